@@ -1,0 +1,334 @@
+"""What a command runs: grids of settings, changed by `--set name=value`.
+
+Names are those of result files: fields of the process (`algorithm.lam`, `aggregator`,
+`attack`, `participation`, `work`, `on_nonfinite`), `federation.*`, `model.*`, and the
+experiment's own `seed`, `num_rounds` and `eval_every`. Values are JSON, names need no
+quotes, commas sweep. A component's value is its name in a registry.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import fedjax_pfl as fp
+from fedjax_pfl import checks, struct
+
+__all__ = ["Experiment", "Grid", "apply_settings"]
+
+_COMPONENTS: Mapping[str, Mapping[str, Any]] = {
+    "algorithm": fp.ALGORITHMS,
+    "algorithm.local": fp.LOCAL_SOLVERS,
+    "algorithm.fine_tune": fp.LOCAL_SOLVERS,
+    "aggregator": fp.AGGREGATORS,
+    "attack": fp.ATTACKS,
+    "participation": fp.PARTICIPATIONS,
+    "work": fp.WORK,
+    "model": fp.MODELS,
+    "federation.dataset": fp.DATASETS,
+    "federation.partition": fp.PARTITIONS,
+}
+_OPTIONAL = ("algorithm.fine_tune", "aggregator", "attack")
+_ALTERNATIVES = {"algorithm.kappa": "algorithm.rho", "algorithm.rho": "algorithm.kappa"}
+_OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a name",
+    type(None): "null",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """One process on one kind of data, and what varies.
+
+    Attributes:
+      process: the federated process.
+      model: what it trains.
+      spec: the federation.
+      axes: values by dotted name; seeds belong to the experiment.
+    """
+
+    process: fp.FederatedProcess
+    model: Any
+    spec: fp.FederationSpec
+    axes: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def root(self) -> dict[str, Any]:
+        """The object that dotted names start from."""
+        fields = {
+            f.name: getattr(self.process, f.name)
+            for f in dataclasses.fields(self.process)
+        }
+        return {**fields, "model": self.model, "federation": self.spec}
+
+    def replace(self, name: str, value: Any) -> "Grid":
+        """Returns a copy with one field changed and no longer swept."""
+        fields = struct.replace_field(self.root, name, value)
+        axes = {
+            n: v
+            for n, v in self.axes.items()
+            if n != name and not n.startswith(f"{name}.")
+        }
+        return Grid(
+            model=fields.pop("model"),
+            spec=fields.pop("federation"),
+            process=fp.FederatedProcess(**fields),
+            axes=axes,
+        )
+
+    def names(self) -> list[str]:
+        """All names that can be set."""
+        fields = [n.removesuffix(".kind") for n, _ in struct.named_fields(self.root)]
+        return list(dict.fromkeys(fields))
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Everything that a command runs; all grids share seeds, so differences are paired.
+
+    Attributes:
+      name: preset.
+      grids: processes, each with axes of its own.
+      num_rounds: communication rounds.
+      seeds: seeds of every grid.
+      eval_every: rounds between evaluations, or None for about ten of them.
+    """
+
+    name: str
+    grids: tuple[Grid, ...]
+    num_rounds: int
+    seeds: tuple[int, ...] = (0,)
+    eval_every: int | None = None
+
+    def __post_init__(self):
+        checks.positive_int("num_rounds", self.num_rounds)
+        if self.eval_every is not None:
+            checks.positive_int("eval_every", self.eval_every)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise checks.InputError(
+                f"Expected different seeds, at least one, got {list(self.seeds)}."
+            )
+        for seed in self.seeds:
+            checks.whole("seed", seed, at_least=0)
+
+    @property
+    def num_points(self) -> int:
+        """Number of trainings."""
+        sizes = (math.prod(map(len, grid.axes.values())) for grid in self.grids)
+        return len(self.seeds) * sum(sizes)
+
+    def single(self) -> "Experiment":
+        """The first grid without its axes and with the first seed: one training."""
+        grid = dataclasses.replace(self.grids[0], axes={})
+        return dataclasses.replace(self, grids=(grid,), seeds=self.seeds[:1])
+
+
+def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experiment:
+    """Applies settings `name=value[,value...]`, components before their fields.
+
+    Args:
+      experiment: what to change.
+      settings: texts; a name given twice counts the last time.
+
+    Returns:
+      The changed experiment. A field applies to every grid that has it.
+
+    Raises:
+      InputError: for an unknown name, an unknown component or a value of another type.
+    """
+    parsed = dict(_parse(text) for text in settings)
+    for name in sorted(parsed, key=lambda n: (n not in _COMPONENTS, n.count("."))):
+        if name in _OWN:
+            experiment = _set_own(experiment, name, parsed[name])
+            continue
+        grids = [g for g in experiment.grids if _has(g, name)]
+        if not grids:
+            known = {n for g in experiment.grids for n in g.names()} | set(_OWN)
+            checks.known(name, known, "field")
+            raise checks.InputError(f"Field {name!r} cannot be set.")
+        set_one = _set_component if name in _COMPONENTS else _set_field
+        changed = [
+            set_one(g, name, parsed) if g in grids else [g] for g in experiment.grids
+        ]
+        unique = _without_repeats(itertools.chain.from_iterable(changed))
+        experiment = dataclasses.replace(experiment, grids=unique)
+    return experiment
+
+
+def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
+    """Splits `name=value,value`; commas inside brackets or quotes do not split."""
+    name, equals, values = text.partition("=")
+    if not (name and equals and values):
+        raise checks.InputError(f"Expected --set name=value, got {text!r}.")
+    try:
+        parsed = json.loads(f"[{values}]")
+    except json.JSONDecodeError:
+        if any(mark in values for mark in '[]{}"'):
+            raise checks.InputError(
+                f"Expected the value of {name} to be JSON such as 0.1, true or [64,32], "
+                f"got {values!r}."
+            ) from None
+        parsed = [_word(value.strip()) for value in values.split(",")]
+    return name, tuple(tuple(v) if isinstance(v, list) else v for v in parsed)
+
+
+def _word(text: str) -> Any:
+    """A JSON value, or the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _has(grid: Grid, name: str) -> bool:
+    """Whether a dotted name exists in a grid."""
+    try:
+        struct.get_field(grid.root, name)
+    except checks.InputError:
+        return False
+    return True
+
+
+def _without_repeats(grids: Iterable[Grid]) -> tuple[Grid, ...]:
+    """Drops grids that have become equal, as when `algorithm=flame` is set for three."""
+    unique: list[Grid] = []
+    for grid in grids:
+        unique += [] if grid in unique else [grid]
+    return tuple(unique)
+
+
+def _set_own(experiment: Experiment, name: str, values: tuple[Any, ...]) -> Experiment:
+    """Sets seeds or a number of rounds."""
+    for value in values:
+        _check(name, value, int)
+    if name == "seed":
+        return dataclasses.replace(experiment, seeds=values)
+    if len(values) > 1:
+        raise checks.InputError(f"Expected one value of {name}, got {list(values)}.")
+    return dataclasses.replace(experiment, **{_OWN[name]: values[0]})
+
+
+def _set_component(
+    grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
+) -> list[Grid]:
+    """One grid per named component."""
+    registry, found = _COMPONENTS[name], []
+    for value in parsed[name]:
+        if name in _OPTIONAL and value in (None, "none"):
+            found.append(grid.replace(name, None))
+            continue
+        what = name.rpartition(".")[2].replace("_", " ")
+        checks.known(value, registry, what)
+        current = struct.get_field(grid.root, name)
+        if type(current) is not registry[value]:
+            component = _build(name, value, parsed)
+            found.append(grid.replace(name, component))
+        else:  # the preset's own settings of this component stay
+            found.append(grid)
+    return found
+
+
+def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
+    """A component with defaults; fields without one come from the other settings."""
+    cls, fields = _COMPONENTS[name][value], {}
+    for field in dataclasses.fields(cls):
+        missing = dataclasses.MISSING
+        if field.default is not missing or field.default_factory is not missing:
+            continue
+        setting = f"{name}.{field.name}"
+        if setting not in parsed:
+            raise checks.InputError(
+                f"Expected --set {setting}=... together with {name}={value}."
+            )
+        fields[field.name] = parsed[setting][0]
+        _check(setting, fields[field.name], _annotation(cls, field))
+    return cls(**fields)
+
+
+def _set_field(
+    grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
+) -> list[Grid]:
+    """The grid with one field set or, for several values, swept."""
+    current = struct.get_field(grid.root, name)
+    if isinstance(current, Mapping) or dataclasses.is_dataclass(current):
+        fields = ", ".join(n for n, _ in struct.named_fields(current, name))
+        raise checks.InputError(f"Expected one of the fields of {name}: {fields}.")
+    head, _, field = name.rpartition(".")
+    owner = struct.get_field(grid.root, head) if head else grid.process
+    annotation: Any = float
+    if dataclasses.is_dataclass(owner):
+        found = {f.name: f for f in dataclasses.fields(owner)}
+        annotation = _annotation(type(owner), found[field])
+    other = _ALTERNATIVES.get(name)
+    if other in parsed:
+        raise checks.InputError(f"Expected {name} or {other}, got both.")
+    if other and _has(grid, other):
+        grid = grid.replace(other, None)
+    values = tuple(_check(name, v, annotation) for v in parsed[name])
+    for value in values:  # every value is checked by the object that takes it
+        changed = grid.replace(name, value)
+    if len(values) == 1:
+        return [changed]
+    first = grid.replace(name, values[0])
+    return [dataclasses.replace(first, axes={**first.axes, name: values})]
+
+
+def _annotation(cls: type, field: dataclasses.Field) -> Any:
+    """Declared type of a field; traced fields, declared as anything, are numbers."""
+    declared = typing.get_type_hints(cls)[field.name]
+    if declared is Any:
+        return float | None if field.default is None else float
+    return declared
+
+
+def _check(name: str, value: Any, annotation: Any) -> Any:
+    """Returns the value, whole numbers as floats where the field is one."""
+    if not _fits(value, annotation):
+        expected = f"Expected {name} to be {_describe(annotation)}"
+        raise checks.InputError(f"{expected}, got {json.dumps(value)}.")
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if is_whole and not _fits_exactly(value, annotation) else value
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, or the type itself."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def _fits_exactly(value: Any, annotation: Any) -> bool:
+    """Whether the value's own type is among the alternatives."""
+    return type(value) in _members(annotation)
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether a JSON value may be put into a field of this type."""
+    for member in _members(annotation):
+        if typing.get_origin(member) is tuple and isinstance(value, tuple):
+            inner = typing.get_args(member)[0]
+            if all(_fits(v, inner) for v in value):
+                return True
+        if type(value) is member or (member is float and type(value) is int):
+            return True
+    return False
+
+
+def _describe(annotation: Any) -> str:
+    """A type in words."""
+    words = []
+    for member in _members(annotation):
+        if typing.get_origin(member) is tuple:
+            inner = _WORDS.get(typing.get_args(member)[0], "value").partition(" ")[2]
+            words.append(f"a list of {inner}s")
+        elif member in _WORDS:
+            words.append(_WORDS[member])
+    return " or ".join(words) or "set in Python"

@@ -1,0 +1,21 @@
+"""Rules that combine the messages of a round into one."""
+
+from fedjax_pfl.aggregators.coordinate_median import CoordinateMedian
+from fedjax_pfl.aggregators.geometric_median import GeometricMedian, GeometricMedianInfo
+from fedjax_pfl.aggregators.mean import Mean, WeightedMean
+
+__all__ = [
+    "AGGREGATORS",
+    "CoordinateMedian",
+    "GeometricMedian",
+    "GeometricMedianInfo",
+    "Mean",
+    "WeightedMean",
+]
+
+AGGREGATORS = {
+    "mean": Mean,
+    "weighted_mean": WeightedMean,
+    "coordinate_median": CoordinateMedian,
+    "geometric_median": GeometricMedian,
+}

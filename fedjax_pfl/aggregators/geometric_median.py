@@ -1,0 +1,278 @@
+"""The smoothed geometric median of the messages, found in the space of their weights.
+
+Problem, with the Huber function `Phi(t) = t^2 / (2 rho)` for `t <= rho`, else
+`t - rho / 2`, and Euclidean norms over the whole model:
+
+    c* = argmin_c G(c),    G(c) = sum_k p_k Phi(|x_k - c|)
+
+Updates, from the mean, with `eta_k = 1 / max(|x_k - c|, rho)` and the negative gradient
+`g = sum_k p_k eta_k (x_k - c)`:
+
+    weiszfeld:  c <- c + g / sum_k p_k eta_k     = sum_k p_k eta_k x_k / sum_k p_k eta_k
+    prox:       c <- c + rho g                   (Fed+, equation (34))
+
+They have the same fixed point. `weiszfeld` needs about ten steps whatever rho is;
+`prox` about `distance / rho` times as many.
+
+Every iterate is an affine combination of the rows, `c = sum_k pi_k x_k`, so that after
+one Gram matrix a step costs O(K^2). That matrix is formed about a center near c (else
+float32 loses the distances), and anew when an iterate is far from that center compared
+with the median distance of the rows: far outliers, which drag the mean along, then cost
+no accuracy. Meant for K up to about 1000.
+
+    symbol   here          shape
+    x_k      matrix        [K, D]    rows, one per message
+    p        p             [K]       probabilities; 0 for rows that take no part
+    rho      rho           []        smoothing radius
+    pi       pi            [K]       weights of the iterate, of sum 1
+    g        direction     [K]       in weight space: g = direction @ matrix
+
+Limits: `rho -> 0` is the geometric median; for `rho >= max_k |x_k - mean|` the result
+is the mean, without a step.
+
+Reference: Yu, Kundu, Wynter, Lim, "Fed+: A Unified Approach to Robust Personalized
+Federated Learning"; Pillutla, Kakade, Harchaoui, "Robust Aggregation for Federated
+Learning". Deviation: the stop is on the dimensionless norm of g, not on the length of a
+step, because a step of `prox` is never longer than rho.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import checks, clients, struct, types
+
+__all__ = ["GeometricMedian", "GeometricMedianInfo"]
+
+_FAR = 4.0  # an iterate this many median distances off the center asks for a new center
+_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+@struct.pytree_dataclass
+class GeometricMedianInfo:
+    """How the search ended.
+
+    Attributes:
+      iterations: `int32[]` steps taken.
+      residual: `[]` norm of g, between 0 and 1.
+      fraction_outside: `[]` fraction of the rows in use further than rho from the
+        result; 0 says that the result is the mean.
+      converged: `bool[]` whether the residual is at most the tolerance.
+    """
+
+    iterations: jax.Array
+    residual: jax.Array
+    fraction_outside: jax.Array
+    converged: jax.Array
+
+
+@struct.pytree_dataclass
+class _Iterate:
+    """An iterate in weight space and what the Gram matrix says about it.
+
+    Attributes:
+      pi: `[K]` weights, of sum 1.
+      direction: `[K]` a, of sum 0.
+      distance: `[K]` of the rows from the iterate.
+      total: `[]` sum of `p_k eta_k`.
+      residual: `[]` norm of g.
+      far: `bool[]` whether the Gram matrix is formed about a point too far away.
+      iterations: `int32[]` steps taken.
+    """
+
+    pi: jax.Array
+    direction: jax.Array
+    distance: jax.Array
+    total: jax.Array
+    residual: jax.Array
+    far: jax.Array
+    iterations: jax.Array
+
+
+@struct.pytree_dataclass
+class _Frame:
+    """A finished frame: the iterate `center [D]`, `pi [K]` and scalars about it."""
+
+    center: jax.Array
+    pi: jax.Array
+    outside: jax.Array
+    residual: jax.Array
+    far: jax.Array
+    iterations: jax.Array
+
+
+def _median(values: jax.Array, valid: jax.Array) -> jax.Array:
+    """Lower median of the valid entries of `[K]`; `inf` if there is none."""
+    ordered = jnp.sort(jnp.where(valid, values, jnp.inf))
+    return ordered[jnp.maximum(valid.sum(dtype=jnp.int32) - 1, 0) // 2]
+
+
+def _evaluate(
+    gram: jax.Array, p: jax.Array, rho: jax.Array, pi: jax.Array, iterations: jax.Array
+) -> _Iterate:
+    """Computes distances, direction and residual at the weights `pi`."""
+    mixed = _dot(gram, pi)
+    shift = _dot(pi, mixed)
+    distance = jnp.sqrt(jnp.maximum(jnp.diag(gram) - 2 * mixed + shift, 0))
+    pull = p / jnp.maximum(distance, rho)
+    total = pull.sum()
+    direction = pull - pi * total
+    square = _dot(direction, _dot(gram, direction))
+    return _Iterate(
+        pi=pi,
+        direction=direction,
+        distance=distance,
+        total=total,
+        residual=jnp.sqrt(jnp.maximum(square, 0)),
+        far=jnp.sqrt(jnp.maximum(shift, 0)) > _FAR * _median(distance, p > 0),
+        iterations=iterations,
+    )
+
+
+@struct.pytree_dataclass
+class GeometricMedian:
+    """Smoothed geometric median with one norm over the whole model.
+
+    Rows of weight 0, rows with a non-finite value and rows so long that their squared
+    norm overflows take no part; if none is left, the reference is returned. If every
+    row is the same, that row is returned. On rows that lie nearly on one line, half on
+    either side of a gap, the objective is flat: the residual then passes far from the
+    minimizer.
+
+    A traced `rho <= 0` acts like the smallest representable radius; a traced negative
+    tolerance is never met. Reverse-mode derivatives are not defined.
+
+    Attributes:
+      rho: `[]` smoothing radius, > 0, or None: 1e-6 times the median distance of the
+        rows from the center of the last Gram matrix. `method="prox"` needs about
+        `distance / rho` steps; give it a rho of the size of the distances.
+      tolerance: `[]` bound on the residual, or None: 1e-6 in float32, 1e-10 in float64.
+      method: static, `weiszfeld` or `prox`.
+      weighting: static, `uniform` or `examples` (the weights of the uploads).
+      max_iterations: static bound on the number of steps.
+
+    Example:
+      >>> import jax
+      >>> rows = jax.numpy.array([[0.0, 0.0], [0.0, 2.0], [2.0, 0.0], [2.0, 2.0]])
+      >>> median, info = GeometricMedian()(
+      ...     jax.random.key(0), rows, jax.numpy.ones(4), jax.numpy.zeros(2)
+      ... )
+      >>> median.tolist(), bool(info.converged)
+      ([1.0, 1.0], True)
+    """
+
+    rho: float | None = None
+    tolerance: float | None = None
+    method: str = struct.static_field(default="weiszfeld")
+    weighting: str = struct.static_field(default="uniform")
+    max_iterations: int = struct.static_field(default=100)
+
+    def __post_init__(self):
+        checks.number("rho", self.rho, above=0)
+        checks.number("tolerance", self.tolerance, above=0)
+        checks.known(self.method, ("weiszfeld", "prox"), "method")
+        checks.known(self.weighting, ("uniform", "examples"), "weighting")
+        checks.positive_int("max_iterations", self.max_iterations)
+
+    @property
+    def incremental(self) -> None:
+        """None: the median of all clients needs all messages."""
+        return None
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, GeometricMedianInfo]:
+        """Finds the median.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`, at least 0; 0 means dropped.
+          reference: pytree of `[*P]`, returned if every row is dropped.
+
+        Returns:
+          Pytree of `[*P]`, and how the search ended.
+        """
+        del key
+        matrix, unravel = clients.ravel_rows(messages)
+        limit = jnp.finfo(matrix.dtype).max / 64  # of squared norms; also false for NaN
+        valid = (weights > 0) & (jnp.square(matrix).sum(axis=1) <= limit)
+        some = valid.any()
+        p = weights if self.weighting == "examples" else jnp.ones_like(weights)
+        p = jnp.where(valid, p, 0).astype(matrix.dtype)
+        p = p / jnp.where(some, p.sum(), 1)
+        end = self._search(jnp.where(valid[:, None], matrix, 0), p)
+        info = GeometricMedianInfo(
+            iterations=end.iterations,
+            residual=end.residual,
+            fraction_outside=end.outside / jnp.maximum(valid.sum(), 1),
+            converged=end.residual <= self._tolerance(matrix.dtype),
+        )
+        median = unravel(end.center)
+        return jax.tree.map(lambda m, r: jnp.where(some, m, r), median, reference), info
+
+    def _tolerance(self, dtype: Any) -> jax.Array:
+        """The bound on the residual, by dtype where it is not given."""
+        default = 1e-10 if dtype == jnp.float64 else 1e-6
+        return jnp.asarray(default if self.tolerance is None else self.tolerance, dtype)
+
+    def _radius(self, distance: jax.Array, p: jax.Array) -> jax.Array:
+        """The radius for rows at `distance [K]` from the center; positive."""
+        rho = self.rho
+        if rho is None:  # the mean's share counts where most rows coincide
+            typical = jnp.maximum(_median(distance, p > 0), 1e-6 * _dot(p, distance))
+            rho = 1e-6 * jnp.where((p > 0).any(), typical, 0)
+        smallest = jnp.sqrt(jnp.finfo(distance.dtype).tiny)
+        return jnp.maximum(jnp.asarray(rho, distance.dtype), smallest)
+
+    def _search(self, matrix: jax.Array, p: jax.Array) -> _Frame:
+        """Searches in one frame after the other until one is about the result."""
+        tolerance = self._tolerance(matrix.dtype)
+
+        def in_frame(frame: _Frame) -> _Frame:
+            rows = jnp.where((p > 0)[:, None], matrix - frame.center[None], 0)
+            gram = _dot(rows, rows.T)
+            rho = self._radius(jnp.sqrt(jnp.diag(gram)), p)
+
+            def unfinished(now: _Iterate) -> jax.Array:
+                going = (now.residual > tolerance) & (
+                    now.iterations < self.max_iterations
+                )
+                return going & ~now.far
+
+            def step(now: _Iterate) -> _Iterate:
+                length = rho if self.method == "prox" else 1 / now.total
+                pi = now.pi + length * now.direction
+                return _evaluate(gram, p, rho, pi, now.iterations + 1)
+
+            # A new frame is about its first iterate: not far, so that it takes a step.
+            start = _evaluate(gram, p, rho, frame.pi, frame.iterations)
+            start = dataclasses.replace(start, far=jnp.zeros((), bool))
+            end = lax.while_loop(unfinished, step, start)
+            return _Frame(
+                center=frame.center + _dot(end.pi, rows),
+                pi=end.pi,
+                outside=((p > 0) & (end.distance > rho)).sum(dtype=matrix.dtype),
+                residual=end.residual,
+                far=end.far,
+                iterations=end.iterations,
+            )
+
+        zero = jnp.zeros((), matrix.dtype)
+        mean = _Frame(
+            center=_dot(p, matrix),
+            pi=p,
+            outside=zero,
+            residual=zero,
+            far=jnp.zeros((), bool),
+            iterations=jnp.zeros((), jnp.int32),
+        )
+        return lax.while_loop(
+            lambda frame: frame.far & (frame.iterations < self.max_iterations),
+            in_frame,
+            in_frame(mean),
+        )

@@ -1,0 +1,93 @@
+"""Means of the messages; the only rules whose aggregate can be kept incrementally."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import clients, struct, types
+
+__all__ = ["Mean", "WeightedMean"]
+
+
+def _mean_or_reference(messages: Any, weights: jax.Array, reference: Any) -> Any:
+    """Weighted mean of rows; the reference where no row has a positive weight."""
+    mean = clients.weighted_mean(messages, weights)
+    some = weights.sum() > 0
+    return jax.tree.map(lambda m, r: jnp.where(some, m, r), mean, reference)
+
+
+@struct.pytree_dataclass
+class Mean:
+    """Uniform mean over the rows of positive weight, `(1/n) sum_k x_k`.
+
+    Not robust: one row decides the result, and a non-finite row of positive weight
+    makes it non-finite. If every weight is 0, the reference is returned.
+
+    Example:
+      >>> import jax
+      >>> rows, weights = jax.numpy.array([1.0, 3.0]), jax.numpy.array([10.0, 30.0])
+      >>> float(Mean()(jax.random.key(0), rows, weights, jax.numpy.array(0.0))[0])
+      2.0
+    """
+
+    @property
+    def incremental(self) -> str:
+        """The weighting under which the mean can be kept incrementally."""
+        return "uniform"
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, None]:
+        """Averages rows.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]`.
+          weights: `[K]`; 0 means dropped, other values do not matter.
+          reference: pytree of `[*P]`, returned if every row is dropped.
+
+        Returns:
+          Pytree of `[*P]`, and None.
+        """
+        del key
+        present = (weights > 0).astype(weights.dtype)
+        return _mean_or_reference(messages, present, reference), None
+
+
+@struct.pytree_dataclass
+class WeightedMean:
+    """Mean weighted by the clients' numbers of examples, `sum_k n_k x_k / sum_k n_k`.
+
+    Not robust: one row decides the result, and a non-finite row of positive weight
+    makes it non-finite. If every weight is 0, the reference is returned.
+
+    Example:
+      >>> import jax
+      >>> rows, weights = jax.numpy.array([1.0, 3.0]), jax.numpy.array([10.0, 30.0])
+      >>> reference = jax.numpy.array(0.0)
+      >>> float(WeightedMean()(jax.random.key(0), rows, weights, reference)[0])
+      2.5
+    """
+
+    @property
+    def incremental(self) -> str:
+        """The weighting under which the mean can be kept incrementally."""
+        return "weighted"
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, None]:
+        """Averages rows by weight.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]`.
+          weights: `[K]`, at least 0; 0 means dropped.
+          reference: pytree of `[*P]`, returned if every row is dropped.
+
+        Returns:
+          Pytree of `[*P]`, and None.
+        """
+        del key
+        return _mean_or_reference(messages, weights, reference), None

@@ -1,0 +1,247 @@
+"""The abstract base of algorithms whose round has one exchange."""
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import aggregators, clients, struct, types
+
+__all__ = ["ClientView", "Link", "SingleExchange", "start_together"]
+
+
+@struct.pytree_dataclass
+class ClientView:
+    """What a function mapped over the cohort knows of its client.
+
+    Attributes:
+      key: `[]` key of this client, round and exchange.
+      round: `int32[]` round number.
+      work: budget of this client.
+      data: training examples of this client.
+    """
+
+    key: types.Key
+    round: jax.Array
+    work: types.Budget
+    data: types.ClientData
+
+
+class Link(Protocol):
+    """What an algorithm's round may use; made by the process.
+
+    Attributes:
+      ctx: key, round, cohort and number of clients.
+      work: budgets of the cohort, leading axis K.
+      model: the model.
+      federation: data of all clients.
+    """
+
+    ctx: types.RoundContext
+    work: types.Budget
+    model: Any
+    federation: types.Federation
+
+    def take(self, tree: Any) -> Any:
+        """Rows of the cohort, `[N, ...]` to `[K, ...]`."""
+        ...
+
+    def put(self, tree: Any, rows: Any) -> Any:
+        """Writes rows of the cohort back."""
+        ...
+
+    def map(self, fn: Any, rows: Any, shared: Any, *, exchange: int = 0) -> Any:
+        """Applies `fn(view, row, shared)` to every member, in any execution mode."""
+        ...
+
+    def upload(
+        self, state: types.State, uploads: types.Upload, reference: Any
+    ) -> tuple[types.State, types.Upload]:
+        """What the server receives: after the attack, non-finite messages dropped."""
+        ...
+
+    def store(self, state: types.State, received: types.Upload) -> types.State:
+        """Keeps what was received in `state.messages`."""
+        ...
+
+    def aggregate(
+        self, state: types.State, received: types.Upload, reference: Any
+    ) -> tuple[Any, Any]:
+        """Aggregate over the cohort or over all, and the aggregator's info."""
+        ...
+
+    def keep_finite(self, state: types.State, old: Any, new: Any) -> tuple[Any, Any]:
+        """Counts rows that are not finite and treats them as the process says."""
+        ...
+
+    def info(self, client: Any, aggregator: Any, **floats: Any) -> Any:
+        """Forms the round's report."""
+        ...
+
+
+def start_together(tree: Any, num_clients: int) -> Any:
+    """Copies the server's parameters to all clients: everybody starts from one network."""
+    return clients.broadcast(tree, num_clients)
+
+
+class SingleExchange:
+    """One message down and one up per round; concrete classes are final dataclasses.
+
+    Subclasses are `@pytree_dataclass`es that fill in `init`, `client_update` and
+    `predictors`, and override the other hooks where the defaults do not fit. A method with
+    several exchanges overrides `round`.
+    """
+
+    @property
+    def aggregate_over(self) -> str:
+        """`"cohort"`, or `"all"` clients' last messages."""
+        return "cohort"
+
+    def default_aggregator(self) -> types.Aggregator:
+        """The aggregator where the process names none: the weighted mean."""
+        return aggregators.WeightedMean()
+
+    def init(
+        self, key: types.Key, model: types.Model, federation: types.Federation
+    ) -> tuple[Any, Any, Any]:
+        """First `(server, clients, messages or None)`.
+
+        Args:
+          key: `[]` key.
+          model: the model.
+          federation: data of N clients.
+
+        Returns:
+          Server state; client states with leading axis N, or None; what the server would
+          have received before the first round, with leading axis N, or None for a method
+          that never looks back.
+        """
+        raise NotImplementedError
+
+    def reference(self, server: Any) -> Any:
+        """The point about which messages are compared, shaped like a message."""
+        return server
+
+    def down(
+        self, ctx: types.RoundContext, server: Any, clients: Any, messages: Any
+    ) -> types.Downlink:
+        """What the cohort receives: by default the server state, shared."""
+        del ctx, clients, messages
+        return types.Downlink(shared=server)
+
+    def client_update(
+        self,
+        key: types.Key,
+        round: jax.Array,
+        work: types.Budget,
+        down: types.Downlink,
+        client: Any,
+        model: types.Model,
+        data: types.ClientData,
+    ) -> tuple[Any, types.Upload, Any]:
+        """Local work of ONE client.
+
+        Args:
+          key: `[]` key of this client in this round.
+          round: `int32[]` round number, for schedules.
+          work: budget of this client.
+          down: what it received; `own` without the axis K.
+          client: its state.
+          model: the model.
+          data: its training examples.
+
+        Returns:
+          New client state, upload, and a dict of `[]` values to report.
+        """
+        raise NotImplementedError
+
+    def server_update(
+        self, ctx: types.RoundContext, server: Any, aggregate: Any, uploads: types.Upload
+    ) -> Any:
+        """New server state: by default the aggregate."""
+        del ctx, server, uploads
+        return aggregate
+
+    def finish(self, ctx: types.RoundContext, server: Any, clients: Any) -> Any:
+        """What the cohort does after the server's update; rows `[K]`, by default nothing."""
+        del ctx, server
+        return clients
+
+    def predictors(
+        self,
+        key: types.Key,
+        round: jax.Array,
+        server: Any,
+        client: Any,
+        model: types.Model,
+        data: types.ClientData,
+    ) -> dict[str, Any]:
+        """Functions `x -> outputs` of ONE client, by name; may adapt first.
+
+        Args:
+          key: `[]` key of evaluation for this client.
+          round: `int32[]` finished rounds.
+          server: server state.
+          client: its state.
+          model: the model.
+          data: its training examples.
+
+        Returns:
+          For example `{"personal": fn, "global": fn}`.
+        """
+        raise NotImplementedError
+
+    def diagnostics(
+        self, state: types.State, model: types.Model, federation: types.Federation
+    ) -> dict[str, jax.Array]:
+        """Values `[]` that prove or disprove theory, by name; by default none."""
+        del state, model, federation
+        return {}
+
+    def round(self, state: types.State, link: Link) -> tuple[types.State, types.RoundInfo]:
+        """One exchange, written with the same link that multi-exchange rounds use."""
+        ctx = link.ctx
+        down = self.down(ctx, state.server, state.clients, state.messages)
+        old = link.take(state.clients)
+
+        def update(view: ClientView, row: Any, shared: Any):
+            own, client = row
+            received = types.Downlink(shared=shared, own=own)
+            return self.client_update(
+                view.key, view.round, view.work, received, client, link.model, view.data
+            )
+
+        rows, uploads, info = link.map(update, (down.own, old), down.shared)
+        state, rows = link.keep_finite(state, old, rows)
+        reference = self.reference(state.server)
+        state, received = link.upload(state, uploads, reference)
+        state = link.store(state, received)
+        aggregate, aggregator_info = link.aggregate(state, received, reference)
+        server = self.server_update(ctx, state.server, aggregate, received)
+        rows = self.finish(ctx, server, rows)
+        state = dataclasses.replace(
+            state, server=server, clients=link.put(state.clients, rows)
+        )
+        cohort_size = ctx.cohort.shape[0]
+        return state, link.info(
+            info,
+            aggregator_info,
+            floats_up=clients.size(uploads.message),
+            floats_down=clients.size(down.shared) * cohort_size + clients.size(down.own),
+        )
+
+
+def with_server(state: types.State, server: Any) -> types.State:
+    """The state with another server state."""
+    return dataclasses.replace(state, server=server)
+
+
+def model_predictor(model: types.Model, params: Any, constants: Any) -> Any:
+    """A predictor that applies the model with fixed parameters, in evaluation mode."""
+    return lambda x: model.apply(params, x, constants=constants)
+
+
+def example_weight(data: types.ClientData, params: Any) -> jax.Array:
+    """Number of training examples as a weight `[]` in the parameters' dtype."""
+    return data.num_examples.astype(jnp.result_type(*jax.tree.leaves(params)))

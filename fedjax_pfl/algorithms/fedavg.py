@@ -1,0 +1,179 @@
+"""FedAvg: the mean of models trained locally from the server's (McMahan et al. 2017).
+
+Problem: `min_w sum_i (n_i / n) f_i(w)`. Round: members start from `w^t`, take local epochs
+of SGD, and `w^{t+1} = sum_S n_i theta_i / sum_S n_i`.
+
+| symbol | field | shape |
+|---|---|---|
+| w | `server` | `[*P]` |
+| theta_i | message | `[*P]` per member |
+
+Limits: one client gives plain SGD; identical clients with full batches give SGD on one.
+Deviation: the fine-tuned global model, which other papers call a personalized baseline, is
+a predictor here (`fine_tune`), because it changes nothing in the training.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import aggregators, checks, clients, local, struct, types
+from fedjax_pfl.algorithms import base
+
+__all__ = ["FedAvg", "data_objective", "unlimited"]
+
+
+def data_objective(model: types.Model) -> local.Objective:
+    """The plain training loss `f_i` as an objective that ignores its context."""
+
+    def objective(key, params, batch, context):
+        del context
+        outputs = model.apply(params, batch.x, key=key, constants=batch.constants)
+        return model.loss(outputs, batch)
+
+    return objective
+
+
+def unlimited() -> types.Budget:
+    """A budget without caps, for work outside of rounds."""
+    many = jnp.asarray(2**30, jnp.int32)
+    return types.Budget(epochs=many, steps=many, straggler=jnp.zeros((), bool))
+
+
+@struct.pytree_dataclass
+class FedAvg(base.SingleExchange):
+    """Federated averaging.
+
+    Attributes:
+      local: local solver.
+      weighting: `examples` (weights n_i) or `uniform`.
+      drop_stragglers: whether stragglers' messages are dropped (the published rule).
+      fine_tune: local solver run from the global model before evaluation, on the client's
+        training data, or None; adds the predictor `fine-tuned`.
+    """
+
+    local: Any = local.SGD()
+    weighting: str = struct.static_field(default="examples")
+    drop_stragglers: bool = struct.static_field(default=True)
+    fine_tune: Any = None
+
+    def __post_init__(self):
+        checks.known(self.weighting, ("examples", "uniform"), "weighting")
+
+    def default_aggregator(self) -> types.Aggregator:
+        """Weighted or uniform mean."""
+        if self.weighting == "uniform":
+            return aggregators.Mean()
+        return aggregators.WeightedMean()
+
+    def init(self, key, model, federation):
+        """One drawn network at the server; clients keep nothing."""
+        del federation
+        return model.init(key), None, None
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Local training from the received model."""
+        del round
+        objective = data_objective(model)
+        theta, _, info = self.local.solve(key, work, objective, down.shared, None, data)
+        weight = base.example_weight(data, theta)
+        if self.drop_stragglers:
+            weight = jnp.where(work.straggler, 0, weight)
+        upload = types.Upload(message=theta, weight=weight)
+        return client, upload, {"gradient_evaluations": info.num_examples}
+
+    def predictors(self, key, round, server, client, model, data):
+        """The global model, and its fine-tuned copy where asked for."""
+        del round, client
+        found = {"global": base.model_predictor(model, server, data.constants)}
+        if self.fine_tune is not None:
+            tuned, _, _ = self.fine_tune.solve(
+                key, unlimited(), data_objective(model), server, None, data
+            )
+            found["fine-tuned"] = base.model_predictor(model, tuned, data.constants)
+        return found
+
+
+@struct.pytree_dataclass
+class Local(base.SingleExchange):
+    """Every client alone, from the common initial network; nothing is sent.
+
+    Attributes:
+      local: local solver.
+    """
+
+    local: Any = local.SGD()
+
+    def init(self, key, model, federation):
+        """One drawn network, copied to all clients."""
+        params = model.init(key)
+        return None, base.start_together(params, federation.num_clients), None
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Local training from the client's own model."""
+        del round, down
+        objective = data_objective(model)
+        theta, _, info = self.local.solve(key, work, objective, client, None, data)
+        upload = types.Upload(message=None, weight=base.example_weight(data, theta))
+        return theta, upload, {"gradient_evaluations": info.num_examples}
+
+    def predictors(self, key, round, server, client, model, data):
+        """The client's own model."""
+        del key, round, server
+        return {"personal": base.model_predictor(model, client, data.constants)}
+
+
+@struct.pytree_dataclass
+class Centralized(base.SingleExchange):
+    """One server that holds everybody's training data: the bound without federation.
+
+    Every round trains on the union of all clients' examples, whoever takes part; nothing is
+    uploaded, so attacks on messages do not act (poisoned labels do).
+
+    Attributes:
+      local: local solver, run on the union.
+    """
+
+    local: Any = local.SGD()
+
+    def init(self, key, model, federation):
+        """One drawn network."""
+        if federation.train.noise_scale is not None:
+            raise checks.InputError(
+                "Centralized training cannot pool clients with feature noise of their own."
+            )
+        return model.init(key), None, None
+
+    def round(self, state, link):
+        """Training on the union of all clients' examples."""
+        data = _union(link.federation.train)
+        server, _, info = self.local.solve(
+            link.ctx.key, unlimited(), data_objective(link.model), state.server, None, data
+        )
+        state = base.with_server(state, server)
+        report = {"gradient_evaluations": info.num_examples[None]}
+        return state, link.info(report, {}, floats_up=0, floats_down=0)
+
+    def predictors(self, key, round, server, client, model, data):
+        """The trained model."""
+        del key, round, client
+        return {"global": base.model_predictor(model, server, data.constants)}
+
+
+def _union(data: types.ClientData) -> types.ClientData:
+    """All clients' examples as one client; padding goes to the end."""
+    slots = data.index.shape[1]
+    real = jnp.arange(slots)[None, :] < data.num_examples[:, None]
+    order = jnp.argsort(~real.reshape(-1), stable=True)
+    fields = clients.take(
+        jax.tree.map(lambda leaf: leaf.reshape(-1), (data.index, data.labels)), order
+    )
+    return data.with_rows(
+        {
+            "index": fields[0],
+            "labels": fields[1],
+            "num_examples": data.num_examples.sum(),
+            "client_id": jnp.zeros((), jnp.int32),
+        }
+    )

@@ -1,0 +1,126 @@
+"""Argument checks that name the argument and its value.
+
+They look at concrete values and let tracers pass: inside compiled code nothing raises.
+"""
+
+import difflib
+import numbers
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["InputError", "known", "number", "positive_int", "whole"]
+
+
+class InputError(ValueError):
+    """A wrong input, described by one sentence that a user can act on."""
+
+
+def _concrete(value: Any) -> Any:
+    """The value as NumPy, or None where it is unknown (tracers, placeholders)."""
+    if isinstance(value, jax.core.Tracer):
+        return None
+    if isinstance(value, numbers.Number | np.ndarray | jax.Array):
+        return np.asarray(value)
+    return None if type(value) is object else value
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> None:
+    """Checks that a traced field, where concrete, is a finite number in a range.
+
+    Args:
+      name: name shown in the message.
+      value: number, array of numbers, tracer, or a placeholder that JAX puts into trees.
+      above: exclusive lower bound.
+      at_least: inclusive lower bound.
+      at_most: inclusive upper bound.
+      below: exclusive upper bound.
+
+    Raises:
+      InputError: if a concrete value is not a number, not finite or out of range.
+    """
+    limits = [
+        (above, "above", np.greater),
+        (at_least, "at least", np.greater_equal),
+        (at_most, "at most", np.less_equal),
+        (below, "below", np.less),
+    ]
+    wanted = " and ".join(f"{word} {limit:g}" for limit, word, _ in limits if limit is not None)
+    concrete = _concrete(value)
+    if concrete is None or isinstance(value, jax.ShapeDtypeStruct):
+        return
+    expected = f"Expected {name} to be a finite number" + (f" {wanted}" if wanted else "")
+    if not isinstance(concrete, np.ndarray) or concrete.dtype.kind not in "fiu":
+        raise InputError(f"{expected}, got {value!r}.")
+    inside = np.isfinite(concrete).all() and all(
+        compare(concrete, limit).all() for limit, _, compare in limits if limit is not None
+    )
+    if not inside:
+        shown = concrete.item() if concrete.ndim == 0 else concrete.tolist()
+        raise InputError(f"{expected}, got {shown!r}.")
+
+
+def whole(name: str, value: Any, *, at_least: int) -> None:
+    """Checks that a static field is an integer of at least `at_least`.
+
+    Args:
+      name: name shown in the message.
+      value: the static value.
+      at_least: inclusive lower bound.
+
+    Raises:
+      InputError: if it is not.
+    """
+    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_int or value < at_least:
+        raise InputError(
+            f"Expected {name} to be a whole number of at least {at_least}, got {value!r}."
+        )
+
+
+def positive_int(name: str, value: Any) -> None:
+    """Checks that a static field is an integer of at least 1.
+
+    Args:
+      name: name shown in the message.
+      value: the static value.
+
+    Raises:
+      InputError: if it is not.
+    """
+    whole(name, value, at_least=1)
+
+
+def known(value: Any, allowed: Iterable[str], what: str) -> None:
+    """Checks that a name is one of the allowed ones and suggests near misses.
+
+    Args:
+      value: the given name.
+      allowed: allowed names.
+      what: noun for the message, for example `"dataset"`.
+
+    Raises:
+      InputError: if the name is unknown.
+
+    Example:
+      >>> known("mnits", ["mnist", "digits"], "dataset")
+      Traceback (most recent call last):
+        ...
+      fedjax_pfl.checks.InputError: Unknown dataset 'mnits'; did you mean 'mnist'? Allowed: digits, mnist.
+    """
+    allowed = sorted(allowed)
+    if value in allowed:
+        return
+    near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    raise InputError(f"Unknown {what} {value!r}{hint} Allowed: {', '.join(allowed)}.")

@@ -1,0 +1,159 @@
+"""Host arrays of one data set, and the random generators of the data layer."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from fedjax_pfl import checks
+
+__all__ = ["Dataset", "Purpose", "Source", "generator"]
+
+
+class Purpose(enum.IntEnum):
+    """Purposes of host randomness; each has a generator of its own."""
+
+    DATASET = 0
+    PARTITION = 1
+    SPLIT = 2
+    MALICIOUS = 3
+
+
+def generator(seed: int, purpose: Purpose) -> np.random.Generator:
+    """Generator of one purpose, the child `purpose` of `SeedSequence(seed).spawn`.
+
+    Args:
+      seed: whole number, at least 0.
+      purpose: what is drawn; a change in one purpose leaves the others alone.
+
+    Returns:
+      The generator.
+    """
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose,)))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Dataset:
+    """All examples of a data set on the host; a user's own arrays enter here.
+
+    Arrays are kept read-only. `uint8` inputs stay `uint8`, other integers (tokens)
+    become `int32` and are never scaled, floating inputs become `float32`; targets
+    become `int32` where `num_classes` is given and `float32` otherwise. Compared and
+    hashed by identity.
+
+    Attributes:
+      name: shown in messages and result files.
+      x: `[S, ...]` inputs as stored.
+      y: `[S]` or `[S, ...]` targets.
+      num_classes: number of classes, or None where targets are not classes.
+      scale: `[]` or `[...]`; a batch shows `x * scale + shift`.
+      shift: `[]` or `[...]`.
+      client: `int[S]` natural client of each example, or None.
+      constants: pytree of arrays handed to the model with every batch, or None.
+      truth: true parameters of generated data, by name; empty for real data.
+
+    Example:
+      >>> dataset = Dataset(name="mine", x=np.eye(3), y=[0, 1, 1], num_classes=2)
+      >>> dataset.num_samples, dataset.x.dtype.name, dataset.y.dtype.name
+      (3, 'float32', 'int32')
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    num_classes: int | None = None
+    scale: np.ndarray | float = 1.0
+    shift: np.ndarray | float = 0.0
+    client: np.ndarray | None = None
+    constants: Any = None
+    truth: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self):
+        set_field = object.__setattr__  # the class is frozen
+        x = _numeric(f"{self.name}.x", self.x)
+        y = _numeric(f"{self.name}.y", self.y)
+        if len(x) == 0 or len(x) != len(y):
+            raise checks.InputError(
+                f"Expected {self.name} to have as many inputs as targets and at least"
+                f" one, got {len(x)} and {len(y)}."
+            )
+        if self.num_classes is not None:
+            checks.positive_int(f"{self.name}.num_classes", self.num_classes)
+            y = _class_labels(f"{self.name}.y", y, self.num_classes)
+        x_dtype = {"u": np.int32, "i": np.int32, "f": np.float32}[x.dtype.kind]
+        x_dtype = np.uint8 if x.dtype == np.uint8 else x_dtype
+        y_dtype = np.float32 if self.num_classes is None else np.int32
+        set_field(self, "x", _stored(f"{self.name}.x", x, x_dtype))
+        set_field(self, "y", _stored(f"{self.name}.y", y, y_dtype))
+        for field in ("scale", "shift"):
+            checks.number(f"{self.name}.{field}", getattr(self, field))
+            value = np.asarray(getattr(self, field), np.float32)
+            if value.shape not in ((), x.shape[1:]):
+                raise checks.InputError(
+                    f"Expected {self.name}.{field} to have shape () or {x.shape[1:]},"
+                    f" got {value.shape}."
+                )
+            set_field(self, field, value)
+        if self.client is not None:
+            client = np.asarray(self.client)
+            if client.shape != (len(x),) or client.dtype.kind not in "iu":
+                raise checks.InputError(
+                    f"Expected {self.name}.client to hold {len(x)} whole numbers, got"
+                    f" {client.dtype} of shape {client.shape}."
+                )
+            set_field(self, "client", client)
+
+    @property
+    def num_samples(self) -> int:
+        """Number of examples S."""
+        return len(self.x)
+
+
+class Source(Protocol):
+    """Where a data set comes from: a frozen, hashable dataclass of named options."""
+
+    name: ClassVar[str]
+
+    def load(self, *, data_dir: str | None, seed: int, num_clients: int) -> Dataset:
+        """Reads or generates; equal arguments give the same object within a process."""
+        ...
+
+
+def _numeric(name: str, values: Any) -> np.ndarray:
+    """The values as an array of integers or floating numbers with a sample axis."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # ragged lists
+        array = np.asarray(None)
+    if array.ndim == 0 or array.dtype.kind not in "iuf":
+        raise checks.InputError(
+            f"Expected {name} to be an array of numbers with one row per example, got"
+            f" {type(values).__name__} of dtype {array.dtype} and shape {array.shape}."
+        )
+    return array
+
+
+def _class_labels(name: str, y: np.ndarray, num_classes: int) -> np.ndarray:
+    """Checks that the labels are classes."""
+    if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= num_classes:
+        raise checks.InputError(
+            f"Expected {name} to hold whole numbers from 0 to {num_classes - 1}, got"
+            f" {y.dtype} values from {y.min()} to {y.max()}."
+        )
+    return y
+
+
+def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
+    """A read-only view or copy in the dtype that the pool has on the device."""
+    with np.errstate(over="ignore"):
+        stored = values.astype(dtype, copy=False).view()
+    if not np.isfinite(stored).all():
+        row = np.argmin(np.isfinite(stored).reshape(len(stored), -1).all(axis=1))
+        raise checks.InputError(
+            f"Expected {name} to be finite in 32 bits, got a value in row {row} that is"
+            " not."
+        )
+    stored.flags.writeable = False
+    return stored

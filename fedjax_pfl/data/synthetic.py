@@ -1,0 +1,211 @@
+"""Generated federations whose answers are known.
+
+Clients are natural (`Dataset.client`, to be used with `ByClient`); everything is a
+function of the options, the number of clients and the seed. `Dataset.truth` holds
+float64 arrays and refers to the stored float32 examples, all of them: where a client's
+minimizer matters, split with `test_fraction=0` and `validation_fraction=0`, or use data
+without noise.
+"""
+
+import abc
+import dataclasses
+import functools
+from typing import ClassVar
+
+import numpy as np
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import dataset as datasets
+
+__all__ = ["GaussianClasses", "LinearRegression", "Quadratic"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Generated(abc.ABC):
+    """A source that draws its examples."""
+
+    name: ClassVar[str]
+
+    def load(
+        self, *, data_dir: str | None, seed: int, num_clients: int
+    ) -> datasets.Dataset:
+        """Draws the data set, once per seed and number of clients."""
+        return _generate(self, seed, num_clients)
+
+    @abc.abstractmethod
+    def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
+        """Draws the data set from a generator."""
+
+
+@functools.lru_cache(maxsize=64)
+def _generate(source: _Generated, seed: int, num_clients: int) -> datasets.Dataset:
+    """Keeps generated sets, so that specifications that differ elsewhere share them."""
+    rng = datasets.generator(seed, datasets.Purpose.DATASET)
+    return source.draw(rng, num_clients)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quadratic(_Generated):
+    """Points around one target per client, for the loss `b/2 |theta - x|^2`.
+
+    Examples are `t_i + noise * z`, in `x` and in `y`, with `t_i ~ N(0, spread^2 I)`.
+    Truth: `parameters [N, dim]` (the `t_i`) and `minimizers [N, dim]` (each client's
+    mean).
+
+    Attributes:
+      dim: dimension of the points.
+      examples_per_client: points of each client.
+      spread: standard deviation of the targets.
+      noise: standard deviation of a client's points.
+    """
+
+    dim: int = 3
+    examples_per_client: int = 10
+    spread: float = 1.0
+    noise: float = 0.0
+    name: ClassVar[str] = "quadratic"
+
+    def __post_init__(self):
+        checks.positive_int("dim", self.dim)
+        checks.positive_int("examples_per_client", self.examples_per_client)
+        checks.number("spread", self.spread, at_least=0)
+        checks.number("noise", self.noise, at_least=0)
+
+    def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
+        """Draws targets, then points."""
+        targets = self.spread * rng.standard_normal((num_clients, self.dim))
+        shape = (num_clients, self.examples_per_client, self.dim)
+        x = _rounded(targets[:, None] + self.noise * rng.standard_normal(shape))
+        return datasets.Dataset(
+            name=self.name,
+            x=x.reshape(-1, self.dim),
+            y=x.reshape(-1, self.dim),
+            client=_owners(num_clients, self.examples_per_client),
+            truth={"parameters": targets, "minimizers": x.mean(axis=1)},
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinearRegression(_Generated):
+    """Linear regression `y = X_i t_i + z`, for the loss `1/(2n) |X_i theta - y|^2`.
+
+    Truth: `parameters [N, dim]` (the `t_i ~ N(0, spread^2 I)`), `minimizers [N, dim]`
+    (least squares of each client) and `hessians [N, dim, dim]` (`A_i = X_i^T X_i / n`).
+
+    Attributes:
+      dim: number of features.
+      examples_per_client: rows of each design, at least `dim`.
+      spread: standard deviation of the parameters.
+      sigma: standard deviation of the noise.
+      curvature: `b`; the Hessian is `b I`, to rounding if `orthonormal`, else in
+        expectation.
+      orthonormal: orthonormalize the designs.
+    """
+
+    dim: int = 5
+    examples_per_client: int = 50
+    spread: float = 1.0
+    sigma: float = 0.1
+    curvature: float = 1.0
+    orthonormal: bool = True
+    name: ClassVar[str] = "linear_regression"
+
+    def __post_init__(self):
+        checks.positive_int("dim", self.dim)
+        checks.whole("examples_per_client", self.examples_per_client, at_least=self.dim)
+        checks.number("spread", self.spread, at_least=0)
+        checks.number("sigma", self.sigma, at_least=0)
+        checks.number("curvature", self.curvature, at_least=1e-30)
+        if not isinstance(self.orthonormal, bool):
+            raise checks.InputError(
+                f"Expected orthonormal to be true or false, got {self.orthonormal!r}."
+            )
+
+    def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
+        """Draws parameters, designs, then noise."""
+        num_rows = self.examples_per_client
+        parameters = self.spread * rng.standard_normal((num_clients, self.dim))
+        designs = rng.standard_normal((num_clients, num_rows, self.dim))
+        if self.orthonormal:
+            designs = np.linalg.qr(designs).Q * np.sqrt(num_rows)
+        x = _rounded(np.sqrt(self.curvature) * designs)
+        noise = self.sigma * rng.standard_normal((num_clients, num_rows))
+        y = _rounded(np.einsum("ind,id->in", x, parameters) + noise)
+        hessians = np.einsum("ind,ine->ide", x, x) / num_rows
+        moments = np.einsum("ind,in->id", x, y) / num_rows
+        return datasets.Dataset(
+            name=self.name,
+            x=x.reshape(-1, self.dim),
+            y=y.reshape(-1),
+            client=_owners(num_clients, num_rows),
+            truth={
+                "parameters": parameters,
+                "minimizers": np.linalg.solve(hessians, moments[..., None])[..., 0],
+                "hessians": hessians,
+            },
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianClasses(_Generated):
+    """A mixture of unit Gaussians, one per class, moved by a shift of each client.
+
+    Truth: `means [N, num_classes, dim]`; labels are uniform, so the best classifier of
+    a client picks the nearest of its means.
+
+    Attributes:
+      num_classes: number of classes.
+      dim: dimension of the inputs.
+      examples_per_client: examples of each client.
+      separation: standard deviation of the class means.
+      shift: standard deviation of the clients' shifts.
+    """
+
+    num_classes: int = 4
+    dim: int = 2
+    examples_per_client: int = 50
+    separation: float = 3.0
+    shift: float = 1.0
+    name: ClassVar[str] = "gaussian_classes"
+
+    def __post_init__(self):
+        checks.positive_int("num_classes", self.num_classes)
+        checks.positive_int("dim", self.dim)
+        checks.positive_int("examples_per_client", self.examples_per_client)
+        checks.number("separation", self.separation, at_least=0)
+        checks.number("shift", self.shift, at_least=0)
+
+    def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
+        """Draws class means, shifts, labels, then inputs."""
+        class_means = self.separation * rng.standard_normal(
+            (self.num_classes, self.dim)
+        )
+        shifts = self.shift * rng.standard_normal((num_clients, 1, self.dim))
+        means = class_means + shifts
+        client = _owners(num_clients, self.examples_per_client)
+        y = rng.integers(self.num_classes, size=len(client))
+        x = means[client, y] + rng.standard_normal((len(client), self.dim))
+        return datasets.Dataset(
+            name=self.name,
+            x=x,
+            y=y,
+            num_classes=self.num_classes,
+            client=client,
+            truth={"means": means},
+        )
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Rounds to float32, the stored precision."""
+    largest = np.abs(values).max()
+    if not largest <= np.finfo(np.float32).max:
+        raise checks.InputError(
+            "Expected generated values that fit into 32 bits, got one of size"
+            f" {largest:g}; use smaller options."
+        )
+    return values.astype(np.float32).astype(np.float64)
+
+
+def _owners(num_clients: int, examples_per_client: int) -> np.ndarray:
+    """Client `int32[S]` of each example."""
+    return np.repeat(np.arange(num_clients, dtype=np.int32), examples_per_client)

@@ -1,0 +1,177 @@
+"""The one mechanism for states, hyperparameters and device data: frozen pytrees."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl import checks
+
+_T = TypeVar("_T")
+
+__all__ = [
+    "as_arrays",
+    "get_field",
+    "named_fields",
+    "pytree_dataclass",
+    "replace_field",
+    "static_field",
+]
+
+
+def static_field(**kwargs: Any) -> Any:
+    """Marks a dataclass field as static: part of the tree's structure, not a leaf.
+
+    A field is static iff it fixes a shape, a loop length, a dtype or which code runs. A new
+    value of a static field costs one compilation.
+
+    Args:
+      **kwargs: passed to `dataclasses.field`, for example `default=20`.
+
+    Returns:
+      The field description.
+    """
+    return dataclasses.field(metadata={"static": True}, **kwargs)
+
+
+@dataclass_transform(
+    kw_only_default=True, frozen_default=True, field_specifiers=(static_field,)
+)
+def pytree_dataclass(cls: type[_T]) -> type[_T]:
+    """Makes a class a frozen, keyword-only dataclass that JAX treats as a pytree.
+
+    `__post_init__` also runs when JAX rebuilds the object from tracers; check only static
+    fields there, or use `checks`, which lets tracers pass.
+
+    Args:
+      cls: class with annotated fields; those made by `static_field` are structure.
+
+    Returns:
+      The registered dataclass.
+
+    Example:
+      >>> @pytree_dataclass
+      ... class Step:
+      ...     size: float = 0.1
+      ...     num_steps: int = static_field(default=3)
+      >>> jax.tree.leaves(Step(size=0.5))
+      [0.5]
+    """
+    cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
+    static = [f.name for f in fields if f.metadata.get("static")]
+    data = [f.name for f in fields if f.name not in static]
+    return jax.tree_util.register_dataclass(cls, data, static)
+
+
+def as_arrays(tree: _T, dtype: Any = jnp.float32) -> _T:
+    """Turns every numeric leaf into an array of `dtype`, integers included.
+
+    Weak and strong types, and `1` against `1.0`, would each cost a retrace; this is done
+    once before the compiled boundary. Leaves that are keys, booleans or integer arrays with
+    a shape (counters, indices) keep their dtype.
+
+    Args:
+      tree: pytree of Python numbers and arrays.
+      dtype: floating dtype of the run.
+
+    Returns:
+      The same tree with array leaves.
+    """
+
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, bool | np.bool_):
+            return jnp.asarray(leaf)
+        if isinstance(leaf, int | float | np.number):
+            return jnp.asarray(leaf, dtype)
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            return jnp.asarray(leaf, dtype)
+        return jnp.asarray(leaf)
+
+    return jax.tree.map(convert, tree)
+
+
+def _children(node: Any) -> Mapping[str, Any] | None:
+    """Named children of a node that dotted names may enter, else None."""
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        return {f.name: getattr(node, f.name) for f in dataclasses.fields(node)}
+    if isinstance(node, Mapping):
+        return node
+    return None
+
+
+def named_fields(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields `(dotted name, value)` for every leaf field, static ones included.
+
+    A nested dataclass yields the name of its class, then its fields.
+
+    Args:
+      node: dataclass or mapping.
+      prefix: dotted prefix of the names.
+
+    Yields:
+      Pairs in field order.
+    """
+    children = _children(node)
+    if children is None:
+        yield prefix, node
+        return
+    if prefix and dataclasses.is_dataclass(node):
+        yield prefix, type(node).__name__
+    for name, value in children.items():
+        yield from named_fields(value, f"{prefix}.{name}" if prefix else name)
+
+
+def get_field(node: Any, name: str) -> Any:
+    """Returns the value at a dotted name.
+
+    Args:
+      node: dataclass or mapping.
+      name: for example `"algorithm.local.learning_rate"`.
+
+    Returns:
+      The value.
+
+    Raises:
+      InputError: if a part of the name does not exist; near misses are named.
+    """
+    for depth, part in enumerate(name.split(".")):
+        children = _children(node)
+        where = ".".join(name.split(".")[:depth]) or type(node).__name__
+        if children is None:
+            raise checks.InputError(
+                f"Field {name!r} does not exist: {where!r} is {node!r}, which has no fields."
+            )
+        checks.known(part, children, f"field of {where}")
+        node = children[part]
+    return node
+
+
+def replace_field(node: _T, name: str, value: Any) -> _T:
+    """Returns a copy of `node` with the field at a dotted name replaced.
+
+    Args:
+      node: dataclass or mapping.
+      name: dotted name; every part must exist.
+      value: new value.
+
+    Returns:
+      The changed copy; nothing is modified in place.
+
+    Raises:
+      InputError: if a part of the name does not exist.
+
+    Example:
+      >>> replace_field({"local": {"size": 1}}, "local.size", 2)
+      {'local': {'size': 2}}
+    """
+    head, _, rest = name.partition(".")
+    child = get_field(node, head)
+    if rest:
+        value = replace_field(child, rest, value)
+    if isinstance(node, Mapping):
+        return {**node, head: value}  # pyright: ignore[reportReturnType]
+    return dataclasses.replace(node, **{head: value})  # pyright: ignore

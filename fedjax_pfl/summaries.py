@@ -1,0 +1,223 @@
+"""From every client's metric to the numbers of a table (NumPy, on the host).
+
+A number belongs to a *model* (the algorithm's predictors and the hybrids of them), in a
+*population* of clients, on *data*, for a metric, as a *stat* over these clients, at the
+round called *when*: `last`, `best (validation)` or `best (oracle)`. The best round is
+the one with the best mean over the population of accuracy, or of loss where there is no
+accuracy, on validation data or, for the oracle, on test data.
+
+Shape letters: `G` grid points, `E` evaluated rounds, `N` clients. A metric is an array
+`[G, E, model, data, N]`, NaN where a client has no such examples or where the training
+had diverged.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+__all__ = ["OWN_TEST", "Part", "model_metrics", "parts", "populations", "statistics"]
+
+OWN_TEST = "own test"
+
+_DATA_NAMES = {"test": OWN_TEST, "validation": "own validation"}
+_CHOOSERS = {"best (validation)": "validation", "best (oracle)": "test"}
+_STATISTICS = ("mean", "std", "min", "worst 10 %", "median", "variance")
+_HIGHER_IS_BETTER = ("accuracy",)
+
+
+def _better(metric: str, values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Where `values` are strictly better than `others`; False where either is NaN."""
+    return values > others if metric in _HIGHER_IS_BETTER else values < others
+
+
+def model_metrics(
+    metrics: Mapping[str, np.ndarray], models: Sequence[str], data: Sequence[str]
+) -> dict[str, dict[str, np.ndarray]]:
+    """Splits metrics by model and adds the hybrid models.
+
+    A hybrid takes, client by client and round by round, the global model where it is
+    strictly better than the personal one. `hybrid (validation)` compares validation
+    accuracy, or loss where there is no accuracy; `hybrid (oracle)` compares each metric
+    on the test data themselves: a bound that is nowhere below either, not a method.
+
+    Args:
+      metrics: by name, `[G, E, model, data, N]`.
+      models: names along the model axis.
+      data: names along the data axis.
+
+    Returns:
+      By model and metric, `[G, E, data, N]`.
+    """
+    split = {
+        model: {name: values[:, :, i] for name, values in metrics.items()}
+        for i, model in enumerate(models)
+    }
+    if not {"personal", "global"} <= set(models):
+        return split
+    personal, shared = split["personal"], split["global"]
+
+    def hybrid(judges: Mapping[str, str], where: str) -> dict[str, np.ndarray]:
+        """For each metric, the choice that its judge makes on the data `where`."""
+        d = data.index(where)
+        mixed = {}
+        for name, judge in judges.items():
+            pick = _better(judge, shared[judge][:, :, d], personal[judge][:, :, d])
+            mixed[name] = np.where(pick[:, :, None], shared[name], personal[name])
+        return mixed
+
+    if "validation" in data:
+        judges = dict.fromkeys(metrics, _judge(metrics))
+        split["hybrid (validation)"] = hybrid(judges, "validation")
+    if "test" in data:
+        split["hybrid (oracle)"] = hybrid({name: name for name in metrics}, "test")
+    return split
+
+
+def _judge(metrics: Mapping[str, np.ndarray]) -> str:
+    """The metric that chooses between models and between rounds."""
+    return "accuracy" if "accuracy" in metrics else "loss"
+
+
+def populations(
+    malicious: np.ndarray, times_selected: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Masks of the populations that differ from all clients.
+
+    Args:
+      malicious: `bool[G, N]`.
+      times_selected: `int[G, E, N]` rounds in which the client took part by then.
+
+    Returns:
+      By name, `bool[G, E, N]`: `all`; `honest` if some client is malicious;
+      `participants` and `never selected` if some client was not selected at all.
+    """
+    masks = {"all": np.ones(times_selected.shape, bool)}
+    if malicious.any():
+        masks["honest"] = np.repeat(
+            ~malicious[:, None], times_selected.shape[1], axis=1
+        )
+    if (times_selected[:, -1] == 0).any():
+        masks["participants"] = times_selected > 0
+        masks["never selected"] = times_selected == 0
+    return masks
+
+
+def _has_examples(metric: np.ndarray) -> np.ndarray:
+    """Which clients have examples: `[G, E, model, data, N]` to `bool[G, data, N]`.
+
+    They have a value in some round. A client whose model became NaN on the way still counts.
+    """
+    return np.logical_not(np.isnan(metric).all(axis=(1, 2)))
+
+
+def _clients_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Mean over the last axis where `mask`; NaN if none is left or one is NaN."""
+    count = mask.sum(-1)
+    total = np.where(mask, values, 0).sum(-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _best_round(means: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Index `int[G]` of the best round, the earliest of equals, from means `[G, E]`."""
+    judge = _judge(means)
+    sign = 1 if judge in _HIGHER_IS_BETTER else -1
+    score = sign * means[judge]
+    return np.where(np.isnan(score), -np.inf, score).argmax(-1)
+
+
+def statistics(metric: str, values: np.ndarray) -> dict[str, float]:
+    """Summaries over clients.
+
+    Args:
+      metric: its name decides which end is the worst.
+      values: `[N]` values of the clients that count.
+
+    Returns:
+      `mean`, `std`, `min`, `worst 10 %` (mean of the worst tenth, at least of one
+      client), `median` and `variance`, both spreads divided by N; all NaN where there
+      is no client or where a value is NaN.
+    """
+    if values.size == 0 or np.isnan(values).any():
+        return dict.fromkeys(_STATISTICS, float("nan"))
+    ordered = np.sort(values)
+    worst_first = ordered if metric in _HIGHER_IS_BETTER else ordered[::-1]
+    with np.errstate(invalid="ignore"):  # infinite losses have no variance
+        numbers = (
+            values.mean(),
+            values.std(),
+            ordered[0],
+            worst_first[: max(1, values.size // 10)].mean(),
+            np.median(ordered),
+            values.var(),
+        )
+    return {n: float(v) for n, v in zip(_STATISTICS, numbers, strict=True)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One model in one population of a static group.
+
+    Attributes:
+      name: model and population.
+      data: names along the data axis.
+      values: by metric, `[G, E, data, N]`.
+      masks: by metric, `bool[G, E, data, N]` clients that count.
+      means: by metric, `[G, E, data]` means over these clients.
+      reported: by `when`, `int[G]` index of the round.
+    """
+
+    name: tuple[str, str]
+    data: tuple[str, ...]
+    values: dict[str, np.ndarray]
+    masks: dict[str, np.ndarray]
+    means: dict[str, np.ndarray]
+    reported: dict[str, np.ndarray]
+
+    def cells(self, point: int) -> Iterator[tuple[str, str, str, str, str, str, float]]:
+        """Yields model, population, data, metric, stat, when and value of one point."""
+        for when, rounds in self.reported.items():
+            at = (point, rounds[point])
+            for d, data in enumerate(self.data):
+                for metric, values in self.values.items():
+                    clients = values[at][d][self.masks[metric][at][d]]
+                    for stat, value in statistics(metric, clients).items():
+                        yield *self.name, data, metric, stat, when, value
+
+
+def parts(
+    metrics: Mapping[str, np.ndarray],
+    models: Sequence[str],
+    data: Sequence[str],
+    malicious: np.ndarray,
+    times_selected: np.ndarray,
+) -> list[Part]:
+    """Takes apart the metrics of one static group.
+
+    Args:
+      metrics: by name, `[G, E, model, data, N]`.
+      models: names along the model axis.
+      data: names along the data axis.
+      malicious: `bool[G, N]`.
+      times_selected: `int[G, E, N]` rounds in which the client took part by then.
+
+    Returns:
+      One part for every model and population.
+    """
+    num_points, num_evaluations, _ = times_selected.shape
+    present = {name: _has_examples(values) for name, values in metrics.items()}
+    names = tuple(_DATA_NAMES.get(name, name) for name in data)
+    found = []
+    for model, values in model_metrics(metrics, models, data).items():
+        for population, mask in populations(malicious, times_selected).items():
+            masks = {n: mask[:, :, None] & present[n][:, None] for n in values}
+            means = {n: _clients_mean(v, masks[n]) for n, v in values.items()}
+            reported = {"last": np.full(num_points, num_evaluations - 1)}
+            for when, chooser in _CHOOSERS.items():
+                if chooser in data:
+                    d = data.index(chooser)
+                    chosen_on = {name: mean[..., d] for name, mean in means.items()}
+                    reported[when] = _best_round(chosen_on)
+            name = (model, population)
+            found.append(Part(name, names, values, masks, means, reported))
+    return found

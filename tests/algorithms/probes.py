@@ -1,0 +1,275 @@
+"""Toy algorithms, each of which needs one corner of the contract."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import clients, local, struct, types
+from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.models import parts
+
+
+def _full_batch(solver_rate, key, work, model, params, data, rate=1.0):
+    """One full-batch step of plain SGD on a client's loss."""
+    solver = local.SGD(learning_rate=solver_rate * rate, batch_size=64)
+    theta, _, _ = solver.solve(
+        key, work, fedavg.data_objective(model), params, None, data
+    )
+    return theta
+
+
+def _mean(trees, weights):
+    return clients.weighted_mean(trees, weights)
+
+
+@struct.pytree_dataclass
+class OwnDown(base.SingleExchange):
+    """Own down-messages, mixed from the RECEIVED (attacked) messages of the others."""
+
+    mixing: Any = 0.5
+    learning_rate: Any = 0.3
+
+    def init(self, key, model, federation):
+        params = model.init(key)
+        start = base.start_together(params, federation.num_clients)
+        return params, start, start
+
+    def down(self, ctx, server, clients, messages):
+        mean = jax.tree.map(lambda leaf: leaf.mean(axis=0, keepdims=True), messages)
+        mixed = jax.tree.map(
+            lambda leaf, m: (1 - self.mixing) * leaf + self.mixing * m, messages, mean
+        )
+        return types.Downlink(
+            shared=None, own=jax.tree.map(lambda leaf: leaf[ctx.cohort], mixed)
+        )
+
+    def client_update(self, key, round, work, down, client, model, data):
+        theta = _full_batch(self.learning_rate, key, work, model, down.own, data)
+        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        return theta, upload, {}
+
+    def predictors(self, key, round, server, client, model, data):
+        return {"personal": base.model_predictor(model, client, data.constants)}
+
+
+@struct.pytree_dataclass
+class TwoExchanges(base.SingleExchange):
+    """Gradients up, a direction, then a line search whose trials are maps in a loop."""
+
+    step: Any = 2.0
+    decrease: Any = 1e-4
+
+    def init(self, key, model, federation):
+        return model.init(key), None, None
+
+    def round(self, state, link):
+        w = state.server
+        objective = fedavg.data_objective(link.model)
+
+        def gradients(view, row, shared):
+            loss, gradient = local.full_value_and_gradient(
+                objective, shared, None, view.data, 16
+            )
+            weight = base.example_weight(view.data, shared)
+            return types.Upload(message=gradient, weight=weight, aux=loss)
+
+        def losses(view, row, shared):
+            return local.full_value_and_gradient(objective, shared, None, view.data, 16)[0]
+
+        sent = link.map(gradients, (), w)
+        zero = jax.tree.map(jnp.zeros_like, w)
+        state, received = link.upload(state, sent, zero)
+        gradient, info = link.aggregate(state, received, zero)
+        before = jnp.vdot(received.aux, received.weight) / received.weight.sum()
+        square = sum(jnp.vdot(g, g) for g in jax.tree.leaves(gradient))
+
+        def trial(step):
+            point = jax.tree.map(lambda a, g: a - step * g, w, gradient)
+            values = link.map(losses, (), point, exchange=1)
+            return jnp.vdot(values, received.weight) / received.weight.sum()
+
+        def rejected(carry):
+            step, value, tries = carry
+            return (value > before - self.decrease * step * square) & (tries < 20)
+
+        def halve(carry):
+            step, _, tries = carry
+            return step / 2, trial(step / 2), tries + 1
+
+        first = (self.step, trial(self.step), jnp.zeros((), jnp.int32))
+        step, _, tries = lax.while_loop(rejected, halve, first)
+        w = jax.tree.map(lambda a, g: a - step * g, w, gradient)
+        report = {"trials": jnp.broadcast_to(tries, link.ctx.cohort.shape)}
+        return base.with_server(state, w), link.info(
+            report, info, floats_up=clients.size(sent.message), floats_down=0
+        )
+
+    def predictors(self, key, round, server, client, model, data):
+        return {"global": base.model_predictor(model, server, data.constants)}
+
+
+@struct.pytree_dataclass
+class Memory(base.SingleExchange):
+    """Clients remember a velocity between their rounds; two batches make one step."""
+
+    learning_rate: Any = 0.2
+    momentum: Any = 0.5
+
+    def init(self, key, model, federation):
+        params = model.init(key)
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return params, base.start_together(zeros, federation.num_clients), None
+
+    def client_update(self, key, round, work, down, client, model, data):
+        objective = fedavg.data_objective(model)
+
+        def step(step_key, carry, batches):
+            theta, velocity = carry
+            grad = jax.grad(objective, argnums=1)
+            sums = [grad(step_key, theta, batch, None) for batch in batches]
+            velocity = jax.tree.map(
+                lambda v, *g: self.momentum * v + sum(g) / len(g), velocity, *sums
+            )
+            theta = jax.tree.map(lambda x, v: x - self.learning_rate * v, theta, velocity)
+            return theta, velocity
+
+        (theta, velocity), info = local.local_scan(
+            key,
+            work,
+            step,
+            (down.shared, client),
+            data,
+            batch_size=2,
+            batches_per_step=2,
+            dtype=jnp.result_type(*jax.tree.leaves(down.shared)),
+        )
+        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        return velocity, upload, {"steps": info.num_steps}
+
+    def predictors(self, key, round, server, client, model, data):
+        return {"global": base.model_predictor(model, server, data.constants)}
+
+
+@struct.pytree_dataclass
+class OwnSampler(base.SingleExchange):
+    """Examples drawn with replacement by a sampler of the algorithm's own."""
+
+    learning_rate: Any = 0.3
+    batch_size: int = struct.static_field(default=3)
+
+    def init(self, key, model, federation):
+        return model.init(key), None, None
+
+    def client_update(self, key, round, work, down, client, model, data):
+        objective = fedavg.data_objective(model)
+
+        def sampler(key, data, batch_size):
+            drawn = jax.random.randint(key, (batch_size,), 0, data.num_examples)
+            return drawn, jnp.ones((batch_size,))
+
+        def step(step_key, theta, batches):
+            gradient = jax.grad(objective, argnums=1)(step_key, theta, batches[0], None)
+            return jax.tree.map(lambda x, g: x - self.learning_rate * g, theta, gradient)
+
+        theta, _ = local.local_scan(
+            key,
+            work,
+            step,
+            down.shared,
+            data,
+            batch_size=self.batch_size,
+            sampler=sampler,
+            dtype=jnp.result_type(*jax.tree.leaves(down.shared)),
+        )
+        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        return client, upload, {}
+
+    def predictors(self, key, round, server, client, model, data):
+        return {"global": base.model_predictor(model, server, data.constants)}
+
+
+@struct.pytree_dataclass
+class BodyHead(base.SingleExchange):
+    """The body is federated, the head stays with the client; predicts with both."""
+
+    learning_rate: Any = 0.3
+    head: str = struct.static_field(default="^bias")
+
+    def init(self, key, model, federation):
+        head, body = parts.split(model.init(key), self.head)
+        return body, base.start_together(head, federation.num_clients), None
+
+    def client_update(self, key, round, work, down, client, model, data):
+        params = parts.join(client, down.shared)
+        theta = _full_batch(self.learning_rate, key, work, model, params, data)
+        head, body = parts.split(theta, self.head)
+        upload = types.Upload(message=body, weight=base.example_weight(data, theta))
+        return head, upload, {}
+
+    def predictors(self, key, round, server, client, model, data):
+        params = parts.join(client, server)
+        return {"personal": base.model_predictor(model, params, data.constants)}
+
+
+@struct.pytree_dataclass
+class WeightZero(base.SingleExchange):
+    """Odd clients send NaN (even ids of them 1e38) with weight 0: nothing may enter."""
+
+    learning_rate: Any = 0.3
+
+    def init(self, key, model, federation):
+        return model.init(key), None, None
+
+    def client_update(self, key, round, work, down, client, model, data):
+        theta = _full_batch(self.learning_rate, key, work, model, down.shared, data)
+        odd = data.client_id % 2 == 1
+        poison = jnp.where(data.client_id % 4 == 1, jnp.nan, 1e38)
+        theta = jax.tree.map(lambda x: jnp.where(odd, poison.astype(x.dtype), x), theta)
+        weight = jnp.where(odd, 0, base.example_weight(data, theta))
+        return client, types.Upload(message=theta, weight=weight), {}
+
+    def predictors(self, key, round, server, client, model, data):
+        return {"global": base.model_predictor(model, server, data.constants)}
+
+
+@struct.pytree_dataclass
+class Schedule(base.SingleExchange):
+    """A step size that depends on the round, and a finish that reads the new server."""
+
+    learning_rate: Any = 0.4
+    decay: Any = 0.95
+
+    def init(self, key, model, federation):
+        params = model.init(key)
+        return params, base.start_together(params, federation.num_clients), None
+
+    def client_update(self, key, round, work, down, client, model, data):
+        rate = self.decay**round
+        theta = _full_batch(
+            self.learning_rate, key, work, model, down.shared, data, rate
+        )
+        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        return client, upload, {}
+
+    def finish(self, ctx, server, clients):
+        return jax.tree.map(lambda c, s: (c + s[None]) / 2, clients, server)
+
+    def predictors(self, key, round, server, client, model, data):
+        return {
+            "global": base.model_predictor(model, server, data.constants),
+            "personal": base.model_predictor(model, client, data.constants),
+        }
+
+
+def with_row_garbage(state: types.State) -> types.State:
+    """A state whose client rows hold distinct values, to see which are touched."""
+    rows = jax.tree.map(
+        lambda leaf: leaf + jnp.arange(leaf.shape[0], dtype=leaf.dtype).reshape(
+            (-1,) + (1,) * (leaf.ndim - 1)
+        ),
+        state.clients,
+    )
+    return dataclasses.replace(state, clients=rows)

@@ -1,0 +1,78 @@
+"""A small ragged federation whose padding is poisoned, for properties of all algorithms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl import types
+
+NUM_CLIENTS = 8
+COUNTS = np.array([5, 2, 9, 4, 7, 1, 6, 3])
+SHAPE = (4,)
+NUM_CLASSES = 3
+
+
+def _client_data(x, y, index, counts, ids, dtype):
+    return types.ClientData(
+        x=jnp.asarray(x, dtype),
+        y=y,
+        scale=jnp.ones((), dtype),
+        shift=jnp.zeros((), dtype),
+        index=jnp.asarray(index, jnp.int32),
+        num_examples=jnp.asarray(counts, jnp.int32),
+        client_id=jnp.asarray(ids, jnp.int32),
+    )
+
+
+def make_federation(
+    *, order=None, padding=0, dtype=None, classes=True, malicious=(2,)
+) -> types.Federation:
+    """Builds the federation.
+
+    Row 0 of the pool is NaN, the last one 1e38; padded slots point at both, so that any use
+    of padding shows. `order` permutes the clients, `padding` adds padded slots.
+    """
+    dtype = jnp.zeros(()).dtype if dtype is None else dtype
+    order = np.arange(NUM_CLIENTS) if order is None else np.asarray(order)
+    rng = np.random.default_rng(0)
+    total = COUNTS.sum()
+    owner = np.repeat(np.arange(NUM_CLIENTS), COUNTS)
+    x = rng.normal(size=(total, *SHAPE)) + 0.5 * rng.normal(size=(NUM_CLIENTS, 4))[owner]
+    x = np.concatenate([np.full((1, *SHAPE), np.nan), x, np.full((1, *SHAPE), 1e38)])
+    if classes:
+        y = jnp.asarray(np.r_[-1, rng.integers(NUM_CLASSES, size=total), 99], jnp.int32)
+    else:
+        y = jnp.zeros((total + 2,), dtype)
+    slots = COUNTS.max() + padding
+    index = np.where(np.arange(slots) % 2, 0, total + 1) * np.ones((NUM_CLIENTS, 1), int)
+    for client in range(NUM_CLIENTS):
+        index[client, : COUNTS[client]] = 1 + np.flatnonzero(owner == client)
+    bad = np.isin(np.arange(NUM_CLIENTS), malicious)
+    data = _client_data(x, y, index[order], COUNTS[order], order, dtype)
+    return types.Federation(
+        train=data,
+        validation=data,
+        test=data,
+        malicious=jnp.asarray(bad[order]),
+        num_classes=NUM_CLASSES if classes else None,
+        name="toy",
+    )
+
+
+def targets() -> np.ndarray:
+    """Minimizers `[N, 4]` of every client's quadratic: the means of its examples."""
+    federation = make_federation(classes=False)
+    x = np.asarray(federation.train.x)
+    index = np.asarray(federation.train.index)
+    return np.stack([x[index[i, :n]].mean(axis=0) for i, n in enumerate(COUNTS)])
+
+
+def leaves(tree) -> list[np.ndarray]:
+    """Numeric leaves as NumPy arrays, keys as their data."""
+
+    def plain(leaf):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        return np.asarray(leaf)
+
+    return [plain(leaf) for leaf in jax.tree.leaves(tree)]

@@ -1,0 +1,232 @@
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_pfl import checks, data, struct
+
+SPLITS = ("train", "validation", "test")
+
+
+def spec(**changes):
+    fields = {"dataset": "digits", "partition": data.IID(), "num_clients": 12}
+    return data.FederationSpec(**{**fields, **changes})
+
+
+def rows(clients, i):
+    return np.asarray(clients.index)[i, : int(clients.num_examples[i])]
+
+
+def owned(federation, i):
+    """All rows of a client."""
+    return np.concatenate([rows(getattr(federation, name), i) for name in SPLITS])
+
+
+def exact_sizes(num_examples, validation_percent, test_percent):
+    """Sizes of train, validation and test in integers."""
+    validation = num_examples * validation_percent // 100
+    test = num_examples * test_percent // 100
+    test = np.maximum(test, 1) if test_percent else test
+    return num_examples - validation - test, validation, test
+
+
+@pytest.mark.parametrize(("validation", "test"), [(10, 20), (0, 20), (29, 57), (0, 0)])
+def test_every_client_is_split_exactly(validation, test):
+    partition = data.DirichletLabels(concentration=0.1, min_examples=5)
+    federation = spec(
+        partition=partition,
+        validation_fraction=validation / 100,
+        test_fraction=test / 100,
+    ).build()
+    counts = [np.asarray(getattr(federation, s).num_examples) for s in SPLITS]
+    total = np.sum(counts, axis=0)
+    np.testing.assert_array_equal(counts, exact_sizes(total, validation, test))
+    everything = np.concatenate([owned(federation, i) for i in range(12)])
+    np.testing.assert_array_equal(np.sort(everything), np.arange(1797))
+
+
+def test_clients_own_what_the_partition_gave_them():
+    federation = spec(dataset="gaussian_classes", partition="by_client").build()
+    client = data.load_dataset("gaussian_classes", num_clients=12).client
+    for i in range(12):
+        np.testing.assert_array_equal(
+            np.sort(owned(federation, i)), np.flatnonzero(client == i)
+        )
+        assert not np.array_equal(np.sort(owned(federation, i)), owned(federation, i))
+
+
+def test_shapes_dtypes_and_padding():
+    federation = spec(partition=data.DirichletLabels(), malicious_fraction=0.3).build()
+    for name in SPLITS:
+        clients = getattr(federation, name)
+        assert clients.index.dtype == jnp.int32
+        assert clients.num_examples.dtype == jnp.int32
+        assert clients.index.shape == (12, clients.num_examples.max())
+        offset = np.arange(clients.index.shape[1])
+        padding = offset >= np.asarray(clients.num_examples)[:, None]
+        assert (np.asarray(clients.index)[padding] == 0).all()
+        np.testing.assert_array_equal(clients.client_id, np.arange(12))
+        assert clients.x.dtype == jnp.uint8 and clients.y.dtype == jnp.int32
+        assert clients.scale.dtype == jnp.float32
+    assert federation.malicious.dtype == jnp.bool_
+    assert federation.num_classes == 10 and federation.name == "digits"
+    assert federation.num_clients == 12 and federation.input_shape == (8, 8)
+
+
+def test_an_empty_split_keeps_one_padded_column():
+    federation = spec(validation_fraction=0).build()
+    assert federation.validation.index.shape == (12, 1)
+    assert not federation.validation.num_examples.any()
+
+
+def test_batches_show_scaled_inputs_and_their_labels():
+    digits = data.load_dataset("digits")
+    train = spec().build().train
+    one = jax.tree.map(lambda leaf: leaf[3], (train.index, train.num_examples))
+    client = struct.replace_field(train, "index", one[0])
+    batch = client.gather(jnp.arange(4), jnp.ones(4))
+    taken = np.asarray(one[0][:4])
+    np.testing.assert_array_equal(batch.x, digits.x[taken] / 16)
+    np.testing.assert_array_equal(batch.y, digits.y[taken])
+
+
+def test_the_pool_is_on_the_device_once():
+    first = spec().build()
+    others = [
+        spec(seed=3).build(),
+        spec(partition="dirichlet_labels", num_clients=5).build(),
+        data.load_federation("digits", malicious_fraction=0.5),
+    ]
+    for federation in (first, *others):
+        for name in SPLITS:
+            assert getattr(federation, name).x is first.train.x
+            assert getattr(federation, name).y is first.train.y
+    quadratic = [
+        spec(dataset="quadratic", partition=p, seed=s).build().train.x
+        for s, p in [(0, "iid"), (0, "by_client"), (1, "iid")]
+    ]
+    assert quadratic[0] is quadratic[1]
+    assert not np.array_equal(quadratic[0], quadratic[2])
+
+
+def test_malicious_clients_are_counted_nested_and_change_nothing_else():
+    honest = spec().build()
+    assert not honest.malicious.any()
+    previous = np.zeros(12, bool)
+    for fraction in (0.1, 0.25, 0.5, 1.0):
+        federation = spec(malicious_fraction=fraction).build()
+        malicious = np.asarray(federation.malicious)
+        assert malicious.sum() == round(fraction * 12)
+        assert (malicious >= previous).all()
+        previous = malicious
+        for name in SPLITS:
+            np.testing.assert_array_equal(
+                getattr(federation, name).index, getattr(honest, name).index
+            )
+    other = spec(malicious_fraction=0.5, seed=1).build().malicious
+    assert (other != spec(malicious_fraction=0.5).build().malicious).any()
+
+
+def test_splits_of_other_fractions_are_nested():
+    small, large = (spec(test_fraction=f).build().test for f in (0.2, 0.5))
+    for i in range(12):
+        assert set(rows(small, i)) < set(rows(large, i))
+
+
+def test_the_seed_decides_everything_and_only_the_seed():
+    first, again, other = spec(), spec(), spec(seed=1)
+    for name in SPLITS:
+        index = getattr(first.build(), name).index
+        np.testing.assert_array_equal(index, getattr(again.build(), name).index)
+        assert not np.array_equal(index, getattr(other.build(), name).index)
+
+
+def test_the_split_is_random():
+    # 1797 samples in one client: the test positions are uniform over the file, and the
+    # mean of n uniform positions has standard error 1 / sqrt(12 n).
+    test = rows(spec(num_clients=1).build().test, 0)
+    assert abs(test.mean() / 1796 - 0.5) < 5 / np.sqrt(12 * len(test))
+
+
+def test_own_arrays():
+    own = data.Dataset(
+        name="own",
+        x=np.arange(12.0)[:, None],
+        y=np.zeros(12),
+        client=np.repeat([4, 9], 6),
+        constants={"table": np.ones(3)},
+    )
+    federation = data.from_dataset(own, data.ByClient(), num_clients=2)
+    assert sorted(owned(federation, 1)) == list(range(6, 12))
+    assert federation.train.constants["table"].shape == (3,)
+    assert federation.num_classes is None
+
+
+def test_sizes_do_not_suffer_from_binary_fractions():
+    own = data.Dataset(name="own", x=np.zeros((100, 1)), y=np.zeros(100))
+    assert 0.29 * 100 < 29
+    federation = data.from_dataset(own, data.IID(), num_clients=1, test_fraction=0.29)
+    assert federation.test.num_examples == 29
+
+
+def test_specifications_are_hashable_values():
+    assert spec() == spec(dataset=data.Digits(), partition="iid")
+    assert len({spec(), spec(partition="iid"), spec(seed=1)}) == 2
+    assert spec(data_dir="a").data_dir == "a"
+
+
+def test_dotted_names():
+    changed = struct.replace_field(
+        spec(dataset="quadratic", partition="dirichlet_labels"), "dataset.dim", 7
+    )
+    changed = struct.replace_field(changed, "partition.concentration", np.float64(0.1))
+    changed = struct.replace_field(changed, "seed", np.int64(5))
+    assert changed.dataset == data.Quadratic(dim=7)
+    flat = changed.describe()
+    assert json.loads(json.dumps(flat)) == flat
+    assert flat["dataset"] == "Quadratic" and flat["dataset.dim"] == 7
+    assert flat["partition"] == "DirichletLabels"
+    assert flat["partition.concentration"] == 0.1 and flat["seed"] == 5
+    swapped = struct.replace_field(changed, "partition", "by_client")
+    assert swapped.build().input_shape == (7,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"num_clients": 0}, "num_clients .* at least 1, got 0"),
+        ({"num_clients": 2.5}, "num_clients .* got 2.5"),
+        ({"num_clients": 1798}, "at least 1798 samples"),
+        ({"num_clients": 1000}, "has 1 examples, too few"),
+        ({"seed": -1}, "seed .* at least 0, got -1"),
+        ({"malicious_fraction": 1.1}, "malicious_fraction .* at most 1, got 1.1"),
+        ({"malicious_fraction": float("nan")}, "malicious_fraction .* got nan"),
+        ({"test_fraction": 1.0}, "test_fraction .* below 1, got 1.0"),
+        ({"test_fraction": -0.1}, "test_fraction .* got -0.1"),
+        ({"validation_fraction": -0.1}, "validation_fraction .* got -0.1"),
+        (
+            {"validation_fraction": 0.5, "test_fraction": 0.5},
+            "to be below 1, got 0.5 . 0.5",
+        ),
+        ({"dataset": "digit"}, "Unknown data set 'digit'; did you mean 'digits'"),
+        ({"dataset": data.Digits}, "object such as Digits"),
+        ({"dataset": 3}, "object such as Digits.*got 3"),
+        ({"partition": "idd"}, "Unknown partition 'idd'; did you mean 'iid'"),
+        ({"partition": data.IID}, "object such as IID"),
+        ({"partition": None}, "object such as IID.*got None"),
+        ({"dataset": "mnist", "data_dir": "absent"}, "absent' does not exist"),
+        ({"num_client": 3}, "Unknown field .* did you mean 'num_clients'"),
+    ],
+)
+def test_wrong_fields_get_a_sentence(changes, sentence):
+    fields = {"dataset": "digits", "partition": data.IID(), "num_clients": 12}
+    with pytest.raises(checks.InputError, match=sentence) as error:
+        data.load_federation(**{**fields, **changes})
+    assert str(error.value).endswith(".") and "\n" not in str(error.value)
+
+
+def test_public_names_exist():
+    assert sorted(set(data.__all__)) == sorted(data.__all__)
+    assert all(hasattr(data, name) for name in data.__all__)

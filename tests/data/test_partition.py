@@ -1,0 +1,279 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data import partition as partitions
+from fedjax_pfl.data import sources
+
+
+def labelled(num_classes, per_class):
+    """Classes of equal size, in file order."""
+    y = np.repeat(np.arange(num_classes), per_class)
+    return datasets.Dataset(
+        name="labelled", x=y[:, None] * 1.0, y=y, num_classes=num_classes
+    )
+
+
+def draw(partition, dataset, num_clients, seed=0):
+    parts = partition(np.random.default_rng(seed), dataset, num_clients)
+    parts.validate(dataset.num_samples, num_clients)
+    assert parts.index.dtype == np.int32 and parts.num_examples.dtype == np.int32
+    assert parts.index.shape == (num_clients, parts.num_examples.max())
+    padding = np.arange(parts.index.shape[1]) >= parts.num_examples[:, None]
+    assert (parts.index[padding] == 0).all()
+    return parts
+
+
+def all_rows(parts):
+    return np.concatenate([parts.rows(i) for i in range(len(parts.index))])
+
+
+def is_exhaustive(parts, num_samples):
+    return np.array_equal(np.sort(all_rows(parts)), np.arange(num_samples))
+
+
+def label_counts(parts, dataset):
+    """Examples `[N, C]` of each client and class."""
+    return np.stack(
+        [
+            np.bincount(dataset.y[parts.rows(i)], minlength=dataset.num_classes)
+            for i in range(len(parts.index))
+        ]
+    )
+
+
+EVERY = [
+    partitions.IID(),
+    partitions.DirichletLabels(),
+    partitions.LabelShards(),
+    partitions.LabelShards(labels_per_client=4, distinct_labels=True),
+]
+
+
+@pytest.mark.parametrize("partition", EVERY, ids=repr)
+def test_partitions_are_functions_of_the_seed(partition):
+    digits = sources.load_dataset("digits")
+    parts, again = (draw(partition, digits, 15) for _ in range(2))
+    other = draw(partition, digits, 15, seed=1)
+    np.testing.assert_array_equal(parts.index, again.index)
+    assert not np.array_equal(all_rows(parts), all_rows(other))
+
+
+@pytest.mark.parametrize("num_clients", [1, 7, 100, 1797])
+def test_iid_sizes_differ_by_one(num_clients):
+    digits = sources.load_dataset("digits")
+    parts = draw(partitions.IID(), digits, num_clients)
+    assert is_exhaustive(parts, 1797)
+    assert set(parts.num_examples) <= {1797 // num_clients, 1797 // num_clients + 1}
+
+
+def test_iid_clients_have_the_mixture_of_the_pool():
+    dataset = labelled(4, 4000)
+    shares = label_counts(draw(partitions.IID(), dataset, 8), dataset) / 2000
+    assert np.abs(shares - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / 2000)
+
+
+@pytest.mark.parametrize("concentration", [0.05, 0.5, 10.0])
+def test_dirichlet_moments(concentration):
+    dataset, num_clients = labelled(400, 200), 5
+    partition = partitions.DirichletLabels(concentration=concentration, min_examples=1)
+    parts = draw(partition, dataset, num_clients)
+    assert is_exhaustive(parts, dataset.num_samples)
+    shares = label_counts(parts, dataset).T / 200  # [C, N], one draw per class
+    # sum_i E[p_i^2] = (a + 1) / (N a + 1); cutting at whole samples moves a share by at
+    # most 1 / 200, and the 400 classes are independent.
+    squares = (shares**2).sum(axis=1)
+    expected = (concentration + 1) / (num_clients * concentration + 1)
+    error = 5 * squares.std() / np.sqrt(400) + 2 / 200
+    assert abs(squares.mean() - expected) < error
+    deviation = np.abs(shares.mean(axis=0) - 1 / num_clients)
+    assert (deviation < 5 * shares.std(axis=0) / np.sqrt(400) + 1 / 200).all()
+
+
+def test_dirichlet_gives_the_minimum_by_redrawing():
+    digits = sources.load_dataset("digits")
+    parts = draw(partitions.DirichletLabels(min_examples=40), digits, 10)
+    assert parts.num_examples.min() >= 40 and is_exhaustive(parts, 1797)
+
+
+@pytest.mark.parametrize("concentration", [5e-324, 1e-300, 1e-8, 1e-3, 1e8, 1e300])
+@pytest.mark.parametrize(("num_clients", "min_examples"), [(100, 10), (1, 1), (99, 18)])
+def test_dirichlet_always_ends(concentration, num_clients, min_examples):
+    digits = sources.load_dataset("digits")
+    partition = partitions.DirichletLabels(
+        concentration=concentration, min_examples=min_examples
+    )
+    parts = draw(partition, digits, num_clients)
+    assert parts.num_examples.min() >= min_examples
+    assert is_exhaustive(parts, 1797)
+
+
+def test_dirichlet_repair_where_every_client_needs_every_sample():
+    dataset = labelled(3, 20)
+    partition = partitions.DirichletLabels(concentration=1e-6, min_examples=6)
+    assert (draw(partition, dataset, 10).num_examples == 6).all()
+
+
+def test_dirichlet_repair_takes_from_the_largest_only():
+    dataset = labelled(2, 500)
+    partition = partitions.DirichletLabels(concentration=1e-9, min_examples=10)
+    counts = np.sort(draw(partition, dataset, 20).num_examples)
+    # One or two clients draw everything; 18 or 19 others are raised to the minimum.
+    assert (counts[:18] == 10).all() and counts[18:].sum() == 1000 - 180
+
+
+def test_tiny_concentration_gives_whole_classes():
+    dataset = labelled(50, 30)
+    partition = partitions.DirichletLabels(concentration=1e-5, min_examples=1)
+    counts = label_counts(draw(partition, dataset, 3), dataset)
+    assert (counts.max(axis=0) == 30).all()
+
+
+def test_a_client_without_a_share_gets_no_sample_by_rounding(monkeypatch):
+    shares = np.array([[0.1] * 10 + [0.0], [0.0] * 10 + [1.0]])
+    assert np.cumsum(shares[0])[-1] < 1
+    monkeypatch.setattr(partitions, "_dirichlet", lambda *_: shares)
+    dataset = labelled(2, 1000)
+    parts = draw(partitions.DirichletLabels(), dataset, 11)
+    assert label_counts(parts, dataset)[10].tolist() == [0, 1000]
+
+
+def test_label_shards_are_equal_and_pure():
+    dataset = labelled(10, 20)
+    parts = draw(partitions.LabelShards(), dataset, 10)
+    counts = label_counts(parts, dataset)
+    assert is_exhaustive(parts, 200) and (parts.num_examples == 20).all()
+    assert set(np.unique(counts)) <= {0, 10, 20}
+
+
+def test_label_shards_repeat_a_class_as_often_as_they_should():
+    dataset = labelled(10, 2)
+    repeats = [
+        (label_counts(draw(partitions.LabelShards(), dataset, 10, seed), dataset) == 2)
+        .any(axis=1)
+        .sum()
+        for seed in range(300)
+    ]
+    # The second of two shards is the other shard of the first one's class: 1 of 19.
+    error = 5 * np.std(repeats) / np.sqrt(300)
+    assert abs(np.mean(repeats) - 10 / 19) < error
+
+
+def test_label_shards_leave_shards_over():
+    dataset = labelled(6, 12)
+    parts = draw(partitions.LabelShards(labels_per_client=2), dataset, 10)
+    # ceil(2 * 10 / 6) = 4 shards of 3 samples per class; 20 of 24 are handed out.
+    assert (parts.num_examples == 6).all()
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 5, 7])
+def test_distinct_labels_always_exist(num_classes):
+    for labels_per_client in range(1, num_classes + 1):
+        for num_clients in (1, 2, 3, 8, 11):
+            dataset = labelled(num_classes, num_clients)
+            partition = partitions.LabelShards(
+                labels_per_client=labels_per_client, distinct_labels=True
+            )
+            counts = label_counts(draw(partition, dataset, num_clients), dataset)
+            assert ((counts > 0).sum(axis=1) == labels_per_client).all()
+
+
+def test_distinct_labels_vary_between_clients():
+    dataset = labelled(10, 100)
+    partition = partitions.LabelShards(labels_per_client=6, distinct_labels=True)
+    counts = label_counts(draw(partition, dataset, 50), dataset)
+    assert ((counts > 0).sum(axis=1) == 6).all()
+    assert len(np.unique(counts > 0, axis=0)) > 25
+
+
+def test_by_client_follows_the_ids():
+    client = [7, 2, 7, 5, 2]
+    dataset = datasets.Dataset(name="own", x=np.eye(5), y=np.ones(5), client=client)
+    parts = draw(partitions.ByClient(), dataset, 3)
+    assert [parts.rows(i).tolist() for i in range(3)] == [[1, 4], [3], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: partitions.DirichletLabels(concentration=0.0), "above 0, got 0.0"),
+        (lambda: partitions.DirichletLabels(concentration=-1), "above 0, got -1"),
+        (lambda: partitions.DirichletLabels(concentration=np.nan), "got nan"),
+        (lambda: partitions.DirichletLabels(concentration=np.inf), "got inf"),
+        (lambda: partitions.DirichletLabels(concentration="0.5"), "got '0.5'"),
+        (lambda: partitions.DirichletLabels(min_examples=0), "at least 1, got 0"),
+        (lambda: partitions.LabelShards(labels_per_client=0), "at least 1, got 0"),
+        (lambda: partitions.LabelShards(labels_per_client=2.0), "got 2.0"),
+        (lambda: partitions.LabelShards(distinct_labels=1), "distinct_labels .* got 1"),
+    ],
+)
+def test_wrong_fields_get_a_sentence(make, sentence):
+    with pytest.raises(checks.InputError, match=sentence):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("partition", "name", "num_clients", "sentence"),
+    [
+        (partitions.IID(), "digits", 1798, "at least 1798 samples .* has 1797"),
+        (partitions.DirichletLabels(), "digits", 180, "at least 1800 .* has 1797"),
+        (
+            partitions.LabelShards(labels_per_client=11),
+            "digits",
+            5,
+            "labels_per_client to be at most 10, .* got 11",
+        ),
+        (
+            partitions.LabelShards(),
+            "digits",
+            1000,
+            "at least 200 examples of every class .* got 174 of class 8",
+        ),
+        (partitions.DirichletLabels(), "quadratic", 5, "needs one class label"),
+        (partitions.LabelShards(), "linear_regression", 5, "needs one class label"),
+        (partitions.ByClient(), "digits", 5, "needs natural clients"),
+        (partitions.ByClient(), "quadratic", 5, "num_clients to be 20, .* got 5"),
+    ],
+)
+def test_impossible_partitions_get_a_sentence(partition, name, num_clients, sentence):
+    dataset = sources.load_dataset(name)
+    with pytest.raises(checks.InputError, match=sentence) as error:
+        draw(partition, dataset, num_clients)
+    assert str(error.value).endswith(".") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("index", "num_examples", "sentence"),
+    [
+        ([[0, 1]], [2], "over 2 clients, got index of shape"),
+        ([[0, 1], [2, 3]], [2], "over 2 clients, got index of shape"),
+        ([[0, 1], [2, 3]], [2, 3], "num_examples of a partition from 0 to 2"),
+        ([[0, 1], [2, 3]], [2, -1], "num_examples of a partition from 0 to 2"),
+        ([[0, 1], [2, 4]], [2, 2], "rows of a partition from 0 to 3, .* 0 to 4"),
+        ([[0, -1], [2, 3]], [2, 2], "rows of a partition from 0 to 3, .* -1 to 3"),
+        ([[0, 1], [1, 3]], [2, 2], "disjoint clients, got row 1 2 times"),
+    ],
+)
+def test_validation(index, num_examples, sentence):
+    parts = partitions.Partition(np.array(index), np.array(num_examples))
+    with pytest.raises(checks.InputError, match=sentence):
+        parts.validate(num_samples=4, num_clients=2)
+
+
+def test_padding_is_not_validated():
+    index = np.array([[0, 99], [1, 0]])
+    partitions.Partition(index, np.array([1, 1])).validate(4, 2)
+
+
+def test_registry():
+    assert set(partitions.PARTITIONS) == {
+        "iid",
+        "dirichlet_labels",
+        "label_shards",
+        "by_client",
+    }
+    for name, kind in partitions.PARTITIONS.items():
+        assert kind.name == name and dataclasses.replace(kind()) == kind()

@@ -1,0 +1,237 @@
+import gzip
+import os
+import pathlib
+import struct
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import readers, sources
+
+SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
+NAMES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+
+def idx(array, code=8):
+    """Bytes of an idx file."""
+    sizes = struct.pack(f">{array.ndim}I", *array.shape)
+    return bytes([0, 0, code, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+
+
+def arrays(num_train=6, num_test=3):
+    rng = np.random.default_rng(0)
+    made = []
+    for size in (num_train, num_test):
+        made.append(rng.integers(0, 256, (size, 28, 28)))
+        made.append(rng.integers(0, 10, size))
+    return made
+
+
+def write(directory, contents, compress=False):
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, content in zip(NAMES, contents, strict=True):
+        if compress:
+            (directory / f"{name}.gz").write_bytes(gzip.compress(content))
+        else:
+            (directory / name).write_bytes(content)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
+    return tmp_path
+
+
+def refusal(*args, **kwargs):
+    """The one sentence with which a data set is refused."""
+    with pytest.raises(checks.InputError) as error:
+        sources.load_dataset(*args, **kwargs)
+    sentence = str(error.value)
+    assert sentence.endswith(".") and "\n" not in sentence
+    return sentence
+
+
+def test_digits_are_the_real_images():
+    digits = sources.load_dataset("digits")
+    assert digits.x.shape == (1797, 8, 8) and digits.x.dtype == np.uint8
+    assert digits.y.dtype == np.int32 and digits.num_classes == 10
+    assert digits.x.min() == 0 and digits.x.max() == 16
+    # Class sizes that the UCI page and scikit-learn's description state.
+    sizes = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert np.bincount(digits.y).tolist() == sizes
+    assert digits.x[0, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
+    assert digits.scale == 1 / 16 and digits.shift == 0
+    assert sources.load_dataset("digits") is digits
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_idx_files_give_train_then_test(folder, compress, nested, name):
+    parts = arrays()
+    write(folder / name if nested else folder, map(idx, parts), compress)
+    dataset = sources.load_dataset(name, folder, verify=False)
+    np.testing.assert_array_equal(dataset.x, np.concatenate(parts[::2]))
+    np.testing.assert_array_equal(dataset.y, np.concatenate(parts[1::2]))
+    assert dataset.x.dtype == np.uint8 and dataset.num_classes == 10
+    pixels = np.arange(256)
+    np.testing.assert_allclose(
+        pixels * dataset.scale.astype(float) + dataset.shift,
+        (pixels / 255 - 0.1307) / 0.3081,
+        atol=1e-6,  # float32 rounding of values up to 3
+    )
+
+
+def test_the_environment_names_the_directory(folder, monkeypatch):
+    write(folder, map(idx, arrays()))
+    monkeypatch.setenv("FEDJAX_PFL_DATA", str(folder))
+    assert sources.load_dataset("mnist", verify=False).num_samples == 9
+
+
+def test_files_are_read_once_until_they_change(folder, monkeypatch):
+    read = []
+    original = readers.read_content
+    monkeypatch.setattr(
+        readers, "read_content", lambda path: read.append(path) or original(path)
+    )
+    write(folder, map(idx, arrays()))
+    first = sources.load_dataset("mnist", folder, seed=0, verify=False)
+    assert sources.load_dataset("mnist", folder, seed=1, verify=False) is first
+    assert len(read) == 4
+    os.utime(folder / NAMES[0], ns=(1, 1))
+    assert sources.load_dataset("mnist", folder, verify=False) is not first
+    assert len(read) == 8
+
+
+def test_no_directory_names_flag_variable_and_files(folder):
+    sentence = refusal("mnist")
+    for part in ("--data-dir", "FEDJAX_PFL_DATA", "'mnist'", *NAMES):
+        assert part in sentence
+
+
+def test_wrong_directories(folder):
+    assert "does not exist" in refusal("mnist", folder / "absent")
+    (folder / "file").write_text("")
+    assert "is not a directory" in refusal("mnist", folder / "file")
+
+
+def test_an_unreadable_directory_and_file(folder, monkeypatch):
+    write(folder, map(idx, arrays()))
+
+    def deny(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:  # permissions do not bind every test user
+        patch.setattr(pathlib.Path, "iterdir", deny)
+        assert "cannot be read: Permission denied" in refusal("mnist", folder)
+    monkeypatch.setattr(pathlib.Path, "read_bytes", deny)
+    assert "cannot be read: Permission denied" in refusal("mnist", folder)
+
+
+def test_missing_files_are_named(folder):
+    write(folder / "mnist", map(idx, arrays()))
+    (folder / "mnist" / NAMES[1]).unlink()
+    (folder / "mnist" / NAMES[2]).unlink()
+    sentence = refusal("mnist", folder)
+    assert NAMES[1] in sentence and NAMES[2] in sentence
+    assert NAMES[0] not in sentence and NAMES[3] not in sentence
+
+
+@pytest.mark.parametrize("keep", [3, 15, 200, -4])
+def test_truncated_gzip(folder, keep):
+    write(folder, map(idx, arrays()), compress=True)
+    path = folder / f"{NAMES[0]}.gz"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert "not a complete gzip file" in refusal("mnist", folder, verify=False)
+
+
+def test_a_flipped_bit_in_gzip(folder):
+    write(folder, map(idx, arrays()), compress=True)
+    path = folder / f"{NAMES[0]}.gz"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert "not a complete gzip file" in refusal("mnist", folder, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda b: b"\x89PNG" + b[4:], "starts with the bytes '89504e47' instead of"),
+        (lambda b: b"", "starts with the bytes '' instead of '00000803'"),
+        (lambda b: b[:3], "starts with the bytes '000008' instead of '00000803'"),
+        (lambda b: b[:2] + b"\x0d" + b[3:], "type code 0x0d, expected 0x08"),
+        (lambda b: b[:3] + b"\x01" + b[4:], "has 1 dimensions, expected 3"),
+        (lambda b: b[:9], "ends within its header: it has 9 bytes"),
+        (lambda b: b[:-1], "holds 4703 values, .* promises 6 x 28 x 28 = 4704"),
+        (lambda b: b + b"\0", "holds 4705 values, .* promises 6 x 28 x 28 = 4704"),
+        (lambda b: idx(np.zeros((5, 28, 28))), "shape .5, 28, 28., expected .6, 28"),
+        (lambda b: idx(np.zeros((6, 28, 27))), "shape .6, 28, 27., expected .6, 28"),
+    ],
+)
+def test_damaged_idx_files(folder, damage, sentence):
+    contents = [idx(array) for array in arrays()]
+    write(folder, [damage(contents[0]), *contents[1:]])
+    with pytest.raises(checks.InputError, match=sentence):
+        sources.load_dataset("mnist", folder, verify=False)
+
+
+def test_labels_out_of_range(folder):
+    contents = [idx(array) for array in arrays()]
+    write(folder, [*contents[:3], idx(np.array([1, 2, 10]))])
+    assert "whole numbers from 0 to 9" in refusal("mnist", folder, verify=False)
+
+
+def test_a_well_formed_file_that_is_not_the_official_one(folder):
+    write(folder, map(idx, arrays()))
+    sentence = refusal("mnist", folder)
+    assert "differs from the official one" in sentence
+    assert sources.Mnist.sha256[NAMES[0]] in sentence
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_official_files_pass_verification(name):
+    if not (SHARED / name).is_dir():
+        pytest.skip("the data files are not here")
+    dataset = sources.load_dataset(name, SHARED)
+    assert dataset.x.shape == (70_000, 28, 28)
+    train, test = np.bincount(dataset.y[:60_000]), np.bincount(dataset.y[60_000:])
+    if name == "mnist":
+        assert dataset.y[:5].tolist() == [5, 0, 4, 1, 9]
+        assert train[:3].tolist() == [5923, 6742, 5958]
+        assert test[:3].tolist() == [980, 1135, 1032]
+        shown = dataset.x[:60_000] * dataset.scale + dataset.shift
+        # The constants are the train part's moments, rounded to four digits.
+        assert abs(shown.mean(dtype=float)) < 2e-4
+        assert abs(shown.std(dtype=float) - 1) < 2e-4
+    else:
+        assert (train == 6000).all() and (test == 1000).all()
+
+
+def test_fashion_is_not_mistaken_for_digits():
+    if not (SHARED / "mnist").is_dir():
+        pytest.skip("the data files are not here")
+    assert "differs from the official" in refusal("fashion_mnist", SHARED / "mnist")
+
+
+def test_registry_names_and_options():
+    for name, kind in sources.DATASETS.items():
+        assert kind.name == name and hash(kind()) == hash(kind())
+    assert "did you mean 'mnist'" in refusal("mnits")
+    assert "has no options" in refusal("digits", dim=3)
+    assert "did you mean 'dim'" in refusal("quadratic", dims=3)
+    assert "got 'no'" in refusal("mnist", verify="no")
+    assert "num_clients" in refusal("quadratic", num_clients=0)
+    assert "seed" in refusal("quadratic", seed=-1)
+
+
+def test_pool_dtypes_survive_the_device():
+    digits = sources.load_dataset("digits")
+    assert jnp.asarray(digits.x).dtype == jnp.uint8

@@ -1,0 +1,150 @@
+"""Cohorts are exact uniform draws; budgets belong to the client."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+from fedjax_pfl import checks, participation
+
+KEY = jax.random.key(7, impl="threefry2x32")
+
+
+def test_all_clients_are_all_rows_in_order():
+    everyone = participation.AllClients()
+    rows = everyone(KEY, 5)
+    assert rows.tolist() == [0, 1, 2, 3, 4] and rows.dtype == jnp.int32
+    assert everyone.cohort_size(5) == 5 and everyone.everyone
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "size"),
+    [(1, 1), (7, 7), (50, 10), (65536, 1000), (65537, 8192), (70000, 60000)]
+    + [(65537, 1), (10**6, 1000), (2**31 - 1, 300)],
+)
+def test_cohort_is_distinct_ascending_and_in_range(num_clients, size):
+    cohort = np.asarray(participation.UniformCohort(size=size)(KEY, num_clients))
+    assert cohort.shape == (size,) and cohort.dtype == np.int32
+    assert (np.diff(cohort) > 0).all()
+    assert cohort[0] >= 0 and cohort[-1] < num_clients
+
+
+def test_a_cohort_of_everyone_is_everyone():
+    assert participation.UniformCohort(size=6)(KEY, 6).tolist() == list(range(6))
+
+
+def test_the_key_decides():
+    draw = participation.UniformCohort(size=10)
+    other = jax.random.key(8, impl="threefry2x32")
+    assert (draw(KEY, 1000) == draw(KEY, 1000)).all()
+    assert (draw(KEY, 1000) != draw(other, 1000)).any()
+
+
+def _drawn(draw, num_clients, size, repeats):
+    """Cohorts `[repeats, K]` of one of the two code paths, sorted."""
+    keys = jax.random.split(KEY, repeats)
+    cohorts = jax.jit(jax.vmap(lambda key: draw(key, num_clients, size)))(keys)
+    return np.sort(np.asarray(cohorts), axis=1)
+
+
+PATHS = [participation._draw_by_sorting, participation._draw_distinct]
+
+
+@pytest.mark.parametrize("draw", PATHS)
+def test_every_subset_is_equally_likely(draw):
+    # 2 of 6: 15 subsets, 6000 draws, both paths. A draw that drops repeats wrongly (for
+    # example by value instead of by position) favors small rows.
+    cohorts = _drawn(draw, 6, 2, 6000)
+    assert (cohorts[:, 0] < cohorts[:, 1]).all()
+    _, counts = np.unique(cohorts[:, 0] * 6 + cohorts[:, 1], return_counts=True)
+    assert len(counts) == 15
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("draw", PATHS)
+def test_every_client_is_equally_likely(draw):
+    cohorts = _drawn(draw, 200, 20, 2000)
+    counts = np.bincount(cohorts.ravel(), minlength=200)
+    # Selections of one cohort exclude each other: the variance is K/N (1 - K/N) a client.
+    statistic = np.square(counts - 200.0).sum() / (200 * (1 - 0.1)) * (199 / 200)
+    assert 1e-3 < scipy.stats.chi2(199).sf(statistic) < 1 - 1e-3
+
+
+def test_large_population_is_covered_evenly():
+    cohorts = _drawn(participation._draw_distinct, 10**6, 1000, 200)
+    counts = np.histogram(cohorts, bins=50, range=(0, 10**6))[0]
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_the_cost_of_a_cohort_follows_its_size():
+    draw = jax.jit(participation.UniformCohort(size=100), static_argnums=1)
+    text = draw.lower(KEY, 10**8).as_text()
+    assert "100000000x" not in text
+
+
+def test_wrong_cohorts_are_named():
+    with pytest.raises(checks.InputError, match="20, got size=50"):
+        participation.UniformCohort(size=50).cohort_size(20)
+    with pytest.raises(checks.InputError, match="size to be a whole number .* got 0"):
+        participation.UniformCohort(size=0)
+
+
+def test_full_work_has_no_caps():
+    budget = participation.FullWork()(KEY, jnp.arange(3))
+    assert (budget.epochs == participation.NO_CAP).all()
+    assert (budget.steps == participation.NO_CAP).all()
+    assert not budget.straggler.any() and budget.epochs.dtype == jnp.int32
+
+
+def test_stragglers_have_the_promised_law():
+    work = participation.Stragglers(fraction=0.3, max_epochs=5)
+    budget = work(KEY, jnp.arange(20000))
+    straggler, epochs = np.asarray(budget.straggler), np.asarray(budget.epochs)
+    standard_error = np.sqrt(0.3 * 0.7 / 20000)
+    assert abs(straggler.mean() - 0.3) < 4 * standard_error
+    values, counts = np.unique(epochs[straggler], return_counts=True)
+    assert values.tolist() == [1, 2, 3, 4]
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
+    assert (epochs[~straggler] == participation.NO_CAP).all()
+
+
+def test_budgets_belong_to_the_client_not_to_the_slot():
+    work = participation.Stragglers(fraction=0.5, max_epochs=10)
+    ids = jnp.array([9, 2, 40, 7])
+    one = work(KEY, ids)
+    other = work(KEY, ids[::-1])
+    assert (one.epochs[::-1] == other.epochs).all()
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 0), (1.0, 50)])
+def test_extreme_fractions(fraction, expected):
+    budget = participation.Stragglers(fraction=fraction, max_epochs=2)(
+        KEY, jnp.arange(50)
+    )
+    assert int(budget.straggler.sum()) == expected
+
+
+def test_fraction_is_traced():
+    @jax.jit
+    def count(work):
+        return work(KEY, jnp.arange(100)).straggler.sum()
+
+    few, many = (
+        count(participation.Stragglers(fraction=jnp.float32(f))) for f in (0.1, 0.9)
+    )
+    assert few < many and count._cache_size() == 1
+
+
+@pytest.mark.parametrize(
+    "fields", [{"fraction": 1.5}, {"fraction": -0.1}, {"max_epochs": 1}]
+)
+def test_wrong_work_is_named(fields):
+    with pytest.raises(checks.InputError, match=next(iter(fields))):
+        participation.Stragglers(**fields)
+
+
+def test_registries():
+    assert participation.PARTICIPATIONS["uniform"](size=2).size == 2
+    assert set(participation.PARTICIPATIONS) == {"all", "uniform"}
+    assert set(participation.WORK) == {"full", "stragglers"}

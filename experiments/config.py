@@ -21,7 +21,6 @@ from fedjax_pfl import checks, struct
 __all__ = ["Experiment", "Grid", "apply_settings"]
 
 _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
-    "algorithm": fp.ALGORITHMS,
     "algorithm.local": fp.LOCAL_SOLVERS,
     "algorithm.fine_tune": fp.LOCAL_SOLVERS,
     "aggregator": fp.AGGREGATORS,
@@ -34,6 +33,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
 }
 _OPTIONAL = ("algorithm.fine_tune", "aggregator", "attack")
 _ALTERNATIVES = {"algorithm.kappa": "algorithm.rho", "algorithm.rho": "algorithm.kappa"}
+_DEFAULTS = {fp.Optax: {"hyperparameters": {"learning_rate": 0.001}}}  # adam
 _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
 _WORDS = {
     int: "a whole number",
@@ -85,9 +85,12 @@ class Grid:
         )
 
     def names(self) -> list[str]:
-        """All names that can be set."""
-        fields = [n.removesuffix(".kind") for n, _ in struct.named_fields(self.root)]
-        return list(dict.fromkeys(fields))
+        """All names that can be set; not what a model takes from the data."""
+        return [
+            name.removesuffix(".kind")
+            for name, value in struct.named_fields(self.root)
+            if not (name.startswith("model.") and value is None)
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,22 +148,31 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
       InputError: for an unknown name, an unknown component or a value of another type.
     """
     parsed = dict(_parse(text) for text in settings)
-    for name in sorted(parsed, key=lambda n: (n not in _COMPONENTS, n.count("."))):
+    if "algorithm" in parsed:
+        experiment = _set_algorithms(experiment, parsed)
+    names = [name for name in parsed if name != "algorithm"]
+    for name in sorted(names, key=lambda n: (n not in _COMPONENTS, n.count("."))):
         if name in _OWN:
             experiment = _set_own(experiment, name, parsed[name])
             continue
-        grids = [g for g in experiment.grids if _has(g, name)]
-        if not grids:
-            known = {n for g in experiment.grids for n in g.names()} | set(_OWN)
-            checks.known(name, known, "field")
-            raise checks.InputError(f"Field {name!r} cannot be set.")
+        if not any(name in grid.names() for grid in experiment.grids):
+            _refuse(experiment, name)
         set_one = _set_component if name in _COMPONENTS else _set_field
-        changed = [
-            set_one(g, name, parsed) if g in grids else [g] for g in experiment.grids
-        ]
-        unique = _without_repeats(itertools.chain.from_iterable(changed))
-        experiment = dataclasses.replace(experiment, grids=unique)
+        changed = (
+            set_one(grid, name, parsed) if name in grid.names() else [grid]
+            for grid in experiment.grids
+        )
+        grids = tuple(itertools.chain.from_iterable(changed))
+        experiment = dataclasses.replace(experiment, grids=grids)
     return experiment
+
+
+def _refuse(experiment: Experiment, name: str) -> None:
+    """Raises for a name that no grid has, showing the nearest level of names."""
+    known = {n for grid in experiment.grids for n in grid.names()} | set(_OWN)
+    head = name.rpartition(".")[0]
+    level = [n for n in known if head and n.startswith(f"{head}.")]
+    checks.known(name, level or known, "field")
 
 
 def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
@@ -173,10 +185,12 @@ def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
     except json.JSONDecodeError:
         if any(mark in values for mark in '[]{}"'):
             raise checks.InputError(
-                f"Expected the value of {name} to be JSON such as 0.1, true or [64,32], "
-                f"got {values!r}."
+                f"Expected the value of {name} to be JSON such as 0.1, true or "
+                f"[64,32], got {values!r}."
             ) from None
         parsed = [_word(value.strip()) for value in values.split(",")]
+    if any(value in parsed[:k] for k, value in enumerate(parsed)):
+        raise checks.InputError(f"Expected different values of {name}, got {values}.")
     return name, tuple(tuple(v) if isinstance(v, list) else v for v in parsed)
 
 
@@ -188,21 +202,24 @@ def _word(text: str) -> Any:
         return text
 
 
-def _has(grid: Grid, name: str) -> bool:
-    """Whether a dotted name exists in a grid."""
-    try:
-        struct.get_field(grid.root, name)
-    except checks.InputError:
-        return False
-    return True
+def _set_algorithms(
+    experiment: Experiment, parsed: Mapping[str, tuple[Any, ...]]
+) -> Experiment:
+    """The named algorithms: the preset's grids of them, or new ones with defaults.
 
-
-def _without_repeats(grids: Iterable[Grid]) -> tuple[Grid, ...]:
-    """Drops grids that have become equal, as when `algorithm=flame` is set for three."""
-    unique: list[Grid] = []
-    for grid in grids:
-        unique += [] if grid in unique else [grid]
-    return tuple(unique)
+    A new one has the local solver of the first grid, so that comparisons stay fair.
+    """
+    grids: list[Grid] = []
+    for value in parsed["algorithm"]:
+        checks.known(value, fp.ALGORITHMS, "algorithm")
+        kind = fp.ALGORITHMS[value]
+        own = [g for g in experiment.grids if type(g.process.algorithm) is kind]
+        if not own:
+            first = experiment.grids[0]
+            local = first.process.algorithm.local
+            own = [first.replace("algorithm", kind(local=local))]
+        grids += own
+    return dataclasses.replace(experiment, grids=tuple(grids))
 
 
 def _set_own(experiment: Experiment, name: str, values: tuple[Any, ...]) -> Experiment:
@@ -211,9 +228,10 @@ def _set_own(experiment: Experiment, name: str, values: tuple[Any, ...]) -> Expe
         _check(name, value, int)
     if name == "seed":
         return dataclasses.replace(experiment, seeds=values)
-    if len(values) > 1:
+    value, *others = values
+    if others:
         raise checks.InputError(f"Expected one value of {name}, got {list(values)}.")
-    return dataclasses.replace(experiment, **{_OWN[name]: values[0]})
+    return dataclasses.replace(experiment, **{_OWN[name]: value})
 
 
 def _set_component(
@@ -238,10 +256,11 @@ def _set_component(
 
 def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
     """A component with defaults; fields without one come from the other settings."""
-    cls, fields = _COMPONENTS[name][value], {}
+    cls = _COMPONENTS[name][value]
+    fields = dict(_DEFAULTS.get(cls, {}))
     for field in dataclasses.fields(cls):
-        missing = dataclasses.MISSING
-        if field.default is not missing or field.default_factory is not missing:
+        has_default = field.default is not dataclasses.MISSING
+        if has_default or field.name in fields:
             continue
         setting = f"{name}.{field.name}"
         if setting not in parsed:
@@ -259,7 +278,7 @@ def _set_field(
     """The grid with one field set or, for several values, swept."""
     current = struct.get_field(grid.root, name)
     if isinstance(current, Mapping) or dataclasses.is_dataclass(current):
-        fields = ", ".join(n for n, _ in struct.named_fields(current, name))
+        fields = ", ".join(n for n in grid.names() if n.startswith(f"{name}."))
         raise checks.InputError(f"Expected one of the fields of {name}: {fields}.")
     head, _, field = name.rpartition(".")
     owner = struct.get_field(grid.root, head) if head else grid.process
@@ -270,12 +289,12 @@ def _set_field(
     other = _ALTERNATIVES.get(name)
     if other in parsed:
         raise checks.InputError(f"Expected {name} or {other}, got both.")
-    if other and _has(grid, other):
+    if other in grid.names():
         grid = grid.replace(other, None)
     values = tuple(_check(name, v, annotation) for v in parsed[name])
     for value in values:  # every value is checked by the object that takes it
         changed = grid.replace(name, value)
-    if len(values) == 1:
+    if len(values) == 1 and name != "federation.seed":  # which follows the seed
         return [changed]
     first = grid.replace(name, values[0])
     return [dataclasses.replace(first, axes={**first.axes, name: values})]

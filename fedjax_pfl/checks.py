@@ -116,11 +116,11 @@ def known(value: Any, allowed: Iterable[str], what: str) -> None:
       >>> known("mnits", ["mnist", "digits"], "dataset")
       Traceback (most recent call last):
         ...
-      fedjax_pfl.checks.InputError: Unknown dataset 'mnits'; did you mean 'mnist'? Allowed: digits, mnist.
+      fedjax_pfl.checks.InputError: Unknown dataset 'mnits' (did you mean 'mnist'?); allowed: digits, mnist.
     """
     allowed = sorted(allowed)
     if value in allowed:
         return
     near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    raise InputError(f"Unknown {what} {value!r}{hint} Allowed: {', '.join(allowed)}.")
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise InputError(f"Unknown {what} {value!r}{hint}; allowed: {', '.join(allowed)}.")

@@ -137,24 +137,23 @@ class Result:
           One row per algorithm, swept setting and model, over the honest clients. Seeds
           that diverged do not count; spreads divide by the number of seeds minus 1.
         """
-        table = self.table()
+        table: Any = self.table()
         is_shown = (table["when"] == "last") & (table["data"] == summaries.OWN_TEST)
         rows = table[is_shown & table["population"].isin(["all", "honest"])]
         value_of = [*self._columns, "model", "metric", "stat"]
         rows = rows.drop_duplicates(value_of, keep="last")  # honest, where there is one
         metric = "accuracy" if (rows["metric"] == "accuracy").any() else "loss"
         shown = [(metric, "mean"), (metric, "worst 10 %"), ("loss", "variance")]
-        keys = [c for c in self._columns if c != "seed"]
-        keys = [
-            c for c in keys if c == "algorithm" or rows[c].nunique(dropna=False) > 1
-        ]
+        varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
+        named = varied - {"seed"} | {"algorithm"}
+        keys = [c for c in self._columns if c in named]
         summary = []
         for name, cell in rows.groupby([*keys, "model"], sort=False, dropna=False):
             values = {}
             for wanted in shown:
                 is_wanted = (cell["metric"] == wanted[0]) & (cell["stat"] == wanted[1])
                 values[" ".join(wanted)] = _mean_and_std(cell.loc[is_wanted, "value"])
-            status = cell.groupby("seed")["status"].first()
+            status = cell.groupby("seed", dropna=False)["status"].first()
             bad = int((status != "ok").sum())
             values["status"] = f"{bad} of {len(status)} diverged" if bad else "ok"
             summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)

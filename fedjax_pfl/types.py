@@ -145,6 +145,8 @@ class ClientData:
                 x = x + self.noise_scale.astype(dtype) * self._noise(row, x)
             x = _mask_rows(real, x)
         y = self.y[row] if self.labels is None else self.labels[positions]
+        if jnp.issubdtype(y.dtype, jnp.floating):
+            y = y.astype(dtype)
         return Batch(x=x, y=_mask_rows(real, y), weight=weight, constants=self.constants)
 
     def _noise(self, row: jax.Array, x: jax.Array) -> jax.Array:

@@ -1,7 +1,7 @@
 """Federations whose answers are known, and a short way to run a process on them.
 
-Every pool ends in a row of NaN to which all padded slots point: whoever reads padding shows
-it. All parameters are one leaf, `{"theta": [d]}`.
+Every pool ends in a row of NaN to which all padded slots point: reading one shows.
+All parameters are one leaf, `{"theta": [d]}`.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedjax_pfl import models, types
+from fedjax_pfl import local, models, types
 from fedjax_pfl.models import objectives
 
 FULL_BATCH = 64  # at least the examples of any client here: one step is a full gradient
@@ -56,6 +56,24 @@ class Problem:
         """Gradients `[N, d]` of `f_i` at `theta_i`."""
         return np.stack([self.gradient(i, row) for i, row in enumerate(theta)])
 
+    def descend(
+        self,
+        client: int,
+        theta: np.ndarray,
+        centre: np.ndarray,
+        weight: float,
+        steps: int,
+        learning_rate: float = 0.3,
+        momentum: float = 0.0,
+    ) -> np.ndarray:
+        """`full_gradient_steps` on `f_i + weight/2 |. - centre|^2`, in NumPy."""
+        memory = np.zeros_like(theta)
+        for _ in range(steps):
+            gradient = self.gradient(client, theta) + weight * (theta - centre)
+            memory = momentum * memory + gradient
+            theta = theta - learning_rate * memory
+        return theta
+
 
 @dataclasses.dataclass(frozen=True)
 class LeastSquares(Problem):
@@ -74,8 +92,8 @@ class LeastSquares(Problem):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Minimizer `(theta [N, d], w [d])` of `sum alpha (f + lam/2 |theta - w|^2)`.
 
-        Solves all optimality conditions as one linear system, with `weight_decay/2 |theta|^2`
-        added to every `f_i`.
+        Solves all optimality conditions as one linear system; every `f_i` gets
+        `weight_decay/2 |theta|^2` more.
         """
         count, d = self.estimates.shape
         eye = np.eye(d)
@@ -90,6 +108,20 @@ class LeastSquares(Problem):
         size = (count + 1) * d
         found = np.linalg.solve(system.reshape(size, size), right.reshape(-1))
         return found.reshape(count + 1, d)[:-1], found.reshape(count + 1, d)[-1]
+
+
+def full_gradient_steps(
+    steps: int = 3, learning_rate: float = 0.3, **fields: Any
+) -> local.SGD:
+    """SGD whose every epoch is one full gradient step."""
+    return local.SGD(
+        learning_rate=learning_rate, epochs=steps, batch_size=FULL_BATCH, **fields
+    )
+
+
+def exact_step(problem: Problem, lam: float) -> local.SGD:
+    """One step that solves `f_i + lam/2 |. - c|^2` exactly where `A_i = b I`."""
+    return full_gradient_steps(1, 1 / (problem.smoothness + lam))
 
 
 def _federation(
@@ -126,8 +158,8 @@ def quadratics(
 ) -> LeastSquares:
     """Isotropic quadratics with given minimizers.
 
-    Exists because one gradient step with `learning_rate = 1/(b + lam)` solves a proximal
-    problem exactly, so that algorithms can be compared with hand calculation.
+    Exists because one gradient step with `learning_rate = 1/(b + lam)` solves a
+    proximal problem exactly, so that rounds can be calculated by hand.
 
     Args:
       targets: minimizers `[N, d]`.
@@ -170,8 +202,8 @@ def random_quadratics(
 def regressions(num_clients: int = 5, dim: int = 3, seed: int = 0) -> LeastSquares:
     """Least squares with a curvature matrix of its own for every client.
 
-    Exists because with one common curvature the optimal w is a mean whatever lam is; here
-    it is not, and the order of products in a formula matters.
+    Exists because with one common curvature the optimal w is a mean whatever lam is;
+    here it is not, and the order of products in a formula matters.
     """
     rng = np.random.default_rng(seed)
     shared = rng.normal(size=dim)

@@ -9,6 +9,7 @@ import scipy.stats
 from fedjax_pfl import attacks, checks
 
 KEYS = jax.random.split(jax.random.key(3, impl="threefry2x32"), 6)
+_send = jax.jit(lambda attack, *arguments: attack(*arguments))
 MALICIOUS = jnp.array([True, False, True, False, False, True])
 
 
@@ -34,7 +35,7 @@ CASES = [
 def test_only_malicious_rows_change(attack, dtype):
     messages = _messages(dtype)
     messages["b"] = messages["b"].at[1, 0].set(jnp.nan)  # honest rows stay as they are
-    sent, state = attack(KEYS, None, messages, MALICIOUS, _reference(dtype))
+    sent, state = _send(attack, KEYS, None, messages, MALICIOUS, _reference(dtype))
     assert state is None and attack.init(messages) is None
     for name, before in messages.items():
         before, after = np.asarray(before), np.asarray(sent[name])
@@ -47,9 +48,10 @@ def test_only_malicious_rows_change(attack, dtype):
 def test_permuting_clients_permutes_messages(attack):
     order = jnp.array([4, 2, 0, 5, 1, 3])
     messages = _messages()
-    sent, _ = attack(KEYS, None, messages, MALICIOUS, _reference())
+    sent, _ = _send(attack, KEYS, None, messages, MALICIOUS, _reference())
     moved = jax.tree.map(lambda x: x[order], messages)
-    other, _ = attack(KEYS[order], None, moved, MALICIOUS[order], _reference())
+    arguments = (KEYS[order], None, moved, MALICIOUS[order], _reference())
+    other, _ = _send(attack, *arguments)
     for name in messages:
         assert (sent[name][order] == other[name]).all()
 
@@ -58,13 +60,13 @@ def test_permuting_clients_permutes_messages(attack):
 def test_nobody_malicious_changes_nothing(attack):
     messages = _messages()
     nobody = jnp.zeros(6, bool)
-    sent, _ = jax.jit(attack)(KEYS, None, messages, nobody, _reference())
+    sent, _ = _send(attack, KEYS, None, messages, nobody, _reference())
     assert all((sent[name] == messages[name]).all() for name in messages)
 
 
 def test_sign_flip_is_a_negative_multiple():
     messages = _messages()
-    sent, _ = attacks.SignFlip(scale=2.0)(KEYS, None, messages, MALICIOUS, None)
+    sent, _ = _send(attacks.SignFlip(scale=2.0), KEYS, None, messages, MALICIOUS, None)
     expected = -2 * np.asarray(messages["w"])[MALICIOUS]
     np.testing.assert_array_equal(np.asarray(sent["w"])[MALICIOUS], expected)
 
@@ -72,7 +74,7 @@ def test_sign_flip_is_a_negative_multiple():
 def test_sign_flip_about_the_reference_reverses_the_update():
     messages, reference = _messages(), _reference()
     attack = attacks.SignFlip(scale=3.0, about="reference")
-    sent, _ = attack(KEYS, None, messages, MALICIOUS, reference)
+    sent, _ = _send(attack, KEYS, None, messages, MALICIOUS, reference)
     for name, leaf in messages.items():
         update, changed = (
             leaf - reference[name][None],
@@ -87,7 +89,7 @@ def test_random_sign_flip_draws_one_half_normal_per_client():
     keys = jax.random.split(jax.random.key(11, impl="threefry2x32"), 20000)
     messages = {"a": jnp.full((20000, 2), 2.0), "b": jnp.full((20000,), -1.0)}
     attack = attacks.SignFlip(std=0.3)
-    sent, _ = attack(keys, None, messages, jnp.ones(20000, bool), None)
+    sent, _ = _send(attack, keys, None, messages, jnp.ones(20000, bool), None)
     multiplier = -np.asarray(sent["a"]) / 2
     assert (multiplier[:, 0] == multiplier[:, 1]).all()
     np.testing.assert_allclose(multiplier[:, 0], sent["b"], rtol=1e-14)

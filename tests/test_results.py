@@ -26,6 +26,7 @@ def make_history(
     algorithm="Flame",
     rng_seed=0,
     models=MODELS,
+    kappa=2.0,
 ):
     """A record of random values; clients in `never` are not selected."""
     rng = np.random.default_rng(rng_seed)
@@ -56,7 +57,7 @@ def make_history(
         diverged_at=stopped,
         config={
             "algorithm.kind": algorithm,
-            "algorithm.kappa": 2.0,
+            "algorithm.kappa": kappa,
             "aggregator": None,
             "federation.dataset": "digits",
             "federation.partition.kind": "DirichletLabels",
@@ -239,6 +240,12 @@ def test_diverged_points_are_named_and_empty():
     summary = result.summary()
     assert set(summary["status"]) == {"1 of 2 diverged"}
     assert "±" not in summary["accuracy mean"].iloc[0]
+
+
+def test_a_single_training_without_a_seed_can_diverge():
+    result = make_result(make_history(points=({},), diverged_at=[5]))
+    assert set(result.summary()["status"]) == {"1 of 1 diverged"}
+    assert result.table()["seed"].isna().all()
 
 
 def test_fields_are_what_varies():

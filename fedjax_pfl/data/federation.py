@@ -225,7 +225,7 @@ def _split_sizes(
 
     def share(fraction: float) -> np.ndarray:
         # 0.29 * 100 is 28.999999999999996 and must count as 29.
-        return np.floor(num_examples * fraction).astype(np.int64)
+        return np.floor(num_examples * fraction + 1e-9).astype(np.int64)
 
     return np.maximum(share(test_fraction), test_fraction > 0), share(
         validation_fraction

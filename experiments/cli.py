@@ -1,0 +1,149 @@
+"""The command line shared by `run` and `sweep`.
+
+Arguments are parsed before JAX is imported, so that `--help` and wrong options answer
+at once and so that `--devices` can take effect.
+"""
+
+import dataclasses
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Options", "make_app"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the user asked for; None where the preset decides."""
+
+    command: str
+    preset: str
+    settings: tuple[str, ...]
+    seeds: tuple[int, ...] | None
+    execution: str
+    dry_run: bool
+    out: Path | None
+    quiet: bool
+
+
+def make_app(command: str, help: str) -> typer.Typer:
+    """Makes the application of one command.
+
+    Args:
+      command: `run` or `sweep`.
+      help: first paragraph of `--help`.
+
+    Returns:
+      The application.
+    """
+    app = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
+
+    @app.command(help=help)
+    def main(
+        preset: Annotated[
+            str, typer.Option(help="digits, flame_mnist or quadratic.")
+        ] = "digits",
+        set_: Annotated[
+            list[str] | None,
+            typer.Option(
+                "--set",
+                metavar="NAME=VALUE[,VALUE...]",
+                help="A field by its dotted name, as in algorithm.lam=0.1,1 or"
+                " algorithm=flame,fedavg; values are JSON, commas sweep."
+                " Repeatable.",
+            ),
+        ] = None,
+        seeds: Annotated[
+            int | None, typer.Option(min=1, help="Use the seeds 0, ..., N-1.")
+        ] = None,
+        seed_list: Annotated[
+            str | None, typer.Option(metavar="S,S,...", help="Use exactly these seeds.")
+        ] = None,
+        rounds: Annotated[
+            int | None, typer.Option(min=1, help="Communication rounds.")
+        ] = None,
+        dataset: Annotated[
+            str | None, typer.Option(help="Short for --set federation.dataset=NAME.")
+        ] = None,
+        data_dir: Annotated[
+            str | None,
+            typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA)."),
+        ] = None,
+        execution: Annotated[
+            str,
+            typer.Option(help="auto, loop, vmap, chunk=K, shard or shard=DEVICES."),
+        ] = "auto",
+        devices: Annotated[
+            int | None, typer.Option(min=1, help="Split the CPU into N devices.")
+        ] = None,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Only say what would be trained.")
+        ] = False,
+        out: Annotated[
+            Path | None,
+            typer.Option(help="New directory; results/<preset>-<time> if not given."),
+        ] = None,
+        quiet: Annotated[
+            bool, typer.Option("--quiet", help="Print only the directory's name.")
+        ] = False,
+    ) -> None:
+        if seeds is not None and seed_list is not None:
+            raise typer.BadParameter("give --seeds or --seed-list, not both")
+        chosen = None if seeds is None else tuple(range(seeds))
+        short = {"num_rounds": rounds, "federation.dataset": dataset}
+        settings = [f"{n}={v}" for n, v in short.items() if v is not None]
+        if data_dir is not None:
+            settings.append(f'federation.data_dir="{data_dir}"')
+        options = Options(
+            command=command,
+            preset=preset,
+            settings=(*settings, *(set_ or [])),
+            seeds=_seeds(seed_list) if seed_list is not None else chosen,
+            execution=execution,
+            dry_run=dry_run,
+            out=out,
+            quiet=quiet,
+        )
+        _start(options, devices)
+
+    return app
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """Reads `1,10,100`."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise typer.BadParameter(f"expected whole numbers like 1,10,100, got {text!r}")
+    return tuple(map(int, parts))
+
+
+def _start(options: Options, devices: int | None) -> None:
+    """Does the job; errors of the user are one sentence and exit status 2."""
+    if devices is not None:
+        flag = f"--xla_force_host_platform_device_count={devices}"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+    try:
+        from experiments import job  # imports JAX
+        from fedjax_pfl import checks
+    except KeyboardInterrupt:
+        _stop("Interrupted.", 130)
+    try:
+        job.do(options)
+    except checks.InputError as error:
+        _stop(str(error), 2)
+    except OSError as error:
+        where = f" '{error.filename}'" if error.filename else ""
+        _stop(f"Cannot read or write{where}: {error.strerror or error}.", 2)
+    except KeyboardInterrupt:
+        _stop("Interrupted; nothing was saved.", 130)
+
+
+def _stop(sentence: str, status: int) -> None:
+    """Ends the command with a sentence on standard error."""
+    print(sentence, file=sys.stderr)
+    raise typer.Exit(status)

@@ -1,0 +1,202 @@
+"""What the commands do once their arguments are parsed."""
+
+import dataclasses
+import datetime
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import fedjax_pfl as fp
+from experiments import cli, config, figures, presets
+from fedjax_pfl import checks, clients, driver, results, struct, training
+
+__all__ = ["do"]
+
+
+def do(options: cli.Options) -> None:
+    """Plans, trains, saves and shows what the options ask for.
+
+    Args:
+      options: parsed options.
+
+    Raises:
+      InputError: for anything wrong in them, before training.
+    """
+    _keep_compiled_programs()  # JAX looks once, at its first compilation
+    experiment = _experiment(options)
+    if options.execution != "auto":
+        clients.Execution.parse(options.execution)
+    out = options.out or _default_directory(experiment.name)
+    results.check_output(out)
+    groups = _groups(experiment)
+    _check_cohorts(groups)
+    console = Console(quiet=options.quiet)
+    _print_plan(console, experiment, groups)
+    if options.dry_run:
+        return
+    result = training.run_groups(
+        groups,
+        experiment.num_rounds,
+        eval_every=experiment.eval_every,
+        execution=options.execution,
+        progress=not options.quiet,
+    )
+    result.save(out)
+    files = figures.save_all(result, out)
+    _print_result(console, result)
+    for file in files:
+        console.print(f"Figure: {file}", soft_wrap=True, highlight=False)
+    print(out if options.quiet else f"Results: {out}")
+
+
+def _experiment(options: cli.Options) -> config.Experiment:
+    """The preset with the options applied."""
+    experiment = presets.get(options.preset)
+    single = options.command == "run"
+    if single:
+        experiment = experiment.single()
+    experiment = config.apply_settings(experiment, options.settings)
+    if options.seeds is not None:
+        experiment = dataclasses.replace(experiment, seeds=options.seeds)
+    settings = experiment.num_points // len(experiment.seeds)
+    if single and settings > 1:
+        raise checks.InputError(
+            f"Expected one setting, got {settings}; use python -m experiments.sweep."
+        )
+    return experiment
+
+
+def _default_directory(name: str) -> Path:
+    """A new directory below the current one."""
+    time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("results") / f"{name}-{time}"
+
+
+def _groups(experiment: config.Experiment) -> list[driver.Group]:
+    """All static groups; builds the federations."""
+    groups = []
+    for grid in experiment.grids:
+        axes = {"seed": experiment.seeds, **grid.axes}
+        key = jax.random.key(0, impl="threefry2x32")
+        groups += training.groups_of(key, grid.process, grid.model, grid.spec, axes)
+    return groups
+
+
+def _check_cohorts(groups: Sequence[driver.Group]) -> None:
+    """Lets participation and models object before anything is trained."""
+    for group in groups:
+        federation = group.federations[0]
+        group.processes[0].participation.cohort_size(federation.num_clients)
+        group.model.for_federation(federation)
+
+
+def _print_plan(
+    console: Console, experiment: config.Experiment, groups: Sequence[driver.Group]
+) -> None:
+    """Says what is trained and how often that compiles."""
+    points, count = experiment.num_points, len(groups)
+    console.print(
+        f"{_plural(points, 'grid point')} x {_plural(experiment.num_rounds, 'round')}, "
+        f"{_plural(count, 'static group')}, {_plural(count, 'compilation')} "
+        f"of a training; seeds {', '.join(map(str, experiment.seeds))}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for grid in experiment.grids:
+        varied = {n: v for n, v in grid.axes.items() if n != "algorithm.kappa"}
+        shown = [f"{n} = {', '.join(map(str, v))}" for n, v in varied.items()]
+        if isinstance(grid.process.algorithm, fp.Flame):
+            kappas = (f"{kappa:g}" for kappa in _kappas(grid))
+            shown.append(f"kappa = {', '.join(kappas)}")
+        line = "; ".join([type(grid.process.algorithm).__name__, *shown])
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+
+
+def _kappas(grid: config.Grid) -> list[float]:
+    """FLAME's ADMM ratios: `rho N / lam`, of equal clients, where rho is given."""
+
+    def values(name: str) -> tuple[Any, ...]:
+        return grid.axes.get(name, (struct.get_field(grid.root, name),))
+
+    if values("algorithm.rho") == (None,):
+        return [1.0 if kappa is None else kappa for kappa in values("algorithm.kappa")]
+    names = ("algorithm.rho", "federation.num_clients", "algorithm.lam")
+    combinations = itertools.product(*map(values, names))
+    return sorted({rho * n / lam if lam else math.inf for rho, n, lam in combinations})
+
+
+def _plural(count: int, noun: str) -> str:
+    """For example `1 round` or `2 rounds`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _keep_compiled_programs() -> None:
+    """Keeps compiled programs at home, or where JAX's own variable says."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        directory = Path(home) / "fedjax_pfl" / "jax"
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def _print_result(console: Console, result: results.Result) -> None:
+    """Tables of all settings, and the trainings that diverged."""
+    summary = result.summary()
+    _print_tables(console, summary[summary["model"] != "hybrid (oracle)"])
+    for group, point in _diverged(result):
+        name = group.config.get("algorithm.kind", "A training")
+        values = ", ".join(f"{n} = {v}" for n, v in group.points[point].items())
+        console.print(
+            f"{name} with {values} diverged at round {group.diverged_at[point]}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    compiling = sum(group.compile_seconds for group in result.groups)
+    running = sum(group.run_seconds for group in result.groups)
+    console.print(f"Compiling {compiling:.1f} s, running {running:.1f} s.")
+
+
+def _print_tables(console: Console, summary: pd.DataFrame) -> None:
+    """One table per statistic: settings down, models across."""
+    first = list(summary.columns).index("model")
+    settings = list(summary.columns[:first])
+    models = list(dict.fromkeys(summary["model"]))
+    for value in reversed(summary.columns[first + 1 : -1]):  # the mean comes last
+        title = f"{value} over clients, own test data, last round"
+        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in settings:
+            table.add_column(name.rpartition(".")[2], overflow="fold")
+        width = summary[value].str.len().max()
+        for model in models:
+            header = model.replace(" (", "\n(")
+            table.add_column(header, justify="right", min_width=width)
+        for setting, rows in summary.groupby(settings, sort=False, dropna=False):
+            cells = rows.set_index("model")[value].replace("", "diverged")
+            shown = cells.reindex(models).fillna("-")
+            is_ok = (rows["status"] == "ok").all()
+            table.add_row(*map(_text, setting), *shown, style="" if is_ok else "red")
+        console.print(table)
+
+
+def _diverged(result: results.Result) -> list[tuple[Any, int]]:
+    """Groups and numbers of the points that diverged."""
+    return [
+        (group, point)
+        for group in result.groups
+        for point, when in enumerate(group.diverged_at)
+        if when >= 0
+    ]
+
+
+def _text(value: Any) -> str:
+    """A setting in a table; nothing where an algorithm does not have the field."""
+    return "" if value is None or value != value else str(value)

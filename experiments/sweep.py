@@ -1,0 +1,13 @@
+"""The main job, a sweep: `python -m experiments.sweep`."""
+
+from experiments import cli
+
+app = cli.make_app(
+    "sweep",
+    "Trains all settings of a preset side by side and writes one result directory. "
+    "Without options: FLAME with kappa below, at and above 1, FedAvg and Local on the "
+    "digits of scikit-learn.",
+)
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,402 @@
+"""The commands: what they refuse, what they plan, what they leave behind."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import typer.testing
+from matplotlib import image
+from tests import test_results
+
+import fedjax_pfl as fp
+from experiments import config, figures, job, presets, run, sweep
+from fedjax_pfl import checks, results, training
+
+RUNNER = typer.testing.CliRunner()
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Commands write below an empty directory and keep no compiled programs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
+    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
+
+
+def settings(*texts, preset="digits"):
+    return config.apply_settings(presets.get(preset), texts)
+
+
+def refuse(message, *arguments, app=sweep.app):
+    """Checks for one sentence, status 2 and nothing written."""
+    before = sorted(os.listdir())
+    done = RUNNER.invoke(app, list(arguments))
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("algorithm=flamme", "did you mean 'flame'?"),
+        ("algorithm.lamb=1", "did you mean 'algorithm.lam'?"),
+        ("algoritm=flame", "did you mean 'algorithm'?"),
+        ("aggregator=geometric_mean", "did you mean 'geometric_median'?"),
+        ("attack=sign_flop", "did you mean 'sign_flip'?"),
+        ("model=mpl", "did you mean 'mlp'?"),
+        ("federation.dataset=mnits", "did you mean 'mnist'?"),
+        ("federation.partition=dirichlet", "did you mean 'dirichlet_labels'?"),
+        ("federation.partition=3", "Unknown partition 3"),
+        ("algorithm.weighting=exampels", "did you mean 'examples'?"),
+        ("on_nonfinite=halt", "Unknown on_nonfinite 'halt'"),
+        ("algorithm.lam=abc", 'algorithm.lam to be a number, got "abc"'),
+        ("algorithm.lam=true", "algorithm.lam to be a number, got true"),
+        ("algorithm.lam=NaN", "finite number at least 0, got nan"),
+        ("algorithm.lam=1,-1", "at least 0, got -1.0"),
+        ("algorithm.kappa=0", "Expected kappa to be a finite number above 0, got 0.0"),
+        ("algorithm.rho=-1", "Expected rho to be a finite number above 0"),
+        ("algorithm.lam=1,1.0", "Expected different values of algorithm.lam"),
+        ("algorithm.local.epochs=1.5", "epochs to be a whole number, got 1.5"),
+        ("algorithm.local.epochs=0", "whole number of at least 1, got 0"),
+        ("model.widths=64", "model.widths to be a list of whole numbers, got 64"),
+        ("model.widths=[64,", "to be JSON such as"),
+        ("model.widths=[6.5]", "list of whole numbers, got [6.5]"),
+        ("federation=3", "one of the fields of federation: federation.dataset"),
+        ("federation.num_clients=0", "num_clients to be a whole number of at least 1"),
+        ("federation.num_clients=2000", "2000 clients"),
+        ("federation.num_clients=two", "to be a whole number"),
+        ("federation.data_dir=3", "to be a name or null, got 3"),
+        ("participation=uniform", "--set participation.size=..."),
+        ("num_rounds=0", "num_rounds to be a whole number of at least 1"),
+        ("num_rounds=1,2", "one value of num_rounds"),
+        ("seed=-1", "seed to be a whole number of at least 0"),
+        ("seed=1.5", "seed to be a whole number"),
+        ("nonsense", "Expected --set name=value, got 'nonsense'"),
+    ],
+)
+def test_wrong_settings(setting, message):
+    refuse(message, "--set", setting)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--preset", "digit"), "did you mean 'digits'?"),
+        (("--dataset", "mnits"), "did you mean 'mnist'?"),
+        (("--dataset", "mnist"), "--data-dir"),
+        (("--dataset", "mnist", "--data-dir", "missing"), "missing"),
+        (("--execution", "vmapp"), "did you mean 'vmap'?"),
+        (("--seed-list", "1,1"), "Expected different seeds"),
+        (("--dataset", "quadratic"), "Partition 'dirichlet_labels' needs one class"),
+        (
+            ("--set", "participation=uniform", "--set", "participation.size=21"),
+            "cohort size to be at most the number of clients 20, got size=21",
+        ),
+        (
+            ("--set", "algorithm.rho=1", "--set", "algorithm.kappa=1"),
+            "algorithm.rho or algorithm.kappa, got both",
+        ),
+    ],
+)
+def test_wrong_options(arguments, message):
+    refuse(message, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--seeds", "many"), "'many' is not a valid int"),
+        (("--seeds", "0"), "0 is not in the range"),
+        (("--seeds", "2", "--seed-list", "1"), "not both"),
+        (("--seed-list", "1,x"), "got '1,x'"),
+        (("--rounds", "1.5"), "'1.5' is not a valid int"),
+        (("--devices", "0"), "0 is not in the range"),
+        (("--seed", "1"), "No such option"),
+    ],
+)
+def test_wrong_usage(arguments, message):
+    done = RUNNER.invoke(sweep.app, list(arguments))
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_output_directories_are_checked_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "run_groups", lambda *a, **k: pytest.fail("trained"))
+    (tmp_path / "there").mkdir()
+    refuse("does not exist yet, got 'there'", "--out", "there")
+    (tmp_path / "file").write_text("")
+    refuse("Cannot write the directory 'file/out'", "--out", "file/out")
+
+
+def test_dry_run_counts_and_prints_kappa():
+    done = RUNNER.invoke(sweep.app, ["--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "33 grid points x 50 rounds, 3 static groups, 3 compilations" in done.stdout
+    assert "seeds 0, 1, 2" in done.stdout
+    assert "algorithm.lam = 0.1, 1.0, 10.0; kappa = 0.5, 1, 2" in done.stdout
+    assert os.listdir() == []
+
+
+def test_dry_run_counts_static_groups():
+    arguments = ["--set", "algorithm=flame", "--set", "algorithm.local.epochs=1,2"]
+    more = ["--set", "algorithm.rho=0.1", "--seed-list", "1,10", "--rounds", "1"]
+    done = RUNNER.invoke(sweep.app, [*arguments, *more, "--dry-run"])
+    assert done.exit_code == 0, done.output
+    # lam x epochs x seeds; one group per number of epochs
+    assert "12 grid points x 1 round, 2 static groups, 2 comp" in done.stdout
+    assert "kappa = 0.2, 2, 20" in done.stdout  # rho N / lam, N = 20
+
+
+def test_run_is_one_training():
+    done = RUNNER.invoke(run.app, ["--dry-run"])
+    assert "1 grid point x 50 rounds, 1 static group" in done.stdout
+    refuse("use python -m experiments.sweep", "--set", "algorithm.lam=1,2", app=run.app)
+    done = RUNNER.invoke(run.app, ["--dry-run", "--set", "algorithm=fedavg"])
+    assert "FedAvg" in done.stdout
+
+
+def test_settings_reach_every_grid_that_has_the_field():
+    experiment = settings("algorithm.local.learning_rate=1", "algorithm.kappa=3")
+    rates = [g.process.algorithm.local.learning_rate for g in experiment.grids]
+    assert rates == [1.0, 1.0, 1.0]
+    assert all(type(rate) is float for rate in rates)
+    assert experiment.grids[0].process.algorithm.kappa == 3.0
+    assert list(experiment.grids[0].axes) == ["algorithm.lam"]
+
+
+def test_algorithms_are_those_named():
+    experiment = settings("algorithm=fedavg,centralized")
+    kinds = [type(grid.process.algorithm) for grid in experiment.grids]
+    assert kinds == [fp.FedAvg, fp.Centralized]
+    assert experiment.grids[1].process.algorithm.local == fp.SGD()
+    assert settings("algorithm=flame").num_points == 27
+
+
+def test_components_make_grids_of_their_own():
+    experiment = settings(
+        "algorithm=fedavg", "aggregator=geometric_median,none", "model=mlp"
+    )
+    aggregators = [grid.process.aggregator for grid in experiment.grids]
+    assert aggregators == [fp.GeometricMedian(), None]
+    assert experiment.grids[0].model == fp.MLP(widths=(64,))  # the preset's own
+
+
+def test_fields_of_a_new_component():
+    experiment = settings(
+        "attack.scale=2", "attack=sign_flip", "federation.malicious_fraction=0.2"
+    )
+    assert {g.process.attack for g in experiment.grids} == {fp.SignFlip(scale=2.0)}
+    assert experiment.grids[0].spec.malicious_fraction == 0.2
+    experiment = settings("participation=uniform", "participation.size=5,10")
+    assert experiment.grids[0].process.participation == fp.UniformCohort(size=5)
+    assert experiment.grids[0].axes["participation.size"] == (5, 10)
+
+
+def test_lists_are_tuples_and_rho_replaces_kappa():
+    experiment = settings("model.widths=[64,32],[8]", "algorithm.rho=0.1,0.2")
+    grid = experiment.grids[0]
+    assert grid.axes["model.widths"] == ((64, 32), (8,))
+    assert grid.process.algorithm.kappa is None
+    assert "algorithm.kappa" not in grid.axes
+
+
+def test_the_seed_of_the_data_can_be_fixed():
+    grid = settings("federation.seed=7").grids[0]
+    assert grid.axes["federation.seed"] == (7,)
+
+
+def test_presets_say_what_they_promise():
+    experiment = presets.get("flame_mnist")
+    (grid,) = experiment.grids
+    algorithm = grid.process.algorithm
+    assert experiment.seeds == (1, 10, 100, 1000, 10000)
+    assert (experiment.num_rounds, experiment.eval_every) == (100, 10)
+    assert (algorithm.lam, algorithm.kappa) == (1.0, 1.0)
+    assert algorithm.local == fp.SGD(learning_rate=0.01, epochs=1, batch_size=100)
+    assert grid.model == fp.MLP(widths=(128, 64))
+    assert grid.spec.num_clients == 10
+    assert type(grid.spec.dataset).__name__ == "Mnist"
+    with pytest.raises(checks.InputError, match="preset 'flame_minst'; did you mean"):
+        presets.get("flame_minst")
+
+
+def test_sweep_leaves_one_directory(tmp_path):
+    arguments = ["--preset", "quadratic", "--set", "algorithm.lam=1,100"]
+    arguments += ["--seeds", "2", "--rounds", "4", "--out", "a/out"]
+    done = RUNNER.invoke(sweep.app, arguments)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1] == "Results: a/out"
+    assert "loss mean over clients" in done.stdout
+    written = {str(p.relative_to("a/out")) for p in pathlib.Path("a/out").rglob("*.*")}
+    assert written == {
+        "config.json",
+        "summary.csv",
+        "history.nc",
+        "figures/learning_curves.png",
+        "figures/sweep.png",
+    }
+    stored = json.loads(pathlib.Path("a/out/config.json").read_text())
+    assert {"jax", "started", "commit"} <= set(stored["provenance"])
+    (group,) = results.Result.load("a/out").groups
+    assert [p["algorithm.lam"] for p in group.points] == [1.0, 100.0] * 2
+    assert [p["seed"] for p in group.points] == [0, 0, 1, 1]
+    # A strong pull makes one's own model worse on one's own data, in every seed.
+    loss = group.metrics["loss"][:, -1, group.models.index("personal"), 0].mean(-1)
+    assert loss[0] < loss[1]
+    assert loss[2] < loss[3]
+
+
+def test_a_diverging_point_is_listed_and_the_others_go_on():
+    arguments = ["--preset", "quadratic", "--set", "algorithm.local=sgd"]
+    arguments += ["--set", "algorithm.local.learning_rate=0.1,1e30", "--out", "out"]
+    done = RUNNER.invoke(sweep.app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "Flame with seed = 0, algorithm.local.learning_rate = 1e+30 diver" in (
+        done.stdout
+    )
+    result = results.Result.load("out")
+    assert result.status[0] == "ok"
+    assert result.status[1].startswith("diverged at round")
+    table = result.table()
+    last = table[table["when"] == "last"]
+    bad = last["status"] != "ok"
+    assert last.loc[bad, "value"].isna().all()
+    assert last.loc[~bad, "value"].notna().all()
+
+
+def test_quiet_prints_the_directory_only():
+    arguments = ["--preset", "quadratic", "--rounds", "1", "--quiet", "--out", "out"]
+    done = RUNNER.invoke(run.app, arguments)
+    assert (done.stdout, done.stderr, done.exit_code) == ("out\n", "", 0)
+
+
+def test_an_interrupt_saves_nothing(monkeypatch):
+    def interrupt(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "run_groups", interrupt)
+    done = RUNNER.invoke(sweep.app, ["--preset", "quadratic"])
+    assert done.exit_code == 130
+    assert done.stderr == "Interrupted; nothing was saved.\n"
+    assert os.listdir() == []
+
+
+def test_help_does_not_import_jax():
+    code = (
+        "import sys\n"
+        "from experiments import sweep\n"
+        "try:\n    sweep.app(['--help'])\n"
+        "except SystemExit:\n    print('jax' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+    assert "--seed-list" in done.stdout
+
+
+def test_devices_are_made_before_jax_starts(tmp_path):
+    command = "-m experiments.run --preset quadratic --rounds 2 --quiet --devices 2"
+    environment = os.environ | {
+        "XLA_FLAGS": "",
+        "JAX_PLATFORMS": "cpu",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    subprocess.run(
+        [sys.executable, *command.split(), "--out", tmp_path / "out"],
+        env=environment,
+        cwd=ROOT,
+        check=True,
+    )
+    result = results.Result.load(tmp_path / "out")
+    assert result.provenance["num_devices"] == 2
+    assert result.groups[0].config["execution"].startswith("shard")
+
+
+def legend_of(figure):
+    (legend,) = figure.legends
+    return legend.get_title().get_text(), [t.get_text() for t in legend.get_texts()]
+
+
+def sweep_result():
+    points = tuple(
+        {"seed": seed, "algorithm.lam": lam, "algorithm.kappa": kappa}
+        for seed in (0, 1, 2)
+        for lam in (0.1, 1.0, 10.0)
+        for kappa in (0.5, 2.0)
+    )
+    seeds = tuple({"seed": seed} for seed in (0, 1, 2))
+    return test_results.make_result(
+        test_results.make_history(points=points),
+        test_results.make_history(
+            points=seeds, algorithm="FedAvg", models=("global",), kappa=None
+        ),
+    )
+
+
+def test_learning_curves_name_model_population_data_and_band():
+    result = sweep_result()
+    figure = figures.learning_curves(result)
+    title, labels = legend_of(figure)
+    assert "mean over 3 seeds, band from min to max" in title
+    assert len(labels) == 4  # three models of FLAME's best setting, one of FedAvg
+    assert "global × all × own test × FedAvg" in labels
+    assert any(
+        label.startswith("personal × all × own test × Flame (") for label in labels
+    )
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (
+        "round",
+        "mean accuracy over clients",
+    )
+    # The line of FedAvg is the mean over seeds of the mean over clients.
+    wanted = result.groups[1].metrics["accuracy"][:, :, 0, 0].mean(axis=(0, 2))
+    (line,) = [x for x in axes.lines if "FedAvg" in x.get_label()]
+    np.testing.assert_allclose(line.get_ydata(), wanted, rtol=1e-6)
+
+
+def test_learning_curves_show_the_setting_that_validates_best():
+    result = sweep_result()
+    _, labels = legend_of(figures.learning_curves(result))
+    curves = result.curves()
+    last = curves[
+        (curves["round"] == curves["round"].max())
+        & (curves["metric"] == "accuracy")
+        & (curves["data"] == "own validation")
+        & (curves["algorithm"] == "Flame")
+    ]
+    means = last.groupby(["algorithm.lam", "algorithm.kappa", "model"])["value"].mean()
+    lam, kappa = means.groupby(level=[0, 1]).max().idxmax()
+    assert any(f"(lam = {lam:g}, kappa = {kappa:g})" in label for label in labels)
+
+
+def test_sweep_figure_has_log_axis_and_seed_bars():
+    figure = figures.sweep(sweep_result())
+    assert figure is not None
+    title, labels = legend_of(figure)
+    assert title == "mean ± std over 3 seeds"
+    assert set(labels) == {"FedAvg", "Flame (kappa = 0.5)", "Flame (kappa = 2)"}
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[:2] == ["personal\n× all × own test", "global\n× all × own test"]
+    assert {axes.get_xscale() for axes in figure.axes} == {"log"}
+    assert {axes.get_xlabel() for axes in figure.axes} == {"algorithm.lam"}
+
+
+def test_no_sweep_figure_without_a_numeric_axis():
+    plain = test_results.make_history(points=({"seed": 0}, {"seed": 1}))
+    assert figures.sweep(test_results.make_result(plain)) is None
+
+
+def test_figures_are_files_of_at_least_600_pixels(tmp_path):
+    diverged = test_results.make_history(diverged_at=[5, 5])
+    files = figures.save_all(test_results.make_result(diverged), tmp_path)
+    assert [file.name for file in files] == ["learning_curves.png"]
+    assert image.imread(files[0]).shape[1] >= 600

@@ -1,0 +1,189 @@
+"""The layers of the package and the few constructs that only some files may use."""
+
+import ast
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGE = "fedjax_pfl"
+
+# A module imports from earlier rows only, and inside its own subpackage.
+LAYERS = (
+    ("checks",),
+    ("struct",),
+    ("types",),
+    ("clients",),
+    ("data", "models", "local", "aggregators", "attacks", "participation"),
+    ("algorithms",),
+    ("process", "evaluate", "history", "summaries"),
+    ("driver", "results"),
+    ("training", "theory"),
+)
+LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
+
+MAX_LINES = 400
+ONLY_IN = {  # what is imported or used -> the files that may
+    "flax": {"models/networks.py"},
+    "jax.jit": {"driver.py", "evaluate.py", "training.py"},
+    "jax.experimental": set(),
+    "jax.pmap": set(),
+    "jax.random.PRNGKey": set(),
+    "jax.tree_map": set(),
+    "chex": set(),
+    "experiments": set(),
+    "tests": set(),
+}
+NOT_AT_IMPORT = ("tensorflow", "tensorflow_datasets")
+
+FILES = sorted((ROOT / PACKAGE).rglob("*.py"))
+NAMES = [path.relative_to(ROOT / PACKAGE).as_posix() for path in FILES]
+MODULES = [
+    ".".join([PACKAGE, *name.removesuffix(".py").split("/")]).removesuffix(".__init__")
+    for name in NAMES
+]
+
+
+def imported(tree, *, at_import=False):
+    """Dotted names that a file imports; those inside functions only where asked for."""
+    todo, found = [tree], []
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            found += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif at_import and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        todo += ast.iter_child_nodes(node)
+    return found
+
+
+def used(tree):
+    """Dotted names such as `jax.random.key` that a file reads."""
+    for node in ast.walk(tree):
+        parts = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if parts and isinstance(node, ast.Name):
+            yield ".".join([node.id, *reversed(parts)])
+
+
+def is_within(name, whole):
+    return name == whole or name.startswith(f"{whole}.")
+
+
+def layer_violations(name, tree):
+    """Imports of one file, by its path in the package, from its own layer or above."""
+    own = name.split("/")[0].removesuffix(".py")
+    targets = [target.split(".")[1] for target in imported(tree) if is_package(target)]
+    return [t for t in targets if t != own and LAYER[t] >= LAYER[own]]
+
+
+def is_package(target):
+    return is_within(target, PACKAGE)
+
+
+def construct_violations(name, tree):
+    """Constructs of `ONLY_IN` in a file that may not use them."""
+    names = [*imported(tree), *used(tree)]
+    return [
+        whole
+        for whole, allowed in ONLY_IN.items()
+        if name not in allowed and any(is_within(n, whole) for n in names)
+    ]
+
+
+def parse(path):
+    return ast.parse(path.read_text("utf-8"))
+
+
+def test_every_module_has_a_layer():
+    parts = {name.split("/")[0].removesuffix(".py") for name in NAMES} - {"__init__"}
+    assert parts == set(LAYER)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "__init__.py"])
+def test_imports_come_from_lower_layers(name):
+    assert layer_violations(name, parse(ROOT / PACKAGE / name)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "expected"),
+    [
+        ("types.py", "from fedjax_pfl import checks, struct", []),
+        ("types.py", "from fedjax_pfl import clients", ["clients"]),
+        ("types.py", "def f():\n  import fedjax_pfl.local", ["local"]),
+        ("data/readers.py", "from fedjax_pfl.data import dataset", []),
+        ("data/readers.py", "from fedjax_pfl.models import linear", ["models"]),
+        ("history.py", "from fedjax_pfl.evaluate import evaluate", ["evaluate"]),
+    ],
+)
+def test_layer_violations_are_found(name, source, expected):
+    assert layer_violations(name, ast.parse(source)) == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_constructs_stay_in_their_files(name):
+    assert construct_violations(name, parse(ROOT / PACKAGE / name)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("import jax\nf = jax.jit(g)", ["jax.jit"]),
+        ("from jax import jit", ["jax.jit"]),
+        ("import jax\nwith jax.disable_jit(): pass", []),
+        ("import flax.linen as nn", ["flax"]),
+        ("from jax.experimental import shard_map", ["jax.experimental"]),
+        ("import jax\nk = jax.random.PRNGKey(0)", ["jax.random.PRNGKey"]),
+        ("from experiments import config", ["experiments"]),
+    ],
+)
+def test_construct_violations_are_found(source, expected):
+    assert construct_violations("clients.py", ast.parse(source)) == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensorflow_is_imported_inside_functions_only(name):
+    found = imported(parse(ROOT / PACKAGE / name), at_import=True)
+    assert not [n for n in found if any(is_within(n, t) for t in NOT_AT_IMPORT)]
+
+
+def test_importing_the_package_does_not_import_tensorflow(tmp_path):
+    for name in NOT_AT_IMPORT:  # stand-ins, so that it could be imported anywhere
+        (tmp_path / f"{name}.py").write_text("")
+    code = f"import sys, {PACKAGE}; print(*sys.modules, sep='\\n')"
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert PACKAGE in loaded
+    assert not set(NOT_AT_IMPORT) & set(loaded)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_public_names_exist(module):
+    module = importlib.import_module(module)
+    assert len(set(module.__all__)) == len(module.__all__)
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_files_are_short():
+    folders = (PACKAGE, "experiments", "tests")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    lengths = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text("utf-8").splitlines())
+        for path in files
+    }
+    assert {n: count for n, count in lengths.items() if count > MAX_LINES} == {}

@@ -1,0 +1,238 @@
+"""Local work against plain NumPy, epoch by epoch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+import fedjax_pfl as fp
+from fedjax_pfl import clients, local, types
+from tests.algorithms import toy
+
+KEY = jax.random.key(11, impl="threefry2x32")
+
+
+def budget(epochs=2**30, steps=2**30):
+    return types.Budget(
+        epochs=jnp.asarray(epochs, jnp.int32),
+        steps=jnp.asarray(steps, jnp.int32),
+        straggler=jnp.zeros((), bool),
+    )
+
+
+def client(number, **kwargs):
+    data = toy.make_federation(classes=False, **kwargs).train
+    rows = clients.take(data.rows(), jnp.asarray(number))
+    return data.pool().with_rows(rows)
+
+
+def seen_positions(data, *, epochs, batch_size, work=None, **kwargs):
+    """Values of the first coordinate in the order in which examples were visited."""
+    capacity = 200
+    start = (jnp.full((capacity,), jnp.nan), jnp.zeros((), jnp.int32))
+
+    def step(key, carry, batches):
+        log, count = carry
+        for batch in batches:
+            for row in range(batch.x.shape[0]):
+                real = batch.weight[row] > 0
+                log = log.at[count].set(jnp.where(real, batch.x[row, 0], log[count]))
+                count = count + real
+        return log, count
+
+    (log, count), info = local.local_scan(
+        KEY,
+        work or budget(),
+        step,
+        start,
+        data,
+        batch_size=batch_size,
+        epochs=epochs,
+        dtype=jnp.float64,
+        **kwargs,
+    )
+    return np.asarray(log[: int(count)]), info
+
+
+@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize(("batch_size", "batches_per_step"), [(4, 1), (2, 2), (64, 1)])
+def test_an_epoch_visits_every_example_once(number, batch_size, batches_per_step):
+    data = client(number)
+    own = np.asarray(data.x[data.index[: toy.COUNTS[number]], 0])
+    seen, info = seen_positions(
+        data, epochs=3, batch_size=batch_size, batches_per_step=batches_per_step
+    )
+    count = toy.COUNTS[number]
+    steps = -(-count // (batch_size * batches_per_step))
+    assert int(info.num_steps) == 3 * steps
+    assert int(info.num_examples) == 3 * count == len(seen)
+    for epoch in range(3):
+        part = seen[epoch * count : (epoch + 1) * count]
+        np.testing.assert_array_equal(np.sort(part), np.sort(own))
+
+
+def test_epochs_differ_in_order_and_do_not_depend_on_padding():
+    seen, _ = seen_positions(client(2), epochs=2, batch_size=4)
+    assert (seen[:9] != seen[9:]).any()
+    padded, _ = seen_positions(client(2, padding=7), epochs=2, batch_size=4)
+    np.testing.assert_array_equal(seen, padded)
+
+
+def test_shuffles_are_uniform():
+    """Each example is at each place equally often: chi-square over 9 x 9 cells."""
+    data = client(2)
+    draws = 3000
+    keys = jax.random.split(KEY, draws)
+    orders = jax.vmap(lambda k: local._shuffled_positions(k, data, 9))(keys)
+    counts = np.zeros((9, 9))
+    for place in range(9):
+        counts[place] = np.bincount(np.asarray(orders[:, place]), minlength=9)
+    expected = draws / 9
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    # Sums of permutation matrices: (9 - 1)^2 degrees of freedom after the factor 8/9.
+    assert statistic * 8 / 9 < stats.chi2.ppf(1 - 1e-5, 64)
+
+
+@pytest.mark.parametrize(("epochs", "steps", "expected"), [(1, 99, 3), (2, 4, 4), (0, 9, 0)])
+def test_budgets_cap_the_work(epochs, steps, expected):
+    _, info = seen_positions(
+        client(2), epochs=3, batch_size=4, work=budget(epochs, steps)
+    )
+    assert int(info.num_steps) == expected
+
+
+def test_a_client_without_examples_takes_no_step():
+    data = client(0).with_rows(
+        clients.take(toy.make_federation(classes=False).train.rows(), jnp.asarray(0))
+        | {"num_examples": jnp.zeros((), jnp.int32)}
+    )
+    start = {"theta": jnp.ones(4)}
+    params, _, info = fp.SGD(batch_size=4).solve(
+        KEY, budget(), quadratic, start, None, data
+    )
+    np.testing.assert_array_equal(params["theta"], 1.0)
+    assert int(info.num_steps) == 0
+
+
+def quadratic(key, params, batch, context):
+    model = fp.Quadratic(inputs=4)
+    return model.loss(model.apply(params, batch.x), batch)
+
+
+def reference_sgd(data, number, *, rate, momentum, decay, epochs, batch_size):
+    """Plain NumPy SGD in the order that `local_scan` logged."""
+    seen, _ = seen_positions(data, epochs=epochs, batch_size=batch_size)
+    pool = np.asarray(data.x[data.index[: toy.COUNTS[number]]])
+    rows = pool[[np.flatnonzero(pool[:, 0] == value)[0] for value in seen]]
+    theta, velocity, count = np.zeros(4), np.zeros(4), toy.COUNTS[number]
+    for epoch in range(epochs):
+        part = rows[epoch * count : (epoch + 1) * count]
+        for start in range(0, count, batch_size):
+            gradient = theta - part[start : start + batch_size].mean(axis=0)
+            velocity = momentum * velocity + gradient + decay * theta
+            theta = theta - rate * velocity
+    return theta
+
+
+@pytest.mark.parametrize("number", [2, 5, 6])
+@pytest.mark.parametrize(("momentum", "decay"), [(None, 0.0), (0.5, 0.01)])
+def test_sgd_equals_numpy(number, momentum, decay):
+    data = client(number)
+    solver = fp.SGD(
+        learning_rate=0.2, epochs=3, batch_size=4, momentum=momentum, weight_decay=decay
+    )
+    params, _, _ = solver.solve(
+        KEY, budget(), quadratic, {"theta": jnp.zeros(4)}, None, data
+    )
+    expected = reference_sgd(
+        data, number, rate=0.2, momentum=momentum or 0, decay=decay, epochs=3, batch_size=4
+    )
+    # 3 epochs of at most 3 steps on values of order one.
+    np.testing.assert_allclose(params["theta"], expected, rtol=0, atol=1e-14)
+
+
+def test_optax_sgd_equals_own_sgd():
+    data, start = client(2), {"theta": jnp.zeros(4)}
+    own = fp.SGD(learning_rate=0.2, epochs=2, batch_size=4)
+    other = fp.Optax(
+        hyperparameters={"learning_rate": 0.2},
+        optimizer=optax.sgd,
+        epochs=2,
+        batch_size=4,
+    )
+    a, _, _ = own.solve(KEY, budget(), quadratic, start, None, data)
+    b, _, _ = other.solve(KEY, budget(), quadratic, start, None, data)
+    np.testing.assert_allclose(a["theta"], b["theta"], rtol=0, atol=1e-15)
+
+
+def test_epoch_end_changes_the_context_of_the_next_epoch():
+    data = client(2)
+    seen = []
+
+    def end(epoch, params, context):
+        return context + 1
+
+    def objective(key, params, batch, context):
+        return quadratic(key, params, batch, None) + 0 * context
+
+    _, context, _ = fp.SGD(epochs=3, batch_size=4).solve(
+        KEY, budget(epochs=2), objective, {"theta": jnp.zeros(4)}, 0.0, data, epoch_end=end
+    )
+    assert float(context) == 2.0, seen
+
+
+def test_to_tolerance_meets_it_and_reports_a_cap():
+    data = client(2)
+    start = {"theta": jnp.zeros(4)}
+    solver = fp.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=100)
+    params, _, info = solver.solve(KEY, budget(), quadratic, start, None, data)
+    gradient = np.asarray(params["theta"]) - toy.targets()[2]
+    assert gradient @ gradient <= 1e-12
+    assert bool(info.converged)
+    assert int(info.num_examples) == (int(info.num_steps) + 1) * 9
+    capped = fp.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=3)
+    _, _, info = capped.solve(KEY, budget(), quadratic, start, None, data)
+    assert not bool(info.converged)
+    assert int(info.num_steps) == 3
+
+
+def test_full_gradient_does_not_depend_on_the_batch_size():
+    data, theta = client(2), {"theta": jnp.arange(4.0)}
+    expected = np.arange(4.0) - toy.targets()[2]
+    for batch_size in (1, 4, 9, 64):
+        value, gradient = local.full_value_and_gradient(
+            quadratic, theta, None, data, batch_size
+        )
+        np.testing.assert_allclose(gradient["theta"], expected, atol=1e-14)
+        rows = np.arange(4.0) - np.asarray(data.x[data.index[:9]])
+        np.testing.assert_allclose(value, 0.5 * (rows**2).sum(axis=1).mean(), rtol=1e-14)
+
+
+def test_lane_max_is_one_value_for_all_lanes():
+    def trips(x):
+        return jax.lax.fori_loop(0, clients.lane_max(x), lambda i, n: n + 1, 0)
+
+    assert int(trips(jnp.asarray(3))) == 3
+    np.testing.assert_array_equal(jax.vmap(trips)(jnp.array([1, 4, 2])), [4, 4, 4])
+    nested = jax.vmap(jax.vmap(trips))(jnp.array([[1, 2], [5, 0]]))
+    np.testing.assert_array_equal(nested, 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fp.SGD(learning_rate=0.0), "learning_rate to be a finite number above 0"),
+        (lambda: fp.SGD(learning_rate=float("nan")), "got nan"),
+        (lambda: fp.SGD(epochs=0), "epochs to be a whole number of at least 1, got 0"),
+        (lambda: fp.SGD(batch_size=2.5), "batch_size to be a whole number"),
+        (lambda: fp.SGD(momentum=1.0), "momentum to be a finite number at least 0"),
+        (lambda: fp.ToTolerance(max_steps=0), "max_steps"),
+        (lambda: fp.ToTolerance(tolerance="x"), "tolerance"),
+        (lambda: fp.Optax(hyperparameters={"learning_rate": "x"}), "hyperparameters"),
+    ],
+)
+def test_wrong_fields_get_one_sentence(make, message):
+    with pytest.raises(fp.InputError, match=message):
+        make()

@@ -1,0 +1,100 @@
+"""README, CI and notebook say and run the same things."""
+
+import contextlib
+import io
+import json
+import pathlib
+import re
+
+import matplotlib.pyplot as plt
+import pytest
+
+import fedjax_pfl as fp
+
+ROOT = pathlib.Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+NOTEBOOK = json.loads((ROOT / "notebooks/quickstart.ipynb").read_text("utf-8"))
+
+
+def block_after(marker):
+    """Content of the fenced block that follows a marker's line."""
+    found = re.findall(
+        rf"^{re.escape(marker)}\n```\w*\n(.*?)^```$", README, re.M | re.S
+    )
+    assert len(found) == 1, marker
+    return found[0]
+
+
+def short(code):
+    """The same program with few rounds."""
+    changed, count = re.subn(r"num_rounds=(50|20)\b", "num_rounds=2", code)
+    assert count <= 1
+    return changed
+
+
+def run(code, names):
+    """Runs a program and returns what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(short(code), "program", "exec"), names)
+    return printed.getvalue()
+
+
+def test_ci_runs_the_command_of_the_readme():
+    marker = "<!-- command: tests -->"
+    command = block_after(marker)
+    assert command.count("\n") == 1 and "-m pytest" in command
+    script = (ROOT / ".ci/run").read_text("utf-8")
+    assert marker in script and "README.md" in script and "pytest" not in script
+
+
+@pytest.mark.parametrize("marker", ["main job", "tests"])
+def test_commands_set_everything_up(marker):
+    command = block_after(f"<!-- command: {marker} -->")
+    start = (
+        r"python3 -m venv (\S+) && \1/bin/python -m pip install -q -e \S+ && \1/bin/"
+    )
+    assert re.match(start, command)
+
+
+def test_programs_of_the_readme_run_in_order():
+    programs = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+    assert "num_rounds=50" in programs[0] and len(programs[0].splitlines()) <= 12
+    names = {}
+    first, *_, last = [run(program, names) for program in programs]
+    assert "Flame" in first and "hybrid (validation)" in first
+    assert "Damped" in last and "diverged" not in last
+
+
+@pytest.mark.parametrize(
+    "registry",
+    [
+        fp.ALGORITHMS,
+        fp.AGGREGATORS,
+        fp.ATTACKS,
+        fp.PARTITIONS,
+        fp.DATASETS,
+        fp.MODELS,
+        fp.LOCAL_SOLVERS,
+        fp.PARTICIPATIONS,
+        fp.WORK,
+    ],
+)
+def test_the_tables_name_every_method(registry):
+    methods = README.partition("\n## Methods\n")[2].partition("\n## ")[0]
+    for name in registry:
+        assert any(row.count(f"`{name}`") for row in methods.splitlines())
+
+
+def test_the_notebook_is_stored_without_outputs_and_runs():
+    cells = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    assert all(c["outputs"] == [] and c["execution_count"] is None for c in cells)
+    install, *programs = ["".join(cell["source"]) for cell in cells]
+    assert install.splitlines()[-1].startswith("%pip install")
+    plt.switch_backend("Agg")
+    names = {}
+    printed = "".join(run(program, names) for program in programs)
+    assert "jax" in printed
+    lines = names["axes"].lines
+    assert len(lines) == 3 and all(line.get_xdata().size == 3 for line in lines)
+    plt.close(names["figure"])

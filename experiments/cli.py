@@ -5,6 +5,7 @@ at once and so that `--devices` can take effect.
 """
 
 import dataclasses
+import json
 import os
 import sys
 from pathlib import Path
@@ -98,7 +99,7 @@ def make_app(command: str, help: str) -> typer.Typer:
         short = {"num_rounds": rounds, "federation.dataset": dataset}
         settings = [f"{n}={v}" for n, v in short.items() if v is not None]
         if data_dir is not None:
-            settings.append(f'federation.data_dir="{data_dir}"')
+            settings.append(f"federation.data_dir={json.dumps(data_dir)}")
         options = Options(
             command=command,
             preset=preset,
@@ -140,7 +141,7 @@ def _start(options: Options, devices: int | None) -> None:
         where = f" '{error.filename}'" if error.filename else ""
         _stop(f"Cannot read or write{where}: {error.strerror or error}.", 2)
     except KeyboardInterrupt:
-        _stop("Interrupted; nothing was saved.", 130)
+        _stop("Interrupted; results are saved only at the end.", 130)
 
 
 def _stop(sentence: str, status: int) -> None:

@@ -87,7 +87,7 @@ class Grid:
     def names(self) -> list[str]:
         """All names that can be set; not what a model takes from the data."""
         return [
-            name.removesuffix(".kind")
+            name
             for name, value in struct.named_fields(self.root)
             if not (name.startswith("model.") and value is None)
         ]

@@ -26,8 +26,8 @@ _DASHES = {"personal": "-", "global": "--"}
 _OTHER_DASH = ":"
 _MODELS = ("personal", "global", "fine-tuned", "hybrid (validation)")
 _DATA = "own test"
-_MAX_LINES = 10
-_INCHES = (6.0, 4.2)  # 600 pixels wide at 100 dots per inch
+_MAX_LINES = 7  # as many as colors
+_WIDTH, _HEIGHT, _LINE = 6.0, 3.2, 0.18  # inches; 600 pixels at 100 dots per inch
 _STYLE = {"fontsize": 8}
 _DESCRIPTION = ("algorithm", "dataset", "partition")
 
@@ -51,7 +51,8 @@ def learning_curves(result: results.Result) -> Figure:
     curves = curves[curves["data"] == _DATA]
     curves = curves[curves["model"].isin(_MODELS)]
     figure, (axes,) = _panels(1)
-    lines = list(_groups(curves, [*compared, *tuned, "model", "population"]))
+    settings = _groups(curves, [*compared, *tuned])
+    lines = [line for rows in settings for line in _groups(rows, ["model"])]
     names = _varying(curves, [*compared, *tuned])
     colors: dict[str, str] = {}
     for line in lines[:_MAX_LINES]:
@@ -68,15 +69,13 @@ def learning_curves(result: results.Result) -> Figure:
             label=f"{model} × {first['population']} × {_DATA} × {algorithm}",
         )
         axes.fill_between(mean.index, low, high, color=color, alpha=0.2, lw=0)
-    axes.set_xlabel("round")
-    axes.set_ylabel(f"mean {metric} over clients")
+    axes.set_xlabel("round", fontsize=9)
+    axes.set_ylabel(f"mean {metric} over clients", fontsize=9)
     seeds = curves["seed"].nunique()
     title = (
         f"mean over {seeds} seeds, band from min to max" if seeds > 1 else "one seed"
     )
-    if len(lines) > _MAX_LINES:
-        title += f"; the first {_MAX_LINES} of {len(lines)} lines"
-    _legend(figure, axes, f"model × population × data × algorithm ({title})")
+    _legend(figure, axes, f"model × population × data × algorithm\n{title}", len(lines))
     return figure
 
 
@@ -122,14 +121,15 @@ def sweep(result: results.Result) -> Figure | None:
             axes.errorbar(mean.index, mean, spread, capsize=3, **style)
         if values.min() > 0 and values.max() >= 10 * values.min():
             axes.set_xscale("log")
-        axes.set_xlabel(field)
         population = table["population"].iloc[0]
         axes.set_title(f"{model}\n× {population} × {_DATA}", **_STYLE)
-    panels[0].set_ylabel(f"mean {metric} over clients, last round")
+    panels[len(panels) // 2].set_xlabel(field, fontsize=9)
+    panels[0].set_ylabel(f"mean {metric}, last round", fontsize=9)
     seeds = table["seed"].nunique()
-    _legend(
-        figure, panels[0], f"mean ± std over {seeds} seeds" if seeds > 1 else "one seed"
-    )
+    title = "one seed"
+    if seeds > 1:
+        title = f"mean over clients, then mean ± std over {seeds} seeds"
+    _legend(figure, panels[0], title, len(lines))
     return figure
 
 
@@ -220,7 +220,7 @@ def _swept_number(table: pd.DataFrame, fields: Sequence[str]) -> str | None:
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side and room for a legend below."""
-    figure = Figure(figsize=_INCHES, layout="constrained")
+    figure = Figure(layout="constrained")
     panels = figure.subplots(1, count, sharey=True, squeeze=False)[0]
     for axes in panels:
         axes.grid(alpha=0.3)
@@ -228,10 +228,14 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(panels)
 
 
-def _legend(figure: Figure, axes: Axes, title: str) -> None:
-    """One legend below the panels."""
+def _legend(figure: Figure, axes: Axes, title: str, count: int) -> None:
+    """One legend below the panels, which keep their height."""
     handles, labels = axes.get_legend_handles_labels()
+    if count > _MAX_LINES:
+        title += f"\nthe first {_MAX_LINES} of {count} lines"
     columns = 1 if max(map(len, labels), default=0) > 35 else 2
+    rows = math.ceil(len(labels) / columns) + len(title.splitlines())
+    figure.set_size_inches(_WIDTH, _HEIGHT + _LINE * rows)
     figure.legend(
         handles,
         labels,

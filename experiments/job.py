@@ -5,6 +5,7 @@ import datetime
 import itertools
 import math
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from experiments import cli, config, figures, presets
 from fedjax_pfl import checks, clients, driver, results, struct, training
 
 __all__ = ["do"]
+
+_WIDTH = 160  # of files and pipes, where rich would assume 80
 
 
 def do(options: cli.Options) -> None:
@@ -39,7 +42,8 @@ def do(options: cli.Options) -> None:
     results.check_output(out)
     groups = _groups(experiment)
     _check_cohorts(groups)
-    console = Console(quiet=options.quiet)
+    width = None if sys.stdout.isatty() else _WIDTH
+    console = Console(quiet=options.quiet, width=width)
     _print_plan(console, experiment, groups)
     if options.dry_run:
         return
@@ -113,7 +117,7 @@ def _print_plan(
     )
     for grid in experiment.grids:
         varied = {n: v for n, v in grid.axes.items() if n != "algorithm.kappa"}
-        shown = [f"{n} = {', '.join(map(str, v))}" for n, v in varied.items()]
+        shown = [f"{n} = {', '.join(map(_text, v))}" for n, v in varied.items()]
         if isinstance(grid.process.algorithm, fp.Flame):
             kappas = (f"{kappa:g}" for kappa in _kappas(grid))
             shown.append(f"kappa = {', '.join(kappas)}")
@@ -153,7 +157,7 @@ def _print_result(console: Console, result: results.Result) -> None:
     summary = result.summary()
     _print_tables(console, summary[summary["model"] != "hybrid (oracle)"])
     for group, point in _diverged(result):
-        name = group.config.get("algorithm.kind", "A training")
+        name = group.config["algorithm"]
         values = ", ".join(f"{n} = {v}" for n, v in group.points[point].items())
         console.print(
             f"{name} with {values} diverged at round {group.diverged_at[point]}.",
@@ -198,5 +202,7 @@ def _diverged(result: results.Result) -> list[tuple[Any, int]]:
 
 
 def _text(value: Any) -> str:
-    """A setting in a table; nothing where an algorithm does not have the field."""
-    return "" if value is None or value != value else str(value)
+    """A setting, lists as in JSON; nothing where an algorithm does not have it."""
+    if value is None or value != value:
+        return ""
+    return str(list(value)) if isinstance(value, tuple) else str(value)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import core
 
 __all__ = ["InputError", "known", "number", "positive_int", "whole"]
 
@@ -18,13 +19,12 @@ class InputError(ValueError):
     """A wrong input, described by one sentence that a user can act on."""
 
 
-def _concrete(value: Any) -> Any:
-    """The value as NumPy, or None where it is unknown (tracers, placeholders)."""
-    if isinstance(value, jax.core.Tracer):
-        return None
-    if isinstance(value, numbers.Number | np.ndarray | jax.Array):
-        return np.asarray(value)
-    return None if type(value) is object else value
+def _wrong_type(value: Any) -> bool:
+    """Whether a value is of a kind that a user may give by mistake for a number.
+
+    Anything else that is not a number is a placeholder that JAX puts into trees.
+    """
+    return isinstance(value, bool | str | bytes | complex | list | tuple | dict | set)
 
 
 def number(
@@ -40,7 +40,8 @@ def number(
 
     Args:
       name: name shown in the message.
-      value: number, array of numbers, tracer, or a placeholder that JAX puts into trees.
+      value: number, array of numbers, tracer, or a placeholder that JAX puts into
+        trees.
       above: exclusive lower bound.
       at_least: inclusive lower bound.
       at_most: inclusive upper bound.
@@ -55,15 +56,26 @@ def number(
         (at_most, "at most", np.less_equal),
         (below, "below", np.less),
     ]
-    wanted = " and ".join(f"{word} {limit:g}" for limit, word, _ in limits if limit is not None)
-    concrete = _concrete(value)
-    if concrete is None or isinstance(value, jax.ShapeDtypeStruct):
+    wanted = " and ".join(
+        f"{word} {limit:g}" for limit, word, _ in limits if limit is not None
+    )
+    expected = f"Expected {name} to be a finite number" + (
+        f" {wanted}" if wanted else ""
+    )
+    if _wrong_type(value):
+        raise InputError(f"{expected}, got {value!r}.")
+    is_array = isinstance(value, np.ndarray | jax.Array)
+    if isinstance(value, core.Tracer) or not (
+        is_array or isinstance(value, numbers.Number)
+    ):
         return
-    expected = f"Expected {name} to be a finite number" + (f" {wanted}" if wanted else "")
-    if not isinstance(concrete, np.ndarray) or concrete.dtype.kind not in "fiu":
+    concrete = np.asarray(value)
+    if concrete.dtype.kind not in "fiu":
         raise InputError(f"{expected}, got {value!r}.")
     inside = np.isfinite(concrete).all() and all(
-        compare(concrete, limit).all() for limit, _, compare in limits if limit is not None
+        compare(concrete, limit).all()
+        for limit, _, compare in limits
+        if limit is not None
     )
     if not inside:
         shown = concrete.item() if concrete.ndim == 0 else concrete.tolist()
@@ -84,7 +96,8 @@ def whole(name: str, value: Any, *, at_least: int) -> None:
     is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_int or value < at_least:
         raise InputError(
-            f"Expected {name} to be a whole number of at least {at_least}, got {value!r}."
+            f"Expected {name} to be a whole number of at least {at_least}, "
+            f"got {value!r}."
         )
 
 
@@ -116,7 +129,7 @@ def known(value: Any, allowed: Iterable[str], what: str) -> None:
       >>> known("mnits", ["mnist", "digits"], "dataset")
       Traceback (most recent call last):
         ...
-      fedjax_pfl.checks.InputError: Unknown dataset 'mnits' (did you mean 'mnist'?); allowed: digits, mnist.
+      fedjax_pfl.checks.InputError: Unknown dataset 'mnits' (did you mean ...
     """
     allowed = sorted(allowed)
     if value in allowed:

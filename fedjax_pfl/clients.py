@@ -1,4 +1,4 @@
-"""The client axis: rows, sums over rows, and the map over clients in four executions."""
+"""The client axis: rows, sums over rows, and the map in four executions."""
 
 import dataclasses
 import functools
@@ -40,8 +40,9 @@ class Execution:
     """How the map over clients is run; the mathematics is the same in all modes.
 
     Attributes:
-      mode: `loop` (plain Python, uncompiled: the reference), `vmap`, `chunk` (vmapped chunks
-        under `lax.map`: bounded memory) or `shard` (client axis over devices, chunks inside).
+      mode: `loop` (plain Python, uncompiled: the reference), `vmap`, `chunk` (vmapped
+        chunks under `lax.map`: bounded memory) or `shard` (client axis over devices,
+        chunks inside).
       chunk_size: clients per chunk; 0 means all at once. Used by `chunk` and `shard`.
       num_devices: devices of `shard`; 0 means all.
     """
@@ -76,10 +77,12 @@ class Execution:
             return text
         mode, _, number = text.partition("=")
         checks.known(mode, ("loop", "vmap", "chunk", "shard"), "execution")
-        if number and (not number.isdecimal() or int(number) == 0 or mode in ("loop", "vmap")):
+        if number and (
+            not number.isdecimal() or int(number) == 0 or mode in ("loop", "vmap")
+        ):
             raise checks.InputError(
-                f"Expected execution to be loop, vmap, chunk=K, shard or shard=DEVICES with a "
-                f"positive number, got {text!r}."
+                f"Expected execution to be loop, vmap, chunk=K, shard or shard=DEVICES "
+                f"with a positive number, got {text!r}."
             )
         if mode == "chunk" and not number:
             raise checks.InputError("Expected a chunk size, as in execution='chunk=8'.")
@@ -113,7 +116,9 @@ def client_mesh(num_devices: int) -> Mesh:
             "on a CPU use --devices, or XLA_FLAGS before JAX starts."
         )
     devices = jax.devices()[:count]
-    return jax.make_mesh((count,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices)
+    return jax.make_mesh(
+        (count,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices
+    )
 
 
 def shard_rows(tree: Any, num_rows: int, execution: Execution) -> Any:
@@ -143,7 +148,7 @@ def take(tree: Any, rows: jax.Array) -> Any:
 
 
 def put(tree: Any, rows: jax.Array, values: Any) -> Any:
-    """Scatters values `[K, ...]` into rows `int32[K]`; the others stay bit-identical."""
+    """Scatters values `[K, ...]` into rows `int32[K]`; others stay bit-identical."""
     return jax.tree.map(lambda leaf, new: leaf.at[rows].set(new), tree, values)
 
 

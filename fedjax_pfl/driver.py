@@ -1,4 +1,4 @@
-"""The scan over rounds, in compiled segments, for one training or a group of grid points."""
+"""The scan over rounds, in compiled segments, for a group of grid points."""
 
 import contextlib
 import dataclasses
@@ -54,7 +54,9 @@ class Group:
     config: dict[str, Any]
 
 
-def choose_execution(model: Any, federation: types.Federation, cohort_size: int) -> clients.Execution:
+def choose_execution(
+    model: Any, federation: types.Federation, cohort_size: int
+) -> clients.Execution:
     """Picks how the map over clients is run on this machine.
 
     Several devices share the cohort. On a CPU a chunk of clients should stay in the L2
@@ -117,7 +119,9 @@ def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row | {name: pad(name)(row[name]) for name in ROWS} for row in rows]
 
 
-def _map_points(fn: Callable[[Any, Any], Any], rows: Any, shared: Any, plan: _Plan) -> Any:
+def _map_points(
+    fn: Callable[[Any, Any], Any], rows: Any, shared: Any, plan: _Plan
+) -> Any:
     """Applies a function of one grid point to all; a single point is not vmapped."""
     if jax.tree.leaves(rows)[0].shape[0] == 1:
         single = fn(jax.tree.map(lambda leaf: leaf[0], rows), shared)
@@ -146,7 +150,7 @@ def _segment(
     start: jax.Array,
     num_rounds: jax.Array,
 ) -> tuple[types.State, types.RoundInfo]:
-    """Runs up to `plan.segment` rounds of all points; rounds past `num_rounds` are masked."""
+    """Runs `plan.segment` rounds of all points; those past `num_rounds` are masked."""
 
     def one(row, shared):
         process, state, fields = row
@@ -164,8 +168,8 @@ def _segment(
         def step(state, _):
             return lax.cond(state.round < num_rounds, run, skip, state)
 
-        # The round number is the same for all points: as an unbatched value it keeps the
-        # conditionals on it conditionals under vmap.
+        # The round number is the same for all points: as an unbatched value it keeps
+        # the conditionals on it conditionals under vmap.
         state = dataclasses.replace(state, round=start)
         return lax.scan(step, state, None, length=plan.segment)
 
@@ -194,8 +198,8 @@ def _loop_segment(plan, processes, states, rows, pool, start, num_rounds):
     """The reference: Python loops over points, rounds and clients, nothing compiled."""
     outputs = []
     for point in range(jax.tree.leaves(rows)[0].shape[0]):
-        process, state, fields = jax.tree.map(
-            lambda leaf: leaf[point], (processes, states, rows)
+        process, state, fields = clients.take(
+            (processes, states, rows), jnp.asarray(point)
         )
         federation, reports = _join(fields, pool), []
         with jax.disable_jit():
@@ -206,7 +210,9 @@ def _loop_segment(plan, processes, states, rows, pool, start, num_rounds):
                 reports.append(info)
         empty = jax.tree.map(jnp.zeros_like, reports[-1])
         reports += [empty] * (plan.segment - len(reports))
-        outputs.append((state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *reports)))
+        outputs.append(
+            (state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *reports))
+        )
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
 
 
@@ -215,9 +221,9 @@ def _compile_clock() -> Iterator[list[float]]:
     """Adds up the seconds that JAX reports for lowering and compiling."""
     total = [0.0]
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
         if event.startswith("/jax/core/compile/") and "trace" not in event:
-            total[0] += seconds
+            total[0] += duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
@@ -232,7 +238,7 @@ def _stack(trees: Sequence[Any]) -> Any:
 
 
 def _own_key(key: types.Key) -> types.Key:
-    """A copy of a key in a buffer of its own, so that donation leaves the caller's alone."""
+    """A copy of a key, so that donation leaves the caller's buffer alone."""
     if not jnp.issubdtype(jnp.asarray(key).dtype, jax.dtypes.prng_key):
         raise checks.InputError("Expected key to be made by jax.random.key(seed).")
     data = jnp.array(jax.random.key_data(key), copy=True)
@@ -242,8 +248,8 @@ def _own_key(key: types.Key) -> types.Key:
 def _federation_rows(federations: Sequence[types.Federation]) -> tuple[Any, Any]:
     """Stacked rows of all points and the pool they share.
 
-    Points whose pools differ (generated data of several seeds) have theirs stacked among
-    the rows, and None is shared.
+    Points whose pools differ (generated data of several seeds) have theirs stacked
+    among the rows, and None is shared.
     """
     parts = [_split(federation) for federation in federations]
     rows = _pad_slots([part[0] for part in parts])
@@ -251,7 +257,9 @@ def _federation_rows(federations: Sequence[types.Federation]) -> tuple[Any, Any]
     leaves = [jax.tree.leaves(pool) for pool in pools]
     if all(a is b for other in leaves for a, b in zip(leaves[0], other, strict=True)):
         return _stack(rows), pools[0]
-    return _stack([row | {"pool": pool} for row, pool in zip(rows, pools)]), None
+    return _stack(
+        [row | {"pool": pool} for row, pool in zip(rows, pools, strict=True)]
+    ), None
 
 
 def run_group(
@@ -318,7 +326,9 @@ def run_group(
         one_state = jax.eval_shape(lambda s: jax.tree.map(lambda x: x[0], s), states)
         recorder = history.Recorder(
             points=tuple(group.points),
-            models=evaluate.predictor_names(group.processes[0], one_state, model, first),
+            models=evaluate.predictor_names(
+                group.processes[0], one_state, model, first
+            ),
             data=plan.data,
             num_rounds=num_rounds,
             malicious=np.asarray(rows["malicious"]),

@@ -34,7 +34,8 @@ def _client_metrics(predictor, model, data, dtype) -> dict[str, jax.Array]:
         batch = data.gather(jnp.minimum(positions, slots - 1), weight)
         values = model.metrics(predictor(batch.x), batch)
         return {
-            name: jnp.where(weight > 0, value, 0).sum() for name, value in values.items()
+            name: jnp.where(weight > 0, value, 0).sum()
+            for name, value in values.items()
         }
 
     sums = jax.tree.map(
@@ -64,7 +65,9 @@ def predictor_names(
     names: list[str] = []
 
     def trace(state, federation):
-        first = jax.tree.map(lambda leaf: leaf[0], (state.clients, federation.train.rows()))
+        first = jax.tree.map(
+            lambda leaf: leaf[0], (state.clients, federation.train.rows())
+        )
         data = federation.train.pool().with_rows(first[1])
         names.extend(sorted(_predictors(process, state, first[0], model, data)))
         return jnp.zeros(())
@@ -93,8 +96,9 @@ def evaluate(
       diagnostics: whether to compute the algorithm's diagnostics.
 
     Returns:
-      Metrics by name, each `[predictors, splits, N]` with predictors in alphabetical order,
-      NaN where a client has no examples of a split; and diagnostics by name, each `[]`.
+      Metrics by name, each `[predictors, splits, N]` with predictors in alphabetical
+      order, NaN where a client has no examples of a split; and diagnostics by name,
+      each `[]`.
     """
     splits = [getattr(federation, name) for name in data]
     pools = [split.pool() for split in splits]

@@ -18,8 +18,8 @@ class History:
       models: predictors evaluated.
       data: splits evaluated on.
       rounds: `int[E]` finished rounds at each evaluation; the first is 0.
-      metrics: name -> `[G, E, models, data, N]` means over each client's own examples; NaN
-        where it has none and from a divergence on.
+      metrics: name -> `[G, E, models, data, N]` means over each client's own examples;
+        NaN where it has none and from a divergence on.
       times_selected: `int[G, E, N]` rounds each client had taken part in.
       malicious: `bool[G, N]`.
       num_train: `int[G, N]` training examples.
@@ -51,7 +51,9 @@ def _named(info: Any) -> dict[str, Any]:
     """Fields of an aggregator's report, a dict, a dataclass or None, by name."""
     if info is None or isinstance(info, dict):
         return info or {}
-    return {f"aggregator_{f.name}": getattr(info, f.name) for f in dataclasses.fields(info)}
+    return {
+        f"aggregator_{f.name}": getattr(info, f.name) for f in dataclasses.fields(info)
+    }
 
 
 class Recorder:
@@ -91,7 +93,7 @@ class Recorder:
         self._per_round: dict[str, np.ndarray] = {}
 
     def ran(self, start: int, count: int, info: Any) -> None:
-        """Records `count` rounds from `start`; leaves of `info` are `[G, segment, ...]`."""
+        """Records `count` rounds; leaves of `info` are `[G, segment, ...]`."""
         info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], info)
         for point in range(len(self._points)):
             np.add.at(self._selected[point], info.cohort[point].reshape(-1), 1)

@@ -10,7 +10,15 @@ from jax import lax
 
 from fedjax_pfl import checks, clients, struct, types
 
-__all__ = ["LOCAL_SOLVERS", "SGD", "LocalInfo", "Optax", "ToTolerance", "full_value_and_gradient", "local_scan"]
+__all__ = [
+    "LOCAL_SOLVERS",
+    "SGD",
+    "LocalInfo",
+    "Optax",
+    "ToTolerance",
+    "full_value_and_gradient",
+    "local_scan",
+]
 
 Objective = Callable[[types.Key | None, Any, types.Batch, Any], jax.Array]
 EpochEnd = Callable[[jax.Array, Any, Any], Any]
@@ -31,7 +39,9 @@ class LocalInfo:
     converged: jax.Array
 
 
-def _shuffled_positions(key: types.Key, data: types.ClientData, length: int) -> jax.Array:
+def _shuffled_positions(
+    key: types.Key, data: types.ClientData, length: int
+) -> jax.Array:
     """A fresh order of the client's examples, `int32[length]`, padding last.
 
     Sorting random bits does not depend on how much padding there is.
@@ -58,16 +68,17 @@ def local_scan(
     epoch_end: Callable[[jax.Array, Any], Any] | None = None,
     dtype: Any = jnp.float32,
 ) -> tuple[Any, LocalInfo]:
-    """Runs a step over minibatches of one client; owns shuffling, masks and trip counts.
+    """Runs a step over minibatches of one client: shuffles, masks, trip counts.
 
-    An epoch visits every example once, in a fresh order; its last batch may be short. Steps
-    beyond a client's own number or budget leave the carry as it is. Under `vmap` a loop runs
-    as long as the longest client of the vmapped chunk.
+    An epoch visits every example once, in a fresh order; its last batch may be short.
+    Steps beyond a client's own number or budget leave the carry as it is. Under `vmap`
+    a loop runs as long as the longest client of the vmapped chunk.
 
     Args:
       key: `[]` key of this client in this round.
       work: budget of this client; its caps apply on top of `epochs`.
-      step: `(key, carry, batches) -> carry`; `batches` is a tuple of `batches_per_step`.
+      step: `(key, carry, batches) -> carry`; `batches` is a tuple of
+        `batches_per_step`.
       carry: pytree.
       data: examples of one client (`index [M]`).
       batch_size: B, examples per batch.
@@ -75,7 +86,8 @@ def local_scan(
       batches_per_step: batches that one step consumes.
       sampler: `(key, data, batch_size) -> (positions int32[B], weight [B])` in place of
         shuffled epochs; an epoch is then as many steps as it would be with shuffling.
-      epoch_end: `(epoch, carry) -> carry`, after every epoch that the client took part in.
+      epoch_end: `(epoch, carry) -> carry`, after every epoch that the client took part
+        in.
       dtype: floating dtype of batches and weights.
 
     Returns:
@@ -89,7 +101,9 @@ def local_scan(
 
     def batch_of(step_key: types.Key, order: jax.Array, start: jax.Array, part: int):
         if sampler is not None:
-            positions, weight = sampler(jax.random.fold_in(step_key, part), data, batch_size)
+            positions, weight = sampler(
+                jax.random.fold_in(step_key, part), data, batch_size
+            )
             return data.gather(positions, weight.astype(dtype))
         first = start + part * batch_size
         positions = lax.dynamic_slice(order, (first,), (batch_size,))
@@ -100,12 +114,18 @@ def local_scan(
         carry, steps, examples = state
         step_key = jax.random.fold_in(epoch_key, index + 1)
         start = index * per_step
-        batches = tuple(batch_of(step_key, order, start, p) for p in range(batches_per_step))
+        batches = tuple(
+            batch_of(step_key, order, start, p) for p in range(batches_per_step)
+        )
         new = step(step_key, carry, batches)
         active = (index < own_steps) & (epoch < own_epochs) & (steps < work.steps)
         carry = jax.tree.map(lambda a, b: jnp.where(active, a, b), new, carry)
         seen = sum((batch.weight.sum() for batch in batches), jnp.zeros((), dtype))
-        return carry, steps + active, examples + jnp.where(active, seen, 0).astype(jnp.int32)
+        return (
+            carry,
+            steps + active,
+            examples + jnp.where(active, seen, 0).astype(jnp.int32),
+        )
 
     def run_epoch(epoch, state):
         epoch_key = jax.random.fold_in(key, epoch)
@@ -182,7 +202,9 @@ class _MinibatchSolver:
 
         def step(step_key, carry, batches):
             params, memory, context = carry
-            gradient = jax.grad(objective, argnums=1)(step_key, params, batches[0], context)
+            gradient = jax.grad(objective, argnums=1)(
+                step_key, params, batches[0], context
+            )
             params, memory = self._update(gradient, memory, params)
             return params, memory, context
 
@@ -208,8 +230,8 @@ class _MinibatchSolver:
 class SGD(_MinibatchSolver):
     """Stochastic gradient descent over shuffled minibatches.
 
-    `v <- momentum v + g + weight_decay params; params <- params - learning_rate v`, with
-    `v = 0` at the start of every round.
+    `v <- momentum v + g + weight_decay params; params <- params - learning_rate v`,
+    with `v = 0` at the start of every round.
 
     Attributes:
       learning_rate: `[]` step size, > 0. A traced bad value gives a diverging run.
@@ -237,11 +259,15 @@ class SGD(_MinibatchSolver):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
 
     def _update(self, gradient, memory, params):
-        direction = jax.tree.map(lambda g, x: g + self.weight_decay * x, gradient, params)
+        direction = jax.tree.map(
+            lambda g, x: g + self.weight_decay * x, gradient, params
+        )
         if memory is not None:
             memory = jax.tree.map(lambda v, d: self.momentum * v + d, memory, direction)
             direction = memory
-        params = jax.tree.map(lambda x, d: x - self.learning_rate * d, params, direction)
+        params = jax.tree.map(
+            lambda x, d: x - self.learning_rate * d, params, direction
+        )
         return params, memory
 
 
@@ -282,7 +308,11 @@ class Optax(_MinibatchSolver):
 
 
 def full_value_and_gradient(
-    objective: Objective, params: Any, context: Any, data: types.ClientData, batch_size: int
+    objective: Objective,
+    params: Any,
+    context: Any,
+    data: types.ClientData,
+    batch_size: int,
 ) -> tuple[jax.Array, Any]:
     """Value and gradient of an objective over all examples of one client.
 
@@ -316,7 +346,7 @@ def full_value_and_gradient(
 
 @struct.pytree_dataclass
 class ToTolerance:
-    """Full-batch gradient descent until the squared gradient norm is at most a tolerance.
+    """Full-batch gradient descent until the squared gradient norm is small enough.
 
     Attributes:
       learning_rate: `[]` step size, > 0; below 2 / smoothness or it does not converge.
@@ -362,7 +392,7 @@ class ToTolerance:
           Parameters, the same context and a `LocalInfo`.
         """
         del key
-        tolerance = self.tolerance if tolerance is None else tolerance
+        goal = self.tolerance if tolerance is None else tolerance
         bound = jnp.minimum(jnp.int32(self.max_steps), work.steps)
 
         def gradient_at(point):
@@ -374,11 +404,13 @@ class ToTolerance:
 
         def unfinished(state):
             _, _, norm, steps = state
-            return ~(norm <= tolerance) & (steps < bound)
+            return ~(norm <= goal) & (steps < bound)
 
         def body(state):
             point, gradient, _, steps = state
-            point = jax.tree.map(lambda x, g: x - self.learning_rate * g, point, gradient)
+            point = jax.tree.map(
+                lambda x, g: x - self.learning_rate * g, point, gradient
+            )
             return point, *gradient_at(point), steps + 1
 
         start = (params, *gradient_at(params), jnp.zeros((), jnp.int32))
@@ -386,7 +418,7 @@ class ToTolerance:
         info = LocalInfo(
             num_steps=steps,
             num_examples=(steps + 1) * data.num_examples,
-            converged=norm <= tolerance,
+            converged=norm <= goal,
         )
         return params, context, info
 

@@ -14,6 +14,8 @@ from fedjax_pfl.algorithms import base
 
 __all__ = ["RECOMPUTE_EVERY", "FederatedProcess"]
 
+VMAP = clients.Execution()
+
 RECOMPUTE_EVERY = 100
 """Rounds between two recomputations of an incrementally kept mean from the cache."""
 
@@ -83,6 +85,7 @@ class _Link:
                 reference,
             )
         finite = clients.finite_rows(messages, self.ctx.cohort.shape[0])
+        lost = ~finite & (uploads.weight > 0)
         zeros = jax.tree.map(jnp.zeros_like, messages)
         received = dataclasses.replace(
             uploads,
@@ -90,7 +93,7 @@ class _Link:
             weight=jnp.where(finite, uploads.weight, 0),
         )
         state = dataclasses.replace(state, attack=attack_state)
-        return _count(state, (~finite).sum()), received
+        return _count(state, lost.sum()), received
 
     def store(self, state: types.State, received: types.Upload) -> types.State:
         if state.messages is None:
@@ -142,7 +145,9 @@ class _Link:
 
 def _count(state: types.State, more: jax.Array) -> types.State:
     """Adds to the number of non-finite messages and rows met."""
-    return dataclasses.replace(state, nonfinite=state.nonfinite + more.astype(jnp.int32))
+    return dataclasses.replace(
+        state, nonfinite=state.nonfinite + more.astype(jnp.int32)
+    )
 
 
 def _shares(aggregator: types.Aggregator, federation: types.Federation) -> jax.Array:
@@ -170,10 +175,10 @@ class FederatedProcess:
       participation: who takes part in a round.
       work: how much local work the members may do.
       attack: what malicious clients send, or None.
-      on_nonfinite: non-finite messages never enter an aggregate, in any mode. `stop`: the
-        run is reported as diverged at that round; `drop`: a client whose new state is not
-        finite keeps its old one, and the run goes on; `freeze`: a round with any non-finite
-        value leaves the whole state as it was.
+      on_nonfinite: non-finite messages never enter an aggregate, in any mode. `stop`:
+        the run is reported as diverged at that round; `drop`: a client whose new state
+        is not finite keeps its old one, and the run goes on; `freeze`: a round with any
+        non-finite value leaves the whole state as it was.
     """
 
     algorithm: Any
@@ -227,7 +232,7 @@ class FederatedProcess:
         state: types.State,
         model: types.Model,
         federation: types.Federation,
-        execution: clients.Execution = clients.Execution(),
+        execution: clients.Execution = VMAP,
     ) -> tuple[types.State, types.RoundInfo]:
         """One communication round; pure.
 
@@ -255,7 +260,10 @@ class FederatedProcess:
         link = _Link(
             process=self,
             ctx=types.RoundContext(
-                key=server_key, round=state.round, cohort=cohort, num_clients=num_clients
+                key=server_key,
+                round=state.round,
+                cohort=cohort,
+                num_clients=num_clients,
             ),
             work=self.work(work_key, identities if everyone else identities[cohort]),
             model=model,
@@ -276,13 +284,15 @@ class FederatedProcess:
         return new, dataclasses.replace(info, num_nonfinite=num_nonfinite)
 
     def _treat_server(self, old: types.State, new: types.State) -> types.State:
-        """Counts a server state that is not finite; outside `stop`, keeps the old one."""
+        """Counts a non-finite server state; outside `stop`, keeps the old one."""
         as_row = clients.broadcast(new.server, 1)
         finite = clients.finite_rows(as_row, 1)[0]
         new = _count(new, ~finite)
         if self.on_nonfinite == "stop":
             return new
-        server = jax.tree.map(lambda a, b: jnp.where(finite, a, b), new.server, old.server)
+        server = jax.tree.map(
+            lambda a, b: jnp.where(finite, a, b), new.server, old.server
+        )
         return dataclasses.replace(new, server=server)
 
     def predictors(

@@ -82,13 +82,16 @@ class Result:
     def fields(self) -> tuple[str, ...]:
         """Names of what varies, beside seed, algorithm, dataset and partition.
 
-        These are the swept fields and the settings that every group has and that differ
-        between groups.
+        These are the swept fields and the settings of a component that differ between
+        groups which have the same component.
         """
         swept = dict.fromkeys(f for g in self.groups for p in g.points for f in p)
-        settings = [_settings(group) for group in self.groups]
-        shared = [f for f in settings[0] if all(f in other for other in settings)]
-        differ = [f for f in shared if any(s[f] != settings[0][f] for s in settings)]
+        values: dict[tuple[str, str], list[Any]] = {}
+        for settings in map(_settings, self.groups):
+            for field, value in settings.items():
+                owner = settings.get(field.rpartition(".")[0])
+                values.setdefault((field, str(owner)), []).append(value)
+        differ = [f for (f, _), v in values.items() if any(x != v[0] for x in v)]
         differ = [f for f in differ if f not in _DERIVED]
         named = {"seed", *_IDENTITY.values()}
         return tuple(f for f in dict.fromkeys([*swept, *differ]) if f not in named)
@@ -329,9 +332,9 @@ def _status(diverged_at: int) -> str:
 
 
 def _settings(group: history.History) -> dict[str, Any]:
-    """The configuration with components by their names (`model` is another column)."""
+    """The configuration; its `model` must not be confused with a table's column."""
     return {
-        name if name == "model.kind" else name.removesuffix(".kind"): value
+        "model.class" if name == "model" else name: value
         for name, value in group.config.items()
     }
 

@@ -25,8 +25,8 @@ __all__ = [
 def static_field(**kwargs: Any) -> Any:
     """Marks a dataclass field as static: part of the tree's structure, not a leaf.
 
-    A field is static iff it fixes a shape, a loop length, a dtype or which code runs. A new
-    value of a static field costs one compilation.
+    A field is static iff it fixes a shape, a loop length, a dtype or which code runs. A
+    new value of a static field costs one compilation.
 
     Args:
       **kwargs: passed to `dataclasses.field`, for example `default=20`.
@@ -43,8 +43,8 @@ def static_field(**kwargs: Any) -> Any:
 def pytree_dataclass(cls: type[_T]) -> type[_T]:
     """Makes a class a frozen, keyword-only dataclass that JAX treats as a pytree.
 
-    `__post_init__` also runs when JAX rebuilds the object from tracers; check only static
-    fields there, or use `checks`, which lets tracers pass.
+    `__post_init__` also runs when JAX rebuilds the object from tracers; check only
+    static fields there, or use `checks`, which lets tracers pass.
 
     Args:
       cls: class with annotated fields; those made by `static_field` are structure.
@@ -70,9 +70,9 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
 def as_arrays(tree: _T, dtype: Any = jnp.float32) -> _T:
     """Turns every numeric leaf into an array of `dtype`, integers included.
 
-    Weak and strong types, and `1` against `1.0`, would each cost a retrace; this is done
-    once before the compiled boundary. Leaves that are keys, booleans or integer arrays with
-    a shape (counters, indices) keep their dtype.
+    Weak and strong types, and `1` against `1.0`, would each cost a retrace; this is
+    done once before the compiled boundary. Leaves that are keys, booleans or integer
+    arrays with a shape (counters, indices) keep their dtype.
 
     Args:
       tree: pytree of Python numbers and arrays.
@@ -143,7 +143,8 @@ def get_field(node: Any, name: str) -> Any:
         where = ".".join(name.split(".")[:depth]) or type(node).__name__
         if children is None:
             raise checks.InputError(
-                f"Field {name!r} does not exist: {where!r} is {node!r}, which has no fields."
+                f"Field {name!r} does not exist: {where!r} is {node!r}, which has "
+                "no fields."
             )
         checks.known(part, children, f"field of {where}")
         node = children[part]

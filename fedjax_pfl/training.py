@@ -168,7 +168,8 @@ def simulate(
     """Runs one training and evaluates every client on its own data.
 
     Args:
-      key: `[]` from `jax.random.key(seed)`; all randomness of the training follows from it.
+      key: `[]` from `jax.random.key(seed)`; all randomness of the training follows from
+        it.
       process: algorithm, aggregator, participation, work, attack.
       model: for example `MLP(widths=(64,))`; shapes come from the federation.
       federation: data of N clients.
@@ -250,12 +251,13 @@ def groups_of(
 ) -> list[driver.Group]:
     """Forms all grid points and puts those together that share one compiled program.
 
-    Points differ in numeric (traced) fields within a group, and in static fields, models
-    or shapes of the data between groups. Federations are built once per distinct spec.
+    Points differ in numeric (traced) fields within a group, and in static fields,
+    models or shapes of the data between groups. Federations are built once per distinct
+    spec.
 
     Args:
-      key: `[]` key; the axis `seed` folds its value in, so that points of one seed share
-        data, data order and start.
+      key: `[]` key; the axis `seed` folds its value in, so that points of one seed
+        share data, data order and start.
       process: base process.
       model: base model.
       spec: base federation.
@@ -337,7 +339,7 @@ def grid(
     points_per_chunk: int | None = None,
     progress: bool = True,
 ) -> results.Result:
-    """Trains all points of a grid: numeric axes vmapped, static ones one compilation each.
+    """Trains all points of a grid: numeric axes vmapped, static ones in groups.
 
     Args:
       key: `[]` key shared by all points; see `groups_of`.

@@ -123,7 +123,9 @@ class ClientData:
         """A pool with the rows of some clients, or of one."""
         return dataclasses.replace(self, **rows)
 
-    def gather(self, positions: jax.Array, weight: jax.Array, dtype: Any = None) -> Batch:
+    def gather(
+        self, positions: jax.Array, weight: jax.Array, dtype: Any = None
+    ) -> Batch:
         """Forms a batch of one client from positions in its own list of examples.
 
         Args:
@@ -132,22 +134,26 @@ class ClientData:
           dtype: floating dtype of the inputs; that of `weight` by default.
 
         Returns:
-          The batch. Padded rows show the pool's row 0 with every non-finite value replaced,
-          so that they contribute exactly zero to whatever is computed.
+          The batch. Padded rows show the pool's row 0 with every non-finite value
+          replaced, so that they contribute exactly zero to whatever is computed.
         """
         dtype = weight.dtype if dtype is None else dtype
         real = weight > 0
         row = jnp.where(real, self.index[positions], 0)
         x = self.x[row]
         if jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8:
-            x = x.astype(dtype) * _per_row(self.scale, dtype) + _per_row(self.shift, dtype)
+            x = x.astype(dtype) * _per_row(self.scale, dtype) + _per_row(
+                self.shift, dtype
+            )
             if self.noise_scale is not None:
                 x = x + self.noise_scale.astype(dtype) * self._noise(row, x)
             x = _mask_rows(real, x)
         y = self.y[row] if self.labels is None else self.labels[positions]
         if jnp.issubdtype(y.dtype, jnp.floating):
             y = y.astype(dtype)
-        return Batch(x=x, y=_mask_rows(real, y), weight=weight, constants=self.constants)
+        return Batch(
+            x=x, y=_mask_rows(real, y), weight=weight, constants=self.constants
+        )
 
     def _noise(self, row: jax.Array, x: jax.Array) -> jax.Array:
         """Noise that belongs to the client and the sample: the same at every access."""
@@ -291,7 +297,8 @@ class RoundInfo:
       cohort: `int32[K]` who took part.
       client: pytree of `[K]` values from the clients' updates.
       aggregator: pytree of values from the aggregator.
-      num_nonfinite: `int32[]` messages and state rows of this round that were not finite.
+      num_nonfinite: `int32[]` messages and state rows of this round that were not
+        finite.
       floats_up: `float32[]` numbers sent by clients.
       floats_down: `float32[]` numbers sent to clients.
     """
@@ -320,7 +327,12 @@ class Model(Protocol):
         ...
 
     def apply(
-        self, params: Params, x: jax.Array, *, key: Key | None = None, constants: Any = None
+        self,
+        params: Params,
+        x: jax.Array,
+        *,
+        key: Key | None = None,
+        constants: Any = None,
     ) -> jax.Array:
         """Computes outputs `[B, ...]`; without a key in evaluation mode."""
         ...
@@ -338,7 +350,8 @@ class Aggregator(Protocol):
     """Combines messages into one.
 
     `incremental` names the rule's weighting where the aggregate of all clients' cached
-    messages is a mean that can be kept incrementally: `"uniform"`, `"weighted"` or None.
+    messages is a mean that can be kept incrementally: `"uniform"`, `"weighted"` or
+    None.
     """
 
     @property
@@ -349,7 +362,7 @@ class Aggregator(Protocol):
     def __call__(
         self, key: Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, Any]:
-        """Maps messages `[K, *P]`, weights `[K]`, reference `[*P]` to `([*P], info)`."""
+        """Maps `[K, *P]`, weights `[K]`, reference `[*P]` to `([*P], info)`."""
         ...
 
 
@@ -386,5 +399,5 @@ class Work(Protocol):
     """Draws the budgets of a cohort."""
 
     def __call__(self, key: Key, client_ids: jax.Array) -> Budget:
-        """Budgets with leading axis K for clients `int32[K]`; the same for every method."""
+        """Budgets `[K]` for clients `int32[K]`; the same for every method."""
         ...

@@ -10,8 +10,9 @@ os.environ["XLA_FLAGS"] = (
 import jax
 
 jax.config.update("jax_enable_x64", True)
-# Tests compile hundreds of tiny programs and run each once: XLA's expensive passes would
-# take most of their time. Tests that start commands in processes of their own keep them.
+# Tests compile hundreds of tiny programs and run each once: XLA's expensive passes
+# would take most of their time. Tests that start commands in processes of their own
+# keep them.
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_default_matmul_precision", "highest")
 jax.config.update("jax_numpy_rank_promotion", "raise")

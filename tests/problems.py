@@ -282,18 +282,15 @@ def waves(
     )
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def first_state(
-    process: Any, model: Any, federation: Any, seed: int = 0
-) -> types.State:
+def first_state(process: Any, problem: Problem, seed: int = 0) -> types.State:
     """The state before the first round."""
-    return process.init(jax.random.key(seed), model, federation)
+    return process.init(jax.random.key(seed), problem.model, problem.federation)
 
 
 @functools.partial(
     jax.jit, static_argnames=("model", "num_rounds", "before", "diagnostics")
 )
-def _scan(process, state, federation, *, model, num_rounds, before, diagnostics):
+def _scan(process, state, seed, federation, *, model, num_rounds, before, diagnostics):
     def visible(state):
         values = {}
         if diagnostics:
@@ -304,6 +301,8 @@ def _scan(process, state, federation, *, model, num_rounds, before, diagnostics)
         new, info = process.round(before(state), model, federation)
         return new, (visible(new), info)
 
+    if state is None:
+        state = process.init(jax.random.key(seed), model, federation)
     _, (seen, infos) = lax.scan(step, state, None, length=num_rounds)
     first = visible(state)
     return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, seen), infos
@@ -329,7 +328,7 @@ def run(
       process: the process.
       problem: the problem.
       num_rounds: R.
-      seed: seed of the run.
+      seed: seed of the run; unused where `state` is given.
       state: start, in place of the process's own.
       before: applied to the state before every round.
       diagnostics: whether to evaluate the algorithm's diagnostics.
@@ -338,11 +337,10 @@ def run(
       States (`[R + 1, ...]`, without key), reports (`[R, ...]`) and diagnostics
       (`[R + 1]`), as NumPy arrays.
     """
-    if state is None:
-        state = first_state(process, problem.model, problem.federation, seed)
     (states, values), infos = _scan(
         process,
         state,
+        seed,
         problem.federation,
         model=problem.model,
         num_rounds=num_rounds,

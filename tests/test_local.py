@@ -95,7 +95,9 @@ def test_shuffles_are_uniform():
     assert statistic * 8 / 9 < stats.chi2.ppf(1 - 1e-5, 64)
 
 
-@pytest.mark.parametrize(("epochs", "steps", "expected"), [(1, 99, 3), (2, 4, 4), (0, 9, 0)])
+@pytest.mark.parametrize(
+    ("epochs", "steps", "expected"), [(1, 99, 3), (2, 4, 4), (0, 9, 0)]
+)
 def test_budgets_cap_the_work(epochs, steps, expected):
     _, info = seen_positions(
         client(2), epochs=3, batch_size=4, work=budget(epochs, steps)
@@ -147,7 +149,13 @@ def test_sgd_equals_numpy(number, momentum, decay):
         KEY, budget(), quadratic, {"theta": jnp.zeros(4)}, None, data
     )
     expected = reference_sgd(
-        data, number, rate=0.2, momentum=momentum or 0, decay=decay, epochs=3, batch_size=4
+        data,
+        number,
+        rate=0.2,
+        momentum=momentum or 0,
+        decay=decay,
+        epochs=3,
+        batch_size=4,
     )
     # 3 epochs of at most 3 steps on values of order one.
     np.testing.assert_allclose(params["theta"], expected, rtol=0, atol=1e-14)
@@ -178,7 +186,13 @@ def test_epoch_end_changes_the_context_of_the_next_epoch():
         return quadratic(key, params, batch, None) + 0 * context
 
     _, context, _ = fp.SGD(epochs=3, batch_size=4).solve(
-        KEY, budget(epochs=2), objective, {"theta": jnp.zeros(4)}, 0.0, data, epoch_end=end
+        KEY,
+        budget(epochs=2),
+        objective,
+        {"theta": jnp.zeros(4)},
+        0.0,
+        data,
+        epoch_end=end,
     )
     assert float(context) == 2.0, seen
 
@@ -207,7 +221,9 @@ def test_full_gradient_does_not_depend_on_the_batch_size():
         )
         np.testing.assert_allclose(gradient["theta"], expected, atol=1e-14)
         rows = np.arange(4.0) - np.asarray(data.x[data.index[:9]])
-        np.testing.assert_allclose(value, 0.5 * (rows**2).sum(axis=1).mean(), rtol=1e-14)
+        np.testing.assert_allclose(
+            value, 0.5 * (rows**2).sum(axis=1).mean(), rtol=1e-14
+        )
 
 
 def test_lane_max_is_one_value_for_all_lanes():
@@ -223,7 +239,10 @@ def test_lane_max_is_one_value_for_all_lanes():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: fp.SGD(learning_rate=0.0), "learning_rate to be a finite number above 0"),
+        (
+            lambda: fp.SGD(learning_rate=0.0),
+            "learning_rate to be a finite number above 0",
+        ),
         (lambda: fp.SGD(learning_rate=float("nan")), "got nan"),
         (lambda: fp.SGD(epochs=0), "epochs to be a whole number of at least 1, got 0"),
         (lambda: fp.SGD(batch_size=2.5), "batch_size to be a whole number"),

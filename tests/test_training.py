@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import data, driver, training
+from fedjax_pfl import clients, data, driver, training
 from tests.algorithms import toy
 
 KEY = jax.random.key(0)
@@ -103,9 +103,7 @@ def test_a_diverging_point_is_listed_and_the_others_go_on():
         dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
     )
     axes = {"algorithm.local.learning_rate": [0.2, 1e200]}
-    result = quiet(
-        fp.grid, KEY, process, fp.Quadratic(), spec, axes, 6, eval_every=1
-    )
+    result = quiet(fp.grid, KEY, process, fp.Quadratic(), spec, axes, 6, eval_every=1)
     group = result.groups[0]
     assert group.diverged_at[0] == -1
     round_number = group.diverged_at[1]
@@ -174,20 +172,24 @@ def test_evaluation_equals_numpy():
         for number, params in enumerate(
             (
                 jax.tree.map(lambda leaf: leaf[0], states.server),
-                jax.tree.map(lambda leaf: leaf[0, client], states.clients.theta),
+                clients.take(clients.take(states.clients.theta, 0), client),
             )
         ):
-            logits = x[rows] @ np.asarray(params["kernel"]).T + np.asarray(params["bias"])
+            logits = x[rows] @ np.asarray(params["kernel"]).T + np.asarray(
+                params["bias"]
+            )
             hits = (logits.argmax(axis=1) == y[rows]).mean()
             shifted = logits - logits.max(axis=1, keepdims=True)
-            losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[
-                np.arange(count), y[rows]
-            ]
+            losses = (
+                np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(count), y[rows]]
+            )
             found = record.metrics
             for split in range(2):
                 assert found["accuracy"][0, -1, number, split, client] == hits
                 np.testing.assert_allclose(
-                    found["loss"][0, -1, number, split, client], losses.mean(), rtol=1e-12
+                    found["loss"][0, -1, number, split, client],
+                    losses.mean(),
+                    rtol=1e-12,
                 )
     assert record.times_selected[0, -1].sum() == 9
     assert record.per_round["floats_up"].tolist() == [[45.0] * 3]  # 3 clients x 15
@@ -314,7 +316,9 @@ def test_medians_resist_what_the_mean_does_not():
     assert found["geometric"] < found["mean"]
 
 
-@pytest.mark.parametrize(("model", "count"), [(fp.MLP(), 109386), (fp.LogisticRegression(), 7850)])
+@pytest.mark.parametrize(
+    ("model", "count"), [(fp.MLP(), 109386), (fp.LogisticRegression(), 7850)]
+)
 def test_parameter_counts(model, count):
     x = jnp.zeros((2, 28, 28), jnp.uint8)
     template = toy.make_federation()

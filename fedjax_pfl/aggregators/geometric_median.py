@@ -224,7 +224,8 @@ class GeometricMedian:
         info = GeometricMedianInfo(
             iterations=end.iterations,
             residual=end.residual,
-            fraction_outside=end.outside / jnp.maximum(valid.sum(), 1),
+            fraction_outside=end.outside
+            / jnp.maximum(valid.sum(dtype=matrix.dtype), 1),
             converged=end.residual <= self._tolerance(matrix.dtype),
         )
         median = unravel(end.center)

@@ -81,7 +81,7 @@ class Link(Protocol):
 
 
 def start_together(tree: Any, num_clients: int) -> Any:
-    """Copies the server's parameters to all clients: everybody starts from one network."""
+    """Copies the server's parameters to all clients, who start from one network."""
     return clients.broadcast(tree, num_clients)
 
 
@@ -89,8 +89,8 @@ class SingleExchange:
     """One message down and one up per round; concrete classes are final dataclasses.
 
     Subclasses are `@pytree_dataclass`es that fill in `init`, `client_update` and
-    `predictors`, and override the other hooks where the defaults do not fit. A method with
-    several exchanges overrides `round`.
+    `predictors`, and override the other hooks where the defaults do not fit. A method
+    with several exchanges overrides `round`.
     """
 
     @property
@@ -113,9 +113,9 @@ class SingleExchange:
           federation: data of N clients.
 
         Returns:
-          Server state; client states with leading axis N, or None; what the server would
-          have received before the first round, with leading axis N, or None for a method
-          that never looks back.
+          Server state; client states with leading axis N, or None; what the server
+          would have received before the first round, with leading axis N, or None for a
+          method that never looks back.
         """
         raise NotImplementedError
 
@@ -157,14 +157,18 @@ class SingleExchange:
         raise NotImplementedError
 
     def server_update(
-        self, ctx: types.RoundContext, server: Any, aggregate: Any, uploads: types.Upload
+        self,
+        ctx: types.RoundContext,
+        server: Any,
+        aggregate: Any,
+        uploads: types.Upload,
     ) -> Any:
         """New server state: by default the aggregate."""
         del ctx, server, uploads
         return aggregate
 
     def finish(self, ctx: types.RoundContext, server: Any, clients: Any) -> Any:
-        """What the cohort does after the server's update; rows `[K]`, by default nothing."""
+        """What the cohort does after the server's update, rows `[K]`: nothing."""
         del ctx, server
         return clients
 
@@ -199,7 +203,9 @@ class SingleExchange:
         del state, model, federation
         return {}
 
-    def round(self, state: types.State, link: Link) -> tuple[types.State, types.RoundInfo]:
+    def round(
+        self, state: types.State, link: Link
+    ) -> tuple[types.State, types.RoundInfo]:
         """One exchange, written with the same link that multi-exchange rounds use."""
         ctx = link.ctx
         down = self.down(ctx, state.server, state.clients, state.messages)
@@ -228,7 +234,8 @@ class SingleExchange:
             info,
             aggregator_info,
             floats_up=clients.size(uploads.message),
-            floats_down=clients.size(down.shared) * cohort_size + clients.size(down.own),
+            floats_down=clients.size(down.shared) * cohort_size
+            + clients.size(down.own),
         )
 
 

@@ -1,7 +1,7 @@
 """FedAvg: the mean of models trained locally from the server's (McMahan et al. 2017).
 
-Problem: `min_w sum_i (n_i / n) f_i(w)`. Round: members start from `w^t`, take local epochs
-of SGD, and `w^{t+1} = sum_S n_i theta_i / sum_S n_i`.
+Problem: `min_w sum_i (n_i / n) f_i(w)`. Round: members start from `w^t`, take local
+epochs of SGD, and `w^{t+1} = sum_S n_i theta_i / sum_S n_i`.
 
 | symbol | field | shape |
 |---|---|---|
@@ -9,8 +9,8 @@ of SGD, and `w^{t+1} = sum_S n_i theta_i / sum_S n_i`.
 | theta_i | message | `[*P]` per member |
 
 Limits: one client gives plain SGD; identical clients with full batches give SGD on one.
-Deviation: the fine-tuned global model, which other papers call a personalized baseline, is
-a predictor here (`fine_tune`), because it changes nothing in the training.
+Deviation: the fine-tuned global model, which other papers call a personalized baseline,
+is a predictor here (`fine_tune`), because it changes nothing in the training.
 """
 
 from typing import Any
@@ -49,8 +49,8 @@ class FedAvg(base.SingleExchange):
       local: local solver.
       weighting: `examples` (weights n_i) or `uniform`.
       drop_stragglers: whether stragglers' messages are dropped (the published rule).
-      fine_tune: local solver run from the global model before evaluation, on the client's
-        training data, or None; adds the predictor `fine-tuned`.
+      fine_tune: local solver run from the global model before evaluation, on the
+        client's training data, or None; adds the predictor `fine-tuned`.
     """
 
     local: Any = local.SGD()
@@ -128,8 +128,8 @@ class Local(base.SingleExchange):
 class Centralized(base.SingleExchange):
     """One server that holds everybody's training data: the bound without federation.
 
-    Every round trains on the union of all clients' examples, whoever takes part; nothing is
-    uploaded, so attacks on messages do not act (poisoned labels do).
+    Every round trains on the union of all clients' examples, whoever takes part;
+    nothing is uploaded, so attacks on messages do not act (poisoned labels do).
 
     Attributes:
       local: local solver, run on the union.
@@ -141,7 +141,8 @@ class Centralized(base.SingleExchange):
         """One drawn network."""
         if federation.train.noise_scale is not None:
             raise checks.InputError(
-                "Centralized training cannot pool clients with feature noise of their own."
+                "Centralized training cannot pool clients with feature noise of "
+                "their own."
             )
         return model.init(key), None, None
 
@@ -149,7 +150,12 @@ class Centralized(base.SingleExchange):
         """Training on the union of all clients' examples."""
         data = _union(link.federation.train)
         server, _, info = self.local.solve(
-            link.ctx.key, unlimited(), data_objective(link.model), state.server, None, data
+            link.ctx.key,
+            unlimited(),
+            data_objective(link.model),
+            state.server,
+            None,
+            data,
         )
         state = base.with_server(state, server)
         report = {"gradient_evaluations": info.num_examples[None]}

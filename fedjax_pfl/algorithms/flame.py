@@ -1,14 +1,15 @@
 """FLAME: ADMM with Moreau envelopes for personalized federated learning.
 
-Problem: `min sum_i alpha_i (f_i(theta_i) + lam/2 ||theta_i - w||^2)` over personal models
-`theta_i` and the global model `w`, split with local copies `w_i = w` and scaled duals
-`p_i = pi_i / rho`. One round, for members i (paper's equations, scaled):
+Problem: `min sum_i alpha_i (f_i(theta_i) + lam/2 ||theta_i - w||^2)` over personal
+models `theta_i` and the global model `w`, split with local copies `w_i = w` and scaled
+duals `p_i = pi_i / rho`. One round, for members i (paper's equations, scaled):
 
     theta_i ~= argmin f_i(theta) + lam/2 ||theta - c_i||^2        c_i the prox centre
-    w_i      = (theta_i + kappa_i (w - p_i)) / (1 + kappa_i)      kappa_i = rho/(lam alpha_i)
+    w_i      = (theta_i + kappa_i (w - p_i)) / (1 + kappa_i)
     p_i     += w_i - w
     u_i      = w_i + p_i                                          the upload
     w        = mean of u_i over ALL clients, cached for absent ones
+    kappa_i  = rho / (lam alpha_i)
 
 | symbol | field | shape |
 |---|---|---|
@@ -18,16 +19,17 @@ Problem: `min sum_i alpha_i (f_i(theta_i) + lam/2 ||theta_i - w||^2)` over perso
 | u_i | `messages` | `[N, *P]` |
 | w | `server` | `[*P]` |
 
-The iterates depend on rho and alpha only through kappa_i. Limits: at kappa = 1 the upload is
-theta_i whatever the dual is; kappa = 1 with the received prox centre is pFedMe with
-eta lam = 1; lam = 0 is local training. `lam -> inf` does NOT give FedADMM unless the centre
-is `joint`.
+The iterates depend on rho and alpha only through kappa_i. Limits: at kappa = 1 the
+upload is theta_i whatever the dual is; kappa = 1 with the received prox centre is
+pFedMe with eta lam = 1; lam = 0 is local training. `lam -> inf` does NOT give FedADMM
+unless the centre is `joint`.
 
-Reference: Zhu, Zeng, Wang, Sun, Li, Yao, Peng, "On ADMM in Heterogeneous Federated Learning:
-Personalization, Robustness, and Fairness". Deviations from the authors' release, each a
-switch: the prox centre is the client's own `w_i` (theirs: the received `w`, `received`); the
-dual moves once per round (theirs: every local epoch, `dual_update="epoch"`); no momentum and
-no L2 (theirs: 0.5 and 0.01, in `local`). `Flame.official` sets all of them.
+Reference: Zhu, Zeng, Wang, Sun, Li, Yao, Peng, "On ADMM in Heterogeneous Federated
+Learning: Personalization, Robustness, and Fairness". Deviations from the authors'
+release, each a switch: the prox centre is the client's own `w_i` (theirs: the received
+`w`, `received`); the dual moves once per round (theirs: every local epoch,
+`dual_update="epoch"`); no momentum and no L2 (theirs: 0.5 and 0.01, in `local`).
+`Flame.official` sets all of them.
 """
 
 from typing import Any
@@ -57,8 +59,9 @@ class FlameClient:
 def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
     """Minimizes one client's augmented Lagrangian in its local copy `w_i`.
 
-    Solves `argmin_v a/2 ||theta - v||^2 + rho <p, v - w> + rho/2 ||v - w||^2`, equation (12)
-    scaled. `share = 1/(1 + kappa) = a/(a + rho)` instead of kappa, so that lam = 0 works.
+    Solves `argmin_v a/2 ||theta - v||^2 + rho <p, v - w> + rho/2 ||v - w||^2`, equation
+    (12) scaled. `share = 1/(1 + kappa) = a/(a + rho)` instead of kappa, so that lam = 0
+    works.
 
     Args:
       theta: `[*P]` personal parameters of this client.
@@ -87,17 +90,20 @@ class Flame(base.SingleExchange):
 
     Attributes:
       lam: `[]` Moreau weight, at least 0.
-      kappa: `[]` ADMM ratio `rho / (lam alpha)` at alpha = 1/N, > 0, or None where `rho` is
-        given. Neither given means kappa = 1, the paper's experiments. Descent is proved for
-        kappa > 4 lam / (lam - L); a traced bad value gives non-finite iterates.
+      kappa: `[]` ADMM ratio `rho / (lam alpha)` at alpha = 1/N, > 0, or None where
+        `rho` is given. Neither given means kappa = 1, the paper's experiments. Descent
+        is proved for kappa > 4 lam / (lam - L); a traced bad value gives non-finite
+        iterates.
       rho: `[]` ADMM penalty, > 0, in place of kappa.
-      local: local solver: epochs (`SGD`, `Optax`), or `ToTolerance` with the schedule below.
+      local: local solver: epochs (`SGD`, `Optax`), or `ToTolerance` with the schedule
+        below.
       eps_decay: `[]` factor in [0, 1) of the schedule `eps_i <- eps_decay eps_i`, from
         `eps_i = ||alpha_i grad f_i(theta^0)||^2`, for `ToTolerance`; a solve ends when
-        `||alpha_i (grad f_i + lam (theta - c))||^2 <= eps_i`, and the solver's own tolerance
-        is a floor, so 0 gives solves as exact as that.
-      prox_centre: `local` (own w_i, the paper), `received` (w in a round's first epoch, then
-        w_i) or `joint` (theta and w_i minimized together: a genuine two-block ADMM).
+        `||alpha_i (grad f_i + lam (theta - c))||^2 <= eps_i`, and the solver's own
+        tolerance is a floor, so 0 gives solves as exact as that.
+      prox_centre: `local` (own w_i, the paper), `received` (w in a round's first epoch,
+        then w_i) or `joint` (theta and w_i minimized together: a genuine two-block
+        ADMM).
       dual_update: after each `round` (the paper) or each local `epoch` (the release).
       weighting: alpha_i `uniform` (1/N) or by `examples`.
     """
@@ -115,7 +121,8 @@ class Flame(base.SingleExchange):
         checks.number("lam", self.lam, at_least=0)
         if self.kappa is not None and self.rho is not None:
             raise checks.InputError(
-                f"Expected kappa or rho, got both: kappa={self.kappa!r}, rho={self.rho!r}."
+                f"Expected kappa or rho, got both: kappa={self.kappa!r}, "
+                f"rho={self.rho!r}."
             )
         for name, value in (("kappa", self.kappa), ("rho", self.rho)):
             if value is not None:
@@ -126,13 +133,13 @@ class Flame(base.SingleExchange):
         checks.known(self.weighting, ("uniform", "examples"), "weighting")
         if self._to_tolerance and self.dual_update == "epoch":
             raise checks.InputError(
-                "Expected dual_update='round' with local=ToTolerance, which has no epochs; "
-                "got 'epoch'."
+                "Expected dual_update='round' with local=ToTolerance, which has no "
+                "epochs, got 'epoch'."
             )
 
     @classmethod
     def official(cls, **fields: Any) -> "Flame":
-        """The release's choices: received centre, dual every epoch, momentum 0.5, L2 0.01."""
+        """The release's choices, centre, dual cadence, momentum and L2, as defaults."""
         solver = local.SGD(
             learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
         )
@@ -149,7 +156,7 @@ class Flame(base.SingleExchange):
         return "all"
 
     def default_aggregator(self) -> types.Aggregator:
-        """Uniform mean, the exact minimizer of the Lagrangian in w whatever alpha is."""
+        """Uniform mean: the Lagrangian's minimizer in w whatever alpha is."""
         return aggregators.Mean()
 
     def share(self, alpha: jax.Array, ratio: jax.Array) -> jax.Array:
@@ -179,7 +186,9 @@ class Flame(base.SingleExchange):
             alpha = alpha / alpha.sum()
         eps = None
         if self._to_tolerance:
-            norms = _gradient_norms(model, params, federation.train, self.local.batch_size)
+            norms = _gradient_norms(
+                model, params, federation.train, self.local.batch_size
+            )
             eps = alpha**2 * norms
         start = base.start_together(params, count)
         state = FlameClient(
@@ -199,13 +208,17 @@ class Flame(base.SingleExchange):
         joint = jax.tree.map(lambda a, b: a - b, w, client.p)
         if self.prox_centre == "joint":  # lam kappa/(1+kappa): w_i eliminated
             lam = self.lam * (1 - share)
-        centre = {"local": client.w_local, "received": w, "joint": joint}[self.prox_centre]
+        centre = {"local": client.w_local, "received": w, "joint": joint}[
+            self.prox_centre
+        ]
 
         def objective(key, theta, batch, context):
             square = jax.tree.map(
                 lambda t, c: jnp.sum((t - c) ** 2), theta, context["centre"]
             )
-            return plain(key, theta, batch, None) + lam / 2 * sum(jax.tree.leaves(square))
+            return plain(key, theta, batch, None) + lam / 2 * sum(
+                jax.tree.leaves(square)
+            )
 
         return objective, {"centre": centre, "w_local": client.w_local, "p": client.p}
 
@@ -278,10 +291,10 @@ class Flame(base.SingleExchange):
           federation: data of N clients.
 
         Returns:
-          `lagrangian` L; `objective` f(Theta, w); `lyapunov` Ltil = L + sum iota_i eps_i
-          with iota_i = ups / (4 s_i (1 - ups)) and s_i = alpha_i lam / 4 (L itself where
-          there is no eps schedule or lam = 0); `residual_theta`, the largest
-          `||grad f_i(theta_i) + lam (theta_i - w)||`; `residual_w`,
+          `lagrangian` L; `objective` f(Theta, w); `lyapunov` Ltil = L + sum iota_i
+          eps_i with iota_i = ups / (4 s_i (1 - ups)) and s_i = alpha_i lam / 4 (L
+          itself where there is no eps schedule or lam = 0); `residual_theta`, the
+          largest `||grad f_i(theta_i) + lam (theta_i - w)||`; `residual_w`,
           `||w - sum alpha_i theta_i||`; `dual_sum`, `||sum pi_i||`;
           `consensus_distance`, the root mean square of `||w_i - w||`.
         """
@@ -302,7 +315,9 @@ class Flame(base.SingleExchange):
                 "to_w": _dot(gap, gap),
                 "to_w_local": _square(client.theta, client.w_local),
                 "copy": _square(client.w_local, w),
-                "dual": _dot(client.p, jax.tree.map(lambda a, b: a - b, client.w_local, w)),
+                "dual": _dot(
+                    client.p, jax.tree.map(lambda a, b: a - b, client.w_local, w)
+                ),
             }
 
         parts = lax.map(one, (rows, federation.train.rows()), batch_size=_CHUNK)
@@ -340,7 +355,10 @@ _CHUNK = 16  # clients whose full gradients are in memory at once
 
 def _dot(a: Any, b: Any) -> jax.Array:
     """Inner product of two trees."""
-    return sum(jnp.sum(x * y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))  # pyright: ignore
+    return sum(
+        jnp.sum(x * y)
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )  # pyright: ignore
 
 
 def _square(a: Any, b: Any) -> jax.Array:

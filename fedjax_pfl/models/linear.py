@@ -28,8 +28,9 @@ def classes_of(model: Any, federation: types.Federation) -> int:
     """
     if federation.num_classes is None:
         raise checks.InputError(
-            f"{type(model).__name__} needs classes, but the targets of {federation.name!r} are "
-            "numbers; use the model 'linear_regression' or 'quadratic'."
+            f"{type(model).__name__} needs classes, but the targets of "
+            f"{federation.name!r} are numbers; use the "
+            "model 'linear_regression' or 'quadratic'."
         )
     return federation.num_classes
 
@@ -60,7 +61,9 @@ class LogisticRegression(objectives.Classification):
         """Zeros, `kernel [C, inputs]` and `bias [C]`."""
         del key
         if self.inputs is None or self.num_classes is None:
-            raise checks.InputError("Expected inputs and num_classes; call for_federation.")
+            raise checks.InputError(
+                "Expected inputs and num_classes; call for_federation."
+            )
         return {
             "kernel": jnp.zeros((self.num_classes, self.inputs)),
             "bias": jnp.zeros((self.num_classes,)),
@@ -74,7 +77,7 @@ class LogisticRegression(objectives.Classification):
 
 @dataclasses.dataclass(frozen=True)
 class LinearRegression(objectives.Regression):
-    """Least squares without intercept, `f = (1/2) mean (x theta - y)^2`; starts at zero.
+    """Least squares without intercept from zero, `f = mean (x theta - y)^2 / 2`.
 
     Attributes:
       inputs: number of features, or None until `for_federation`.

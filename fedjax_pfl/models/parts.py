@@ -37,7 +37,9 @@ def split(tree: Any, pattern: str) -> tuple[Any, Any]:
       ({'body': None, 'head': 2}, {'body': 1, 'head': None})
     """
     names = leaf_names(tree)
-    matching = jax.tree.map(lambda n, x: x if re.search(pattern, n) else None, names, tree)
+    matching = jax.tree.map(
+        lambda n, x: x if re.search(pattern, n) else None, names, tree
+    )
     rest = jax.tree.map(lambda n, x: None if re.search(pattern, n) else x, names, tree)
     return matching, rest
 

@@ -115,7 +115,7 @@ CASES = {
     "schedule": Case(
         make=probes.Schedule,
         field=("algorithm.decay", 0.5),
-        full=probes.Schedule,
+        full=lambda: probes.Schedule(decay=0.999),
         limit=weighted_mean,
     ),
 }

@@ -77,7 +77,9 @@ class TwoExchanges(base.SingleExchange):
             return types.Upload(message=gradient, weight=weight, aux=loss)
 
         def losses(view, row, shared):
-            return local.full_value_and_gradient(objective, shared, None, view.data, 16)[0]
+            return local.full_value_and_gradient(
+                objective, shared, None, view.data, 16
+            )[0]
 
         sent = link.map(gradients, (), w)
         zero = jax.tree.map(jnp.zeros_like, w)
@@ -133,7 +135,9 @@ class Memory(base.SingleExchange):
             velocity = jax.tree.map(
                 lambda v, *g: self.momentum * v + sum(g) / len(g), velocity, *sums
             )
-            theta = jax.tree.map(lambda x, v: x - self.learning_rate * v, theta, velocity)
+            theta = jax.tree.map(
+                lambda x, v: x - self.learning_rate * v, theta, velocity
+            )
             return theta, velocity
 
         (theta, velocity), info = local.local_scan(
@@ -172,7 +176,9 @@ class OwnSampler(base.SingleExchange):
 
         def step(step_key, theta, batches):
             gradient = jax.grad(objective, argnums=1)(step_key, theta, batches[0], None)
-            return jax.tree.map(lambda x, g: x - self.learning_rate * g, theta, gradient)
+            return jax.tree.map(
+                lambda x, g: x - self.learning_rate * g, theta, gradient
+            )
 
         theta, _ = local.local_scan(
             key,
@@ -267,8 +273,11 @@ class Schedule(base.SingleExchange):
 def with_row_garbage(state: types.State) -> types.State:
     """A state whose client rows hold distinct values, to see which are touched."""
     rows = jax.tree.map(
-        lambda leaf: leaf + jnp.arange(leaf.shape[0], dtype=leaf.dtype).reshape(
-            (-1,) + (1,) * (leaf.ndim - 1)
+        lambda leaf: (
+            leaf
+            + jnp.arange(leaf.shape[0], dtype=leaf.dtype).reshape(
+                (-1,) + (1,) * (leaf.ndim - 1)
+            )
         ),
         state.clients,
     )

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, driver, struct, types
+from fedjax_pfl import clients, driver, struct
 from tests.algorithms import cases, probes, toy
 
 COHORT = 5
 KEY = jax.random.key(3, impl="threefry2x32")
 VMAP = clients.Execution()
-# Sums over at most 9 examples and 8 clients in another order, a few steps of a problem with
-# condition number below 10: 1e3 units in the last place.
+# Sums over at most 9 examples and 8 clients in another order, a few steps of a problem
+# with condition number below 10: 1e3 units in the last place.
 TIGHT = 1e3 * np.finfo(np.float64).eps
 all_cases = pytest.mark.parametrize("name", cases.CASES)
 
@@ -81,9 +81,7 @@ def assert_same(a, b):
 @all_cases
 def test_state_layout_and_stability(name):
     process, model, federation = setting(name)
-    first = jax.eval_shape(
-        lambda key: process.init(key, model, federation), KEY
-    )
+    first = jax.eval_shape(lambda key: process.init(key, model, federation), KEY)
     for leaf in jax.tree.leaves((first.clients, first.messages)):
         assert leaf.shape[0] == toy.NUM_CLIENTS
     after = jax.eval_shape(lambda s: process.round(s, model, federation)[0], first)
@@ -128,9 +126,11 @@ def test_loop_reference(name):
     assert_close(one_round(name)[0], state)
 
 
-# Centralized training shuffles the union of all clients, whose order and slots follow the
-# clients' order and padding.
-federated_cases = pytest.mark.parametrize("name", sorted(cases.CASES.keys() - {"centralized"}))
+# Centralized training shuffles the union of all clients, whose order and slots follow
+# the clients' order and padding.
+federated_cases = pytest.mark.parametrize(
+    "name", sorted(cases.CASES.keys() - {"centralized"})
+)
 
 
 @federated_cases
@@ -265,20 +265,22 @@ def test_round_exports_for_tpu_and_cuda(name):
 @all_cases
 def test_float32_round(name):
     federation = toy.make_federation(dtype=jnp.float32)
-    process = jax.tree.map(
-        lambda leaf: leaf.astype(jnp.float32), make_process(name)
-    )
+    process = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), make_process(name))
     model = fp.LogisticRegression().for_federation(federation)
 
     def single(tree):
         return jax.tree.map(
-            lambda leaf: leaf.astype(jnp.float32)
-            if jnp.issubdtype(leaf.dtype, jnp.floating)
-            else leaf,
+            lambda leaf: (
+                leaf.astype(jnp.float32)
+                if jnp.issubdtype(leaf.dtype, jnp.floating)
+                else leaf
+            ),
             tree,
         )
 
-    state, _ = compiled_round(process, single(warm_state(name)), model, federation, VMAP)
+    state, _ = compiled_round(
+        process, single(warm_state(name)), model, federation, VMAP
+    )
     reference, _ = one_round(name)
     for a, b in zip(toy.leaves(state), toy.leaves(reference), strict=True):
         # One round: a few hundred operations of float32 on values of order one.
@@ -308,7 +310,10 @@ def test_nonfinite_messages_never_enter(mode):
     assert info.num_nonfinite == 1
     assert all(np.isfinite(leaf).all() for leaf in toy.leaves(state.server))
     assert all(np.isfinite(leaf).all() for leaf in toy.leaves(state.messages))
-    moved = any((a != b).any() for a, b in zip(toy.leaves(start.server), toy.leaves(state.server)))
+    moved = any(
+        (a != b).any()
+        for a, b in zip(toy.leaves(start.server), toy.leaves(state.server), strict=True)
+    )
     assert moved == (mode != "freeze")
     assert int(state.round) == 1
 
@@ -330,4 +335,7 @@ def test_sharded_round_gathers_no_rows():
     )
     rows = toy.NUM_CLIENTS * 15  # a gathered parameter leaf would have N x 12 or N x 3
     gathers = [line for line in text.splitlines() if " all-gather(" in line]
-    assert not [g for g in gathers if "f64[8,3,4]" in g or "f64[8,3]" in g], (rows, gathers)
+    assert not [g for g in gathers if "f64[8,3,4]" in g or "f64[8,3]" in g], (
+        rows,
+        gathers,
+    )

@@ -78,7 +78,7 @@ def lagrangian(problem, parts, *, lam, rho, alpha):
 def random_state(process, problem, seed=0):
     """A state with random iterates, duals and alpha, consistent with its messages."""
     rng = np.random.default_rng(seed)
-    state = problems.first_state(process, problem.model, problem.federation)
+    state = problems.first_state(process, problem)
     count, d = state.clients.theta["theta"].shape
     theta, w_local, p = (
         {"theta": jnp.asarray(x)} for x in rng.normal(size=(3, count, d))
@@ -242,8 +242,7 @@ def test_scaled_equals_unscaled(centre, cadence):
     np.testing.assert_allclose(gap, distances @ ((rho - lam * alpha) / 2), **CLOSE)
 
 
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
-def test_kappa_is_rho_over_the_mean_weight(weighting):
+def test_kappa_is_rho_over_the_mean_weight():
     # rho = kappa lam / N is one number for all clients, whatever their alpha is.
     problem, lam, kappa = problems.waves(), 0.7, 2.5
     rho = kappa * lam / 6
@@ -251,7 +250,7 @@ def test_kappa_is_rho_over_the_mean_weight(weighting):
     for penalty in ({"rho": rho}, {"kappa": kappa}):
         algorithm = fp.Flame(
             lam=lam,
-            weighting=weighting,
+            weighting="examples",
             local=problems.full_gradient_steps(),
             **penalty,
         )
@@ -300,7 +299,7 @@ def test_the_incremental_mean_is_recomputed_from_the_cache():
         participation=fp.UniformCohort(size=2),
     )
     every = processes.RECOMPUTE_EVERY
-    state = problems.first_state(process, problem.model, problem.federation)
+    state = problems.first_state(process, problem)
     wrong = jax.tree.map(lambda leaf: leaf + 1, state.aggregate)
     state = dataclasses.replace(
         state, aggregate=wrong, round=jnp.asarray(every - 3, jnp.int32)
@@ -378,9 +377,15 @@ def test_official_is_the_release():
         ({"kappa": math.inf}, "kappa .* finite number .* got inf"),
         ({"rho": "large"}, "rho .* finite number .* got 'large'"),
         ({"eps_decay": 1.0}, "eps_decay .* below 1, got 1.0"),
-        ({"prox_centre": "locale"}, "'locale'; did you mean 'local'"),
-        ({"dual_update": "never"}, "'never'.* Allowed: epoch, round"),
-        ({"weighting": "example"}, "'example'; did you mean 'examples'"),
+        (
+            {"prox_centre": "locale"},
+            "prox_centre 'locale' .*'local'.* allowed: joint, local, rec",
+        ),
+        ({"dual_update": "never"}, "dual_update 'never'; allowed: epoch, round"),
+        (
+            {"weighting": "example"},
+            "weighting 'example' .*'examples'.*; allowed: examples, uni",
+        ),
         (
             {"local": fp.ToTolerance(), "dual_update": "epoch"},
             "dual_update='round' with local=ToTolerance",

@@ -1,4 +1,4 @@
-"""A small ragged federation whose padding is poisoned, for properties of all algorithms."""
+"""A small ragged federation whose padding is poisoned."""
 
 import jax
 import jax.numpy as jnp
@@ -29,22 +29,27 @@ def make_federation(
 ) -> types.Federation:
     """Builds the federation.
 
-    Row 0 of the pool is NaN, the last one 1e38; padded slots point at both, so that any use
-    of padding shows. `order` permutes the clients, `padding` adds padded slots.
+    Row 0 of the pool is NaN, the last one 1e38; padded slots point at both, so that any
+    use of padding shows. `order` permutes the clients, `padding` adds padded slots.
     """
     dtype = jnp.zeros(()).dtype if dtype is None else dtype
     order = np.arange(NUM_CLIENTS) if order is None else np.asarray(order)
     rng = np.random.default_rng(0)
     total = COUNTS.sum()
     owner = np.repeat(np.arange(NUM_CLIENTS), COUNTS)
-    x = rng.normal(size=(total, *SHAPE)) + 0.5 * rng.normal(size=(NUM_CLIENTS, 4))[owner]
+    x = (
+        rng.normal(size=(total, *SHAPE))
+        + 0.5 * rng.normal(size=(NUM_CLIENTS, 4))[owner]
+    )
     x = np.concatenate([np.full((1, *SHAPE), np.nan), x, np.full((1, *SHAPE), 1e38)])
     if classes:
         y = jnp.asarray(np.r_[-1, rng.integers(NUM_CLASSES, size=total), 99], jnp.int32)
     else:
         y = jnp.zeros((total + 2,), dtype)
     slots = COUNTS.max() + padding
-    index = np.where(np.arange(slots) % 2, 0, total + 1) * np.ones((NUM_CLIENTS, 1), int)
+    index = np.where(np.arange(slots) % 2, 0, total + 1) * np.ones(
+        (NUM_CLIENTS, 1), int
+    )
     for client in range(NUM_CLIENTS):
         index[client, : COUNTS[client]] = 1 + np.flatnonzero(owner == client)
     bad = np.isin(np.arange(NUM_CLIENTS), malicious)

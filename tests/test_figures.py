@@ -1,0 +1,89 @@
+"""Figures: what they show, and that their names and axes say it."""
+
+import numpy as np
+from matplotlib import image
+
+from experiments import figures
+from tests import histories
+
+
+def legend_of(figure):
+    (legend,) = figure.legends
+    return legend.get_title().get_text(), [t.get_text() for t in legend.get_texts()]
+
+
+def sweep_result():
+    points = tuple(
+        {"seed": seed, "algorithm.lam": lam, "algorithm.kappa": kappa}
+        for seed in (0, 1, 2)
+        for lam in (0.1, 1.0, 10.0)
+        for kappa in (0.5, 2.0)
+    )
+    seeds = tuple({"seed": seed} for seed in (0, 1, 2))
+    return histories.make_result(
+        histories.make_history(points=points),
+        histories.make_history(
+            points=seeds, algorithm="FedAvg", models=("global",), kappa=None
+        ),
+    )
+
+
+def test_learning_curves_name_model_population_data_and_band():
+    result = sweep_result()
+    figure = figures.learning_curves(result)
+    title, labels = legend_of(figure)
+    assert "mean over 3 seeds, band from min to max" in title
+    assert len(labels) == 4  # three models of FLAME's best setting, one of FedAvg
+    assert "global × all × own test × FedAvg" in labels
+    assert any(
+        label.startswith("personal × all × own test × Flame (") for label in labels
+    )
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (
+        "round",
+        "mean accuracy over clients",
+    )
+    # The line of FedAvg is the mean over seeds of the mean over clients.
+    wanted = result.groups[1].metrics["accuracy"][:, :, 0, 0].mean(axis=(0, 2))
+    (line,) = [x for x in axes.lines if "FedAvg" in x.get_label()]
+    np.testing.assert_allclose(line.get_ydata(), wanted, rtol=1e-6)
+
+
+def test_learning_curves_show_the_setting_that_validates_best():
+    result = sweep_result()
+    _, labels = legend_of(figures.learning_curves(result))
+    curves = result.curves()
+    last = curves[
+        (curves["round"] == curves["round"].max())
+        & (curves["metric"] == "accuracy")
+        & (curves["data"] == "own validation")
+        & (curves["algorithm"] == "Flame")
+    ]
+    means = last.groupby(["algorithm.lam", "algorithm.kappa", "model"])["value"].mean()
+    lam, kappa = means.groupby(level=[0, 1]).max().idxmax()
+    assert any(f"(lam = {lam:g}, kappa = {kappa:g})" in label for label in labels)
+
+
+def test_sweep_figure_has_log_axis_and_seed_bars():
+    figure = figures.sweep(sweep_result())
+    assert figure is not None
+    title, labels = legend_of(figure)
+    assert "mean ± std over 3 seeds" in title
+    assert set(labels) == {"FedAvg", "Flame (kappa = 0.5)", "Flame (kappa = 2)"}
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[:2] == ["personal\n× all × own test", "global\n× all × own test"]
+    assert {axes.get_xscale() for axes in figure.axes} == {"log"}
+    assert [axes.get_xlabel() for axes in figure.axes][1] == "algorithm.lam"
+    assert figure.axes[0].get_ylabel() == "mean accuracy, last round"
+
+
+def test_no_sweep_figure_without_a_numeric_axis():
+    plain = histories.make_history(points=({"seed": 0}, {"seed": 1}))
+    assert figures.sweep(histories.make_result(plain)) is None
+
+
+def test_figures_are_files_of_at_least_600_pixels(tmp_path):
+    diverged = histories.make_history(diverged_at=[5, 5])
+    files = figures.save_all(histories.make_result(diverged), tmp_path)
+    assert [file.name for file in files] == ["learning_curves.png"]
+    assert image.imread(files[0]).shape[1] >= 600

@@ -36,7 +36,8 @@ def learning_curves(result: results.Result) -> Figure:
     """The mean over clients against rounds, one line per algorithm and model.
 
     Of the settings of an algorithm's own fields, the one that is best on validation
-    data in the last round is drawn; all other swept fields are compared.
+    data in the last round is drawn, the first if there are no such data; all other
+    swept fields are compared.
 
     Args:
       result: what to draw.

@@ -41,7 +41,7 @@ def do(options: cli.Options) -> None:
     out = options.out or _default_directory(experiment.name)
     results.check_output(out)
     groups = _groups(experiment)
-    _check_cohorts(groups)
+    _check_groups(groups)
     width = None if sys.stdout.isatty() else _WIDTH
     console = Console(quiet=options.quiet, width=width)
     _print_plan(console, experiment, groups)
@@ -95,10 +95,14 @@ def _groups(experiment: config.Experiment) -> list[driver.Group]:
     return groups
 
 
-def _check_cohorts(groups: Sequence[driver.Group]) -> None:
+def _check_groups(groups: Sequence[driver.Group]) -> None:
     """Lets participation and models object before anything is trained."""
     for group in groups:
         federation = group.federations[0]
+        if not federation.test.num_examples.any():
+            raise checks.InputError(
+                "Expected federation.test_fraction above 0, got an empty test split."
+            )
         group.processes[0].participation.cohort_size(federation.num_clients)
         group.model.for_federation(federation)
 
@@ -166,7 +170,12 @@ def _print_result(console: Console, result: results.Result) -> None:
         )
     compiling = sum(group.compile_seconds for group in result.groups)
     running = sum(group.run_seconds for group in result.groups)
-    console.print(f"Compiling {compiling:.1f} s, running {running:.1f} s.")
+    modes = dict.fromkeys(group.config["execution"] for group in result.groups)
+    console.print(
+        f"Execution {', '.join(modes)}: compiling {compiling:.1f} s, "
+        f"running {running:.1f} s.",
+        highlight=False,
+    )
 
 
 def _print_tables(console: Console, summary: pd.DataFrame) -> None:
@@ -175,7 +184,7 @@ def _print_tables(console: Console, summary: pd.DataFrame) -> None:
     settings = list(summary.columns[:first])
     models = list(dict.fromkeys(summary["model"]))
     for value in reversed(summary.columns[first + 1 : -1]):  # the mean comes last
-        title = f"{value} over clients, own test data, last round"
+        title = f"{value}, clients' own test data, last round"
         table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
         for name in settings:
             table.add_column(name.rpartition(".")[2], overflow="fold")

@@ -136,4 +136,6 @@ def known(value: Any, allowed: Iterable[str], what: str) -> None:
         return
     near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise InputError(f"Unknown {what} {value!r}{hint}; allowed: {', '.join(allowed)}.")
+    raise InputError(
+        f"Unknown {what} {value!r}{hint}; allowed: {', '.join(allowed) or 'none'}."
+    )

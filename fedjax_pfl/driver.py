@@ -262,6 +262,18 @@ def _federation_rows(federations: Sequence[types.Federation]) -> tuple[Any, Any]
     ), None
 
 
+def _check_examples(federations: Sequence[types.Federation]) -> None:
+    """Refuses clients that have nothing to train on."""
+    for federation in federations:
+        empty = np.flatnonzero(np.asarray(federation.train.num_examples) == 0)
+        if empty.size:
+            raise checks.InputError(
+                f"Expected every client to have training examples, but {empty.size} of "
+                f"{federation.num_clients} have none, the first of them client "
+                f"{empty[0]}."
+            )
+
+
 def run_group(
     group: Group,
     num_rounds: int,
@@ -298,6 +310,7 @@ def run_group(
     with _compile_clock() as compile_clock:
         first = group.federations[0]
         model = group.model.for_federation(first)
+        _check_examples(group.federations)
         size = group.processes[0].participation.cohort_size(first.num_clients)
         if execution == "auto":
             execution = choose_execution(model, first, size)

@@ -137,8 +137,10 @@ class Result:
         """Returns a small table: last round, own test data, mean ± std over seeds.
 
         Returns:
-          One row per algorithm, swept setting and model, over the honest clients. Seeds
-          that diverged do not count; spreads divide by the number of seeds minus 1.
+          One row per algorithm, swept setting and model, over the honest clients: mean
+          of the accuracy (else of the loss) over clients, mean of its worst tenth, and
+          variance of the loss. Seeds that diverged do not count; spreads divide by the
+          number of seeds minus 1.
         """
         table: Any = self.table()
         is_shown = (table["when"] == "last") & (table["data"] == summaries.OWN_TEST)
@@ -146,16 +148,20 @@ class Result:
         value_of = [*self._columns, "model", "metric", "stat"]
         rows = rows.drop_duplicates(value_of, keep="last")  # honest, where there is one
         metric = "accuracy" if (rows["metric"] == "accuracy").any() else "loss"
-        shown = [(metric, "mean"), (metric, "worst 10 %"), ("loss", "variance")]
+        shown = {
+            metric: (metric, "mean"),
+            "worst 10 %": (metric, "worst 10 %"),
+            "loss variance": ("loss", "variance"),
+        }
         varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
         named = varied - {"seed"} | {"algorithm"}
         keys = [c for c in self._columns if c in named]
         summary = []
         for name, cell in rows.groupby([*keys, "model"], sort=False, dropna=False):
             values = {}
-            for wanted in shown:
+            for title, wanted in shown.items():
                 is_wanted = (cell["metric"] == wanted[0]) & (cell["stat"] == wanted[1])
-                values[" ".join(wanted)] = _mean_and_std(cell.loc[is_wanted, "value"])
+                values[title] = _mean_and_std(cell.loc[is_wanted, "value"])
             status = cell.groupby("seed", dropna=False)["status"].first()
             bad = int((status != "ok").sum())
             values["status"] = f"{bad} of {len(status)} diverged" if bad else "ok"

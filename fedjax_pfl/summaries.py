@@ -103,10 +103,19 @@ def populations(
     return masks
 
 
+def _without_empty(
+    metrics: Mapping[str, np.ndarray], data: Sequence[str]
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Metrics and names of the data of which some client has examples."""
+    found = [~np.isnan(values).all(axis=(0, 1, 2, 4)) for values in metrics.values()]
+    kept = np.flatnonzero(np.any(found, axis=0)).tolist()
+    return {n: v[:, :, :, kept] for n, v in metrics.items()}, [data[d] for d in kept]
+
+
 def _has_examples(metric: np.ndarray) -> np.ndarray:
     """Which clients have examples: `[G, E, model, data, N]` to `bool[G, data, N]`.
 
-    They have a value in some round. A client whose model became NaN on the way still counts.
+    They have a value in some round: one whose model became NaN later still counts.
     """
     return np.logical_not(np.isnan(metric).all(axis=(1, 2)))
 
@@ -202,8 +211,10 @@ def parts(
       times_selected: `int[G, E, N]` rounds in which the client took part by then.
 
     Returns:
-      One part for every model and population.
+      One part for every model and population; data of which no client has examples are
+      left out, and choose nothing.
     """
+    metrics, data = _without_empty(metrics, data)
     num_points, num_evaluations, _ = times_selected.shape
     present = {name: _has_examples(values) for name, values in metrics.items()}
     names = tuple(_DATA_NAMES.get(name, name) for name in data)

@@ -63,7 +63,8 @@ def _config(process: FederatedProcess, model: Any, federation: Any) -> dict[str,
             "federation.dataset": federation.name,
             "federation.num_clients": federation.num_clients,
         }
-    return config | _flat("federation", federation)
+    described = _flat("federation", federation)
+    return config | described | {"federation.dataset": federation.dataset.name}
 
 
 def _provenance() -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Batch:
     """Examples of one client; rows of weight 0 are padding and contribute exactly zero.
 
     Attributes:
-      x: `[B, ...]` scaled inputs; padded rows repeat a real row.
+      x: `[B, ...]` scaled inputs; padded rows are zeros.
       y: `[B]` or `[B, ...]` targets.
       weight: `[B]` 1 for examples, 0 for padding.
       constants: pytree shared by all clients (frozen embeddings, tables) or None.

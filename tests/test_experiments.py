@@ -71,6 +71,7 @@ def refuse(message, *arguments, app=sweep.app):
         ("federation.num_clients=2000", "2000 clients"),
         ("federation.num_clients=two", "to be a whole number"),
         ("federation.data_dir=3", "to be a name or null, got 3"),
+        ("federation.test_fraction=0", "got an empty test split"),
         ("participation=uniform", "--set participation.size=..."),
         ("num_rounds=0", "num_rounds to be a whole number of at least 1"),
         ("num_rounds=1,2", "one value of num_rounds"),

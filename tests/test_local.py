@@ -9,6 +9,7 @@ from scipy import stats
 
 import fedjax_pfl as fp
 from fedjax_pfl import clients, local, types
+from fedjax_pfl.local import scan
 from tests.algorithms import toy
 
 KEY = jax.random.key(11, impl="threefry2x32")
@@ -85,7 +86,7 @@ def test_shuffles_are_uniform():
     data = client(2)
     draws = 3000
     keys = jax.random.split(KEY, draws)
-    orders = jax.vmap(lambda k: local._shuffled_positions(k, data, 9))(keys)
+    orders = jax.vmap(lambda k: scan._shuffled_positions(k, data, 9))(keys)
     counts = np.zeros((9, 9))
     for place in range(9):
         counts[place] = np.bincount(np.asarray(orders[:, place]), minlength=9)

@@ -39,7 +39,7 @@ def test_diverged_points_are_named_and_empty():
     assert bad.loc[bad["when"] == "best (validation)", "value"].notna().all()
     summary = result.summary()
     assert set(summary["status"]) == {"1 of 2 diverged"}
-    assert "±" not in summary["accuracy mean"].iloc[0]
+    assert "±" not in summary["accuracy"].iloc[0]
 
 
 def test_a_single_training_without_a_seed_can_diverge():
@@ -93,15 +93,15 @@ def test_summary_is_mean_and_spread_over_seeds():
     assert list(summary.columns) == [
         "algorithm",
         "model",
-        "accuracy mean",
-        "accuracy worst 10 %",
+        "accuracy",
+        "worst 10 %",
         "loss variance",
         "status",
     ]
     means = record.metrics["accuracy"][:, -1, 0, 0].astype(float).mean(-1)
     wanted = f"{means.mean():.4f} ± {means.std(ddof=1):.4f}"
     first = summary[summary["model"] == "personal"].iloc[0]
-    assert first["accuracy mean"] == wanted
+    assert first["accuracy"] == wanted
     assert len(summary) == 4
 
 
@@ -110,10 +110,10 @@ def test_summary_counts_honest_clients_only():
     calm = make_history(points=({"seed": 0},), num_clients=5, algorithm="Local")
     summary = make_result(record, calm).summary().set_index(["algorithm", "model"])
     accuracy = record.metrics["accuracy"][0, -1, 0, 0, 2:].astype(float).mean()
-    found = summary.loc[("Flame", "personal"), "accuracy mean"]
+    found = summary.loc[("Flame", "personal"), "accuracy"]
     assert found == f"{accuracy:.4f}"
     everyone = calm.metrics["accuracy"][0, -1, 0, 0].astype(float).mean()
-    assert summary.loc[("Local", "personal"), "accuracy mean"] == f"{everyone:.4f}"
+    assert summary.loc[("Local", "personal"), "accuracy"] == f"{everyone:.4f}"
 
 
 def test_curves_are_means_over_clients():

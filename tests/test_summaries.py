@@ -131,3 +131,14 @@ def test_best_round_by_loss_is_the_smallest():
     at = LAST | {"model": "personal", "stat": "mean", "when": "best (validation)"}
     found = pick(table, **at)
     assert found == pytest.approx(means[means[:, 1].argmin(), 0], rel=1e-6)
+
+
+def test_data_without_examples_choose_nothing():
+    record = make_history(points=({"seed": 0},))
+    metrics = {name: values.copy() for name, values in record.metrics.items()}
+    for values in metrics.values():
+        values[:, :, :, 1] = np.nan  # no validation examples
+    table = make_result(with_metrics(record, **metrics)).table()
+    assert set(table["data"]) == {"own test"}
+    assert set(table["when"]) == {"last", "best (oracle)"}
+    assert set(table["model"]) == {"personal", "global", "hybrid (oracle)"}

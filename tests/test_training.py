@@ -1,5 +1,7 @@
 """Trainings and grids as a user calls them."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -265,7 +267,7 @@ def test_wrong_arguments_get_one_sentence(change, message):
         ({"algorithm.lam": []}, "at least one value"),
         ({"algorithm.kappa": [0.0]}, "kappa to be a finite number above 0, got 0.0"),
         ({"algorithm.lam": [float("nan")]}, "got nan"),
-        ({"participation.size": [3]}, "Unknown field of participation 'size'"),
+        ({"participation.size": [3]}, "Unknown field of AllClients 'size'"),
         ({"federation.num_clients": [0]}, "num_clients"),
         ({"seed": [-1]}, "seed"),
         ({"model.width": [3]}, "did you mean 'widths'|width"),
@@ -285,6 +287,18 @@ def test_a_cohort_larger_than_the_population_is_refused():
         quiet(
             fp.simulate, KEY, process, fp.LogisticRegression(), small_spec().build(), 2
         )
+
+
+def test_clients_without_training_examples_are_refused():
+    federation = toy.make_federation()
+    counts = federation.train.num_examples.at[3].set(0)
+    train = dataclasses.replace(federation.train, num_examples=counts)
+    federation = dataclasses.replace(federation, train=train)
+    process = fp.FederatedProcess(algorithm=fp.Flame(local=SGD))
+    with pytest.raises(
+        fp.InputError, match="1 of 8 have none, the first of them client 3"
+    ):
+        quiet(fp.simulate, KEY, process, fp.LogisticRegression(), federation, 2)
 
 
 def test_choice_of_execution():

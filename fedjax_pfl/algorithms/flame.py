@@ -21,7 +21,8 @@ duals `p_i = pi_i / rho`. One round, for members i (paper's equations, scaled):
 
 The iterates depend on rho and alpha only through kappa_i. Limits: at kappa = 1 the
 upload is theta_i whatever the dual is; kappa = 1 with the received prox centre is
-pFedMe with eta lam = 1; lam = 0 is local training. `lam -> inf` does NOT give FedADMM
+pFedMe with eta lam = 1; lam = 0 is local training (and leaves w where
+it was if `rho` is given). `lam -> inf` does NOT give FedADMM
 unless the centre is `joint`.
 
 Reference: Zhu, Zeng, Wang, Sun, Li, Yao, Peng, "On ADMM in Heterogeneous Federated

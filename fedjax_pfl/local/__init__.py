@@ -1,0 +1,20 @@
+"""Local work of one client."""
+
+from fedjax_pfl.local.scan import (
+    LocalInfo,
+    Objective,
+    full_value_and_gradient,
+    local_scan,
+)
+from fedjax_pfl.local.solvers import LOCAL_SOLVERS, SGD, Optax, ToTolerance
+
+__all__ = [
+    "LOCAL_SOLVERS",
+    "SGD",
+    "LocalInfo",
+    "Objective",
+    "Optax",
+    "ToTolerance",
+    "full_value_and_gradient",
+    "local_scan",
+]

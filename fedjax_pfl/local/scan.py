@@ -1,0 +1,194 @@
+"""The scan over minibatches of one client, and gradients over all its examples."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import clients, struct, types
+
+__all__ = [
+    "LocalInfo",
+    "Objective",
+    "full_value_and_gradient",
+    "local_scan",
+    "params_dtype",
+]
+
+Objective = Callable[[types.Key | None, Any, types.Batch, Any], jax.Array]
+
+
+@struct.pytree_dataclass
+class LocalInfo:
+    """What local work reports.
+
+    Attributes:
+      num_steps: `int32[]` steps taken.
+      num_examples: `int32[]` gradients of single examples evaluated.
+      converged: `bool[]` whether a tolerance was met; True where there is none.
+    """
+
+    num_steps: jax.Array
+    num_examples: jax.Array
+    converged: jax.Array
+
+
+def _shuffled_positions(
+    key: types.Key, data: types.ClientData, length: int
+) -> jax.Array:
+    """A fresh order of the client's examples, `int32[length]`, padding last.
+
+    Sorting random bits does not depend on how much padding there is.
+    """
+    slots = data.index.shape[0]
+    bits = jax.random.bits(key, (slots,), jnp.uint32) >> 1
+    position = jnp.arange(slots, dtype=jnp.int32)
+    bits = jnp.where(position < data.num_examples, bits, jnp.uint32(2**32 - 1))
+    _, order = lax.sort((bits, position), num_keys=1)
+    return jnp.pad(order, (0, length - slots))
+
+
+def local_scan(
+    key: types.Key,
+    work: types.Budget,
+    step: Callable[[types.Key, Any, tuple[types.Batch, ...]], Any],
+    carry: Any,
+    data: types.ClientData,
+    *,
+    batch_size: int,
+    epochs: int = 1,
+    batches_per_step: int = 1,
+    sampler: Callable[..., tuple[jax.Array, jax.Array]] | None = None,
+    epoch_end: Callable[[jax.Array, Any], Any] | None = None,
+    dtype: Any = jnp.float32,
+) -> tuple[Any, LocalInfo]:
+    """Runs a step over minibatches of one client: shuffles, masks, trip counts.
+
+    An epoch visits every example once, in a fresh order; its last batch may be short.
+    Steps beyond a client's own number or budget leave the carry as it is. Under `vmap`
+    a loop runs as long as the longest client of the vmapped chunk.
+
+    Args:
+      key: `[]` key of this client in this round.
+      work: budget of this client; its caps apply on top of `epochs`.
+      step: `(key, carry, batches) -> carry`; `batches` is a tuple of
+        `batches_per_step`.
+      carry: pytree.
+      data: examples of one client (`index [M]`).
+      batch_size: B, examples per batch.
+      epochs: local epochs.
+      batches_per_step: batches that one step consumes.
+      sampler: `(key, data, batch_size) -> (positions int32[B], weight [B])` in place of
+        shuffled epochs; an epoch is then as many steps as it would be with shuffling.
+      epoch_end: `(epoch, carry) -> carry`, after every epoch that the client took part
+        in.
+      dtype: floating dtype of batches and weights.
+
+    Returns:
+      The carry and a `LocalInfo`. A client without examples takes no step.
+    """
+    per_step = batch_size * batches_per_step
+    slots = data.index.shape[0]
+    max_steps = max(1, -(-slots // per_step))
+    own_steps = -(-data.num_examples // per_step)
+    own_epochs = jnp.minimum(jnp.int32(epochs), work.epochs)
+
+    def batch_of(step_key: types.Key, order: jax.Array, start: jax.Array, part: int):
+        if sampler is not None:
+            positions, weight = sampler(
+                jax.random.fold_in(step_key, part), data, batch_size
+            )
+            return data.gather(positions, weight.astype(dtype))
+        first = start + part * batch_size
+        positions = lax.dynamic_slice(order, (first,), (batch_size,))
+        weight = first + jnp.arange(batch_size) < data.num_examples
+        return data.gather(positions, weight.astype(dtype))
+
+    def run_step(index, state, *, order, epoch_key, epoch):
+        carry, steps, examples = state
+        step_key = jax.random.fold_in(epoch_key, index + 1)
+        start = index * per_step
+        batches = tuple(
+            batch_of(step_key, order, start, p) for p in range(batches_per_step)
+        )
+        new = step(step_key, carry, batches)
+        active = (index < own_steps) & (epoch < own_epochs) & (steps < work.steps)
+        carry = jax.tree.map(lambda a, b: jnp.where(active, a, b), new, carry)
+        seen = sum((batch.weight.sum() for batch in batches), jnp.zeros((), dtype))
+        return (
+            carry,
+            steps + active,
+            examples + jnp.where(active, seen, 0).astype(jnp.int32),
+        )
+
+    def run_epoch(epoch, state):
+        epoch_key = jax.random.fold_in(key, epoch)
+        order = None
+        if sampler is None:
+            order = _shuffled_positions(
+                jax.random.fold_in(epoch_key, 0), data, max_steps * per_step
+            )
+        before = state[1]
+        state = lax.fori_loop(
+            0,
+            clients.lane_max(own_steps),
+            lambda i, s: run_step(i, s, order=order, epoch_key=epoch_key, epoch=epoch),
+            state,
+        )
+        if epoch_end is None:
+            return state
+        carry, steps, examples = state
+        ended = epoch_end(epoch, carry)
+        carry = jax.tree.map(lambda a, b: jnp.where(steps > before, a, b), ended, carry)
+        return carry, steps, examples
+
+    zero = jnp.zeros((), jnp.int32)
+    bound = clients.lane_max(own_epochs)
+    carry, steps, examples = lax.fori_loop(0, bound, run_epoch, (carry, zero, zero))
+    return carry, LocalInfo(
+        num_steps=steps, num_examples=examples, converged=jnp.ones((), bool)
+    )
+
+
+def params_dtype(params: Any) -> Any:
+    """Floating dtype of a parameter tree."""
+    return jnp.result_type(*jax.tree.leaves(params))
+
+
+def full_value_and_gradient(
+    objective: Objective,
+    params: Any,
+    context: Any,
+    data: types.ClientData,
+    batch_size: int,
+) -> tuple[jax.Array, Any]:
+    """Value and gradient of an objective over all examples of one client.
+
+    Args:
+      objective: `(key, params, batch, context) -> []`, a mean over the batch plus terms
+        that do not depend on it; called without randomness (key None).
+      params: point.
+      context: what the objective reads besides.
+      data: examples of one client.
+      batch_size: examples per pass; bounds memory, not the result.
+
+    Returns:
+      Value `[]` and gradient like `params`; zeros for a client without examples.
+    """
+    slots = data.index.shape[0]
+    dtype = params_dtype(params)
+    total = jnp.maximum(data.num_examples, 1).astype(dtype)
+    num_batches = max(1, -(-slots // batch_size))
+
+    def add(sums, number):
+        positions = number * batch_size + jnp.arange(batch_size)
+        weight = (positions < data.num_examples).astype(dtype)
+        batch = data.gather(jnp.minimum(positions, slots - 1), weight)
+        found = jax.value_and_grad(objective, argnums=1)(None, params, batch, context)
+        share = weight.sum() / total
+        return jax.tree.map(lambda t, g: t + share * g, sums, found), None
+
+    zero = (jnp.zeros((), dtype), jax.tree.map(jnp.zeros_like, params))
+    return lax.scan(add, zero, jnp.arange(num_batches))[0]

@@ -25,6 +25,7 @@ class Options:
     settings: tuple[str, ...]
     seeds: tuple[int, ...] | None
     execution: str
+    diagnostics: bool
     dry_run: bool
     out: Path | None
     quiet: bool
@@ -82,6 +83,12 @@ def make_app(command: str, help: str) -> typer.Typer:
         devices: Annotated[
             int | None, typer.Option(min=1, help="Split the CPU into N devices.")
         ] = None,
+        diagnostics: Annotated[
+            bool,
+            typer.Option(
+                "--diagnostics", help="Also record the algorithm's own values."
+            ),
+        ] = False,
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Only say what would be trained.")
         ] = False,
@@ -106,6 +113,7 @@ def make_app(command: str, help: str) -> typer.Typer:
             settings=(*settings, *(set_ or [])),
             seeds=_seeds(seed_list) if seed_list is not None else chosen,
             execution=execution,
+            diagnostics=diagnostics,
             dry_run=dry_run,
             out=out,
             quiet=quiet,

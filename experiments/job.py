@@ -52,6 +52,7 @@ def do(options: cli.Options) -> None:
         experiment.num_rounds,
         eval_every=experiment.eval_every,
         execution=options.execution,
+        diagnostics=options.diagnostics,
         progress=not options.quiet,
     )
     result.save(out)

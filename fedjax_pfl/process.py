@@ -103,7 +103,8 @@ class _Link:
         messages = self.put(state.messages, new)
         aggregate = state.aggregate
         if aggregate is not None and not self.everyone:
-            shares = self.take(_shares(self.aggregator, self.federation))
+            counts = self.federation.train.num_examples
+            shares = _shares(self.aggregator, self.take(counts), counts)
             change = clients.weighted_sum(
                 jax.tree.map(lambda a, b: a - b, new, old), shares
             )
@@ -125,12 +126,7 @@ class _Link:
         if self.process.algorithm.aggregate_over == "all":
             weights = self.federation.train.num_examples.astype(received.weight.dtype)
             return self.aggregator(key, state.messages, weights, reference)
-        aggregate, info = self.aggregator(
-            key, received.message, received.weight, reference
-        )
-        arrived = (received.weight > 0).any()
-        keep = jax.tree.map(lambda a, r: jnp.where(arrived, a, r), aggregate, reference)
-        return keep, info
+        return self.aggregator(key, received.message, received.weight, reference)
 
     def info(self, client: Any, aggregator: Any, **floats: Any) -> types.RoundInfo:
         return types.RoundInfo(
@@ -150,19 +146,21 @@ def _count(state: types.State, more: jax.Array) -> types.State:
     )
 
 
-def _shares(aggregator: types.Aggregator, federation: types.Federation) -> jax.Array:
-    """Each client's share `[N]` in the mean over all clients' messages."""
-    counts = federation.train.num_examples
+def _shares(
+    aggregator: types.Aggregator, members: jax.Array, counts: jax.Array
+) -> jax.Array:
+    """Shares `[K]` of members in the mean over all clients, from example counts."""
     if aggregator.incremental == "uniform":
-        return jnp.full(counts.shape, 1 / counts.shape[0])
-    return counts / counts.sum()
+        return jnp.full(members.shape, 1 / counts.shape[0])
+    return members / counts.sum()
 
 
 def _cached_mean(
     messages: Any, aggregator: types.Aggregator, federation: types.Federation
 ) -> Any:
     """The mean over all clients' messages, computed from the cache."""
-    return clients.weighted_sum(messages, _shares(aggregator, federation))
+    counts = federation.train.num_examples
+    return clients.weighted_sum(messages, _shares(aggregator, counts, counts))
 
 
 @struct.pytree_dataclass

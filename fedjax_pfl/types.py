@@ -6,7 +6,7 @@ client, `B` batch, `C` classes, `*P` the shape of a parameter leaf.
 
 import dataclasses
 import enum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -311,7 +311,6 @@ class RoundInfo:
     floats_down: jax.Array
 
 
-@runtime_checkable
 class Model(Protocol):
     """A frozen, hashable object without arrays.
 
@@ -347,16 +346,11 @@ class Model(Protocol):
 
 
 class Aggregator(Protocol):
-    """Combines messages into one.
-
-    `incremental` names the rule's weighting where the aggregate of all clients' cached
-    messages is a mean that can be kept incrementally: `"uniform"`, `"weighted"` or
-    None.
-    """
+    """Combines messages into one; the reference where all weights are zero."""
 
     @property
     def incremental(self) -> str | None:
-        """`"uniform"`, `"weighted"` or None."""
+        """Weighting of a mean that can be kept: `"uniform"`, `"weighted"`, or None."""
         ...
 
     def __call__(

@@ -233,7 +233,7 @@ def test_sweep_leaves_one_directory(tmp_path):
     done = RUNNER.invoke(sweep.app, arguments)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == "Results: a/out"
-    assert "loss mean over clients" in done.stdout
+    assert "loss, clients' own test data, last round" in done.stdout
     written = {str(p.relative_to("a/out")) for p in pathlib.Path("a/out").rglob("*.*")}
     assert written == {
         "config.json",
@@ -275,6 +275,16 @@ def test_quiet_prints_the_directory_only():
     arguments = ["--preset", "quadratic", "--rounds", "1", "--quiet", "--out", "out"]
     done = RUNNER.invoke(run.app, arguments)
     assert (done.stdout, done.stderr, done.exit_code) == ("out\n", "", 0)
+
+
+def test_diagnostics_are_recorded_when_asked_for():
+    arguments = ["--preset", "quadratic", "--rounds", "3", "--quiet", "--diagnostics"]
+    done = RUNNER.invoke(run.app, [*arguments, "--out", "out"])
+    assert done.exit_code == 0, done.output
+    (group,) = results.Result.load("out").groups
+    residual = group.diagnostics["residual_theta"][0]
+    assert residual[-1] < residual[0]
+    assert group.per_round["floats_up"].shape == (1, 3)
 
 
 def test_an_interrupt_saves_nothing(monkeypatch):

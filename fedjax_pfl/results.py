@@ -138,9 +138,8 @@ class Result:
 
         Returns:
           One row per algorithm, swept setting and model, over the honest clients: mean
-          of the accuracy (else of the loss) over clients, mean of its worst tenth, and
-          variance of the loss. Seeds that diverged do not count; spreads divide by the
-          number of seeds minus 1.
+          accuracy (else loss), that of the worst tenth, and variance of the loss. Seeds
+          that diverged do not count; spreads divide by the number of seeds minus 1.
         """
         table: Any = self.table()
         is_shown = (table["when"] == "last") & (table["data"] == summaries.OWN_TEST)
@@ -148,11 +147,8 @@ class Result:
         value_of = [*self._columns, "model", "metric", "stat"]
         rows = rows.drop_duplicates(value_of, keep="last")  # honest, where there is one
         metric = "accuracy" if (rows["metric"] == "accuracy").any() else "loss"
-        shown = {
-            metric: (metric, "mean"),
-            "worst 10 %": (metric, "worst 10 %"),
-            "loss variance": ("loss", "variance"),
-        }
+        shown = {metric: (metric, "mean"), "worst 10 %": (metric, "worst 10 %")}
+        shown["loss variance"] = ("loss", "variance")
         varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
         named = varied - {"seed"} | {"algorithm"}
         keys = [c for c in self._columns if c in named]

@@ -210,14 +210,14 @@ def test_dotted_names():
             {"validation_fraction": 0.5, "test_fraction": 0.5},
             "to be below 1, got 0.5 . 0.5",
         ),
-        ({"dataset": "digit"}, "Unknown data set 'digit'; did you mean 'digits'"),
+        ({"dataset": "digit"}, "Unknown data set 'digit' .did you mean 'digits'"),
         ({"dataset": data.Digits}, "object such as Digits"),
         ({"dataset": 3}, "object such as Digits.*got 3"),
-        ({"partition": "idd"}, "Unknown partition 'idd'; did you mean 'iid'"),
+        ({"partition": "idd"}, "Unknown partition 'idd' .did you mean 'iid'"),
         ({"partition": data.IID}, "object such as IID"),
         ({"partition": None}, "object such as IID.*got None"),
         ({"dataset": "mnist", "data_dir": "absent"}, "absent' does not exist"),
-        ({"num_client": 3}, "Unknown field .* did you mean 'num_clients'"),
+        ({"num_client": 3}, "Unknown field .*did you mean 'num_clients'"),
     ],
 )
 def test_wrong_fields_get_a_sentence(changes, sentence):

@@ -308,7 +308,8 @@ def map_chunks(
       fn: `(row, shared) -> output`, written for one row.
       rows: pytree of `[K, ...]`.
       shared: pytree handed to every call as it is.
-      chunk: rows per chunk; 0 means all at once.
+      chunk: most rows per chunk; 0 means all at once. Chunks are of one size, as small
+        as their number allows, so that few rows of the last one are wasted.
 
     Returns:
       Pytree of `[K, ...]` outputs.
@@ -316,6 +317,7 @@ def map_chunks(
     count = jax.tree.leaves(rows)[0].shape[0]
     if chunk == 0 or chunk >= count:
         return jax.vmap(fn, in_axes=(0, None))(rows, shared)
+    chunk = -(-count // -(-count // chunk))
     padded = _pad_rows(rows, -count % chunk)
     outputs = lax.map(lambda row: fn(row, shared), padded, batch_size=chunk)
     return jax.tree.map(lambda leaf: leaf[:count], outputs)

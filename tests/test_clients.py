@@ -1,0 +1,78 @@
+"""The client axis: maps, chunks and sums over rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_pfl as fp
+from fedjax_pfl import clients
+
+ROWS = {"a": jnp.arange(14.0).reshape(7, 2), "b": jnp.arange(7.0)}
+
+
+@pytest.mark.parametrize(
+    "execution", ["loop", "vmap", "chunk=1", "chunk=3", "chunk=7", "shard=1", "shard=8"]
+)
+def test_map_equals_a_loop(execution):
+    found = clients.map_clients(
+        lambda row, shared: {"c": row["a"] * shared + row["b"]},
+        ROWS,
+        jnp.asarray(2.0),
+        clients.Execution.parse(execution),
+    )
+    expected = np.asarray(ROWS["a"]) * 2 + np.asarray(ROWS["b"])[:, None]
+    np.testing.assert_array_equal(found["c"], expected)
+
+
+@pytest.mark.parametrize(("count", "chunk", "calls"), [(5, 4, 6), (9, 4, 9), (7, 3, 9)])
+def test_chunks_waste_few_rows(count, chunk, calls):
+    """Five rows in chunks of at most 4 are two chunks of 3, not of 4."""
+    seen = []
+
+    def fn(row, shared):
+        jax.debug.callback(lambda r: seen.append(float(r)), row)
+        return row
+
+    jax.block_until_ready(clients.map_chunks(fn, jnp.arange(float(count)), (), chunk))
+    jax.effects_barrier()
+    assert len(seen) == calls
+    assert set(seen) == set(np.arange(float(count)))
+
+
+def test_sums_skip_rows_of_weight_zero():
+    rows = {"x": jnp.array([[1.0], [jnp.nan], [3.0], [jnp.inf]])}
+    weights = jnp.array([1.0, 0.0, 3.0, 0.0])
+    np.testing.assert_allclose(clients.weighted_sum(rows, weights)["x"], [10.0])
+    np.testing.assert_allclose(clients.weighted_mean(rows, weights)["x"], [2.5])
+    nothing = clients.weighted_mean(rows, jnp.zeros(4))
+    np.testing.assert_array_equal(nothing["x"], [0.0])
+
+
+def test_put_leaves_other_rows_alone():
+    new = clients.put(ROWS, jnp.array([5, 1]), clients.take(ROWS, jnp.array([0, 0])))
+    np.testing.assert_array_equal(new["b"], [0, 0, 2, 3, 4, 0, 6])
+
+
+def test_finite_rows_look_at_every_leaf():
+    rows = {"a": ROWS["a"].at[2, 1].set(jnp.nan), "b": ROWS["b"].at[6].set(jnp.inf)}
+    found = clients.finite_rows(rows | {"n": jnp.arange(7)}, 7)
+    assert found.tolist() == [True, True, False, True, True, True, False]
+    assert clients.finite_rows(None, 2).tolist() == [True, True]
+
+
+def test_ravel_rows_and_back():
+    matrix, unravel = clients.ravel_rows(ROWS)
+    assert matrix.shape == (7, 3)
+    back = unravel(matrix[4])
+    np.testing.assert_array_equal(back["a"], ROWS["a"][4])
+    np.testing.assert_array_equal(back["b"], ROWS["b"][4])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "vmaps", "chunk", "chunk=0", "chunk=-1", "chunk=x", "vmap=3", "loop=1"]
+)
+def test_wrong_executions_get_one_sentence(text):
+    with pytest.raises(fp.InputError):
+        clients.Execution.parse(text)
+    assert str(clients.Execution.parse("shard=2")) == "shard=2"

@@ -1,6 +1,7 @@
 """Test settings: eight simulated devices, 64-bit floats, strict shapes."""
 
 import gc
+import itertools
 import os
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -21,14 +22,13 @@ jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_default_matmul_precision", "highest")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-_PROGRAMS_PER_PROCESS = 40  # tests
+_finished = itertools.count(1)
 
 
 @pytest.fixture(autouse=True)
-def _forget_compiled_programs(counter=[0]):  # noqa: B006 (counts tests)
-    """Every compiled CPU program maps memory, and a process may hold only so many maps."""
+def _forget_compiled_programs():
+    """Drops compiled programs now and then: each maps memory, and maps are limited."""
     yield
-    counter[0] += 1
-    if counter[0] % _PROGRAMS_PER_PROCESS == 0:
+    if next(_finished) % 40 == 0:
         jax.clear_caches()
         gc.collect()

@@ -1,7 +1,7 @@
 """The one mechanism for states, hyperparameters and device data: frozen pytrees."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -64,7 +64,26 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     static = [f.name for f in fields if f.metadata.get("static")]
     data = [f.name for f in fields if f.name not in static]
-    return jax.tree_util.register_dataclass(cls, data, static)
+
+    def structure(node: Any) -> tuple[Any, ...]:
+        # The class is part of the structure by hand: JAX compares what
+        # `register_dataclass` makes by fields alone, so that two rules without fields
+        # would be equal, and one could run the other's compiled program.
+        return (cls, *(getattr(node, name) for name in static))
+
+    def flatten(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return tuple(getattr(node, name) for name in data), structure(node)
+
+    def flatten_with_keys(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        keyed = ((jax.tree_util.GetAttrKey(n), getattr(node, n)) for n in data)
+        return tuple(keyed), structure(node)
+
+    def unflatten(known: tuple[Any, ...], children: Iterable[Any]) -> Any:
+        names = dict(zip(static, known[1:], strict=True))
+        return cls(**names, **dict(zip(data, children, strict=True)))
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
 
 
 def as_arrays(tree: _T, dtype: Any = jnp.float32) -> _T:

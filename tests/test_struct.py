@@ -1,5 +1,7 @@
 """Pytrees, dotted names and argument checks."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,29 @@ def test_static_fields_are_structure():
     assert jax.tree.structure(Inner()) != jax.tree.structure(Inner(count=4))
     with pytest.raises(AttributeError):
         Inner().size = 1.0
+
+
+def test_classes_without_fields_have_structures_of_their_own():
+    """Else one rule could run the program that was compiled for another."""
+    structures = [
+        jax.tree.structure(part)
+        for part in (fp.Mean(), fp.WeightedMean(), fp.CoordinateMedian())
+    ]
+    processes = [
+        jax.tree.structure(fp.FederatedProcess(algorithm=part))
+        for part in (fp.FedAvg(), fp.Local(), fp.Centralized())
+    ]
+    for kinds in (structures, processes):
+        assert all(a != b for a, b in itertools.combinations(kinds, 2))
+
+
+def test_leaves_have_names_and_survive_a_round_trip():
+    tree = Outer(inner=Inner(size=0.5, count=7), extra={"rate": 2})
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    names = [jax.tree_util.keystr(path) for path, _ in paths]
+    assert names == [".inner.size", ".extra['rate']"]
+    leaves, structure = jax.tree.flatten(tree)
+    assert jax.tree.unflatten(structure, leaves) == tree
 
 
 def test_named_fields_and_replacement():

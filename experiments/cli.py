@@ -17,6 +17,16 @@ __all__ = ["Options", "make_app"]
 
 
 @dataclasses.dataclass(frozen=True)
+class Data:
+    """A user's own data; None where a preset's are used."""
+
+    path: str | None
+    label: str | None
+    client: str | None
+    data_dir: str | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Options:
     """What the user asked for; None where the preset decides."""
 
@@ -25,6 +35,9 @@ class Options:
     settings: tuple[str, ...]
     seeds: tuple[int, ...] | None
     execution: str
+    data: Data
+    evaluate_on: tuple[tuple[str, int | None], ...] | None
+    eval_clients: str | int | None
     diagnostics: bool
     dry_run: bool
     out: Path | None
@@ -48,7 +61,12 @@ def make_app(command: str, help: str) -> typer.Typer:
     @app.command(help=help)
     def main(
         preset: Annotated[
-            str, typer.Option(help="digits, flame_mnist or quadratic.")
+            str,
+            typer.Option(
+                help="digits, flame_mnist, quadratic, or a data set's name: mnist,"
+                " fashion_mnist, cifar10, cifar100, medical_mnist, femnist, sent140,"
+                " shakespeare, stocks."
+            ),
         ] = "digits",
         set_: Annotated[
             list[str] | None,
@@ -75,6 +93,41 @@ def make_app(command: str, help: str) -> typer.Typer:
         data_dir: Annotated[
             str | None,
             typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA)."),
+        ] = None,
+        data: Annotated[
+            str | None,
+            typer.Option(
+                metavar="PATH",
+                help="Your own data: a csv, npz or LEAF json file, or a folder of"
+                " images.",
+            ),
+        ] = None,
+        label: Annotated[
+            str | None, typer.Option(help="Column of a csv file to be predicted.")
+        ] = None,
+        client: Annotated[
+            str | None,
+            typer.Option(help="Column of a csv file that names the client."),
+        ] = None,
+        clients: Annotated[
+            int | None, typer.Option(min=1, help="Number of clients.")
+        ] = None,
+        eval_every: Annotated[
+            int | None, typer.Option(min=1, help="Rounds between evaluations.")
+        ] = None,
+        eval_on: Annotated[
+            str | None,
+            typer.Option(
+                metavar="DATA[=ROUNDS],...",
+                help="Data to evaluate on: test, validation, train, others, everybody;"
+                " each with a period of its own if wanted.",
+            ),
+        ] = None,
+        eval_clients: Annotated[
+            str | None,
+            typer.Option(
+                metavar="all|participants|N", help="Whose models are evaluated."
+            ),
         ] = None,
         execution: Annotated[
             str,
@@ -103,7 +156,16 @@ def make_app(command: str, help: str) -> typer.Typer:
         if seeds is not None and seed_list is not None:
             raise typer.BadParameter("give --seeds or --seed-list, not both")
         chosen = None if seeds is None else tuple(range(seeds))
-        short = {"num_rounds": rounds, "federation.dataset": dataset}
+        if data is not None and dataset is not None:
+            raise typer.BadParameter("give --dataset or --data, not both")
+        if data is None and (label is not None or client is not None):
+            raise typer.BadParameter("--label and --client need --data")
+        short = {
+            "num_rounds": rounds,
+            "eval_every": eval_every,
+            "federation.dataset": dataset,
+            "federation.num_clients": clients,
+        }
         settings = [f"{n}={v}" for n, v in short.items() if v is not None]
         if data_dir is not None:
             settings.append(f"federation.data_dir={json.dumps(data_dir)}")
@@ -113,6 +175,9 @@ def make_app(command: str, help: str) -> typer.Typer:
             settings=(*settings, *(set_ or [])),
             seeds=_seeds(seed_list) if seed_list is not None else chosen,
             execution=execution,
+            data=Data(path=data, label=label, client=client, data_dir=data_dir),
+            evaluate_on=None if eval_on is None else _periods(eval_on),
+            eval_clients=_number_or_name(eval_clients),
             diagnostics=diagnostics,
             dry_run=dry_run,
             out=out,
@@ -129,6 +194,24 @@ def _seeds(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() for part in parts):
         raise typer.BadParameter(f"expected whole numbers like 1,10,100, got {text!r}")
     return tuple(map(int, parts))
+
+
+def _periods(text: str) -> tuple[tuple[str, int | None], ...]:
+    """Reads `test,everybody=50`."""
+    found = {}
+    for part in text.split(","):
+        name, equals, rounds = part.strip().partition("=")
+        if name in found or (equals and not rounds.isdecimal()):
+            raise typer.BadParameter(
+                f"expected different names like test,everybody=50, got {text!r}"
+            )
+        found[name] = int(rounds) if equals else None
+    return tuple(found.items())
+
+
+def _number_or_name(text: str | None) -> str | int | None:
+    """A whole number, or the text itself."""
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def _start(options: Options, devices: int | None) -> None:

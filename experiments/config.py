@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, struct
+from fedjax_pfl import checks, schedule, struct, training
 
 __all__ = ["Experiment", "Grid", "apply_settings"]
 
@@ -30,11 +30,20 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "model": fp.MODELS,
     "federation.dataset": fp.DATASETS,
     "federation.partition": fp.PARTITIONS,
+    "federation.label_poisoning": fp.LABEL_POISONINGS,
+    "federation.feature_noise": fp.FEATURE_NOISES,
 }
-_OPTIONAL = ("algorithm.fine_tune", "aggregator", "attack")
+_OPTIONAL = (
+    "algorithm.fine_tune",
+    "aggregator",
+    "attack",
+    "federation.label_poisoning",
+    "federation.feature_noise",
+)
 _ALTERNATIVES = {"algorithm.kappa": "algorithm.rho", "algorithm.rho": "algorithm.kappa"}
 _DEFAULTS = {fp.Optax: {"hyperparameters": {"learning_rate": 0.001}}}  # adam
 _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
+_EVALUATE_ON = tuple((name, None) for name in training.EVALUATE_ON)
 _WORDS = {
     int: "a whole number",
     float: "a number",
@@ -102,7 +111,9 @@ class Experiment:
       grids: processes, each with axes of its own.
       num_rounds: communication rounds.
       seeds: seeds of every grid.
-      eval_every: rounds between evaluations, or None for about ten of them.
+      eval_every: rounds between evaluations, or None for about twenty of them.
+      evaluate_on: data to evaluate on, each with rounds between evaluations or None.
+      eval_clients: whose models are evaluated.
     """
 
     name: str
@@ -110,11 +121,14 @@ class Experiment:
     num_rounds: int
     seeds: tuple[int, ...] = (0,)
     eval_every: int | None = None
+    evaluate_on: tuple[tuple[str, int | None], ...] = _EVALUATE_ON
+    eval_clients: str | int = "all"
 
     def __post_init__(self):
         checks.positive_int("num_rounds", self.num_rounds)
-        if self.eval_every is not None:
-            checks.positive_int("eval_every", self.eval_every)
+        schedule.Schedule.parse(
+            dict(self.evaluate_on), self.eval_every, self.eval_clients, self.num_rounds
+        )
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise checks.InputError(
                 f"Expected different seeds, at least one, got {list(self.seeds)}."

@@ -18,10 +18,13 @@ from rich.table import Table
 
 import fedjax_pfl as fp
 from experiments import cli, config, figures, presets
-from fedjax_pfl import checks, clients, driver, results, struct, training
+from fedjax_pfl import checks, clients, driver, folders, results, struct, training
+from fedjax_pfl.data import statistics
+from fedjax_pfl.data.sources import user
 
 __all__ = ["do"]
 
+_MAX_FEDERATIONS = 2  # described before starting
 _WIDTH = 160  # of files and pipes, where rich would assume 80
 
 
@@ -39,7 +42,7 @@ def do(options: cli.Options) -> None:
     if options.execution != "auto":
         clients.Execution.parse(options.execution)
     out = options.out or _default_directory(experiment.name)
-    results.check_output(out)
+    folders.check_new(out)
     groups = _groups(experiment)
     _check_groups(groups)
     width = None if sys.stdout.isatty() else _WIDTH
@@ -51,6 +54,8 @@ def do(options: cli.Options) -> None:
         groups,
         experiment.num_rounds,
         eval_every=experiment.eval_every,
+        evaluate_on=dict(experiment.evaluate_on),
+        eval_clients=experiment.eval_clients,
         execution=options.execution,
         diagnostics=options.diagnostics,
         progress=not options.quiet,
@@ -69,15 +74,42 @@ def _experiment(options: cli.Options) -> config.Experiment:
     single = options.command == "run"
     if single:
         experiment = experiment.single()
+    if options.data.path is not None:
+        experiment = _with_data(experiment, options.data)
     experiment = config.apply_settings(experiment, options.settings)
-    if options.seeds is not None:
-        experiment = dataclasses.replace(experiment, seeds=options.seeds)
+    given = {
+        "seeds": options.seeds,
+        "evaluate_on": options.evaluate_on,
+        "eval_clients": options.eval_clients,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    experiment = dataclasses.replace(experiment, **given)
     settings = experiment.num_points // len(experiment.seeds)
     if single and settings > 1:
         raise checks.InputError(
             f"Expected one setting, got {settings}; use python -m experiments.sweep."
         )
     return experiment
+
+
+def _with_data(experiment: config.Experiment, data: cli.Data) -> config.Experiment:
+    """The experiment on a user's own data, with natural clients where there are any.
+
+    Targets that are not classes take a linear model. All of it can still be set.
+    """
+    assert data.path is not None
+    source = user.source_for(data.path, data.label, data.client, data.data_dir)
+    dataset = source.load(data_dir=data.data_dir, seed=0, num_clients=None)
+    changes: dict[str, Any] = {"federation.dataset": source}
+    if dataset.client is not None:
+        changes["federation.partition"] = fp.ByClient()
+        changes["federation.num_clients"] = None
+    if dataset.num_classes is None:
+        changes["model"] = fp.LinearRegression(intercept=True)
+    grids = experiment.grids
+    for name, value in changes.items():
+        grids = tuple(grid.replace(name, value) for grid in grids)
+    return dataclasses.replace(experiment, name="own_data", grids=grids)
 
 
 def _default_directory(name: str) -> Path:
@@ -128,6 +160,19 @@ def _print_plan(
             shown.append(f"kappa = {', '.join(kappas)}")
         line = "; ".join([type(grid.process.algorithm).__name__, *shown])
         console.print(f"  {line}", highlight=False, soft_wrap=True)
+    _print_federations(console, groups)
+
+
+def _print_federations(console: Console, groups: Sequence[driver.Group]) -> None:
+    """What the first few federations are like, above all whether examples leak."""
+    federations = {id(f): f for group in groups for f in group.federations}
+    texts = (statistics.describe(f).summary() for f in federations.values())
+    shown = list(itertools.islice(texts, _MAX_FEDERATIONS))
+    for text in shown:
+        console.print(text, highlight=False, soft_wrap=True)
+    if len(federations) > len(shown):
+        more = _plural(len(federations) - len(shown), "more federation")
+        console.print(f"... and {more}.", highlight=False)
 
 
 def _kappas(grid: config.Grid) -> list[float]:
@@ -169,6 +214,7 @@ def _print_result(console: Console, result: results.Result) -> None:
             highlight=False,
             soft_wrap=True,
         )
+    _print_communication(console, result)
     compiling = sum(group.compile_seconds for group in result.groups)
     running = sum(group.run_seconds for group in result.groups)
     modes = dict.fromkeys(group.config["execution"] for group in result.groups)
@@ -177,6 +223,18 @@ def _print_result(console: Console, result: results.Result) -> None:
         f"running {running:.1f} s.",
         highlight=False,
     )
+
+
+def _print_communication(console: Console, result: results.Result) -> None:
+    """Numbers sent per round, one line per algorithm."""
+    sent = result.communication().groupby("algorithm", sort=False)
+    for algorithm, row in sent[["floats_up", "floats_down"]].mean().iterrows():
+        up, down = (f"{value:,.0f}" for value in row)
+        console.print(
+            f"{algorithm}: clients send {up} and receive {down} numbers per round.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _print_tables(console: Console, summary: pd.DataFrame) -> None:

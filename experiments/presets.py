@@ -1,10 +1,11 @@
 """Named experiments; every number of a preset can be changed by `--set`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import fedjax_pfl as fp
 from experiments import config
-from fedjax_pfl import checks
+from fedjax_pfl import checks, data
 
 __all__ = ["PRESETS", "get"]
 
@@ -62,10 +63,148 @@ def quadratic() -> config.Experiment:
     )
 
 
+def mnist() -> config.Experiment:
+    """MNIST by a power law: 1,000 clients of one digit each, 50 of them per round."""
+    return _compare(
+        fp.FederationSpec("mnist", fp.PowerLaw(), num_clients=1000),
+        fp.LogisticRegression(),
+        fp.SGD(learning_rate=0.03, epochs=1, batch_size=10),
+        num_rounds=50,
+        cohort=50,
+    )
+
+
+def fashion_mnist() -> config.Experiment:
+    """Fashion-MNIST with two classes per client, 100 clients, 10 of them per round."""
+    return _compare(
+        fp.FederationSpec("fashion_mnist", fp.PathologicalBlocks(), num_clients=100),
+        fp.MLP(widths=(200, 200)),
+        fp.SGD(learning_rate=0.05, epochs=1, batch_size=50),
+        num_rounds=50,
+        cohort=10,
+    )
+
+
+def cifar10() -> config.Experiment:
+    """CIFAR-10 with Dirichlet(0.5) labels, 20 clients, and a small CNN."""
+    return _compare(
+        fp.FederationSpec("cifar10", num_clients=20),
+        fp.CNN(),
+        fp.SGD(learning_rate=0.05, epochs=1, batch_size=50),
+        num_rounds=20,
+        cohort=10,
+    )
+
+
+def cifar100() -> config.Experiment:
+    """CIFAR-100's coarse classes, Dirichlet(0.5) labels, 10 clients, LeNet-5."""
+    return _compare(
+        fp.FederationSpec(data.Cifar100(labels="coarse"), num_clients=10),
+        fp.LeNet5(),
+        fp.SGD(learning_rate=0.05, epochs=1, batch_size=20),
+        num_rounds=30,
+    )
+
+
+def medical_mnist() -> config.Experiment:
+    """Medical MNIST with two labels per client, 10 clients."""
+    return _compare(
+        fp.FederationSpec(
+            "medical_mnist", fp.LabelShards(labels_per_client=2), num_clients=10
+        ),
+        fp.CNN1(),
+        fp.SGD(learning_rate=0.01, epochs=1, batch_size=100),
+        num_rounds=5,
+    )
+
+
+def femnist() -> config.Experiment:
+    """FEMNIST: every writer a client, 20 of them per round."""
+    return _compare(
+        fp.FederationSpec("femnist", fp.ByClient(min_examples=20), num_clients=None),
+        fp.CNN2(),
+        fp.SGD(learning_rate=0.05, epochs=1, batch_size=20),
+        num_rounds=40,
+        cohort=20,
+    )
+
+
+def sent140() -> config.Experiment:
+    """Sentiment of tweets: every account with five or more of them a client."""
+    return _compare(
+        fp.FederationSpec("sent140", fp.ByClient(min_examples=5), num_clients=None),
+        fp.LSTM(width=64),
+        fp.SGD(learning_rate=0.3, epochs=1, batch_size=10),
+        num_rounds=40,
+    )
+
+
+def shakespeare() -> config.Experiment:
+    """The next character of a play: speakers with 100 examples or more are clients."""
+    return _compare(
+        fp.FederationSpec(
+            "shakespeare", fp.ByClient(min_examples=100), num_clients=None
+        ),
+        fp.LSTM(width=64, num_layers=1),
+        fp.SGD(learning_rate=1.0, epochs=1, batch_size=20),
+        num_rounds=20,
+        cohort=20,
+    )
+
+
+def stocks() -> config.Experiment:
+    """Whether a stock rises on the next day: every ticker a client."""
+    return _compare(
+        fp.FederationSpec("stocks", fp.ByClient(), num_clients=None),
+        fp.LogisticRegression(),
+        fp.SGD(learning_rate=0.01, epochs=1, batch_size=50),
+        num_rounds=20,
+    )
+
+
+def _compare(
+    spec: fp.FederationSpec,
+    model: Any,
+    sgd: fp.SGD,
+    *,
+    num_rounds: int,
+    cohort: int | None = None,
+) -> config.Experiment:
+    """FLAME, FedAvg with fine-tuning, and Local with one solver on one data set."""
+    everyone = fp.AllClients()
+    who = everyone if cohort is None else fp.UniformCohort(size=cohort)
+    algorithms = (
+        fp.Flame(lam=0.1, kappa=1.0, local=sgd),
+        fp.FedAvg(local=sgd, fine_tune=sgd),
+        fp.Local(local=sgd),
+    )
+    processes = (
+        fp.FederatedProcess(algorithm=algorithm, participation=who)
+        for algorithm in algorithms
+    )
+    return config.Experiment(
+        name=spec.dataset.name,
+        grids=tuple(config.Grid(process, model, spec) for process in processes),
+        num_rounds=num_rounds,
+    )
+
+
 PRESETS: dict[str, Callable[[], config.Experiment]] = {
-    "digits": digits,
-    "flame_mnist": flame_mnist,
-    "quadratic": quadratic,
+    make.__name__: make
+    for make in (
+        digits,
+        flame_mnist,
+        quadratic,
+        mnist,
+        fashion_mnist,
+        cifar10,
+        cifar100,
+        medical_mnist,
+        femnist,
+        sent140,
+        shakespeare,
+        stocks,
+    )
 }
 
 

@@ -12,7 +12,9 @@ import jax
 import numpy as np
 from jax import core
 
-__all__ = ["InputError", "known", "number", "positive_int", "whole"]
+__all__ = ["InputError", "boolean", "known", "number", "positive_int", "whole"]
+
+_MAX_NAMES = 30  # of many allowed ones, so that a message stays a sentence
 
 
 class InputError(ValueError):
@@ -114,6 +116,20 @@ def positive_int(name: str, value: Any) -> None:
     whole(name, value, at_least=1)
 
 
+def boolean(name: str, value: Any) -> None:
+    """Checks that a static field is true or false.
+
+    Args:
+      name: name shown in the message.
+      value: the static value.
+
+    Raises:
+      InputError: if it is not.
+    """
+    if not isinstance(value, bool):
+        raise InputError(f"Expected {name} to be true or false, got {value!r}.")
+
+
 def known(value: Any, allowed: Iterable[str], what: str) -> None:
     """Checks that a name is one of the allowed ones and suggests near misses.
 
@@ -136,6 +152,7 @@ def known(value: Any, allowed: Iterable[str], what: str) -> None:
         return
     near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise InputError(
-        f"Unknown {what} {value!r}{hint}; allowed: {', '.join(allowed) or 'none'}."
-    )
+    shown = ", ".join(allowed[:_MAX_NAMES]) or "none"
+    if len(allowed) > _MAX_NAMES:
+        shown += f" and {len(allowed) - _MAX_NAMES} more"
+    raise InputError(f"Unknown {what} {value!r}{hint}; allowed: {shown}.")

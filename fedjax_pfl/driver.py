@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,12 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedjax_pfl import checks, clients, evaluate, history, struct, types
+from fedjax_pfl import (
+    checks,
+    clients,
+    evaluate,
+    history,
+    schedule,
+    stacking,
+    struct,
+    types,
+)
+from fedjax_pfl.data import statistics
 from fedjax_pfl.process import FederatedProcess
 
 __all__ = ["Group", "choose_execution", "run_group"]
-
-ROWS = ("train", "validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +35,7 @@ class _Plan:
 
     model: Any
     execution: clients.Execution
-    segment: int
-    data: tuple[str, ...]
+    schedule: schedule.Schedule
     diagnostics: bool
     points_per_chunk: int
 
@@ -83,42 +90,6 @@ def choose_execution(
     return clients.Execution(mode="chunk", chunk_size=max(fits, 8))
 
 
-def _split(federation: types.Federation) -> tuple[dict[str, Any], types.Federation]:
-    """Rows of clients, and the federation without them."""
-    rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
-    rows["malicious"] = federation.malicious
-    rows["pool"] = None
-    empty: dict[str, Any] = {name: getattr(federation, name).pool() for name in ROWS}
-    return rows, dataclasses.replace(federation, malicious=None, **empty)
-
-
-def _join(rows: dict[str, Any], pool: types.Federation | None) -> types.Federation:
-    """Undoes `_split`; a point may bring a pool of its own among its rows."""
-    pool = rows["pool"] if pool is None else pool
-    assert pool is not None
-    parts = {name: getattr(pool, name).with_rows(rows[name]) for name in ROWS}
-    return dataclasses.replace(pool, malicious=rows["malicious"], **parts)
-
-
-def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Pads index and label rows of all points to one number of slots."""
-
-    def pad(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        slots = max(row[name]["index"].shape[1] for row in rows)
-
-        def widen(fields: dict[str, Any]) -> dict[str, Any]:
-            grown = {
-                key: jnp.pad(fields[key], ((0, 0), (0, slots - fields[key].shape[1])))
-                for key in ("index", "labels")
-                if fields[key] is not None
-            }
-            return fields | grown
-
-        return widen
-
-    return [row | {name: pad(name)(row[name]) for name in ROWS} for row in rows]
-
-
 def _map_points(
     fn: Callable[[Any, Any], Any], rows: Any, shared: Any, plan: _Plan
 ) -> Any:
@@ -135,7 +106,7 @@ def _init(plan: _Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> types
 
     def one(row, pool):
         process, key, fields = row
-        return process.init(key, plan.model, _join(fields, pool))
+        return process.init(key, plan.model, stacking.join(fields, pool))
 
     return _map_points(one, (processes, keys, rows), pool, plan)
 
@@ -150,12 +121,12 @@ def _segment(
     start: jax.Array,
     num_rounds: jax.Array,
 ) -> tuple[types.State, types.RoundInfo]:
-    """Runs `plan.segment` rounds of all points; those past `num_rounds` are masked."""
+    """Runs one segment of all points; rounds past `num_rounds` are masked."""
 
     def one(row, shared):
         process, state, fields = row
         pool, start, num_rounds = shared
-        federation = _join(fields, pool)
+        federation = stacking.join(fields, pool)
 
         def run(state):
             return process.round(state, plan.model, federation, plan.execution)
@@ -171,23 +142,33 @@ def _segment(
         # The round number is the same for all points: as an unbatched value it keeps
         # the conditionals on it conditionals under vmap.
         state = dataclasses.replace(state, round=start)
-        return lax.scan(step, state, None, length=plan.segment)
+        return lax.scan(step, state, None, length=plan.schedule.segment)
 
     return _map_points(one, (processes, states, rows), (pool, start, num_rounds), plan)
 
 
-@functools.partial(jax.jit, static_argnames="plan")
-def _evaluate(plan: _Plan, processes: Any, states: Any, rows: Any, pool: Any) -> Any:
-    """Metrics and diagnostics of all points."""
+@functools.partial(jax.jit, static_argnames=("plan", "data"))
+def _evaluate(
+    plan: _Plan,
+    data: tuple[str, ...],
+    processes: Any,
+    states: Any,
+    rows: Any,
+    pool: Any,
+) -> Any:
+    """Evaluated clients (None for all), metrics and diagnostics of all points."""
 
     def one(row, pool):
         process, state, fields = row
-        return evaluate.evaluate(
+        federation = stacking.join(fields, pool)
+        members = plan.schedule.members(process, state, federation.num_clients)
+        return members, *evaluate.evaluate(
             process,
             state,
             plan.model,
-            _join(fields, pool),
-            data=plan.data,
+            federation,
+            data=data,
+            members=members,
             diagnostics=plan.diagnostics,
         )
 
@@ -201,15 +182,15 @@ def _loop_segment(plan, processes, states, rows, pool, start, num_rounds):
         process, state, fields = clients.take(
             (processes, states, rows), jnp.asarray(point)
         )
-        federation, reports = _join(fields, pool), []
+        federation, reports = stacking.join(fields, pool), []
         with jax.disable_jit():
-            for _ in range(min(plan.segment, int(num_rounds - start))):
+            for _ in range(min(plan.schedule.segment, int(num_rounds - start))):
                 state, info = process.round(
                     state, plan.model, federation, plan.execution
                 )
                 reports.append(info)
         empty = jax.tree.map(jnp.zeros_like, reports[-1])
-        reports += [empty] * (plan.segment - len(reports))
+        reports += [empty] * (plan.schedule.segment - len(reports))
         outputs.append(
             (state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *reports))
         )
@@ -232,34 +213,12 @@ def _compile_clock() -> Iterator[list[float]]:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def _stack(trees: Sequence[Any]) -> Any:
-    """Stacks the leaves of trees of one structure along a new leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
 def _own_key(key: types.Key) -> types.Key:
     """A copy of a key, so that donation leaves the caller's buffer alone."""
     if not jnp.issubdtype(jnp.asarray(key).dtype, jax.dtypes.prng_key):
         raise checks.InputError("Expected key to be made by jax.random.key(seed).")
     data = jnp.array(jax.random.key_data(key), copy=True)
     return jax.random.wrap_key_data(data, impl="threefry2x32")
-
-
-def _federation_rows(federations: Sequence[types.Federation]) -> tuple[Any, Any]:
-    """Stacked rows of all points and the pool they share.
-
-    Points whose pools differ (generated data of several seeds) have theirs stacked
-    among the rows, and None is shared.
-    """
-    parts = [_split(federation) for federation in federations]
-    rows = _pad_slots([part[0] for part in parts])
-    pools = [part[1] for part in parts]
-    leaves = [jax.tree.leaves(pool) for pool in pools]
-    if all(a is b for other in leaves for a, b in zip(leaves[0], other, strict=True)):
-        return _stack(rows), pools[0]
-    return _stack(
-        [row | {"pool": pool} for row, pool in zip(rows, pools, strict=True)]
-    ), None
 
 
 def _check_examples(federations: Sequence[types.Federation]) -> None:
@@ -274,14 +233,24 @@ def _check_examples(federations: Sequence[types.Federation]) -> None:
             )
 
 
+def _described(
+    federations: Sequence[types.Federation],
+) -> list[statistics.PartitionStatistics]:
+    """Statistics of each point's federation, computed once where points share it."""
+    found = {id(f): f for f in federations}
+    known = {identity: statistics.describe(f) for identity, f in found.items()}
+    return [known[id(federation)] for federation in federations]
+
+
 def run_group(
     group: Group,
     num_rounds: int,
     *,
     eval_every: int | None,
     execution: str | clients.Execution,
-    evaluate_on: Sequence[str],
+    evaluate_on: Sequence[str] | Mapping[str, int | None],
     diagnostics: bool,
+    eval_clients: str | int = "all",
     points_per_chunk: int | None = None,
     advance: Callable[[int, str], None] = lambda rounds, text: None,
 ) -> tuple[history.History, types.State]:
@@ -290,9 +259,10 @@ def run_group(
     Args:
       group: points of one structure.
       num_rounds: rounds R, at least 1.
-      eval_every: rounds between evaluations; None gives about 20 evaluations.
+      eval_every: see `schedule.Schedule.parse`.
       execution: how the map over clients is run, or `auto`.
-      evaluate_on: splits to evaluate on.
+      evaluate_on: see `schedule.Schedule.parse`.
+      eval_clients: see `schedule.Schedule.parse`.
       diagnostics: whether to compute the algorithm's diagnostics at evaluations.
       points_per_chunk: points vmapped together; None picks.
       advance: called with rounds done since the last call and a short text.
@@ -300,12 +270,10 @@ def run_group(
     Returns:
       The history and the last states, with a leading axis of points.
     """
-    checks.positive_int("num_rounds", num_rounds)
-    if eval_every is None:
-        eval_every = max(1, -(-num_rounds // 20))
-    checks.positive_int("eval_every", eval_every)
-    for name in evaluate_on:
-        checks.known(name, ROWS, "split to evaluate on")
+    planned = schedule.Schedule.parse(evaluate_on, eval_every, eval_clients, num_rounds)
+    planned = planned.within(num_rounds)
+    for federation in group.federations:
+        planned.check(federation)
     started = time.perf_counter()
     with _compile_clock() as compile_clock:
         first = group.federations[0]
@@ -321,14 +289,15 @@ def run_group(
         plan = _Plan(
             model=model,
             execution=execution,
-            segment=min(eval_every, num_rounds),
-            data=tuple(evaluate_on),
+            schedule=planned,
             diagnostics=diagnostics,
             points_per_chunk=min(points_per_chunk, count),
         )
         dtype = jnp.zeros(()).dtype
-        processes = _stack([struct.as_arrays(p, dtype) for p in group.processes])
-        rows, pool = _federation_rows(group.federations)
+        processes = stacking.stack(
+            [struct.as_arrays(p, dtype) for p in group.processes]
+        )
+        rows, pool = stacking.federation_rows(group.federations)
         keys = jnp.stack([_own_key(key) for key in group.keys])
         states = _init(plan, processes, keys, rows, pool)
         if execution.mode == "shard":
@@ -342,14 +311,20 @@ def run_group(
             models=evaluate.predictor_names(
                 group.processes[0], one_state, model, first
             ),
-            data=plan.data,
+            data=planned.data,
             num_rounds=num_rounds,
-            malicious=np.asarray(rows["malicious"]),
-            num_train=np.asarray(rows["train"]["num_examples"]),
+            federations=_described(group.federations),
             stops=group.processes[0].on_nonfinite == "stop",
         )
         segment = _loop_segment if execution.mode == "loop" else _segment
-        recorder.evaluated(0, *_evaluate(plan, processes, states, rows, pool))
+
+        def measure(done: int) -> None:
+            is_last = done == num_rounds or recorder.all_diverged()
+            data = planned.due(done, is_last)
+            found = _evaluate(plan, data, processes, states, rows, pool)
+            recorder.evaluated(done, data, *found)
+
+        measure(0)
         done = 0
         while done < num_rounds and not recorder.all_diverged():
             states, info = segment(
@@ -361,15 +336,17 @@ def run_group(
                 jnp.asarray(done, jnp.int32),
                 jnp.asarray(num_rounds, jnp.int32),
             )
-            ran = min(plan.segment, num_rounds - done)
+            ran = min(planned.segment, num_rounds - done)
             recorder.ran(done, ran, info)
             done += ran
-            recorder.evaluated(done, *_evaluate(plan, processes, states, rows, pool))
+            measure(done)
             advance(ran, recorder.headline())
         seconds = time.perf_counter() - started
         config = group.config | {
             "num_rounds": num_rounds,
-            "eval_every": eval_every,
+            "eval_every": planned.segment,
+            "evaluate_on": dict(planned.every),
+            "eval_clients": planned.clients,
             "execution": str(execution),
             "num_parameters": clients.size(jax.eval_shape(model.init, group.keys[0])),
         }

@@ -1,12 +1,13 @@
-"""Evaluation of every predictor on every client's own data, each value kept."""
+"""Evaluation of every predictor of a client, on its own and on other clients' data."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import types
+from fedjax_pfl import clients, types
 
 __all__ = ["evaluate", "predictor_names"]
 
@@ -15,37 +16,104 @@ BATCH = 128
 CHUNK = 16
 """Clients evaluated at once."""
 
+Metrics = dict[str, jax.Array]
+
 
 def _predictors(process, state, client, model, data):
-    """Predictors of one client with its evaluation key."""
+    """Predictors of one client, and its evaluation key."""
     key = types.stream_key(state.key, types.Stream.EVALUATION, state.round)
     key = jax.random.fold_in(key, data.client_id)
-    return process.predictors(key, state, client, model, data)
+    return process.predictors(key, state, client, model, data), key
 
 
-def _client_metrics(predictor, model, data, dtype) -> dict[str, jax.Array]:
-    """Mean of every metric over one client's examples; NaN where it has none."""
+def _means(
+    predictor: Callable[[jax.Array], jax.Array],
+    model: types.Model,
+    batch_of: Callable[[jax.Array], types.Batch],
+    total: jax.Array,
+    size: int,
+) -> Metrics:
+    """Mean of every metric over `total` examples, in batches; NaN if there are none."""
+
+    def sums(number):
+        batch = batch_of(number)
+        values = model.metrics(predictor(batch.x), batch)
+        return {n: jnp.where(batch.weight > 0, v, 0).sum() for n, v in values.items()}
+
+    shapes = jax.eval_shape(sums, jnp.zeros((), jnp.int32))
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    def add(number, found):
+        return jax.tree.map(lambda a, b: a + b, found, sums(number))
+
+    found = lax.fori_loop(0, clients.lane_max(-(-total // size)), add, zero)
+    count = jnp.maximum(total, 1)
+    return {
+        name: jnp.where(total > 0, value / count.astype(value.dtype), jnp.nan)
+        for name, value in found.items()
+    }
+
+
+def _own_means(predictor, model, data, key, dtype) -> Metrics:
+    """Means over one client's own examples."""
     slots = data.index.shape[0]
     size = min(BATCH, slots)
 
-    def one_batch(number):
+    def batch_of(number):
         positions = number * size + jnp.arange(size)
         weight = (positions < data.num_examples).astype(dtype)
-        batch = data.gather(jnp.minimum(positions, slots - 1), weight)
-        values = model.metrics(predictor(batch.x), batch)
-        return {
-            name: jnp.where(weight > 0, value, 0).sum()
-            for name, value in values.items()
-        }
+        access = jax.random.fold_in(key, number)
+        return data.gather(jnp.minimum(positions, slots - 1), weight, key=access)
 
-    sums = jax.tree.map(
-        lambda leaf: leaf.sum(axis=0), lax.map(one_batch, jnp.arange(-(-slots // size)))
-    )
-    count = data.num_examples.astype(dtype)
-    return {
-        name: jnp.where(count > 0, value / jnp.maximum(count, 1), jnp.nan)
-        for name, value in sums.items()
+    return _means(predictor, model, batch_of, data.num_examples, size)
+
+
+def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
+    """Examples of several clients, each as a client of one, padding last; their number.
+
+    So every example keeps the identity, and hence the noise, of its owner.
+    """
+    owners, slots = rows["index"].shape
+    real = jnp.arange(slots)[None, :] < rows["num_examples"][:, None]
+    order = jnp.argsort(~real.reshape(-1), stable=True)
+
+    def per_slot(leaf):
+        return leaf.reshape(-1)[order][:, None]
+
+    def per_owner(leaf):
+        return jnp.broadcast_to(leaf[:, None], (owners, slots)).reshape(-1)[order]
+
+    single = {
+        "index": per_slot(rows["index"]),
+        "labels": None if rows["labels"] is None else per_slot(rows["labels"]),
+        "num_examples": jnp.ones(order.shape, jnp.int32),
+        "client_id": per_owner(rows["client_id"]),
+        "noise_scale": jax.tree.map(per_owner, rows["noise_scale"]),
     }
+    return single, real.sum()
+
+
+def _pooled_means(predictor, model, pool, examples, total, key, dtype) -> Metrics:
+    """Means over the examples that `_pooled` made."""
+    size = min(BATCH, examples["index"].shape[0])
+
+    def batch_of(number):
+        positions = number * size + jnp.arange(size)
+        weight = (positions < total).astype(dtype)
+        access = jax.random.fold_in(key, number)
+        last = examples["index"].shape[0] - 1
+        chosen = clients.take(examples, jnp.minimum(positions, last))
+
+        def one(row, weight, slot):
+            data = pool.with_rows(row)
+            slot_key = jax.random.fold_in(access, slot)
+            batch = data.gather(jnp.zeros(1, jnp.int32), weight[None], key=slot_key)
+            return batch.x[0], batch.y[0]
+
+        x, y = jax.vmap(one)(chosen, weight, jnp.arange(size))
+        return types.Batch(x=x, y=y, weight=weight, constants=pool.constants)
+
+    return _means(predictor, model, batch_of, total, size)
 
 
 def predictor_names(
@@ -69,7 +137,7 @@ def predictor_names(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
         data = federation.train.pool().with_rows(first[1])
-        names.extend(sorted(_predictors(process, state, first[0], model, data)))
+        names.extend(sorted(_predictors(process, state, first[0], model, data)[0]))
         return jnp.zeros(())
 
     jax.eval_shape(trace, state, federation)
@@ -83,45 +151,68 @@ def evaluate(
     federation: types.Federation,
     *,
     data: tuple[str, ...] = ("test", "validation"),
+    members: jax.Array | None = None,
     diagnostics: bool = False,
-) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """Measures all predictors of all clients on their own examples.
+) -> tuple[Metrics, Metrics]:
+    """Measures all predictors of clients.
 
     Args:
       process: the process.
       state: state after a round.
       model: the model.
       federation: data of N clients.
-      data: splits to measure on: `train`, `validation`, `test`.
+      data: what to measure on: a client's own `train`, `validation` or `test` examples;
+        `others`: its own test examples and those of its `federation.others`;
+        `everybody`: all test examples. Means are over examples.
+      members: rows `int32[K]` of the clients to evaluate; None for all.
       diagnostics: whether to compute the algorithm's diagnostics.
 
     Returns:
-      Metrics by name, each `[predictors, splits, N]` with predictors in alphabetical
-      order, NaN where a client has no examples of a split; and diagnostics by name,
-      each `[]`.
+      Metrics by name, each `[predictors, data, K]` with predictors in alphabetical
+      order, NaN where there are no examples; and diagnostics by name, each `[]`.
     """
-    splits = [getattr(federation, name) for name in data]
-    pools = [split.pool() for split in splits]
     dtype = jnp.zeros(()).dtype
+    test_pool, test_rows = federation.test.pool(), federation.test.rows()
+    everybody = _pooled(test_rows) if "everybody" in data else None
 
-    def one(row):
-        client, train_fields, fields = row
-        train = federation.train.pool().with_rows(train_fields)
-        predictors = _predictors(process, state, client, model, train)
-        found = [
-            [
-                _client_metrics(predictors[name], model, pool.with_rows(own), dtype)
-                for pool, own in zip(pools, fields, strict=True)
-            ]
-            for name in sorted(predictors)
+    def measure(predictor, name, fields, key):
+        if name == "everybody":
+            assert everybody is not None
+            return _pooled_means(predictor, model, test_pool, *everybody, key, dtype)
+        if name == "others":
+            rows = jnp.concatenate([fields["row"][None], fields["others"]])
+            examples = _pooled(clients.take(test_rows, rows))
+            return _pooled_means(predictor, model, test_pool, *examples, key, dtype)
+        own = getattr(federation, name).pool().with_rows(fields[name])
+        return _own_means(predictor, model, own, key, dtype)
+
+    def one(fields, _):
+        train = federation.train.pool().with_rows(fields["train"])
+        predictors, key = _predictors(process, state, fields["state"], model, train)
+        rows = [
+            _stack([measure(predictors[who], name, fields, key) for name in data])
+            for who in sorted(predictors)
         ]
-        rows = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *row) for row in found]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+        return _stack(rows)
 
-    rows = (state.clients, federation.train.rows(), [split.rows() for split in splits])
-    metrics = lax.map(one, rows, batch_size=min(CHUNK, federation.num_clients))
+    rows: dict[str, Any] = {
+        "state": state.clients,
+        "row": jnp.arange(federation.num_clients, dtype=jnp.int32),
+        "others": federation.others if "others" in data else None,
+    }
+    for name in ("train", "validation", "test"):
+        if name in data or name == "train":
+            rows[name] = getattr(federation, name).rows()
+    if members is not None:
+        rows = clients.take(rows, members)
+    metrics = clients.map_chunks(one, rows, None, CHUNK)
     metrics = {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
     values = {}
     if diagnostics:
         values = process.algorithm.diagnostics(state, model, federation)
     return metrics, values
+
+
+def _stack(rows: list[Metrics]) -> Metrics:
+    """Stacks metrics along a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)

@@ -1,10 +1,13 @@
 """What a group of trainings left behind, on the host."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
+
+from fedjax_pfl.data import statistics
 
 __all__ = ["History", "Recorder"]
 
@@ -18,11 +21,15 @@ class History:
       models: predictors evaluated.
       data: splits evaluated on.
       rounds: `int[E]` finished rounds at each evaluation; the first is 0.
-      metrics: name -> `[G, E, models, data, N]` means over each client's own examples;
-        NaN where it has none and from a divergence on.
+      metrics: name -> `[G, E, models, data, N]` means over examples; NaN where there
+        are none, where a client was not evaluated, and from a divergence on.
+      evaluated: `bool[G, E, data, N]` which clients were evaluated.
       times_selected: `int[G, E, N]` rounds each client had taken part in.
       malicious: `bool[G, N]`.
       num_train: `int[G, N]` training examples.
+      label_counts: `int[G, N, C]` training examples by true class, or None where
+        targets are not classes.
+      leak: `[G]` share of test examples that another client trains on.
       per_round: name -> `[G, R]` totals over the cohort, and values of the aggregator.
       diagnostics: name -> `[G, E]`.
       diverged_at: `int[G]` round of the first non-finite value, from 1, or -1.
@@ -36,9 +43,12 @@ class History:
     data: tuple[str, ...]
     rounds: np.ndarray
     metrics: dict[str, np.ndarray]
+    evaluated: np.ndarray
     times_selected: np.ndarray
     malicious: np.ndarray
     num_train: np.ndarray
+    label_counts: np.ndarray | None
+    leak: np.ndarray
     per_round: dict[str, np.ndarray]
     diagnostics: dict[str, np.ndarray]
     diverged_at: np.ndarray
@@ -66,8 +76,7 @@ class Recorder:
         models: tuple[str, ...],
         data: tuple[str, ...],
         num_rounds: int,
-        malicious: np.ndarray,
-        num_train: np.ndarray,
+        federations: Sequence[statistics.PartitionStatistics],
         stops: bool,
     ):
         """Starts a history.
@@ -75,19 +84,20 @@ class Recorder:
         Args:
           points: swept fields of every point.
           models: names of predictors.
-          data: names of splits.
+          data: names of all data that are evaluated on.
           num_rounds: R.
-          malicious: `bool[G, N]`.
-          num_train: `int[G, N]`.
+          federations: what is known of each point's federation.
           stops: whether a non-finite value means divergence.
         """
         self._points, self._models, self._data = points, models, data
         self._num_rounds, self._stops = num_rounds, stops
-        self._malicious, self._num_train = malicious, num_train
-        self._selected = np.zeros(malicious.shape, np.int64)
+        self._federations = federations
+        self._malicious = np.stack([f.malicious for f in federations])
+        self._selected = np.zeros(self._malicious.shape, np.int64)
         self._diverged = np.full(len(points), -1)
         self._rounds: list[int] = []
         self._metrics: list[dict[str, np.ndarray]] = []
+        self._evaluated: list[np.ndarray] = []
         self._diagnostics: list[dict[str, np.ndarray]] = []
         self._times: list[np.ndarray] = []
         self._per_round: dict[str, np.ndarray] = {}
@@ -110,18 +120,50 @@ class Recorder:
             first = np.where(bad.any(axis=1), start + bad.argmax(axis=1) + 1, -1)
             self._diverged = np.where(self._diverged < 0, first, self._diverged)
 
-    def evaluated(self, round: int, metrics: Any, diagnostics: Any) -> None:
-        """Records an evaluation after `round` finished rounds."""
+    def evaluated(
+        self,
+        round: int,
+        data: tuple[str, ...],
+        members: Any,
+        metrics: Any,
+        diagnostics: Any,
+    ) -> None:
+        """Records an evaluation after `round` finished rounds.
+
+        Args:
+          round: finished rounds.
+          data: names of the data evaluated on.
+          members: `int[G, K]` evaluated clients, or None for all.
+          metrics: name -> `[G, models, data, K]`.
+          diagnostics: name -> `[G]`.
+        """
         gone = (self._diverged >= 0) & (self._diverged <= round)
+        num_points, num_clients = self._malicious.shape
+        if members is None:
+            every = np.arange(num_clients)
+            members = np.broadcast_to(every, (num_points, num_clients))
+        members = np.asarray(members)
+        columns = [self._data.index(name) for name in data]
 
-        def clean(value: Any) -> np.ndarray:
-            value = np.array(value, np.float64)
-            value[gone] = np.nan
-            return value
+        def spread(values: Any) -> np.ndarray:
+            values = np.array(values, np.float64)
+            values[gone] = np.nan
+            full = np.full((*values.shape[:2], len(self._data), num_clients), np.nan)
+            for point, rows in enumerate(members):
+                for column, name in enumerate(columns):
+                    full[point][:, name, rows] = values[point][:, column]
+            return full
 
+        evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
+        for point, rows in enumerate(members):
+            evaluated[point][np.ix_(columns, rows)] = True
         self._rounds.append(round)
-        self._metrics.append({name: clean(value) for name, value in metrics.items()})
-        self._diagnostics.append({n: clean(value) for n, value in diagnostics.items()})
+        self._metrics.append({name: spread(v) for name, v in metrics.items()})
+        self._evaluated.append(evaluated)
+        diagnostics = {n: np.array(v, np.float64) for n, v in diagnostics.items()}
+        for values in diagnostics.values():
+            values[gone] = np.nan
+        self._diagnostics.append(diagnostics)
         self._times.append(self._selected.copy())
 
     def all_diverged(self) -> bool:
@@ -132,7 +174,8 @@ class Recorder:
         """The last evaluation in a few words: mean over points and clients."""
         last = self._metrics[-1]
         name = "accuracy" if "accuracy" in last else "loss"
-        value = last[name][:, :, 0]
+        measured = self._evaluated[-1].any(axis=(0, 2))
+        value = last[name][:, :, measured.argmax()]
         if np.isnan(value).all():
             return "diverged"
         shown = [np.nanmean(value[:, model]) for model in range(len(self._models))]
@@ -147,15 +190,19 @@ class Recorder:
         def stack(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
             return {n: np.stack([row[n] for row in rows], axis=1) for n in rows[0]}
 
+        labels = [f.label_counts for f in self._federations]
         return History(
             points=self._points,
             models=self._models,
             data=self._data,
             rounds=np.array(self._rounds),
             metrics=stack(self._metrics),
+            evaluated=np.stack(self._evaluated, axis=1),
             times_selected=np.stack(self._times, axis=1),
             malicious=self._malicious,
-            num_train=self._num_train,
+            num_train=np.stack([f.num_train for f in self._federations]),
+            label_counts=None if labels[0] is None else np.stack(labels),
+            leak=np.array([f.leak for f in self._federations]),
             per_round=self._per_round,
             diagnostics=stack(self._diagnostics),
             diverged_at=self._diverged,

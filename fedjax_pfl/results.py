@@ -7,8 +7,6 @@ import dataclasses
 import itertools
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,9 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from fedjax_pfl import checks, history, summaries
+from fedjax_pfl import checks, folders, history, labeled, summaries
 
-__all__ = ["Result", "check_output"]
+__all__ = ["Result"]
 
 _FORMAT = "fedjax_pfl result 1"
 _IDENTITY = {  # column -> setting
@@ -27,34 +25,7 @@ _IDENTITY = {  # column -> setting
     "partition": "federation.partition",
 }
 _DERIVED = ("federation.seed", "num_parameters", "execution")  # from other settings
-_AXES = {
-    "metrics": ("point", "round", "model", "data", "client"),
-    "per_round": ("point", "step"),
-    "diagnostics": ("point", "round"),
-}
-_CLIENT_ARRAYS = {
-    "times_selected": ("point", "round", "client"),
-    "malicious": ("point", "client"),
-    "num_train": ("point", "client"),
-    "diverged_at": ("point",),
-}
-_DESCRIPTIONS = {
-    "accuracy": ("fraction of examples classified correctly", "1"),
-    "loss": ("mean loss per example", "1"),
-    "times_selected": ("rounds in which the client took part so far", "rounds"),
-    "malicious": ("whether an attack replaces the client's messages", "1"),
-    "num_train": ("training examples of the client", "examples"),
-    "diverged_at": ("round of divergence, -1 if none", "rounds"),
-    "num_nonfinite": ("messages and state rows that were not finite", "rows"),
-    "floats_up": ("numbers sent by clients in the round", "floats"),
-    "floats_down": ("numbers sent to clients in the round", "floats"),
-    "gradient_evaluations": ("gradients of minibatches in the round", "gradients"),
-    "round": ("finished rounds when evaluated", "rounds"),
-    "step": ("number of the round", "rounds"),
-    "client": ("client", "1"),
-    "model": ("model that was evaluated", "1"),
-    "data": ("examples on which it was evaluated", "1"),
-}
+_SENT = ("floats_up", "floats_down")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,11 +98,50 @@ class Result:
             for part, metric in itertools.product(_parts(group), group.metrics):
                 for d, data in enumerate(part.data):
                     name = (*part.name, data, metric)
-                    for head, means in zip(heads, part.means[metric], strict=True):
-                        steps = zip(rounds, means[:, d].tolist(), strict=True)
-                        rows += [(*head, *name, *step) for step in steps]
+                    for point, head in enumerate(heads):
+                        means = part.means[metric][point, :, d].tolist()
+                        for e in np.flatnonzero(part.evaluated[point, :, d]).tolist():
+                            rows.append((*head, *name, rounds[e], means[e]))
         tail = ("model", "population", "data", "metric", "round", "value")
         return pd.DataFrame(rows, columns=[*self._columns, *tail])
+
+    def clients(self) -> pd.DataFrame:
+        """Returns every client's own test metrics in the last round, one row per value.
+
+        Returns:
+          The columns of `table` up to metric, then `client`, `num_train` and `value`.
+        """
+        rows = []
+        for group in self.groups:
+            for part in _parts(group):
+                if summaries.OWN_TEST not in part.data:
+                    continue
+                d = part.data.index(summaries.OWN_TEST)
+                for metric, values in part.values.items():
+                    for point, counts in enumerate(part.masks[metric][:, -1, d]):
+                        name = (*self._head(group, point), *part.name, part.data[d])
+                        for client in np.flatnonzero(counts).tolist():
+                            size = int(group.num_train[point, client])
+                            value = float(values[point, -1, d, client])
+                            rows.append((*name, metric, client, size, value))
+        tail = ("model", "population", "data", "metric", "client", "num_train", "value")
+        return pd.DataFrame(rows, columns=[*self._columns, *tail])
+
+    def communication(self) -> pd.DataFrame:
+        """Returns how many numbers were sent, one row per point.
+
+        Returns:
+          The columns that name a point, then `floats_up` and `floats_down`: numbers
+          sent by and to all clients together, as means per round, and `rounds`.
+        """
+        rows = []
+        for group in self.groups:
+            for point in range(len(group.points)):
+                sent = {n: group.per_round[n][point] for n in _SENT}
+                rounds = int((~np.isnan(sent["floats_up"])).sum())
+                means = [float(np.nanmean(v)) if rounds else 0.0 for v in sent.values()]
+                rows.append((*self._head(group, point), *means, rounds))
+        return pd.DataFrame(rows, columns=[*self._columns, *_SENT, "rounds"])
 
     def summary(self) -> pd.DataFrame:
         """Returns a small table: last round, own test data, mean ± std over seeds.
@@ -176,31 +186,9 @@ class Result:
           their dotted names, and the status as coordinates of point.
         """
         record = self.groups[group]
-        coords: dict[str, Any] = {
-            "round": record.rounds,
-            "model": list(record.models),
-            "data": list(record.data),
-            "client": np.arange(record.num_train.shape[-1]),
-            "status": ("point", [_status(r) for r in record.diverged_at]),
-        }
-        for field in record.points[0]:
-            coords[field] = ("point", _coordinate([p[field] for p in record.points]))
-        arrays = {n: (d, getattr(record, n)) for n, d in _CLIENT_ARRAYS.items()}
-        for kind, dims in _AXES.items():
-            named = getattr(record, kind)
-            arrays |= {_variable(kind, n): (dims, v) for n, v in named.items()}
-        dataset = xr.Dataset(arrays, coords)
-        dataset = dataset.assign_coords(
-            step=np.arange(dataset.sizes.get("step", 0)) + 1
-        )
-        for name, variable in dataset.variables.items():
-            short = str(name).rpartition(".")[2]
-            default = (str(name).replace("_", " "), "1")
-            long_name, units = _DESCRIPTIONS.get(short, default)
-            variable.attrs = {"long_name": long_name, "units": units}
-        return dataset.assign_attrs(
-            title=f"{_settings(record).get('algorithm', 'history')}, fedjax_pfl",
-            configuration=json.dumps(record.config),
+        title = f"{_settings(record).get('algorithm', 'history')}, fedjax_pfl"
+        return labeled.to_dataset(
+            record, title, [_status(r) for r in record.diverged_at]
         )
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -214,20 +202,8 @@ class Result:
         Raises:
           InputError: if it exists or cannot be written.
         """
-        directory = Path(directory)
-        check_output(directory)
-        temporary = None
-        try:
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            temporary = directory.with_name(f".{directory.name}.{os.getpid()}")
-            temporary.mkdir()
-            self._write(temporary)
-            temporary.rename(directory)
-        except OSError as error:
-            raise _unwritable(directory, error) from error
-        finally:
-            if temporary is not None:
-                shutil.rmtree(temporary, ignore_errors=True)
+        with folders.new(Path(directory)) as folder:
+            self._write(folder)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "Result":
@@ -288,41 +264,13 @@ class Result:
         self.table().to_csv(directory / "summary.csv", index=False)
 
 
-def check_output(directory: str | os.PathLike[str]) -> None:
-    """Checks that a result can be saved; to be called before a long run.
-
-    Args:
-      directory: path that must not exist yet.
-
-    Raises:
-      InputError: if it exists or if no directory can be made there.
-    """
-    directory = Path(directory)
-    if os.path.lexists(directory):
-        raise checks.InputError(
-            f"Expected an output directory that does not exist yet, got '{directory}'."
-        )
-    ancestor = directory.absolute().parent
-    while not os.path.lexists(ancestor):
-        ancestor = ancestor.parent
-    try:
-        os.rmdir(tempfile.mkdtemp(dir=ancestor, prefix=".check-"))
-    except OSError as error:
-        raise _unwritable(directory, error) from error
-
-
-def _unwritable(directory: Path, error: OSError) -> checks.InputError:
-    """The sentence for a directory that cannot be written."""
-    reason = error.strerror or error
-    return checks.InputError(f"Cannot write the directory '{directory}': {reason}.")
-
-
 def _parts(group: history.History) -> list[summaries.Part]:
     """Every model in every population of a group."""
     return summaries.parts(
         group.metrics,
         group.models,
         group.data,
+        group.evaluated,
         group.malicious,
         group.times_selected,
     )
@@ -349,40 +297,10 @@ def _mean_and_std(values: pd.Series) -> str:
     return f"{values.mean():.4f} ± {spread:.4f}"
 
 
-def _coordinate(values: list[Any]) -> np.ndarray:
-    """Values of a swept field as numbers or, where some are not, as text."""
-    plain = all(isinstance(v, bool) for v in values) or all(
-        isinstance(v, int | float) and not isinstance(v, bool) for v in values
-    )
-    return np.array(values if plain else [str(v) for v in values])
-
-
-def _variable(kind: str, name: str) -> str:
-    """Name in a file: metrics keep theirs, other values say where they belong."""
-    return name if kind == "metrics" else f"{kind}.{name}"
-
-
 def _read(directory: Path, stored: dict[str, Any]) -> history.History:
     """Reads one group back."""
     dataset = xr.load_dataset(directory / stored["file"], engine="h5netcdf")
-    named: dict[str, Any] = {kind: {} for kind in _AXES}
-    for name in dataset.data_vars:
-        kind, dot, short = str(name).partition(".")
-        if dot:
-            named[kind][short] = dataset[name].to_numpy()
-        elif name not in _CLIENT_ARRAYS:
-            named["metrics"][str(name)] = dataset[name].to_numpy()
-    return history.History(
-        points=tuple(stored["points"]),
-        models=tuple(dataset["model"].to_numpy().tolist()),
-        data=tuple(dataset["data"].to_numpy().tolist()),
-        rounds=dataset["round"].to_numpy(),
-        config=stored["config"],
-        compile_seconds=stored["compile_seconds"],
-        run_seconds=stored["run_seconds"],
-        **{name: dataset[name].to_numpy() for name in _CLIENT_ARRAYS},
-        **named,
-    )
+    return labeled.from_dataset(dataset, stored)
 
 
 def _same(a: Any, b: Any) -> bool:

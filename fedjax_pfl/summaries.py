@@ -6,9 +6,11 @@ round called *when*: `last`, `best (validation)` or `best (oracle)`. The best ro
 the one with the best mean over the population of accuracy, or of loss where there is no
 accuracy, on validation data or, for the oracle, on test data.
 
+Only rounds in which test and validation data were evaluated can be the best.
+
 Shape letters: `G` grid points, `E` evaluated rounds, `N` clients. A metric is an array
-`[G, E, model, data, N]`, NaN where a client has no such examples or where the training
-had diverged.
+`[G, E, model, data, N]`, NaN where a client has no such examples, where it was not
+evaluated, or where the training had diverged.
 """
 
 import dataclasses
@@ -20,9 +22,15 @@ __all__ = ["OWN_TEST", "Part", "model_metrics", "parts", "populations", "statist
 
 OWN_TEST = "own test"
 
-_DATA_NAMES = {"test": OWN_TEST, "validation": "own validation"}
+_DATA_NAMES = {
+    "test": OWN_TEST,
+    "validation": "own validation",
+    "train": "own training",
+    "others": "own + others' test",
+    "everybody": "everybody's test",
+}
 _CHOOSERS = {"best (validation)": "validation", "best (oracle)": "test"}
-_STATISTICS = ("mean", "std", "min", "worst 10 %", "median", "variance")
+_QUANTILES = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
 _HIGHER_IS_BETTER = ("accuracy",)
 
 
@@ -104,12 +112,12 @@ def populations(
 
 
 def _without_empty(
-    metrics: Mapping[str, np.ndarray], data: Sequence[str]
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Metrics and names of the data of which some client has examples."""
+    metrics: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], list[int]]:
+    """Metrics and numbers of the data of which some client has examples."""
     found = [~np.isnan(values).all(axis=(0, 1, 2, 4)) for values in metrics.values()]
     kept = np.flatnonzero(np.any(found, axis=0)).tolist()
-    return {n: v[:, :, :, kept] for n, v in metrics.items()}, [data[d] for d in kept]
+    return {n: v[:, :, :, kept] for n, v in metrics.items()}, kept
 
 
 def _has_examples(metric: np.ndarray) -> np.ndarray:
@@ -127,12 +135,15 @@ def _clients_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
-def _best_round(means: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Index `int[G]` of the best round, the earliest of equals, from means `[G, E]`."""
+def _best_round(means: Mapping[str, np.ndarray], allowed: np.ndarray) -> np.ndarray:
+    """Index `int[G]` of the best allowed round, the earliest of equals.
+
+    Means and `allowed` are `[G, E]`.
+    """
     judge = _judge(means)
     sign = 1 if judge in _HIGHER_IS_BETTER else -1
     score = sign * means[judge]
-    return np.where(np.isnan(score), -np.inf, score).argmax(-1)
+    return np.where(allowed & ~np.isnan(score), score, -np.inf).argmax(-1)
 
 
 def statistics(metric: str, values: np.ndarray) -> dict[str, float]:
@@ -144,23 +155,25 @@ def statistics(metric: str, values: np.ndarray) -> dict[str, float]:
 
     Returns:
       `mean`, `std`, `min`, `worst 10 %` (mean of the worst tenth, at least of one
-      client), `median` and `variance`, both spreads divided by N; all NaN where there
-      is no client or where a value is NaN.
+      client), the quantiles `10 %`, `25 %`, `median`, `75 %`, `90 %`, and `variance`,
+      both spreads divided by N; all NaN where there is no client or where a value is
+      NaN.
     """
     if values.size == 0 or np.isnan(values).any():
-        return dict.fromkeys(_STATISTICS, float("nan"))
+        values = np.full(1, np.nan)
     ordered = np.sort(values)
     worst_first = ordered if metric in _HIGHER_IS_BETTER else ordered[::-1]
     with np.errstate(invalid="ignore"):  # infinite losses have no variance
-        numbers = (
-            values.mean(),
-            values.std(),
-            ordered[0],
-            worst_first[: max(1, values.size // 10)].mean(),
-            np.median(ordered),
-            values.var(),
-        )
-    return {n: float(v) for n, v in zip(_STATISTICS, numbers, strict=True)}
+        quantiles = np.quantile(ordered, list(_QUANTILES.values()))
+        numbers = {
+            "mean": values.mean(),
+            "std": values.std(),
+            "min": ordered[0],
+            "worst 10 %": worst_first[: max(1, values.size // 10)].mean(),
+            **dict(zip(_QUANTILES, quantiles, strict=True)),
+            "variance": values.var(),
+        }
+    return {name: float(value) for name, value in numbers.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +185,7 @@ class Part:
       data: names along the data axis.
       values: by metric, `[G, E, data, N]`.
       masks: by metric, `bool[G, E, data, N]` clients that count.
+      evaluated: `bool[G, E, data]` rounds in which some client was evaluated.
       means: by metric, `[G, E, data]` means over these clients.
       reported: by `when`, `int[G]` index of the round.
     """
@@ -180,6 +194,7 @@ class Part:
     data: tuple[str, ...]
     values: dict[str, np.ndarray]
     masks: dict[str, np.ndarray]
+    evaluated: np.ndarray
     means: dict[str, np.ndarray]
     reported: dict[str, np.ndarray]
 
@@ -188,6 +203,8 @@ class Part:
         for when, rounds in self.reported.items():
             at = (point, rounds[point])
             for d, data in enumerate(self.data):
+                if not self.evaluated[at][d]:
+                    continue
                 for metric, values in self.values.items():
                     clients = values[at][d][self.masks[metric][at][d]]
                     for stat, value in statistics(metric, clients).items():
@@ -198,6 +215,7 @@ def parts(
     metrics: Mapping[str, np.ndarray],
     models: Sequence[str],
     data: Sequence[str],
+    evaluated: np.ndarray,
     malicious: np.ndarray,
     times_selected: np.ndarray,
 ) -> list[Part]:
@@ -207,6 +225,7 @@ def parts(
       metrics: by name, `[G, E, model, data, N]`.
       models: names along the model axis.
       data: names along the data axis.
+      evaluated: `bool[G, E, data, N]` which clients were evaluated.
       malicious: `bool[G, N]`.
       times_selected: `int[G, E, N]` rounds in which the client took part by then.
 
@@ -214,21 +233,50 @@ def parts(
       One part for every model and population; data of which no client has examples are
       left out, and choose nothing.
     """
-    metrics, data = _without_empty(metrics, data)
-    num_points, num_evaluations, _ = times_selected.shape
+    metrics, kept = _without_empty(metrics)
+    data, evaluated = [data[d] for d in kept], evaluated[:, :, kept]
     present = {name: _has_examples(values) for name, values in metrics.items()}
-    names = tuple(_DATA_NAMES.get(name, name) for name in data)
+    names = tuple(_DATA_NAMES[name] for name in data)
     found = []
     for model, values in model_metrics(metrics, models, data).items():
+        counted = _judged(model, data, evaluated)
         for population, mask in populations(malicious, times_selected).items():
-            masks = {n: mask[:, :, None] & present[n][:, None] for n in values}
+            masks = {
+                n: mask[:, :, None] & counted & present[n][:, None] for n in values
+            }
             means = {n: _clients_mean(v, masks[n]) for n, v in values.items()}
-            reported = {"last": np.full(num_points, num_evaluations - 1)}
-            for when, chooser in _CHOOSERS.items():
-                if chooser in data:
-                    d = data.index(chooser)
-                    chosen_on = {name: mean[..., d] for name, mean in means.items()}
-                    reported[when] = _best_round(chosen_on)
-            name = (model, population)
-            found.append(Part(name, names, values, masks, means, reported))
+            part = Part(
+                name=(model, population),
+                data=names,
+                values=values,
+                masks=masks,
+                evaluated=counted.any(-1),
+                means=means,
+                reported=_reported(means, data, counted.any(-1)),
+            )
+            found.append(part)
     return found
+
+
+def _judged(model: str, data: Sequence[str], evaluated: np.ndarray) -> np.ndarray:
+    """Evaluated clients; of a hybrid model only where its choice could be made."""
+    judge = {"hybrid (validation)": "validation", "hybrid (oracle)": "test"}.get(model)
+    if judge is None:
+        return evaluated
+    return evaluated & evaluated[:, :, data.index(judge)][:, :, None]
+
+
+def _reported(
+    means: Mapping[str, np.ndarray], data: Sequence[str], evaluated: np.ndarray
+) -> dict[str, np.ndarray]:
+    """By `when`, the index `int[G]` of the round that is reported."""
+    num_points, num_evaluations, _ = evaluated.shape
+    reported = {"last": np.full(num_points, num_evaluations - 1)}
+    judged = [d for d, name in enumerate(data) if name in _CHOOSERS.values()]
+    allowed = evaluated[:, :, judged].all(-1)
+    for when, chooser in _CHOOSERS.items():
+        if chooser in data:
+            d = data.index(chooser)
+            chosen_on = {name: mean[..., d] for name, mean in means.items()}
+            reported[when] = _best_round(chosen_on, allowed)
+    return reported

@@ -98,7 +98,8 @@ def run_groups(
     *,
     eval_every: int | None = None,
     execution: str | clients.Execution = "auto",
-    evaluate_on: Sequence[str] = EVALUATE_ON,
+    evaluate_on: Sequence[str] | Mapping[str, int | None] = EVALUATE_ON,
+    eval_clients: str | int = "all",
     diagnostics: bool = False,
     points_per_chunk: int | None = None,
     progress: bool = True,
@@ -111,6 +112,7 @@ def run_groups(
       eval_every: see `simulate`.
       execution: see `simulate`.
       evaluate_on: see `simulate`.
+      eval_clients: see `simulate`.
       diagnostics: see `simulate`.
       points_per_chunk: see `grid`.
       progress: whether to show the bar.
@@ -142,6 +144,7 @@ def run_groups(
                 eval_every=eval_every,
                 execution=execution,
                 evaluate_on=evaluate_on,
+                eval_clients=eval_clients,
                 diagnostics=diagnostics,
                 points_per_chunk=points_per_chunk,
                 advance=lambda rounds, text, task=task: bar.update(
@@ -162,7 +165,8 @@ def simulate(
     *,
     eval_every: int | None = None,
     execution: str | clients.Execution = "auto",
-    evaluate_on: Sequence[str] = EVALUATE_ON,
+    evaluate_on: Sequence[str] | Mapping[str, int | None] = EVALUATE_ON,
+    eval_clients: str | int = "all",
     diagnostics: bool = False,
     progress: bool = True,
 ) -> results.Result:
@@ -177,7 +181,12 @@ def simulate(
       num_rounds: rounds R, at least 1.
       eval_every: rounds between evaluations; None gives about 20 evaluations.
       execution: `auto`, `loop`, `vmap`, `chunk=K`, `shard` or `shard=DEVICES`.
-      evaluate_on: splits to evaluate on.
+      evaluate_on: data to evaluate on: a client's own `test`, `validation` or `train`
+        examples; `others`, its own and some other clients' test examples (as many as
+        the federation's `num_others`); `everybody`, all test examples. A mapping gives
+        rounds between evaluations by name, None for `eval_every`.
+      eval_clients: whose models are evaluated: `all`, `participants` of the last round,
+        or the size of a sample of clients that is drawn once per seed.
       diagnostics: whether to compute the algorithm's diagnostics at evaluations.
       progress: whether to show a progress bar on standard error.
 
@@ -201,6 +210,7 @@ def simulate(
         eval_every=eval_every,
         execution=execution,
         evaluate_on=evaluate_on,
+        eval_clients=eval_clients,
         diagnostics=diagnostics,
         progress=progress,
     )
@@ -335,7 +345,8 @@ def grid(
     *,
     eval_every: int | None = None,
     execution: str | clients.Execution = "auto",
-    evaluate_on: Sequence[str] = EVALUATE_ON,
+    evaluate_on: Sequence[str] | Mapping[str, int | None] = EVALUATE_ON,
+    eval_clients: str | int = "all",
     diagnostics: bool = False,
     points_per_chunk: int | None = None,
     progress: bool = True,
@@ -352,6 +363,7 @@ def grid(
       eval_every: see `simulate`.
       execution: see `simulate`.
       evaluate_on: see `simulate`.
+      eval_clients: see `simulate`.
       diagnostics: see `simulate`.
       points_per_chunk: points vmapped together, which bounds memory; None picks.
       progress: whether to show a progress bar on standard error.
@@ -368,6 +380,7 @@ def grid(
         eval_every=eval_every,
         execution=execution,
         evaluate_on=evaluate_on,
+        eval_clients=eval_clients,
         diagnostics=diagnostics,
         points_per_chunk=points_per_chunk,
         progress=progress,

@@ -46,8 +46,16 @@ def make_history(
         metrics=values,
         times_selected=selected.astype(np.int32),
         malicious=is_malicious,
+        evaluated=np.ones(
+            (num_points, len(rounds), len(DATA), num_clients), dtype=bool
+        ),
         num_train=np.full((num_points, num_clients), 50),
-        per_round={"floats_up": rng.uniform(size=(num_points, num_rounds))},
+        label_counts=rng.integers(9, size=(num_points, num_clients, 4)),
+        leak=np.zeros(num_points),
+        per_round={
+            name: rng.uniform(size=(num_points, num_rounds))
+            for name in ("floats_up", "floats_down")
+        },
         diagnostics={"loss": rng.uniform(size=(num_points, len(rounds)))},
         diverged_at=stopped,
         config={

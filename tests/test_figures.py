@@ -1,9 +1,11 @@
 """Figures: what they show, and that their names and axes say it."""
 
 import numpy as np
+import pytest
 from matplotlib import image
 
 from experiments import figures
+from experiments.figures import clients, curves
 from tests import histories
 
 
@@ -30,7 +32,7 @@ def sweep_result():
 
 def test_learning_curves_name_model_population_data_and_band():
     result = sweep_result()
-    figure = figures.learning_curves(result)
+    figure = curves.learning_curves(result)
     title, labels = legend_of(figure)
     assert "mean over 3 seeds, band from min to max" in title
     assert len(labels) == 4  # three models of FLAME's best setting, one of FedAvg
@@ -51,13 +53,13 @@ def test_learning_curves_name_model_population_data_and_band():
 
 def test_learning_curves_show_the_setting_that_validates_best():
     result = sweep_result()
-    _, labels = legend_of(figures.learning_curves(result))
-    curves = result.curves()
-    last = curves[
-        (curves["round"] == curves["round"].max())
-        & (curves["metric"] == "accuracy")
-        & (curves["data"] == "own validation")
-        & (curves["algorithm"] == "Flame")
+    _, labels = legend_of(curves.learning_curves(result))
+    rows = result.curves()
+    last = rows[
+        (rows["round"] == rows["round"].max())
+        & (rows["metric"] == "accuracy")
+        & (rows["data"] == "own validation")
+        & (rows["algorithm"] == "Flame")
     ]
     means = last.groupby(["algorithm.lam", "algorithm.kappa", "model"])["value"].mean()
     lam, kappa = means.groupby(level=[0, 1]).max().idxmax()
@@ -65,7 +67,7 @@ def test_learning_curves_show_the_setting_that_validates_best():
 
 
 def test_sweep_figure_has_log_axis_and_seed_bars():
-    figure = figures.sweep(sweep_result())
+    figure = curves.sweep(sweep_result())
     assert figure is not None
     title, labels = legend_of(figure)
     assert "mean ± std over 3 seeds" in title
@@ -79,11 +81,58 @@ def test_sweep_figure_has_log_axis_and_seed_bars():
 
 def test_no_sweep_figure_without_a_numeric_axis():
     plain = histories.make_history(points=({"seed": 0}, {"seed": 1}))
-    assert figures.sweep(histories.make_result(plain)) is None
+    assert curves.sweep(histories.make_result(plain)) is None
 
 
 def test_figures_are_files_of_at_least_600_pixels(tmp_path):
     diverged = histories.make_history(diverged_at=[5, 5])
     files = figures.save_all(histories.make_result(diverged), tmp_path)
-    assert [file.name for file in files] == ["learning_curves.png"]
-    assert image.imread(files[0]).shape[1] >= 600
+    names = [file.name for file in files]
+    assert names == ["learning_curves.png", "partition.png"]
+    assert all(image.imread(file).shape[1] >= 600 for file in files)
+    folder = tmp_path / "second"
+    folder.mkdir()
+    files = figures.save_all(sweep_result(), folder)
+    names = ["learning_curves", "sweep", "clients", "fairness", "partition"]
+    assert [file.stem for file in files] == names
+    assert all(image.imread(file).shape[1] >= 600 for file in files)
+
+
+def test_distribution_shows_every_client_of_the_drawn_settings():
+    result = sweep_result()
+    figure = clients.distribution(result)
+    (axes,) = figure.axes
+    dots = [line for line in axes.lines if line.get_marker() == "."]
+    rows = [label.get_text().split("\n")[0] for label in axes.get_yticklabels()]
+    assert sorted(rows) == ["global", "global", "hybrid (validation)", "personal"]
+    assert [len(line.get_xdata()) for line in dots] == [3 * 20] * 4  # seeds x clients
+    record = result.groups[1]
+    wanted = record.metrics["accuracy"][:, -1, 0, 0].ravel()
+    assert any(
+        np.array_equal(np.sort(line.get_xdata()), np.sort(wanted)) for line in dots
+    )
+    assert "own test, last round (3 seeds)" in axes.get_xlabel()
+
+
+def test_fairness_has_one_point_per_setting():
+    result = sweep_result()
+    figure = clients.fairness(result)
+    (axes,) = figure.axes
+    _, labels = legend_of(figure)
+    assert set(labels) == {
+        "personal × Flame",
+        "global × Flame",
+        "hybrid (validation) × Flame",
+        "global × FedAvg",
+    }
+    lines = {c.get_label(): c.lines[0] for c in axes.containers}
+    assert len(lines["personal × Flame"].get_xdata()) == 6
+    (x,), (y,) = lines["global × FedAvg"].get_data()
+    metrics = result.groups[1].metrics
+    assert y == pytest.approx(metrics["accuracy"][:, -1, 0, 0].mean(-1).mean())
+    assert x == pytest.approx(metrics["loss"][:, -1, 0, 0].var(-1).mean(), rel=1e-6)
+
+
+def test_no_fairness_without_accuracy():
+    record = histories.make_history(metrics=("loss",))
+    assert clients.fairness(histories.make_result(record)) is None

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from fedjax_pfl import checks, results
-from tests.histories import make_history, make_result, with_metrics
+from fedjax_pfl import checks, folders, results
+from tests.histories import make_history, make_result, pick, with_metrics
 
 
 def test_columns_and_size():
@@ -19,7 +19,7 @@ def test_columns_and_size():
     value = "model population data metric stat when value status"
     assert list(table.columns) == f"{point} {value}".split()
     # points x (2 models + 2 hybrids) x data x metrics x stats x when
-    assert len(table) == 2 * 4 * 2 * 2 * 6 * 3
+    assert len(table) == 2 * 4 * 2 * 2 * 10 * 3
     assert set(table["algorithm"]) == {"Flame"}
     assert set(table["dataset"]) == {"digits"}
     assert set(table["partition"]) == {"DirichletLabels"}
@@ -139,6 +139,7 @@ def test_dataset_is_labeled():
         "model": 2,
         "data": 2,
         "client": 20,
+        "class": 4,
         "step": 10,
     }
     chosen = dataset["accuracy"].isel(point=1).sel(model="global", data="test", round=5)
@@ -211,8 +212,8 @@ def test_an_existing_directory_is_left_alone(tmp_path, result):
 def test_a_directory_that_cannot_be_written(tmp_path, result):
     (tmp_path / "file").write_text("")
     with pytest.raises(checks.InputError, match=r"Cannot write the directory .*: \w"):
-        results.check_output(tmp_path / "file" / "out")
-    results.check_output(tmp_path / "a" / "b")
+        folders.check_new(tmp_path / "file" / "out")
+    folders.check_new(tmp_path / "a" / "b")
     assert os.listdir(tmp_path) == ["file"]
 
 
@@ -245,3 +246,31 @@ def test_foreign_directories_are_refused(tmp_path, result):
     file.unlink()
     with pytest.raises(checks.InputError, match="Cannot read .* as a result"):
         results.Result.load(tmp_path / "out")
+
+
+def test_clients_one_by_one():
+    record = make_history(num_clients=5, malicious=(1,))
+    rows = make_result(record).clients()
+    # points x (2 models + 2 hybrids) x (all, honest) x metrics
+    assert len(rows) == 2 * 4 * (5 + 4) * 2
+    wanted = record.metrics["loss"][1, -1, 0, 0, 3]
+    conditions = {"population": "honest", "model": "personal", "metric": "loss"}
+    assert pick(rows, **conditions, seed=1, client=3) == wanted
+    assert set(rows["num_train"]) == {50} and set(rows["data"]) == {"own test"}
+
+
+def test_communication_is_the_mean_of_the_rounds_that_ran():
+    record = make_history(points=({"seed": 0},))
+    sent = record.per_round["floats_up"].copy()
+    sent[0, 4:] = np.nan  # the training ended early
+    per_round = record.per_round | {"floats_up": sent}
+    row = make_result(dataclasses.replace(record, per_round=per_round)).communication()
+    assert row["floats_up"].item() == pytest.approx(sent[0, :4].mean())
+    assert row["rounds"].item() == 4
+
+
+def test_a_result_without_classes_is_read_back(tmp_path):
+    record = dataclasses.replace(make_history(), label_counts=None)
+    result = make_result(record)
+    result.save(tmp_path / "out")
+    assert results.Result.load(tmp_path / "out") == result

@@ -14,6 +14,8 @@ def test_statistics_by_hand():
     assert found["min"] == pytest.approx(1 / 30)
     assert found["median"] == pytest.approx(15.5 / 30)
     assert found["mean"] == pytest.approx(15.5 / 30)
+    assert found["25 %"] == pytest.approx((1 + 0.25 * 29) / 30)  # linear interpolation
+    assert found["90 %"] == pytest.approx((1 + 0.9 * 29) / 30)
     assert found["variance"] == pytest.approx((30**2 - 1) / 12 / 900)
     assert found["std"] == pytest.approx(np.sqrt((30**2 - 1) / 12) / 30)
     loss = summaries.statistics("loss", accuracy)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, data, driver, training
+from fedjax_pfl import clients, data, driver, stacking, training
 from tests.algorithms import toy
 
 KEY = jax.random.key(0)
@@ -69,7 +69,7 @@ def test_a_grid_over_the_partition_shares_the_pool():
         KEY, fp.FederatedProcess(algorithm=fp.Local(local=SGD)), fp.MLP(), spec, axes
     )
     assert len(groups) == 1
-    rows, pool = driver._federation_rows(groups[0].federations)
+    rows, pool = stacking.federation_rows(groups[0].federations)
     assert pool is not None
     assert pool.train.x.shape == (1797, 8, 8)
     counts = np.asarray(rows["train"]["num_examples"])
@@ -84,7 +84,7 @@ def test_seeds_of_generated_data_have_pools_of_their_own():
         KEY, process, fp.LogisticRegression(), spec, {"seed": [0, 1]}
     )
     assert len(groups) == 1
-    rows, pool = driver._federation_rows(groups[0].federations)
+    rows, pool = stacking.federation_rows(groups[0].federations)
     assert pool is None
     assert rows["pool"].train.x.shape[0] == 2
 

@@ -12,6 +12,9 @@ from fedjax_pfl import checks
 __all__ = ["Dataset", "Purpose", "Source", "generator"]
 
 
+_ALIGNMENT = 64  # bytes
+
+
 class Purpose(enum.IntEnum):
     """Purposes of host randomness; each has a generator of its own."""
 
@@ -19,38 +22,48 @@ class Purpose(enum.IntEnum):
     PARTITION = 1
     SPLIT = 2
     MALICIOUS = 3
+    OTHERS = 4
+    POISONING = 5
 
 
-def generator(seed: int, purpose: Purpose) -> np.random.Generator:
+def generator(seed: int, purpose: Purpose, *identity: int) -> np.random.Generator:
     """Generator of one purpose, the child `purpose` of `SeedSequence(seed).spawn`.
 
     Args:
       seed: whole number, at least 0.
       purpose: what is drawn; a change in one purpose leaves the others alone.
+      *identity: for example a client, whose draws leave those of others alone.
 
     Returns:
       The generator.
     """
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose,)))
+    spawn_key = (purpose, *identity)
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=spawn_key))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Dataset:
     """All examples of a data set on the host; a user's own arrays enter here.
 
-    Arrays are kept read-only. `uint8` inputs stay `uint8`, other integers (tokens)
-    become `int32` and are never scaled, floating inputs become `float32`; targets
-    become `int32` where `num_classes` is given and `float32` otherwise. Compared and
-    hashed by identity.
+    Arrays are copied and kept read-only. `uint8` inputs stay `uint8`, other integers
+    (tokens) become `int32` and are never scaled, floating inputs become `float32`;
+    targets become `int32` where `num_classes` is given and `float32` otherwise.
+    Compared and hashed by identity.
 
     Attributes:
       name: shown in messages and result files.
       x: `[S, ...]` inputs as stored.
       y: `[S]` or `[S, ...]` targets.
       num_classes: number of classes, or None where targets are not classes.
-      scale: `[]` or `[...]`; a batch shows `x * scale + shift`.
-      shift: `[]` or `[...]`.
-      client: `int[S]` natural client of each example, or None.
+      scale: a batch shows `x * scale + shift`; any shape that broadcasts to that of an
+        input, for example `[3]` for the channels of `[S, H, W, 3]`.
+      shift: see scale.
+      client: `int[S]` natural client of each example, or None; ids need not be
+        contiguous.
+      class_names: C names, or None.
+      client_names: natural client `k` is called `client_names[k]`; or None.
+      ordered: the examples of a client are in order of time; its split is then cut in
+        this order, training first and test last, instead of at random.
       constants: pytree of arrays handed to the model with every batch, or None.
       truth: true parameters of generated data, by name; empty for real data.
 
@@ -67,6 +80,9 @@ class Dataset:
     scale: np.ndarray | float = 1.0
     shift: np.ndarray | float = 0.0
     client: np.ndarray | None = None
+    class_names: tuple[str, ...] | None = None
+    client_names: tuple[str, ...] | None = None
+    ordered: bool = False
     constants: Any = None
     truth: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
@@ -88,22 +104,55 @@ class Dataset:
         set_field(self, "x", _stored(f"{self.name}.x", x, x_dtype))
         set_field(self, "y", _stored(f"{self.name}.y", y, y_dtype))
         for field in ("scale", "shift"):
-            checks.number(f"{self.name}.{field}", getattr(self, field))
-            value = np.asarray(getattr(self, field), np.float32)
-            if value.shape not in ((), x.shape[1:]):
-                raise checks.InputError(
-                    f"Expected {self.name}.{field} to have shape () or {x.shape[1:]},"
-                    f" got {value.shape}."
-                )
-            set_field(self, field, value)
+            set_field(self, field, self._per_input(field, x.shape[1:]))
         if self.client is not None:
-            client = np.asarray(self.client)
-            if client.shape != (len(x),) or client.dtype.kind not in "iu":
-                raise checks.InputError(
-                    f"Expected {self.name}.client to hold {len(x)} whole numbers, got"
-                    f" {client.dtype} of shape {client.shape}."
-                )
-            set_field(self, "client", client)
+            set_field(self, "client", self._owners())
+        self._check_names()
+
+    def _per_input(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Values of one field as `float32`, a scalar or of as many axes as an input."""
+        checks.number(f"{self.name}.{field}", getattr(self, field))
+        value = np.asarray(getattr(self, field), np.float32)
+        if value.ndim > len(shape) or any(
+            size not in (1, wanted)
+            for size, wanted in zip(value.shape[::-1], shape[::-1], strict=False)
+        ):
+            raise checks.InputError(
+                f"Expected {self.name}.{field} to have shape () or one that broadcasts"
+                f" to {shape}, got {value.shape}."
+            )
+        missing = len(shape) - value.ndim if value.ndim else 0
+        return value.reshape((1,) * missing + value.shape)
+
+    def _owners(self) -> np.ndarray:
+        """The natural clients, checked."""
+        client = np.asarray(self.client)
+        if client.shape != (self.num_samples,) or client.dtype.kind not in "iu":
+            raise checks.InputError(
+                f"Expected {self.name}.client to hold {self.num_samples} whole numbers,"
+                f" got {client.dtype} of shape {client.shape}."
+            )
+        if client.min() < 0:
+            raise checks.InputError(
+                f"Expected {self.name}.client to hold numbers from 0, got"
+                f" {client.min()}."
+            )
+        return client
+
+    def _check_names(self) -> None:
+        """Checks that there is a name for every class and every natural client."""
+        if self.class_names is not None and len(self.class_names) != self.num_classes:
+            raise checks.InputError(
+                f"Expected {self.name}.class_names to have {self.num_classes} names,"
+                f" got {len(self.class_names)}."
+            )
+        if self.client_names is None:
+            return
+        if self.client is None or self.client.max() >= len(self.client_names):
+            raise checks.InputError(
+                f"Expected a name in {self.name}.client_names for every client, got"
+                f" {len(self.client_names)} names."
+            )
 
     @property
     def num_samples(self) -> int:
@@ -116,7 +165,9 @@ class Source(Protocol):
 
     name: ClassVar[str]
 
-    def load(self, *, data_dir: str | None, seed: int, num_clients: int) -> Dataset:
+    def load(
+        self, *, data_dir: str | None, seed: int, num_clients: int | None
+    ) -> Dataset:
         """Reads or generates; equal arguments give the same object within a process."""
         ...
 
@@ -146,10 +197,24 @@ def _class_labels(name: str, y: np.ndarray, num_classes: int) -> np.ndarray:
 
 
 def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
-    """A read-only view or copy in the dtype that the pool has on the device."""
+    """A read-only copy in the dtype that the pool has on the device.
+
+    It starts at a multiple of 64 bytes: a CPU device then uses it as it is, and the
+    pool is in memory once.
+    """
+    dtype = np.dtype(dtype)
+    if dtype == np.int32 and max(abs(int(values.min())), int(values.max())) >= 2**31:
+        raise checks.InputError(
+            f"Expected {name} to hold whole numbers of 32 bits, got values from"
+            f" {values.min()} to {values.max()}."
+        )
+    memory = np.empty(values.size * dtype.itemsize + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    memory = memory[start : start + values.size * dtype.itemsize]
+    stored = memory.view(dtype).reshape(values.shape)
     with np.errstate(over="ignore"):
-        stored = values.astype(dtype, copy=False).view()
-    if not np.isfinite(stored).all():
+        stored[...] = values
+    if dtype.kind == "f" and not np.isfinite(stored).all():
         row = np.argmin(np.isfinite(stored).reshape(len(stored), -1).all(axis=1))
         raise checks.InputError(
             f"Expected {name} to be finite in 32 bits, got a value in row {row} that is"

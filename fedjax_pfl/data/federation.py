@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import checks, struct, types
+from fedjax_pfl.data import corruption, sources, splits
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
-from fedjax_pfl.data import sources
+from fedjax_pfl.data.sources import user
 
-__all__ = ["FederationSpec", "from_dataset", "load_federation"]
+__all__ = ["FederationSpec", "from_arrays", "from_dataset", "load_federation"]
 
 # The device arrays of a data set live as long as the data set.
 _pools: weakref.WeakKeyDictionary[datasets.Dataset, dict[str, Any]] = (
@@ -30,12 +31,19 @@ class FederationSpec:
     Attributes:
       dataset: source of the data, or its name in `DATASETS`.
       partition: partition object, or its name in `PARTITIONS`.
-      num_clients: N.
-      seed: of generated data, partition, splits and malicious clients, independently.
+      num_clients: N, or None for all natural clients of the data set.
+      seed: of generated data, partition, splits, malicious clients, poisoned labels and
+        `others`, independently.
       malicious_fraction: `round(malicious_fraction * N)` clients are malicious.
       validation_fraction: share of each client's examples, rounded down.
       test_fraction: share of each client's examples, rounded down, but at least one
         example unless the fraction is 0.
+      label_poisoning: what happens to the training labels of malicious clients: an
+        object, its name in `LABEL_POISONINGS`, or None.
+      feature_noise: Gaussian noise added to the inputs of clients: an object, its name
+        in `FEATURE_NOISES`, or None.
+      num_others: c other clients, drawn once, whose test examples are added to a
+        client's own for the data `others`; 0 for none.
       data_dir: directory of data files, or None for the environment's.
 
     Example:
@@ -48,20 +56,25 @@ class FederationSpec:
 
     dataset: Any = "digits"
     partition: Any = partitions.DirichletLabels()
-    num_clients: int = 20
+    num_clients: int | None = 20
     seed: int = 0
     malicious_fraction: float = 0.0
     validation_fraction: float = 0.1
     test_fraction: float = 0.2
+    label_poisoning: Any = None
+    feature_noise: Any = None
+    num_others: int = 0
     data_dir: str | None = None
 
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
         if isinstance(self.dataset, str):
             set_field(self, "dataset", sources.source(self.dataset))
-        if isinstance(self.partition, str):
-            checks.known(self.partition, partitions.PARTITIONS, "partition")
-            set_field(self, "partition", partitions.PARTITIONS[self.partition]())
+        for field, (registry, what, _) in _PARTS.items():
+            name = getattr(self, field)
+            if isinstance(name, str):
+                checks.known(name, registry, what)
+                set_field(self, field, registry[name]())
         if self.data_dir is not None:
             set_field(self, "data_dir", str(self.data_dir))
         if isinstance(self.dataset, type) or not hasattr(self.dataset, "load"):
@@ -69,15 +82,21 @@ class FederationSpec:
                 "Expected dataset to be a name in DATASETS or an object such as"
                 f" Digits(), got {self.dataset!r}."
             )
-        if isinstance(self.partition, type) or not callable(self.partition):
-            raise checks.InputError(
-                "Expected partition to be a name in PARTITIONS or an object such as"
-                f" IID(), got {self.partition!r}."
-            )
-        checks.positive_int("num_clients", self.num_clients)
-        checks.whole("seed", self.seed, at_least=0)
-        _check_fractions(
-            self.malicious_fraction, self.validation_fraction, self.test_fraction
+        for field, (registry, _, hook) in _PARTS.items():
+            part = getattr(self, field)
+            is_absent = part is None and field != "partition"
+            if not is_absent and (isinstance(part, type) or not hasattr(part, hook)):
+                raise checks.InputError(
+                    f"Expected {field} to be one of {', '.join(registry)} or such an"
+                    f" object, got {part!r}."
+                )
+        _check_numbers(
+            num_clients=self.num_clients,
+            seed=self.seed,
+            malicious_fraction=self.malicious_fraction,
+            validation_fraction=self.validation_fraction,
+            test_fraction=self.test_fraction,
+            num_others=self.num_others,
         )
 
     def build(self) -> types.Federation:
@@ -93,15 +112,8 @@ class FederationSpec:
         dataset = self.dataset.load(
             data_dir=self.data_dir, seed=self.seed, num_clients=self.num_clients
         )
-        return from_dataset(
-            dataset,
-            self.partition,
-            num_clients=self.num_clients,
-            seed=self.seed,
-            malicious_fraction=self.malicious_fraction,
-            validation_fraction=self.validation_fraction,
-            test_fraction=self.test_fraction,
-        )
+        given = {name: getattr(self, name) for name in _DISTRIBUTION}
+        return from_dataset(dataset, self.partition, **given)
 
     def describe(self) -> dict[str, Any]:
         """Flat configuration by dotted name, of values that JSON can hold."""
@@ -143,28 +155,28 @@ def from_dataset(
     dataset: datasets.Dataset,
     partition: partitions.Partitioner,
     *,
-    num_clients: int,
+    num_clients: int | None,
     seed: int = 0,
     malicious_fraction: float = 0.0,
     validation_fraction: float = 0.1,
     test_fraction: float = 0.2,
+    label_poisoning: Any = None,
+    feature_noise: Any = None,
+    num_others: int = 0,
 ) -> types.Federation:
     """Distributes a data set over clients and splits every client's examples.
-
-    Each example has a random rank drawn from the seed; a client's examples in this
-    order are first test, then validation, then training examples. Hence neither the
-    partition nor another client changes the order, and splits of different fractions
-    are nested.
 
     Args:
       dataset: host arrays.
       partition: partition object.
-      num_clients: N.
-      seed: of partition, splits and malicious clients, independently.
+      num_clients: N, or None for all natural clients.
+      seed: see `FederationSpec`.
       malicious_fraction: share of malicious clients, in [0, 1].
-      validation_fraction: in [0, 1); rounded down per client.
-      test_fraction: in [0, 1); rounded down per client, but at least one example unless
-        0.
+      validation_fraction: in [0, 1); see `splits.split`.
+      test_fraction: in [0, 1); see `splits.split`.
+      label_poisoning: see `FederationSpec`.
+      feature_noise: see `FederationSpec`.
+      num_others: see `FederationSpec`.
 
     Returns:
       The federation; its three parts share one pool.
@@ -172,106 +184,152 @@ def from_dataset(
     Raises:
       InputError: if an argument is wrong or a client has too few examples.
     """
-    checks.positive_int("num_clients", num_clients)
-    checks.whole("seed", seed, at_least=0)
-    _check_fractions(malicious_fraction, validation_fraction, test_fraction)
+    _check_numbers(
+        num_clients=num_clients,
+        seed=seed,
+        malicious_fraction=malicious_fraction,
+        validation_fraction=validation_fraction,
+        test_fraction=test_fraction,
+        num_others=num_others,
+    )
     rng = datasets.generator(seed, datasets.Purpose.PARTITION)
     parts = partition(rng, dataset, num_clients)
+    num_clients = len(parts.index) if num_clients is None else num_clients
     parts.validate(dataset.num_samples, num_clients)
-
-    num_test, num_validation = _split_sizes(
-        parts.num_examples, validation_fraction, test_fraction
-    )
-    num_train = parts.num_examples - num_validation - num_test
-    _require_training(parts.num_examples, num_train)
-    order = _shuffled(parts, seed, dataset.num_samples)
+    rows = splits.split(parts, dataset, seed, validation_fraction, test_fraction)
+    malicious = splits.malicious_clients(seed, num_clients, malicious_fraction)
+    labels = {"train": _poisoned(label_poisoning, dataset, rows, malicious, seed)}
+    noise, resample = _noise(feature_noise, parts, malicious)
     pool = _pool(dataset)
     client_id = jnp.arange(num_clients, dtype=jnp.int32)
-
-    def client_data(start: np.ndarray, count: np.ndarray) -> types.ClientData:
-        return types.ClientData(
+    others = splits.other_clients(seed, num_clients, num_others)
+    parts_of = {
+        name: types.ClientData(
             **pool,
-            index=jnp.asarray(_window(order, start, count)),
-            num_examples=jnp.asarray(count, jnp.int32),
+            index=jnp.asarray(part.index),
+            num_examples=jnp.asarray(part.num_examples),
             client_id=client_id,
+            labels=labels.get(name),
+            noise_scale=noise,
+            resample_noise=resample,
         )
-
+        for name, part in rows.items()
+    }
     return types.Federation(
-        test=client_data(np.zeros_like(num_test), num_test),
-        validation=client_data(num_test, num_validation),
-        train=client_data(num_test + num_validation, num_train),
-        malicious=jnp.asarray(_malicious(seed, num_clients, malicious_fraction)),
+        **parts_of,
+        malicious=jnp.asarray(malicious),
+        others=None if others is None else jnp.asarray(others),
         num_classes=dataset.num_classes,
         name=dataset.name,
+        leaky=parts.leaky,
+        class_names=dataset.class_names,
     )
 
 
-def _check_fractions(malicious: float, validation: float, test: float) -> None:
-    """Checks the ranges of the three fractions and that training examples remain."""
-    checks.number("malicious_fraction", malicious, at_least=0, at_most=1)
-    checks.number("validation_fraction", validation, at_least=0, below=1)
-    checks.number("test_fraction", test, at_least=0, below=1)
-    if validation + test >= 1:
+def from_arrays(
+    x: Any,
+    y: Any,
+    client: Any = None,
+    *,
+    num_classes: int | None = None,
+    num_clients: int | None = None,
+    partition: partitions.Partitioner | None = None,
+    name: str = "arrays",
+    **options: Any,
+) -> types.Federation:
+    """Makes a federation of a user's own arrays; see `Federation.from_arrays`."""
+    dataset = user.arrays_dataset(x, y, client, name=name, num_classes=num_classes)
+    allowed = [n for n in _DISTRIBUTION if n != "num_clients"]
+    for option in options:
+        checks.known(option, allowed, "option of a federation")
+    if partition is None:
+        partition = partitions.IID() if client is None else partitions.ByClient()
+    return from_dataset(dataset, partition, num_clients=num_clients, **options)
+
+
+_DISTRIBUTION = (
+    "num_clients",
+    "seed",
+    "malicious_fraction",
+    "validation_fraction",
+    "test_fraction",
+    "label_poisoning",
+    "feature_noise",
+    "num_others",
+)
+_PARTS: dict[str, tuple[dict[str, Any], str, str]] = {
+    # field -> registry, noun for messages, what an object must have
+    "partition": (partitions.PARTITIONS, "partition", "__call__"),
+    "label_poisoning": (corruption.LABEL_POISONINGS, "label poisoning", "__call__"),
+    "feature_noise": (corruption.FEATURE_NOISES, "feature noise", "scales"),
+}
+
+
+def _check_numbers(
+    *,
+    num_clients: int | None,
+    seed: int,
+    malicious_fraction: float,
+    validation_fraction: float,
+    test_fraction: float,
+    num_others: int,
+) -> None:
+    """Checks what a specification and a call have in common."""
+    if num_clients is not None:
+        checks.positive_int("num_clients", num_clients)
+    checks.whole("seed", seed, at_least=0)
+    checks.whole("num_others", num_others, at_least=0)
+    splits.check_fractions(malicious_fraction, validation_fraction, test_fraction)
+
+
+def _poisoned(
+    poisoning: Any,
+    dataset: datasets.Dataset,
+    rows: dict[str, splits.Rows],
+    malicious: np.ndarray,
+    seed: int,
+) -> jax.Array | None:
+    """Training labels `int32[N, M]`, those of malicious clients replaced; or None."""
+    if poisoning is None:
+        return None
+    if dataset.num_classes is None or dataset.y.ndim != 1:
         raise checks.InputError(
-            "Expected validation_fraction + test_fraction to be below 1, got"
-            f" {validation} + {test}."
+            "Label poisoning needs one class label per example, which data set"
+            f" {dataset.name!r} does not have."
         )
+    train = rows["train"]
+    labels = dataset.y[train.index]
+    for client in np.flatnonzero(malicious).tolist():
+        rng = datasets.generator(seed, datasets.Purpose.POISONING, client)
+        count = train.num_examples[client]
+        own = labels[client, :count]
+        labels[client, :count] = poisoning(rng, own, dataset.num_classes)
+    return jnp.asarray(labels)
 
 
-def _split_sizes(
-    num_examples: np.ndarray, validation_fraction: float, test_fraction: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers `int[N]` of test and of validation examples."""
-
-    def share(fraction: float) -> np.ndarray:
-        # 0.29 * 100 is 28.999999999999996 and must count as 29.
-        return np.floor(num_examples * fraction + 1e-9).astype(np.int64)
-
-    return np.maximum(share(test_fraction), test_fraction > 0), share(
-        validation_fraction
-    )
-
-
-def _require_training(num_examples: np.ndarray, num_train: np.ndarray) -> None:
-    """Checks that every client has a training example."""
-    worst = int(np.argmin(num_train))
-    if num_train[worst] < 1:
+def _noise(
+    feature_noise: Any, parts: partitions.Partition, malicious: np.ndarray
+) -> tuple[jax.Array | None, bool]:
+    """Std of each client's noise `float32[N]` or None, and whether it is redrawn."""
+    if feature_noise is None:
+        scale, resample = parts.noise_scale, parts.resample_noise
+    elif parts.noise_scale is not None:
         raise checks.InputError(
-            f"Client {worst} has {num_examples[worst]} examples, too few for its"
-            " training, validation and test parts; use fewer clients, smaller fractions"
-            " or a partition with larger clients."
+            "Expected noise of the partition or feature_noise, got both."
         )
-
-
-def _shuffled(parts: partitions.Partition, seed: int, num_samples: int) -> np.ndarray:
-    """The index `int32[N, M]` with every client's own rows in random order."""
-    rank = datasets.generator(seed, datasets.Purpose.SPLIT).random(num_samples)
-    padding = np.arange(parts.index.shape[1]) >= parts.num_examples[:, None]
-    keys = np.where(padding, np.inf, rank[parts.index])
-    return np.take_along_axis(parts.index, np.argsort(keys, axis=1), axis=1)
-
-
-def _window(order: np.ndarray, start: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Entries `start_i .. start_i + count_i - 1` of each row, padded with zeros."""
-    offset = np.arange(max(1, count.max()))
-    position = np.minimum(start[:, None] + offset, order.shape[1] - 1)
-    rows = np.take_along_axis(order, position, axis=1)
-    return np.where(offset < count[:, None], rows, 0).astype(np.int32)
-
-
-def _malicious(seed: int, num_clients: int, fraction: float) -> np.ndarray:
-    """Mask `bool[N]`; a larger fraction adds clients and keeps the others."""
-    rng = datasets.generator(seed, datasets.Purpose.MALICIOUS)
-    chosen = rng.permutation(num_clients)[: round(float(fraction) * num_clients)]
-    return np.isin(np.arange(num_clients), chosen)
+    else:
+        scale = feature_noise.scales(len(malicious), malicious)
+        resample = feature_noise.resample
+    return None if scale is None else jnp.asarray(scale, jnp.float32), resample
 
 
 def _pool(dataset: datasets.Dataset) -> dict[str, Any]:
     """Device arrays of a data set, put there once."""
     if dataset not in _pools:
         _pools[dataset] = {
-            "x": jnp.array(dataset.x),  # a copy: the host array may change hands
-            "y": jnp.array(dataset.y),
+            # Data sets own their arrays, so a CPU device need not copy them.
+            "x": jax.device_put(dataset.x, may_alias=True),
+            "y": jax.device_put(dataset.y, may_alias=True),
             "scale": jnp.asarray(dataset.scale),
             "shift": jnp.asarray(dataset.shift),
             "constants": jax.tree.map(jnp.asarray, dataset.constants),

@@ -27,9 +27,14 @@ class _Generated(abc.ABC):
     name: ClassVar[str]
 
     def load(
-        self, *, data_dir: str | None, seed: int, num_clients: int
+        self, *, data_dir: str | None, seed: int, num_clients: int | None
     ) -> datasets.Dataset:
         """Draws the data set, once per seed and number of clients."""
+        if num_clients is None:
+            raise checks.InputError(
+                f"Data set {self.name!r} is generated for a number of clients: expected"
+                " num_clients, got None."
+            )
         return _generate(self, seed, num_clients)
 
     @abc.abstractmethod

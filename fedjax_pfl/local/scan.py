@@ -96,15 +96,14 @@ def local_scan(
     own_epochs = jnp.minimum(jnp.int32(epochs), work.epochs)
 
     def batch_of(step_key: types.Key, order: jax.Array, start: jax.Array, part: int):
+        access = jax.random.fold_in(step_key, part)
         if sampler is not None:
-            positions, weight = sampler(
-                jax.random.fold_in(step_key, part), data, batch_size
-            )
-            return data.gather(positions, weight.astype(dtype))
+            positions, weight = sampler(access, data, batch_size)
+            return data.gather(positions, weight.astype(dtype), key=access)
         first = start + part * batch_size
         positions = lax.dynamic_slice(order, (first,), (batch_size,))
         weight = first + jnp.arange(batch_size) < data.num_examples
-        return data.gather(positions, weight.astype(dtype))
+        return data.gather(positions, weight.astype(dtype), key=access)
 
     def run_step(index, state, *, order, epoch_key, epoch):
         carry, steps, examples = state

@@ -1,23 +1,25 @@
-"""Layers with one parameter layout on every backend."""
+"""Layers with one parameter layout on every backend.
+
+Dense kernels are `[out, in]`, convolution kernels `[height, width, in, out]`, images
+`[B, height, width, channels]`.
+"""
+
+import functools
 
 import jax
+import jax.numpy as jnp
+from jax import lax
 
-__all__ = ["dense", "fan_in_uniform", "flatten_inputs"]
-
-
-def fan_in_uniform(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
-    """Draws uniformly in +-1/sqrt(inputs), in the default float type.
-
-    Args:
-      key: `[]` key.
-      shape: shape of the leaf.
-      inputs: fan-in.
-
-    Returns:
-      The leaf.
-    """
-    bound = inputs**-0.5
-    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+__all__ = [
+    "average_pool",
+    "conv",
+    "dense",
+    "dropout",
+    "flatten_inputs",
+    "lstm",
+    "max_pool",
+    "standardize",
+]
 
 
 def dense(kernel: jax.Array, bias: jax.Array, x: jax.Array) -> jax.Array:
@@ -37,3 +39,150 @@ def dense(kernel: jax.Array, bias: jax.Array, x: jax.Array) -> jax.Array:
 def flatten_inputs(x: jax.Array) -> jax.Array:
     """Flattens `[B, ...]` to `[B, inputs]`."""
     return x.reshape(x.shape[0], -1)
+
+
+def _windows(x: jax.Array, size: int, stride: int) -> list[jax.Array]:
+    """The `size^2` shifted views `[B, height', width', channels]` of every window."""
+    batch, height, width, channels = x.shape
+    last = [(length - size) // stride * stride for length in (height, width)]
+    return [
+        lax.slice(
+            x,
+            (0, row, column, 0),
+            (batch, row + last[0] + 1, column + last[1] + 1, channels),
+            (1, stride, stride, 1),
+        )
+        for row in range(size)
+        for column in range(size)
+    ]
+
+
+def conv(
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    x: jax.Array,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+) -> jax.Array:
+    """Convolves (cross-correlates) images as one matrix product of all windows.
+
+    Clients have kernels of their own: under `vmap` this stays a batched matrix
+    product, where XLA's convolution becomes a grouped one, whose gradients are several
+    times slower on a CPU.
+
+    Args:
+      kernel: `[size, size, channels, filters]`.
+      bias: `[filters]`, or None.
+      x: `[B, height, width, channels]`.
+      stride: step between windows.
+      padding: rows and columns of zeros added on every side.
+
+    Returns:
+      `[B, height', width', filters]`, where `height'` is
+      `(height + 2 padding - size) // stride + 1`.
+    """
+    size, _, channels, filters = kernel.shape
+    if padding:
+        x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    columns = jnp.concatenate(_windows(x, size, stride), axis=3)
+    rows = columns.reshape(-1, size * size * channels) @ kernel.reshape(-1, filters)
+    rows = rows if bias is None else rows + bias[None, :]
+    return rows.reshape(*columns.shape[:3], filters)
+
+
+def max_pool(
+    x: jax.Array, *, size: int = 2, stride: int = 2, padding: int = 0
+) -> jax.Array:
+    """Largest value of every window; what does not fill a window is left out.
+
+    Args:
+      x: `[B, height, width, channels]`.
+      size: rows and columns of a window.
+      stride: step between windows.
+      padding: rows and columns added on every side; they never win.
+
+    Returns:
+      `[B, height', width', channels]` with lengths as in `conv`: 29 gives 14.
+    """
+    if padding:
+        border = (padding, padding, 0)
+        x = lax.pad(
+            x, jnp.asarray(-jnp.inf, x.dtype), ((0, 0, 0), border, border, (0, 0, 0))
+        )
+    return functools.reduce(jnp.maximum, _windows(x, size, stride))
+
+
+def average_pool(x: jax.Array) -> jax.Array:
+    """Mean over all pixels, `[B, height, width, channels]` to `[B, channels]`."""
+    return x.mean(axis=(1, 2))
+
+
+def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
+    """Standardizes the weights of every filter: `gain (W - mean) / (std + 1e-5)`.
+
+    Divided by sqrt(fan-in), so that a filter keeps the variance of its inputs.
+
+    Args:
+      kernel: `[size, size, channels, filters]`.
+      gain: `[filters]`.
+
+    Returns:
+      The weights to convolve with; zeros for a filter of equal weights.
+    """
+    axes = tuple(range(kernel.ndim - 1))
+    fan_in = kernel.size // kernel.shape[-1]
+    centred = kernel - kernel.mean(axis=axes, keepdims=True)
+    variance = (centred**2).mean(axis=axes, keepdims=True)
+    positive = variance > 0  # the root has no derivative at 0
+    deviation = jnp.where(positive, jnp.sqrt(jnp.where(positive, variance, 1)), 0)
+    scale = gain.reshape((1,) * len(axes) + gain.shape)
+    return scale * centred / (deviation + 1e-5) / fan_in**0.5
+
+
+def dropout(key: jax.Array, x: jax.Array, rate: float) -> jax.Array:
+    """Replaces a share of the values by zeros and scales the others by `1/(1 - rate)`.
+
+    Args:
+      key: `[]` key.
+      x: `[...]` values.
+      rate: probability of a zero, in [0, 1).
+
+    Returns:
+      `[...]`; the expectation over keys is `x`.
+    """
+    kept = jax.random.bernoulli(key, 1 - rate, x.shape)
+    return jnp.where(kept, x / (1 - rate), 0)
+
+
+def lstm(
+    input_kernel: jax.Array, state_kernel: jax.Array, bias: jax.Array, x: jax.Array
+) -> jax.Array:
+    """Runs one LSTM layer from zero states; time comes first.
+
+    `c_t = sigmoid(f) c_(t-1) + sigmoid(i) tanh(g)` and `h_t = sigmoid(o) tanh(c_t)`
+    with `(i, f, g, o) = input_kernel x_t + state_kernel h_(t-1) + bias`.
+
+    Args:
+      input_kernel: `[4 width, inputs]`, the gates one after the other.
+      state_kernel: `[4 width, width]`.
+      bias: `[4 width]`.
+      x: `[time, B, inputs]`.
+
+    Returns:
+      `[time, B, width]` the states `h_t`.
+    """
+    time, batch, inputs = x.shape
+    # The inputs of all steps at once: one large product instead of many small ones.
+    driven = dense(input_kernel, bias, x.reshape(time * batch, inputs))
+
+    def step(carry, driven):
+        state, cell = carry
+        gates = jnp.split(driven + state @ state_kernel.T, 4, axis=1)
+        write, keep, content, read = gates
+        cell = jax.nn.sigmoid(keep) * cell + jax.nn.sigmoid(write) * jnp.tanh(content)
+        state = jax.nn.sigmoid(read) * jnp.tanh(cell)
+        return (state, cell), state
+
+    zero = jnp.zeros((batch, state_kernel.shape[1]), driven.dtype)
+    return lax.scan(step, (zero, zero), driven.reshape(time, batch, -1))[1]

@@ -2,37 +2,14 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import checks, types
-from fedjax_pfl.models import layers, objectives
+from fedjax_pfl.models import inputs, layers, objectives
 
-__all__ = ["LinearRegression", "LogisticRegression", "Quadratic", "classes_of"]
-
-
-def classes_of(model: Any, federation: types.Federation) -> int:
-    """Number of classes of a federation.
-
-    Args:
-      model: the model that wants them, for the message.
-      federation: data.
-
-    Returns:
-      C.
-
-    Raises:
-      InputError: if the federation's targets are not classes.
-    """
-    if federation.num_classes is None:
-        raise checks.InputError(
-            f"{type(model).__name__} needs classes, but the targets of "
-            f"{federation.name!r} are numbers; use the "
-            "model 'linear_regression' or 'quadratic'."
-        )
-    return federation.num_classes
+__all__ = ["LinearRegression", "LogisticRegression", "Quadratic"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,55 +28,61 @@ class LogisticRegression(objectives.Classification):
 
     def for_federation(self, federation: types.Federation) -> "LogisticRegression":
         """Returns the model with the federation's number of inputs and classes."""
+        inputs.require_numbers(self, federation)
         return dataclasses.replace(
             self,
             inputs=math.prod(federation.input_shape),
-            num_classes=classes_of(self, federation),
+            num_classes=inputs.classes_of(self, federation),
         )
 
     def init(self, key: types.Key) -> types.Params:
-        """Zeros, `kernel [C, inputs]` and `bias [C]`."""
+        """Zeros, `head/kernel [C, inputs]` and `head/bias [C]`."""
         del key
         if self.inputs is None or self.num_classes is None:
             raise checks.InputError(
                 "Expected inputs and num_classes; call for_federation."
             )
-        return {
-            "kernel": jnp.zeros((self.num_classes, self.inputs)),
-            "bias": jnp.zeros((self.num_classes,)),
-        }
+        kernel = jnp.zeros((self.num_classes, self.inputs))
+        return {"head": {"kernel": kernel, "bias": jnp.zeros((self.num_classes,))}}
 
     def apply(self, params, x, *, key=None, constants=None):
         """Logits `[B, C]`."""
         del key, constants
-        return layers.dense(params["kernel"], params["bias"], layers.flatten_inputs(x))
+        head = params["head"]
+        return layers.dense(head["kernel"], head["bias"], layers.flatten_inputs(x))
 
 
 @dataclasses.dataclass(frozen=True)
 class LinearRegression(objectives.Regression):
-    """Least squares without intercept from zero, `f = mean (x theta - y)^2 / 2`.
+    """Least squares from zero, `f = mean (x theta + b - y)^2 / 2`.
 
     Attributes:
+      intercept: whether there is a `b`, also from zero.
       inputs: number of features, or None until `for_federation`.
     """
 
+    intercept: bool = False
     inputs: int | None = None
+
+    def __post_init__(self):
+        checks.boolean("intercept", self.intercept)
 
     def for_federation(self, federation: types.Federation) -> "LinearRegression":
         """Returns the model with the federation's number of inputs."""
         return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
 
     def init(self, key: types.Key) -> types.Params:
-        """Zeros, `theta [inputs]`."""
+        """Zeros, `theta [inputs]` and, with an intercept, `bias []`."""
         del key
         if self.inputs is None:
             raise checks.InputError("Expected inputs; call for_federation.")
-        return {"theta": jnp.zeros((self.inputs,))}
+        params = {"theta": jnp.zeros((self.inputs,))}
+        return params | {"bias": jnp.zeros(())} if self.intercept else params
 
     def apply(self, params, x, *, key=None, constants=None):
         """Predictions `[B]`."""
         del key, constants
-        return layers.flatten_inputs(x) @ params["theta"]
+        return layers.flatten_inputs(x) @ params["theta"] + params.get("bias", 0)
 
 
 @dataclasses.dataclass(frozen=True)

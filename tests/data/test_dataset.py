@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks
+from fedjax_pfl import checks, data
 from fedjax_pfl.data import dataset as datasets
 
 
@@ -47,15 +47,24 @@ def test_arrays_are_read_only_and_the_users_stay_writable():
         ({"x": [["a"], ["b"], ["c"]]}, "mine.x to be an array of numbers"),
         ({"x": [[1], [1, 2], [3]]}, "mine.x to be an array of numbers"),
         ({"x": [[0], [1], [np.nan]]}, "mine.x to be finite in 32 bits, .* row 2"),
+        ({"x": [[0], [2**31], [0]]}, "mine.x to hold whole numbers of 32 bits"),
         ({"x": [[0], [1e300], [0]]}, "mine.x to be finite in 32 bits, .* row 1"),
         ({"y": [0, 1, 2]}, "mine.y to hold whole numbers from 0 to 1, got .* 0 to 2"),
         ({"y": [0, -1, 1]}, "mine.y to hold whole numbers from 0 to 1"),
         ({"y": [0.0, 1.0, 1.0]}, "mine.y to hold whole numbers .* float64"),
         ({"num_classes": 0}, "mine.num_classes to be a whole number of at least 1"),
         ({"scale": np.nan}, "mine.scale to be a finite number"),
-        ({"shift": np.zeros(2)}, r"mine.shift to have shape \(\) or \(3,\), got \(2,"),
+        ({"shift": np.zeros(2)}, r"that broadcasts to \(3,\), got \(2,"),
+        ({"shift": np.zeros((1, 3))}, r"that broadcasts to \(3,\), got \(1, 3"),
         ({"client": [0, 1]}, "mine.client to hold 3 whole numbers"),
         ({"client": [0.0, 1.0, 2.0]}, "mine.client to hold 3 whole numbers"),
+        ({"client": [0, -1, 2]}, "mine.client to hold numbers from 0, got -1"),
+        ({"class_names": ("a",)}, "class_names to have 2 names, got 1"),
+        ({"client_names": ("a",)}, "client_names for every client, got 1"),
+        (
+            {"client": [0, 5, 2], "client_names": ("a", "b")},
+            "client_names for every client, got 2",
+        ),
     ],
 )
 def test_wrong_arrays_get_a_sentence(changes, sentence):
@@ -69,6 +78,26 @@ def test_generators_belong_to_seed_and_purpose():
         return datasets.generator(seed, purpose).random()
 
     drawn = {draw(seed, purpose) for seed in (0, 1) for purpose in datasets.Purpose}
-    assert len(drawn) == 8
+    assert len(drawn) == 2 * len(datasets.Purpose)
+    assert draw(0, 0) != datasets.generator(0, 0, 1).random()
     child = np.random.SeedSequence(5).spawn(4)[datasets.Purpose.SPLIT]
     assert draw(5, datasets.Purpose.SPLIT) == np.random.default_rng(child).random()
+
+
+def test_scale_may_be_one_value_per_channel():
+    images = np.zeros((4, 5, 6, 3), np.uint8)
+    dataset = datasets.Dataset(
+        name="mine", x=images, y=np.zeros(4), scale=np.arange(3), shift=np.full(1, 0.5)
+    )
+    assert dataset.scale.shape == (1, 1, 3) and dataset.shift.shape == (1, 1, 1)
+
+
+def test_arrays_are_copies_that_a_cpu_device_shares():
+    x = np.ones((5, 3))
+    dataset = datasets.Dataset(name="mine", x=x, y=np.zeros(5))
+    x[:] = 7
+    assert (dataset.x == 1).all()
+    federation = data.from_dataset(dataset, data.IID(), num_clients=1)
+    assert federation.train.x.unsafe_buffer_pointer() == dataset.x.ctypes.data
+    with pytest.raises(ValueError, match="read-only"):
+        dataset.x[0] = 0

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks, data, struct
+from fedjax_pfl import checks, data, struct, types
 
 SPLITS = ("train", "validation", "test")
 
@@ -172,7 +172,7 @@ def test_sizes_do_not_suffer_from_binary_fractions():
 
 
 def test_specifications_are_hashable_values():
-    assert spec() == spec(dataset=data.Digits(), partition="iid")
+    assert spec() == spec(dataset=data.DATASETS["digits"](), partition="iid")
     assert len({spec(), spec(partition="iid"), spec(seed=1)}) == 2
     assert spec(data_dir="a").data_dir == "a"
 
@@ -211,11 +211,28 @@ def test_dotted_names():
             "to be below 1, got 0.5 . 0.5",
         ),
         ({"dataset": "digit"}, "Unknown data set 'digit' .did you mean 'digits'"),
-        ({"dataset": data.Digits}, "object such as Digits"),
+        ({"dataset": data.DATASETS["digits"]}, "object such as Digits"),
         ({"dataset": 3}, "object such as Digits.*got 3"),
         ({"partition": "idd"}, "Unknown partition 'idd' .did you mean 'iid'"),
-        ({"partition": data.IID}, "object such as IID"),
-        ({"partition": None}, "object such as IID.*got None"),
+        ({"partition": data.IID}, "partition to be one of iid, .*got <class"),
+        ({"partition": None}, "partition to be one of iid, .*got None"),
+        ({"label_poisoning": 3}, "label_poisoning to be one of uniform_labels"),
+        ({"feature_noise": "loud"}, "Unknown feature noise 'loud'"),
+        ({"num_others": 12}, "num_others to be at most 11"),
+        ({"num_clients": None}, "num_clients"),
+        ({"dataset": "quadratic", "num_clients": None}, "num_clients, got None"),
+        (
+            {"partition": data.QualitySkew(), "feature_noise": data.FeatureNoise()},
+            "noise of the partition or feature_noise, got both",
+        ),
+        (
+            {
+                "dataset": "quadratic",
+                "partition": "by_client",
+                "label_poisoning": "uniform_labels",
+            },
+            "needs one class label per example",
+        ),
         ({"dataset": "mnist", "data_dir": "absent"}, "absent' does not exist"),
         ({"num_client": 3}, "Unknown field .*did you mean 'num_clients'"),
     ],
@@ -230,3 +247,130 @@ def test_wrong_fields_get_a_sentence(changes, sentence):
 def test_public_names_exist():
     assert sorted(set(data.__all__)) == sorted(data.__all__)
     assert all(hasattr(data, name) for name in data.__all__)
+
+
+def make_dataset(**changes):
+    """Three natural clients whose examples are mixed in the pool."""
+    client = np.arange(60) % 3
+    fields = {"name": "mine", "x": np.arange(60.0)[:, None], "y": np.arange(60) % 4}
+    return data.Dataset(**{**fields, "num_classes": 4, "client": client, **changes})
+
+
+def test_ordered_examples_are_trained_on_first_and_tested_on_last():
+    federation = data.from_dataset(
+        make_dataset(ordered=True), data.ByClient(), num_clients=None
+    )
+    for i in range(3):
+        together = [rows(getattr(federation, name), i) for name in SPLITS]
+        assert [len(part) for part in together] == [14, 2, 4]
+        np.testing.assert_array_equal(np.concatenate(together), np.arange(i, 60, 3))
+
+
+@pytest.mark.parametrize("poisoning", data.LABEL_POISONINGS)
+def test_only_training_labels_of_malicious_clients_are_poisoned(poisoning):
+    changes = {"malicious_fraction": 0.5, "label_poisoning": poisoning}
+    federation = spec(**changes).build()
+    honest = spec(malicious_fraction=0.5).build()
+    assert federation.test.labels is None and federation.validation.labels is None
+    assert honest.train.labels is None
+    malicious = np.asarray(federation.malicious)
+    labels = np.asarray(federation.train.labels)
+    for i in range(12):
+        own = rows(federation.train, i)
+        true = np.asarray(federation.train.y)[own]
+        found = labels[i, : len(own)]
+        assert (found == true).all() == (not malicious[i])
+        assert found.min() >= 0 and found.max() < 10
+    batch = jax.vmap(
+        lambda fields: (
+            federation.train.pool()
+            .with_rows(fields)
+            .gather(jnp.arange(5), jnp.ones(5))
+            .y
+        )
+    )(federation.train.rows())
+    np.testing.assert_array_equal(batch, labels[:, :5])
+
+
+def test_more_malicious_clients_leave_the_labels_of_others_alone():
+    few, many = (
+        spec(malicious_fraction=f, label_poisoning="uniform_labels").build()
+        for f in (0.25, 0.75)
+    )
+    both = np.asarray(few.malicious)
+    assert (np.asarray(many.malicious) | ~both).all()
+    np.testing.assert_array_equal(few.train.labels[both], many.train.labels[both])
+
+
+def batch_of(federation, client, key=None):
+    part = federation.test
+    own = part.pool().with_rows(jax.tree.map(lambda leaf: leaf[client], part.rows()))
+    return own.gather(jnp.arange(20), jnp.ones(20), key=key)
+
+
+def test_feature_noise_has_its_size_and_belongs_to_client_and_example():
+    clean = spec().build()
+    noise = data.FeatureNoise(std=0.5, graded=True)
+    noisy = spec(feature_noise=noise).build()
+    keys = jax.random.split(jax.random.key(0), 2)
+    for client in (0, 5, 11):
+        difference = batch_of(noisy, client).x - batch_of(clean, client).x
+        size = difference.size
+        wanted = 0.5 * (client + 1) / 12
+        # The standard error of a normal sample's standard deviation is sd / sqrt(2 n).
+        assert abs(difference.std() - wanted) < 5 * wanted / np.sqrt(2 * size)
+        for key in keys:
+            np.testing.assert_array_equal(
+                batch_of(noisy, client, key).x, batch_of(noisy, client).x
+            )
+    first, second = (batch_of(noisy, i).x - batch_of(clean, i).x for i in (10, 11))
+    assert np.abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.2
+
+
+def test_resampled_noise_follows_the_key():
+    noisy = spec(feature_noise=data.FeatureNoise(resample=True)).build()
+    one, two = jax.random.split(jax.random.key(0), 2)
+    x = batch_of(noisy, 3, one).x
+    np.testing.assert_array_equal(x, batch_of(noisy, 3, one).x)
+    assert (x != batch_of(noisy, 3, two).x).all()
+    np.testing.assert_array_equal(batch_of(noisy, 3).x, batch_of(noisy, 3).x)
+
+
+def test_quality_skew_gives_the_federation_its_noise():
+    federation = spec(partition=data.QualitySkew(sigma=0.6, resample=True)).build()
+    np.testing.assert_allclose(
+        federation.train.noise_scale, 0.6 * np.arange(12) / 12, rtol=1e-6
+    )
+    assert federation.train.resample_noise and federation.test.resample_noise
+
+
+def test_leaky_partitions_say_so():
+    leaky = data.LeakyQuantitySkew(min_examples=20)
+    federation = spec(partition=leaky, seed=1).build()
+    assert federation.leaky and not spec().build().leaky
+    assert data.describe(federation).leak > 0.1
+    assert data.describe(spec().build()).leak == 0
+
+
+def test_own_arrays_with_natural_clients():
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    owner = np.repeat(["zoe", "al", "zoe", "bea"], 10)
+    labels = np.where(x[:, 0] > 0, "spam", "ham")
+    federation = types.Federation.from_arrays(x, labels, owner)
+    assert federation.num_clients == 3 and federation.num_classes == 2
+    assert federation.class_names == ("ham", "spam")
+    for i, name in enumerate(("al", "bea", "zoe")):
+        own = np.sort(owned(federation, i))
+        np.testing.assert_array_equal(own, np.flatnonzero(owner == name))
+        np.testing.assert_allclose(np.asarray(federation.train.x)[own], x[own], 1e-6)
+
+
+def test_own_arrays_are_distributed_where_there_are_no_clients():
+    x, y = jnp.ones((50, 2)), np.linspace(0, 1, 50)
+    federation = types.Federation.from_arrays(x, y, num_clients=5, seed=3)
+    assert federation.num_classes is None
+    assert np.asarray(federation.train.num_examples).tolist() == [7] * 5
+    with pytest.raises(checks.InputError, match="num_clients"):
+        types.Federation.from_arrays(x, y)
+    with pytest.raises(checks.InputError, match="did you mean 'test_fraction'"):
+        types.Federation.from_arrays(x, y, num_clients=5, test_fractoin=0.5)

@@ -7,6 +7,7 @@ from fedjax_pfl import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 from fedjax_pfl.data import sources
+from fedjax_pfl.data.partition import draws
 
 
 def labelled(num_classes, per_class):
@@ -19,6 +20,7 @@ def labelled(num_classes, per_class):
 
 def draw(partition, dataset, num_clients, seed=0):
     parts = partition(np.random.default_rng(seed), dataset, num_clients)
+    num_clients = len(parts.index) if num_clients is None else num_clients
     parts.validate(dataset.num_samples, num_clients)
     assert parts.index.dtype == np.int32 and parts.num_examples.dtype == np.int32
     assert parts.index.shape == (num_clients, parts.num_examples.max())
@@ -135,7 +137,7 @@ def test_tiny_concentration_gives_whole_classes():
 def test_a_client_without_a_share_gets_no_sample_by_rounding(monkeypatch):
     shares = np.array([[0.1] * 10 + [0.0], [0.0] * 10 + [1.0]])
     assert np.cumsum(shares[0])[-1] < 1
-    monkeypatch.setattr(partitions, "_dirichlet", lambda *_: shares)
+    monkeypatch.setattr(draws, "dirichlet", lambda *_: shares)
     dataset = labelled(2, 1000)
     parts = draw(partitions.DirichletLabels(), dataset, 11)
     assert label_counts(parts, dataset)[10].tolist() == [0, 1000]
@@ -189,11 +191,37 @@ def test_distinct_labels_vary_between_clients():
     assert len(np.unique(counts > 0, axis=0)) > 25
 
 
-def test_by_client_follows_the_ids():
-    client = [7, 2, 7, 5, 2]
-    dataset = datasets.Dataset(name="own", x=np.eye(5), y=np.ones(5), client=client)
-    parts = draw(partitions.ByClient(), dataset, 3)
-    assert [parts.rows(i).tolist() for i in range(3)] == [[1, 4], [3], [0, 2]]
+@pytest.mark.parametrize("labels_per_client", range(2, 7))
+def test_left_over_shards_of_medical_mnist(labels_per_client):
+    per_class = 4 * 5 * 7 * 9  # every number of shards divides it
+    num_shards, left_over = {
+        2: (24, 4),
+        3: (30, 0),
+        4: (42, 2),
+        5: (54, 4),
+        6: (60, 0),
+    }[labels_per_client]
+    dataset = labelled(6, per_class)
+    partition = partitions.LabelShards(labels_per_client=labels_per_client)
+    parts = draw(partition, dataset, 10)
+    shard = 6 * per_class // num_shards
+    assert parts.num_examples.sum() == 6 * per_class - left_over * shard
+    assert (parts.num_examples == labels_per_client * shard).all()
+
+
+def test_shards_in_file_order_are_runs_of_the_file():
+    y = np.tile(np.arange(3), 8)  # class k is in the rows k, k + 3, k + 6, ...
+    dataset = datasets.Dataset(name="own", x=y * 1.0, y=y, num_classes=3)
+    partition = partitions.LabelShards(labels_per_client=1, in_file_order=True)
+    parts = draw(partition, dataset, 6)
+    runs = {tuple(parts.rows(i)) for i in range(6)}
+    assert runs == {
+        tuple(range(k + start, k + start + 12, 3))
+        for k in range(3)
+        for start in (0, 12)
+    }
+    shuffled = draw(partitions.LabelShards(labels_per_client=1), dataset, 6)
+    assert {tuple(shuffled.rows(i)) for i in range(6)} != runs
 
 
 @pytest.mark.parametrize(
@@ -208,6 +236,7 @@ def test_by_client_follows_the_ids():
         (lambda: partitions.LabelShards(labels_per_client=0), "at least 1, got 0"),
         (lambda: partitions.LabelShards(labels_per_client=2.0), "got 2.0"),
         (lambda: partitions.LabelShards(distinct_labels=1), "distinct_labels .* got 1"),
+        (lambda: partitions.LabelShards(in_file_order=1), "in_file_order .* got 1"),
     ],
 )
 def test_wrong_fields_get_a_sentence(make, sentence):
@@ -234,8 +263,8 @@ def test_wrong_fields_get_a_sentence(make, sentence):
         ),
         (partitions.DirichletLabels(), "quadratic", 5, "needs one class label"),
         (partitions.LabelShards(), "linear_regression", 5, "needs one class label"),
-        (partitions.ByClient(), "digits", 5, "needs natural clients"),
-        (partitions.ByClient(), "quadratic", 5, "num_clients to be 20, .* got 5"),
+        (partitions.IID(), "digits", None, "needs num_clients, .* got None"),
+        (partitions.IID(), "digits", 0, "num_clients .* at least 1, got 0"),
     ],
 )
 def test_impossible_partitions_get_a_sentence(partition, name, num_clients, sentence):
@@ -268,12 +297,49 @@ def test_padding_is_not_validated():
     partitions.Partition(index, np.array([1, 1])).validate(4, 2)
 
 
+def test_only_leaky_partitions_share_rows():
+    index, sizes = np.array([[0, 1], [1, 0]]), np.array([2, 2])
+    partitions.Partition(index, sizes, leaky=True).validate(4, 2)
+    with pytest.raises(checks.InputError, match="disjoint"):
+        partitions.Partition(index, sizes).validate(4, 2)
+    twice = partitions.Partition(np.array([[0, 1], [2, 2]]), sizes, leaky=True)
+    with pytest.raises(checks.InputError, match="row 2 2 times in client 1"):
+        twice.validate(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("noise_scale", "sentence"),
+    [
+        ([0.1], r"shape \(2,\), got \(1,\)"),
+        ([0.1, -0.2], "at least 0"),
+        ([0.1, np.nan], "finite"),
+    ],
+)
+def test_noise_is_validated(noise_scale, sentence):
+    parts = partitions.Partition(
+        np.array([[0], [1]]), np.array([1, 1]), noise_scale=np.array(noise_scale)
+    )
+    with pytest.raises(checks.InputError, match=sentence):
+        parts.validate(4, 2)
+
+
 def test_registry():
     assert set(partitions.PARTITIONS) == {
         "iid",
         "dirichlet_labels",
         "label_shards",
+        "pathological_blocks",
+        "quantity_skew",
+        "power_law",
+        "quality_skew",
+        "hybrid_skew",
         "by_client",
+        "feature_skew",
+        "leaky_dirichlet_labels",
+        "leaky_quantity_skew",
+        "leaky_hybrid_skew",
     }
     for name, kind in partitions.PARTITIONS.items():
         assert kind.name == name and dataclasses.replace(kind()) == kind()
+        assert isinstance(hash(kind()), int)
+        assert kind.__name__ in partitions.__all__

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedjax_pfl import checks
-from fedjax_pfl.data import readers, sources
+from fedjax_pfl.data import sources
+from fedjax_pfl.data.readers import files
 
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
 NAMES = (
@@ -97,9 +98,9 @@ def test_the_environment_names_the_directory(folder, monkeypatch):
 
 def test_files_are_read_once_until_they_change(folder, monkeypatch):
     read = []
-    original = readers.read_content
+    original = files.read_content
     monkeypatch.setattr(
-        readers, "read_content", lambda path: read.append(path) or original(path)
+        files, "read_content", lambda path: read.append(path) or original(path)
     )
     write(folder, map(idx, arrays()))
     first = sources.load_dataset("mnist", folder, seed=0, verify=False)
@@ -230,6 +231,43 @@ def test_registry_names_and_options():
     assert "got 'no'" in refusal("mnist", verify="no")
     assert "num_clients" in refusal("quadratic", num_clients=0)
     assert "seed" in refusal("quadratic", seed=-1)
+    assert sources.load_dataset("digits", num_clients=None).num_samples == 1797
+
+
+def test_a_directory_is_checked(folder):
+    write(folder / "mnist", map(idx, arrays()))
+    (folder / "fashion_mnist").mkdir()
+    (folder / "stocks").mkdir()
+    content = "".join(
+        f"2020-01-{day:02},A,{day}\n" for day in (*range(1, 29), *[31] * 2)
+    )
+    (folder / "stocks" / "a.csv").write_text(f"date,ticker,close\n{content}")
+    found = {one.name: one for one in sources.check(folder)}
+    files_needed = [n for n, k in sources.DATASETS.items() if hasattr(k, "layouts")]
+    assert list(found) == files_needed and len(found) == 9
+    assert found["mnist"].status == "damaged" and found["mnist"].layout == "idx"
+    assert "differs from the official one" in found["mnist"].problem
+    assert found["stocks"].status == "damaged"
+    assert "repeats date 2020-01-31" in found["stocks"].problem
+    for name in set(found) - {"mnist", "stocks"}:
+        assert found[name].status == "missing" and found[name].layout is None
+        assert "--data-dir" in found[name].problem
+    with (folder / "stocks" / "a.csv").open("w") as file:
+        file.write("date,ticker,close\n")
+        for ticker, days in (("A", 20), ("B", 99), ("C", 40)):
+            dates = np.datetime64("2020-01-01") + np.arange(days)
+            file.writelines(f"{d},{ticker},{1 + k % 7}\n" for k, d in enumerate(dates))
+    stocks = {one.name: one for one in sources.check(folder)}["stocks"]
+    assert (stocks.status, stocks.layout, stocks.problem) == ("ok", "csv", None)
+    # 99 - 31 and 40 - 31 windows of 30 returns and the next one; A has none.
+    assert (stocks.num_samples, stocks.num_classes, stocks.num_clients) == (77, 2, 2)
+    assert 0 < stocks.seconds < 10
+
+
+def test_a_missing_directory_is_checked(folder):
+    assert {one.status for one in sources.check()} == {"missing"}
+    with pytest.raises(checks.InputError, match="does not exist"):
+        sources.check(folder / "absent")
 
 
 def test_pool_dtypes_survive_the_device():

@@ -1,0 +1,315 @@
+"""Data sets and partitions on the command line: `python -m experiments.data`.
+
+Arguments are parsed before JAX is imported, so that `--help` answers at once.
+"""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["app"]
+
+_WIDTH = 160  # of files and pipes, where rich would assume 80
+_FORMATS = (".png", ".pdf", ".svg")
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    help="Lists data sets, shows how they are distributed, and checks data files.",
+)
+
+_DataDir = Annotated[
+    str | None, typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA).")
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Show:
+    """What `show` was asked for; None where a default decides."""
+
+    settings: tuple[str, ...]
+    seed: int
+    data: tuple[str, str | None, str | None] | None
+    data_dir: str | None
+    out: Path | None
+    rows: int
+
+
+@app.command("list", help="Lists the named data sets with their options.")
+def list_() -> None:
+    """Prints one row per data set."""
+    _answer(_list)
+
+
+@app.command(help="Distributes a data set and shows who holds what; trains nothing.")
+def show(
+    dataset: Annotated[
+        str | None, typer.Option(help="Short for --set federation.dataset=NAME.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Your own data: a csv, npz or LEAF json file, or a folder of images.",
+        ),
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Column of a csv file to be predicted.")
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option(help="Column of a csv file that names the client.")
+    ] = None,
+    data_dir: _DataDir = None,
+    partition: Annotated[
+        str | None, typer.Option(help="Short for --set federation.partition=NAME.")
+    ] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of clients; --set federation.num_clients=null takes all"
+            " natural ones.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn.")] = 0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A field of the federation by its dotted name, as in"
+            " federation.partition.concentration=0.1. Repeatable.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Also draw the partition into a file."),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=0, help="Clients in the table.")] = 20,
+) -> None:
+    """Prints the statistics of one federation."""
+    if data is not None and dataset is not None:
+        raise typer.BadParameter("give --dataset or --data, not both")
+    if data is None and (label is not None or client is not None):
+        raise typer.BadParameter("--label and --client need --data")
+    short = {"dataset": dataset, "partition": partition, "num_clients": clients}
+    settings = [f"federation.{n}={v}" for n, v in short.items() if v is not None]
+    if data_dir is not None:
+        settings.append(f"federation.data_dir={json.dumps(data_dir)}")
+    options = _Show(
+        settings=(*settings, *(set_ or [])),
+        seed=seed,
+        data=None if data is None else (data, label, client),
+        data_dir=data_dir,
+        out=out,
+        rows=rows,
+    )
+    _answer(lambda: _show(options))
+
+
+@app.command(help="Reads every data set that a directory holds and says what is wrong.")
+def check(data_dir: _DataDir = None) -> None:
+    """Prints one row per data set that is read from files."""
+    _answer(lambda: _check(data_dir))
+
+
+def _answer(work: Callable[[], None]) -> None:
+    """Does the work; errors of the user are one sentence and exit status 2."""
+    try:
+        from fedjax_pfl import checks  # imports JAX
+
+        try:
+            work()
+        except checks.InputError as error:
+            _stop(str(error), 2)
+    except OSError as error:
+        where = f" '{error.filename}'" if error.filename else ""
+        _stop(f"Cannot read or write{where}: {error.strerror or error}.", 2)
+    except KeyboardInterrupt:
+        _stop("Interrupted.", 130)
+
+
+def _stop(sentence: str, status: int) -> None:
+    """Ends the command with a sentence on standard error."""
+    print(sentence, file=sys.stderr)
+    raise typer.Exit(status)
+
+
+def _list() -> None:
+    """The table of data sets."""
+    import fedjax_pfl as fp
+
+    rows = [
+        (name, _kind(kind), _options(kind), (kind.__doc__ or "").splitlines()[0])
+        for name, kind in fp.DATASETS.items()
+    ]
+    _print_table(("name", "kind", "options", "what it is"), rows)
+
+
+def _kind(kind: type) -> str:
+    """Where the examples of a data set come from."""
+    from fedjax_pfl.data import synthetic
+    from fedjax_pfl.data.sources import base, embedded
+
+    if issubclass(kind, base.FileSource):
+        return "files"
+    names = {synthetic.__name__: "generated", embedded.__name__: "embedded"}
+    return names.get(kind.__module__, "yours")
+
+
+def _options(kind: Any) -> str:
+    """Fields of a source with their defaults."""
+    shown = [
+        field.name
+        if field.default is dataclasses.MISSING
+        else f"{field.name}={json.dumps(field.default)}"
+        for field in dataclasses.fields(kind)
+    ]
+    return "\n".join(shown)
+
+
+def _show(options: _Show) -> None:
+    """Table, summary and figure of one federation."""
+    from experiments import partition_figure
+    from fedjax_pfl.data import statistics
+
+    if options.out is not None:
+        _check_file(options.out)
+    spec = _spec(options)
+    found = statistics.describe(spec.build())
+    print(found.table(max_rows=options.rows))
+    print(found.summary())
+    if options.out is not None:
+        counts, names = found.label_counts, found.class_names
+        title = f"{found.name}, {type(spec.partition).name}, seed {spec.seed}"
+        figure = partition_figure.draw(
+            counts, found.num_train, title=f"{title}: training", class_names=names
+        )
+        figure.savefig(options.out, dpi=200)
+        print(f"Figure: {options.out}")
+
+
+def _spec(options: _Show) -> Any:
+    """The federation of the preset `digits` with the options applied."""
+    from experiments import config, presets
+    from fedjax_pfl import checks
+
+    experiment = presets.get("digits").single()
+    (grid,) = experiment.grids
+    if options.data is not None:
+        grid = _with_data(grid, options)
+    experiment = dataclasses.replace(experiment, grids=(grid,))
+    for setting in options.settings:
+        name = setting.partition("=")[0]
+        if not name.startswith("federation.") or name == "federation.seed":
+            raise checks.InputError(
+                "Expected --set with a field of the federation other than its seed, for"
+                f" example federation.test_fraction=0.1, got {setting!r}."
+            )
+    experiment = config.apply_settings(experiment, options.settings)
+    spec = experiment.grids[0].spec
+    swept = {name for grid in experiment.grids for name in grid.axes}
+    if swept or len(experiment.grids) > 1:
+        names = f" of {', '.join(sorted(swept))}" if swept else ""
+        raise checks.InputError(
+            f"Expected one federation, got several values{names}; commas are for"
+            " python -m experiments.sweep."
+        )
+    return dataclasses.replace(spec, seed=options.seed)
+
+
+def _with_data(grid: Any, options: _Show) -> Any:
+    """The grid with a user's own data, by natural client or at random if need be."""
+    import fedjax_pfl as fp
+    from fedjax_pfl.data.sources import user
+
+    path, label, client = options.data or ("", None, None)
+    source = user.source_for(path, label, client, options.data_dir)
+    dataset = source.load(data_dir=options.data_dir, seed=0, num_clients=None)
+    grid = grid.replace("federation.dataset", source)
+    if dataset.client is not None:
+        grid = grid.replace("federation.partition", fp.ByClient())
+        return grid.replace("federation.num_clients", None)
+    if dataset.num_classes is None:
+        grid = grid.replace("federation.partition", fp.IID())
+    return grid
+
+
+def _check_file(path: Path) -> None:
+    """Checks the name of a figure before anything is computed."""
+    from fedjax_pfl import checks
+
+    if path.suffix.lower() not in _FORMATS:
+        raise checks.InputError(
+            f"Expected --out to end in {', '.join(_FORMATS)}, got '{path}'."
+        )
+    if path.is_dir() or not path.parent.is_dir():
+        raise checks.InputError(
+            f"Expected --out to be a file in a directory that exists, got '{path}'."
+        )
+
+
+def _check(data_dir: str | None) -> None:
+    """The table of data sets in a directory."""
+    from fedjax_pfl import checks
+    from fedjax_pfl.data import sources
+    from fedjax_pfl.data.readers import files
+
+    if data_dir is not None:
+        files.check_directory(Path(data_dir).expanduser())
+    found = sources.check(data_dir)
+    rows = [
+        (
+            each.name,
+            each.status,
+            each.layout or "",
+            *map(_count, (each.num_samples, each.num_classes, each.num_clients)),
+            f"{each.seconds:.1f}",
+        )
+        for each in found
+    ]
+    names = ("name", "status", "layout", "examples", "classes", "clients", "seconds")
+    _print_table(names, rows)
+    if any(each.status == "missing" for each in found):
+        print(
+            "python -m experiments.data show --dataset NAME says which files it needs."
+        )
+    damaged = [each for each in found if each.status == "damaged"]
+    for each in damaged:
+        print(f"{each.name}: {each.problem}")
+    if damaged:
+        listed = ", ".join(each.name for each in damaged)
+        raise checks.InputError(f"Damaged or unreadable data sets: {listed}.")
+
+
+def _count(value: int | None) -> str:
+    """A number with separators, or nothing."""
+    return "" if value is None else f"{value:,}"
+
+
+def _print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    """A table of text; numbers are to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_lines=False)
+    for k, name in enumerate(names):
+        cells = [row[k].replace(",", "").replace(".", "") for row in rows]
+        is_number = all(not cell or cell.isdecimal() for cell in cells) and any(cells)
+        table.add_column(name, justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console.print(table, markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    app()

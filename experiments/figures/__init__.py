@@ -1,0 +1,37 @@
+"""Figures of a result; they read results only."""
+
+from pathlib import Path
+
+from experiments.figures import clients, curves
+from fedjax_pfl import results
+
+__all__ = ["save_all"]
+
+_DRAWINGS = {
+    "learning_curves": curves.learning_curves,
+    "sweep": curves.sweep,
+    "clients": clients.distribution,
+    "fairness": clients.fairness,
+    "partition": clients.partition,
+}
+
+
+def save_all(result: results.Result, directory: Path) -> list[Path]:
+    """Draws everything that the result has, into `directory/figures`.
+
+    Args:
+      result: what to draw.
+      directory: a result directory.
+
+    Returns:
+      The written files.
+    """
+    folder = directory / "figures"
+    folder.mkdir()
+    files = []
+    for name, draw in _DRAWINGS.items():
+        figure = draw(result)
+        if figure is not None:
+            files.append(folder / f"{name}.png")
+            figure.savefig(files[-1], dpi=200)
+    return files

@@ -1,0 +1,114 @@
+"""Which rows of a result's tables a figure shows, and what it calls them."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedjax_pfl import results, summaries
+
+__all__ = [
+    "DESCRIPTION",
+    "MODELS",
+    "groups",
+    "label",
+    "reported",
+    "settings",
+    "shown_clients",
+    "shown_curves",
+    "varying",
+]
+
+MODELS = ("personal", "global", "fine-tuned", "hybrid (validation)")
+DESCRIPTION = ("algorithm", "dataset", "partition")
+
+
+def settings(result: results.Result) -> list[str]:
+    """Columns that tell settings apart: what is compared, then what is tuned."""
+    return [*_compared(result), *_tuned(result)]
+
+
+def shown_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
+    """Rows of the curves that are drawn, and the metric.
+
+    Of the settings of an algorithm's own fields only the one that is best on validation
+    data in the last round is kept, the first if there are no such data.
+    """
+    curves, metric = reported(result, result.curves())
+    curves = _best_settings(curves, metric, _tuned(result), _compared(result))
+    curves = curves[curves["data"] == summaries.OWN_TEST]
+    return curves[curves["model"].isin(MODELS)], metric
+
+
+def shown_clients(result: results.Result, metric: str) -> pd.DataFrame:
+    """Clients' values in the last round, of the settings that `shown_curves` keeps."""
+    clients, _ = reported(result, result.clients(), metric)
+    clients = clients[clients["model"].isin(MODELS)]
+    curves, _ = shown_curves(result)
+    kept = curves[settings(result)].drop_duplicates()
+    return clients.merge(kept, on=settings(result))
+
+
+def _tuned(result: results.Result) -> list[str]:
+    return [f for f in result.fields if f.startswith("algorithm.")]
+
+
+def _compared(result: results.Result) -> list[str]:
+    return [*DESCRIPTION, *(f for f in result.fields if f not in _tuned(result))]
+
+
+def reported(
+    result: results.Result, rows: pd.DataFrame, metric: str | None = None
+) -> tuple[pd.DataFrame, str]:
+    """Rows of the reported population and metric, by default accuracy, else loss."""
+    if metric is None:
+        has_accuracy = (rows["metric"] == "accuracy").any()
+        metric = "accuracy" if has_accuracy else "loss"
+    attacked = any(group.malicious.any() for group in result.groups)
+    population = "honest" if attacked else "all"
+    chosen = (rows["metric"] == metric) & (rows["population"] == population)
+    return rows[chosen], metric
+
+
+def groups(rows: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """Rows by equal keys, missing ones included, in order of appearance."""
+    for _, group in rows.groupby(list(keys), sort=False, dropna=False):
+        yield group
+
+
+def _best_settings(
+    curves: pd.DataFrame, metric: str, tuned: Sequence[str], compared: Sequence[str]
+) -> pd.DataFrame:
+    """Keeps, of every compared algorithm, the tuned setting that validates best."""
+    if not tuned:
+        return curves
+    kept = []
+    for candidates in groups(curves, compared):
+        scores = []
+        for setting in groups(candidates, tuned):
+            last = setting[setting["round"] == setting["round"].max()]
+            last = last[last["data"] == "own validation"]
+            by_model = last.groupby("model")["value"].agg(
+                lambda v: v.mean(skipna=False)
+            )
+            score = by_model.max() if metric == "accuracy" else -by_model.min()
+            scores.append((-math.inf if np.isnan(score) else score, setting))
+        kept.append(max(scores, key=lambda pair: pair[0])[1])
+    return pd.concat(kept)
+
+
+def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Names whose values a label must show: swept fields and what else varies."""
+    return [n for n in names if rows[n].nunique(dropna=False) > 1 or "." in n]
+
+
+def label(row: pd.Series, names: Sequence[str]) -> str:
+    """For example `Flame (lam = 1, kappa = 2)`."""
+    shown = []
+    for name in names:
+        value = None if name == "algorithm" else row[name]
+        if not pd.isna(value):
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            shown.append(f"{name.rpartition('.')[2]} = {text}")
+    return f"{row['algorithm']} ({', '.join(shown)})" if shown else row["algorithm"]

@@ -1,0 +1,142 @@
+"""A figure of who holds which data: bubbles where there is room, else a heat map.
+
+Drawn without pyplot and readable at 600 pixels, like the figures of results.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+__all__ = ["draw"]
+
+_COLOR = "#0072B2"
+_MAX_BARS = 60  # clients that can be told apart
+_MAX_TICKS = 26  # classes that are all named, and that have room for bubbles
+_WIDTH, _SIZES, _HISTOGRAM = 6.0, 1.1, 1.6  # inches
+_WIDE = 30  # ratio of the largest to the smallest size that asks for a logarithmic axis
+
+
+def draw(
+    label_counts: np.ndarray | None,
+    sizes: np.ndarray,
+    *,
+    title: str,
+    class_names: Sequence[str] | None = None,
+) -> Figure:
+    """Draws the examples of every client.
+
+    Args:
+      label_counts: `int[N, C]` examples by class, or None where there are no classes.
+      sizes: `int[N]` examples.
+      title: of the figure.
+      class_names: C names, or None for numbers.
+
+    Returns:
+      Up to 60 clients: a bar per client and, below, a bubble per client and class whose
+      area is the number of examples. More clients: a heat map of the share of each
+      class, clients in the given order, and a histogram of sizes. More than 26 classes
+      take the heat map, too. Without classes: the bars, or the histogram.
+    """
+    sizes, figure = np.asarray(sizes), Figure(layout="constrained")
+    counts = None if label_counts is None else np.asarray(label_counts)
+    is_small = len(sizes) <= _MAX_BARS
+    heights = [_SIZES] if is_small else [_HISTOGRAM]
+    if counts is not None:
+        below = _height_of_classes(counts.shape[1])
+        heights = [*heights, below] if is_small else [below, *heights]
+    figure.set_size_inches(_WIDTH, sum(heights) + 0.9)
+    panels = figure.subplots(len(heights), height_ratios=heights, squeeze=False)[:, 0]
+    for axes in panels:
+        axes.tick_params(labelsize=8)
+    (_bars if is_small else _histogram)(panels[0 if is_small else -1], sizes)
+    if counts is not None:
+        axes = panels[-1 if is_small else 0]
+        has_room = is_small and counts.shape[1] <= _MAX_TICKS
+        (_bubbles if has_room else _heat_map)(figure, axes, counts)
+        _name_classes(axes, counts.shape[1], class_names)
+    if is_small:
+        for axes in panels:
+            axes.set_xlim(-0.6, len(sizes) - 0.4)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+            axes.tick_params(labelbottom=axes is panels[-1])
+        panels[-1].set_xlabel("client", fontsize=9)
+    figure.suptitle(title, fontsize=9)
+    return figure
+
+
+def _height_of_classes(num_classes: int) -> float:
+    """Inches of the panel of classes."""
+    return float(np.clip(0.2 * num_classes, 0.8, 3.0 if num_classes <= 26 else 4.0))
+
+
+def _bars(axes: Axes, sizes: np.ndarray) -> None:
+    """One bar per client."""
+    axes.bar(np.arange(len(sizes)), sizes, color=_COLOR, width=0.7)
+    axes.set_ylabel("examples", fontsize=9)
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _histogram(axes: Axes, sizes: np.ndarray) -> None:
+    """How many clients have how many examples."""
+    low, high = int(sizes.min()), int(sizes.max()) + 1
+    if high > _WIDE * max(1, low) and low > 0:
+        bins = np.geomspace(low, high, 31)
+        axes.set_xscale("log")
+    else:  # bars around whole numbers, each of the same number of them
+        width = -(-(high - low) // 30)
+        bins = np.arange(low, high + width, width) - 0.5
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.hist(sizes, bins=bins.tolist(), color=_COLOR)
+    axes.set_xlabel("examples of a client", fontsize=9)
+    axes.set_ylabel("clients", fontsize=9)
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _bubbles(figure: Figure, axes: Axes, counts: np.ndarray) -> None:
+    """Area by the number of examples; the largest fills its cell of the grid."""
+    num_clients, num_classes = counts.shape
+    client, label = np.nonzero(counts)
+    cell = 72 * min(  # points
+        (_WIDTH - 0.8) / num_clients, _height_of_classes(num_classes) / num_classes
+    )
+    largest = (1.3 * min(cell, 18.0)) ** 2
+    found = counts[client, label]
+    axes.scatter(
+        client,
+        label,
+        s=largest * found / max(1, counts.max()),
+        color=_COLOR,
+        alpha=0.7,
+        lw=0,
+    )
+    axes.set_title(f"area: examples of a class, at most {counts.max():,}", fontsize=8)
+    axes.set_ylabel("class", fontsize=9)
+    axes.set_ylim(num_classes - 0.4, -0.6)
+    axes.grid(alpha=0.2)
+    axes.set_axisbelow(True)
+
+
+def _heat_map(figure: Figure, axes: Axes, counts: np.ndarray) -> None:
+    """Shares of the classes among the examples of each client."""
+    total = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    shares = (counts / total).T
+    image = axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0)
+    axes.set_xlabel("client", fontsize=9)
+    axes.set_ylabel("class", fontsize=9)
+    bar = figure.colorbar(image, ax=axes, pad=0.01)
+    bar.ax.tick_params(labelsize=8)
+    bar.set_label("share of its examples", fontsize=8)
+
+
+def _name_classes(
+    axes: Axes, num_classes: int, class_names: Sequence[str] | None
+) -> None:
+    """Names, or numbers, of as many classes as fit."""
+    names = class_names or [str(label) for label in range(num_classes)]
+    step = -(-num_classes // _MAX_TICKS)
+    shown = range(0, num_classes, step)
+    cut = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
+    axes.set_yticks(shown, [cut[label] for label in shown], fontsize=7)

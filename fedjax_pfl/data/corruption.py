@@ -1,0 +1,148 @@
+"""Corrupted clients: poisoned training labels and noisy inputs (NumPy, on the host).
+
+`LABEL_POISONINGS` and `FEATURE_NOISES` map command-line names to the classes.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedjax_pfl import checks
+
+__all__ = [
+    "FEATURE_NOISES",
+    "LABEL_POISONINGS",
+    "FeatureNoise",
+    "FlippedLabels",
+    "PairwiseLabels",
+    "UniformLabels",
+]
+
+_WHO = ("all", "malicious")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UniformLabels:
+    """Labels are drawn uniformly from all classes and may hit the true one.
+
+    Half of the labels of a binary task stay true; use `FlippedLabels` to flip them.
+
+    Attributes:
+      fraction: share of the labels that are replaced, chosen at random. A larger
+        fraction replaces the same labels and more.
+    """
+
+    fraction: float = 1.0
+    name: ClassVar[str] = "uniform_labels"
+
+    def __post_init__(self):
+        checks.number("fraction", self.fraction, at_least=0, at_most=1)
+
+    def __call__(
+        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
+    ) -> np.ndarray:
+        """Returns poisoned labels `int32[n]` of one client."""
+        chosen = _chosen(rng, len(labels), self.fraction)
+        drawn = rng.integers(num_classes, size=len(labels))
+        return np.where(chosen, drawn, labels).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FlippedLabels:
+    """Label y becomes `C - 1 - y`.
+
+    Attributes:
+      fraction: share of the labels that are replaced, chosen at random. A larger
+        fraction replaces the same labels and more.
+    """
+
+    fraction: float = 1.0
+    name: ClassVar[str] = "flipped_labels"
+
+    def __post_init__(self):
+        checks.number("fraction", self.fraction, at_least=0, at_most=1)
+
+    def __call__(
+        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
+    ) -> np.ndarray:
+        """Returns poisoned labels `int32[n]` of one client."""
+        chosen = _chosen(rng, len(labels), self.fraction)
+        return np.where(chosen, num_classes - 1 - labels, labels).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PairwiseLabels:
+    """Label y becomes `(y + 1) mod C`, the next class.
+
+    Attributes:
+      fraction: share of the labels that are replaced, chosen at random. A larger
+        fraction replaces the same labels and more.
+    """
+
+    fraction: float = 1.0
+    name: ClassVar[str] = "pairwise_labels"
+
+    def __post_init__(self):
+        checks.number("fraction", self.fraction, at_least=0, at_most=1)
+
+    def __call__(
+        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
+    ) -> np.ndarray:
+        """Returns poisoned labels `int32[n]` of one client."""
+        chosen = _chosen(rng, len(labels), self.fraction)
+        return np.where(chosen, (labels + 1) % num_classes, labels).astype(np.int32)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureNoise:
+    """Gaussian noise that is added to the scaled inputs of clients.
+
+    Attributes:
+      std: standard deviation of the noise, at least 0.
+      who: `"all"` clients or the `"malicious"` ones.
+      graded: client i of N has `std * (i + 1) / N` instead of `std`.
+      resample: noise is drawn anew at every access instead of once per example.
+    """
+
+    std: float = 0.1
+    who: str = "all"
+    graded: bool = False
+    resample: bool = False
+    name: ClassVar[str] = "feature_noise"
+
+    def __post_init__(self):
+        checks.number("std", self.std, at_least=0)
+        checks.known(self.who, _WHO, "group of clients")
+        for field in ("graded", "resample"):
+            if not isinstance(getattr(self, field), bool):
+                raise checks.InputError(
+                    f"Expected {field} to be true or false, got"
+                    f" {getattr(self, field)!r}."
+                )
+
+    def scales(self, num_clients: int, malicious: np.ndarray) -> np.ndarray:
+        """Returns the standard deviation `float32[N]` of each client's noise.
+
+        Args:
+          num_clients: N.
+          malicious: `bool[N]`.
+        """
+        scales = np.full(num_clients, self.std, np.float64)
+        if self.graded:
+            scales *= np.arange(1, num_clients + 1) / num_clients
+        if self.who == "malicious":
+            scales = np.where(malicious, scales, 0.0)
+        return scales.astype(np.float32)
+
+
+LABEL_POISONINGS: dict[str, Any] = {
+    kind.name: kind for kind in (UniformLabels, FlippedLabels, PairwiseLabels)
+}
+FEATURE_NOISES: dict[str, Any] = {FeatureNoise.name: FeatureNoise}
+
+
+def _chosen(rng: np.random.Generator, count: int, fraction: float) -> np.ndarray:
+    """Mask `bool[n]` of the nearest number of labels to the fraction."""
+    rank = rng.permutation(count)
+    return rank < round(float(fraction) * count)

@@ -1,0 +1,59 @@
+"""Partitions of a data set over clients: seeded and always terminating.
+
+A partition object is a frozen dataclass, called with a generator, a `Dataset` and the
+number of clients. Clients are disjoint, except in partitions named `leaky_...`, which
+repeat published code. `PARTITIONS` maps command-line names to the classes.
+"""
+
+from typing import Any
+
+from fedjax_pfl.data.partition.base import Partition, Partitioner
+from fedjax_pfl.data.partition.blocks import PathologicalBlocks, PowerLaw
+from fedjax_pfl.data.partition.hybrid import HybridSkew
+from fedjax_pfl.data.partition.labels import DirichletLabels, LabelShards
+from fedjax_pfl.data.partition.leaky import (
+    LeakyDirichletLabels,
+    LeakyHybridSkew,
+    LeakyQuantitySkew,
+)
+from fedjax_pfl.data.partition.natural import ByClient, FeatureSkew
+from fedjax_pfl.data.partition.quality import QualitySkew
+from fedjax_pfl.data.partition.sizes import IID, QuantitySkew
+
+__all__ = [
+    "IID",
+    "PARTITIONS",
+    "ByClient",
+    "DirichletLabels",
+    "FeatureSkew",
+    "HybridSkew",
+    "LabelShards",
+    "LeakyDirichletLabels",
+    "LeakyHybridSkew",
+    "LeakyQuantitySkew",
+    "Partition",
+    "Partitioner",
+    "PathologicalBlocks",
+    "PowerLaw",
+    "QualitySkew",
+    "QuantitySkew",
+]
+
+PARTITIONS: dict[str, Any] = {
+    kind.name: kind
+    for kind in (
+        IID,
+        DirichletLabels,
+        LabelShards,
+        PathologicalBlocks,
+        QuantitySkew,
+        PowerLaw,
+        QualitySkew,
+        HybridSkew,
+        ByClient,
+        FeatureSkew,
+        LeakyDirichletLabels,
+        LeakyQuantitySkew,
+        LeakyHybridSkew,
+    )
+}

@@ -1,0 +1,118 @@
+"""Natural clients, one by one or in groups."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data.partition import base
+
+__all__ = ["ByClient", "FeatureSkew"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ByClient:
+    """The natural clients of the data set, in the order of their ids.
+
+    With fewer clients than there are, so many of them are drawn; without a number of
+    clients all of them are used.
+
+    Attributes:
+      min_examples: natural clients with fewer examples are left out.
+    """
+
+    min_examples: int = 1
+    name: ClassVar[str] = "by_client"
+
+    def __post_init__(self):
+        checks.positive_int("min_examples", self.min_examples)
+
+    def __call__(
+        self,
+        rng: np.random.Generator,
+        dataset: datasets.Dataset,
+        num_clients: int | None,
+    ) -> base.Partition:
+        """Groups the examples."""
+        client = _natural_clients(self.name, dataset)
+        ids, owner, sizes = np.unique(client, return_inverse=True, return_counts=True)
+        large = np.flatnonzero(sizes >= self.min_examples)
+        if len(large) == 0:
+            raise checks.InputError(
+                f"Expected min_examples to be at most {sizes.max()}, the size of the"
+                f" largest natural client of {dataset.name}, got {self.min_examples}."
+            )
+        num_clients = len(large) if num_clients is None else num_clients
+        checks.positive_int("num_clients", num_clients)
+        if num_clients > len(large):
+            least = self.min_examples
+            kept = f" with {least} or more examples" if least > 1 else ""
+            raise checks.InputError(
+                f"Expected num_clients to be at most {len(large)}, the number of"
+                f" natural clients of {dataset.name}{kept}, got {num_clients}."
+            )
+        if num_clients < len(large):
+            large = np.sort(rng.choice(large, num_clients, replace=False))
+        chosen = np.isin(np.arange(len(ids)), large)
+        rows = np.argsort(owner, kind="stable")
+        return base.Partition.from_sizes(rows[chosen[owner[rows]]], sizes[large])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FeatureSkew:
+    """Natural clients ("writers") in file order, g of them for each client.
+
+    Client i gets the writers `i g .. (i + 1) g - 1`; the rest is unused. The order is
+    that of the first examples.
+
+    Attributes:
+      clients_per_client: g, or None for `floor(writers / N)`. Without a number of
+        clients there are `floor(writers / g)`, and g is 1 by default.
+    """
+
+    clients_per_client: int | None = None
+    name: ClassVar[str] = "feature_skew"
+
+    def __post_init__(self):
+        if self.clients_per_client is not None:
+            checks.positive_int("clients_per_client", self.clients_per_client)
+
+    def __call__(
+        self,
+        rng: np.random.Generator,
+        dataset: datasets.Dataset,
+        num_clients: int | None,
+    ) -> base.Partition:
+        """Groups the natural clients; `rng` is not used."""
+        client = _natural_clients(self.name, dataset)
+        _, first, owner = np.unique(client, return_index=True, return_inverse=True)
+        num_writers, group = len(first), self.clients_per_client
+        if num_clients is None:
+            group = 1 if group is None else group
+            num_clients = max(1, num_writers // group)
+        checks.positive_int("num_clients", num_clients)
+        group = num_writers // num_clients if group is None else group
+        if not 1 <= group <= num_writers // num_clients:
+            raise checks.InputError(
+                f"Partition {self.name!r} needs {num_clients * max(1, group)} natural"
+                f" clients for {num_clients} clients of {max(1, group)} each, but data"
+                f" set {dataset.name!r} has {num_writers}."
+            )
+        position = np.empty(num_writers, np.int64)  # of each writer, in file order
+        position[np.argsort(first)] = np.arange(num_writers)
+        position = position[owner]
+        rows = np.argsort(position, kind="stable")
+        sizes = np.bincount(position // group, minlength=num_clients)[:num_clients]
+        return base.Partition.from_sizes(rows, sizes)
+
+
+def _natural_clients(name: str, dataset: datasets.Dataset) -> np.ndarray:
+    """The natural client `int[S]` of each example; refuses data without any."""
+    if dataset.client is None:
+        raise checks.InputError(
+            f"Partition {name!r} needs natural clients, which data set"
+            f" {dataset.name!r} does not have."
+        )
+    return dataset.client

@@ -1,0 +1,131 @@
+"""Arrays in `.npz` archives, without pickled objects and within a limit of memory."""
+
+import contextlib
+import math
+import pathlib
+import warnings
+import zipfile
+from collections.abc import Iterable
+from typing import IO
+
+import numpy as np
+from numpy.lib import format as npy
+
+from fedjax_pfl import checks
+
+__all__ = ["array_names", "read_arrays"]
+
+_HEADER_READERS = {
+    (1, 0): npy.read_array_header_1_0,
+    (2, 0): npy.read_array_header_2_0,
+}
+_KINDS = "biufU"  # truth values, whole numbers, floating numbers, text
+
+
+def array_names(path: pathlib.Path) -> list[str]:
+    """Names of the arrays of an archive, in its order.
+
+    Args:
+      path: the archive.
+
+    Returns:
+      The names.
+
+    Raises:
+      InputError: if the file cannot be read or is not an archive of arrays.
+    """
+    with _archive(path) as archive:
+        return _names(archive)
+
+
+def read_arrays(
+    path: pathlib.Path, names: Iterable[str], max_bytes: int
+) -> dict[str, np.ndarray]:
+    """Reads arrays of numbers, truth values or text from an `.npz` archive.
+
+    Args:
+      path: the archive; nothing is extracted to disk.
+      names: the arrays; others are not looked at.
+      max_bytes: limit of the memory of these arrays together.
+
+    Returns:
+      The arrays by name.
+
+    Raises:
+      InputError: if the file cannot be read, is not an archive, is damaged, lacks an
+        array, or holds objects, other kinds of values or more than `max_bytes`.
+    """
+    arrays, left = {}, max_bytes
+    with _archive(path) as archive:
+        for name in names:
+            checks.known(name, _names(archive), f"array of '{path}'")
+            info = archive.getinfo(f"{name}.npy")
+            with archive.open(info) as member:
+                size = _check_header(member, info, name, path)
+            left -= size
+            if left < 0:
+                raise checks.InputError(
+                    f"The array {name!r} of '{path}' has {size:,} bytes, more than"
+                    f" remains of max_bytes={max_bytes:,}."
+                )
+            with archive.open(info) as member:
+                arrays[name] = npy.read_array(member, allow_pickle=False)
+            if arrays[name].dtype.kind == "U":
+                arrays[name].tolist()  # a ValueError where a code is no character
+    return arrays
+
+
+@contextlib.contextmanager
+def _archive(path: pathlib.Path):
+    """An open archive; whatever is wrong with it becomes one sentence."""
+    try:
+        # Old headers make NumPy warn, damaged ones make Python's parser warn.
+        with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(path) as archive:
+            yield archive
+    except checks.InputError:
+        raise
+    except MemoryError as error:
+        raise checks.InputError(
+            f"The file '{path}' needs more memory than there is."
+        ) from error
+    except OSError as error:
+        reason = error.strerror or "it is damaged"
+        raise checks.InputError(f"The file '{path}' cannot be read: {reason}.") from (
+            error
+        )
+    except Exception as error:  # damage makes zipfile, zlib and NumPy raise many kinds
+        raise checks.InputError(
+            f"The file '{path}' is not a complete npz archive of arrays of numbers or"
+            " text, as numpy.savez writes it."
+        ) from error
+
+
+def _names(archive: zipfile.ZipFile) -> list[str]:
+    """Names of the arrays of an open archive; odd ones, of damage, are passed over."""
+    members = [name for name in archive.namelist() if name.isprintable()]
+    return [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
+
+
+def _check_header(
+    member: IO[bytes], info: zipfile.ZipInfo, name: str, path: pathlib.Path
+) -> int:
+    """Checks what the header of an array promises; returns the size in bytes."""
+    reader = _HEADER_READERS.get(npy.read_magic(member))
+    if reader is None:
+        raise checks.InputError(
+            f"The array {name!r} of '{path}' has an unknown version of NumPy's format."
+        )
+    shape, _, dtype = reader(member)
+    if dtype.kind not in _KINDS:
+        raise checks.InputError(
+            f"The array {name!r} of '{path}' has the type {str(dtype)!r}, expected"
+            " numbers or text in an array without gaps (no pickled objects, which are"
+            " never read)."
+        )
+    size = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or info.file_size - member.tell() != size:
+        raise checks.InputError(
+            f"The array {name!r} of '{path}' has {info.file_size - member.tell():,}"
+            f" bytes, but its header promises {size:,} (shape {shape} of {dtype})."
+        )
+    return size

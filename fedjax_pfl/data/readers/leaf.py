@@ -1,0 +1,98 @@
+"""LEAF's JSON files: examples by user.
+
+A file holds one object: `users` (names), `num_samples` (counts in the same order) and
+`user_data[user]` with the equally long lists `x` and `y`.
+"""
+
+import json
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+from fedjax_pfl import checks
+from fedjax_pfl.data.readers import files
+
+__all__ = ["read_leaf"]
+
+
+def read_leaf(
+    paths: Iterable[pathlib.Path],
+) -> dict[str, tuple[list[Any], list[Any]]]:
+    """Reads files, plain or `.gz`, and merges what they hold of the same user.
+
+    Args:
+      paths: files, for example of the train part, then of the test part.
+
+    Returns:
+      `(x, y)` of every user with at least one example, in the order of the files.
+
+    Raises:
+      InputError: if a file is damaged, is not in LEAF's format or contradicts itself.
+    """
+    merged: dict[str, tuple[list[Any], list[Any]]] = {}
+    for path in paths:
+        for user, (x, y) in _read_file(path).items():
+            if not x:
+                continue
+            all_x, all_y = merged.setdefault(user, ([], []))
+            all_x += x
+            all_y += y
+    return merged
+
+
+def _read_file(path: pathlib.Path) -> dict[str, tuple[list[Any], list[Any]]]:
+    """Reads and checks one file."""
+    try:
+        content = json.loads(files.read_content(path))
+    except RecursionError as error:
+        raise _wrong(path, "its lists are nested too deeply") from error
+    except checks.InputError:
+        raise
+    except ValueError as error:  # not JSON, not UTF-8, or a number of too many digits
+        raise _wrong(path, f"it is not valid JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise _wrong(path, "it does not hold an object")
+    users: Any = content.get("users")
+    counts: Any = content.get("num_samples")
+    data = content.get("user_data")
+    if not _all_of(users, str) or not _all_of(counts, int):
+        raise _wrong(path, "users must be a list of names, num_samples one of counts")
+    if len(users) != len(counts) or len(set(users)) != len(users):
+        raise _wrong(
+            path,
+            f"its {len(users)} users must be distinct and have one of its {len(counts)}"
+            " num_samples each",
+        )
+    if not isinstance(data, dict):
+        raise _wrong(path, "user_data must be an object")
+    return {
+        user: _examples(path, user, data.get(user), count)
+        for user, count in zip(users, counts, strict=True)
+    }
+
+
+def _examples(
+    path: pathlib.Path, user: str, data: Any, count: int
+) -> tuple[list[Any], list[Any]]:
+    """The lists `x` and `y` of one user, checked against the promised number."""
+    x = data.get("x") if isinstance(data, dict) else None
+    y = data.get("y") if isinstance(data, dict) else None
+    if not isinstance(x, list) or not isinstance(y, list):
+        raise _wrong(path, f"user_data has no lists x and y of user {user!r}")
+    if not len(x) == len(y) == count:
+        raise _wrong(
+            path,
+            f"user {user!r} has {len(x)} x and {len(y)} y, but num_samples promises"
+            f" {count}",
+        )
+    return x, y
+
+
+def _all_of(values: Any, kind: type) -> bool:
+    """Whether a value is a list of one kind."""
+    return isinstance(values, list) and all(type(value) is kind for value in values)
+
+
+def _wrong(path: pathlib.Path, reason: str) -> checks.InputError:
+    """The sentence for a file that is not in the format."""
+    return checks.InputError(f"The file '{path}' is not a LEAF file: {reason}.")

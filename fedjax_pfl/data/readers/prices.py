@@ -1,0 +1,143 @@
+"""Daily prices of assets from a table `date,ticker,...,close[,adj_close]`."""
+
+import csv
+import dataclasses
+import math
+import pathlib
+import re
+
+import numpy as np
+
+from fedjax_pfl import checks
+from fedjax_pfl.data.readers import files
+
+__all__ = ["Prices", "parse_prices", "read_prices"]
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_PRICE_COLUMNS = ("adj_close", "close")  # the first that is there counts
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prices:
+    """Prices on a common calendar.
+
+    Attributes:
+      dates: `datetime64[D][T]`, every date of the table, ascending.
+      tickers: A names, in the order of their first row.
+      values: `float64[T, A]`; NaN where the table has no price, for example before an
+        asset's first day.
+    """
+
+    dates: np.ndarray
+    tickers: tuple[str, ...]
+    values: np.ndarray
+
+
+def read_prices(path: str | pathlib.Path) -> Prices:
+    """Reads a comma-separated file in UTF-8, plain or `.gz`; other columns are ignored.
+
+    Args:
+      path: the file; dates are written `YYYY-MM-DD`, in any order of rows.
+
+    Returns:
+      The prices of the column `adj_close`, or of `close` where there is no other.
+
+    Raises:
+      InputError: if a column is missing, or a row has an unreadable date, a price that
+        is not a positive number, or the date and ticker of an earlier row.
+    """
+    path = pathlib.Path(path).expanduser()
+    return parse_prices(files.read_content(path), path)
+
+
+def parse_prices(content: bytes, path: pathlib.Path) -> Prices:
+    """Parses the content of such a file.
+
+    Args:
+      content: uncompressed content.
+      path: shown in messages.
+
+    Returns:
+      See `read_prices`.
+
+    Raises:
+      InputError: see `read_prices`.
+    """
+    dates, tickers, prices = _columns(content, path)
+    days, day = np.unique(_dates(dates, path), return_inverse=True)
+    column = {ticker: number for number, ticker in enumerate(dict.fromkeys(tickers))}
+    asset = np.fromiter((column[ticker] for ticker in tickers), np.int64, len(tickers))
+    cell = day * len(column) + asset
+    order = np.argsort(cell, kind="stable")
+    repeated = order[1:][cell[order[1:]] == cell[order[:-1]]]
+    if len(repeated):
+        row = repeated.min()
+        raise checks.InputError(
+            f"Line {row + 2} of '{path}' repeats date {dates[row]} and ticker"
+            f" {tickers[row]!r}, expected one row for each."
+        )
+    values = np.full(len(days) * len(column), np.nan)
+    values[cell] = _positive(prices, path)
+    return Prices(days, tuple(column), values.reshape(len(days), len(column)))
+
+
+def _columns(content: bytes, path: pathlib.Path) -> tuple[tuple[str, ...], ...]:
+    """Text of the columns date, ticker and price; data row `r` is line `r + 2`."""
+    lines = files.read_text(content, path).rstrip("\n").split("\n")
+    try:
+        rows = list(csv.reader(lines, strict=True))
+    except csv.Error as error:
+        raise checks.InputError(
+            f"The file '{path}' is not comma-separated text: {error}."
+        ) from error
+    header = [name.strip() for name in rows[0]] if rows else []
+    price = next((name for name in _PRICE_COLUMNS if name in header), None)
+    if "date" not in header or "ticker" not in header or price is None:
+        raise checks.InputError(
+            f"The file '{path}' has the columns {', '.join(header) or 'none'}, expected"
+            f" date, ticker and {' or '.join(_PRICE_COLUMNS)}."
+        )
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(header):
+            raise checks.InputError(
+                f"Line {number} of '{path}' has {len(row)} fields, expected"
+                f" {len(header)} as in the header."
+            )
+    if len(rows) == 1:
+        raise checks.InputError(f"The file '{path}' has a header, but no rows.")
+    columns = list(zip(*rows[1:], strict=True))
+    return tuple(columns[header.index(name)] for name in ("date", "ticker", price))
+
+
+def _dates(texts: tuple[str, ...], path: pathlib.Path) -> np.ndarray:
+    """Dates `datetime64[D]`."""
+    parsed: dict[str, np.datetime64] = {}
+    for row, text in enumerate(texts):
+        if text in parsed:
+            continue
+        try:
+            if not _DATE.fullmatch(text):
+                raise ValueError(text)
+            parsed[text] = np.datetime64(text, "D")
+        except ValueError as error:
+            raise checks.InputError(
+                f"Line {row + 2} of '{path}' has the date {text!r}, expected"
+                " YYYY-MM-DD."
+            ) from error
+    return np.array([parsed[text] for text in texts], "datetime64[D]")
+
+
+def _positive(texts: tuple[str, ...], path: pathlib.Path) -> np.ndarray:
+    """Prices `float64`."""
+    values = np.empty(len(texts))
+    for row, text in enumerate(texts):
+        try:
+            values[row] = float(text)
+        except ValueError:
+            values[row] = math.nan
+        if not 0 < values[row] < math.inf:
+            raise checks.InputError(
+                f"Line {row + 2} of '{path}' has the price {text!r}, expected a"
+                " positive number."
+            )
+    return values

@@ -1,0 +1,138 @@
+"""Text: words of a message, word vectors, the speeches of a play."""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Collection
+
+import numpy as np
+
+from fedjax_pfl import checks
+from fedjax_pfl.data.readers import files
+
+__all__ = ["WordVectors", "read_speeches", "read_vectors", "words"]
+
+_WORD = re.compile(r"\w+(?:'\w+)*|[.,!?]")
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words, and the marks `. , ! ?`, in their order.
+
+    Args:
+      text: any text.
+
+    Returns:
+      The words; an apostrophe inside a word belongs to it.
+
+    Example:
+      >>> words("Don't go, #OK?")
+      ["don't", 'go', ',', 'ok', '?']
+    """
+    return _WORD.findall(text.lower())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WordVectors:
+    """Vectors of words.
+
+    Attributes:
+      words: V distinct words, in the order of the file.
+      values: `float32[V, E]`.
+    """
+
+    words: tuple[str, ...]
+    values: np.ndarray
+
+
+def read_vectors(
+    content: bytes, path: pathlib.Path, wanted: Collection[str] | None = None
+) -> WordVectors:
+    """Parses GloVe's text format: `word v1 ... vE` per line, separated by spaces.
+
+    The first line gives E. Where a word is repeated, its first vector counts.
+
+    Args:
+      content: uncompressed content.
+      path: shown in messages.
+      wanted: the words to keep, all by default; the others' numbers are not parsed.
+
+    Returns:
+      The vectors, possibly none.
+
+    Raises:
+      InputError: if a line has another number of values, or one that is no number.
+    """
+    lines = content.splitlines()
+    width = len(lines[0].split()) - 1 if lines else 0
+    if width < 1:
+        raise checks.InputError(
+            f"The file '{path}' does not begin with a line 'word v1 ... vE' of GloVe."
+        )
+    rows: dict[str, list[float]] = {}
+    for number, line in enumerate(lines, start=1):
+        word, *fields = line.rstrip().rsplit(b" ", width)
+        # Some words of GloVe hold spaces, as in ". . .", but none ends in a number.
+        if len(fields) != width or not word or _is_number(word.split(b" ")[1:][-1:]):
+            raise checks.InputError(
+                f"Line {number} of '{path}' has {max(len(line.split()) - 1, 0)} values,"
+                f" expected a word and {width} values as in line 1."
+            )
+        name = word.decode("utf-8", errors="replace")
+        if name not in rows and (wanted is None or name in wanted):
+            rows[name] = _floats(fields, number, path)
+    values = np.array(list(rows.values()), np.float32).reshape(len(rows), width)
+    return WordVectors(tuple(rows), values)
+
+
+def _is_number(fields: list[bytes]) -> bool:
+    """Whether there are fields and all are finite numbers of a size that is stored."""
+    try:
+        values = [float(field) for field in fields]
+    except ValueError:
+        return False
+    largest = float(np.finfo(np.float32).max)
+    return bool(values) and all(abs(value) <= largest for value in values)
+
+
+def _floats(fields: list[bytes], number: int, path: pathlib.Path) -> list[float]:
+    """The values of one line."""
+    if not _is_number(fields):
+        wrong = next(field for field in fields if not _is_number([field]))
+        raise checks.InputError(
+            f"Line {number} of '{path}' holds {wrong.decode(errors='replace')!r},"
+            " expected a finite number."
+        )
+    return [float(field) for field in fields]
+
+
+def read_speeches(content: bytes, path: pathlib.Path) -> dict[str, str]:
+    """Parses a play: blocks separated by blank lines, each `SPEAKER:` and a speech.
+
+    Args:
+      content: uncompressed content.
+      path: shown in messages.
+
+    Returns:
+      By speaker, all speeches in their order with a line break between two; speakers in
+      the order of their first block, also those without a word.
+
+    Raises:
+      InputError: if the file is not such a text.
+    """
+    spoken: dict[str, list[str]] = {}
+    line = 1
+    for block in re.split(r"(\n{2,})", files.read_text(content, path)):
+        start = line + len(block) - len(block.lstrip("\n"))
+        line += block.count("\n")
+        if not block.strip("\n"):
+            continue
+        first, _, speech = block.strip("\n").partition("\n")
+        if len(first) < 2 or not first.endswith(":"):
+            raise checks.InputError(
+                f"Line {start} of '{path}' begins a block with {first[:40]!r}, expected"
+                " the name of a speaker and a colon."
+            )
+        speeches = spoken.setdefault(first.removesuffix(":"), [])
+        if speech:
+            speeches.append(speech)
+    return {speaker: "\n".join(speeches) for speaker, speeches in spoken.items()}

@@ -1,0 +1,112 @@
+"""The MNIST family."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data.readers import idx
+from fedjax_pfl.data.sources import base, prepared
+
+__all__ = ["FashionMnist", "Mnist"]
+
+_MEAN, _STD = 0.1307, 0.3081  # of MNIST's pixels in [0, 1]
+_IMAGE_SHAPE = (28, 28)
+_TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+_TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _IdxImages(base.FileSource):
+    """Four idx files, or what tensorflow-datasets prepared.
+
+    Attributes:
+      verify: compare the idx files with the checksums of the official ones.
+    """
+
+    layouts: ClassVar[tuple[base.Layout, ...]] = (base.Layout("idx", _TRAIN + _TEST),)
+    class_names: ClassVar[tuple[str, ...]]
+
+    def read(self, located: base.Located) -> datasets.Dataset:
+        """Returns the train part followed by the test part, `x uint8[S, 28, 28]`."""
+        read = _prepared if located.layout == prepared.LAYOUT else _idx
+        x, y = read(self, located.paths)
+        return datasets.Dataset(
+            name=self.name,
+            x=x,
+            y=y,
+            num_classes=10,
+            class_names=self.class_names,
+            scale=1 / (255 * _STD),
+            shift=-_MEAN / _STD,
+        )
+
+
+class Mnist(_IdxImages):
+    """MNIST: 60,000 + 10,000 handwritten digits, normalized by mean and std."""
+
+    name: ClassVar[str] = "mnist"
+    folders: ClassVar[tuple[str, ...]] = ("mnist",)
+    builder: ClassVar[str] = "mnist"
+    class_names: ClassVar[tuple[str, ...]] = tuple(map(str, range(10)))
+    sha256: ClassVar[Mapping[str, str]] = {
+        _TRAIN[0]: "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        _TRAIN[1]: "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        _TEST[0]: "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        _TEST[1]: "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    }
+
+
+class FashionMnist(_IdxImages):
+    """Fashion-MNIST: 60,000 + 10,000 garments, normalized with MNIST's constants."""
+
+    name: ClassVar[str] = "fashion_mnist"
+    folders: ClassVar[tuple[str, ...]] = ("fashion_mnist",)
+    builder: ClassVar[str] = "fashion_mnist"
+    class_names: ClassVar[tuple[str, ...]] = (
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    )
+    sha256: ClassVar[Mapping[str, str]] = {
+        _TRAIN[0]: "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        _TRAIN[1]: "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        _TEST[0]: "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        _TEST[1]: "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    }
+
+
+def _idx(
+    source: _IdxImages, paths: tuple[pathlib.Path, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of the four files, train then test."""
+    arrays = [
+        idx.parse_idx(source.content(path), path, 3 if "images" in file else 1)
+        for path, file in zip(paths, _TRAIN + _TEST, strict=True)
+    ]
+    for path, images, labels in zip(paths[::2], arrays[::2], arrays[1::2], strict=True):
+        if images.shape[1:] != _IMAGE_SHAPE or len(images) != len(labels):
+            raise checks.InputError(
+                f"The file '{path}' holds images of shape {images.shape}, expected"
+                f" {(len(labels), *_IMAGE_SHAPE)} to go with its labels."
+            )
+    return np.concatenate(arrays[::2]), np.concatenate(arrays[1::2])
+
+
+def _prepared(
+    source: _IdxImages, paths: tuple[pathlib.Path, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of tensorflow-datasets, train then test."""
+    x, y = prepared.read_images(source.name, paths, ("label",))
+    return x[..., 0], y[:, 0]

@@ -1,0 +1,106 @@
+"""Data sets that tensorflow-datasets has prepared; nothing is downloaded here.
+
+Only this file imports tensorflow-datasets, inside one function. TensorFlow is not
+needed to read, but the records must have been prepared as `array_record`:
+`tfds.builder(name, data_dir=..., file_format="array_record").download_and_prepare()`.
+Examples are in tensorflow-datasets' own order.
+"""
+
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedjax_pfl import checks
+
+__all__ = ["LAYOUT", "as_text", "find_prepared", "read_examples", "read_images"]
+
+LAYOUT = "tensorflow-datasets"
+
+
+def find_prepared(root: pathlib.Path, builder: str) -> tuple[pathlib.Path, ...]:
+    """Finds a prepared data set.
+
+    Args:
+      root: the `data_dir` of tensorflow-datasets.
+      builder: name of the data set there.
+
+    Returns:
+      All files in the folder of the builder; empty if none of its versions is complete.
+    """
+    folder = root / builder
+    if not any(folder.glob("**/dataset_info.json")):
+        return ()
+    return tuple(sorted(path for path in folder.glob("**/*") if path.is_file()))
+
+
+def read_images(
+    builder: str, paths: Sequence[pathlib.Path], labels: Sequence[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Reads images, the split `train` followed by `test`.
+
+    Args:
+      builder: name of the data set.
+      paths: what `find_prepared` found.
+      labels: names of the features that hold labels.
+
+    Returns:
+      `uint8[S, H, W, channels]` images and `int[S, len(labels)]` labels.
+
+    Raises:
+      InputError: see `read_examples`.
+    """
+    x, y = [], []
+    for example in read_examples(builder, paths, ("train", "test")):
+        x.append(example["image"])
+        y.append([example[label] for label in labels])
+    return np.stack(x), np.array(y)
+
+
+def read_examples(
+    builder: str, paths: Sequence[pathlib.Path], splits: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Reads the decoded examples of all splits, one split after the other.
+
+    Args:
+      builder: name of the data set.
+      paths: what `find_prepared` found.
+      splits: names of splits.
+
+    Yields:
+      Examples: values by name of the feature.
+
+    Raises:
+      InputError: if a package is missing or the files cannot be read.
+    """
+    folder = next(path for path in paths[0].parents if path.name == builder)
+    try:
+        import tensorflow_datasets as tfds  # several seconds, paid only by its users
+
+        sources: Any = tfds.data_source(
+            builder, data_dir=str(folder.parent), split=list(splits), download=False
+        )
+        for source in sources:
+            yield from (source[row] for row in range(len(source)))
+    except ImportError as error:  # of this package, or of what it needs for images
+        raise checks.InputError(
+            f"The prepared data set '{folder}' is read with tensorflow-datasets, which"
+            f" is not completely installed ({_one_line(error)}): pip install"
+            ' "fedjax_pfl[data]".'
+        ) from error
+    except Exception as error:  # whatever its readers raise about a user's files
+        raise checks.InputError(
+            f"The prepared data set '{folder}' cannot be read by tensorflow-datasets:"
+            f" {_one_line(error)}."
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    """The beginning of a message."""
+    return " ".join(str(error).split())[:200].rstrip(".")
+
+
+def as_text(value: bytes | str) -> str:
+    """Text of a feature; bytes that are not UTF-8 are replaced."""
+    return value if isinstance(value, str) else value.decode(errors="replace")

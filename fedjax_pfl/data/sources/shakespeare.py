@@ -1,0 +1,94 @@
+"""The plays of Shakespeare: the next character, by speaker."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data.readers import text
+from fedjax_pfl.data.sources import base, prepared
+
+__all__ = ["Shakespeare"]
+
+_FILE = "tiny_shakespeare.txt"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shakespeare(base.FileSource):
+    """Tiny Shakespeare: which character follows? Clients are the speakers.
+
+    The speeches of a speaker are joined in their order, and so are the examples. Only
+    speakers with more than `context` characters are clients.
+
+    Attributes:
+      verify: compare the text with its checksum.
+      context: characters of an input.
+      stride: characters between the ends of two examples.
+    """
+
+    context: int = 80
+    stride: int = 10
+    name: ClassVar[str] = "shakespeare"
+    folders: ClassVar[tuple[str, ...]] = ("shakespeare",)
+    layouts: ClassVar[tuple[base.Layout, ...]] = (base.Layout("text", (_FILE,)),)
+    builder: ClassVar[str] = "tiny_shakespeare"
+    sha256: ClassVar[Mapping[str, str]] = {
+        _FILE: "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+    }
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.positive_int("context", self.context)
+        checks.positive_int("stride", self.stride)
+
+    def read(self, located: base.Located) -> datasets.Dataset:
+        """Returns `x int32[S, context]`, ids of characters, one-hot `embeddings`."""
+        path = located.paths[0]
+        if located.layout == prepared.LAYOUT:
+            content = _prepared(located.paths)
+            self.verify_content(content, path, _FILE)
+        else:
+            content = self.content(path)
+        speeches = text.read_speeches(content, path)
+        characters = sorted(set("".join(speeches.values())))
+        spoken = {
+            speaker: speech
+            for speaker, speech in speeches.items()
+            if len(speech) > self.context
+        }
+        if not spoken:
+            raise checks.InputError(
+                f"The file '{path}' has no speaker of more than {self.context}"
+                " characters; use a smaller context."
+            )
+        number = {character: row for row, character in enumerate(characters)}
+        windows = [self._windows(speech, number) for speech in spoken.values()]
+        sizes = [len(rows) for rows in windows]
+        return datasets.Dataset(
+            name=self.name,
+            x=np.concatenate([rows[:, :-1] for rows in windows]),
+            y=np.concatenate([rows[:, -1] for rows in windows]),
+            num_classes=len(characters),
+            class_names=tuple(characters),
+            client=np.repeat(np.arange(len(spoken)), sizes),
+            client_names=tuple(spoken),
+            ordered=True,
+            constants={"embeddings": np.eye(len(characters), dtype=np.float32)},
+        )
+
+    def _windows(self, speech: str, number: Mapping[str, int]) -> np.ndarray:
+        """Ids `int32[., context + 1]` of one speaker; a view, without copies."""
+        ids = np.array([number[character] for character in speech], np.int32)
+        windows = np.lib.stride_tricks.sliding_window_view(ids, self.context + 1)
+        return windows[:: self.stride]
+
+
+def _prepared(paths: tuple[pathlib.Path, ...]) -> bytes:
+    """The text, which tensorflow-datasets cuts into three parts."""
+    splits = ("train", "validation", "test")
+    examples = prepared.read_examples(Shakespeare.builder, paths, splits)
+    return "".join(prepared.as_text(example["text"]) for example in examples).encode()

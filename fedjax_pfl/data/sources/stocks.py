@@ -1,0 +1,83 @@
+"""Daily returns of stocks: does the price rise tomorrow?"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data.readers import prices
+from fedjax_pfl.data.sources import base
+
+__all__ = ["Stocks"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Stocks(base.FileSource):
+    """Log returns of the last days of a stock; clients are the tickers.
+
+    Read from the only `.csv` file (`.csv.gz`) with the columns `date`, `ticker` and
+    `adj_close` or `close`. Returns are those between successive rows of a ticker, and
+    examples are in order of time. Inputs are shown in units of the standard deviation
+    of all returns of the file, one factor for everybody. Tickers with too few days for
+    one example are no clients.
+
+    Attributes:
+      verify: compare the known file with its checksum; others have none.
+      window: returns of an input.
+    """
+
+    window: int = 30
+    name: ClassVar[str] = "stocks"
+    folders: ClassVar[tuple[str, ...]] = ("stocks",)
+    layouts: ClassVar[tuple[base.Layout, ...]] = (base.Layout("csv", (), ("*.csv",)),)
+    sha256: ClassVar[Mapping[str, str]] = {
+        "sp500_50_daily_2006_2019.csv": (
+            "a9da0f28a7196c925650276c2d52cf26aac49a3d475275a74c2cb7da61d08bb6"
+        )
+    }
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.positive_int("window", self.window)
+
+    def read(self, located: base.Located) -> datasets.Dataset:
+        """Returns `x float32[S, window]`; `y` is 1 where the next return is > 0."""
+        path, *others = located.paths
+        if others:
+            raise checks.InputError(
+                f"Data set {self.name!r} needs one .csv file, but '{path.parent}' has"
+                f" {', '.join(path.name for path in located.paths)}."
+            )
+        table = prices.parse_prices(self.content(path), path)
+        returns = {
+            ticker: np.diff(np.log(column[~np.isnan(column)]))
+            for ticker, column in zip(table.tickers, table.values.T, strict=True)
+        }
+        deviation = np.concatenate(list(returns.values())).std()
+        windows = {
+            ticker: np.lib.stride_tricks.sliding_window_view(values, self.window + 1)
+            for ticker, values in returns.items()
+            if len(values) > self.window
+        }
+        if not windows or not deviation > 0:
+            raise checks.InputError(
+                f"The file '{path}' has no ticker of more than {self.window + 1} days,"
+                " or no price that changes."
+            )
+        sizes = [len(rows) for rows in windows.values()]
+        return datasets.Dataset(
+            name=self.name,
+            x=np.concatenate([rows[:, :-1] for rows in windows.values()]),
+            y=np.concatenate([rows[:, -1] > 0 for rows in windows.values()]).astype(
+                int
+            ),
+            num_classes=2,
+            class_names=("not up", "up"),
+            client=np.repeat(np.arange(len(windows)), sizes),
+            client_names=tuple(windows),
+            ordered=True,
+            scale=1 / deviation,
+        )

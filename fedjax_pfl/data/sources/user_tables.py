@@ -1,0 +1,185 @@
+"""A user's own table: features, a column to predict, perhaps a column of clients."""
+
+import dataclasses
+import functools
+import pathlib
+from typing import ClassVar
+
+import numpy as np
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data.readers import files, tables
+from fedjax_pfl.data.sources import user_arrays, user_files
+
+__all__ = ["Csv"]
+
+_TASKS = ("auto", "classification", "regression")
+_SCALINGS = ("standard", "minmax", "none")
+_MAX_CATEGORIES = 100
+_MAX_CLASSES = 100  # of whole numbers, where the task is told from the data
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Csv:
+    """A table in a file: comma, semicolon or tab separated, with a header, in UTF-8.
+
+    A column whose every value is a number is one feature, as is one of true and false.
+    A column of text becomes one feature of zeros and ones for each of its texts in
+    sorted order. Anything in between, and missing or infinite values, are refused.
+
+    Attributes:
+      path: the file, plain or `.gz`; relative to the current directory or else to the
+        data directory.
+      label: column to predict.
+      client: column that names each example's client, or None.
+      task: `"classification"`; `"regression"`; or `"auto"`: classes if the label is
+        text or whole numbers of at most 100 different values.
+      scaling: of columns of numbers, over all rows: `"standard"` to mean 0 and variance
+        1, `"minmax"` to [0, 1], or `"none"`. A constant column becomes 0.
+      drop: columns to leave out.
+      categories: columns of numbers that are codes and are treated as text.
+    """
+
+    path: str = ""
+    label: str = ""
+    client: str | None = None
+    task: str = "auto"
+    scaling: str = "standard"
+    drop: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    name: ClassVar[str] = "csv"
+
+    def __post_init__(self):
+        set_field = object.__setattr__  # the class is frozen
+        set_field(self, "path", user_files.as_path(self.path))
+        user_files.check_text("label", self.label)
+        user_files.check_text("client", self.client, optional=True)
+        checks.known(self.task, _TASKS, "task")
+        checks.known(self.scaling, _SCALINGS, "scaling")
+        for field in ("drop", "categories"):
+            value = user_files.as_strings(field, getattr(self, field))
+            set_field(self, field, value)
+        named = [self.label, self.client, *self.drop, *self.categories]
+        for column in named:
+            if column and named.count(column) > 1:
+                raise checks.InputError(
+                    "Expected each column at most once in label, client, drop and"
+                    f" categories, got {column!r} twice."
+                )
+
+    def load(
+        self, *, data_dir: str | None, seed: int, num_clients: int | None
+    ) -> datasets.Dataset:
+        """Returns `x float32[S, F]`; clients are numbered as they first appear."""
+        path = user_files.locate(self.path, data_dir)
+        if not self.label:
+            raise checks.InputError(
+                f"The table '{path}' needs label, the name of the column to predict."
+            )
+        return _csv_dataset(self, path, files.fingerprint([path]))
+
+
+@functools.lru_cache(maxsize=4)
+def _csv_dataset(
+    options: Csv, path: pathlib.Path, fingerprint: tuple[tuple[int, int], ...]
+) -> datasets.Dataset:
+    """Reads the file once per process and modification."""
+    owners = [] if options.client is None else [options.client]
+    others = [options.label, *owners, *options.drop]
+    table = tables.read_table(path, [options.label, *owners, *options.categories])
+    for column in (*others, *options.categories):
+        checks.known(column, table.columns, f"column of '{path}'")
+    names = [name for name in table.columns if name not in others]
+    if not names:
+        raise checks.InputError(
+            f"The table '{path}' has no column left for the features: label is"
+            f" {options.label!r}, client {options.client!r}, drop {options.drop!r}."
+        )
+    features = [_feature(table, name, options) for name in names]
+    y, class_names = _targets(table, options)
+    client = client_names = None
+    if options.client is not None:
+        texts = table.texts(options.client)
+        client_names = tuple(dict.fromkeys(texts))
+        client = user_arrays.codes(texts, client_names)
+    return datasets.Dataset(
+        name=user_arrays.stem(path),
+        x=np.concatenate(features, axis=1),
+        y=y,
+        num_classes=None if class_names is None else len(class_names),
+        class_names=class_names,
+        client=client,
+        client_names=client_names,
+    )
+
+
+def _feature(table: tables.Table, name: str, options: Csv) -> np.ndarray:
+    """The features `float32[S, 1]` of numbers or `float32[S, categories]` of text."""
+    if name in options.categories:
+        return _one_hot(table, name)
+    numbers = table.numbers(
+        name, f"list the column in categories={(name,)} or drop={(name,)}"
+    )
+    if numbers is None:
+        texts = [text.casefold() for text in table.texts(name)]
+        if not set(texts) <= {"true", "false"}:
+            return _one_hot(table, name)
+        numbers = user_arrays.codes(texts, ("false", "true")).astype(np.float64)
+    return _scaled(numbers, options.scaling).astype(np.float32)[:, None]
+
+
+def _one_hot(table: tables.Table, name: str) -> np.ndarray:
+    """Zeros and ones `float32[S, categories]`, categories in sorted order."""
+    texts = table.texts(name)
+    categories = sorted(set(texts))
+    if len(categories) > _MAX_CATEGORIES:
+        raise checks.InputError(
+            f"Column {name!r} of '{table.path}' holds {len(categories)} different"
+            f" texts, expected numbers or at most {_MAX_CATEGORIES} categories; leave"
+            f" the column out with drop={(name,)}."
+        )
+    return np.eye(len(categories), dtype=np.float32)[
+        user_arrays.codes(texts, categories)
+    ]
+
+
+def _scaled(numbers: np.ndarray, scaling: str) -> np.ndarray:
+    """The numbers `float64[S]` as the option `scaling` says."""
+    low, high = numbers.min(), numbers.max()
+    if scaling == "none":
+        return numbers
+    if low == high:  # rounding would leave a constant column at +-1 or NaN
+        return np.zeros_like(numbers)
+    if scaling == "minmax":
+        return (numbers - low) / (high - low)
+    centered = numbers - numbers.mean()
+    centered /= np.abs(centered).max()  # the squares of tiny numbers would be 0
+    return centered / np.sqrt(np.mean(centered**2))
+
+
+def _targets(
+    table: tables.Table, options: Csv
+) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """The targets `[S]` and, for classes, their names."""
+    texts = table.texts(options.label)
+    if options.task == "classification":
+        numbers = tables.parse_numbers(texts)
+    else:
+        numbers = table.numbers(options.label, "pass task='classification'")
+        if numbers is None and options.task == "regression":
+            raise checks.InputError(
+                f"The label {options.label!r} of '{table.path}' holds text such as"
+                f" {texts[0]!r}, expected numbers for task='regression'."
+            )
+    if numbers is not None:
+        whole = (numbers == np.round(numbers)).all()
+        few = len(np.unique(numbers)) <= _MAX_CLASSES
+        if options.task == "regression" or (
+            options.task == "auto" and not (whole and few)
+        ):
+            return numbers, None
+        texts = [int(n) if n.is_integer() else n for n in numbers.tolist()]
+    return user_arrays.encode_classes(
+        texts, f"the label {options.label!r} of '{table.path}'"
+    )

@@ -1,0 +1,134 @@
+"""Histories as labeled arrays, which netCDF files hold, and back."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from fedjax_pfl import history
+
+__all__ = ["from_dataset", "to_dataset"]
+
+_AXES = {
+    "metrics": ("point", "round", "model", "data", "client"),
+    "per_round": ("point", "step"),
+    "diagnostics": ("point", "round"),
+}
+_CLIENT_ARRAYS = {
+    "times_selected": ("point", "round", "client"),
+    "malicious": ("point", "client"),
+    "num_train": ("point", "client"),
+    "evaluated": ("point", "round", "data", "client"),
+    "leak": ("point",),
+    "diverged_at": ("point",),
+}
+_DESCRIPTIONS = {
+    "accuracy": ("fraction of examples classified correctly", "1"),
+    "loss": ("mean loss per example", "1"),
+    "times_selected": ("rounds in which the client took part so far", "rounds"),
+    "malicious": ("whether an attack replaces the client's messages", "1"),
+    "num_train": ("training examples of the client", "examples"),
+    "label_counts": ("training examples of the client by class", "examples"),
+    "leak": ("share of test examples that another client trains on", "1"),
+    "evaluated": ("whether the client was evaluated", "1"),
+    "diverged_at": ("round of divergence, -1 if none", "rounds"),
+    "num_nonfinite": ("messages and state rows that were not finite", "rows"),
+    "floats_up": ("numbers sent by clients in the round", "floats"),
+    "floats_down": ("numbers sent to clients in the round", "floats"),
+    "gradient_evaluations": ("gradients of minibatches in the round", "gradients"),
+    "round": ("finished rounds when evaluated", "rounds"),
+    "step": ("number of the round", "rounds"),
+    "client": ("client", "1"),
+    "model": ("model that was evaluated", "1"),
+    "data": ("examples on which it was evaluated", "1"),
+}
+
+
+def to_dataset(
+    record: history.History, title: str, status: Sequence[str]
+) -> xr.Dataset:
+    """Labels the arrays of a history.
+
+    Args:
+      record: the history.
+      title: of the dataset.
+      status: of every point, in words.
+
+    Returns:
+      The dataset described at `Result.to_dataset`.
+    """
+    coords: dict[str, Any] = {
+        "round": record.rounds,
+        "model": list(record.models),
+        "data": list(record.data),
+        "client": np.arange(record.num_train.shape[-1]),
+        "status": ("point", list(status)),
+    }
+    for field in record.points[0]:
+        coords[field] = ("point", _coordinate([p[field] for p in record.points]))
+    arrays = {n: (d, getattr(record, n)) for n, d in _CLIENT_ARRAYS.items()}
+    if record.label_counts is not None:
+        arrays["label_counts"] = (("point", "client", "class"), record.label_counts)
+    for kind, dims in _AXES.items():
+        named = getattr(record, kind)
+        arrays |= {_variable(kind, n): (dims, v) for n, v in named.items()}
+    dataset = xr.Dataset(arrays, coords)
+    dataset = dataset.assign_coords(step=np.arange(dataset.sizes.get("step", 0)) + 1)
+    for name, variable in dataset.variables.items():
+        short = str(name).rpartition(".")[2]
+        default = (str(name).replace("_", " "), "1")
+        long_name, units = _DESCRIPTIONS.get(short, default)
+        variable.attrs = {"long_name": long_name, "units": units}
+    return dataset.assign_attrs(
+        title=title,
+        configuration=json.dumps(record.config),
+    )
+
+
+def from_dataset(dataset: xr.Dataset, stored: dict[str, Any]) -> history.History:
+    """Undoes `to_dataset`.
+
+    Args:
+      dataset: the labeled arrays.
+      stored: what is not an array: `points`, `config`, `compile_seconds` and
+        `run_seconds`.
+
+    Returns:
+      The history.
+    """
+    named: dict[str, Any] = {kind: {} for kind in _AXES}
+    for name in dataset.data_vars:
+        kind, dot, short = str(name).partition(".")
+        if dot:
+            named[kind][short] = dataset[name].to_numpy()
+        elif name not in _CLIENT_ARRAYS and name != "label_counts":
+            named["metrics"][str(name)] = dataset[name].to_numpy()
+    return history.History(
+        points=tuple(stored["points"]),
+        models=tuple(dataset["model"].to_numpy().tolist()),
+        data=tuple(dataset["data"].to_numpy().tolist()),
+        rounds=dataset["round"].to_numpy(),
+        config=stored["config"],
+        label_counts=(
+            dataset["label_counts"].to_numpy() if "label_counts" in dataset else None
+        ),
+        compile_seconds=stored["compile_seconds"],
+        run_seconds=stored["run_seconds"],
+        **{name: dataset[name].to_numpy() for name in _CLIENT_ARRAYS},
+        **named,
+    )
+
+
+def _coordinate(values: list[Any]) -> np.ndarray:
+    """Values of a swept field as numbers or, where some are not, as text."""
+    plain = all(isinstance(v, bool) for v in values) or all(
+        isinstance(v, int | float) and not isinstance(v, bool) for v in values
+    )
+    return np.array(values if plain else [str(v) for v in values])
+
+
+def _variable(kind: str, name: str) -> str:
+    """Name in a file: metrics keep theirs, other values say where they belong."""
+    return name if kind == "metrics" else f"{kind}.{name}"

@@ -1,0 +1,91 @@
+"""What all networks share: fields, initial parameters, and the call of the module."""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, types
+from fedjax_pfl.models import initializers, inputs, objectives
+
+__all__ = ["ImageNetwork", "Network"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Network(objectives.Classification, abc.ABC):
+    """A classifier whose parameters live in a linen module; abstract.
+
+    Leaves are named by layer, `<layer>/kernel` and `<layer>/bias`; the last layer is
+    `head`. Dropout acts where `apply` gets a key.
+
+    Attributes:
+      initialization: `"pytorch"` (weights and biases uniform in +-1/sqrt(fan_in)),
+        `"glorot"` or `"he"` (zero biases).
+      input_shape: shape of one input, or None until `for_federation`.
+      num_classes: C, or None until `for_federation`.
+    """
+
+    initialization: str = "pytorch"
+    input_shape: tuple[int, ...] | None = None
+    num_classes: int | None = None
+
+    def __post_init__(self):
+        initializers.check_scheme(self.initialization)
+
+    @abc.abstractmethod
+    def _module(self, classes: int) -> Any:
+        """The linen module with that many classes."""
+
+    def _known_module(self) -> Any:
+        if self.input_shape is None or self.num_classes is None:
+            raise checks.InputError(
+                "Expected input_shape and num_classes; call for_federation."
+            )
+        return self._module(self.num_classes)
+
+    def for_federation(self, federation: types.Federation) -> Self:
+        """Returns the model with the federation's input shape and classes."""
+        inputs.require_numbers(self, federation)
+        return dataclasses.replace(
+            self,
+            input_shape=federation.input_shape,
+            num_classes=inputs.classes_of(self, federation),
+        )
+
+    def init(self, key: types.Key) -> types.Params:
+        """Draws the parameters."""
+        module = self._known_module()
+        return module.init(key, jnp.zeros((1, *(self.input_shape or ()))))["params"]
+
+    def apply(
+        self,
+        params: types.Params,
+        x: jax.Array,
+        *,
+        key: types.Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
+        """Logits `[B, C]`, in the parameters' dtype."""
+        del constants
+        dtype = jnp.result_type(*jax.tree.leaves(params))
+        rngs = {} if key is None else {"dropout": key}
+        return self._known_module().apply(
+            {"params": params}, x.astype(dtype), rngs=rngs
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageNetwork(Network):
+    """A network on images `[height, width]` or `[height, width, channels]`; abstract.
+
+    `smallest` is the number of rows and columns that it needs at least.
+    """
+
+    smallest: ClassVar[int] = 1
+
+    def for_federation(self, federation: types.Federation) -> Self:
+        """Returns the model with the federation's input shape and classes."""
+        inputs.require_images(self, federation, self.smallest)
+        return super().for_federation(federation)

@@ -1,0 +1,159 @@
+"""Convolutional networks: each is a list of layers for `modules.ConvNet`.
+
+All have convolutions with ReLU and a 2x2 pool, then dense layers; layers are named
+`conv_<i>`, `hidden_<i>` and `head`. Counts are weights and biases.
+"""
+
+import dataclasses
+from typing import ClassVar
+
+from fedjax_pfl import checks
+from fedjax_pfl.models import base, modules
+
+__all__ = ["CNN", "CNN1", "CNN2", "CifarCNN", "FedAcsCNN", "LeNet5"]
+
+
+def _check_rate(name: str, rate: float) -> None:
+    checks.number(name, rate, at_least=0, below=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CNN(base.ImageNetwork):
+    """FLAME's network for CIFAR-10: 268,650 parameters on 32x32x3 with 10 classes.
+
+    3x3 convolutions with 16 and 32 filters, padded by 1; dense 128.
+    """
+
+    smallest: ClassVar[int] = 4
+
+    def _module(self, classes: int) -> modules.ConvNet:
+        return modules.ConvNet(
+            convolutions=((16, 3, 1), (32, 3, 1)),
+            widths=(128,),
+            outputs=classes,
+            initialization=self.initialization,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CNN1(base.ImageNetwork):
+    """FLAME's network for medical images: 206,678 parameters on 64x64x3 with 6 classes.
+
+    3x3 convolutions with 32 and 16 filters, unpadded; dropout; dense 64.
+
+    Attributes:
+      dropout: rate on the flattened images, in [0, 1).
+    """
+
+    smallest: ClassVar[int] = 10
+    dropout: float = 0.2
+
+    def __post_init__(self):
+        super().__post_init__()
+        _check_rate("dropout", self.dropout)
+
+    def _module(self, classes: int) -> modules.ConvNet:
+        return modules.ConvNet(
+            convolutions=((32, 3, 0), (16, 3, 0)),
+            widths=(64,),
+            outputs=classes,
+            initialization=self.initialization,
+            input_dropout=self.dropout,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CNN2(base.ImageNetwork):
+    """FLAME's network for FEMNIST: 51,466 parameters on 28x28 with 10 classes.
+
+    A 7x7 convolution with 32 filters, padded by 3, a 3x3 one with 64, padded by 1; no
+    hidden dense layer. The authors give it 62 outputs whatever the classes: 214,590.
+
+    Attributes:
+      outputs: number of outputs, at least C; None for C.
+    """
+
+    smallest: ClassVar[int] = 4
+    outputs: int | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.outputs is not None:
+            checks.whole("outputs", self.outputs, at_least=self.num_classes or 1)
+
+    def _module(self, classes: int) -> modules.ConvNet:
+        return modules.ConvNet(
+            convolutions=((32, 7, 3), (64, 3, 1)),
+            widths=(),
+            outputs=classes if self.outputs is None else self.outputs,
+            initialization=self.initialization,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FedAcsCNN(base.ImageNetwork):
+    """FedACS's network: 582,026 parameters on 28x28, 878,538 on 32x32x3.
+
+    5x5 convolutions with 32 and 64 filters, unpadded; dense 512.
+    """
+
+    smallest: ClassVar[int] = 16
+
+    def _module(self, classes: int) -> modules.ConvNet:
+        return modules.ConvNet(
+            convolutions=((32, 5, 0), (64, 5, 0)),
+            widths=(512,),
+            outputs=classes,
+            initialization=self.initialization,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CifarCNN(base.ImageNetwork):
+    """FedPG's network for CIFAR-10: 797,962 parameters on 32x32x3.
+
+    5x5 convolutions with 64 filters each, unpadded; dense 384 and 192, each with
+    dropout before its ReLU.
+
+    Attributes:
+      dropout: rates on the two hidden layers, in [0, 1).
+    """
+
+    smallest: ClassVar[int] = 16
+    dropout: tuple[float, float] = (0.2, 0.5)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not isinstance(self.dropout, tuple) or len(self.dropout) != 2:
+            raise checks.InputError(
+                f"Expected dropout to be a tuple of two rates, got {self.dropout!r}."
+            )
+        for rate in self.dropout:
+            _check_rate("dropout", rate)
+
+    def _module(self, classes: int) -> modules.ConvNet:
+        return modules.ConvNet(
+            convolutions=((64, 5, 0), (64, 5, 0)),
+            widths=(384, 192),
+            outputs=classes,
+            initialization=self.initialization,
+            dropout=self.dropout,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeNet5(base.ImageNetwork):
+    """LeNet-5 with ReLU and max pools: 62,006 parameters on 32x32x3.
+
+    5x5 convolutions with 6 and 16 filters, unpadded; dense 120 and 84.
+    """
+
+    smallest: ClassVar[int] = 16
+
+    def _module(self, classes: int) -> modules.ConvNet:
+        return modules.ConvNet(
+            convolutions=((6, 5, 0), (16, 5, 0)),
+            widths=(120, 84),
+            outputs=classes,
+            initialization=self.initialization,
+        )

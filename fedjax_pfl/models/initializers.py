@@ -1,0 +1,73 @@
+"""Initial values of weights and biases, by the name of the scheme."""
+
+import jax
+
+from fedjax_pfl import checks
+
+__all__ = [
+    "SCHEMES",
+    "biases",
+    "check_scheme",
+    "fan_in_normal",
+    "fan_in_uniform",
+    "weights",
+]
+
+SCHEMES = ("pytorch", "glorot", "he")
+
+
+def check_scheme(scheme: str) -> None:
+    """Checks that a model's `initialization` is one of `SCHEMES`."""
+    checks.known(scheme, SCHEMES, "initialization")
+
+
+def fan_in_uniform(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
+    """Draws uniformly in +-1/sqrt(inputs), in the default float type.
+
+    Args:
+      key: `[]` key.
+      shape: shape of the leaf.
+      inputs: fan-in.
+
+    Returns:
+      The leaf.
+    """
+    bound = inputs**-0.5
+    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+
+
+def fan_in_normal(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:
+    """Draws a normal leaf with variance 1/inputs, in the default float type."""
+    return inputs**-0.5 * jax.random.normal(key, shape)
+
+
+def weights(
+    key: jax.Array, shape: tuple[int, ...], inputs: int, outputs: int, scheme: str
+) -> jax.Array:
+    """Draws weights in the default float type.
+
+    Args:
+      key: `[]` key.
+      shape: shape of the leaf.
+      inputs: fan-in, the number of terms of one output's sum.
+      outputs: fan-out, the number of sums that one input enters.
+      scheme: `"pytorch"`: uniform in +-1/sqrt(inputs); `"glorot"`: uniform in
+        +-sqrt(6/(inputs + outputs)); `"he"`: normal with variance 2/inputs.
+
+    Returns:
+      The leaf.
+    """
+    if scheme == "he":
+        return 2**0.5 * fan_in_normal(key, shape, inputs)
+    if scheme == "glorot":
+        bound = (6 / (inputs + outputs)) ** 0.5
+        return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+    return fan_in_uniform(key, shape, inputs)
+
+
+def biases(
+    key: jax.Array, shape: tuple[int, ...], inputs: int, scheme: str
+) -> jax.Array:
+    """Draws biases: like the weights for `"pytorch"`, zeros for the other schemes."""
+    drawn = fan_in_uniform(key, shape, inputs)
+    return drawn if scheme == "pytorch" else 0 * drawn

@@ -1,0 +1,114 @@
+"""What models ask of a federation's inputs and targets, as one sentence each."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, types
+
+__all__ = ["classes_of", "embedding_size", "require_images", "require_numbers"]
+
+
+def classes_of(model: Any, federation: types.Federation) -> int:
+    """Number of classes of a federation.
+
+    Args:
+      model: the model that wants them, for the message.
+      federation: data.
+
+    Returns:
+      C.
+
+    Raises:
+      InputError: if the federation's targets are not classes.
+    """
+    if federation.num_classes is None:
+        raise checks.InputError(
+            f"{type(model).__name__} needs classes, but the targets of "
+            f"{federation.name!r} are numbers; use the "
+            "model 'linear_regression' or 'quadratic'."
+        )
+    return federation.num_classes
+
+
+def _are_tokens(federation: types.Federation) -> bool:
+    """Whether the inputs are token ids: whole numbers other than `uint8` pixels."""
+    dtype = federation.train.x.dtype
+    return jnp.issubdtype(dtype, jnp.integer) and dtype != jnp.uint8
+
+
+def require_numbers(model: Any, federation: types.Federation) -> None:
+    """Checks that the inputs are not token ids.
+
+    Args:
+      model: the model that wants numbers, for the message.
+      federation: data.
+
+    Raises:
+      InputError: if they are.
+    """
+    if _are_tokens(federation):
+        raise checks.InputError(
+            f"{type(model).__name__} needs floating-point or uint8 inputs, but those "
+            f"of {federation.name!r} are {federation.train.x.dtype} token ids; use the "
+            "model 'lstm', or convert them to floats."
+        )
+
+
+def require_images(model: Any, federation: types.Federation, smallest: int) -> None:
+    """Checks that the inputs are images, and large enough.
+
+    Args:
+      model: the model that wants images, for the message.
+      federation: data.
+      smallest: rows and columns that the model needs at least.
+
+    Raises:
+      InputError: if they are not.
+    """
+    require_numbers(model, federation)
+    shape, name = federation.input_shape, type(model).__name__
+    if len(shape) not in (2, 3):
+        raise checks.InputError(
+            f"{name} needs images, [height, width] or [height, width, channels], but "
+            f"the inputs of {federation.name!r} have shape {shape}; use the model "
+            "'mlp'."
+        )
+    if min(shape[:2]) < smallest:
+        raise checks.InputError(
+            f"{name} needs images of at least {smallest} x {smallest} pixels, but "
+            f"those of {federation.name!r} have {shape[0]} x {shape[1]}; use the model "
+            "'mlp'."
+        )
+
+
+def embedding_size(model: Any, federation: types.Federation) -> int:
+    """Length E of the frozen embeddings of a federation of token sequences.
+
+    Args:
+      model: the model that wants them, for the message.
+      federation: data with `constants["embeddings"] [V, E]`.
+
+    Returns:
+      E.
+
+    Raises:
+      InputError: if the inputs are not sequences of token ids, or the embeddings are
+        missing.
+    """
+    name, x = type(model).__name__, federation.train.x
+    if not _are_tokens(federation) or len(federation.input_shape) != 1:
+        raise checks.InputError(
+            f"{name} needs sequences of token ids, int32 [tokens], but the inputs of "
+            f"{federation.name!r} are {x.dtype} of shape {federation.input_shape}."
+        )
+    constants = federation.train.constants
+    table = constants.get("embeddings") if isinstance(constants, dict) else None
+    shape = None if table is None else tuple(table.shape)
+    if shape is None or len(shape) != 2:
+        raise checks.InputError(
+            f"{name} needs constants['embeddings'] of shape [words, size], but the "
+            f"data set {federation.name!r} has "
+            + ("none." if shape is None else f"shape {shape}.")
+        )
+    return shape[1]

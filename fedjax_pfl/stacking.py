@@ -1,0 +1,73 @@
+"""Federations of several grid points as stacked rows and one shared pool."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import types
+
+__all__ = ["federation_rows", "join", "stack"]
+
+ROWS = ("train", "validation", "test")
+
+
+def _split(federation: types.Federation) -> tuple[dict[str, Any], types.Federation]:
+    """Rows of clients, and the federation without them."""
+    rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
+    rows |= {"malicious": federation.malicious, "others": federation.others}
+    rows["pool"] = None
+    empty: dict[str, Any] = {name: getattr(federation, name).pool() for name in ROWS}
+    return rows, dataclasses.replace(federation, malicious=None, others=None, **empty)
+
+
+def join(rows: dict[str, Any], pool: types.Federation | None) -> types.Federation:
+    """Undoes `_split`; a point may bring a pool of its own among its rows."""
+    pool = rows["pool"] if pool is None else pool
+    assert pool is not None
+    parts = {name: getattr(pool, name).with_rows(rows[name]) for name in ROWS}
+    own = {name: rows[name] for name in ("malicious", "others")}
+    return dataclasses.replace(pool, **own, **parts)
+
+
+def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Pads index and label rows of all points to one number of slots."""
+
+    def pad(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        slots = max(row[name]["index"].shape[1] for row in rows)
+
+        def widen(fields: dict[str, Any]) -> dict[str, Any]:
+            grown = {
+                key: jnp.pad(fields[key], ((0, 0), (0, slots - fields[key].shape[1])))
+                for key in ("index", "labels")
+                if fields[key] is not None
+            }
+            return fields | grown
+
+        return widen
+
+    return [row | {name: pad(name)(row[name]) for name in ROWS} for row in rows]
+
+
+def stack(trees: Sequence[Any]) -> Any:
+    """Stacks the leaves of trees of one structure along a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def federation_rows(federations: Sequence[types.Federation]) -> tuple[Any, Any]:
+    """Stacked rows of all points and the pool they share.
+
+    Points whose pools differ (generated data of several seeds) have theirs stacked
+    among the rows, and None is shared.
+    """
+    parts = [_split(federation) for federation in federations]
+    rows = _pad_slots([part[0] for part in parts])
+    pools = [part[1] for part in parts]
+    leaves = [jax.tree.leaves(pool) for pool in pools]
+    if all(a is b for other in leaves for a, b in zip(leaves[0], other, strict=True)):
+        return stack(rows), pools[0]
+    return stack(
+        [row | {"pool": pool} for row, pool in zip(rows, pools, strict=True)]
+    ), None

@@ -1,0 +1,45 @@
+"""The pytrees that cross module borders and the protocols of every pluggable part.
+
+Shape letters: `N` clients, `K` cohort, `S` samples in the pool, `M` padded samples per
+client, `B` batch, `C` classes, `*P` the shape of a parameter leaf.
+"""
+
+from fedjax_pfl.types.examples import Batch, ClientData, Federation
+from fedjax_pfl.types.protocols import (
+    Aggregator,
+    Attack,
+    Model,
+    Params,
+    Participation,
+    Work,
+)
+from fedjax_pfl.types.randomness import Key, Stream, stream_key
+from fedjax_pfl.types.rounds import (
+    Budget,
+    Downlink,
+    RoundContext,
+    RoundInfo,
+    State,
+    Upload,
+)
+
+__all__ = [
+    "Aggregator",
+    "Attack",
+    "Batch",
+    "Budget",
+    "ClientData",
+    "Downlink",
+    "Federation",
+    "Key",
+    "Model",
+    "Params",
+    "Participation",
+    "RoundContext",
+    "RoundInfo",
+    "State",
+    "Stream",
+    "Upload",
+    "Work",
+    "stream_key",
+]

@@ -1,0 +1,206 @@
+"""Examples of clients: batches, the pool with its rows, federations."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import struct
+from fedjax_pfl.types.randomness import Key, Stream
+
+__all__ = ["Batch", "ClientData", "Federation"]
+
+
+@struct.pytree_dataclass
+class Batch:
+    """Examples of one client; rows of weight 0 are padding and contribute exactly zero.
+
+    Attributes:
+      x: `[B, ...]` scaled inputs; padded rows are zeros.
+      y: `[B]` or `[B, ...]` targets.
+      weight: `[B]` 1 for examples, 0 for padding.
+      constants: pytree shared by all clients (frozen embeddings, tables) or None.
+    """
+
+    x: jax.Array
+    y: jax.Array
+    weight: jax.Array
+    constants: Any = None
+
+
+@struct.pytree_dataclass
+class ClientData:
+    """Examples of many clients (leading axis N) or, inside a map, of one (no N).
+
+    Attributes:
+      x: `[S, ...]` pool of inputs, stored as they came (`uint8` images stay `uint8`).
+      y: `[S]` or `[S, ...]` pool of targets.
+      scale: `[]` or `[...]` factor applied to `x` in the batch.
+      shift: `[]` or `[...]` added after scaling.
+      constants: pytree handed to the model with every batch, or None.
+      index: `int32[N, M]` rows of the pool; entries past `num_examples` are padding.
+      num_examples: `int32[N]` examples per client, may be 0.
+      client_id: `int32[N]` identity of each client; randomness follows it.
+      labels: `[N, M]` labels that replace `y` (poisoned clients), or None.
+      noise_scale: `[N]` std of Gaussian noise added to scaled inputs, or None.
+      resample_noise: whether training and evaluation draw this noise anew at every
+        access; else, and in full gradients, it belongs to the client and the sample.
+    """
+
+    x: jax.Array
+    y: jax.Array
+    scale: jax.Array
+    shift: jax.Array
+    index: jax.Array
+    num_examples: jax.Array
+    client_id: jax.Array
+    labels: jax.Array | None = None
+    noise_scale: jax.Array | None = None
+    constants: Any = None
+    resample_noise: bool = struct.static_field(default=False)
+
+    def rows(self) -> dict[str, Any]:
+        """The fields with one row per client, by name."""
+        return {name: getattr(self, name) for name in _CLIENT_FIELDS}
+
+    def pool(self) -> "ClientData":
+        """The data without clients: what all of them share."""
+        return dataclasses.replace(self, **dict.fromkeys(_CLIENT_FIELDS))
+
+    def with_rows(self, rows: dict[str, Any]) -> "ClientData":
+        """A pool with the rows of some clients, or of one."""
+        return dataclasses.replace(self, **rows)
+
+    def gather(
+        self,
+        positions: jax.Array,
+        weight: jax.Array,
+        dtype: Any = None,
+        *,
+        key: Key | None = None,
+    ) -> Batch:
+        """Forms a batch of one client from positions in its own list of examples.
+
+        Args:
+          positions: `int32[B]` in `[0, M)`; where `weight` is 0 any value is allowed.
+          weight: `[B]` 1 for examples, 0 for padding.
+          dtype: floating dtype of the inputs; that of `weight` by default.
+          key: `[]` key of this access, for `resample_noise`.
+
+        Returns:
+          The batch. Padded rows show the pool's row 0 with every non-finite value
+          replaced, so that they contribute exactly zero to whatever is computed.
+        """
+        dtype = weight.dtype if dtype is None else dtype
+        real = weight > 0
+        row = jnp.where(real, self.index[positions], 0)
+        x = self.x[row]
+        if jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8:
+            x = x.astype(dtype) * _per_row(self.scale, dtype) + _per_row(
+                self.shift, dtype
+            )
+            if self.noise_scale is not None:
+                x = x + self.noise_scale.astype(dtype) * self._noise(row, x, key)
+            x = _mask_rows(real, x)
+        y = self.y[row] if self.labels is None else self.labels[positions]
+        if jnp.issubdtype(y.dtype, jnp.floating):
+            y = y.astype(dtype)
+        return Batch(
+            x=x, y=_mask_rows(real, y), weight=weight, constants=self.constants
+        )
+
+    def _noise(self, row: jax.Array, x: jax.Array, key: Key | None) -> jax.Array:
+        """Noise of this access or, by default, of the client and the samples."""
+        if self.resample_noise and key is not None:
+            key = jax.random.fold_in(key, Stream.FEATURE_NOISE)
+            return jax.random.normal(key, x.shape, x.dtype)
+        key = jax.random.fold_in(
+            jax.random.key(Stream.FEATURE_NOISE, impl="threefry2x32"), self.client_id
+        )
+        keys = jax.vmap(lambda r: jax.random.fold_in(key, r))(row)
+        return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
+
+
+_CLIENT_FIELDS = ("index", "num_examples", "client_id", "labels", "noise_scale")
+
+
+def _per_row(values: jax.Array, dtype: Any) -> jax.Array:
+    """Gives values of one input's shape a leading batch axis; scalars stay scalars."""
+    values = values.astype(dtype)
+    return values[None] if values.ndim else values
+
+
+def _mask_rows(real: jax.Array, values: jax.Array) -> jax.Array:
+    """Replaces the rows that are not real by zeros."""
+    return jnp.where(real.reshape(real.shape + (1,) * (values.ndim - 1)), values, 0)
+
+
+@struct.pytree_dataclass
+class Federation:
+    """Training, validation and test examples of all clients, on the device.
+
+    Attributes:
+      train: examples that clients train on.
+      validation: examples that choose (hybrid model, best round).
+      test: examples that judge.
+      malicious: `bool[N]` clients whose messages an attack replaces.
+      others: `int32[N, c]` other clients whose test examples are added to a client's
+        own where a model is judged on `others`, or None.
+      num_classes: number of classes, or None where targets are not classes.
+      name: name of the data set, for result files.
+      leaky: whether clients may share examples, so that training has seen test
+        examples.
+      class_names: C names, or None.
+    """
+
+    train: ClientData
+    validation: ClientData
+    test: ClientData
+    malicious: jax.Array
+    others: jax.Array | None = None
+    num_classes: int | None = struct.static_field(default=None)
+    name: str = struct.static_field(default="federation")
+    leaky: bool = struct.static_field(default=False)
+    class_names: tuple[str, ...] | None = struct.static_field(default=None)
+
+    @classmethod
+    def from_arrays(cls, x: Any, y: Any, client: Any = None, **options: Any) -> Any:
+        """Makes a federation of a user's own arrays.
+
+        Args:
+          x: `[S, ...]` inputs: NumPy, JAX, pandas or lists. `uint8` images stay so and
+            are scaled by 1/255; other integers are tokens.
+          y: `[S]` labels (whole numbers, booleans or text are classes) or targets.
+          client: `[S]` whose example it is: any numbers or text; or None, and then the
+            examples are distributed by `partition` over `num_clients`.
+          **options: `num_clients`, `partition` (by default the natural clients or,
+            without any, `IID()`), `num_classes`, `name`, and of `FederationSpec`:
+            `seed`, `validation_fraction`, `test_fraction`, `malicious_fraction`,
+            `label_poisoning`, `feature_noise`, `num_others`.
+
+        Returns:
+          The federation.
+
+        Raises:
+          InputError: if arrays do not fit together or cannot be distributed.
+
+        Example:
+          >>> x, y = jnp.eye(6), [0, 1, 0, 1, 0, 1]
+          >>> owner = ["ann"] * 3 + ["bob"] * 3
+          >>> Federation.from_arrays(x, y, owner).num_clients
+          2
+        """
+        from fedjax_pfl.data import federation  # it is built on this module
+
+        return federation.from_arrays(x, y, client, **options)
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients N."""
+        return self.malicious.shape[-1]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.train.x.shape[1:])

@@ -1,0 +1,106 @@
+"""The protocols of every pluggable part of a process."""
+
+from typing import Any, Protocol
+
+import jax
+
+from fedjax_pfl.types.examples import Batch, Federation
+from fedjax_pfl.types.randomness import Key
+from fedjax_pfl.types.rounds import Budget
+
+__all__ = [
+    "Aggregator",
+    "Attack",
+    "Model",
+    "Params",
+    "Participation",
+    "Work",
+]
+
+Params = Any
+
+
+class Model(Protocol):
+    """A frozen, hashable object without arrays.
+
+    `for_federation` fills in what the data decide (input shape, number of outputs).
+    """
+
+    def for_federation(self, federation: Federation) -> "Model":
+        """Returns the model with input shape and number of outputs filled in."""
+        ...
+
+    def init(self, key: Key) -> Params:
+        """Draws initial parameters."""
+        ...
+
+    def apply(
+        self,
+        params: Params,
+        x: jax.Array,
+        *,
+        key: Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
+        """Computes outputs `[B, ...]`; without a key in evaluation mode."""
+        ...
+
+    def loss(self, outputs: jax.Array, batch: Batch) -> jax.Array:
+        """Weighted mean loss `[]` of a batch; 0 for an empty one."""
+        ...
+
+    def metrics(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+        """Per-example values `[B]` by name, always including `loss`."""
+        ...
+
+
+class Aggregator(Protocol):
+    """Combines messages into one; the reference where all weights are zero."""
+
+    @property
+    def incremental(self) -> str | None:
+        """Weighting of a mean that can be kept: `"uniform"`, `"weighted"`, or None."""
+        ...
+
+    def __call__(
+        self, key: Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, Any]:
+        """Maps `[K, *P]`, weights `[K]`, reference `[*P]` to `([*P], info)`."""
+        ...
+
+
+class Attack(Protocol):
+    """Replaces the messages of malicious clients, and only those."""
+
+    def init(self, messages: Any) -> Any:
+        """State of the attack before the first round, or None."""
+        ...
+
+    def __call__(
+        self, key: Key, state: Any, messages: Any, malicious: jax.Array, reference: Any
+    ) -> tuple[Any, Any]:
+        """Maps messages `[K, *P]` and `malicious bool[K]` to `(messages, state)`.
+
+        `key` is `[K]`, one key per client: randomness belongs to the client.
+        """
+        ...
+
+
+class Participation(Protocol):
+    """Chooses the cohort of a round."""
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Static number K of cohort members."""
+        ...
+
+    def __call__(self, key: Key, num_clients: int) -> jax.Array:
+        """Distinct rows `int32[K]`."""
+        ...
+
+
+class Work(Protocol):
+    """Draws the budgets of a cohort."""
+
+    def __call__(self, key: Key, client_ids: jax.Array) -> Budget:
+        """Budgets `[K]` for clients `int32[K]`; the same for every method."""
+        ...

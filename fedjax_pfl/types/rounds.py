@@ -1,0 +1,119 @@
+"""What a training is at one moment, and what moves in a round."""
+
+from typing import Any
+
+import jax
+
+from fedjax_pfl import struct
+from fedjax_pfl.types.randomness import Key
+
+__all__ = [
+    "Budget",
+    "Downlink",
+    "RoundContext",
+    "RoundInfo",
+    "State",
+    "Upload",
+]
+
+
+@struct.pytree_dataclass
+class State:
+    """What a training is at one moment; owned by the process.
+
+    Attributes:
+      server: no leaf has a client axis.
+      clients: every leaf has leading axis N.
+      messages: last received messages, leading axis N, or None.
+      aggregate: mean of `messages`, kept incrementally (`[*P]`), or None.
+      attack: state of the attack, or None.
+      nonfinite: `int32[]` non-finite messages and state rows met so far.
+      round: `int32[]` number of finished rounds.
+      key: `[]` key of the run.
+    """
+
+    server: Any
+    clients: Any
+    messages: Any
+    aggregate: Any
+    attack: Any
+    nonfinite: jax.Array
+    round: jax.Array
+    key: Key
+
+
+@struct.pytree_dataclass
+class Downlink:
+    """What clients receive: `shared` by all, `own` with leading axis K or None."""
+
+    shared: Any
+    own: Any = None
+
+
+@struct.pytree_dataclass
+class Upload:
+    """What clients send; leading axis K once mapped over the cohort.
+
+    Attributes:
+      message: what an attack may replace.
+      weight: `[]` honest number of examples; 0 means dropped.
+      aux: side information (losses, affinities), never attacked, or None.
+    """
+
+    message: Any
+    weight: jax.Array
+    aux: Any = None
+
+
+@struct.pytree_dataclass
+class Budget:
+    """How much local work a cohort member may do; leading axis K once drawn.
+
+    Attributes:
+      epochs: `int32[]` cap on local epochs.
+      steps: `int32[]` cap on local steps.
+      straggler: `bool[]` whether the client was slowed down.
+    """
+
+    epochs: jax.Array
+    steps: jax.Array
+    straggler: jax.Array
+
+
+@struct.pytree_dataclass
+class RoundContext:
+    """What hooks may know of a round.
+
+    Attributes:
+      key: `[]` key of the server's own randomness in this round.
+      round: `int32[]` round number, from 0.
+      cohort: `int32[K]` rows of the cohort's members.
+      num_clients: N.
+    """
+
+    key: Key
+    round: jax.Array
+    cohort: jax.Array
+    num_clients: int = struct.static_field()
+
+
+@struct.pytree_dataclass
+class RoundInfo:
+    """What a round reports; stacked over rounds by the driver.
+
+    Attributes:
+      cohort: `int32[K]` who took part.
+      client: pytree of `[K]` values from the clients' updates.
+      aggregator: pytree of values from the aggregator.
+      num_nonfinite: `int32[]` messages and state rows of this round that were not
+        finite.
+      floats_up: `float32[]` numbers sent by clients.
+      floats_down: `float32[]` numbers sent to clients.
+    """
+
+    cohort: jax.Array
+    client: Any
+    aggregator: Any
+    num_nonfinite: jax.Array
+    floats_up: jax.Array
+    floats_down: jax.Array

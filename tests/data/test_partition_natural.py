@@ -1,0 +1,124 @@
+"""Natural clients: who is left out, who is drawn, how they are grouped."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data import partition as partitions
+from fedjax_pfl.data import sources
+from tests.data.test_partition import draw
+
+SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
+
+
+def owned(client):
+    """Examples of the given natural clients."""
+    y = np.zeros(len(client))
+    return datasets.Dataset(name="own", x=y, y=y, client=np.array(client))
+
+
+def rows_of(parts):
+    return [parts.rows(i).tolist() for i in range(len(parts.index))]
+
+
+@pytest.mark.parametrize("num_clients", [3, None])
+def test_by_client_follows_the_ids(num_clients):
+    parts = draw(partitions.ByClient(), owned([7, 2, 7, 5, 2]), num_clients)
+    assert rows_of(parts) == [[1, 4], [3], [0, 2]]
+
+
+def test_by_client_leaves_out_small_ones():
+    dataset = owned([7, 2, 7, 5, 2, 7])
+    partition = partitions.ByClient(min_examples=2)
+    assert rows_of(draw(partition, dataset, None)) == [[1, 4], [0, 2, 5]]
+    with pytest.raises(checks.InputError, match="at most 2, .* with 2 or more .* 3"):
+        draw(partition, dataset, 3)
+    with pytest.raises(checks.InputError, match="min_examples to be at most 3, .* 4"):
+        draw(partitions.ByClient(min_examples=4), dataset, None)
+
+
+def test_by_client_draws_some_of_many_in_the_order_of_their_ids():
+    client = np.repeat(np.arange(100), 1 + np.arange(100) % 7)[::-1]
+    dataset = owned(client)
+    chosen = []
+    for seed in range(20):
+        parts = draw(partitions.ByClient(), dataset, 10, seed)
+        ids = [set(client[rows]) for rows in rows_of(parts)]
+        assert all(len(i) == 1 for i in ids)
+        ids = [i.pop() for i in ids]
+        assert ids == sorted(ids)
+        assert parts.num_examples.tolist() == [1 + i % 7 for i in ids]
+        chosen.append(ids)
+    again = draw(partitions.ByClient(), dataset, 10, 0)
+    np.testing.assert_array_equal(
+        again.index, draw(partitions.ByClient(), dataset, 10, 0).index
+    )
+    assert len({tuple(ids) for ids in chosen}) == 20
+    assert len(np.unique(chosen)) > 75  # 1 - 0.9 ** 20 = 0.88 of the hundred
+
+
+def test_feature_skew_groups_writers_in_file_order():
+    # In the order of their first examples: 9, 3, 7, 1, 5.
+    dataset = owned([9, 3, 9, 7, 1, 3, 5, 9])
+    parts = draw(partitions.FeatureSkew(), dataset, 2)
+    assert rows_of(parts) == [[0, 2, 7, 1, 5], [3, 4]]  # 5 // 2 each; 5 is unused
+    parts = draw(partitions.FeatureSkew(clients_per_client=1), dataset, 2)
+    assert rows_of(parts) == [[0, 2, 7], [1, 5]]
+    assert len(draw(partitions.FeatureSkew(), dataset, None).index) == 5
+    pairs = draw(partitions.FeatureSkew(clients_per_client=2), dataset, None)
+    assert rows_of(pairs) == [[0, 2, 7, 1, 5], [3, 4]]
+
+
+def test_feature_skew_of_femnist_has_338_writers_for_each_of_ten_clients():
+    client = np.repeat(np.arange(3383), 2)
+    parts = draw(partitions.FeatureSkew(), owned(client), 10)
+    for i in range(10):
+        assert set(client[parts.rows(i)]) == set(range(338 * i, 338 * (i + 1)))
+
+
+@pytest.mark.parametrize(
+    ("partition", "num_clients", "sentence"),
+    [
+        (partitions.ByClient(), 4, "at most 3, the number .* of own, got 4"),
+        (partitions.ByClient(), 0, "at least 1, got 0"),
+        (partitions.FeatureSkew(), 4, "needs 4 natural clients .* has 3"),
+        (partitions.FeatureSkew(clients_per_client=2), 2, "needs 4 .* of 2 each"),
+        (partitions.FeatureSkew(clients_per_client=5), None, "needs 5 natural"),
+        (partitions.FeatureSkew(), 0, "at least 1, got 0"),
+    ],
+)
+def test_impossible_groups_get_a_sentence(partition, num_clients, sentence):
+    with pytest.raises(checks.InputError, match=sentence):
+        draw(partition, owned([7, 2, 7, 5, 2]), num_clients)
+
+
+@pytest.mark.parametrize("kind", [partitions.ByClient, partitions.FeatureSkew])
+def test_data_without_natural_clients_get_a_sentence(kind):
+    with pytest.raises(checks.InputError, match="needs natural clients"):
+        draw(kind(), sources.load_dataset("digits"), None)
+
+
+def test_wrong_fields_get_a_sentence():
+    with pytest.raises(checks.InputError, match="min_examples .* got 0"):
+        partitions.ByClient(min_examples=0)
+    with pytest.raises(checks.InputError, match="clients_per_client .* got 0"):
+        partitions.FeatureSkew(clients_per_client=0)
+
+
+def test_real_writers():
+    path = SHARED / "femnist" / "leaf_femnist_105_writers.npz"
+    if not path.exists():
+        pytest.skip("no FEMNIST file")
+    with np.load(path, allow_pickle=False) as file:
+        y, writer = file["labels"].astype(np.int64), file["writer"].astype(np.int64)
+    x = np.zeros((len(y), 1))
+    dataset = datasets.Dataset(name="femnist", x=x, y=y, num_classes=62, client=writer)
+    parts = draw(partitions.ByClient(), dataset, None)
+    assert len(parts.index) == 105 and parts.num_examples.sum() == 16_393
+    np.testing.assert_array_equal(parts.num_examples, np.bincount(writer))
+    assert len(draw(partitions.ByClient(min_examples=100), dataset, None).index) < 105
+    groups = draw(partitions.FeatureSkew(), dataset, 10)
+    assert [len(set(writer[groups.rows(i)])) for i in range(10)] == [10] * 10

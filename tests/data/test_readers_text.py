@@ -1,0 +1,252 @@
+"""Readers of text: LEAF's JSON, word vectors, plays, prices."""
+
+import gzip
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_pfl import checks
+from fedjax_pfl.data.readers import leaf, prices, text
+
+PATH = pathlib.Path("a_file")
+
+
+def refusal(function, *args):
+    """The one sentence with which a reader refuses."""
+    with pytest.raises(checks.InputError) as error:
+        function(*args)
+    sentence = str(error.value)
+    assert sentence.endswith(".") and "\n" not in sentence and "a_file" in sentence
+    return sentence
+
+
+def leaf_content(**examples):
+    """A LEAF object of lists `x`, whose `y` are their lengths."""
+    return {
+        "users": list(examples),
+        "num_samples": [len(x) for x in examples.values()],
+        "user_data": {
+            user: {"x": x, "y": [len(x)] * len(x)} for user, x in examples.items()
+        },
+    }
+
+
+def write_leaf(path, content):
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def test_users_of_several_files_are_merged(tmp_path):
+    train = write_leaf(tmp_path / "a.json", leaf_content(ann=[1, 2], bob=[], cid=[3]))
+    test = write_leaf(tmp_path / "b.json.gz", leaf_content(dan=[4], bob=[5], ann=[6]))
+    assert leaf.read_leaf([train, test]) == {
+        "ann": ([1, 2, 6], [2, 2, 1]),
+        "cid": ([3], [1]),
+        "dan": ([4], [1]),
+        "bob": ([5], [1]),
+    }
+    assert leaf.read_leaf([write_leaf(tmp_path / "c.json", leaf_content(bob=[]))]) == {}
+
+
+def changed(**fields):
+    return {**leaf_content(ann=[1, 2], bob=[3]), **fields}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "not valid JSON"),
+        (b'{"users": ["ann"', "not valid JSON"),
+        (b'{"users": ["\xff"]}', "not valid JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"1" * 5000, "not valid JSON"),  # Python's limit of digits
+        ([1, 2], "does not hold an object"),
+        ({}, "users must be a list"),
+        (changed(users="ann"), "users must be a list"),
+        (changed(users=["ann", 7]), "users must be a list"),
+        (changed(num_samples=[2.0, 1]), "one of counts"),
+        (changed(num_samples=[2, True]), "one of counts"),
+        (changed(num_samples=[2]), "one of its 1 num_samples"),
+        (changed(users=["ann", "ann"]), "must be distinct"),
+        (changed(num_samples=[2, 2]), "'bob' has 1 x and 1 y, but .* promises 2"),
+        (changed(user_data=[]), "user_data must be an object"),
+        (changed(users=["ann", "eve"]), "no lists x and y of user 'eve'"),
+        (changed(user_data={"ann": 1, "bob": 2}), "no lists x and y of user 'ann'"),
+        (
+            changed(user_data={"ann": {"x": [1, 2], "y": [1]}}),
+            "'ann' has 2 x and 1 y",
+        ),
+    ],
+)
+def test_files_that_are_not_leaf(tmp_path, content, sentence):
+    path = write_leaf(tmp_path / "a_file.json", content)
+    with pytest.raises(checks.InputError, match=sentence):
+        leaf.read_leaf([path])
+    refusal(leaf.read_leaf, [path])
+
+
+def test_a_truncated_compressed_leaf_file(tmp_path):
+    path = write_leaf(tmp_path / "a_file.json.gz", leaf_content(ann=[1]))
+    path.write_bytes(path.read_bytes()[:-5])
+    assert "not a complete gzip file" in refusal(leaf.read_leaf, [path])
+
+
+@pytest.mark.parametrize(
+    ("tweet", "expected"),
+    [
+        ("I'm SO happy!!", ["i'm", "so", "happy", "!", "!"]),
+        ("@me: a,b... 'quoted' #tag", "me a , b . . . quoted tag".split()),
+        ("caf\u00e9 2day?", ["caf\u00e9", "2day", "?"]),
+        (" :-) ", []),
+        ("", []),
+    ],
+)
+def test_words(tweet, expected):
+    assert text.words(tweet) == expected
+
+
+GLOVE = b"the 0.5 -1e-3 2\n, 1 2 3\n. . . 4 5 6\nthe 7 8 9\ncaf\xc3\xa9 1 1 1\n"
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+def test_vectors(ending):
+    found = text.read_vectors(GLOVE.replace(b"\n", ending), PATH)
+    assert found.words == ("the", ",", ". . .", "caf\u00e9")  # the first "the"
+    expected = [[0.5, -1e-3, 2], [1, 2, 3], [4, 5, 6], [1, 1, 1]]
+    np.testing.assert_array_equal(found.values, np.array(expected, np.float32))
+    assert found.values.dtype == np.float32
+    some = text.read_vectors(GLOVE, PATH, {",", "absent"})
+    assert some.words == (",",) and some.values.tolist() == [[1, 2, 3]]
+    assert text.read_vectors(GLOVE, PATH, set()).values.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "does not begin with a line"),
+        (b"\n", "does not begin with a line"),
+        (b"the\n", "does not begin with a line"),
+        (b"a 1 2 3\nb 1 2\n", "Line 2 of 'a_file' has 2 values, .* 3 values"),
+        (b"a 1 2 3\nb 1 2 3 4\n", "Line 2 of 'a_file' has 4 values, .* 3 values"),
+        (b"a 1 2 3\n\nb 1 2 3\n", "Line 2 of 'a_file' has 0 values"),
+        (b"a 1 2 3\nb 1 two 3\n", "Line 2 of 'a_file' holds 'two'"),
+        (b"a 1 2 3\nb 1 nan 3\n", "Line 2 of 'a_file' holds 'nan'"),
+        (b"a 1 2 3\nb 1 2 1e39\n", "Line 2 of 'a_file' holds '1e39'"),
+        (b"a 1 2 3\nb 1 2 \xff\n", "Line 2 of 'a_file' holds"),
+        (b"400000 50\na 1 2 3\n", "Line 2 of 'a_file' has 3 values"),
+    ],
+)
+def test_damaged_vectors(content, sentence):
+    with pytest.raises(checks.InputError, match=sentence):
+        text.read_vectors(content, PATH)
+    refusal(text.read_vectors, content, PATH)
+
+
+PLAY = b"ANN:\nOne\ntwo.\n\nBOB:\n\nANN:\nThree:\n\n\nTHE CAT:\nMiau!\n"
+
+
+@pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
+def test_speeches(ending):
+    spoken = text.read_speeches(PLAY.replace(b"\n", ending), PATH)
+    assert spoken == {"ANN": "One\ntwo.\nThree:", "BOB": "", "THE CAT": "Miau!"}
+    assert list(spoken) == ["ANN", "BOB", "THE CAT"]
+    assert text.read_speeches(b"\n\n", PATH) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(PLAY + b"\nno colon\nhello", 14), (b"\n\n:\nhello", 3), (b"one line", 1)],
+)
+def test_other_texts_are_no_plays(content, line):
+    assert f"Line {line} of" in refusal(text.read_speeches, content, PATH)
+
+
+TABLE = (
+    b"date,ticker,open,close,adj_close\n"
+    b"2020-01-03,B,1,20.5,10\n2020-01-01,B,1,19,9.5\n2020-01-03,A,1,3,2.5\n"
+)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_prices_stand_on_one_calendar(tmp_path, compress):
+    path = tmp_path / ("a_file.csv" + ".gz" * compress)
+    path.write_bytes(gzip.compress(TABLE) if compress else TABLE)
+    table = prices.read_prices(str(path))
+    assert table.dates.astype(str).tolist() == ["2020-01-01", "2020-01-03"]
+    assert table.tickers == ("B", "A")
+    np.testing.assert_array_equal(table.values, [[9.5, np.nan], [10, 2.5]])
+    plain = TABLE.replace(b",adj_close", b",volume").replace(b"\n", b"\r\n")
+    closes = prices.parse_prices(plain, PATH).values
+    np.testing.assert_array_equal(closes, [[19, np.nan], [20.5, 3]])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (TABLE, b"", "has the columns none, expected date"),
+        (TABLE, b"date,ticker,close\n", "has a header, but no rows"),
+        (b"date", b"day", "has the columns day, ticker, open, close, adj_close"),
+        (b"close", b"price", "expected date, ticker and adj_close or close"),
+        (b",2.5\n", b"\n", "Line 4 of 'a_file' has 4 fields, expected 5"),
+        (b",2.5\n", b",2.5,7\n", "Line 4 of 'a_file' has 6 fields, expected 5"),
+        (b"B,1,19", b"\nB,1,19", "Line 3 of 'a_file' has 2 fields"),
+        (b"2.5", b"", "Line 4 of 'a_file' has the price '', expected a positive"),
+        (b"2.5", b"two", "Line 4 of 'a_file' has the price 'two'"),
+        (b"9.5", b"0", "Line 3 of 'a_file' has the price '0'"),
+        (b"9.5", b"-1", "Line 3 of 'a_file' has the price '-1'"),
+        (b"9.5", b"nan", "Line 3 of 'a_file' has the price 'nan'"),
+        (b"9.5", b"inf", "Line 3 of 'a_file' has the price 'inf'"),
+        (b"2020-01-01", b"01/01/2020", "Line 3 of 'a_file' has the date '01/01/2020'"),
+        (b"2020-01-01", b"2020-02-30", "Line 3 of 'a_file' has the date '2020-02-30'"),
+        (b"2020-01-01", b"NaT", "Line 3 of 'a_file' has the date 'NaT'"),
+        (b"2020-01-01", b"2020-01-03", "Line 3 of 'a_file' repeats date 2020-01-03"),
+        (b"B,1,19", b'"B,1,19', "not comma-separated text"),
+        (b"A", b"\xff", "not text in UTF-8: line 4"),
+        (b"ticker", b"ti\0cker", "has the columns"),
+    ],
+)
+def test_damaged_prices(old, new, sentence):
+    assert old in TABLE
+    content = TABLE.replace(old, new)
+    with pytest.raises(checks.InputError, match=sentence):
+        prices.parse_prices(content, PATH)
+    refusal(prices.parse_prices, content, PATH)
+
+
+READERS = {
+    "prices": (TABLE, prices.parse_prices),
+    "vectors": (GLOVE, text.read_vectors),
+    "play": (PLAY, text.read_speeches),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=4),
+    st.sampled_from([0.0, 0.5, 0.9, 1.0, 1.0]),
+)
+def test_arbitrary_damage_is_one_sentence(name, changes, keep):
+    good, read = READERS[name]
+    content = bytearray(good)
+    for place, value in changes:
+        content[place % len(content)] = value
+    try:
+        read(bytes(content[: int(keep * len(content))]), PATH)
+    except checks.InputError as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_are_one_sentence(content):
+    for _, read in READERS.values():
+        try:
+            read(content, PATH)
+        except checks.InputError as error:
+            assert "\n" not in str(error)

@@ -1,0 +1,313 @@
+import gzip
+import io
+import json
+import pathlib
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedjax_pfl import checks
+from fedjax_pfl.data.sources import user
+
+SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
+X = np.arange(12.0).reshape(4, 3)
+
+
+def refusal(function, *args, **kwargs):
+    """The one sentence with which data are refused."""
+    with pytest.raises(checks.InputError) as error:
+        function(*args, **kwargs)
+    sentence = str(error.value)
+    assert sentence.endswith(".") and "\n" not in sentence
+    return sentence
+
+
+def load(source):
+    return source.load(data_dir=None, seed=0, num_clients=None)
+
+
+def archive(path, compress=False, **arrays):
+    (np.savez_compressed if compress else np.savez)(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_npz(tmp_path, compress):
+    images = np.random.default_rng(0).integers(0, 256, (4, 5, 6), np.uint8)
+    path = archive(
+        tmp_path / "mine.npz",
+        compress,
+        x=images,
+        y=["b", "a", "b", "c"],
+        client=[5, 5, 9, 5],
+        other=np.asfortranarray(X),
+        truth=np.array([1.5, 2, 3, 4], ">f8"),
+        extra=np.array([None]),  # pickled, but not asked for
+    )
+    dataset = load(user.Npz(path=path))
+    assert dataset.name == "mine" and dataset.scale == np.float32(1 / 255)
+    np.testing.assert_array_equal(dataset.x, images)
+    assert dataset.y.tolist() == [1, 0, 1, 2]
+    assert dataset.client.tolist() == [0, 0, 1, 0]
+    assert dataset.client_names == ("5", "9") and dataset.class_names == tuple("abc")
+    other = load(user.Npz(path=path, x="other", y="truth", client="y"))
+    np.testing.assert_array_equal(other.x, X)
+    assert other.y.tolist() == [1.5, 2, 3, 4] and other.client.tolist() == [1, 0, 1, 2]
+    assert load(user.Npz(path=path)) is dataset
+
+
+def npy(descr, shape, data=b""):
+    """The bytes of an array whose header may promise anything."""
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n"
+    size = struct.pack("<H", len(header))
+    return b"\x93NUMPY\x01\x00" + size + header.encode("latin1") + data
+
+
+def forged(path, **members):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(f"{name}.npy", content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("member", "part"),
+    [
+        (npy("'<f4'", (1 << 40, 1 << 40)), "its header promises"),
+        (npy("'<f4'", (-1, 4), b"0" * 16), "its header promises"),
+        (npy("'<f4'", (2, 2), b"0" * 15), "has 15 bytes, but its header promises 16"),
+        (npy("'<f4'", (2, 2), b"0" * 17), "has 17 bytes, but its header promises 16"),
+        (npy("'<f4'", (1 << 14,), b"0" * (1 << 16)), "max_bytes=50,000"),
+        (npy("'|O'", (1,), b"cos\nsystem\n(S'true'\ntR."), "never read"),
+        (npy("[('a', '<f4')]", (1,), b"0000"), "never read"),
+        (npy("'<c8'", (1,), b"0" * 8), "expected numbers or text"),
+        (npy("'<U1'", (4,), b"\xff" * 16), "not a complete npz"),
+        (npy("__import__('os')", (1,)), "not a complete npz"),
+        (npy("'<f4'", "(" * 500), "not a complete npz"),
+        (npy("'<f4'", ("a",)), "not a complete npz"),
+        (b"\x93NUMPY\x09\x00", "unknown version"),
+        (b"", "not a complete npz"),
+        (b"text", "not a complete npz"),
+    ],
+)
+def test_forged_arrays(tmp_path, member, part):
+    path = forged(tmp_path / "mine.npz", x=member, y=npy("'<f4'", (1,), b"0000"))
+    assert part in refusal(load, user.Npz(path=path, max_bytes=50_000))
+
+
+def test_odd_names_in_an_archive_are_not_shown(tmp_path):
+    path = forged(tmp_path / "mine.npz", **{"a\nb": b"", "y": b""})
+    sentence = refusal(load, user.Npz(path=path))
+    assert sentence.startswith("Unknown array") and sentence.endswith("allowed: y.")
+
+
+def test_the_limit_of_memory_counts_all_arrays(tmp_path):
+    path = archive(tmp_path / "mine.npz", x=X, y=np.arange(4.0))
+    assert load(user.Npz(path=path, max_bytes=128)).num_samples == 4
+    assert "max_bytes=127" in refusal(load, user.Npz(path=path, max_bytes=127))
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (b"", "not a complete npz"),
+        (b"a,b\n1,2\n", "not a complete npz"),
+        (gzip.compress(b"a"), "not a complete npz"),
+    ],
+)
+def test_files_that_are_no_archive(tmp_path, content, part):
+    (tmp_path / "mine.npz").write_bytes(content)
+    assert part in refusal(load, user.Npz(path=tmp_path / "mine.npz"))
+
+
+def test_a_single_array_is_no_archive(tmp_path):
+    np.save(tmp_path / "mine.npy", X)
+    sentence = refusal(load, user.Npz(path=tmp_path / "mine.npy"))
+    assert "not a complete npz" in sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"x": "inputs"}, "Unknown array"),
+        ({"y": "xx"}, "did you mean 'x'"),
+        ({"client": "clients"}, "Unknown array"),
+        ({"client": "x"}, "list of names or a list of numbers"),
+        ({"x": 3}, "x to be text"),
+        ({"max_bytes": 0}, "max_bytes"),
+        ({"path": "absent.npz"}, "no file or folder"),
+        ({"path": "."}, "cannot be read"),
+    ],
+)
+def test_wrong_options(tmp_path, options, part):
+    path = archive(tmp_path / "mine.npz", x=X, y=[0, 1, 1, 0])
+    sentence = refusal(lambda: load(user.Npz(**{"path": path, **options})))
+    assert part in sentence
+
+
+def mutated(data, content):
+    """A copy with flipped bits, changed, missing or additional bytes, or cut."""
+    content = bytearray(content)
+    for _ in range(data.draw(st.integers(0, 3))):
+        position = data.draw(st.integers(0, len(content) - 1))
+        content[position : position + data.draw(st.integers(0, 2))] = data.draw(
+            st.binary(max_size=2)
+        )
+    return bytes(content[: data.draw(st.integers(len(content) // 2, len(content)))])
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(st.data())
+def test_mutated_archives_give_data_or_a_sentence(tmp_path_factory, data):
+    stream = io.BytesIO()
+    archive(stream, data.draw(st.booleans()), x=X, y=[0, 1, 1, 0], client=[1, 2, 1, 1])
+    path = tmp_path_factory.getbasetemp() / "mutated.npz"
+    path.write_bytes(mutated(data, stream.getvalue()))
+    try:
+        dataset = load(user.Npz(path=path))
+    except checks.InputError as error:
+        assert str(error).endswith(".") and "\n" not in str(error)
+    else:  # the checksums of the archive vouch for the values
+        np.testing.assert_array_equal(dataset.x, X)
+
+
+LEAF = {
+    "users": ["u2", "u1"],
+    "num_samples": [2, 1],
+    "user_data": {
+        "u2": {"x": [[1, 2, 3, 4], [5, 6, 7, 8]], "y": [9, 3]},
+        "u1": {"x": [[0, 0, 0, 1]], "y": [3]},
+    },
+}
+MORE = {
+    "users": ["u1", "u3"],
+    "num_samples": [1, 1],
+    "user_data": {
+        "u1": {"x": [[0.5, 0, 0, 0]], "y": [3]},
+        "u3": {"x": [[2, 2, 2, 2]], "y": [4]},
+    },
+}
+
+
+def write_leaf(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = content if isinstance(content, str) else json.dumps(content)
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def test_leaf_file(tmp_path):
+    path = write_leaf(tmp_path / "all.json", LEAF)
+    dataset = load(user.LeafJson(path=path, shape=[2, 2]))
+    assert dataset.x.tolist() == [[[1, 2], [3, 4]], [[5, 6], [7, 8]], [[0, 0], [0, 1]]]
+    assert dataset.x.dtype == np.int32 and dataset.name == "all"
+    assert dataset.y.tolist() == [1, 0, 0] and dataset.class_names == ("3", "9")
+    assert dataset.client.tolist() == [1, 1, 0] and dataset.client_names == ("u1", "u2")
+
+
+def test_leaf_folder_merges_users(tmp_path):
+    write_leaf(tmp_path / "leaf" / "test" / "a.json", MORE)
+    write_leaf(tmp_path / "leaf" / "train" / "b.json.gz", LEAF)
+    write_leaf(tmp_path / "leaf" / "train" / "b.json", LEAF)  # plain counts, not both
+    write_leaf(tmp_path / "leaf" / ".hidden.json", "damaged")
+    dataset = load(user.LeafJson(path=tmp_path / "leaf"))
+    assert dataset.name == "leaf" and dataset.client_names == ("u1", "u2", "u3")
+    assert np.bincount(dataset.client).tolist() == [2, 2, 1]
+    of_first = dataset.x[dataset.client == 0]
+    assert of_first.tolist() == [[0, 0, 0, 1], [0.5, 0, 0, 0]]  # test is last
+    assert dataset.class_names == ("3", "4", "9")
+
+
+def changed(x=None, y=None):
+    content = json.loads(json.dumps(LEAF))
+    content["user_data"]["u1"].update({} if x is None else {"x": [x]})
+    content["user_data"]["u1"].update({} if y is None else {"y": [y]})
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        (changed(x=[1, 2, 3]), "x of the LEAF data"),
+        (changed(x=["a", "b", "c", "d"]), "x of the LEAF data"),
+        (changed(x="text"), "x of the LEAF data"),
+        (changed(x=[10**40, 0, 0, 0]), "x of the LEAF data"),
+        (changed(x=[float("nan"), 0, 0, 0]), "finite"),
+        (changed(y=0.5), "y of the LEAF data"),
+        (changed(y=float("inf")), "y of the LEAF data"),
+        (changed(y="a"), "y of the LEAF data"),
+        (changed(y=[1]), "y of the LEAF data"),
+        ({"users": [], "num_samples": [], "user_data": {}}, "hold no example"),
+        ("{", "not a LEAF file"),
+        ("[]", "not a LEAF file"),
+    ],
+)
+def test_leaf_data_that_are_no_numbers(tmp_path, content, part):
+    path = write_leaf(tmp_path / "all.json", content)
+    assert part in refusal(load, user.LeafJson(path=path))
+
+
+@pytest.mark.parametrize(
+    ("shape", "part"),
+    [
+        ((3, 2), r"inputs of the shape (3, 2)"),
+        (4, "list of whole numbers"),
+        ((), "list of whole numbers"),
+        ((2, -2), "each number of shape"),
+    ],
+)
+def test_wrong_shapes(tmp_path, shape, part):
+    path = write_leaf(tmp_path / "all.json", LEAF)
+    assert part in refusal(lambda: load(user.LeafJson(path=path, shape=shape)))
+
+
+def test_leaf_folders_without_files_or_with_links_out(tmp_path):
+    write_leaf(tmp_path / "elsewhere.json", LEAF)
+    (tmp_path / "leaf").mkdir()
+    source = user.LeafJson(path=tmp_path / "leaf")
+    assert "holds no .json" in refusal(load, source)
+    (tmp_path / "leaf" / "all.json").symlink_to(tmp_path / "elsewhere.json")
+    assert "leads out of the folder" in refusal(load, source)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data())
+def test_mutated_leaf_files_give_data_or_a_sentence(tmp_path_factory, data):
+    path = tmp_path_factory.getbasetemp() / "mutated.json"
+    path.write_bytes(mutated(data, json.dumps(LEAF).encode()))
+    try:
+        dataset = load(user.LeafJson(path=path))
+    except checks.InputError as error:
+        assert str(error).endswith(".") and "\n" not in str(error)
+    else:
+        assert dataset.num_samples == 3 and np.isfinite(dataset.x).all()
+
+
+def test_real_leaf_files_agree_with_the_archive_of_the_same_writers():
+    folder = SHARED / "femnist"
+    if not folder.is_dir():
+        pytest.skip("the data files are not here")
+    dataset = load(user.LeafJson(path=folder / "leaf_json", shape=(28, 28)))
+    whole = load(
+        user.Npz(
+            path=folder / "leaf_femnist_105_writers.npz",
+            x="images",
+            y="labels",
+            client="writer",
+        )
+    )
+    with np.load(folder / "leaf_femnist_105_writers.npz") as file:
+        writers = file["writer_names"].tolist()
+    assert len(dataset.client_names) == 5 and len(whole.client_names) == 105
+    for number, name in enumerate(dataset.client_names):
+        own = whole.client == writers.index(name)
+        mine = np.round(dataset.x[dataset.client == number] * 255)
+        # The archive may order a writer's examples otherwise: compare them sorted.
+        assert sorted(map(bytes, mine.astype(np.uint8))) == sorted(
+            map(bytes, whole.x[own])
+        )

@@ -8,12 +8,13 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["Options", "make_app"]
+__all__ = ["Data", "Options", "answer", "make_app"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,19 +216,32 @@ def _number_or_name(text: str | None) -> str | int | None:
 
 
 def _start(options: Options, devices: int | None) -> None:
-    """Does the job; errors of the user are one sentence and exit status 2."""
+    """Does the job, on simulated devices if wanted."""
     if devices is not None:
         flag = f"--xla_force_host_platform_device_count={devices}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
-    try:
+
+    def work() -> None:
         from experiments import job  # imports JAX
-        from fedjax_pfl import checks
-    except KeyboardInterrupt:
-        _stop("Interrupted.", 130)
-    try:
+
         job.do(options)
-    except checks.InputError as error:
-        _stop(str(error), 2)
+
+    answer(work)
+
+
+def answer(work: Callable[[], None]) -> None:
+    """Does a command's work; errors of the user are one sentence and exit status 2.
+
+    Args:
+      work: imports JAX itself, so that `--help` answers at once.
+    """
+    try:
+        from fedjax_pfl import checks
+
+        try:
+            work()
+        except checks.InputError as error:
+            _stop(str(error), 2)
     except OSError as error:
         where = f" '{error.filename}'" if error.filename else ""
         _stop(f"Cannot read or write{where}: {error.strerror or error}.", 2)

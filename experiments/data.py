@@ -6,11 +6,12 @@ Arguments are parsed before JAX is imported, so that `--help` answers at once.
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from experiments import cli
 
 __all__ = ["app"]
 
@@ -36,8 +37,7 @@ class _Show:
 
     settings: tuple[str, ...]
     seed: int
-    data: tuple[str, str | None, str | None] | None
-    data_dir: str | None
+    data: cli.Data
     out: Path | None
     rows: int
 
@@ -45,7 +45,7 @@ class _Show:
 @app.command("list", help="Lists the named data sets with their options.")
 def list_() -> None:
     """Prints one row per data set."""
-    _answer(_list)
+    cli.answer(_list)
 
 
 @app.command(help="Distributes a data set and shows who holds what; trains nothing.")
@@ -106,40 +106,17 @@ def show(
     options = _Show(
         settings=(*settings, *(set_ or [])),
         seed=seed,
-        data=None if data is None else (data, label, client),
-        data_dir=data_dir,
+        data=cli.Data(path=data, label=label, client=client, data_dir=data_dir),
         out=out,
         rows=rows,
     )
-    _answer(lambda: _show(options))
+    cli.answer(lambda: _show(options))
 
 
 @app.command(help="Reads every data set that a directory holds and says what is wrong.")
 def check(data_dir: _DataDir = None) -> None:
     """Prints one row per data set that is read from files."""
-    _answer(lambda: _check(data_dir))
-
-
-def _answer(work: Callable[[], None]) -> None:
-    """Does the work; errors of the user are one sentence and exit status 2."""
-    try:
-        from fedjax_pfl import checks  # imports JAX
-
-        try:
-            work()
-        except checks.InputError as error:
-            _stop(str(error), 2)
-    except OSError as error:
-        where = f" '{error.filename}'" if error.filename else ""
-        _stop(f"Cannot read or write{where}: {error.strerror or error}.", 2)
-    except KeyboardInterrupt:
-        _stop("Interrupted.", 130)
-
-
-def _stop(sentence: str, status: int) -> None:
-    """Ends the command with a sentence on standard error."""
-    print(sentence, file=sys.stderr)
-    raise typer.Exit(status)
+    cli.answer(lambda: _check(data_dir))
 
 
 def _list() -> None:
@@ -177,7 +154,7 @@ def _options(kind: Any) -> str:
 
 def _show(options: _Show) -> None:
     """Table, summary and figure of one federation."""
-    from experiments import partition_figure
+    from experiments.figures import partitions
     from fedjax_pfl.data import statistics
 
     if options.out is not None:
@@ -189,7 +166,7 @@ def _show(options: _Show) -> None:
     if options.out is not None:
         counts, names = found.label_counts, found.class_names
         title = f"{found.name}, {type(spec.partition).name}, seed {spec.seed}"
-        figure = partition_figure.draw(
+        figure = partitions.draw(
             counts, found.num_train, title=f"{title}: training", class_names=names
         )
         figure.savefig(options.out, dpi=200)
@@ -198,14 +175,12 @@ def _show(options: _Show) -> None:
 
 def _spec(options: _Show) -> Any:
     """The federation of the preset `digits` with the options applied."""
-    from experiments import config, presets
+    from experiments import config, own_data, presets
     from fedjax_pfl import checks
 
     experiment = presets.get("digits").single()
-    (grid,) = experiment.grids
-    if options.data is not None:
-        grid = _with_data(grid, options)
-    experiment = dataclasses.replace(experiment, grids=(grid,))
+    if options.data.path is not None:
+        experiment = own_data.with_data(experiment, options.data)
     for setting in options.settings:
         name = setting.partition("=")[0]
         if not name.startswith("federation.") or name == "federation.seed":
@@ -223,23 +198,6 @@ def _spec(options: _Show) -> Any:
             " python -m experiments.sweep."
         )
     return dataclasses.replace(spec, seed=options.seed)
-
-
-def _with_data(grid: Any, options: _Show) -> Any:
-    """The grid with a user's own data, by natural client or at random if need be."""
-    import fedjax_pfl as fp
-    from fedjax_pfl.data.sources import user
-
-    path, label, client = options.data or ("", None, None)
-    source = user.source_for(path, label, client, options.data_dir)
-    dataset = source.load(data_dir=options.data_dir, seed=0, num_clients=None)
-    grid = grid.replace("federation.dataset", source)
-    if dataset.client is not None:
-        grid = grid.replace("federation.partition", fp.ByClient())
-        return grid.replace("federation.num_clients", None)
-    if dataset.num_classes is None:
-        grid = grid.replace("federation.partition", fp.IID())
-    return grid
 
 
 def _check_file(path: Path) -> None:

@@ -17,10 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 import fedjax_pfl as fp
-from experiments import cli, config, figures, presets
+from experiments import cli, config, figures, own_data, presets
 from fedjax_pfl import checks, clients, driver, folders, results, struct, training
 from fedjax_pfl.data import statistics
-from fedjax_pfl.data.sources import user
 
 __all__ = ["do"]
 
@@ -75,7 +74,7 @@ def _experiment(options: cli.Options) -> config.Experiment:
     if single:
         experiment = experiment.single()
     if options.data.path is not None:
-        experiment = _with_data(experiment, options.data)
+        experiment = own_data.with_data(experiment, options.data)
     experiment = config.apply_settings(experiment, options.settings)
     given = {
         "seeds": options.seeds,
@@ -90,26 +89,6 @@ def _experiment(options: cli.Options) -> config.Experiment:
             f"Expected one setting, got {settings}; use python -m experiments.sweep."
         )
     return experiment
-
-
-def _with_data(experiment: config.Experiment, data: cli.Data) -> config.Experiment:
-    """The experiment on a user's own data, with natural clients where there are any.
-
-    Targets that are not classes take a linear model. All of it can still be set.
-    """
-    assert data.path is not None
-    source = user.source_for(data.path, data.label, data.client, data.data_dir)
-    dataset = source.load(data_dir=data.data_dir, seed=0, num_clients=None)
-    changes: dict[str, Any] = {"federation.dataset": source}
-    if dataset.client is not None:
-        changes["federation.partition"] = fp.ByClient()
-        changes["federation.num_clients"] = None
-    if dataset.num_classes is None:
-        changes["model"] = fp.LinearRegression(intercept=True)
-    grids = experiment.grids
-    for name, value in changes.items():
-        grids = tuple(grid.replace(name, value) for grid in grids)
-    return dataclasses.replace(experiment, name="own_data", grids=grids)
 
 
 def _default_directory(name: str) -> Path:

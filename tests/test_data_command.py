@@ -12,7 +12,8 @@ import typer.testing
 from matplotlib import image
 
 import fedjax_pfl as fp
-from experiments import data, partition_figure
+from experiments import data
+from experiments.figures import partitions
 from fedjax_pfl.data import statistics
 
 RUNNER = typer.testing.CliRunner()
@@ -236,7 +237,7 @@ def test_figure(num_clients, num_classes, kinds, tmp_path):
     rng = np.random.default_rng(0)
     counts = rng.poisson(3, (num_clients, num_classes or 1)) + 1
     sizes = counts.sum(axis=1)
-    figure = partition_figure.draw(
+    figure = partitions.draw(
         None if num_classes is None else counts, sizes, title="who has what"
     )
     assert pixels_of(figure, tmp_path / "figure.png").shape[1] == 600
@@ -265,17 +266,15 @@ def test_figure(num_clients, num_classes, kinds, tmp_path):
 def test_figure_names_classes():
     counts = np.eye(3, dtype=int)
     names = ["cat", "dog", "a very long name of a class"]
-    figure = partition_figure.draw(
-        counts, counts.sum(axis=1), title="t", class_names=names
-    )
+    figure = partitions.draw(counts, counts.sum(axis=1), title="t", class_names=names)
     shown = [text.get_text() for text in figure.axes[1].get_yticklabels()]
     assert shown[:2] == ["cat", "dog"] and len(shown[2]) == 16
 
 
 def test_histogram_of_very_different_or_equal_sizes():
-    wide = partition_figure.draw(None, np.geomspace(1, 1e5, 100), title="wide")
+    wide = partitions.draw(None, np.geomspace(1, 1e5, 100), title="wide")
     assert wide.axes[0].get_xscale() == "log"
     for sizes in (np.full(70, 7), np.arange(70), np.array([0] * 69 + [1000])):
-        (axes,) = partition_figure.draw(None, sizes, title="plain").axes
+        (axes,) = partitions.draw(None, sizes, title="plain").axes
         assert axes.get_xscale() == "linear"
         assert sum(bar.get_height() for bar in axes.patches) == 70

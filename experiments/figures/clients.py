@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments import partition_figure as partitions
-from experiments.figures import drawing, selection
+from experiments.figures import drawing, partitions, selection
 from fedjax_pfl import results, summaries
 
 __all__ = ["distribution", "fairness", "partition"]

@@ -115,11 +115,7 @@ class FeatureNoise:
         checks.number("std", self.std, at_least=0)
         checks.known(self.who, _WHO, "group of clients")
         for field in ("graded", "resample"):
-            if not isinstance(getattr(self, field), bool):
-                raise checks.InputError(
-                    f"Expected {field} to be true or false, got"
-                    f" {getattr(self, field)!r}."
-                )
+            checks.boolean(field, getattr(self, field))
 
     def scales(self, num_clients: int, malicious: np.ndarray) -> np.ndarray:
         """Returns the standard deviation `float32[N]` of each client's noise.

@@ -199,7 +199,7 @@ def from_dataset(
     rows = splits.split(parts, dataset, seed, validation_fraction, test_fraction)
     malicious = splits.malicious_clients(seed, num_clients, malicious_fraction)
     labels = {"train": _poisoned(label_poisoning, dataset, rows, malicious, seed)}
-    noise, resample = _noise(feature_noise, parts, malicious)
+    noise, resample = _noise(feature_noise, dataset, parts, malicious)
     pool = _pool(dataset)
     client_id = jnp.arange(num_clients, dtype=jnp.int32)
     others = splits.other_clients(seed, num_clients, num_others)
@@ -308,11 +308,19 @@ def _poisoned(
 
 
 def _noise(
-    feature_noise: Any, parts: partitions.Partition, malicious: np.ndarray
+    feature_noise: Any,
+    dataset: datasets.Dataset,
+    parts: partitions.Partition,
+    malicious: np.ndarray,
 ) -> tuple[jax.Array | None, bool]:
     """Std of each client's noise `float32[N]` or None, and whether it is redrawn."""
     if feature_noise is None:
         scale, resample = parts.noise_scale, parts.resample_noise
+    elif dataset.x.dtype == np.int32:
+        raise checks.InputError(
+            f"Feature noise needs numbers, but the inputs of data set {dataset.name!r}"
+            " are tokens."
+        )
     elif parts.noise_scale is not None:
         raise checks.InputError(
             "Expected noise of the partition or feature_noise, got both."

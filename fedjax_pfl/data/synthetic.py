@@ -121,10 +121,7 @@ class LinearRegression(_Generated):
         checks.number("spread", self.spread, at_least=0)
         checks.number("sigma", self.sigma, at_least=0)
         checks.number("curvature", self.curvature, at_least=1e-30)
-        if not isinstance(self.orthonormal, bool):
-            raise checks.InputError(
-                f"Expected orthonormal to be true or false, got {self.orthonormal!r}."
-            )
+        checks.boolean("orthonormal", self.orthonormal)
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws parameters, designs, then noise."""

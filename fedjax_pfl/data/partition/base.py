@@ -12,7 +12,6 @@ from fedjax_pfl.data import dataset as datasets
 __all__ = [
     "Partition",
     "Partitioner",
-    "check_flag",
     "require_clients",
     "require_samples",
 ]
@@ -161,12 +160,6 @@ class Partitioner(Protocol):
     ) -> Partition:
         """Draws a partition; None is as many clients as the data set has."""
         ...
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Checks that an option is true or false."""
-    if not isinstance(value, bool):
-        raise checks.InputError(f"Expected {name} to be true or false, got {value!r}.")
 
 
 def require_clients(name: str, num_clients: int | None) -> int:

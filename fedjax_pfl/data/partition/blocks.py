@@ -39,7 +39,7 @@ class PathologicalBlocks:
     def __post_init__(self):
         checks.positive_int("labels_per_client", self.labels_per_client)
         checks.positive_int("min_examples", self.min_examples)
-        base.check_flag("unbalanced", self.unbalanced)
+        checks.boolean("unbalanced", self.unbalanced)
 
     def __call__(
         self,

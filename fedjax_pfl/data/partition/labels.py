@@ -83,8 +83,8 @@ class LabelShards:
 
     def __post_init__(self):
         checks.positive_int("labels_per_client", self.labels_per_client)
-        base.check_flag("distinct_labels", self.distinct_labels)
-        base.check_flag("in_file_order", self.in_file_order)
+        checks.boolean("distinct_labels", self.distinct_labels)
+        checks.boolean("in_file_order", self.in_file_order)
 
     def __call__(
         self,

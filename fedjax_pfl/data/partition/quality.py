@@ -41,7 +41,7 @@ class QualitySkew:
         checks.number("sigma", self.sigma, at_least=0)
         checks.whole("index_from", self.index_from, at_least=0)
         for field in ("noise_is_std", "resample", "in_file_order"):
-            base.check_flag(field, getattr(self, field))
+            checks.boolean(field, getattr(self, field))
 
     def __call__(
         self,

@@ -16,15 +16,15 @@ from fedjax_pfl.data.readers import arrays, files
 from fedjax_pfl.data.sources import prepared
 
 __all__ = [
+    "DATA_DIR_VARIABLE",
     "FileSource",
     "Layout",
     "Located",
     "MissingFilesError",
-    "check_flag",
     "data_directory",
 ]
 
-_DATA_DIR_VARIABLE = "FEDJAX_PFL_DATA"
+DATA_DIR_VARIABLE = "FEDJAX_PFL_DATA"
 _MAX_BYTES = 4 << 30  # of arrays in an .npz file; the known ones are far smaller
 
 
@@ -90,7 +90,7 @@ class FileSource(abc.ABC):
     sha256: ClassVar[Mapping[str, str]] = {}  # of uncompressed files, by name
 
     def __post_init__(self):
-        check_flag("verify", self.verify)
+        checks.boolean("verify", self.verify)
 
     def load(
         self, *, data_dir: str | None, seed: int, num_clients: int | None
@@ -143,7 +143,7 @@ class FileSource(abc.ABC):
         if root is None:
             raise MissingFilesError(
                 f"Data set {self.name!r} is read from files: pass --data-dir"
-                f" (data_dir=...) or set {_DATA_DIR_VARIABLE} to a directory that holds"
+                f" (data_dir=...) or set {DATA_DIR_VARIABLE} to a directory that holds"
                 f" {self._wanted()}."
             )
         for folder in self.folders:
@@ -170,7 +170,7 @@ class FileSource(abc.ABC):
                     return MissingFilesError(f"'{directory / file}' is {advice}.")
         return MissingFilesError(
             f"Data set {self.name!r} is not in '{root}', the directory that --data-dir"
-            f" (data_dir=...) or {_DATA_DIR_VARIABLE} names: expected {self._wanted()}."
+            f" (data_dir=...) or {DATA_DIR_VARIABLE} names: expected {self._wanted()}."
         )
 
     def _wanted(self) -> str:
@@ -216,18 +216,12 @@ class FileSource(abc.ABC):
 
 def data_directory(data_dir: str | os.PathLike[str] | None) -> pathlib.Path | None:
     """The directory of data files, given or the environment's, checked; or None."""
-    given = data_dir or os.environ.get(_DATA_DIR_VARIABLE)
+    given = data_dir or os.environ.get(DATA_DIR_VARIABLE)
     if not given:
         return None
     directory = pathlib.Path(given).expanduser().resolve()
     files.check_directory(directory)
     return directory
-
-
-def check_flag(name: str, value: object) -> None:
-    """Checks a field that is true or false."""
-    if not isinstance(value, bool):
-        raise checks.InputError(f"Expected {name} to be true or false, got {value!r}.")
 
 
 @functools.lru_cache(maxsize=8)

@@ -56,7 +56,7 @@ class Sent140(base.FileSource):
     def __post_init__(self):
         super().__post_init__()
         checks.positive_int("num_words", self.num_words)
-        base.check_flag("restrict_vocabulary", self.restrict_vocabulary)
+        checks.boolean("restrict_vocabulary", self.restrict_vocabulary)
         if not isinstance(self.glove, str) or not self.glove or "/" in self.glove:
             raise checks.InputError(
                 f"Expected glove to be the name of a file, got {self.glove!r}."

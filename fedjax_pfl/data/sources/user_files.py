@@ -5,10 +5,9 @@ import pathlib
 from typing import Any
 
 from fedjax_pfl import checks
+from fedjax_pfl.data.sources import base
 
 __all__ = ["as_path", "as_strings", "check_text", "locate"]
-
-_DATA_DIR_VARIABLE = "FEDJAX_PFL_DATA"
 
 
 def as_path(value: Any) -> str:
@@ -86,7 +85,7 @@ def locate(path: str, data_dir: str | None) -> pathlib.Path:
         )
     given = pathlib.Path(path).expanduser()
     candidates = [given.absolute()]
-    directory = data_dir or os.environ.get(_DATA_DIR_VARIABLE)
+    directory = data_dir or os.environ.get(base.DATA_DIR_VARIABLE)
     # With ".." the path would lead out of the data directory.
     if directory and not given.is_absolute() and ".." not in given.parts:
         candidates.append(pathlib.Path(directory).expanduser().absolute() / given)

@@ -119,13 +119,12 @@ def medical_mnist() -> config.Experiment:
 
 
 def femnist() -> config.Experiment:
-    """FEMNIST: every writer a client, 20 of them per round."""
+    """FEMNIST: every writer with 20 or more characters is a client."""
     return _compare(
         fp.FederationSpec("femnist", fp.ByClient(min_examples=20), num_clients=None),
         fp.CNN2(),
-        fp.SGD(learning_rate=0.05, epochs=1, batch_size=20),
-        num_rounds=40,
-        cohort=20,
+        fp.SGD(learning_rate=0.1, epochs=1, batch_size=20),
+        num_rounds=15,
     )
 
 
@@ -186,6 +185,7 @@ def _compare(
         name=spec.dataset.name,
         grids=tuple(config.Grid(process, model, spec) for process in processes),
         num_rounds=num_rounds,
+        eval_every=max(1, num_rounds // 5),
     )
 
 

@@ -31,7 +31,7 @@ LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
 
 MAX_LINES = 400
 ONLY_IN = {  # what is imported or used -> the files that may
-    "flax": {"models/networks.py"},
+    "flax": {"models/modules.py", "models/recurrent.py", "models/residual.py"},
     "tensorflow_datasets": {"data/sources/prepared.py"},
     "jax.jit": {"driver.py", "evaluate.py", "training.py"},
     "jax.experimental": set(),

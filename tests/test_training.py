@@ -177,9 +177,8 @@ def test_evaluation_equals_numpy():
                 clients.take(clients.take(states.clients.theta, 0), client),
             )
         ):
-            logits = x[rows] @ np.asarray(params["kernel"]).T + np.asarray(
-                params["bias"]
-            )
+            head = jax.tree.map(np.asarray, params["head"])
+            logits = x[rows] @ head["kernel"].T + head["bias"]
             hits = (logits.argmax(axis=1) == y[rows]).mean()
             shifted = logits - logits.max(axis=1, keepdims=True)
             losses = (

@@ -41,20 +41,10 @@ def flatten_inputs(x: jax.Array) -> jax.Array:
     return x.reshape(x.shape[0], -1)
 
 
-def _windows(x: jax.Array, size: int, stride: int) -> list[jax.Array]:
-    """The `size^2` shifted views `[B, height', width', channels]` of every window."""
-    batch, height, width, channels = x.shape
-    last = [(length - size) // stride * stride for length in (height, width)]
-    return [
-        lax.slice(
-            x,
-            (0, row, column, 0),
-            (batch, row + last[0] + 1, column + last[1] + 1, channels),
-            (1, stride, stride, 1),
-        )
-        for row in range(size)
-        for column in range(size)
-    ]
+def _steps(x: jax.Array, axis: int, size: int, stride: int) -> list[jax.Array]:
+    """The first, second, ... element of every window along one axis."""
+    last = (x.shape[axis] - size) // stride * stride
+    return [lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(size)]
 
 
 def conv(
@@ -65,11 +55,11 @@ def conv(
     stride: int = 1,
     padding: int = 0,
 ) -> jax.Array:
-    """Convolves (cross-correlates) images as one matrix product of all windows.
+    """Convolves (cross-correlates) images by one matrix product per kernel row.
 
-    Clients have kernels of their own: under `vmap` this stays a batched matrix
-    product, where XLA's convolution becomes a grouped one, whose gradients are several
-    times slower on a CPU.
+    Clients have kernels of their own: under `vmap` these stay batched matrix products,
+    where XLA's convolution becomes a grouped one, whose gradients are up to 15 times
+    slower on a CPU.
 
     Args:
       kernel: `[size, size, channels, filters]`.
@@ -85,10 +75,15 @@ def conv(
     size, _, channels, filters = kernel.shape
     if padding:
         x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    columns = jnp.concatenate(_windows(x, size, stride), axis=3)
-    rows = columns.reshape(-1, size * size * channels) @ kernel.reshape(-1, filters)
-    rows = rows if bias is None else rows + bias[None, :]
-    return rows.reshape(*columns.shape[:3], filters)
+    windows = jnp.concatenate(_steps(x, 2, size, stride), axis=3)
+    rows = _steps(windows, 1, size, stride)
+    shape = (*rows[0].shape[:3], filters)
+    outputs = sum(
+        row.reshape(-1, size * channels) @ weights.reshape(-1, filters)
+        for row, weights in zip(rows, kernel, strict=True)
+    )
+    outputs = outputs if bias is None else outputs + bias[None, :]
+    return outputs.reshape(shape)
 
 
 def max_pool(
@@ -105,12 +100,16 @@ def max_pool(
     Returns:
       `[B, height', width', channels]` with lengths as in `conv`: 29 gives 14.
     """
-    if padding:
-        border = (padding, padding, 0)
-        x = lax.pad(
-            x, jnp.asarray(-jnp.inf, x.dtype), ((0, 0, 0), border, border, (0, 0, 0))
-        )
-    return functools.reduce(jnp.maximum, _windows(x, size, stride))
+    if size == stride and not padding:  # windows side by side: twice as fast
+        batch, height, width, channels = x.shape
+        rows, columns = height // size, width // size
+        x = x[:, : rows * size, : columns * size]
+        return x.reshape(batch, rows, size, columns, size, channels).max(axis=(2, 4))
+    border = ((0, 0), (padding, padding), (padding, padding), (0, 0))
+    x = jnp.pad(x, border, constant_values=-jnp.inf)
+    for axis in (2, 1):
+        x = functools.reduce(jnp.maximum, _steps(x, axis, size, stride))
+    return x
 
 
 def average_pool(x: jax.Array) -> jax.Array:

@@ -1,0 +1,234 @@
+"""Layers against XLA's own operations, NumPy and their definitions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+
+from fedjax_pfl.models import initializers, layers
+
+USED = [  # size, stride, padding of every convolution in use
+    (3, 1, 1),
+    (3, 1, 0),
+    (7, 1, 3),
+    (5, 1, 0),
+    (3, 2, 1),
+    (1, 1, 0),
+    (1, 2, 0),
+]
+SIDES = [(7, 7), (8, 9)]
+
+
+def xla_conv(kernel, bias, x, stride, padding):
+    found = lax.conv_general_dilated(
+        x,
+        kernel,
+        (stride, stride),
+        [(padding, padding)] * 2,
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    )
+    return found + bias[None, None, None, :]
+
+
+def conv_inputs(size, sides, clients=None):
+    rng = np.random.default_rng(size)
+    lead = () if clients is None else (clients,)
+    kernel = jnp.asarray(rng.normal(size=(*lead, size, size, 3, 4)))
+    bias = jnp.asarray(rng.normal(size=(*lead, 4)))
+    return kernel, bias, jnp.asarray(rng.normal(size=(*lead, 2, *sides, 3)))
+
+
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize(("size", "stride", "padding"), USED)
+def test_conv_and_its_gradients_are_those_of_xla(size, stride, padding, sides):
+    arguments = conv_inputs(size, sides)
+    ours, pull = jax.vjp(
+        lambda *a: layers.conv(*a, stride=stride, padding=padding), *arguments
+    )
+    theirs, expected = jax.vjp(lambda *a: xla_conv(*a, stride, padding), *arguments)
+    assert ours.shape == theirs.shape
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-10)
+    cotangent = jnp.cos(theirs + jnp.arange(4.0)[None, None, None, :])
+    for found, wanted in zip(pull(cotangent), expected(cotangent), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+
+
+def test_conv_of_clients_with_kernels_of_their_own():
+    arguments = conv_inputs(3, (6, 5), clients=3)
+    ours = jax.vmap(lambda *a: layers.conv(*a, stride=2, padding=1))(*arguments)
+    for client, found in enumerate(ours):
+        wanted = xla_conv(*(leaf[client] for leaf in arguments), 2, 1)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+
+
+def test_conv_has_second_derivatives_in_both_modes():
+    kernel, bias, x = conv_inputs(3, (5, 5))
+    direction = jnp.sin(kernel)
+
+    def products(conv):
+        def loss(kernel):
+            return (conv(kernel, bias, x) ** 3).sum()
+
+        forward = jax.jvp(jax.grad(loss), (kernel,), (direction,))[1]
+        reverse = jax.grad(lambda k: (jax.grad(loss)(k) * direction).sum())(kernel)
+        return forward, reverse
+
+    wanted, _ = products(lambda *a: xla_conv(*a, 1, 1))
+    for found in products(lambda *a: layers.conv(*a, padding=1)):
+        np.testing.assert_allclose(found, wanted, rtol=1e-10)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.data())
+def test_conv_is_its_definition(data):
+    size = data.draw(st.integers(1, 3))
+    stride, padding = data.draw(st.integers(1, 3)), data.draw(st.integers(0, 2))
+    height, width = (data.draw(st.integers(size, 5)) for _ in range(2))
+    rng = np.random.default_rng(data.draw(st.integers(0, 9)))
+    kernel = rng.normal(size=(size, size, 2, 3))
+    x = rng.normal(size=(1, height, width, 2))
+    padded = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    rows = range(0, height + 2 * padding - size + 1, stride)
+    columns = range(0, width + 2 * padding - size + 1, stride)
+    wanted = [
+        [
+            np.einsum("ijc,ijco->o", padded[0, r : r + size, c : c + size], kernel)
+            for c in columns
+        ]
+        for r in rows
+    ]
+    found = layers.conv(
+        jnp.asarray(kernel), None, jnp.asarray(x), stride=stride, padding=padding
+    )
+    np.testing.assert_allclose(found[0], wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("sides", [*SIDES, (29, 4)])
+@pytest.mark.parametrize(("size", "stride", "padding"), [(2, 2, 0), (3, 2, 1)])
+def test_max_pool_and_its_gradient_are_those_of_xla(size, stride, padding, sides):
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(2, *sides, 3)) - 5)  # zeros would win the border
+
+    def theirs(x):
+        return lax.reduce_window(
+            x,
+            -jnp.inf,
+            lax.max,
+            (1, size, size, 1),
+            (1, stride, stride, 1),
+            [(0, 0), (padding, padding), (padding, padding), (0, 0)],
+        )
+
+    def ours(x):
+        return layers.max_pool(x, size=size, stride=stride, padding=padding)
+
+    found, pull = jax.vjp(ours, x)
+    wanted, expected = jax.vjp(theirs, x)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_allclose(pull(found)[0], expected(found)[0], rtol=1e-15)
+    assert (
+        ours(x).shape[1]
+        == {29: {2: 14, 3: 15}, 7: {2: 3, 3: 4}, 8: {2: 4, 3: 4}}[sides[0]][size]
+    )
+
+
+def test_average_pool():
+    x = np.random.default_rng(0).normal(size=(2, 3, 5, 4))
+    found = layers.average_pool(jnp.asarray(x))
+    np.testing.assert_allclose(found, x.reshape(2, 15, 4).mean(axis=1), rtol=1e-14)
+
+
+def test_standardized_weights_have_mean_0_and_the_defined_deviation():
+    rng = np.random.default_rng(0)
+    kernel, gain = 3 + 2 * rng.normal(size=(3, 3, 5, 4)), rng.normal(size=4)
+    found = np.asarray(layers.standardize(jnp.asarray(kernel), jnp.asarray(gain)))
+    rows, wanted = kernel.reshape(45, 4), found.reshape(45, 4)
+    deviation = rows.std(axis=0)
+    np.testing.assert_allclose(wanted.mean(axis=0), 0, atol=1e-15)
+    np.testing.assert_allclose(
+        wanted.std(axis=0),
+        np.abs(gain) * deviation / (deviation + 1e-5) / np.sqrt(45),
+        rtol=1e-12,
+    )
+    np.testing.assert_allclose(
+        wanted,
+        gain * (rows - rows.mean(axis=0)) / (deviation + 1e-5) / np.sqrt(45),
+        atol=1e-14,
+    )
+
+
+def test_a_filter_of_equal_weights_is_zero_and_has_a_gradient():
+    kernel = jnp.full((3, 3, 2, 1), 0.5)
+
+    def total(kernel):
+        return (layers.standardize(kernel, jnp.ones(1)) ** 2).sum()
+
+    value, gradient = jax.value_and_grad(total)(kernel)
+    assert value == 0
+    assert jnp.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5])
+def test_dropout_zeroes_a_share_and_keeps_the_expectation(rate):
+    x = jnp.arange(1.0, 6)
+    keys = jax.random.split(jax.random.key(0), 4000)
+    found = np.asarray(jax.vmap(lambda key: layers.dropout(key, x, rate))(keys))
+    kept = found != 0
+    np.testing.assert_allclose(found[kept], np.tile(x, (4000, 1))[kept] / (1 - rate))
+    # Four standard errors of a frequency from 4,000 draws.
+    error = 4 * np.sqrt(rate * (1 - rate) / 4000)
+    np.testing.assert_allclose(kept.mean(axis=0), 1 - rate, atol=error)
+    np.testing.assert_allclose(found.mean(axis=0) / x, 1, atol=error / (1 - rate))
+    again = layers.dropout(keys[0], x, rate)
+    np.testing.assert_array_equal(again, found[0])
+
+
+def numpy_lstm(input_kernel, state_kernel, bias, x):
+    """States `[T, B, H]` by the gates' definition, one gate and one step at a time."""
+    width = state_kernel.shape[1]
+    gates = [slice(k * width, (k + 1) * width) for k in range(4)]
+    state = cell = np.zeros((x.shape[1], width))
+    states = []
+    for inputs in x:
+        i, f, g, o = (
+            inputs @ input_kernel[gate].T + state @ state_kernel[gate].T + bias[gate]
+            for gate in gates
+        )
+        cell = cell / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
+        state = np.tanh(cell) / (1 + np.exp(-o))
+        states.append(state)
+    return np.stack(states)
+
+
+def test_lstm_is_its_definition():
+    rng = np.random.default_rng(0)
+    shapes = [(20, 3), (20, 5), (20,), (6, 2, 3)]
+    arguments = [rng.normal(size=shape) for shape in shapes]
+    found = layers.lstm(*(jnp.asarray(leaf) for leaf in arguments))
+    np.testing.assert_allclose(found, numpy_lstm(*arguments), rtol=0, atol=1e-12)
+
+
+SHAPE = (100, 200)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "variance", "bound"),
+    [
+        ("pytorch", 1 / (3 * 50), 50**-0.5),
+        ("glorot", 2 / (50 + 30), np.sqrt(6 / 80)),
+        ("he", 2 / 50, np.inf),
+    ],
+)
+def test_initial_weights(scheme, variance, bound):
+    drawn = initializers.weights(jax.random.key(1), SHAPE, 50, 30, scheme)
+    # The variance of 20,000 draws: relative standard error below sqrt(2 / 20000).
+    np.testing.assert_allclose(np.mean(drawn**2), variance, rtol=4 * 0.01)
+    assert abs(drawn).max() <= bound
+    biases = initializers.biases(jax.random.key(1), SHAPE, 50, scheme)
+    if scheme == "pytorch":
+        np.testing.assert_allclose(np.mean(biases**2), variance, rtol=4 * 0.01)
+    else:
+        assert (biases == 0).all()

@@ -210,7 +210,7 @@ def test_quality_skew_in_file_order_has_blocks_of_classes():
 @pytest.mark.parametrize("num_clients", [1, 2, 5, 10])
 def test_hybrid_skew_has_two_halves(num_clients):
     dataset, labelled_clients = labelled(10, 1000), -(-num_clients // 2)
-    partition = partitions.HybridSkew(concentration=1.0)
+    partition = partitions.HybridSkew(concentration=1.0, min_examples=100)
     parts = draw(partition, dataset, num_clients)
     counts = label_counts(parts, dataset)
     first, second = counts[:labelled_clients], counts[labelled_clients:]
@@ -263,7 +263,12 @@ TOKENS = datasets.Dataset(name="words", x=np.eye(4, dtype=np.int64), y=np.ones(4
 @pytest.mark.parametrize(
     ("partition", "dataset", "num_clients", "sentence"),
     [
-        (partitions.QuantitySkew(), "digits", 18, "at least 1800 .* has 1797"),
+        (
+            partitions.QuantitySkew(min_examples=100),
+            "digits",
+            18,
+            "at least 1800 .* has 1797",
+        ),
         (partitions.PathologicalBlocks(), "quadratic", 5, "needs one class label"),
         (
             partitions.PathologicalBlocks(labels_per_client=11),
@@ -278,7 +283,12 @@ TOKENS = datasets.Dataset(name="words", x=np.eye(4, dtype=np.int64), y=np.ones(4
         (partitions.PowerLaw(), "linear_regression", 5, "needs one class label"),
         (partitions.QualitySkew(), "digits", 1798, "has 1797"),
         (partitions.QualitySkew(), TOKENS, 2, "adds noise .* whole numbers"),
-        (partitions.HybridSkew(), "digits", 20, "needs at least 1000 .* has"),
+        (
+            partitions.HybridSkew(min_examples=100),
+            "digits",
+            20,
+            "needs at least 1000 .* has",
+        ),
         (partitions.HybridSkew(labels_per_client=11), "digits", 4, "at most 10"),
         *(
             (kind(), "digits", None, "needs num_clients")

@@ -27,7 +27,7 @@ class HybridSkew:
 
     labels_per_client: int = 2
     concentration: float = 0.5
-    min_examples: int = 100
+    min_examples: int = 10
     name: ClassVar[str] = "hybrid_skew"
 
     def __post_init__(self):

@@ -44,7 +44,7 @@ class QuantitySkew:
     """
 
     concentration: float = 0.5
-    min_examples: int = 100
+    min_examples: int = 10
     name: ClassVar[str] = "quantity_skew"
 
     def __post_init__(self):

@@ -156,13 +156,13 @@ def _evaluate(
     rows: Any,
     pool: Any,
 ) -> Any:
-    """Evaluated clients (None for all), metrics and diagnostics of all points."""
+    """Evaluated clients (None for all), metrics, diagnostics and collaboration."""
 
     def one(row, pool):
         process, state, fields = row
         federation = stacking.join(fields, pool)
         members = plan.schedule.members(process, state, federation.num_clients)
-        return members, *evaluate.evaluate(
+        metrics, diagnostics = evaluate.evaluate(
             process,
             state,
             plan.model,
@@ -171,6 +171,8 @@ def _evaluate(
             members=members,
             diagnostics=plan.diagnostics,
         )
+        found = evaluate.collaboration(process, state, federation)
+        return members, metrics, diagnostics, found
 
     return _map_points(one, (processes, states, rows), pool, plan)
 

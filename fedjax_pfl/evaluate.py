@@ -9,12 +9,14 @@ from jax import lax
 
 from fedjax_pfl import clients, types
 
-__all__ = ["evaluate", "predictor_names"]
+__all__ = ["collaboration", "evaluate", "predictor_names"]
 
 BATCH = 128
 """Examples per pass; bounds memory, not the result."""
 CHUNK = 16
 """Clients evaluated at once."""
+MAX_PAIRS = 2000
+"""Most clients whose pairs are looked at."""
 
 Metrics = dict[str, jax.Array]
 
@@ -211,6 +213,37 @@ def evaluate(
     if diagnostics:
         values = process.algorithm.diagnostics(state, model, federation)
     return metrics, values
+
+
+def collaboration(
+    process: Any, state: types.State, federation: types.Federation
+) -> Metrics:
+    """Whom a method lets each client learn from.
+
+    Args:
+      process: the process.
+      state: state after a round.
+      federation: data of N clients.
+
+    Returns:
+      Nothing for methods that do not mix messages, or for too many clients. Else `weights [N, N]`, with rows for
+      receivers, and, where clusters of clients are known, `own_cluster [N]`: the share
+      of what a client gets from others that comes from its own cluster, NaN where it
+      gets nothing from others.
+    """
+    if federation.num_clients > MAX_PAIRS:
+        return {}
+    weights = process.algorithm.collaboration(state, federation)
+    if weights is None:
+        return {}
+    if federation.cluster is None:
+        return {"weights": weights}
+    others = jnp.where(jnp.eye(weights.shape[0], dtype=bool), 0, jnp.abs(weights))
+    same = federation.cluster[:, None] == federation.cluster[None, :]
+    total = others.sum(axis=1)
+    own = jnp.where(same, others, 0).sum(axis=1)
+    share = jnp.where(total > 0, own / jnp.where(total > 0, total, 1), jnp.nan)
+    return {"weights": weights, "own_cluster": share}
 
 
 def _stack(rows: list[Metrics]) -> Metrics:

@@ -30,6 +30,11 @@ class History:
       label_counts: `int[G, N, C]` training examples by true class, or None where
         targets are not classes.
       leak: `[G]` share of test examples that another client trains on.
+      collaboration: `[G, N, N]` weights with which each client (row) would get the
+        others' messages after the last round, or None for methods that do not mix.
+      own_cluster: `[G, E, N]` share of these weights, without a client's own, that lies
+        in its own cluster; None where no clusters are known.
+      cluster: `int[G, N]` known cluster of each client, or None.
       per_round: name -> `[G, R]` totals over the cohort, and values of the aggregator.
       diagnostics: name -> `[G, E]`.
       diverged_at: `int[G]` round of the first non-finite value, from 1, or -1.
@@ -49,6 +54,9 @@ class History:
     num_train: np.ndarray
     label_counts: np.ndarray | None
     leak: np.ndarray
+    collaboration: np.ndarray | None
+    own_cluster: np.ndarray | None
+    cluster: np.ndarray | None
     per_round: dict[str, np.ndarray]
     diagnostics: dict[str, np.ndarray]
     diverged_at: np.ndarray
@@ -100,6 +108,8 @@ class Recorder:
         self._evaluated: list[np.ndarray] = []
         self._diagnostics: list[dict[str, np.ndarray]] = []
         self._times: list[np.ndarray] = []
+        self._collaboration: np.ndarray | None = None
+        self._own_cluster: list[np.ndarray] = []
         self._per_round: dict[str, np.ndarray] = {}
 
     def ran(self, start: int, count: int, info: Any) -> None:
@@ -109,7 +119,8 @@ class Recorder:
             np.add.at(self._selected[point], info.cohort[point].reshape(-1), 1)
         totals = {name: value.sum(axis=2) for name, value in info.client.items()}
         fixed = ("num_nonfinite", "floats_up", "floats_down")
-        values = totals | _named(info.aggregator) | {n: getattr(info, n) for n in fixed}
+        values = totals | info.server | _named(info.aggregator)
+        values |= {name: getattr(info, name) for name in fixed}
         for name, value in values.items():
             if name not in self._per_round:
                 shape = (len(self._points), self._num_rounds)
@@ -127,6 +138,7 @@ class Recorder:
         members: Any,
         metrics: Any,
         diagnostics: Any,
+        collaboration: Any,
     ) -> None:
         """Records an evaluation after `round` finished rounds.
 
@@ -136,6 +148,7 @@ class Recorder:
           members: `int[G, K]` evaluated clients, or None for all.
           metrics: name -> `[G, models, data, K]`.
           diagnostics: name -> `[G]`.
+          collaboration: what `evaluate.collaboration` found, with a leading axis G.
         """
         gone = (self._diverged >= 0) & (self._diverged <= round)
         num_points, num_clients = self._malicious.shape
@@ -165,6 +178,10 @@ class Recorder:
             values[gone] = np.nan
         self._diagnostics.append(diagnostics)
         self._times.append(self._selected.copy())
+        if "weights" in collaboration:
+            self._collaboration = np.asarray(collaboration["weights"])
+        if "own_cluster" in collaboration:
+            self._own_cluster.append(np.asarray(collaboration["own_cluster"]))
 
     def all_diverged(self) -> bool:
         """Whether no point is left that could go on."""
@@ -191,6 +208,8 @@ class Recorder:
             return {n: np.stack([row[n] for row in rows], axis=1) for n in rows[0]}
 
         labels = [f.label_counts for f in self._federations]
+        clusters = [f.cluster for f in self._federations]
+        shares = self._own_cluster
         return History(
             points=self._points,
             models=self._models,
@@ -203,6 +222,9 @@ class Recorder:
             num_train=np.stack([f.num_train for f in self._federations]),
             label_counts=None if labels[0] is None else np.stack(labels),
             leak=np.array([f.leak for f in self._federations]),
+            collaboration=self._collaboration,
+            own_cluster=np.stack(shares, axis=1) if shares else None,
+            cluster=None if clusters[0] is None else np.stack(clusters),
             per_round=self._per_round,
             diagnostics=stack(self._diagnostics),
             diverged_at=self._diverged,

@@ -24,6 +24,12 @@ _CLIENT_ARRAYS = {
     "leak": ("point",),
     "diverged_at": ("point",),
 }
+_OPTIONAL = {  # arrays that some histories do not have
+    "label_counts": ("point", "client", "class"),
+    "collaboration": ("point", "client", "sender"),
+    "own_cluster": ("point", "round", "client"),
+    "cluster": ("point", "client"),
+}
 _DESCRIPTIONS = {
     "accuracy": ("fraction of examples classified correctly", "1"),
     "loss": ("mean loss per example", "1"),
@@ -31,6 +37,9 @@ _DESCRIPTIONS = {
     "malicious": ("whether an attack replaces the client's messages", "1"),
     "num_train": ("training examples of the client", "examples"),
     "label_counts": ("training examples of the client by class", "examples"),
+    "collaboration": ("weight of a sender's message for a client", "1"),
+    "own_cluster": ("share of a client's collaboration in its own cluster", "1"),
+    "cluster": ("known cluster of the client", "1"),
     "leak": ("share of test examples that another client trains on", "1"),
     "evaluated": ("whether the client was evaluated", "1"),
     "diverged_at": ("round of divergence, -1 if none", "rounds"),
@@ -69,8 +78,8 @@ def to_dataset(
     for field in record.points[0]:
         coords[field] = ("point", _coordinate([p[field] for p in record.points]))
     arrays = {n: (d, getattr(record, n)) for n, d in _CLIENT_ARRAYS.items()}
-    if record.label_counts is not None:
-        arrays["label_counts"] = (("point", "client", "class"), record.label_counts)
+    optional = {n: (d, getattr(record, n)) for n, d in _OPTIONAL.items()}
+    arrays |= {n: pair for n, pair in optional.items() if pair[1] is not None}
     for kind, dims in _AXES.items():
         named = getattr(record, kind)
         arrays |= {_variable(kind, n): (dims, v) for n, v in named.items()}
@@ -103,7 +112,7 @@ def from_dataset(dataset: xr.Dataset, stored: dict[str, Any]) -> history.History
         kind, dot, short = str(name).partition(".")
         if dot:
             named[kind][short] = dataset[name].to_numpy()
-        elif name not in _CLIENT_ARRAYS and name != "label_counts":
+        elif name not in _CLIENT_ARRAYS and name not in _OPTIONAL:
             named["metrics"][str(name)] = dataset[name].to_numpy()
     return history.History(
         points=tuple(stored["points"]),
@@ -111,12 +120,10 @@ def from_dataset(dataset: xr.Dataset, stored: dict[str, Any]) -> history.History
         data=tuple(dataset["data"].to_numpy().tolist()),
         rounds=dataset["round"].to_numpy(),
         config=stored["config"],
-        label_counts=(
-            dataset["label_counts"].to_numpy() if "label_counts" in dataset else None
-        ),
         compile_seconds=stored["compile_seconds"],
         run_seconds=stored["run_seconds"],
         **{name: dataset[name].to_numpy() for name in _CLIENT_ARRAYS},
+        **{n: dataset[n].to_numpy() if n in dataset else None for n in _OPTIONAL},
         **named,
     )
 

@@ -128,11 +128,14 @@ class _Link:
             return self.aggregator(key, state.messages, weights, reference)
         return self.aggregator(key, received.message, received.weight, reference)
 
-    def info(self, client: Any, aggregator: Any, **floats: Any) -> types.RoundInfo:
+    def info(
+        self, client: Any, aggregator: Any, server: Any = None, **floats: Any
+    ) -> types.RoundInfo:
         return types.RoundInfo(
             cohort=self.ctx.cohort,
             client=client,
             aggregator=aggregator,
+            server=server or {},
             num_nonfinite=jnp.zeros((), jnp.int32),
             floats_up=jnp.asarray(floats["floats_up"], jnp.float32),
             floats_down=jnp.asarray(floats["floats_down"], jnp.float32),

@@ -12,15 +12,16 @@ from fedjax_pfl import types
 __all__ = ["federation_rows", "join", "stack"]
 
 ROWS = ("train", "validation", "test")
+_OWN = ("malicious", "others", "cluster")  # further fields with one row per client
 
 
 def _split(federation: types.Federation) -> tuple[dict[str, Any], types.Federation]:
     """Rows of clients, and the federation without them."""
     rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
-    rows |= {"malicious": federation.malicious, "others": federation.others}
+    rows |= {name: getattr(federation, name) for name in _OWN}
     rows["pool"] = None
     empty: dict[str, Any] = {name: getattr(federation, name).pool() for name in ROWS}
-    return rows, dataclasses.replace(federation, malicious=None, others=None, **empty)
+    return rows, dataclasses.replace(federation, **empty, **dict.fromkeys(_OWN))
 
 
 def join(rows: dict[str, Any], pool: types.Federation | None) -> types.Federation:
@@ -28,7 +29,7 @@ def join(rows: dict[str, Any], pool: types.Federation | None) -> types.Federatio
     pool = rows["pool"] if pool is None else pool
     assert pool is not None
     parts = {name: getattr(pool, name).with_rows(rows[name]) for name in ROWS}
-    own = {name: rows[name] for name in ("malicious", "others")}
+    own = {name: rows[name] for name in _OWN}
     return dataclasses.replace(pool, **own, **parts)
 
 

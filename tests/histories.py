@@ -52,6 +52,9 @@ def make_history(
         num_train=np.full((num_points, num_clients), 50),
         label_counts=rng.integers(9, size=(num_points, num_clients, 4)),
         leak=np.zeros(num_points),
+        collaboration=None,
+        own_cluster=None,
+        cluster=None,
         per_round={
             name: rng.uniform(size=(num_points, num_rounds))
             for name in ("floats_up", "floats_down")

@@ -75,8 +75,10 @@ class Link(Protocol):
         """Counts rows that are not finite and treats them as the process says."""
         ...
 
-    def info(self, client: Any, aggregator: Any, **floats: Any) -> Any:
-        """Forms the round's report."""
+    def info(
+        self, client: Any, aggregator: Any, server: Any = None, **floats: Any
+    ) -> Any:
+        """Forms the round's report: dicts of values, and `floats_up`, `floats_down`."""
         ...
 
 
@@ -196,6 +198,17 @@ class SingleExchange:
         """
         raise NotImplementedError
 
+    def collaboration(
+        self, state: types.State, federation: types.Federation
+    ) -> jax.Array | None:
+        """Weights `[N, N]` with which clients would receive each other's messages.
+
+        Row i is how the server would mix the messages for client i if everyone took
+        part in the next round; None for methods that do not mix.
+        """
+        del state, federation
+        return None
+
     def diagnostics(
         self, state: types.State, model: types.Model, federation: types.Federation
     ) -> dict[str, jax.Array]:
@@ -233,6 +246,7 @@ class SingleExchange:
         return state, link.info(
             info,
             aggregator_info,
+            down.info,
             floats_up=clients.size(uploads.message),
             floats_down=clients.size(down.shared) * cohort_size
             + clients.size(down.own),

@@ -53,11 +53,17 @@ from fedjax_pfl.data.sources import (
 )
 from fedjax_pfl.data.sources.user import source_for
 from fedjax_pfl.data.statistics import PartitionStatistics, describe
-from fedjax_pfl.data.synthetic import GaussianClasses, LinearRegression, Quadratic
+from fedjax_pfl.data.synthetic import (
+    ClusteredClasses,
+    GaussianClasses,
+    LinearRegression,
+    Quadratic,
+)
 
 __all__ = [
     "Cifar10",
     "Cifar100",
+    "ClusteredClasses",
     "Csv",
     "Digits",
     "FashionMnist",

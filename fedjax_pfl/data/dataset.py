@@ -61,6 +61,8 @@ class Dataset:
       client: `int[S]` natural client of each example, or None; ids need not be
         contiguous.
       class_names: C names, or None.
+      cluster: `int[]` known group of similar clients of every natural client id, or
+        None.
       client_names: natural client `k` is called `client_names[k]`; or None.
       ordered: the examples of a client are in order of time; its split is then cut in
         this order, training first and test last, instead of at random.
@@ -82,6 +84,7 @@ class Dataset:
     client: np.ndarray | None = None
     class_names: tuple[str, ...] | None = None
     client_names: tuple[str, ...] | None = None
+    cluster: np.ndarray | None = None
     ordered: bool = False
     constants: Any = None
     truth: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -145,6 +148,13 @@ class Dataset:
             raise checks.InputError(
                 f"Expected {self.name}.class_names to have {self.num_classes} names,"
                 f" got {len(self.class_names)}."
+            )
+        if self.cluster is not None and (
+            self.client is None or self.client.max() >= len(self.cluster)
+        ):
+            raise checks.InputError(
+                f"Expected a number in {self.name}.cluster for every client, got"
+                f" {len(self.cluster)}."
             )
         if self.client_names is None:
             return

@@ -219,6 +219,7 @@ def from_dataset(
         **parts_of,
         malicious=jnp.asarray(malicious),
         others=None if others is None else jnp.asarray(others),
+        cluster=None if parts.cluster is None else jnp.asarray(parts.cluster),
         num_classes=dataset.num_classes,
         name=dataset.name,
         leaky=parts.leaky,

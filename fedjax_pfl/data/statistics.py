@@ -34,6 +34,7 @@ class PartitionStatistics:
       poisoned: `int[N]` training labels that are not the true ones.
       noise_scale: `[N]` standard deviation of the noise on scaled inputs; 0 for none.
       malicious: `bool[N]`.
+      cluster: `int[N]` known cluster of each client, or None.
     """
 
     name: str
@@ -49,6 +50,7 @@ class PartitionStatistics:
     poisoned: np.ndarray
     noise_scale: np.ndarray
     malicious: np.ndarray
+    cluster: np.ndarray | None
 
     @property
     def num_clients(self) -> int:
@@ -220,6 +222,7 @@ def describe(federation: types.Federation) -> PartitionStatistics:
         poisoned=_poisoned(federation.train, client, y[row], num_clients),
         noise_scale=np.zeros(num_clients) if scale is None else np.asarray(scale),
         malicious=np.asarray(federation.malicious),
+        cluster=None if federation.cluster is None else np.asarray(federation.cluster),
     )
 
 

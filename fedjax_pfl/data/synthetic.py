@@ -17,7 +17,7 @@ import numpy as np
 from fedjax_pfl import checks
 from fedjax_pfl.data import dataset as datasets
 
-__all__ = ["GaussianClasses", "LinearRegression", "Quadratic"]
+__all__ = ["ClusteredClasses", "GaussianClasses", "LinearRegression", "Quadratic"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -194,6 +194,55 @@ class GaussianClasses(_Generated):
             num_classes=self.num_classes,
             client=client,
             truth={"means": means},
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusteredClasses(_Generated):
+    """Clusters of clients with the same inputs and labels that contradict each other.
+
+    All clients draw inputs from one mixture of unit Gaussians; clients of cluster k
+    call the component c class `(c + k) mod C`. So a client gains from its own cluster
+    and loses from every other. Client i is in cluster `i mod num_clusters`. Truth:
+    `means [num_classes, dim]`, `clusters [N]`.
+
+    Attributes:
+      num_clusters: at most the number of classes.
+      num_classes: number of classes C.
+      dim: dimension of the inputs.
+      examples_per_client: examples of each client.
+      separation: standard deviation of the components' means.
+    """
+
+    num_clusters: int = 4
+    num_classes: int = 4
+    dim: int = 10
+    examples_per_client: int = 20
+    separation: float = 1.0
+    name: ClassVar[str] = "clustered_classes"
+
+    def __post_init__(self):
+        checks.positive_int("num_clusters", self.num_clusters)
+        checks.whole("num_classes", self.num_classes, at_least=self.num_clusters)
+        checks.positive_int("dim", self.dim)
+        checks.positive_int("examples_per_client", self.examples_per_client)
+        checks.number("separation", self.separation, at_least=0)
+
+    def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
+        """Draws means, components, then inputs."""
+        means = self.separation * rng.standard_normal((self.num_classes, self.dim))
+        clusters = np.arange(num_clients) % self.num_clusters
+        client = _owners(num_clients, self.examples_per_client)
+        component = rng.integers(self.num_classes, size=len(client))
+        x = means[component] + rng.standard_normal((len(client), self.dim))
+        return datasets.Dataset(
+            name=self.name,
+            x=x,
+            y=(component + clusters[client]) % self.num_classes,
+            num_classes=self.num_classes,
+            client=client,
+            cluster=clusters,
+            truth={"means": means, "clusters": clusters},
         )
 
 

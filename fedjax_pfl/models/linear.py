@@ -46,10 +46,10 @@ class LogisticRegression(objectives.Classification):
         return {"head": {"kernel": kernel, "bias": jnp.zeros((self.num_classes,))}}
 
     def apply(self, params, x, *, key=None, constants=None):
-        """Logits `[B, C]`."""
+        """Logits `[B, C]`, in the parameters' dtype."""
         del key, constants
-        head = params["head"]
-        return layers.dense(head["kernel"], head["bias"], layers.flatten_inputs(x))
+        kernel, bias = params["head"]["kernel"], params["head"]["bias"]
+        return layers.dense(kernel, bias, layers.flatten_inputs(x.astype(kernel.dtype)))
 
 
 @dataclasses.dataclass(frozen=True)

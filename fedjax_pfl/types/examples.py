@@ -147,6 +147,7 @@ class Federation:
       malicious: `bool[N]` clients whose messages an attack replaces.
       others: `int32[N, c]` other clients whose test examples are added to a client's
         own where a model is judged on `others`, or None.
+      cluster: `int32[N]` known group of similar clients of each client, or None.
       num_classes: number of classes, or None where targets are not classes.
       name: name of the data set, for result files.
       leaky: whether clients may share examples, so that training has seen test
@@ -159,6 +160,7 @@ class Federation:
     test: ClientData
     malicious: jax.Array
     others: jax.Array | None = None
+    cluster: jax.Array | None = None
     num_classes: int | None = struct.static_field(default=None)
     name: str = struct.static_field(default="federation")
     leaky: bool = struct.static_field(default=False)

@@ -1,5 +1,6 @@
 """What a training is at one moment, and what moves in a round."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -44,10 +45,17 @@ class State:
 
 @struct.pytree_dataclass
 class Downlink:
-    """What clients receive: `shared` by all, `own` with leading axis K or None."""
+    """What clients receive.
+
+    Attributes:
+      shared: the same for all.
+      own: leading axis K, or None.
+      info: dict of `[]` values to report, which nobody receives.
+    """
 
     shared: Any
     own: Any = None
+    info: Any = dataclasses.field(default_factory=dict)
 
 
 @struct.pytree_dataclass
@@ -105,6 +113,7 @@ class RoundInfo:
       cohort: `int32[K]` who took part.
       client: pytree of `[K]` values from the clients' updates.
       aggregator: pytree of values from the aggregator.
+      server: dict of `[]` values from the server's preparation of the downlink.
       num_nonfinite: `int32[]` messages and state rows of this round that were not
         finite.
       floats_up: `float32[]` numbers sent by clients.
@@ -114,6 +123,7 @@ class RoundInfo:
     cohort: jax.Array
     client: Any
     aggregator: Any
+    server: Any
     num_nonfinite: jax.Array
     floats_up: jax.Array
     floats_down: jax.Array

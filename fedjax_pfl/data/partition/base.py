@@ -28,6 +28,7 @@ class Partition:
       resample_noise: this noise is drawn anew at every access.
       leaky: clients may share rows, so that one client may train on what another is
         tested on.
+      cluster: `int32[N]` known group of similar clients, or None.
     """
 
     index: np.ndarray
@@ -35,6 +36,7 @@ class Partition:
     noise_scale: np.ndarray | None = None
     resample_noise: bool = False
     leaky: bool = False
+    cluster: np.ndarray | None = None
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], *, leaky: bool = False) -> "Partition":

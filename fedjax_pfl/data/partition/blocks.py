@@ -21,7 +21,7 @@ class PathologicalBlocks:
     parts; where C does not divide `N k`, numbers of slots differ by 1. Clients that
     need every class that is left come before the first ones, so that each gets k
     different classes. With N = 100, k = 2 and C = 10 there are five blocks of 20
-    clients with the same two classes.
+    clients with the same two classes. Clients with the same classes form a cluster.
 
     Attributes:
       labels_per_client: k, at most the number of classes.
@@ -59,7 +59,11 @@ class PathologicalBlocks:
             self._sizes(rng, len(rows), len(clients), smallest)
             for rows, clients in zip(classes, owners, strict=True)
         ]
-        return _assembled(classes, owners, sizes, num_clients)
+        parts = _assembled(classes, owners, sizes, num_clients)
+        holds = np.stack([np.isin(np.arange(num_clients), own) for own in owners])
+        _, cluster = np.unique(holds, axis=1, return_inverse=True)
+        cluster = cluster.reshape(-1).astype(np.int32)
+        return dataclasses.replace(parts, cluster=cluster)
 
     def _sizes(
         self, rng: np.random.Generator, total: int, count: int, smallest: int

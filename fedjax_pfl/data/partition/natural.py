@@ -57,7 +57,11 @@ class ByClient:
             large = np.sort(rng.choice(large, num_clients, replace=False))
         chosen = np.isin(np.arange(len(ids)), large)
         rows = np.argsort(owner, kind="stable")
-        return base.Partition.from_sizes(rows[chosen[owner[rows]]], sizes[large])
+        parts = base.Partition.from_sizes(rows[chosen[owner[rows]]], sizes[large])
+        if dataset.cluster is None:
+            return parts
+        cluster = dataset.cluster[ids[large]].astype(np.int32)
+        return dataclasses.replace(parts, cluster=cluster)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -64,6 +64,7 @@ DATASETS: dict[str, Any] = {
         synthetic.Quadratic,
         synthetic.LinearRegression,
         synthetic.GaussianClasses,
+        synthetic.ClusteredClasses,
     )
 }
 

@@ -1,0 +1,422 @@
+"""Every network: exact sizes, gradients, dtypes, the client axis, and its parts."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from scipy import signal
+
+from fedjax_pfl import checks, models, types
+from fedjax_pfl.models import parts
+
+KEY = jax.random.key(3)
+TABLE = {"embeddings": jnp.asarray(np.random.default_rng(1).normal(size=(9, 4)))}
+
+
+def federation(x, num_classes, constants=None, name="given"):
+    """One client with all of `x`."""
+    data = types.ClientData(
+        x=x,
+        y=jnp.zeros(len(x), jnp.int32),
+        scale=jnp.ones(()),
+        shift=jnp.zeros(()),
+        index=jnp.arange(len(x), dtype=jnp.int32)[None],
+        num_examples=jnp.asarray([len(x)], jnp.int32),
+        client_id=jnp.zeros(1, jnp.int32),
+        constants=constants,
+    )
+    return types.Federation(
+        train=data,
+        validation=data,
+        test=data,
+        malicious=jnp.zeros(1, bool),
+        num_classes=num_classes,
+        name=name,
+    )
+
+
+def fitted(model, shape, num_classes, dtype=np.uint8, constants=None):
+    x = jnp.asarray(np.zeros((2, *shape), dtype))
+    return model.for_federation(federation(x, num_classes, constants))
+
+
+COUNTS = [
+    (models.LogisticRegression(), (28, 28), 10, 7_850),
+    (models.MLP(), (28, 28), 10, 109_386),
+    (models.MLP(widths=(200, 200)), (784,), 10, 199_210),
+    (models.CNN(), (32, 32, 3), 10, 268_650),
+    (models.CNN1(), (64, 64, 3), 6, 206_678),
+    (models.CNN2(outputs=62), (28, 28, 1), 10, 214_590),
+    (models.CNN2(), (28, 28), 62, 214_590),
+    (models.CNN2(), (28, 28), 10, 51_466),
+    (models.FedAcsCNN(), (28, 28), 10, 582_026),
+    (models.FedAcsCNN(), (32, 32, 3), 10, 878_538),
+    (models.CifarCNN(), (32, 32, 3), 10, 797_962),
+    (models.LeNet5(), (32, 32, 3), 10, 62_006),
+    (models.NFResNet18(), (32, 32, 3), 100, 189_844),
+]
+
+
+@pytest.mark.parametrize(("model", "shape", "num_classes", "count"), COUNTS)
+def test_exact_number_of_parameters(model, shape, num_classes, count):
+    shapes = jax.eval_shape(fitted(model, shape, num_classes).init, KEY)
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
+
+
+def test_exact_number_of_parameters_of_the_lstm():
+    table = {"embeddings": jnp.zeros((5, 300))}
+    model = fitted(models.LSTM(), (25,), 2, np.int32, table)
+    shapes = jax.eval_shape(model.init, KEY)
+    sizes = {
+        name: sum(leaf.size for leaf in jax.tree.leaves(layer))
+        for name, layer in shapes.items()
+    }
+    assert sizes == {
+        "lstm_0": 570_368,
+        "lstm_1": 525_312,
+        "bottleneck": 7_710,
+        "head": 31,
+    }
+
+
+# The smallest inputs of every network, so that tests are fast.
+SMALL = {
+    "logistic_regression": (models.LogisticRegression(), (2, 3), 3),
+    "mlp": (models.MLP(widths=(5, 4)), (2, 3), 3),
+    "cnn": (models.CNN(), (5, 4), 3),
+    "cnn1": (models.CNN1(), (10, 11, 2), 3),
+    "cnn2": (models.CNN2(outputs=4), (4, 4), 3),
+    "fedacs_cnn": (models.FedAcsCNN(), (16, 16), 3),
+    "cifar_cnn": (models.CifarCNN(), (16, 16, 3), 3),
+    "lenet5": (models.LeNet5(), (17, 16), 3),
+    "nf_resnet18": (models.NFResNet18(), (5, 4), 3),
+    "lstm": (models.LSTM(width=5), (4,), 3),
+}
+
+
+@functools.cache
+def small(name):
+    """Model, parameters and a batch, in float64."""
+    model, shape, num_classes = SMALL[name]
+    rng = np.random.default_rng(0)
+    constants = TABLE if name == "lstm" else None
+    dtype = np.int32 if name == "lstm" else np.uint8
+    model = fitted(model, shape, num_classes, dtype, constants)
+    x = rng.integers(9, size=(3, *shape)) if name == "lstm" else None
+    x = rng.normal(size=(3, *shape)) if x is None else x.astype(np.int32)
+    batch = types.Batch(
+        x=jnp.asarray(x),
+        y=jnp.asarray([0, 2, 2], jnp.int32),
+        weight=jnp.ones(3),
+        constants=constants,
+    )
+    return model, jax.jit(model.init)(KEY), batch
+
+
+def loss_of(model, params, batch, key=None):
+    outputs = model.apply(params, batch.x, key=key, constants=batch.constants)
+    return model.loss(outputs, batch)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def evaluated(model, params, x, constants=None):
+    return model.apply(params, x, constants=constants)
+
+
+def row_of(tree, row):
+    return jax.tree.map(lambda leaf: leaf[row], tree)
+
+
+def test_every_registered_network_is_tested():
+    rest = {"linear_regression", "quadratic"}
+    assert set(models.MODELS) - rest == set(SMALL)
+    for name, (model, *_) in SMALL.items():
+        assert type(model) is models.MODELS[name]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_clients_at_once_equal_one_after_the_other(name):
+    """Also: shapes, finite gradients in training, and float32 under 64-bit floats."""
+    model, params, batch = small(name)
+    rows = jax.tree.map(lambda leaf: jnp.stack([leaf, 0.5 * leaf]), params)
+    keys = jax.random.split(KEY, 2)
+
+    def one(params, key):
+        gradient = jax.grad(loss_of, argnums=1)(model, params, batch, key)
+        return evaluated(model, params, batch.x, batch.constants), gradient
+
+    outputs, gradients = jax.jit(jax.vmap(one))(rows, keys)
+    assert outputs.shape == (2, 3, 4 if name == "cnn2" else 3)
+    alone = jax.jit(one)
+    for client in range(2):
+        wanted = alone(row_of(rows, client), keys[client])
+        found = row_of((outputs, gradients), client)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-10),
+            found,
+            wanted,
+        )
+    largest = jax.tree.map(lambda leaf: np.abs(leaf).max(), gradients)
+    assert np.isfinite(jax.tree.leaves(largest)).all()
+    assert min(jax.tree.leaves(largest["head"])) > 0
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    found = evaluated(model, single, batch.x, batch.constants)
+    assert (outputs.dtype, found.dtype) == (jnp.float64, jnp.float32)
+    # About 100 roundings of relative size 6e-8 follow each other at most.
+    np.testing.assert_allclose(found, outputs[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_head_is_exactly_the_last_layer(name):
+    _, params, _ = small(name)
+    head, body = parts.split(params, "^head/")
+    names = jax.tree.leaves(parts.leaf_names(head))
+    assert names == ["head/bias", "head/kernel"]
+    assert len(jax.tree.leaves(head)) + len(jax.tree.leaves(body)) == len(
+        jax.tree.leaves(params)
+    )
+    for first, second in ((head, body), (body, head)):
+        joined = parts.join(first, second)
+        assert jax.tree.structure(joined) == jax.tree.structure(params)
+        jax.tree.map(np.testing.assert_array_equal, joined, params)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "count"),
+    [
+        ("cnn", "^conv_", 4),
+        ("cnn", "bias$", 4),
+        ("mlp", "^hidden_0/kernel$", 1),
+        ("nf_resnet18", "^stage_2_", 10),
+        ("nf_resnet18", "gain$", 16),
+        ("lstm", "^lstm_", 6),
+        ("lenet5", "nothing", 0),
+    ],
+)
+def test_other_rules_split_as_well(name, pattern, count):
+    _, params, _ = small(name)
+    matching, rest = parts.split(params, pattern)
+    assert len(jax.tree.leaves(matching)) == count
+    joined = parts.join(matching, rest)
+    jax.tree.map(np.testing.assert_array_equal, joined, params)
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"), [("mlp", "glorot"), ("cnn", "he"), ("lstm", "glorot")]
+)
+def test_biases_start_at_zero_but_for_pytorch(name, scheme):
+    model, params, _ = small(name)
+    drawn = jax.jit(dataclasses.replace(model, initialization=scheme).init)(KEY)
+    biases, _ = parts.split(drawn, "bias$")
+    assert all((leaf == 0).all() for leaf in jax.tree.leaves(biases))
+    assert (drawn["head"]["kernel"] != params["head"]["kernel"]).all()
+    own, _ = parts.split(params, "bias$")
+    assert all((leaf != 0).any() for leaf in jax.tree.leaves(own))
+
+
+def test_initial_weights_are_within_the_bound_of_their_own_fan_in():
+    """PyTorch's scheme: the inputs of one output, for every leaf of a layer."""
+    fan_in = {"conv_0": 9, "conv_1": 144, "hidden_0": 32, "head": 128}
+    _, params, _ = small("cnn")
+    for layer, inputs in fan_in.items():
+        for leaf in params[layer].values():
+            assert abs(leaf).max() <= inputs**-0.5
+        kernel = params[layer]["kernel"]
+        assert abs(kernel).max() > 0.9 * inputs**-0.5
+    _, params, _ = small("lstm")
+    for leaf in jax.tree.leaves(params["lstm_0"]):
+        assert 0.8 * 5**-0.5 < abs(leaf).max() <= 5**-0.5
+
+
+def test_models_are_equal_and_hashed_by_their_fields():
+    for model, *_ in SMALL.values():
+        assert model == dataclasses.replace(model)
+        assert hash(model) == hash(dataclasses.replace(model))
+    assert models.CNN() != models.LeNet5()
+    assert models.CNN1(dropout=0.1) != models.CNN1()
+
+
+def test_grey_images_may_have_a_channel_axis():
+    model, params, batch = small("lenet5")
+    with_axis = dataclasses.replace(model, input_shape=(*model.input_shape, 1))
+    np.testing.assert_array_equal(
+        model.apply(params, batch.x), with_axis.apply(params, batch.x[..., None])
+    )
+
+
+@pytest.mark.parametrize("name", ["cnn1", "cifar_cnn"])
+def test_dropout_acts_where_there_is_a_key_and_follows_it(name):
+    model, params, batch = small(name)
+    run = jax.jit(
+        lambda model, key: model.apply(params, batch.x, key=key), static_argnums=0
+    )
+    evaluated = run(model, None)
+    np.testing.assert_array_equal(evaluated, run(model, None))
+    trained = run(model, KEY)
+    assert (trained != evaluated).all()
+    np.testing.assert_array_equal(trained, run(model, KEY))
+    assert (trained != run(model, jax.random.key(4))).any()
+    off = 0.0 if name == "cnn1" else (0.0, 0.0)
+    without = dataclasses.replace(model, dropout=off)
+    np.testing.assert_array_equal(run(without, KEY), evaluated)
+
+
+@pytest.mark.parametrize("name", ["cnn", "mlp", "nf_resnet18", "lstm"])
+def test_networks_without_dropout_ignore_the_key(name):
+    model, params, batch = small(name)
+    run = jax.jit(
+        lambda key: model.apply(params, batch.x, key=key, constants=batch.constants)
+    )
+    np.testing.assert_array_equal(run(None), run(KEY))
+
+
+def test_the_expectation_of_dropout_is_the_evaluation_where_all_is_linear():
+    """Large biases keep every ReLU after the dropout open."""
+    model, params, batch = small("cnn1")
+    hidden = params["hidden_0"] | {"bias": params["hidden_0"]["bias"] + 100}
+    params = params | {"hidden_0": hidden}
+    keys = jax.random.split(KEY, 2000)
+    found = jax.jit(jax.vmap(lambda key: model.apply(params, batch.x, key=key)))(keys)
+    error = found.std(axis=0) / np.sqrt(len(keys))
+    assert (error > 0).all()
+    assert (abs(found.mean(axis=0) - model.apply(params, batch.x)) < 5 * error).all()
+
+
+def test_dropout_comes_before_the_relu():
+    """Negative hidden values are zero either way; a dropped one has no gradient."""
+    model, params, batch = small("cifar_cnn")
+    model = dataclasses.replace(model, dropout=(0.0, 0.5))
+
+    def biases(bias):
+        changed = params | {"hidden_1": params["hidden_1"] | {"bias": bias}}
+        return model.apply(changed, batch.x[:1], key=KEY).sum()
+
+    gradient = jax.jit(jax.grad(biases))(params["hidden_1"]["bias"] + 100)
+    head = params["head"]["kernel"].sum(axis=0)
+    dropped = gradient == 0
+    assert 0.3 < dropped.mean() < 0.7
+    np.testing.assert_allclose(gradient[~dropped], 2 * head[~dropped], rtol=1e-12)
+
+
+def test_cnn_is_the_network_of_the_specification():
+    """With SciPy's correlation, one image, channel and filter at a time."""
+    model, params, batch = small("cnn1")
+    params = jax.tree.map(np.asarray, params)
+
+    def conv_relu_pool(x, kernel, bias):
+        maps = []
+        for number in range(kernel.shape[3]):
+            total = sum(
+                signal.correlate2d(x[..., c], kernel[..., c, number], mode="valid")
+                for c in range(kernel.shape[2])
+            )
+            maps.append(np.maximum(total + bias[number], 0))
+        rows, columns = maps[0].shape[0] // 2, maps[0].shape[1] // 2
+        cut = np.stack(maps, axis=2)[: 2 * rows, : 2 * columns]
+        return cut.reshape(rows, 2, columns, 2, -1).max(axis=(1, 3))
+
+    for x, found in zip(batch.x, model.apply(params, batch.x), strict=True):
+        x = np.asarray(x)
+        for layer in ("conv_0", "conv_1"):
+            x = conv_relu_pool(x, **params[layer])
+        x = x.reshape(-1)
+        hidden, head = params["hidden_0"], params["head"]
+        x = np.maximum(hidden["kernel"] @ x + hidden["bias"], 0)
+        wanted = head["kernel"] @ x + head["bias"]
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
+def ws_conv(layer, x, stride, padding):
+    kernel = layer["kernel"]
+    fan_in = np.prod(kernel.shape[:3])
+    mean, deviation = kernel.mean((0, 1, 2)), kernel.std((0, 1, 2))
+    weights = layer["gain"] * (kernel - mean) / (deviation + 1e-5) / np.sqrt(fan_in)
+    return np.asarray(
+        lax.conv_general_dilated(
+            x,
+            weights,
+            (stride, stride),
+            [(padding, padding)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+    )
+
+
+def resnet_of_the_specification(params, x, scale):
+    x = np.maximum(ws_conv(params["stem"], x, 1, 1), 0)
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))  # after a ReLU 0 never wins
+    rows, columns = ((length - 1) // 2 + 1 for length in x.shape[1:3])
+    x = np.zeros((len(x), rows, columns, 64))
+    for row, column in np.ndindex(rows, columns):
+        window = padded[:, 2 * row : 2 * row + 3, 2 * column : 2 * column + 3]
+        x[:, row, column] = window.max(axis=(1, 2))
+    for name, stride in (("0", 1), ("1", 2), ("2", 2)):
+        for block in ("0", "1"):
+            layers = params[f"stage_{name}_block_{block}"]
+            step = stride if block == "0" else 1
+            inner = 1.7139588594436646 * np.maximum(x, 0)
+            inner = ws_conv(layers["conv_0"], inner, step, 1)
+            inner = 1.7139588594436646 * np.maximum(inner, 0)
+            inner = ws_conv(layers["conv_1"], inner, 1, 1)
+            if block == "0":
+                x = ws_conv(layers["shortcut"], x, step, 0)
+            x = x + scale * inner
+    head = params["head"]
+    return x.mean((1, 2)) @ head["kernel"].T + head["bias"]
+
+
+@pytest.mark.parametrize("scale", [0.2, 0.0])
+def test_resnet_is_the_network_of_the_specification(scale):
+    model, params, batch = small("nf_resnet18")
+    model = dataclasses.replace(model, residual_scale=scale)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf) + 0.1 * (leaf == 1), params)
+    found = evaluated(model, params, batch.x)
+    wanted = resnet_of_the_specification(
+        jax.tree.map(np.asarray, params), np.asarray(batch.x)[..., None], scale
+    )
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-10)
+
+
+def test_blocks_are_identities_at_scale_0():
+    """Second blocks have no shortcut: nothing in them matters."""
+    model, params, batch = small("nf_resnet18")
+    model = dataclasses.replace(model, residual_scale=0.0)
+    second, rest = parts.split(params, "block_1/")
+    assert len(jax.tree.leaves(second)) == 3 * 2 * 2
+    changed = parts.join(jax.tree.map(jnp.cos, second), rest)
+    np.testing.assert_array_equal(
+        evaluated(model, changed, batch.x), evaluated(model, params, batch.x)
+    )
+    _, rest = parts.split(params, "shortcut/kernel")
+    changed = parts.join(
+        jax.tree.map(jnp.cos, parts.split(params, "shortcut/kernel")[0]), rest
+    )
+    assert (
+        evaluated(model, changed, batch.x) != evaluated(model, params, batch.x)
+    ).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: models.CNN(initialization="kaiming"), "Unknown initialization"),
+        (lambda: models.CNN1(dropout=1.0), "dropout .* below 1, got 1.0"),
+        (lambda: models.CifarCNN(dropout=0.2), "tuple of two rates, got 0.2"),
+        (lambda: models.CifarCNN(dropout=(0.2, -1)), "at least 0"),
+        (lambda: models.CNN2(outputs=0), "outputs .* at least 1"),
+        (lambda: models.NFResNet18(residual_scale="a"), "residual_scale"),
+        (lambda: models.LSTM(width=0), "width .* at least 1, got 0"),
+        (lambda: models.LSTM(num_layers=1.5), "num_layers"),
+        (lambda: models.LSTM(bottleneck=0), "bottleneck"),
+        (lambda: models.MLP(widths=[3]), "tuple of whole numbers"),
+        (lambda: models.CNN().init(KEY), "call for_federation"),
+    ],
+)
+def test_wrong_fields_get_one_sentence(make, message):
+    with pytest.raises(checks.InputError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)

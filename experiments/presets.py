@@ -169,12 +169,12 @@ def _compare(
     num_rounds: int,
     cohort: int | None = None,
 ) -> config.Experiment:
-    """FLAME, FedAvg with fine-tuning, and Local with one solver on one data set."""
+    """FedAvg with fine-tuning, FLAME, and Local with one solver on one data set."""
     everyone = fp.AllClients()
     who = everyone if cohort is None else fp.UniformCohort(size=cohort)
     algorithms = (
-        fp.Flame(lam=0.1, kappa=1.0, local=sgd),
         fp.FedAvg(local=sgd, fine_tune=sgd),
+        fp.Flame(lam=1.0, kappa=1.0, local=sgd),
         fp.Local(local=sgd),
     )
     processes = (

@@ -1,11 +1,13 @@
 """Figures: what they show, and that their names and axes say it."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from matplotlib import image
 
 from experiments import figures
-from experiments.figures import clients, curves
+from experiments.figures import clients, collaboration, curves
 from tests import histories
 
 
@@ -136,3 +138,41 @@ def test_fairness_has_one_point_per_setting():
 def test_no_fairness_without_accuracy():
     record = histories.make_history(metrics=("loss",))
     assert clients.fairness(histories.make_result(record)) is None
+
+
+def mixing_history(cluster=True):
+    """A history whose clients 0, 2, 4, ... and 1, 3, 5, ... are two clusters."""
+    record = histories.make_history(points=({"seed": 0}, {"seed": 1}), num_clients=6)
+    group = np.arange(6) % 2
+    weights = np.where(group[:, None] == group, 1.0, 0.25) / 4
+    share = np.full((2, 3, 6), 2 / (2 + 3 * 0.25))
+    share[:, 0] = np.nan  # nobody has received anything yet
+    return dataclasses.replace(
+        record,
+        collaboration=np.stack([weights, weights]),
+        own_cluster=share if cluster else None,
+        cluster=np.stack([group, group]) if cluster else None,
+    )
+
+
+def test_collaboration_is_ordered_by_cluster():
+    figure = collaboration.weights(histories.make_result(mixing_history()))
+    axes = figure.axes[0]
+    shown = axes.images[0].get_array().filled(np.nan)
+    inside = shown[:3, :3][~np.eye(3, dtype=bool)]
+    assert (inside == 0.25).all() and (shown[:3, 3:] == 0.0625).all()
+    assert np.isnan(np.diag(shown)).all()
+    assert "73% in the own cluster" in axes.get_title()
+    plain = collaboration.weights(histories.make_result(mixing_history(False)))
+    assert plain.axes[0].get_ylabel() == "receiver"
+
+
+def test_share_of_the_own_cluster_over_rounds():
+    figure = collaboration.own_cluster(histories.make_result(mixing_history()))
+    (axes,) = figure.axes
+    line, chance = axes.lines
+    assert line.get_ydata()[1:] == pytest.approx([8 / 11] * 2)
+    assert chance.get_ydata()[0] == pytest.approx(2 / 5)  # 2 of 5 others
+    no_clusters = histories.make_result(mixing_history(False))
+    assert collaboration.own_cluster(no_clusters) is None
+    assert collaboration.weights(sweep_result()) is None

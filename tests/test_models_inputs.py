@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_pfl import checks, models, types
 from fedjax_pfl.models import inputs
-from tests.test_models import KEY, TABLE, federation, fitted
+from tests.test_models import KEY, TABLE, evaluated, federation, fitted
 from tests.test_models_layers import numpy_lstm
 
 IMAGE_MODELS = [
@@ -115,7 +115,7 @@ def test_the_lstm_is_the_network_of_the_specification(fields, num_classes):
     assert model.embedding_size == 4
     params = jax.jit(model.init)(KEY)
     tokens = np.random.default_rng(0).integers(9, size=(5, 7)).astype(np.int32)
-    found = jax.jit(model.apply)(params, jnp.asarray(tokens), constants=TABLE)
+    found = evaluated(model, params, tokens, TABLE)
     wanted = numpy_logits(model, params, tokens)
     assert found.shape == (5, num_classes)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
@@ -127,7 +127,7 @@ def test_two_classes_are_a_sigmoid_of_one_output():
     assert params["head"]["kernel"].shape == (1, 30)
     tokens = jnp.asarray(np.random.default_rng(0).integers(9, size=(5, 7)), jnp.int32)
     y = jnp.asarray([0, 1, 1, 0, 1], jnp.int32)
-    outputs = jax.jit(model.apply)(params, tokens, constants=TABLE)
+    outputs = evaluated(model, params, tokens, TABLE)
     batch = types.Batch(x=tokens, y=y, weight=jnp.ones(5), constants=TABLE)
     z, sign = np.asarray(outputs[:, 1]), 1 - 2 * np.asarray(y)
     found = model.metrics(outputs, batch)
@@ -139,7 +139,7 @@ def test_an_unknown_token_shows_as_nan_in_its_own_row():
     model = fitted(models.LSTM(width=3), (2,), 2, np.int32, TABLE)
     params = jax.jit(model.init)(KEY)
     tokens = jnp.asarray([[0, 8], [9, 0]], jnp.int32)
-    found = model.apply(params, tokens, constants=TABLE)
+    found = np.asarray(evaluated(model, params, tokens, TABLE))
     assert np.isfinite(found[0]).all()
     assert np.isnan(found[1, 1])
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.figures import clients, curves
+from experiments.figures import clients, collaboration, curves
 from fedjax_pfl import results
 
 __all__ = ["save_all"]
@@ -13,6 +13,8 @@ _DRAWINGS = {
     "clients": clients.distribution,
     "fairness": clients.fairness,
     "partition": clients.partition,
+    "collaboration": collaboration.weights,
+    "own_cluster": collaboration.own_cluster,
 }
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "MAX_LINES",
     "OTHER_DASH",
     "TEXT",
+    "WIDTH",
     "legend",
     "panels",
 ]

@@ -19,9 +19,11 @@ __all__ = [
     "broadcast",
     "client_mesh",
     "finite_rows",
+    "gram",
     "lane_max",
     "map_chunks",
     "map_clients",
+    "mix",
     "put",
     "ravel_rows",
     "select_rows",
@@ -220,6 +222,53 @@ def weighted_mean(tree: Any, weights: jax.Array) -> Any:
     """
     total = weights.sum()
     return weighted_sum(tree, weights / jnp.where(total > 0, total, 1))
+
+
+def _matrix(leaf: jax.Array) -> jax.Array:
+    """Flattens every row of `[K, *P]`, `[K, size]`."""
+    return leaf.reshape(leaf.shape[0], -1)
+
+
+def gram(tree: Any) -> jax.Array:
+    """Inner products of all pairs of rows, one product per leaf, highest precision.
+
+    Args:
+      tree: pytree of `[K, *P]`, finite.
+
+    Returns:
+      `[K, K]`, symmetric to the last bit.
+    """
+    found = [
+        lax.dot_general(
+            _matrix(leaf),
+            _matrix(leaf),
+            (((1,), (1,)), ((), ())),
+            precision=lax.Precision.HIGHEST,
+        )
+        for leaf in jax.tree.leaves(tree)
+    ]
+    total = sum(found[1:], found[0])
+    return (total + total.T) / 2
+
+
+def mix(tree: Any, weights: jax.Array) -> Any:
+    """Sums rows with a row of weights per receiver, `sum_k weights[j, k] * leaf[k]`.
+
+    Args:
+      tree: pytree of `[K, *P]`, finite.
+      weights: `[J, K]`.
+
+    Returns:
+      Pytree of `[J, *P]`, one product per leaf at highest precision.
+    """
+
+    def mix_leaf(leaf: jax.Array) -> jax.Array:
+        product = jnp.matmul(
+            weights.astype(leaf.dtype), _matrix(leaf), precision=lax.Precision.HIGHEST
+        )
+        return product.reshape(-1, *leaf.shape[1:])
+
+    return jax.tree.map(mix_leaf, tree)
 
 
 def ravel_rows(tree: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:

@@ -25,6 +25,26 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 _finished = itertools.count(1)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--all-algorithms",
+        action="store_true",
+        help="run every property for every variant of an algorithm, and slow tests",
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "wide: only run with --all-algorithms")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--all-algorithms"):
+        return
+    wide = [item for item in items if item.get_closest_marker("wide")]
+    config.hook.pytest_deselected(items=wide)
+    items[:] = [item for item in items if item not in wide]
+
+
 @pytest.fixture(autouse=True)
 def _forget_compiled_programs():
     """Drops compiled programs now and then: each maps memory, and maps are limited."""

@@ -9,7 +9,7 @@ import pytest
 
 from fedjax_pfl import checks, models, types
 from fedjax_pfl.models import inputs
-from tests.test_models import KEY, TABLE, evaluated, federation, fitted
+from tests.test_models import KEY, TABLE, drawn, evaluated, federation, fitted
 from tests.test_models_layers import numpy_lstm
 
 IMAGE_MODELS = [
@@ -86,14 +86,13 @@ def test_the_lstm_refuses_what_it_cannot_read(shape, dtype, constants, words):
 
 def test_the_lstm_needs_its_constants_when_applied():
     model = fitted(models.LSTM(width=2), (4,), 2, np.int32, TABLE)
-    params = jax.jit(model.init)(KEY)
+    params = drawn(model)
     with pytest.raises(checks.InputError, match="got constants=None"):
         model.apply(params, jnp.zeros((1, 4), jnp.int32))
 
 
 def numpy_logits(model, params, tokens):
     """Logits of the specification: embeddings, layers, last step, bottleneck, head."""
-    params = jax.tree.map(np.asarray, params)
     x = np.asarray(TABLE["embeddings"])[tokens.T]
     for number in range(model.num_layers):
         x = numpy_lstm(**params[f"lstm_{number}"], x=x)
@@ -113,7 +112,7 @@ def numpy_logits(model, params, tokens):
 def test_the_lstm_is_the_network_of_the_specification(fields, num_classes):
     model = fitted(models.LSTM(width=6, **fields), (7,), num_classes, np.int32, TABLE)
     assert model.embedding_size == 4
-    params = jax.jit(model.init)(KEY)
+    params = drawn(model)
     tokens = np.random.default_rng(0).integers(9, size=(5, 7)).astype(np.int32)
     found = evaluated(model, params, tokens, TABLE)
     wanted = numpy_logits(model, params, tokens)
@@ -123,7 +122,7 @@ def test_the_lstm_is_the_network_of_the_specification(fields, num_classes):
 
 def test_two_classes_are_a_sigmoid_of_one_output():
     model = fitted(models.LSTM(width=6), (7,), 2, np.int32, TABLE)
-    params = jax.jit(model.init)(KEY)
+    params = drawn(model)
     assert params["head"]["kernel"].shape == (1, 30)
     tokens = jnp.asarray(np.random.default_rng(0).integers(9, size=(5, 7)), jnp.int32)
     y = jnp.asarray([0, 1, 1, 0, 1], jnp.int32)
@@ -137,7 +136,7 @@ def test_two_classes_are_a_sigmoid_of_one_output():
 
 def test_an_unknown_token_shows_as_nan_in_its_own_row():
     model = fitted(models.LSTM(width=3), (2,), 2, np.int32, TABLE)
-    params = jax.jit(model.init)(KEY)
+    params = drawn(model)
     tokens = jnp.asarray([[0, 8], [9, 0]], jnp.int32)
     found = np.asarray(evaluated(model, params, tokens, TABLE))
     assert np.isfinite(found[0]).all()

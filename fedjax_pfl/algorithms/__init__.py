@@ -1,23 +1,43 @@
 """Algorithms: one file each, by command-line name in `ALGORITHMS`."""
 
+from fedjax_pfl.algorithms.apfl import APFL
 from fedjax_pfl.algorithms.base import ClientView, Link, SingleExchange
+from fedjax_pfl.algorithms.fedacs import FedACS
+from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
+from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.flame import Flame
+from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
+from fedjax_pfl.algorithms.scaffold import Scaffold
 
 __all__ = [
     "ALGORITHMS",
+    "APFL",
     "Centralized",
     "ClientView",
+    "FedACS",
+    "FedAMP",
     "FedAvg",
+    "FedPer",
     "Flame",
+    "HeurFedAMP",
     "Link",
     "Local",
+    "PerFedAvg",
+    "Scaffold",
     "SingleExchange",
 ]
 
 ALGORITHMS = {
+    "apfl": APFL,
     "centralized": Centralized,
+    "fedacs": FedACS,
+    "fedamp": FedAMP,
     "fedavg": FedAvg,
+    "fedper": FedPer,
     "flame": Flame,
+    "heur_fedamp": HeurFedAMP,
     "local": Local,
+    "per_fedavg": PerFedAvg,
+    "scaffold": Scaffold,
 }

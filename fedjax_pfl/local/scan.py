@@ -13,6 +13,7 @@ __all__ = [
     "LocalInfo",
     "Objective",
     "full_value_and_gradient",
+    "independent_batch",
     "local_scan",
     "params_dtype",
 ]
@@ -50,6 +51,28 @@ def _shuffled_positions(
     return jnp.pad(order, (0, length - slots))
 
 
+def independent_batch(
+    key: types.Key, data: types.ClientData, batch_size: int
+) -> tuple[jax.Array, jax.Array]:
+    """A sampler for `local_scan` whose batches know nothing of each other.
+
+    Every batch is a fresh uniform subset of `min(B, n)` of the client's n examples: an
+    example appears once in a batch, and again in others. A batch size of at least n
+    gives all examples every time, which draws with replacement would not.
+
+    Args:
+      key: `[]` key of this batch.
+      data: examples of one client.
+      batch_size: B.
+
+    Returns:
+      Positions `int32[B]` and weights `bool[B]`, padding last.
+    """
+    length = max(data.index.shape[0], batch_size)
+    positions = _shuffled_positions(key, data, length)[:batch_size]
+    return positions, jnp.arange(batch_size) < data.num_examples
+
+
 def local_scan(
     key: types.Key,
     work: types.Budget,
@@ -61,6 +84,7 @@ def local_scan(
     epochs: int = 1,
     batches_per_step: int = 1,
     sampler: Callable[..., tuple[jax.Array, jax.Array]] | None = None,
+    epoch_steps: int | None = None,
     epoch_end: Callable[[jax.Array, Any], Any] | None = None,
     dtype: Any = jnp.float32,
 ) -> tuple[Any, LocalInfo]:
@@ -82,6 +106,8 @@ def local_scan(
       batches_per_step: batches that one step consumes.
       sampler: `(key, data, batch_size) -> (positions int32[B], weight [B])` in place of
         shuffled epochs; an epoch is then as many steps as it would be with shuffling.
+      epoch_steps: steps of an epoch in place of these, the same for all clients with
+        examples; only with a sampler, which can fill any number of batches.
       epoch_end: `(epoch, carry) -> carry`, after every epoch that the client took part
         in.
       dtype: floating dtype of batches and weights.
@@ -93,6 +119,8 @@ def local_scan(
     slots = data.index.shape[0]
     max_steps = max(1, -(-slots // per_step))
     own_steps = -(-data.num_examples // per_step)
+    if epoch_steps is not None:
+        own_steps = jnp.where(data.num_examples > 0, jnp.int32(epoch_steps), 0)
     own_epochs = jnp.minimum(jnp.int32(epochs), work.epochs)
 
     def batch_of(step_key: types.Key, order: jax.Array, start: jax.Array, part: int):

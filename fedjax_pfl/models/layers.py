@@ -78,10 +78,11 @@ def conv(
     windows = jnp.concatenate(_steps(x, 2, size, stride), axis=3)
     rows = _steps(windows, 1, size, stride)
     shape = (*rows[0].shape[:3], filters)
-    outputs = sum(
+    products = [
         row.reshape(-1, size * channels) @ weights.reshape(-1, filters)
         for row, weights in zip(rows, kernel, strict=True)
-    )
+    ]
+    outputs = functools.reduce(jnp.add, products)
     outputs = outputs if bias is None else outputs + bias[None, :]
     return outputs.reshape(shape)
 
@@ -100,7 +101,7 @@ def max_pool(
     Returns:
       `[B, height', width', channels]` with lengths as in `conv`: 29 gives 14.
     """
-    if size == stride and not padding:  # windows side by side: twice as fast
+    if size == stride and not padding:  # windows side by side; faster
         batch, height, width, channels = x.shape
         rows, columns = height // size, width // size
         x = x[:, : rows * size, : columns * size]

@@ -154,12 +154,13 @@ class LSTM(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[time, B, inputs]` to states `[time, B, width]`."""
         width, scheme = self.width, self.initialization
-        leaves = []
-        for name, inputs in (("input_kernel", x.shape[-1]), ("state_kernel", width)):
+
+        def kernel(name: str, inputs: int) -> jax.Array:
             fan_in = width if scheme == "pytorch" else inputs
             shape = (4 * width, inputs)
-            leaves.append(
-                self.param(name, initializers.weights, shape, fan_in, width, scheme)
-            )
+            return self.param(name, initializers.weights, shape, fan_in, width, scheme)
+
+        input_kernel = kernel("input_kernel", x.shape[-1])
+        state_kernel = kernel("state_kernel", width)
         bias = self.param("bias", initializers.biases, (4 * width,), width, scheme)
-        return layers.lstm(*leaves, bias, x)
+        return layers.lstm(input_kernel, state_kernel, bias, x)

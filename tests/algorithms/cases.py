@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, attacks
+from fedjax_pfl import aggregators, algorithms, attacks
 from tests.algorithms import probes, toy
 
 SGD = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
@@ -40,6 +40,7 @@ class Case:
       limit: its limit of the server's `theta` there.
       attack: an attack in the round.
       aggregator: an aggregator in place of its own.
+      is_wide: a variant, for which costly properties are checked on demand only.
     """
 
     make: Callable[[], Any]
@@ -48,6 +49,7 @@ class Case:
     limit: Callable[[], np.ndarray] | None = None
     attack: Any = attacks.SignFlip(scale=2.0)
     aggregator: Any = None
+    is_wide: bool = False
 
 
 CASES = {
@@ -58,15 +60,18 @@ CASES = {
         limit=flame_limit,
     ),
     "flame_official": Case(
+        is_wide=True,
         make=lambda: fp.Flame.official(rho=0.2, weighting="examples"),
         field=("algorithm.lam", 0.5),
     ),
     "flame_joint_median": Case(
+        is_wide=True,
         make=lambda: fp.Flame(lam=1.0, kappa=2.0, local=SGD, prox_centre="joint"),
         field=("algorithm.lam", 0.5),
         aggregator=aggregators.CoordinateMedian(),
     ),
     "flame_to_tolerance": Case(
+        is_wide=True,
         make=lambda: fp.Flame(
             lam=1.0, kappa=2.0, local=fp.ToTolerance(learning_rate=0.3, max_steps=9)
         ),
@@ -79,6 +84,7 @@ CASES = {
         limit=weighted_mean,
     ),
     "fedavg_adam_geometric": Case(
+        is_wide=True,
         make=lambda: fp.FedAvg(
             local=fp.Optax(hyperparameters={"learning_rate": 0.05}, batch_size=4),
             weighting="uniform",
@@ -95,6 +101,95 @@ CASES = {
         full=lambda: fp.Centralized(local=FULL),
         limit=weighted_mean,
     ),
+    "fedacs": Case(
+        make=lambda: algorithms.FedACS(pick_quantile=0.55, mixing=0.9, local=SGD),
+        field=("algorithm.pick_quantile", 0.3),
+    ),
+    "fedacs_update_keep": Case(
+        is_wide=True,
+        make=lambda: algorithms.FedACS(
+            pick_quantile=0.3, local=SGD, similarity="update", negative="keep"
+        ),
+        field=("algorithm.mixing", 0.7),
+    ),
+    "fedamp": Case(
+        make=lambda: algorithms.FedAMP(local=SGD), field=("algorithm.lam", 0.4)
+    ),
+    "fedamp_scheduled": Case(
+        is_wide=True,
+        make=lambda: algorithms.FedAMP(
+            local=SGD,
+            alpha=0.5,
+            alpha_decay=0.9,
+            decay_every=2,
+            sigma=4.0,
+            scale_free=False,
+            start="own",
+        ),
+        field=("algorithm.sigma", 5.0),
+    ),
+    "heur_fedamp": Case(
+        make=lambda: algorithms.HeurFedAMP(local=SGD, self_weight=0.2),
+        field=("algorithm.sharpness", 10.0),
+    ),
+    "apfl": Case(
+        make=lambda: algorithms.APFL(local=SGD, alpha_decay=0.02),
+        field=("algorithm.alpha", 0.8),
+        full=lambda: algorithms.APFL(local=FULL),
+        limit=weighted_mean,
+    ),
+    "apfl_outputs_fixed": Case(
+        is_wide=True,
+        make=lambda: algorithms.APFL(local=SGD, mix="outputs", adaptive=False),
+        field=("algorithm.local.learning_rate", 0.05),
+    ),
+    "per_fedavg": Case(
+        make=lambda: algorithms.PerFedAvg(
+            inner_learning_rate=0.1, learning_rate=0.2, num_steps=3, batch_size=4
+        ),
+        field=("algorithm.inner_learning_rate", 0.05),
+        full=lambda: algorithms.PerFedAvg(
+            inner_learning_rate=0.1, learning_rate=0.5, num_steps=3, batch_size=64
+        ),
+        limit=weighted_mean,
+    ),
+    "per_fedavg_difference": Case(
+        is_wide=True,
+        make=lambda: algorithms.PerFedAvg(
+            inner_learning_rate=0.1,
+            learning_rate=0.2,
+            num_steps=3,
+            batch_size=4,
+            hessian="finite_difference",
+            adapt_steps=2,
+        ),
+        field=("algorithm.difference", 1e-2),
+    ),
+    "per_fedavg_exact": Case(
+        is_wide=True,
+        make=lambda: algorithms.PerFedAvg(
+            inner_learning_rate=0.1,
+            learning_rate=0.2,
+            num_steps=3,
+            batch_size=4,
+            hessian="exact",
+        ),
+        field=("algorithm.learning_rate", 0.1),
+    ),
+    "fedper": Case(
+        make=lambda: algorithms.FedPer(head="bias$", local=SGD),
+        field=("algorithm.local.learning_rate", 0.05),
+    ),
+    "scaffold": Case(
+        make=lambda: algorithms.Scaffold(local=SGD),
+        field=("algorithm.server_learning_rate", 0.7),
+    ),
+    "scaffold_refresh_geometric": Case(
+        is_wide=True,
+        make=lambda: algorithms.Scaffold(local=SGD, option="refresh"),
+        field=("algorithm.local.learning_rate", 0.05),
+        aggregator=aggregators.GeometricMedian(),
+    ),
     "own_down": Case(make=probes.OwnDown, field=("algorithm.mixing", 0.1)),
     "two_exchanges": Case(
         make=probes.TwoExchanges,
@@ -104,15 +199,19 @@ CASES = {
         attack=None,
     ),
     "memory": Case(make=probes.Memory, field=("algorithm.momentum", 0.3)),
-    "own_sampler": Case(make=probes.OwnSampler, field=("algorithm.learning_rate", 0.1)),
+    "own_sampler": Case(
+        is_wide=True, make=probes.OwnSampler, field=("algorithm.learning_rate", 0.1)
+    ),
     "body_head": Case(make=probes.BodyHead, field=("algorithm.learning_rate", 0.1)),
     "weight_zero": Case(
+        is_wide=True,
         make=probes.WeightZero,
         field=("algorithm.learning_rate", 0.1),
         full=probes.WeightZero,
         limit=even_mean,
     ),
     "schedule": Case(
+        is_wide=True,
         make=probes.Schedule,
         field=("algorithm.decay", 0.5),
         full=lambda: probes.Schedule(decay=0.999),

@@ -20,6 +20,15 @@ VMAP = clients.Execution()
 # with condition number below 10: 1e3 units in the last place.
 TIGHT = 1e3 * np.finfo(np.float64).eps
 all_cases = pytest.mark.parametrize("name", cases.CASES)
+# What compiles many programs is run for one case of every algorithm and some probes,
+# unless --all-algorithms asks for the rest.
+costly_cases = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.wide] if case.is_wide else [])
+        for name, case in cases.CASES.items()
+    ],
+)
 
 
 def make_process(name, *, full=False, everyone=False, attack=True):
@@ -116,7 +125,7 @@ def test_execution_changes_rounding_only(name, execution):
     assert_close(info, other_info)
 
 
-@all_cases
+@costly_cases
 def test_loop_reference(name):
     process, model, federation = setting(name)
     with jax.disable_jit():
@@ -187,7 +196,7 @@ def run(name, fields, *, segment=2, rounds=4, **options):
     )
 
 
-@all_cases
+@costly_cases
 def test_grid_equals_single_runs_and_segments_are_bit_identical(name):
     field, other = cases.CASES[name].field
     first = struct.get_field(make_process(name), field)
@@ -204,7 +213,7 @@ def test_grid_equals_single_runs_and_segments_are_bit_identical(name):
     assert longer.rounds.tolist() == [0, 3, 4]
 
 
-@all_cases
+@costly_cases
 def test_scan_equals_python_loop(name):
     process, model, federation = setting(name)
     field, value = cases.CASES[name].field
@@ -217,7 +226,7 @@ def test_scan_equals_python_loop(name):
     assert_close(state, jax.tree.map(lambda leaf: leaf[0], scanned), 4 * TIGHT)
 
 
-@all_cases
+@costly_cases
 def test_new_values_do_not_retrace(name):
     field, value = cases.CASES[name].field
     run(name, [value])
@@ -245,7 +254,7 @@ def test_converges_on_the_quadratic(name):
     )
 
 
-@all_cases
+@costly_cases
 def test_round_exports_for_tpu_and_cuda(name):
     process, model, federation = setting(name)
 
@@ -262,7 +271,7 @@ def test_round_exports_for_tpu_and_cuda(name):
     assert exported.platforms == ("tpu", "cuda")
 
 
-@all_cases
+@costly_cases
 def test_float32_round(name):
     federation = toy.make_federation(dtype=jnp.float32)
     process = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), make_process(name))

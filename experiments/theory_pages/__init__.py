@@ -1,0 +1,10 @@
+"""Pages that compare simulations with theory: parts with rows and figures."""
+
+from experiments.theory_pages import fedacs, flame, rows
+
+__all__ = ["PAGES"]
+
+PAGES: dict[str, tuple[rows.Part, ...]] = {
+    "flame": flame.PARTS,
+    "fedacs": fedacs.PARTS,
+}

@@ -1,0 +1,190 @@
+"""APFL: every client mixes a model of its own with the global one (Deng et al. 2020).
+
+Problem: `w* = argmin_w sum_i (n_i / n) f_i(w)`, and for every client i
+`min_{v_i, alpha_i} f_i(vbar_i)` with `vbar_i = alpha_i v_i + (1 - alpha_i) w*`. A local
+step of a member, from `w_i = w^t` and its own `v_i`, `alpha_i`, with ONE batch for all
+gradients, each taken where the step begins (Algorithm 1):
+
+    w_i     <- w_i - eta grad f_i(w_i)
+    v_i     <- v_i - eta alpha_i grad f_i(vbar_i)
+    s_i      = <v_i - w_i, grad f_i(vbar_i)> + d alpha_i          d = alpha_decay
+    alpha_i <- clip(alpha_i - eta_alpha s_i, 0, 1)
+
+with the last line in the first local step of a round only, where `adaptive`, and `w^{t+1} = sum_S n_i w_i / sum_S n_i`. v_i and alpha_i wait while i is not selected.
+
+| symbol | field | shape |
+|---|---|---|
+| w | `server` | `[*P]` |
+| v_i, alpha_i | `clients.v`, `clients.alpha` | `[N, *P]`, `[N]` |
+| w_i | message | `[*P]` per member |
+
+Limits, for fixed alpha_i: at 0 v_i rests and w is FedAvg's; at 1 v_i is local training;
+w is FedAvg's in any case.
+
+Reference: Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning",
+arXiv:2003.13461. Deviations from the authors' software, each a switch: it adds
+0.02 alpha_i to the gradient of alpha_i (`alpha_decay`, here 0, as in the paper) and
+mixes the networks' outputs (`mix="outputs"`). The paper's eta falls with the round;
+here it is constant. Weight decay acts on w_i and on v_i as if each had its own SGD.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl.algorithms import base, fedavg
+
+__all__ = ["APFL", "check_plain_sgd", "mixture"]
+
+
+@struct.pytree_dataclass
+class ApflClient:
+    """State of one client; see the module's table."""
+
+    v: Any
+    alpha: jax.Array
+
+
+def check_plain_sgd(algorithm: str, solver: Any) -> None:
+    """Refuses local solvers whose steps are not a learning rate times a gradient."""
+    if not isinstance(solver, local.SGD) or solver.momentum is not None:
+        raise checks.InputError(
+            f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
+            f"plain steps its rule is made of, got {solver!r}."
+        )
+
+
+def mixture(v: Any, w: Any, alpha: Any) -> Any:
+    """The convex combination `alpha v + (1 - alpha) w`.
+
+    Args:
+      v: `[*P]` the client's own parameters.
+      w: `[*P]` global parameters.
+      alpha: `[]` weight of the own ones.
+
+    Returns:
+      `[*P]`.
+
+    Example:
+      >>> mixture(4.0, 0.0, 0.25)
+      1.0
+    """
+    return jax.tree.map(lambda a, b: alpha * a + (1 - alpha) * b, v, w)
+
+
+@struct.pytree_dataclass
+class APFL(base.SingleExchange):
+    """Adaptive personalized federated learning.
+
+    Attributes:
+      alpha: `[]` first mixing weight of the own model, in [0, 1].
+      adaptive: whether the clients learn their alpha_i.
+      alpha_learning_rate: `[]` its step size eta_alpha, > 0, or None for the local
+        solver's.
+      alpha_decay: `[]` d, at least 0; pulls alpha_i to 0.
+      mix: `parameters` (the paper) or `outputs` of the two networks, which is the same
+        for linear models.
+      local: `SGD` without momentum; its learning rate is eta.
+    """
+
+    alpha: Any = 0.5
+    adaptive: bool = struct.static_field(default=True)
+    alpha_learning_rate: Any = None
+    alpha_decay: Any = 0.0
+    mix: str = struct.static_field(default="parameters")
+    local: Any = local.SGD()
+
+    def __post_init__(self):
+        checks.number("alpha", self.alpha, at_least=0, at_most=1)
+        checks.boolean("adaptive", self.adaptive)
+        if self.alpha_learning_rate is not None:
+            checks.number("alpha_learning_rate", self.alpha_learning_rate, above=0)
+        checks.number("alpha_decay", self.alpha_decay, at_least=0)
+        checks.known(self.mix, ("parameters", "outputs"), "mix")
+        check_plain_sgd("APFL", self.local)
+
+    def init(self, key, model, federation):
+        """One drawn network for everybody; all mix with the first alpha."""
+        params = model.init(key)
+        count = federation.num_clients
+        dtype = jnp.result_type(*jax.tree.leaves(params))
+        alpha = jnp.full((count,), self.alpha, dtype)
+        return (
+            params,
+            ApflClient(v=base.start_together(params, count), alpha=alpha),
+            None,
+        )
+
+    def down(self, ctx, server, clients, messages):
+        """The global model; the mean of all clients' alpha is only reported."""
+        del ctx, messages
+        return types.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
+
+    def _outputs(self, model, v, w, alpha, x, constants, key=None):
+        """What the mixed model says of inputs `[B, ...]`."""
+
+        def apply(params):
+            return model.apply(params, x, key=key, constants=constants)
+
+        if self.mix == "parameters":
+            return apply(mixture(v, w, alpha))
+        return mixture(apply(v), apply(w), alpha)
+
+    def _descend(self, params, gradient):
+        """One plain step of the local solver."""
+        rate, decay = self.local.learning_rate, self.local.weight_decay
+        return jax.tree.map(lambda x, g: x - rate * (g + decay * x), params, gradient)
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Simultaneous steps of the local copy, the own model and the mixing weight."""
+        del round
+        plain = fedavg.data_objective(model)
+        rate = self.alpha_learning_rate
+        rate = self.local.learning_rate if rate is None else rate
+
+        def losses(step_key, w, v, alpha, batch):
+            # w learns from its own loss only, so both gradients come in one pass.
+            fixed = lax.stop_gradient(w)
+            outputs = self._outputs(
+                model, v, fixed, alpha, batch.x, batch.constants, step_key
+            )
+            return plain(step_key, w, batch, None) + model.loss(outputs, batch)
+
+        def step(step_key, carry, batches):
+            w, v, alpha, first = carry
+            for_w, for_v, for_alpha = jax.grad(losses, argnums=(1, 2, 3))(
+                step_key, w, v, alpha, batches[0]
+            )
+            w, v = self._descend(w, for_w), self._descend(v, for_v)
+            if self.adaptive:
+                slope = for_alpha + self.alpha_decay * alpha
+                moved = jnp.clip(alpha - rate * slope, 0, 1)
+                alpha = jnp.where(first, moved, alpha)
+            return w, v, alpha, jnp.zeros((), bool)
+
+        (w, v, alpha, _), info = local.local_scan(
+            key,
+            work,
+            step,
+            (down.shared, client.v, client.alpha, jnp.ones((), bool)),
+            data,
+            batch_size=self.local.batch_size,
+            epochs=self.local.epochs,
+            dtype=client.alpha.dtype,
+        )
+        upload = types.Upload(message=w, weight=base.example_weight(data, w))
+        report = {"gradient_evaluations": 2 * info.num_examples}
+        return ApflClient(v=v, alpha=alpha), upload, report
+
+    def predictors(self, key, round, server, client, model, data):
+        """The own model mixed with the latest global one, and that one."""
+        del key, round
+        return {
+            "personal": lambda x: self._outputs(
+                model, client.v, server, client.alpha, x, data.constants
+            ),
+            "global": base.model_predictor(model, server, data.constants),
+        }

@@ -1,0 +1,120 @@
+"""How similar the models of clients are, and what follows for who learns from whom.
+
+The server side of FedACS, FedAMP and HeurFedAMP: all of them mix the received models of
+the cohort with weights `[K, K]` that follow from inner products of these models. Costs
+two products of `[K, K]` with `[K, D]`; no loop over pairs, no flattened copy.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedjax_pfl import clients, types
+
+__all__ = [
+    "cohort_rows",
+    "cosine_range",
+    "cosines",
+    "median_distance",
+    "mixed",
+    "row_entropy",
+    "squared_distances",
+]
+
+_SMALLEST_NORM = 1e-12
+
+
+def cohort_rows(ctx: types.RoundContext, messages: Any) -> Any:
+    """Last messages of the cohort, `[N, ...]` to `[K, ...]`; no copy where K = N."""
+    if ctx.cohort.shape[0] == ctx.num_clients:
+        return messages  # a full cohort is in order
+    return clients.take(messages, ctx.cohort)
+
+
+def cosines(tree: Any) -> jax.Array:
+    """Cosines of all pairs of rows.
+
+    The order of nearly equal models lives in the last digits: hence products at highest
+    precision, and norms from the diagonal of the same matrix.
+
+    Args:
+      tree: pytree of `[K, *P]`, finite.
+
+    Returns:
+      `[K, K]`, symmetric, in [-1, 1], diagonal 1. A row of zeros has cosine 0 with all
+      others.
+    """
+    products = clients.gram(tree)
+    norms = jnp.maximum(jnp.sqrt(jnp.diagonal(products)), _SMALLEST_NORM)
+    found = products / (norms[:, None] * norms[None, :])
+    return jnp.where(_self(found), 1, jnp.clip(found, -1, 1))
+
+
+def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
+    """Report of `cosines [K, K]`: `smallest_cosine`, `largest_cosine` of two clients.
+
+    Their limits, 1 and -1, where there is one client.
+    """
+    return {
+        "smallest_cosine": similarities.min(),  # the diagonal is an upper bound
+        "largest_cosine": jnp.where(_self(similarities), -1, similarities).max(),
+    }
+
+
+def squared_distances(tree: Any) -> jax.Array:
+    """Squared distances of all pairs of rows, from the Gram matrix of centered rows.
+
+    Without centering, small distances of large models would cancel.
+
+    Args:
+      tree: pytree of `[K, *P]`, finite.
+
+    Returns:
+      `[K, K]`, symmetric, at least 0, diagonal 0.
+    """
+    products = clients.gram(
+        jax.tree.map(lambda x: x - x.mean(axis=0, keepdims=True), tree)
+    )
+    squares = jnp.diagonal(products)
+    found = squares[:, None] + squares[None, :] - 2 * products
+    return jnp.where(_self(found), 0, jnp.maximum(found, 0))
+
+
+def median_distance(distances: jax.Array) -> jax.Array:
+    """Median `[]` of `distances [K, K]` over the pairs of different rows; 0 if none."""
+    count = distances.shape[0]
+    if count == 1:
+        return jnp.zeros((), distances.dtype)
+    return jnp.median(distances[np.triu_indices(count, 1)])
+
+
+def mixed(messages: Any, weights: jax.Array, info: Any) -> types.Downlink:
+    """What each client receives: `u_i = sum_j weights[i, j] message_j`.
+
+    Args:
+      messages: pytree of `[K, *P]`, finite.
+      weights: `[K, K]`; no gradient flows through them.
+      info: dict of `[]` values to report.
+
+    Returns:
+      The downlink with own rows `[K, *P]`, and the mean entropy of rows in its report.
+    """
+    weights = lax.stop_gradient(weights)
+    report = info | {"entropy": row_entropy(weights).mean()}
+    return types.Downlink(shared=None, own=clients.mix(messages, weights), info=report)
+
+
+def row_entropy(weights: jax.Array) -> jax.Array:
+    """Entropy `[K]` of every row's absolute weights `[K, K]`, from 0 to log K."""
+    shares = jnp.abs(weights)
+    return jax.scipy.special.entr(shares / shares.sum(axis=1, keepdims=True)).sum(
+        axis=1
+    )
+
+
+def _self(matrix: jax.Array) -> jax.Array:
+    """Where `[K, K]` pairs a client with itself, bool."""
+    return jnp.eye(matrix.shape[0], dtype=bool)

@@ -1,0 +1,185 @@
+"""FedACS: each client starts from the models most similar to its own (attention).
+
+Motivation: `min_W sum_i F_i(w_i) + lam sum_ij s_ij ||w_i - w_j||^2` with similarities
+s_ij. Definition: one round for the cohort P of m clients, on their last models,
+
+    S_ij  = <w_i, w_j> / (||w_i|| ||w_j||)                       i, j in P
+    delta = pick_quantile-quantile of all m^2 entries of S, interpolated
+    a_ij  = S_ij where S_ij > delta or i = j, else 0
+    u_i   = sum_j a_ij w_j / sum_j a_ij                          (4)
+    w_i   = local steps on F_i, started at (1 - a) w_i + a u_i   (5)
+
+| symbol | field | shape |
+|---|---|---|
+| w_i | `clients`, `messages` | `[N, *P]` |
+| w^0, the common first model | `server` | `[*P]` |
+| p (pq) | `pick_quantile` | `[]` |
+| a | `mixing` | `[]` |
+
+The server mixes the models it received; clients outside the cohort keep theirs. There
+is no global model and no aggregate: an aggregator has no effect.
+
+Limits: a = 0 is Local; so is `pick_quantile >= 1 - 1/(m - 1)`, because cosines come in
+equal pairs and then delta is at least the largest of them. Fixed points satisfy
+`grad F(U) + (a / beta) (I - A) W = 0` for local gradient steps of size beta: a / beta
+plays the role of lam.
+
+Reference: Chen, Li, Shen, "Personalized Federated Learning with Attention-based Client
+Selection". Deviations, where the paper is silent or fails: a client always selects
+itself, because equal models have no entry above delta (0/0); negative weights are
+clipped, because the sum of a row could vanish (`negative="keep"` keeps them, and a
+client its own model where the sum is below 1e-6); `similarity="update"` compares
+`w_i - w^0`, because models that share w^0 have cosines near 1 whatever they learned;
+a < 1 keeps a part of the own model.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl.algorithms import base, collaboration, fedavg
+
+__all__ = ["FedACS", "selection_threshold"]
+
+_SMALLEST_SUM = 1e-6  # of a row's weights, below which a client keeps its own model
+
+
+def selection_threshold(similarities: jax.Array, quantile: Any) -> jax.Array:
+    """Linearly interpolated quantile of all entries of a matrix.
+
+    Between two equal entries it is that entry to the last bit, so that no pair exceeds
+    a threshold made of itself.
+
+    Args:
+      similarities: `[K, K]`.
+      quantile: `[]` in [0, 1].
+
+    Returns:
+      `[]` the threshold.
+
+    Example:
+      >>> import jax
+      >>> print(selection_threshold(jax.numpy.array([[1.0, 0.4], [0.2, 1.0]]), 0.5))
+      0.7
+    """
+    ordered = jnp.sort(similarities.reshape(-1))
+    last = ordered.shape[0] - 1
+    position = jnp.asarray(quantile, ordered.dtype) * last
+    below = jnp.clip(jnp.floor(position).astype(jnp.int32), 0, last)
+    low, high = ordered[below], ordered[jnp.minimum(below + 1, last)]
+    found = low + (position - below.astype(position.dtype)) * (high - low)
+    return jnp.minimum(found, high)
+
+
+@struct.pytree_dataclass
+class FedACS(base.SingleExchange):
+    """Federated attention-based client selection.
+
+    Attributes:
+      pick_quantile: `[]` in [0, 1), paper's p: the share of pairs that are too
+        different, so that about `(1 - p) m` models are mixed; a traced value outside
+        acts like the nearer end.
+      mixing: `[]` a in [0, 1], the weight of the mixture against the own model.
+      local: local solver, started at the mixture.
+      similarity: cosines of `parameters` (the paper) or of the `update` from the common
+        first model.
+      negative: negative cosines above the threshold `clip` to 0, or `keep`.
+    """
+
+    pick_quantile: Any = 0.8
+    mixing: Any = 1.0
+    local: Any = local.SGD()
+    similarity: str = struct.static_field(default="parameters")
+    negative: str = struct.static_field(default="clip")
+
+    def __post_init__(self):
+        checks.number("pick_quantile", self.pick_quantile, at_least=0, below=1)
+        checks.number("mixing", self.mixing, at_least=0, at_most=1)
+        checks.known(self.similarity, ("parameters", "update"), "similarity")
+        checks.known(self.negative, ("clip", "keep"), "treatment of negative cosines")
+
+    def check_cohort(self, size: int) -> None:
+        """Refuses a quantile with which no client selects another; before tracing.
+
+        Args:
+          size: K, clients per round.
+
+        Raises:
+          InputError: if `pick_quantile >= 1 - 1/(K - 1)`.
+        """
+        limit = 1 - 1 / max(size - 1, 1)
+        if self.pick_quantile >= limit:
+            raise checks.InputError(
+                f"Expected pick_quantile below 1 - 1/(K - 1) = {limit:g} with K={size} "
+                f"clients per round, got {float(self.pick_quantile):g}, with which "
+                "nobody selects anybody else and FedACS is Local."
+            )
+
+    def init(self, key, model, federation):
+        """One drawn network, copied to all clients; the server remembers it."""
+        params = model.init(key)
+        start = base.start_together(params, federation.num_clients)
+        return params, start, start
+
+    def weights(self, first: Any, models: Any) -> tuple[jax.Array, dict[str, Any]]:
+        """Weights with which the clients of one cohort receive each other's models.
+
+        Args:
+          first: pytree of `[*P]`, the common first model.
+          models: pytree of `[K, *P]`.
+
+        Returns:
+          `[K, K]` with rows of sum 1 (`(1 - a) I + a A`), and a report: `threshold`,
+          `neighbours` (models mixed per client, its own included),
+          `smallest_cosine` and `largest_cosine` of different clients.
+        """
+        compared = models
+        if self.similarity == "update":
+            compared = jax.tree.map(lambda x, w: x - w[None], models, first)
+        similarities = collaboration.cosines(compared)
+        own = jnp.eye(similarities.shape[0], dtype=bool)
+        threshold = selection_threshold(similarities, self.pick_quantile)
+        attention = jnp.where((similarities > threshold) | own, similarities, 0)
+        if self.negative == "clip":
+            attention = jnp.maximum(attention, 0)
+        total = attention.sum(axis=1, keepdims=True)
+        alone = jnp.abs(total) < _SMALLEST_SUM
+        identity = own.astype(attention.dtype)
+        attention = jnp.where(alone, identity, attention / jnp.where(alone, 1, total))
+        report = {
+            "threshold": threshold,
+            "neighbours": (attention != 0).sum(axis=1).astype(threshold.dtype).mean(),
+            **collaboration.cosine_range(similarities),
+        }
+        return (1 - self.mixing) * identity + self.mixing * attention, report
+
+    def down(self, ctx, server, clients, messages):
+        """A mixture of the cohort's last messages for each member, equation (4)."""
+        del clients
+        models = collaboration.cohort_rows(ctx, messages)
+        return collaboration.mixed(models, *self.weights(server, models))
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Local training from the received mixture, equation (5)."""
+        del round, client
+        objective = fedavg.data_objective(model)
+        theta, _, info = self.local.solve(key, work, objective, down.own, None, data)
+        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        return theta, upload, {"gradient_evaluations": info.num_examples}
+
+    def server_update(self, ctx, server, aggregate, uploads):
+        """Keeps the common first model: there is no global one."""
+        del ctx, aggregate, uploads
+        return server
+
+    def predictors(self, key, round, server, client, model, data):
+        """The client's own model w_i."""
+        del key, round, server
+        return {"personal": base.model_predictor(model, client, data.constants)}
+
+    def collaboration(self, state, federation):
+        """The mixing weights if all N clients took part."""
+        del federation
+        return self.weights(state.server, state.messages)[0]

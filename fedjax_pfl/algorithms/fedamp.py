@@ -1,0 +1,250 @@
+"""FedAMP and HeurFedAMP: each client is pulled towards a mixture of similar models.
+
+Problem: `min_W sum_i F_i(w_i) + lam sum_{i<j} A(||w_i - w_j||^2)` with
+`A(x) = 1 - exp(-x / sigma)`. One round, for the cohort of m clients:
+
+    xi_ij = alpha_k A'(||w_i - w_j||^2) = alpha_k exp(-||w_i - w_j||^2 / sigma) / sigma
+    xi_ii = 1 - sum_{j != i} xi_ij
+    u_i   = sum_j xi_ij w_j             a gradient step on A; alpha_k absorbs a factor 2
+    w_i  ~= argmin F_i(w) + lam / (2 alpha_k) ||w - u_i||^2
+
+HeurFedAMP replaces the weights, and keeps the rest, by
+
+    xi_ij = (1 - xi_ii) softmax over j != i of (sharpness cos(w_i, w_j))
+
+| symbol | field | shape |
+|---|---|---|
+| w_i | `clients`, `messages` | `[N, *P]` |
+| w^0, the common first model | `server` | `[*P]` |
+| sharpness (also sigma there), xi_ii | `sharpness`, `self_weight` | `[]` |
+
+The server mixes what it received. Without a global model, aggregators have no effect.
+
+Limits: sigma -> inf with alpha / sigma = 1/m gives the plain mean; alpha -> 0 freezes
+all models (u_i = w_i with an infinite proximal weight); lam = 0 with
+`start="own"` is Local; sharpness = 0 with self weight 1/m is the plain mean.
+
+Reference: Huang, Chu, Zhou, Wang, Liu, Pei, Zhang, "Personalized Cross-Silo Federated
+Learning on Non-IID Data". Deviations: the proximal term is squared and carries a
+gradient, as in the paper's text. sigma must be comparable with the squared distances,
+or all weights are equal or zero: by default (`scale_free`) sigma is the median squared
+distance of the cohort's pairs and alpha = sigma / (2 (m - 1)). Equal models have
+sigma = 0, and lam / alpha would freeze them for ever: the proximal weight is then lam.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl.algorithms import base, collaboration, fedavg
+
+__all__ = ["FedAMP", "HeurFedAMP"]
+
+
+class _Attentive(base.SingleExchange):
+    """Mixes with `weights`, then solves a proximal problem about the mixture."""
+
+    local: Any
+    start: str
+
+    def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
+        """Convex weights `[K, K]` of models `[K, *P]` in a round, and a report."""
+        raise NotImplementedError
+
+    def proximal_weight(self, round: jax.Array) -> Any:
+        """The weight `[]` of half the squared distance to the mixture."""
+        raise NotImplementedError
+
+    def init(self, key, model, federation):
+        """One drawn network, copied to all clients; the server remembers it."""
+        params = model.init(key)
+        start = base.start_together(params, federation.num_clients)
+        return params, start, start
+
+    def down(self, ctx, server, clients, messages):
+        """A mixture of the cohort's last messages for each member."""
+        del server, clients
+        models = collaboration.cohort_rows(ctx, messages)
+        return collaboration.mixed(models, *self.weights(ctx.round, models))
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """The proximal problem about the received mixture."""
+        plain = fedavg.data_objective(model)
+        weight = self.proximal_weight(round)
+
+        def objective(key, theta, batch, centre):
+            squares = jax.tree.map(lambda t, u: jnp.sum((t - u) ** 2), theta, centre)
+            distance = sum(jax.tree.leaves(squares))
+            return plain(key, theta, batch, None) + weight / 2 * distance
+
+        first = down.own if self.start == "received" else client
+        theta, _, info = self.local.solve(key, work, objective, first, down.own, data)
+        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        return theta, upload, {"gradient_evaluations": info.num_examples}
+
+    def server_update(self, ctx, server, aggregate, uploads):
+        """Keeps the common first model: there is no global one."""
+        del ctx, aggregate, uploads
+        return server
+
+    def predictors(self, key, round, server, client, model, data):
+        """The client's own model w_i."""
+        del key, round, server
+        return {"personal": base.model_predictor(model, client, data.constants)}
+
+    def collaboration(self, state, federation):
+        """The mixing weights if all N clients took part."""
+        del federation
+        return self.weights(state.round, state.messages)[0]
+
+
+@struct.pytree_dataclass
+class FedAMP(_Attentive):
+    """Federated attentive message passing.
+
+    Attributes:
+      lam: `[]` weight of the attention term, at least 0; the proximal weight is
+        `lam / alpha_k`, or lam itself if `scale_free`. Local steps must be below
+        2 / (smoothness + proximal weight).
+      local: local solver of the proximal problem.
+      alpha: `[]` first server step alpha_0, > 0, unless `scale_free`.
+      alpha_decay: `[]` factor of the server step in (0, 1], unless `scale_free`.
+      decay_every: `[]` rounds between two decays, a whole number of at least 1.
+      sigma: `[]` squared distance at which attention falls by e, > 0, unless
+        `scale_free`. `alpha (K - 1) <= sigma` keeps mixtures convex; where a traced
+        value breaks that, rows are scaled down to sum 1 and `convex` reports 0.
+      scale_free: sigma and alpha follow the distances of the cohort's models.
+      start: local work starts at the `received` mixture or at the client's `own` model.
+    """
+
+    lam: Any = 1.0
+    local: Any = local.SGD()
+    alpha: Any = 1e4
+    alpha_decay: Any = 0.1
+    decay_every: Any = 30
+    sigma: Any = 1e6
+    scale_free: bool = struct.static_field(default=True)
+    start: str = struct.static_field(default="received")
+
+    def __post_init__(self):
+        checks.number("lam", self.lam, at_least=0)
+        checks.number("alpha", self.alpha, above=0)
+        checks.number("alpha_decay", self.alpha_decay, above=0, at_most=1)
+        checks.number("decay_every", self.decay_every, at_least=1)
+        checks.number("sigma", self.sigma, above=0)
+        checks.boolean("scale_free", self.scale_free)
+        checks.known(self.start, ("received", "own"), "start")
+
+    def check_cohort(self, size: int) -> None:
+        """Refuses a step with which mixtures need not be convex; before tracing.
+
+        Args:
+          size: K, clients per round.
+
+        Raises:
+          InputError: if `alpha (K - 1) > sigma`.
+        """
+        if not self.scale_free:
+            name = f"sigma with alpha={self.alpha} and K={size} clients per round"
+            checks.number(name, self.sigma, at_least=self.alpha * (size - 1))
+
+    def step(self, round: jax.Array) -> jax.Array:
+        """Step `[]` of round k, `alpha alpha_decay^floor(k / decay_every)`."""
+        periods = round // jnp.asarray(self.decay_every).astype(jnp.int32)
+        return self.alpha * jnp.asarray(self.alpha_decay) ** periods
+
+    def proximal_weight(self, round: jax.Array) -> Any:
+        """`lam / alpha_k`, or lam."""
+        return self.lam if self.scale_free else self.lam / self.step(round)
+
+    def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
+        """Convex weights xi of the cohort's models.
+
+        Args:
+          round: `int32[]` round number k.
+          models: pytree of `[K, *P]`.
+
+        Returns:
+          `[K, K]`, rows of sum 1, and a report: `sigma`, `alpha`, mean `self_weight`,
+          and whether the step was `convex` (1) or had to be cut (0).
+        """
+        distances = collaboration.squared_distances(models)
+        count, dtype = distances.shape[0], distances.dtype
+        if self.scale_free:
+            sigma = collaboration.median_distance(distances)
+            share = jnp.asarray(0.5 / max(count - 1, 1), dtype)
+        else:
+            sigma = jnp.asarray(self.sigma, dtype)
+            share = self.step(round) / sigma
+        # Equal models have sigma = 0: then A'(0) is 1 and A' of the others is 0.
+        scale = jnp.maximum(sigma, jnp.finfo(dtype).tiny)
+        own = jnp.eye(count, dtype=bool)
+        pull = jnp.where(own, 0, share * jnp.exp(-distances / scale))
+        total = pull.sum(axis=1)
+        pull = pull / jnp.maximum(total, 1)[:, None]
+        rest = jnp.maximum(1 - pull.sum(axis=1), 0)
+        rounding = 1 + count * jnp.finfo(dtype).eps
+        return jnp.where(own, rest[:, None], pull), {
+            "sigma": sigma,
+            "alpha": share * sigma,
+            "self_weight": rest.mean(),
+            "convex": (total <= rounding).all(),
+        }
+
+
+@struct.pytree_dataclass
+class HeurFedAMP(_Attentive):
+    """FedAMP with the softmax of cosines as weights.
+
+    Attributes:
+      lam: `[]` weight of the attention term, at least 0; the proximal weight is
+        `lam / alpha`. Local steps must be below 2 / (smoothness + proximal weight).
+      local: local solver of the proximal problem.
+      alpha: `[]` server step, > 0.
+      sharpness: `[]` factor of the cosines, at least 0.
+      self_weight: `[]` xi_ii in [0, 1], or None for 1/K in a cohort of K clients.
+      start: local work starts at the `received` mixture or at the client's `own` model.
+    """
+
+    lam: Any = 1.0
+    local: Any = local.SGD()
+    alpha: Any = 1.0
+    sharpness: Any = 25.0
+    self_weight: Any = None
+    start: str = struct.static_field(default="received")
+
+    def __post_init__(self):
+        checks.number("lam", self.lam, at_least=0)
+        checks.number("alpha", self.alpha, above=0)
+        checks.number("sharpness", self.sharpness, at_least=0)
+        if self.self_weight is not None:
+            checks.number("self_weight", self.self_weight, at_least=0, at_most=1)
+        checks.known(self.start, ("received", "own"), "start")
+
+    def proximal_weight(self, round: jax.Array) -> Any:
+        """`lam / alpha`."""
+        del round
+        return self.lam / self.alpha
+
+    def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
+        """Convex weights xi of the cohort's models; a client alone keeps its own.
+
+        Args:
+          round: unused.
+          models: pytree of `[K, *P]`.
+
+        Returns:
+          `[K, K]`, rows of sum 1, and the smallest and largest cosine.
+        """
+        del round
+        similarities = collaboration.cosines(models)
+        count = similarities.shape[0]
+        own = jnp.eye(count, dtype=bool)
+        others = jnp.where(own, -jnp.inf, self.sharpness * similarities)
+        report = collaboration.cosine_range(similarities)
+        if count == 1:
+            return jnp.ones_like(similarities), report
+        kept = 1 / count if self.self_weight is None else self.self_weight
+        return jnp.where(own, kept, (1 - kept) * jax.nn.softmax(others, axis=1)), report

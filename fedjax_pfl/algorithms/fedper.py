@@ -1,0 +1,90 @@
+"""FedPer: a common body, and a head that stays with its client (Arivazhagan 2019).
+
+Problem: `min_{b, h_1..h_N} sum_i (n_i / n) f_i(b, h_i)`. Round t, a member i:
+
+    (b_i, h_i) <- local SGD on f_i, jointly, from (b^t, h_i)      body and head
+    u_i         = b_i                                             the upload
+    b^{t+1}     = sum_S n_i b_i / sum_S n_i
+
+| symbol | field | shape |
+|---|---|---|
+| b | `server` | `[*P]` of the body's leaves, None in place of the head's |
+| h_i | `clients` | `[N, *P]` of the head's leaves, None in place of the body's |
+| b_i | message | `[*P]` per member, like `server` |
+
+All heads start from the one drawn network, so the row of a client that was never
+selected is that first head, and the server keeps no copy of it. Only bodies travel: an
+attack replaces bodies, and aggregators see nothing of the heads. Limits: identical
+clients with full batches have equal heads, and FedPer is FedAvg; where the clients'
+gradients do not depend on the head, the body is FedAvg's; one client trains alone.
+
+Reference: Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with
+Personalization Layers", arXiv:1912.00818. The authors have no public code.
+"""
+
+import re
+from typing import Any
+
+import jax
+
+from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.models import parts
+
+__all__ = ["FedPer"]
+
+
+@struct.pytree_dataclass
+class FedPer(base.SingleExchange):
+    """Federated training with personalization layers.
+
+    Attributes:
+      head: regular expression searched in the names of parameters (`head/kernel`);
+        what it finds stays with the clients. Some must be found, and some left over.
+      local: local solver, run on body and head together.
+    """
+
+    head: str = struct.static_field(default="^head/")
+    local: Any = local.SGD()
+
+    def __post_init__(self):
+        if not isinstance(self.head, str):
+            raise checks.InputError(
+                f"Expected head to be a regular expression, got {self.head!r}."
+            )
+        try:
+            re.compile(self.head)
+        except re.error as error:
+            raise checks.InputError(
+                f"Expected head to be a regular expression, got {self.head!r}: {error}."
+            ) from None
+
+    def init(self, key, model, federation):
+        """One drawn network: its body at the server, its head at every client."""
+        params = model.init(key)
+        head, body = parts.split(params, self.head)
+        for part, words in ((head, "some"), (body, "not all")):
+            if not jax.tree.leaves(part):
+                names = ", ".join(jax.tree.leaves(parts.leaf_names(params)))
+                raise checks.InputError(
+                    f"Expected head={self.head!r} to match {words} of the model's "
+                    f"parameters: {names}."
+                )
+        return body, base.start_together(head, federation.num_clients), None
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Local training of both parts; the body is sent."""
+        del round
+        start = parts.join(client, down.shared)
+        theta, _, info = self.local.solve(
+            key, work, fedavg.data_objective(model), start, None, data
+        )
+        head, body = parts.split(theta, self.head)
+        upload = types.Upload(message=body, weight=base.example_weight(data, theta))
+        return head, upload, {"gradient_evaluations": info.num_examples}
+
+    def predictors(self, key, round, server, client, model, data):
+        """The latest body under the client's own head."""
+        del key, round
+        params = parts.join(client, server)
+        return {"personal": base.model_predictor(model, params, data.constants)}

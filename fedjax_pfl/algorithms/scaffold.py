@@ -1,0 +1,143 @@
+"""SCAFFOLD: local steps corrected by control variates (Karimireddy et al. 2020).
+
+Problem: `min_x (1/N) sum_i f_i(x)`. Local steps of FedAvg drift to each client's own
+minimizer; here they follow `grad f_i` minus an estimate c_i of it plus an estimate c of
+the mean gradient. Round, a member i with K_i steps from `y_i = x` (Algorithm 1):
+
+    y_i  <- y_i - eta (grad f_i(y_i) - c_i + c)                        eq. (3)
+    c_i+  = c_i - c + (x - y_i) / (K_i eta)     `difference`, option II, eq. (4)
+          = grad f_i(x), all examples           `refresh`, option I
+    u_i   = (y_i - x, c_i+ - c_i)                                      the upload
+    x    <- x + eta_g mean_S (y_i - x)                                 eq. (5)
+    c    <- c + |S| / N mean_S (c_i+ - c_i)
+
+| symbol | field | shape |
+|---|---|---|
+| x, c | `server.model`, `server.control` | `[*P]` |
+| c_i | `clients` | `[N, *P]` |
+| y_i - x, c_i+ - c_i | message `{"model", "control"}` | `[*P]` per member |
+
+c and all c_i start at zero, and then c is the mean of c_i whoever takes part. K_i is
+the client's own number of steps, stragglers included; a client without a step keeps
+c_i. The mean is uniform; another aggregator sees both parts of a message as one vector,
+as does an attack. |S| counts the messages that were received. With `WeightedMean` the
+problem is the weighted one, and c follows the clients' own estimates only where all
+take part. Limits: a single full-batch step of everybody is gradient descent once c is
+the mean of c_i; both options agree there; with c = c_i = 0 kept, it is FedAvg.
+
+Reference: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic
+Controlled Averaging for Federated Learning", ICML 2020. Weight decay of the local
+solver counts as a part of f_i. No deviation from the algorithm is known.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import aggregators, checks, local, struct, types
+from fedjax_pfl.algorithms import apfl, base, fedavg
+
+__all__ = ["Scaffold"]
+
+_BATCH = 256  # examples per pass of a full gradient
+
+
+@struct.pytree_dataclass
+class ScaffoldServer:
+    """State of the server; see the module's table."""
+
+    model: Any
+    control: Any
+
+
+@struct.pytree_dataclass
+class Scaffold(base.SingleExchange):
+    """Stochastic controlled averaging.
+
+    Attributes:
+      server_learning_rate: `[]` eta_g, > 0.
+      option: how a client renews c_i: `difference` (II, no extra work) or `refresh` (I,
+        one more pass over its examples).
+      local: `SGD` without momentum; its learning rate is eta.
+    """
+
+    server_learning_rate: Any = 1.0
+    option: str = struct.static_field(default="difference")
+    local: Any = local.SGD()
+
+    def __post_init__(self):
+        checks.number("server_learning_rate", self.server_learning_rate, above=0)
+        checks.known(self.option, ("refresh", "difference"), "option")
+        apfl.check_plain_sgd("Scaffold", self.local)
+
+    def default_aggregator(self) -> types.Aggregator:
+        """Uniform mean, as in the paper."""
+        return aggregators.Mean()
+
+    def init(self, key, model, federation):
+        """One drawn network, and control variates of zero."""
+        params = model.init(key)
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        controls = base.start_together(zeros, federation.num_clients)
+        return ScaffoldServer(model=params, control=zeros), controls, None
+
+    def reference(self, server):
+        """Messages are changes: they compare with none."""
+        zeros = jax.tree.map(jnp.zeros_like, server.model)
+        return {"model": zeros, "control": zeros}
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Corrected local steps, and the new control variate."""
+        del round
+        x, control = down.shared.model, down.shared.control
+        plain = fedavg.data_objective(model)
+        correction = _minus(control, client)
+
+        def objective(step_key, y, batch, shift):
+            # A linear term with gradient c - c_i.
+            pairs = zip(jax.tree.leaves(shift), jax.tree.leaves(y), strict=True)
+            return plain(step_key, y, batch, None) + sum(
+                jnp.sum(s * p) for s, p in pairs
+            )
+
+        y, _, info = self.local.solve(key, work, objective, x, correction, data)
+        if self.option == "difference":
+            scale = jnp.maximum(info.num_steps, 1) * self.local.learning_rate
+            new = jax.tree.map(lambda a, b, d: (a - b) / scale - d, x, y, correction)
+            evaluations = info.num_examples
+        else:
+            _, gradient = local.full_value_and_gradient(plain, x, None, data, _BATCH)
+            decay = self.local.weight_decay
+            new = jax.tree.map(lambda g, a: g + decay * a, gradient, x)
+            evaluations = info.num_examples + data.num_examples
+        worked = info.num_steps > 0
+        new = jax.tree.map(lambda a, b: jnp.where(worked, a, b), new, client)
+        upload = types.Upload(
+            message={"model": _minus(y, x), "control": _minus(new, client)},
+            weight=base.example_weight(data, x),
+        )
+        return new, upload, {"gradient_evaluations": evaluations}
+
+    def server_update(self, ctx, server, aggregate, uploads):
+        """Steps along the mean changes; c counts the absent as unchanged."""
+        share = (uploads.weight > 0).sum() / ctx.num_clients
+        return ScaffoldServer(
+            model=_step(server.model, aggregate["model"], self.server_learning_rate),
+            control=_step(server.control, aggregate["control"], share),
+        )
+
+    def predictors(self, key, round, server, client, model, data):
+        """The global model x."""
+        del key, round, client
+        return {"global": base.model_predictor(model, server.model, data.constants)}
+
+
+def _minus(a: Any, b: Any) -> Any:
+    """Difference of two trees."""
+    return jax.tree.map(lambda x, y: x - y, a, b)
+
+
+def _step(start: Any, direction: Any, size: Any) -> Any:
+    """`start + size direction`, in the dtype of `start`."""
+    return jax.tree.map(lambda x, d: x + (size * d).astype(x.dtype), start, direction)

@@ -43,6 +43,10 @@ _OPTIONAL = (
 _ALTERNATIVES = {"algorithm.kappa": "algorithm.rho", "algorithm.rho": "algorithm.kappa"}
 _DEFAULTS = {fp.Optax: {"hyperparameters": {"learning_rate": 0.001}}}  # adam
 _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
+_FROM_DATA = {
+    f"model.{field}"
+    for field in ("input_shape", "inputs", "num_classes", "embedding_size")
+}
 _EVALUATE_ON = tuple((name, None) for name in training.EVALUATE_ON)
 _WORDS = {
     int: "a whole number",
@@ -97,8 +101,8 @@ class Grid:
         """All names that can be set; not what a model takes from the data."""
         return [
             name
-            for name, value in struct.named_fields(self.root)
-            if not (name.startswith("model.") and value is None)
+            for name, _ in struct.named_fields(self.root)
+            if name not in _FROM_DATA
         ]
 
 

@@ -76,3 +76,31 @@ def test_wrong_executions_get_one_sentence(text):
     with pytest.raises(fp.InputError):
         clients.Execution.parse(text)
     assert str(clients.Execution.parse("shard=2")) == "shard=2"
+
+
+def test_gram_and_mix_equal_those_of_the_concatenation():
+    rng = np.random.default_rng(0)
+    rows = {
+        "a": jnp.asarray(rng.normal(size=(5, 3, 2))),
+        "b": (jnp.asarray(rng.normal(size=5)), jnp.asarray(rng.normal(size=(5, 4)))),
+    }
+    matrix = np.concatenate([np.reshape(x, (5, -1)) for x in jax.tree.leaves(rows)], 1)
+    found = clients.gram(rows)
+    np.testing.assert_allclose(found, matrix @ matrix.T, rtol=1e-13, atol=1e-13)
+    np.testing.assert_array_equal(found, found.T)
+    weights = rng.normal(size=(7, 5))
+    mixed, _ = clients.ravel_rows(clients.mix(rows, jnp.asarray(weights)))
+    np.testing.assert_allclose(mixed, weights @ matrix, rtol=1e-13, atol=1e-13)
+    assert clients.mix(rows, jnp.asarray(weights))["a"].shape == (7, 3, 2)
+
+
+@pytest.mark.parametrize(
+    "fn", [clients.gram, lambda rows: clients.mix(rows, jnp.ones((7, 7)))]
+)
+def test_pairs_cost_one_product_per_leaf_at_highest_precision(fn):
+    with jax.default_matmul_precision("bfloat16"):
+        text = jax.jit(fn).lower(ROWS).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert len(products) == len(jax.tree.leaves(ROWS))
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+    assert "concatenate" not in text

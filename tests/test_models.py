@@ -116,7 +116,7 @@ def small(name):
 
 
 def drawn(model):
-    """Parameters from NumPy: compiling every model's `init` takes too long for tests."""
+    """Parameters from NumPy: compiling `init` of every model takes too long."""
     shapes = jax.eval_shape(model.init, KEY)
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float64")}
     rng = np.random.default_rng(2)

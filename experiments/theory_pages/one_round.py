@@ -195,8 +195,10 @@ def losses_over_q(options: rows.Options) -> rows.Findings:
         setting = theory.OneRound(problem, malicious, known, VARIANCE)
         new = [
             row
-            for q in shrinkages
-            for row in _loss_rows(draws, setting, q, options, name, attack)
+            for number, q in enumerate(shrinkages)
+            for row in _loss_rows(
+                draws, setting, q, options, name, attack, seed=10 * k + number
+            )
         ]
         found += new
         for which, axes in enumerate(panels):
@@ -227,7 +229,8 @@ def losses_over_malicious(options: rows.Options) -> rows.Findings:
         new, curves = [], []
         for count in counts:
             setting = theory.OneRound(problem, _last(count, 10), name, VARIANCE)
-            new += _loss_rows(draws, setting, q, options, name, ATTACKS[name])
+            attack, seed = ATTACKS[name], 100 + 10 * k + count
+            new += _loss_rows(draws, setting, q, options, name, attack, seed=seed)
             curves.append(setting.losses(q))
         found += new
         label = f"{name}, q = {q:.2f}" + (" (kappa = 1)" if q == SHARE else "")
@@ -245,11 +248,11 @@ def losses_over_malicious(options: rows.Options) -> rows.Findings:
     return rows.Findings(found, {"flame_losses_over_malicious": figure})
 
 
-def _loss_rows(draws, setting, q, options, name, attack) -> list[rows.Row]:
+def _loss_rows(draws, setting, q, options, name, attack, *, seed) -> list[rows.Row]:
     """Rows of both losses at one q; the mean over benign clients of every draw."""
     count = options.seeds * DRAWS
     malicious = setting.malicious
-    measured = draws.losses(q, count, 1, attack, malicious)
+    measured = draws.losses(q, count, seed, attack, malicious)
     described = {"attack": name, "malicious": malicious.mean(), "q": round(q, 4)}
     return [
         rows.mean_row(quantity, described, expected, values[:, ~malicious].mean(axis=1))
@@ -300,9 +303,9 @@ def fairness(options: rows.Options) -> rows.Findings:
         problem = _problem(params, noise_variance=0.5)
         draws = Draws(problem)
         new = []
-        for q in shrinkages:
+        for number, q in enumerate(shrinkages):
             expected = problem.squared_distance_variance(q)
-            values = _variances(draws, q, options)
+            values = _variances(draws, q, options, 200 + 10 * k + number)
             described = {"parameters": name, "q": q}
             quantity = "variance over clients of |w - t|^2"
             new.append(rows.mean_row(quantity, described, expected, values))
@@ -320,7 +323,7 @@ def fairness(options: rows.Options) -> rows.Findings:
     return rows.Findings(found, {"flame_fairness": figure})
 
 
-def _variances(draws: Draws, q: float, options: rows.Options) -> np.ndarray:
+def _variances(draws: Draws, q: float, options: rows.Options, seed: int) -> np.ndarray:
     """Unbiased estimates of V(q), one per seed.
 
     The variance of mean losses would count their noise; the covariance over clients of
@@ -328,7 +331,7 @@ def _variances(draws: Draws, q: float, options: rows.Options) -> np.ndarray:
     """
     problem = draws.problem
     nobody = np.zeros(len(problem.params), bool)
-    shared, _ = draws.losses(q, options.seeds * DRAWS, 2, None, nobody)
+    shared, _ = draws.losses(q, options.seeds * DRAWS, seed, None, nobody)
     squares = 2 / problem.curvature * shared
     halves = squares.reshape(options.seeds, 2, DRAWS // 2, -1).mean(axis=2)
     centered = halves - halves.mean(axis=2, keepdims=True)

@@ -10,7 +10,8 @@ gradients, each taken where the step begins (Algorithm 1):
     s_i      = <v_i - w_i, grad f_i(vbar_i)> + d alpha_i          d = alpha_decay
     alpha_i <- clip(alpha_i - eta_alpha s_i, 0, 1)
 
-with the last line in the first local step of a round only, where `adaptive`, and `w^{t+1} = sum_S n_i w_i / sum_S n_i`. v_i and alpha_i wait while i is not selected.
+with the last line in the first local step of a round only, where `adaptive`, and
+`w^{t+1} = sum_S n_i w_i / sum_S n_i`. v_i and alpha_i wait while i is not selected.
 
 | symbol | field | shape |
 |---|---|---|
@@ -111,12 +112,9 @@ class APFL(base.SingleExchange):
         params = model.init(key)
         count = federation.num_clients
         dtype = jnp.result_type(*jax.tree.leaves(params))
+        own = base.start_together(params, count)
         alpha = jnp.full((count,), self.alpha, dtype)
-        return (
-            params,
-            ApflClient(v=base.start_together(params, count), alpha=alpha),
-            None,
-        )
+        return params, ApflClient(v=own, alpha=alpha), None
 
     def down(self, ctx, server, clients, messages):
         """The global model; the mean of all clients' alpha is only reported."""

@@ -1,0 +1,207 @@
+"""APFL against its equations in NumPy, finite differences, FedAvg and Local."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_pfl as fp
+from fedjax_pfl import algorithms
+from fedjax_pfl.algorithms import apfl
+from tests import problems
+from tests.algorithms import toy
+
+CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # some hundred roundings of values of order one
+KEY = jax.random.key(3, impl="threefry2x32")
+MINIBATCHES = fp.SGD(learning_rate=0.2, epochs=2, batch_size=2)
+
+
+def process(algorithm, size=None):
+    everyone = fp.AllClients() if size is None else fp.UniformCohort(size=size)
+    return fp.FederatedProcess(algorithm=algorithm, participation=everyone)
+
+
+@pytest.mark.parametrize("rate", [None, 0.9])
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_rounds_are_the_equations_in_numpy(adaptive, rate):
+    problem, eta, decay, steps = problems.waves(), 0.3, 0.05, 3
+    algorithm = algorithms.APFL(
+        alpha=0.4,
+        adaptive=adaptive,
+        alpha_learning_rate=rate,
+        alpha_decay=decay,
+        local=problems.full_gradient_steps(steps, eta),
+    )
+    states, infos, _ = problems.run(process(algorithm, 3), problem, 12)
+    w = states.server["theta"][0]
+    v, alpha = np.tile(w, (6, 1)), np.full(6, 0.4)
+    counts = np.asarray(problem.federation.train.num_examples, float)
+    for number in range(12):
+        assert np.isclose(infos.server["mean_alpha"][number], alpha.mean())
+        copies = {}
+        for i in infos.cohort[number]:
+            copy = w
+            for step in range(steps):
+                slope = problem.gradient(i, alpha[i] * v[i] + (1 - alpha[i]) * copy)
+                gap = v[i] - copy
+                copy = copy - eta * problem.gradient(i, copy)
+                v[i] = v[i] - eta * alpha[i] * slope
+                if adaptive and step == 0:
+                    change = (rate or eta) * (gap @ slope + decay * alpha[i])
+                    alpha[i] = np.clip(alpha[i] - change, 0, 1)
+            copies[i] = copy
+        w = np.average(list(copies.values()), axis=0, weights=counts[list(copies)])
+        np.testing.assert_allclose(states.server["theta"][number + 1], w, **CLOSE)
+        np.testing.assert_allclose(states.clients.v["theta"][number + 1], v, **CLOSE)
+        np.testing.assert_allclose(states.clients.alpha[number + 1], alpha, **CLOSE)
+    assert (np.ptp(alpha) > 1e-3) == adaptive
+
+
+def warm(algorithm, problem):
+    """A state whose own models differ from the global one, with given alphas."""
+    rng = np.random.default_rng(5)
+    state = problems.first_state(process(algorithm), problem)
+    count, d = state.clients.v["theta"].shape
+    rows = apfl.ApflClient(
+        v={"theta": jnp.asarray(rng.normal(size=(count, d)))},
+        alpha=jnp.linspace(0.2, 0.8, count),
+    )
+    return dataclasses.replace(state, clients=rows)
+
+
+def test_a_step_follows_finite_differences_of_the_mixed_loss():
+    problem, eta, rate, step = problems.waves(), 0.1, 0.05, 1e-6
+    algorithm = algorithms.APFL(
+        alpha_learning_rate=rate, local=problems.full_gradient_steps(1, eta)
+    )
+    start = warm(algorithm, problem)
+    states, _, _ = problems.run(process(algorithm), problem, 1, state=start)
+    w, alphas = np.asarray(start.server["theta"]), np.asarray(start.clients.alpha)
+    for i, (v, alpha) in enumerate(zip(start.clients.v["theta"], alphas, strict=True)):
+        v = np.asarray(v)
+
+        def mixed(v, alpha, i=i):
+            return problem.loss(i, alpha * v + (1 - alpha) * w)
+
+        for_v = [
+            (mixed(v + step * e, alpha) - mixed(v - step * e, alpha)) / (2 * step)
+            for e in np.eye(len(v))
+        ]
+        for_alpha = (mixed(v, alpha + step) - mixed(v, alpha - step)) / (2 * step)
+        found_v = (v - states.clients.v["theta"][1, i]) / eta
+        found_alpha = (alpha - states.clients.alpha[1, i]) / rate
+        # Central differences: step^2 of third derivatives, and eps / step.
+        np.testing.assert_allclose(found_v, for_v, atol=1e-8)
+        np.testing.assert_allclose(found_alpha, for_alpha, atol=1e-8)
+        assert abs(for_alpha) > 1e-4
+
+
+@pytest.mark.parametrize("mix", ["parameters", "outputs"])
+def test_limits_are_fedavg_and_local_with_the_same_keys(mix):
+    problem = problems.waves()
+    average, _, _ = problems.run(process(fp.FedAvg(local=MINIBATCHES), 4), problem, 8)
+    alone, _, _ = problems.run(process(fp.Local(local=MINIBATCHES), 4), problem, 8)
+    for alpha in (0.0, 0.3, 1.0):
+        algorithm = algorithms.APFL(
+            alpha=alpha, adaptive=False, mix=mix, local=MINIBATCHES
+        )
+        states, _, _ = problems.run(process(algorithm, 4), problem, 8)
+        np.testing.assert_allclose(
+            states.server["theta"], average.server["theta"], **CLOSE
+        )
+        v = states.clients.v["theta"]
+        if alpha == 0:
+            np.testing.assert_array_equal(v, np.broadcast_to(v[0], v.shape))
+        if alpha == 1:
+            np.testing.assert_allclose(v, alone.clients["theta"], **CLOSE)
+            assert np.abs(v[-1] - v[0]).max() > 0.1
+
+
+def test_alpha_stays_in_its_interval_and_reaches_both_ends():
+    problem = problems.waves()
+    algorithm = algorithms.APFL(
+        alpha_learning_rate=1e4, local=problems.full_gradient_steps(1)
+    )
+    states, _, _ = problems.run(
+        process(algorithm), problem, 1, state=warm(algorithm, problem)
+    )
+    assert set(states.clients.alpha[1]) == {0.0, 1.0}
+
+
+def test_weight_decay_acts_on_both_models():
+    problem = problems.waves()
+    local = dataclasses.replace(MINIBATCHES, weight_decay=0.3)
+    algorithm = algorithms.APFL(alpha=1.0, adaptive=False, local=local)
+    states, _, _ = problems.run(process(algorithm), problem, 5)
+    average, _, _ = problems.run(process(fp.FedAvg(local=local)), problem, 5)
+    alone, _, _ = problems.run(process(fp.Local(local=local)), problem, 5)
+    np.testing.assert_allclose(states.server["theta"], average.server["theta"], **CLOSE)
+    np.testing.assert_allclose(
+        states.clients.v["theta"], alone.clients["theta"], **CLOSE
+    )
+
+
+def network_rows(mix, model):
+    """Own models, alphas and the global model after some rounds on the toy data."""
+    federation = toy.make_federation()
+    model = model.for_federation(federation)
+    local = fp.SGD(learning_rate=0.5, epochs=2, batch_size=4)
+    algorithm = algorithms.APFL(mix=mix, local=local)
+    whole = process(algorithm)
+
+    @jax.jit
+    def run(key):
+        state = whole.init(key, model, federation)
+        for _ in range(3):
+            state, _ = whole.round(state, model, federation)
+        return state
+
+    return algorithm, model, federation, run(KEY)
+
+
+def test_mixing_outputs_is_another_method_for_networks_only():
+    for model, same in ((fp.LogisticRegression(), True), (fp.MLP(widths=(5,)), False)):
+        _, _, _, one = network_rows("parameters", model)
+        _, _, _, other = network_rows("outputs", model)
+        gaps = jax.tree.map(
+            lambda a, b: np.abs(a - b).max(), one.clients, other.clients
+        )
+        assert (max(jax.tree.leaves(gaps)) < 1e-12) == same
+
+
+@pytest.mark.parametrize("mix", ["parameters", "outputs"])
+def test_personal_predictor_mixes_with_the_latest_global_model(mix):
+    algorithm, model, federation, state = network_rows(mix, fp.MLP(widths=(5,)))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(7, 4)))
+    row = jax.tree.map(lambda leaf: leaf[3], state.clients)
+    data = federation.train.pool()
+    found = algorithm.predictors(KEY, 0, state.server, row, model, data)
+    own, together = (model.apply(p, x) for p in (row.v, state.server))
+    mixed = row.alpha * own + (1 - row.alpha) * together
+    if mix == "parameters":
+        both = jax.tree.map(
+            lambda a, b: row.alpha * a + (1 - row.alpha) * b, row.v, state.server
+        )
+        assert jnp.abs(model.apply(both, x) - mixed).max() > 1e-6
+        mixed = model.apply(both, x)
+    np.testing.assert_allclose(found["personal"](x), mixed, **CLOSE)
+    np.testing.assert_allclose(found["global"](x), together, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"alpha": 1.5}, "alpha to be a finite number at least 0 and at most 1"),
+        ({"adaptive": 1}, "adaptive to be true or false, got 1"),
+        ({"alpha_learning_rate": 0.0}, "alpha_learning_rate to be a finite number"),
+        ({"alpha_decay": -0.1}, "alpha_decay to be a finite number at least 0"),
+        ({"mix": "logits"}, "Unknown mix 'logits'"),
+        ({"local": fp.SGD(momentum=0.5)}, "APFL's local solver to be SGD without mom"),
+        ({"local": fp.ToTolerance()}, "SGD without momentum.*got ToTolerance"),
+    ],
+)
+def test_wrong_fields_get_one_sentence(fields, message):
+    with pytest.raises(fp.InputError, match=message):
+        algorithms.APFL(**fields)

@@ -1,0 +1,393 @@
+"""FedACS: weights against double loops in NumPy, guards, limits, attacks, clusters."""
+
+import dataclasses
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies
+
+import fedjax_pfl as fp
+from fedjax_pfl import types
+from fedjax_pfl.algorithms import FedACS, fedacs
+from tests import problems
+
+QUANTILES = [0.0, 0.5, 0.9, 1 - 1 / 7, 0.99]
+
+
+def as_models(matrix, dtype=None):
+    """A tree of three leaves whose rows, flattened, are those of `matrix [n, 20]`."""
+    x = jnp.asarray(matrix, dtype)
+    return {"a": x[:, :12].reshape(-1, 3, 4), "b": (x[:, 12], x[:, 13:])}
+
+
+def as_matrix(tree):
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate([x.reshape(len(x), -1) for x in leaves], axis=1)
+
+
+def random_matrix(seed=0, common=0.0, count=7):
+    rng = np.random.default_rng(seed)
+    return common * rng.normal(size=20) + rng.normal(size=(count, 20))
+
+
+def first_row(tree):
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
+def naive(matrix, quantile, negative="clip", mixing=1.0):
+    """Weights, threshold and number of neighbours by loops over pairs."""
+    n = len(matrix)
+    similarity = np.eye(n)
+    for i in range(n):
+        for j in range(i):
+            norms = np.linalg.norm(matrix[i]) * np.linalg.norm(matrix[j])
+            similarity[i, j] = similarity[j, i] = matrix[i] @ matrix[j] / norms
+    delta = np.quantile(similarity, quantile)
+    weights = np.zeros((n, n))
+    neighbours = 0
+    for i in range(n):
+        total = 0.0
+        for j in range(n):
+            chosen = similarity[i, j] > delta or i == j
+            if chosen and (similarity[i, j] > 0 or negative == "keep"):
+                weights[i, j] = similarity[i, j]
+                total += similarity[i, j]
+                neighbours += 1
+        weights[i] /= total
+    return (1 - mixing) * np.eye(n) + mixing * weights, delta, neighbours / n
+
+
+@pytest.mark.parametrize("quantile", QUANTILES)
+@pytest.mark.parametrize(
+    ("negative", "common", "mixing"),
+    [("clip", 2.0, 1.0), ("clip", 0.0, 0.3), ("keep", 0.0, 1.0)],
+)
+def test_weights_equal_a_double_loop(quantile, negative, common, mixing):
+    matrix = random_matrix(common=common)
+    models = as_models(matrix)
+    algorithm = FedACS(pick_quantile=quantile, negative=negative, mixing=mixing)
+    weights, info = algorithm.weights(first_row(models), models)
+    expected, delta, neighbours = naive(matrix, quantile, negative, mixing)
+    close = {"rtol": 1e-11, "atol": 1e-11}  # sums of 20 terms; a small row sum in keep
+    np.testing.assert_allclose(weights, expected, **close)
+    np.testing.assert_allclose(info["threshold"], delta, **close)
+    np.testing.assert_allclose(info["neighbours"], neighbours)
+    np.testing.assert_allclose(weights.sum(axis=1), 1, **close)
+    cosines = np.corrcoef(np.c_[matrix, -matrix])[~np.eye(7, dtype=bool)]
+    np.testing.assert_allclose(info["smallest_cosine"], cosines.min())
+    np.testing.assert_allclose(info["largest_cosine"], cosines.max())
+
+
+@pytest.mark.parametrize("quantile", QUANTILES)
+def test_only_the_cohort_is_mixed(quantile):
+    matrix, cohort = random_matrix(common=1.0, count=9), np.array([8, 1, 5, 2])
+    models = as_models(matrix)
+    ctx = context(cohort, 9)
+    algorithm = FedACS(pick_quantile=quantile)
+    # Whatever absent clients sent last has no influence.
+    absent = jnp.isin(jnp.arange(9), cohort, invert=True)
+    spoiled = jax.tree.map(
+        lambda x: jnp.where(absent.reshape((-1,) + (1,) * (x.ndim - 1)), 1e3, x), models
+    )
+    down = algorithm.down(ctx, first_row(models), None, spoiled)
+    expected = naive(matrix[cohort], quantile)[0]
+    np.testing.assert_allclose(
+        as_matrix(down.own), expected @ matrix[cohort], rtol=1e-12, atol=1e-12
+    )
+    share = np.where(expected > 0, expected, 1)
+    entropy = -(expected * np.log(share)).sum(axis=1).mean()
+    np.testing.assert_allclose(down.info["entropy"], entropy, atol=1e-12)
+    assert down.shared is None
+
+
+def context(cohort, num_clients):
+    return types.RoundContext(
+        key=jax.random.key(0),
+        round=jnp.asarray(0),
+        cohort=jnp.asarray(cohort, jnp.int32),
+        num_clients=num_clients,
+    )
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize("similarity", ["parameters", "update"])
+@pytest.mark.parametrize("quantile", QUANTILES)
+def test_identical_models_stay_as_they_are(quantile, similarity, dtype):
+    models = as_models(np.tile(random_matrix()[:1], (7, 1)), dtype)
+    algorithm = FedACS(pick_quantile=quantile, similarity=similarity)
+    down = algorithm.down(context(np.arange(7), 7), first_row(models), None, models)
+    np.testing.assert_allclose(
+        as_matrix(down.own), as_matrix(models), rtol=8 * jnp.finfo(dtype).eps
+    )
+    assert all(np.isfinite(value) for value in down.info.values())
+
+
+@pytest.mark.parametrize("negative", ["clip", "keep"])
+@pytest.mark.parametrize("quantile", QUANTILES)
+def test_no_row_is_empty(quantile, negative):
+    for seed in range(5):
+        models = as_models(random_matrix(seed, common=2.0))
+        algorithm = FedACS(pick_quantile=quantile, negative=negative)
+        weights, _ = algorithm.weights(first_row(models), models)
+        assert (np.diagonal(weights) > 0).all()
+
+
+def test_a_zero_model_and_a_single_client_keep_their_own():
+    matrix = random_matrix(common=2.0)
+    matrix[3] = 0
+    models = as_models(matrix)
+    weights, _ = FedACS(pick_quantile=0.0).weights(first_row(models), models)
+    np.testing.assert_array_equal(weights[3], np.eye(7)[3])
+    np.testing.assert_array_equal(weights[:3, 3], 0)
+    alone = as_models(matrix[:1])
+    weights, info = FedACS().weights(first_row(alone), alone)
+    np.testing.assert_array_equal(weights, [[1.0]])
+    assert info["neighbours"] == 1
+
+
+def test_two_clusters_do_not_mix():
+    centres = random_matrix(1, count=2)
+    cluster = np.array([0, 1, 1, 0, 0, 1, 0])
+    matrix = centres[cluster] + 0.1 * random_matrix(2)
+    # 4^2 + 3^2 of 49 entries are within clusters.
+    models = as_models(matrix)
+    weights, info = FedACS(pick_quantile=0.5).weights(first_row(models), models)
+    same = cluster[:, None] == cluster[None]
+    assert (np.asarray(weights)[~same] == 0).all()
+    assert info["neighbours"] > 3
+
+
+def test_permuted_clients_get_permuted_weights_and_scales_do_not_count():
+    matrix, order = random_matrix(common=1.0), np.array([3, 0, 6, 5, 1, 2, 4])
+
+    def weights_of(matrix):
+        models = as_models(matrix)
+        return FedACS(pick_quantile=0.6).weights(first_row(models), models)[0]
+
+    close = {"rtol": 1e-12, "atol": 1e-12}
+    weights = np.asarray(weights_of(matrix))
+    permuted = weights_of(matrix[order])
+    np.testing.assert_allclose(permuted, weights[np.ix_(order, order)], **close)
+    scaled = matrix * np.where(np.arange(7) == 2, 1e3, 1)[:, None]
+    np.testing.assert_allclose(weights_of(scaled), weights, **close)
+
+
+def test_negative_cosines():
+    # All cosines of different clients are negative: clipped, nobody has neighbours.
+    simplex = np.zeros((7, 20))
+    simplex[:, :7] = np.eye(7) - 1 / 7
+    models = as_models(simplex + 1e-3 * random_matrix())
+    clipped, _ = FedACS(pick_quantile=0.0).weights(first_row(models), models)
+    np.testing.assert_array_equal(clipped, np.eye(7))
+    # Cosines are about -1/6, so that rows of S sum to almost 0, by which the literal
+    # formula divides; only the lowest pair is dropped at quantile 0.
+    kept, _ = FedACS(pick_quantile=0.0, negative="keep").weights(
+        first_row(models), models
+    )
+    assert np.abs(kept).max() > 5
+    np.testing.assert_allclose(kept.sum(axis=1), 1, rtol=1e-9)
+    # Where the sum vanishes, the own model is kept.
+    opposite = as_models(np.stack([x := random_matrix()[0], -x, -x, -x]))
+    weights, _ = FedACS(pick_quantile=0.0, negative="keep").weights(
+        first_row(opposite), opposite
+    )
+    assert np.isfinite(weights).all()
+    np.testing.assert_array_equal(weights[0], [1, 0, 0, 0])
+
+
+def test_updates_tell_apart_what_parameters_do_not():
+    """Clusters of small updates of one large model, in float32."""
+    cluster = np.arange(8) % 2
+    first = 10 * random_matrix(3, count=1)[0]
+    directions = random_matrix(4, count=2)
+    updates = 1e-2 * (directions[cluster] + 0.3 * random_matrix(5, count=8))
+    models = as_models(first + updates, jnp.float32)
+    start = first_row(as_models(first[None], jnp.float32))
+    algorithm = FedACS(pick_quantile=0.5, similarity="update")
+    weights, info = algorithm.weights(start, models)
+    same = cluster[:, None] == cluster[None]
+    assert (np.asarray(weights)[~same] == 0).all()
+    assert info["largest_cosine"] - info["smallest_cosine"] > 0.5
+    _, info = FedACS(pick_quantile=0.5).weights(start, models)
+    assert 0 < info["largest_cosine"] - info["smallest_cosine"] < 1e-5
+
+
+def test_highest_precision_is_asked_for():
+    models = as_models(random_matrix(), jnp.float32)
+
+    def mixtures(models):
+        return FedACS().down(context(np.arange(7), 7), first_row(models), None, models)
+
+    with jax.default_matmul_precision("bfloat16"):
+        text = jax.jit(mixtures).lower(models).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert len(products) == 2 * len(jax.tree.leaves(models))
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+
+
+def test_no_gradient_flows_through_the_weights():
+    models = as_models(random_matrix(common=1.0))
+    ctx = context(np.arange(7), 7)
+    algorithm = FedACS(pick_quantile=0.5)
+
+    def total(models):
+        own = algorithm.down(ctx, first_row(models), None, models).own
+        return sum(leaf.sum() for leaf in jax.tree.leaves(own))
+
+    weights, _ = algorithm.weights(first_row(models), models)
+    received = np.asarray(weights).sum(axis=0)  # of every sender
+    expected = np.tile(received[:, None], (1, 20))
+    np.testing.assert_allclose(as_matrix(jax.grad(total)(models)), expected, rtol=1e-9)
+
+
+@strategies.composite
+def symmetric_matrices(draw):
+    """Matrices in [-1, 1] with a diagonal of ones, with ties, as cosines are."""
+    count = draw(strategies.integers(2, 7))
+    values = strategies.sampled_from([-0.7, -0.1, 0.0, 0.3, 1 / 3, 0.9, 1.0])
+    pairs = np.triu_indices(count, 1)
+    drawn = draw(strategies.lists(values, min_size=len(pairs[0]), max_size=21))
+    matrix = np.zeros((count, count))
+    matrix[pairs] = drawn[: len(pairs[0])]
+    return matrix + matrix.T + np.eye(count)
+
+
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
+@hypothesis.given(symmetric_matrices(), strategies.floats(0, 0.999))
+def test_threshold_is_the_interpolated_quantile(matrix, quantile):
+    found = fedacs.selection_threshold(jnp.asarray(matrix), quantile)
+    expected = np.quantile(matrix, quantile)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    count = len(matrix)
+    if quantile >= 1 - 1 / (count - 1) + 1e-12:
+        assert not (matrix[~np.eye(count, dtype=bool)] > found).any()
+
+
+@pytest.mark.parametrize("count", [3, 4, 10, 31])
+def test_quantiles_that_select_nobody_else_get_one_sentence(count):
+    """The bound is sharp: below it, and with distinct cosines, somebody is selected."""
+    limit = 1 - 1 / (count - 1)
+    models = as_models(random_matrix(count=count, common=3.0))
+    for quantile, alone in ((limit - 1e-9, False), (limit + 1e-9, True)):
+        algorithm = FedACS(pick_quantile=quantile)
+        weights, info = algorithm.weights(first_row(models), models)
+        assert (info["neighbours"] == 1) == alone
+        assert (np.asarray(weights) == np.eye(count)).all() == alone
+    FedACS(pick_quantile=limit - 1e-9).check_cohort(count)
+    with pytest.raises(fp.InputError, match=rf"K={count} .* FedACS is Local"):
+        algorithm.check_cohort(count)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"pick_quantile": 1.0},
+        {"pick_quantile": -0.1},
+        {"mixing": 1.1},
+        {"similarity": "updates"},
+        {"negative": "drop"},
+    ],
+)
+def test_wrong_options_get_one_sentence(fields):
+    with pytest.raises(fp.InputError, match=r"^[^\n]*\.$"):
+        FedACS(**fields)
+
+
+PARTIAL = fp.UniformCohort(size=4)
+
+
+@pytest.mark.parametrize("fields", [{"mixing": 0.0}, {"pick_quantile": 0.99}])
+@pytest.mark.parametrize("participation", [fp.AllClients(), PARTIAL])
+def test_without_neighbours_it_is_local(fields, participation):
+    problem = problems.waves()
+    solver = fp.SGD(learning_rate=0.3, epochs=2, batch_size=2)
+    found = {}
+    for algorithm in (FedACS(local=solver, **fields), fp.Local(local=solver)):
+        process = fp.FederatedProcess(algorithm=algorithm, participation=participation)
+        states, _, _ = problems.run(process, problem, 6)
+        found[type(algorithm)] = states.clients["theta"]
+    np.testing.assert_array_equal(found[FedACS], found[fp.Local])
+
+
+def test_first_round_is_one_gradient_step():
+    problem = problems.waves()
+    algorithm = FedACS(pick_quantile=0.0, local=problems.full_gradient_steps(1))
+    states, _, _ = problems.run(fp.FederatedProcess(algorithm=algorithm), problem, 1)
+    first, after = states.clients["theta"]
+    expected = first - 0.3 * problem.gradients(first)
+    np.testing.assert_allclose(after, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(states.messages["theta"][1], after)
+
+
+def test_rounds_follow_the_equations_and_spare_absent_clients():
+    problem = problems.waves()
+    process = fp.FederatedProcess(
+        algorithm=FedACS(
+            pick_quantile=0.4, mixing=0.7, local=problems.full_gradient_steps(2)
+        ),
+        participation=PARTIAL,
+    )
+    states, infos, _ = problems.run(process, problem, 8)
+    for number in range(8):
+        before, after = states.clients["theta"][number : number + 2]
+        cohort = infos.cohort[number]
+        weights = naive(before[cohort], 0.4, mixing=0.7)[0]
+        mixtures = weights @ before[cohort]
+        for i, start in zip(cohort, mixtures, strict=True):
+            expected = problem.descend(i, start, 0, 0, 2)
+            np.testing.assert_allclose(after[i], expected, rtol=1e-9, atol=1e-9)
+        absent = np.setdiff1d(np.arange(6), cohort)
+        np.testing.assert_array_equal(after[absent], before[absent])
+        np.testing.assert_array_equal(states.messages["theta"][number + 1], after)
+
+
+def test_attacks_change_what_others_receive():
+    problem = problems.waves()
+    malicious = jnp.arange(6) == 1
+    federation = dataclasses.replace(problem.federation, malicious=malicious)
+    problem = dataclasses.replace(problem, federation=federation)
+    found = []
+    for attack in (None, fp.SignFlip(scale=3.0)):
+        process = fp.FederatedProcess(
+            algorithm=FedACS(
+                pick_quantile=0.0, negative="keep", local=problems.full_gradient_steps()
+            ),
+            attack=attack,
+        )
+        states, _, _ = problems.run(process, problem, 2)
+        found.append(states)
+    clean, attacked = (states.clients["theta"] for states in found)
+    np.testing.assert_array_equal(clean[1], attacked[1])  # nobody has received yet
+    sent = found[1].messages["theta"][1]
+    np.testing.assert_allclose(sent[1], -3 * attacked[1, 1])
+    changed = (np.abs(clean[2] - attacked[2]) > 1e-6).all(axis=1)
+    assert changed[[0, 2, 3, 4, 5]].all()
+
+
+def test_clusters_find_each_other():
+    """16 clients in 4 clusters; by chance 3 of 15 others are of the own cluster."""
+    spec = fp.FederationSpec("clustered_classes", "by_client", num_clients=16)
+    federation = spec.build()
+    shares = {}
+    for similarity in ("parameters", "update"):
+        algorithm = FedACS(
+            pick_quantile=0.8,
+            similarity=similarity,
+            local=fp.SGD(learning_rate=0.1, epochs=5, batch_size=10),
+        )
+        result = fp.simulate(
+            jax.random.key(0, impl="threefry2x32"),
+            fp.FederatedProcess(algorithm=algorithm),
+            fp.LogisticRegression(),
+            federation,
+            10,
+            eval_every=10,
+            progress=False,
+        )
+        own = result.groups[0].own_cluster[0, -1]
+        shares[similarity] = np.nanmean(own)
+    assert shares["parameters"] > 0.2
+    assert shares["update"] > 0.9

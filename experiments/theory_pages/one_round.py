@@ -26,7 +26,7 @@ CURVATURE, LAM = 2.0, 1.0
 SHARE = CURVATURE / (CURVATURE + LAM)
 VARIANCE = 0.1  # gamma^2 of the attacks
 DRAWS = 200  # per seed
-_LANES = 128  # draws at once
+_LANES = DRAWS  # draws at once; divides their number, so that one program is compiled
 _QUANTITIES = ("loss of w", "loss of theta")
 
 
@@ -186,7 +186,7 @@ def losses_over_q(options: rows.Options) -> rows.Findings:
     problem = _attacked_problem()
     draws = Draws(problem)
     shrinkages = (0.4, 1.0) if options.quick else (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
-    figure, panels = drawing.panels(2)
+    figure, panels = rows.panels(2)
     found: list[rows.Row] = []
     fine = np.linspace(0.1, 1.3, 100)
     for k, (name, attack) in enumerate(ATTACKS.items()):
@@ -204,14 +204,16 @@ def losses_over_q(options: rows.Options) -> rows.Findings:
         for which, axes in enumerate(panels):
             curve = np.array([setting.losses(q)[which] for q in fine])
             points = [row for row in new if row.quantity == _QUANTITIES[which]]
-            _curve_and_points(axes, k, fine, curve, points, "q", name)
+            base = setting.losses(1.0)[which]
+            _curve_and_points(axes, k, fine, curve - base, points, "q", name, base)
             best = setting.thresholds()[which]
             if best < fine[-1]:
-                axes.plot(best, setting.losses(best)[which], "k|", markersize=14)
+                height = setting.losses(best)[which] - base
+                axes.plot(best, height, "|", color="black", markersize=14, zorder=4)
     for axes, title in zip(panels, _QUANTITIES, strict=True):
         axes.set_title(title, **drawing.TEXT)
         axes.set_xlabel("q, the shrinkage of uploads", fontsize=9)
-    panels[0].set_ylabel("mean test loss, benign clients", fontsize=9)
+    panels[0].set_ylabel("mean test loss minus that at q = 1", fontsize=9)
     title = "curves: theory, points: simulation ± 2 standard errors, bars |: q*"
     drawing.legend(figure, panels[0], title, len(ATTACKS))
     return rows.Findings(found, {"flame_losses_over_q": figure})
@@ -222,7 +224,7 @@ def losses_over_malicious(options: rows.Options) -> rows.Findings:
     problem = _attacked_problem()
     draws = Draws(problem)
     counts = (0, 3) if options.quick else (0, 1, 2, 3, 4)
-    figure, panels = drawing.panels(2)
+    figure, panels = rows.panels(2)
     found: list[rows.Row] = []
     cases = [(q, name) for name in ("same_value", "sign_flip") for q in (SHARE, 1.0)]
     for k, (q, name) in enumerate(cases):
@@ -270,13 +272,17 @@ def _curve_and_points(
     points: list[rows.Row],
     setting: str,
     label: str,
+    base: float = 0.0,
 ) -> None:
-    """One curve of theory and its simulated points; curves that coincide are dashed."""
+    """One curve of theory and its simulated points, minus `base`.
+
+    The fourth curve is dashed: Gaussian noise coincides with the same value.
+    """
     color = drawing.COLORS[k]
-    axes.plot(x, curve, "--" if k == 3 else "-", color=color)
+    axes.plot(x, curve, linestyle=(0, (4, 4)) if k == 3 else "-", color=color)
     axes.errorbar(
         [row.settings[setting] for row in points],
-        [row.simulation for row in points],
+        [row.simulation - base for row in points],
         [2 * np.nan_to_num(row.standard_error) for row in points],
         fmt=drawing.MARKERS[k],
         color=color,

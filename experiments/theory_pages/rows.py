@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["Findings", "Options", "Part", "Row", "mean_row", "table"]
+__all__ = ["Findings", "Options", "Part", "Row", "mean_row", "panels", "table"]
 
 MAX_Z = 4.0
 """Standard errors that a mean may be off; 1 in 16,000 is further by chance."""
@@ -101,6 +102,16 @@ def mean_row(
     )
 
 
+def panels(count: int) -> tuple[Figure, list[Axes]]:
+    """Like `drawing.panels`, with a vertical scale of its own for every panel."""
+    figure = Figure(layout="constrained")
+    made = figure.subplots(1, count, squeeze=False)[0]
+    for axes in made:
+        axes.grid(alpha=0.3)
+        axes.tick_params(labelsize=8)
+    return figure, list(made)
+
+
 def table(found: dict[str, Sequence[Row]]) -> pd.DataFrame:
     """All rows of several pages, one column per setting.
 
@@ -118,8 +129,6 @@ def table(found: dict[str, Sequence[Row]]) -> pd.DataFrame:
         "quantity": [row.quantity for _, row in everything],
         **{n: [row.settings.get(n, "") for _, row in everything] for n in settings},
     }
-    for name in (
-        *("theory", "relation", "simulation", "standard_error", "z", "holds"),
-    ):
+    for name in ("theory", "relation", "simulation", "standard_error", "z", "holds"):
         columns[name] = [getattr(row, name) for _, row in everything]
     return pd.DataFrame(columns)

@@ -38,6 +38,8 @@ class FederationSpec:
       validation_fraction: share of each client's examples, rounded down.
       test_fraction: share of each client's examples, rounded down, but at least one
         example unless the fraction is 0.
+      train_examples: training examples that a client keeps at most, in the proportions
+        of its classes, or None for all of them; validation and test stay.
       label_poisoning: what happens to the training labels of malicious clients: an
         object, its name in `LABEL_POISONINGS`, or None.
       feature_noise: Gaussian noise added to the inputs of clients: an object, its name
@@ -61,6 +63,7 @@ class FederationSpec:
     malicious_fraction: float = 0.0
     validation_fraction: float = 0.1
     test_fraction: float = 0.2
+    train_examples: int | None = None
     label_poisoning: Any = None
     feature_noise: Any = None
     num_others: int = 0
@@ -96,6 +99,7 @@ class FederationSpec:
             malicious_fraction=self.malicious_fraction,
             validation_fraction=self.validation_fraction,
             test_fraction=self.test_fraction,
+            train_examples=self.train_examples,
             num_others=self.num_others,
         )
 
@@ -160,6 +164,7 @@ def from_dataset(
     malicious_fraction: float = 0.0,
     validation_fraction: float = 0.1,
     test_fraction: float = 0.2,
+    train_examples: int | None = None,
     label_poisoning: Any = None,
     feature_noise: Any = None,
     num_others: int = 0,
@@ -174,6 +179,7 @@ def from_dataset(
       malicious_fraction: share of malicious clients, in [0, 1].
       validation_fraction: in [0, 1); see `splits.split`.
       test_fraction: in [0, 1); see `splits.split`.
+      train_examples: see `FederationSpec`.
       label_poisoning: see `FederationSpec`.
       feature_noise: see `FederationSpec`.
       num_others: see `FederationSpec`.
@@ -190,13 +196,16 @@ def from_dataset(
         malicious_fraction=malicious_fraction,
         validation_fraction=validation_fraction,
         test_fraction=test_fraction,
+        train_examples=train_examples,
         num_others=num_others,
     )
     rng = datasets.generator(seed, datasets.Purpose.PARTITION)
     parts = partition(rng, dataset, num_clients)
     num_clients = len(parts.index) if num_clients is None else num_clients
     parts.validate(dataset.num_samples, num_clients)
-    rows = splits.split(parts, dataset, seed, validation_fraction, test_fraction)
+    rows = splits.split(
+        parts, dataset, seed, validation_fraction, test_fraction, train_examples
+    )
     malicious = splits.malicious_clients(seed, num_clients, malicious_fraction)
     labels = {"train": _poisoned(label_poisoning, dataset, rows, malicious, seed)}
     noise, resample = _noise(feature_noise, dataset, parts, malicious)
@@ -254,6 +263,7 @@ _DISTRIBUTION = (
     "malicious_fraction",
     "validation_fraction",
     "test_fraction",
+    "train_examples",
     "label_poisoning",
     "feature_noise",
     "num_others",
@@ -273,6 +283,7 @@ def _check_numbers(
     malicious_fraction: float,
     validation_fraction: float,
     test_fraction: float,
+    train_examples: int | None,
     num_others: int,
 ) -> None:
     """Checks what a specification and a call have in common."""
@@ -280,6 +291,8 @@ def _check_numbers(
         checks.positive_int("num_clients", num_clients)
     checks.whole("seed", seed, at_least=0)
     checks.whole("num_others", num_others, at_least=0)
+    if train_examples is not None:
+        checks.positive_int("train_examples", train_examples)
     splits.check_fractions(malicious_fraction, validation_fraction, test_fraction)
 
 

@@ -51,6 +51,7 @@ def split(
     seed: int,
     validation_fraction: float,
     test_fraction: float,
+    train_examples: int | None = None,
 ) -> dict[str, Rows]:
     """Cuts every client's rows into three.
 
@@ -68,6 +69,8 @@ def split(
       seed: of the ranks.
       validation_fraction: rounded down per client.
       test_fraction: rounded down per client, but at least one example unless 0.
+      train_examples: training examples that a client keeps at most, or None for all;
+        where there are classes, in their proportions among its training examples.
 
     Returns:
       Rows by `train`, `validation` and `test`.
@@ -87,6 +90,8 @@ def split(
             _window(order, start, sizes[name]), sizes[name].astype(np.int32)
         )
         start = start + sizes[name]
+    if train_examples is not None:
+        found["train"] = _kept(found["train"], dataset, train_examples)
     return found
 
 
@@ -113,6 +118,32 @@ def other_clients(seed: int, num_clients: int, num_others: int) -> np.ndarray | 
         row[:] = rng.choice(num_clients - 1, num_others, replace=False)
         row += row >= client  # everyone but the client itself
     return found
+
+
+def _kept(train: Rows, dataset: datasets.Dataset, limit: int) -> Rows:
+    """The first rows of every client, in the proportions of its classes."""
+    has_classes = dataset.num_classes is not None and dataset.y.ndim == 1
+    kept = []
+    for row, count in zip(train.index, train.num_examples.tolist(), strict=True):
+        own = row[:count]
+        if count > limit and has_classes:
+            # The k-th of n examples of a class has rank (k + 1/2) / n: the smallest
+            # ranks are those of the largest classes' shares, rounded.
+            labels = dataset.y[own]
+            order = np.argsort(labels, kind="stable")
+            sizes = np.bincount(labels)
+            number = np.empty(count, np.int64)  # within its class
+            number[order] = np.concatenate([np.arange(n) for n in sizes])
+            rank = (number + 0.5) / sizes[labels]
+            own = own[np.sort(np.argsort(rank, kind="stable")[:limit])]
+        kept.append(own[:limit])
+    return Rows(*_padded(kept))
+
+
+def _padded(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Lists of rows as index and number of examples."""
+    parts = partitions.Partition.from_rows(rows)
+    return parts.index, parts.num_examples
 
 
 def _sizes(

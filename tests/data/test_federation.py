@@ -374,3 +374,27 @@ def test_own_arrays_are_distributed_where_there_are_no_clients():
         types.Federation.from_arrays(x, y)
     with pytest.raises(checks.InputError, match="did you mean 'test_fraction'"):
         types.Federation.from_arrays(x, y, num_clients=5, test_fractoin=0.5)
+
+
+def test_few_training_examples_keep_the_proportions_of_classes():
+    everything = spec(num_clients=4).build()
+    few = spec(num_clients=4, train_examples=50).build()
+    assert np.asarray(few.train.num_examples).tolist() == [50] * 4
+    np.testing.assert_array_equal(few.test.index, everything.test.index)
+    y = np.asarray(few.train.y)
+    for i in range(4):
+        kept, own = rows(few.train, i), rows(everything.train, i)
+        assert set(kept) <= set(own)
+        counts, whole = (np.bincount(y[r], minlength=10) for r in (kept, own))
+        assert (np.abs(counts - 50 * whole / len(own)) <= 1).all()
+    more = spec(num_clients=4, train_examples=10**6).build()
+    np.testing.assert_array_equal(more.train.index, everything.train.index)
+
+
+def test_few_training_examples_without_classes():
+    federation = spec(
+        dataset="linear_regression", partition="by_client", train_examples=7
+    ).build()
+    assert np.asarray(federation.train.num_examples).tolist() == [7] * 12
+    with pytest.raises(checks.InputError, match="train_examples .* got 0"):
+        spec(train_examples=0)

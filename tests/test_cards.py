@@ -1,0 +1,257 @@
+"""Method cards: tables and verdicts from result files, and the committed cards."""
+
+import itertools
+import pathlib
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+import typer.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments import cards, cards_fedacs, paired
+from fedjax_pfl import checks
+
+RUNNER = typer.testing.CliRunner()
+A = cards.Side("Alpha", "personal")
+B = cards.Side("Beta", "personal")
+CARD = cards.Card(
+    method="toy",
+    title="Toy",
+    text="Words.",
+    reference=B,
+    claims=(cards.Claim("alpha beats beta", "first", A, B),),
+)
+
+
+def cells(algorithm, seed, value, **changes):
+    """Rows of one training as `Result.table` has them."""
+    row = {
+        "algorithm": algorithm,
+        "dataset": "digits",
+        "partition": "dirichlet_labels",
+        "seed": seed,
+        "algorithm.lam": np.nan,
+        "federation.partition.concentration": 0.5,
+        "model": "personal",
+        "population": "all",
+        "data": "own test",
+        "metric": "accuracy",
+        "stat": "mean",
+        "when": "last",
+        "value": value,
+        "status": "ok",
+    } | changes
+    noise = [{"metric": "loss"}, {"stat": "std"}, {"when": "best (oracle)"}]
+    return [row, *({**row, "value": 77.0} | other for other in noise)]
+
+
+def save(results, name, rows, command="python -m experiments.sweep --preset toy"):
+    folder = results / "toy" / name
+    folder.mkdir(parents=True)
+    pd.DataFrame(rows).to_csv(folder / "summary.csv", index=False)
+    (folder / "command.txt").write_text(command + "\n")
+    return folder
+
+
+def pairs(first, second):
+    rows = [cells("Alpha", s, v) for s, v in enumerate(first)]
+    rows += [cells("Beta", s, v) for s, v in enumerate(second)]
+    return list(itertools.chain(*rows))
+
+
+def line_with(text, *words):
+    (found,) = (x for x in text.splitlines() if all(w in x for w in words))
+    return found
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 30, 101])
+def test_the_quantile_is_students(degrees):
+    expected = scipy.stats.t.ppf(0.975, degrees)
+    assert paired.quantile(degrees) == pytest.approx(expected, rel=1e-10)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8),
+)
+def test_the_interval_is_that_of_the_paired_test(values):
+    first, second = np.array(values).T
+    found = paired.interval(pd.Series(first), pd.Series(second))
+    gaps = first - second
+    if gaps.std() < 1e-6:
+        return
+    test = scipy.stats.ttest_rel(first, second)
+    low, high = test.confidence_interval(0.95)
+    np.testing.assert_allclose(
+        [found.mean - found.margin, found.mean + found.margin], [low, high], atol=1e-9
+    )
+    verdict = "holds" if low > 0 else "does not hold" if high < 0 else "undecided"
+    if min(abs(low), abs(high)) > 1e-9:
+        assert found.verdict == verdict
+
+
+def test_lost_seeds_do_not_count():
+    first = pd.Series([1.0, np.nan, 3.0], index=[0, 1, 2])
+    second = pd.Series([0.0, 1.0, 1.0], index=[0, 1, 5])
+    found = paired.interval(first, second)
+    assert (found.pairs, found.lost, found.mean) == (1, 3, 1.0)
+    assert found.verdict == "undecided" and "one pair (3 of 4 lost)" in str(found)
+    nothing = paired.interval(first[1:2], second[1:2])
+    assert nothing.verdict == "undecided" and str(nothing) == "no pairs (1 of 1 lost)"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ([0.80, 0.82, 0.85], [0.70, 0.71, 0.76], "holds"),
+        ([0.70, 0.71, 0.76], [0.80, 0.82, 0.85], "does not hold"),
+        ([0.80, 0.70, 0.75], [0.70, 0.80, 0.75], "undecided"),
+        ([0.80], [0.70], "undecided"),
+        ([0.80, 0.80], [0.80, 0.80], "undecided"),
+    ],
+)
+def test_verdicts_follow_from_the_interval(tmp_path, first, second, verdict):
+    save(tmp_path, "first", pairs(first, second))
+    row = line_with(cards.render(CARD, tmp_path), "alpha beats beta")
+    assert row.split(" | ")[3] == verdict
+    assert "`python -m experiments.sweep --preset toy`" in row
+
+
+def test_a_card_has_the_numbers_of_the_runs(tmp_path):
+    save(tmp_path, "first", pairs([0.80, 0.82, 0.85], [0.70, 0.71, 0.76]))
+    text = cards.render(CARD, tmp_path)
+    mean, std = (
+        100 * np.mean([0.80, 0.82, 0.85]),
+        100 * np.std([0.80, 0.82, 0.85], ddof=1),
+    )
+    half = (
+        scipy.stats.t.ppf(0.975, 2) * 100 * np.std([0.1, 0.11, 0.09], ddof=1) / 3**0.5
+    )
+    row = line_with(text, "| Alpha | personal |")
+    assert f"| 3 | {mean:.2f} ± {std:.2f} |" in row
+    assert f"+10.00 [{10 - half:+.2f}, {10 + half:+.2f}]" in row
+    assert line_with(text, "| Beta | personal |").endswith("| |") or "Beta" in text
+    assert "77" not in text  # of other metrics, stats and rounds
+    assert text.startswith("# Toy\n") and text.endswith("|\n")
+
+
+def test_the_same_files_give_the_same_bytes(tmp_path):
+    rows = pairs([0.80, 0.82], [0.70, 0.71])
+    for name in ("b", "a"):
+        save(tmp_path, name, rows)
+    first = cards.render(CARD, tmp_path)
+    assert first == cards.render(CARD, tmp_path)
+    assert first.index("### a") < first.index("### b")
+
+
+def test_honest_clients_are_shown_where_some_are_malicious(tmp_path):
+    rows = cells("Alpha", 0, 0.5) + cells("Alpha", 0, 0.9, population="honest")
+    rows += cells("Alpha", 0, 0.1, population="participants")
+    save(tmp_path, "first", rows)
+    row = line_with(cards.render(CARD, tmp_path), "| Alpha | personal |")
+    assert "90.00" in row
+
+
+def test_diverged_seeds_are_counted(tmp_path):
+    rows = pairs([0.80, 0.82], [0.70, 0.71])
+    rows += cells("Alpha", 2, np.nan, status="diverged at round 3")
+    rows += cells("Beta", 2, 0.72) + cells("Gamma", 0, np.nan, status="diverged")
+    save(tmp_path, "first", rows)
+    text = cards.render(CARD, tmp_path)
+    assert "| 2 of 3 | 81.00 ± 1.41 |" in line_with(text, "| Alpha | personal |")
+    assert "(1 of 3 lost)" in line_with(text, "alpha beats beta")
+    assert "| 0 of 1 | diverged |" in line_with(text, "| Gamma | personal |")
+
+
+def tuned(values):
+    """Two settings of Alpha; the better one on validation data is not that on test."""
+    rows = []
+    for lam, (test, validation) in values.items():
+        for seed in range(3):
+            extra = {"algorithm.lam": lam}
+            rows += cells("Alpha", seed, test + seed / 100, **extra)
+            rows += cells("Alpha", seed, validation, data="own validation", **extra)
+    return rows + list(itertools.chain(*(cells("Beta", s, 0.7) for s in range(3))))
+
+
+def test_settings_are_chosen_on_validation_data(tmp_path):
+    save(tmp_path, "first", tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)}))
+    text = cards.render(CARD, tmp_path)
+    assert "+6.00 [" in line_with(text, "alpha beats beta")  # of lam = 1
+    assert "| Alpha, lam = 0.1 |" in text and "| Alpha, lam = 1.0 |" in text
+    fixed = cards.Side("Alpha", "personal", {"algorithm.lam": 0.1})
+    card = cards.Card("toy", "Toy", "", B, (cards.Claim("x", "first", fixed, B),))
+    assert "+11.00 [" in line_with(cards.render(card, tmp_path), "| x |")
+
+
+def test_several_settings_without_validation_data_are_refused(tmp_path):
+    rows = [r for r in tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)})]
+    save(tmp_path, "first", [r for r in rows if r["data"] == "own test"])
+    with pytest.raises(checks.InputError, match="choose among 2 settings of Alpha"):
+        cards.render(CARD, tmp_path)
+
+
+def test_claims_are_decided_for_every_environment(tmp_path):
+    hard = {"federation.partition.concentration": 0.1}
+    rows = pairs([0.80, 0.82, 0.85], [0.70, 0.71, 0.76])
+    for seed in range(3):
+        rows += cells("Alpha", seed, 0.5, **hard)
+        rows += cells("Beta", seed, 0.6 + seed / 100, **hard)
+    save(tmp_path, "first", rows)
+    text = cards.render(CARD, tmp_path)
+    assert "| holds |" in line_with(text, "alpha beats beta", "concentration = 0.5")
+    lost = line_with(text, "alpha beats beta", "concentration = 0.1")
+    assert "| does not hold |" in lost
+
+
+def test_missing_runs_and_sides_are_said(tmp_path):
+    assert "There are none yet." in cards.render(CARD, tmp_path)
+    assert "| not run |" in line_with(cards.render(CARD, tmp_path), "alpha beats beta")
+    save(tmp_path, "first", cells("Alpha", 0, 0.5))
+    row = line_with(cards.render(CARD, tmp_path), "alpha beats beta")
+    assert "no Beta personal | not run" in row
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "match"),
+    [
+        ("command.txt", "one\ntwo", "not one command"),
+        ("command.txt", "", "not one command"),
+        ("summary.csv", "a,b\n1,2\n", "no column algorithm"),
+        ("summary.csv", "", "Expected a table"),
+        ("summary.csv", "a\n1,2\n1,2,3\n", "Expected"),
+    ],
+)
+def test_damaged_runs_are_one_sentence(tmp_path, file, content, match):
+    folder = save(tmp_path, "first", pairs([0.8], [0.7]))
+    (folder / file).write_text(content)
+    with pytest.raises(checks.InputError, match=match):
+        cards.render(CARD, tmp_path)
+
+
+def test_the_command_writes_the_card(tmp_path):
+    (tmp_path / "results").mkdir()
+    options = ("--results", str(tmp_path / "results"), "--out", str(tmp_path / "out"))
+    result = RUNNER.invoke(cards.app, ["fedacs", *options])
+    assert result.exit_code == 0, result.output
+    written = (tmp_path / "out" / "fedacs.md").read_text("utf-8")
+    assert written == cards.render(cards_fedacs.CARD, tmp_path / "results")
+    assert "85.76 ± 0.14" in written and "hard to believe" in written
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["fedacs.md"]
+    assert RUNNER.invoke(cards.app, ["fedax", *options]).exit_code == 2
+    missing = RUNNER.invoke(cards.app, ["--results", str(tmp_path / "no")])
+    assert missing.exit_code == 2 and "directory of runs" in missing.stderr
+
+
+def test_committed_cards_are_those_of_the_committed_runs():
+    folder = pathlib.Path(cards.__file__).parent
+    committed = sorted((folder / "cards").glob("*.md"))
+    if not committed:
+        pytest.skip("no card is committed yet")
+    known = {card.method: card for card in (cards_fedacs.CARD,)}
+    for path in committed:
+        expected = cards.render(known[path.stem], folder / "results")
+        assert path.read_bytes() == expected.encode("utf-8"), path.name

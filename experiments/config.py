@@ -100,9 +100,7 @@ class Grid:
     def names(self) -> list[str]:
         """All names that can be set; not what a model takes from the data."""
         return [
-            name
-            for name, _ in struct.named_fields(self.root)
-            if name not in _FROM_DATA
+            name for name, _ in struct.named_fields(self.root) if name not in _FROM_DATA
         ]
 
 
@@ -234,8 +232,10 @@ def _set_algorithms(
         own = [g for g in experiment.grids if type(g.process.algorithm) is kind]
         if not own:
             first = experiment.grids[0]
-            local = first.process.algorithm.local
-            own = [first.replace("algorithm", kind(local=local))]
+            has_solver = any(f.name == "local" for f in dataclasses.fields(kind))
+            solver = getattr(first.process.algorithm, "local", None)
+            shared = {"local": solver} if has_solver and solver is not None else {}
+            own = [first.replace("algorithm", kind(**shared))]
         grids += own
     return dataclasses.replace(experiment, grids=tuple(grids))
 

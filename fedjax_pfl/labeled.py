@@ -47,6 +47,7 @@ _DESCRIPTIONS = {
     "floats_up": ("numbers sent by clients in the round", "floats"),
     "floats_down": ("numbers sent to clients in the round", "floats"),
     "gradient_evaluations": ("gradients of minibatches in the round", "gradients"),
+    "mean_alpha": ("mean weight of the clients' own models", "1"),
     "round": ("finished rounds when evaluated", "rounds"),
     "step": ("number of the round", "rounds"),
     "client": ("client", "1"),

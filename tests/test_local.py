@@ -119,6 +119,38 @@ def test_a_client_without_examples_takes_no_step():
     assert int(info.num_steps) == 0
 
 
+def test_independent_batches_are_uniform_subsets():
+    draws, data = 3000, client(2)
+    keys = jax.random.split(KEY, draws)
+    positions, weight = jax.vmap(lambda k: scan.independent_batch(k, data, 4))(keys)
+    assert weight.all() and (np.diff(np.sort(positions)) > 0).all()
+    counts = np.bincount(np.asarray(positions).reshape(-1), minlength=9)
+    share = 4 / 9  # of batches with a given example; counts sum to 4 per batch
+    variance = draws * share * (1 - share) * 9 / 8
+    statistic = ((counts - draws * share) ** 2).sum() / variance
+    assert statistic < stats.chi2.ppf(1 - 1e-5, 8)
+
+
+@pytest.mark.parametrize("number", [2, 5, 6])
+def test_independent_batches_fill_any_number_of_steps(number):
+    # Batches of up to 6 of 9, 1 and 6 examples, three in each of 2 x 2 steps.
+    options = {"epochs": 2, "batch_size": 6, "batches_per_step": 3}
+    options |= {"sampler": scan.independent_batch, "epoch_steps": 2}
+    seen, info = seen_positions(client(number), **options)
+    batch = min(6, toy.COUNTS[number])
+    assert int(info.num_steps) == 4
+    assert int(info.num_examples) == 12 * batch == len(seen)
+    for part in seen.reshape(12, batch):
+        assert len(set(part)) == batch
+    if number == 2:
+        assert len({tuple(sorted(part)) for part in seen.reshape(12, batch)}) > 6
+    padded, _ = seen_positions(client(number, padding=7), **options)
+    np.testing.assert_array_equal(seen, padded)
+    none = client(number).rows() | {"num_examples": jnp.zeros((), jnp.int32)}
+    _, info = seen_positions(client(number).with_rows(none), **options)
+    assert int(info.num_steps) == 0
+
+
 def quadratic(key, params, batch, context):
     model = fp.Quadratic(inputs=4)
     return model.loss(model.apply(params, batch.x), batch)

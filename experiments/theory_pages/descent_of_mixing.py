@@ -164,7 +164,7 @@ def constant_steps(options: rows.Options) -> rows.Findings:
             )
         )
     _log_axes(axes, "K, rounds in all", "min over rounds of |grad (F + lam R)|^2")
-    title = "beta = 1 / sqrt(K), alpha = lam / sqrt(K); S frozen, doubly stochastic"
+    title = "beta = 1 / sqrt(K), alpha = lam / sqrt(K); the seed nearest its bound"
     drawing.legend(figure, axes, title, 4)
     return rows.Findings(found, {"fedacs_constant_steps": figure})
 
@@ -279,6 +279,7 @@ def gradient(options: rows.Options) -> rows.Findings:
         )
     axes.set_yscale("log")
     axes.set_xlabel("random example", fontsize=9)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel("|stated - true| / |true gradient|", fontsize=9)
     mean = np.mean(errors["row-normalized"])
     title = f"similarities; row-normalized ones are {mean:.0%} off on average"

@@ -171,9 +171,9 @@ def _problem(params: np.ndarray, noise_variance: float) -> theory.Regression:
 
 
 def _attacked_problem() -> theory.Regression:
-    """Ten clients whose parameters have a weak common part."""
+    """Ten clients, so similar that it matters little which of them are malicious."""
     rng = np.random.default_rng(0)
-    return _problem(0.5 + rng.normal(size=(10, 5)), noise_variance=4.0)
+    return _problem(0.5 + 0.3 * rng.normal(size=(10, 5)), noise_variance=4.0)
 
 
 def _last(count: int, num_clients: int) -> np.ndarray:

@@ -134,7 +134,7 @@ def neighbours(options: rows.Options) -> rows.Findings:
     levels = (0.5, 0.8) if options.quick else (0.0, 0.3, 0.5, 0.7, 0.8, 0.85)
     found: list[rows.Row] = []
     figure, (axes,) = drawing.panels(1)
-    for k, count in enumerate((10, 40)):
+    for k, count in enumerate((10,) if options.quick else (10, 40)):
         numbers = _selected(count, levels, min(options.seeds, 5))
         # Pairs tie and the quantile may fall on one: it is in or out, 2 / m each.
         new = [
@@ -176,7 +176,7 @@ def _selected(count: int, levels: tuple[float, ...], seeds: int) -> np.ndarray:
     result = fp.grid(
         jax.random.key(0, impl="threefry2x32"),
         fp.FederatedProcess(algorithm=algorithm),
-        fp.MLP(widths=(8,)),
+        fp.LogisticRegression(),
         spec,
         {"seed": range(seeds), "algorithm.pick_quantile": levels},
         num_rounds=4,

@@ -2,12 +2,14 @@
 
 from fedjax_pfl.algorithms.apfl import APFL
 from fedjax_pfl.algorithms.base import ClientView, Link, SingleExchange
+from fedjax_pfl.algorithms.ditto import Ditto
 from fedjax_pfl.algorithms.fedacs import FedACS
 from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
 from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.flame import Flame
 from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
+from fedjax_pfl.algorithms.pfedme import PFedMe
 from fedjax_pfl.algorithms.scaffold import Scaffold
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "APFL",
     "Centralized",
     "ClientView",
+    "Ditto",
     "FedACS",
     "FedAMP",
     "FedAvg",
@@ -23,6 +26,7 @@ __all__ = [
     "HeurFedAMP",
     "Link",
     "Local",
+    "PFedMe",
     "PerFedAvg",
     "Scaffold",
     "SingleExchange",
@@ -31,6 +35,7 @@ __all__ = [
 ALGORITHMS = {
     "apfl": APFL,
     "centralized": Centralized,
+    "ditto": Ditto,
     "fedacs": FedACS,
     "fedamp": FedAMP,
     "fedavg": FedAvg,
@@ -39,5 +44,6 @@ ALGORITHMS = {
     "heur_fedamp": HeurFedAMP,
     "local": Local,
     "per_fedavg": PerFedAvg,
+    "pfedme": PFedMe,
     "scaffold": Scaffold,
 }

@@ -61,8 +61,8 @@ def selection_threshold(similarities: jax.Array, quantile: Any) -> jax.Array:
 
     Example:
       >>> import jax
-      >>> print(selection_threshold(jax.numpy.array([[1.0, 0.4], [0.2, 1.0]]), 0.5))
-      0.7
+      >>> print(selection_threshold(jax.numpy.array([[1.0, 0.5], [0.25, 1.0]]), 0.5))
+      0.75
     """
     ordered = jnp.sort(similarities.reshape(-1))
     last = ordered.shape[0] - 1

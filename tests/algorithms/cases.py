@@ -138,43 +138,19 @@ CASES = {
         full=lambda: algorithms.APFL(local=FULL),
         limit=weighted_mean,
     ),
-    "apfl_outputs_fixed": Case(
-        is_wide=True,
-        make=lambda: algorithms.APFL(local=SGD, mix="outputs", adaptive=False),
-        field=("algorithm.local.learning_rate", 0.05),
-    ),
     "per_fedavg": Case(
-        make=lambda: algorithms.PerFedAvg(
-            inner_learning_rate=0.1, learning_rate=0.2, num_steps=3, batch_size=4
-        ),
-        field=("algorithm.inner_learning_rate", 0.05),
-        full=lambda: algorithms.PerFedAvg(
-            inner_learning_rate=0.1, learning_rate=0.5, num_steps=3, batch_size=64
-        ),
-        limit=weighted_mean,
-    ),
-    "per_fedavg_difference": Case(
-        is_wide=True,
         make=lambda: algorithms.PerFedAvg(
             inner_learning_rate=0.1,
             learning_rate=0.2,
             num_steps=3,
             batch_size=4,
             hessian="finite_difference",
-            adapt_steps=2,
         ),
-        field=("algorithm.difference", 1e-2),
-    ),
-    "per_fedavg_exact": Case(
-        is_wide=True,
-        make=lambda: algorithms.PerFedAvg(
-            inner_learning_rate=0.1,
-            learning_rate=0.2,
-            num_steps=3,
-            batch_size=4,
-            hessian="exact",
+        field=("algorithm.inner_learning_rate", 0.05),
+        full=lambda: algorithms.PerFedAvg(
+            inner_learning_rate=0.1, learning_rate=0.5, num_steps=3, batch_size=64
         ),
-        field=("algorithm.learning_rate", 0.1),
+        limit=weighted_mean,
     ),
     "fedper": Case(
         make=lambda: algorithms.FedPer(head="bias$", local=SGD),
@@ -184,11 +160,29 @@ CASES = {
         make=lambda: algorithms.Scaffold(local=SGD),
         field=("algorithm.server_learning_rate", 0.7),
     ),
-    "scaffold_refresh_geometric": Case(
+    "ditto": Case(
+        make=lambda: algorithms.Ditto(local=SGD),
+        field=("algorithm.lam", 0.4),
+        full=lambda: algorithms.Ditto(local=FULL),
+        limit=weighted_mean,
+    ),
+    "ditto_unsynced": Case(
         is_wide=True,
-        make=lambda: algorithms.Scaffold(local=SGD, option="refresh"),
-        field=("algorithm.local.learning_rate", 0.05),
-        aggregator=aggregators.GeometricMedian(),
+        make=lambda: algorithms.Ditto(
+            local=fp.SGD(learning_rate=0.1, epochs=2, batch_size=4, momentum=0.5),
+            unsynced=True,
+        ),
+        field=("algorithm.local.momentum", 0.3),
+    ),
+    "pfedme": Case(
+        make=lambda: algorithms.PFedMe(
+            lam=2.0, learning_rate=0.3, num_steps=3, inner_steps=2, batch_size=4
+        ),
+        field=("algorithm.server_learning_rate", 0.7),
+        full=lambda: algorithms.PFedMe(
+            lam=2.0, learning_rate=0.3, inner_learning_rate=0.3, batch_size=64
+        ),
+        limit=weighted_mean,
     ),
     "own_down": Case(make=probes.OwnDown, field=("algorithm.mixing", 0.1)),
     "two_exchanges": Case(

@@ -215,20 +215,19 @@ class NoWork:
 
 @pytest.mark.parametrize("option", ["difference", "refresh"])
 def test_a_client_without_a_step_changes_nothing(option):
-    problem = problems.waves()
-    whole = process(scaffold(2, option=option))
-    states, _, _ = problems.run(whole, problem, 1)
+    problem, rng = problems.waves(), np.random.default_rng(0)
+    whole = process(scaffold(2, option=option), work=NoWork())
     state = problems.first_state(whole, problem)
+    control = {"theta": jnp.asarray(rng.normal(size=3))}
     state = dataclasses.replace(
-        state, clients={"theta": jnp.asarray(states.clients["theta"][1])}
+        state,
+        server=dataclasses.replace(state.server, control=control),
+        clients={"theta": jnp.asarray(rng.normal(size=(6, 3)))},
     )
-    idle, _, _ = problems.run(
-        dataclasses.replace(whole, work=NoWork()), problem, 1, state=state
-    )
+    idle, _, _ = problems.run(whole, problem, 1, state=state)
     np.testing.assert_array_equal(idle.clients["theta"][1], idle.clients["theta"][0])
-    x = idle.server.model["theta"]
-    np.testing.assert_array_equal(x[1], x[0])
-    assert np.abs(idle.clients["theta"]).max() > 0.1
+    for tree in (idle.server.model, idle.server.control):
+        np.testing.assert_array_equal(tree["theta"][1], tree["theta"][0])
 
 
 @pytest.mark.parametrize(

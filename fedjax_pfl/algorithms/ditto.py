@@ -1,0 +1,223 @@
+"""Ditto: FedAvg, and a personal model kept near what it sends (Li et al. 2021).
+
+Problem: `w* = argmin_w sum_i (n_i / n) f_i(w)`, and for every client i
+`min_{v_i} f_i(v_i) + lam/2 ||v_i - w*||^2`. Round t, a member i (Algorithm 1):
+
+    theta_i <- local SGD on f_i from w^t                              global part
+    v_i     <- v_i - eta (grad f_i(v_i) + lam (v_i - w^t))            personal part
+    w^{t+1}  = sum_S n_i theta_i / sum_S n_i
+
+The anchor is w^t as received, not theta_i. v_i waits while i is not selected. Both
+parts use the same key: with equal batch sizes they walk the SAME minibatches in the
+same order, as the authors' code does, and neither reads the other, so it does not
+matter which comes first. A budget of work caps each part; stragglers' messages count.
+
+| symbol | field | shape |
+|---|---|---|
+| w | `server` | `[*P]` |
+| v_i | `clients.v` | `[N, *P]` |
+| own network, never reloaded (`unsynced` only) | `clients.w_local` | `[N, *P]` |
+| theta_i | message | `[*P]` per member |
+
+Limits: w is FedAvg's with the same keys; at lam = 0 v_i is that of Local; as
+lam -> inf the minimizer v_i tends to w^t. Steps need `eta (L + lam) < 2` for
+L-smooth f_i, so that a large lam wants a small step in `personal`.
+
+Reference: Li, Hu, Beirami, Smith, "Ditto: Fair and Robust Federated Learning Through
+Personalization", ICML 2021. Deviations from the authors' code: the mean is weighted by
+examples (theirs: plain, and clients drawn by examples; `aggregator=Mean()` gives the
+plain mean); the message is theta_i, not its change; lam is one number (theirs may pick
+one per client on validation data). PFLlib's lam is 0 by default, which is Local.
+
+`unsynced` exists only to explain published numbers: the code that accompanies FLAME
+creates the network of Ditto's global part once and never loads w^t into it. There, per
+epoch of the personal part, `local.epochs` steps of ONE random minibatch each move the
+client's own network, with momentum from zero in every epoch; the personal part's anchor
+is w^t in the first epoch and that network afterwards; the network is the message. Its
+settings: momentum 0.5 in `local`, no weight decay, plain mean, `local.epochs` and
+`personal.epochs` both H.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.local import scan
+
+__all__ = ["Ditto"]
+
+_DRIFT = 2**30  # beyond all epoch numbers, which the personal part folds into its key
+
+
+@struct.pytree_dataclass
+class DittoClient:
+    """State of one client; see the module's table."""
+
+    v: Any
+    w_local: Any = None
+
+
+@struct.pytree_dataclass
+class Ditto(base.SingleExchange):
+    """Personal models pulled towards the global model of FedAvg.
+
+    Attributes:
+      lam: `[]` weight of the pull, at least 0.
+      local: local solver of the global part.
+      personal: local solver of the personal part, or None for the same as `local`.
+      unsynced: whether the global part repeats a bug of a published comparison, which
+        never reloads its network; only to explain those numbers, see the module. Both
+        solvers are then `SGD`.
+    """
+
+    lam: Any = 1.0
+    local: Any = local.SGD()
+    personal: Any = None
+    unsynced: bool = struct.static_field(default=False)
+
+    def __post_init__(self):
+        checks.number("lam", self.lam, at_least=0)
+        checks.boolean("unsynced", self.unsynced)
+        for solver in (self.local, self._personal()):
+            if self.unsynced and not isinstance(solver, local.SGD):
+                raise checks.InputError(
+                    "Expected both solvers of Ditto to be SGD where unsynced is true, "
+                    f"as in the code it repeats, got {solver!r}."
+                )
+
+    def _personal(self) -> Any:
+        """The solver of the personal part."""
+        return self.local if self.personal is None else self.personal
+
+    def init(self, key, model, federation):
+        """One drawn network for everybody."""
+        params = model.init(key)
+        start = base.start_together(params, federation.num_clients)
+        return (
+            params,
+            DittoClient(v=start, w_local=start if self.unsynced else None),
+            None,
+        )
+
+    def _anchored(self, plain):
+        """`f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
+
+        def objective(key, v, batch, context):
+            squares = jax.tree.map(
+                lambda a, b: jnp.sum((a - b) ** 2), v, context["anchor"]
+            )
+            return plain(key, v, batch, None) + self.lam / 2 * sum(
+                jax.tree.leaves(squares)
+            )
+
+        return objective
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Both parts, from the received model and from the client's own."""
+        del round
+        plain = fedavg.data_objective(model)
+        update = self._drift if self.unsynced else self._train
+        new, message, evaluations = update(key, work, plain, down.shared, client, data)
+        weight = base.example_weight(data, message)
+        upload = types.Upload(message=message, weight=weight)
+        return new, upload, {"gradient_evaluations": evaluations}
+
+    def _train(self, key, work, plain, w, client, data):
+        """The method: new client state, message and gradients evaluated."""
+        theta, _, shared = self.local.solve(key, work, plain, w, None, data)
+        v, _, own = self._personal().solve(
+            key, work, self._anchored(plain), client.v, {"anchor": w}, data
+        )
+        return DittoClient(v=v), theta, shared.num_examples + own.num_examples
+
+    def _drift(self, key, work, plain, w, client, data):
+        """The published bug, like `_train`."""
+
+        def epoch_end(epoch, v, context):
+            del v
+            epoch_key = jax.random.fold_in(jax.random.fold_in(key, _DRIFT), epoch)
+            moved, seen = self._single_batches(
+                epoch_key, plain, context["w_local"], data
+            )
+            return {"anchor": moved, "w_local": moved, "seen": context["seen"] + seen}
+
+        start = {
+            "anchor": w,
+            "w_local": client.w_local,
+            "seen": jnp.zeros((), jnp.int32),
+        }
+        v, context, own = self._personal().solve(
+            key,
+            work,
+            self._anchored(plain),
+            client.v,
+            start,
+            data,
+            epoch_end=epoch_end,
+        )
+        moved = context["w_local"]
+        evaluations = context["seen"] + own.num_examples
+        return DittoClient(v=v, w_local=moved), moved, evaluations
+
+    def _single_batches(self, key, plain, params, data):
+        """Momentum steps of one random minibatch each, and the examples they saw."""
+        solver = self.local
+        momentum = 0.0 if solver.momentum is None else solver.momentum
+
+        def step(step_key, carry, batches):
+            x, memory = carry
+            gradient = jax.grad(plain, argnums=1)(step_key, x, batches[0], None)
+            memory = jax.tree.map(
+                lambda m, g, p: momentum * m + g + solver.weight_decay * p,
+                memory,
+                gradient,
+                x,
+            )
+            x = jax.tree.map(lambda p, m: p - solver.learning_rate * m, x, memory)
+            return x, memory
+
+        (params, _), info = local.local_scan(
+            key,
+            fedavg.unlimited(),
+            step,
+            (params, jax.tree.map(jnp.zeros_like, params)),
+            data,
+            batch_size=solver.batch_size,
+            epochs=solver.epochs,
+            sampler=_any_minibatch,
+            epoch_steps=1,
+            dtype=scan.params_dtype(params),
+        )
+        return params, info.num_examples
+
+    def predictors(self, key, round, server, client, model, data):
+        """The personal model v_i and the global model w."""
+        del key, round
+        return {
+            "personal": base.model_predictor(model, client.v, data.constants),
+            "global": base.model_predictor(model, server, data.constants),
+        }
+
+
+def _any_minibatch(
+    key: types.Key, data: types.ClientData, batch_size: int
+) -> tuple[jax.Array, jax.Array]:
+    """A sampler: one minibatch of a fresh epoch, the short last one as likely as any.
+
+    Args:
+      key: `[]` key of this batch.
+      data: examples of one client.
+      batch_size: B.
+
+    Returns:
+      Positions `int32[B]` and weights `bool[B]`, padding last.
+    """
+    order_key, number_key = jax.random.split(key)
+    positions, weight = scan.independent_batch(order_key, data, batch_size)
+    count = jnp.maximum(-(-data.num_examples // batch_size), 1)
+    number = jax.random.randint(number_key, (), 0, count)
+    left = data.num_examples - number * batch_size
+    return positions, weight & (jnp.arange(batch_size) < left)

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -235,6 +236,7 @@ def answer(work: Callable[[], None]) -> None:
     Args:
       work: imports JAX itself, so that `--help` answers at once.
     """
+    warnings.showwarning = _show_warning
     try:
         from fedjax_pfl import checks
 
@@ -247,6 +249,11 @@ def answer(work: Callable[[], None]) -> None:
         _stop(f"Cannot read or write{where}: {error.strerror or error}.", 2)
     except KeyboardInterrupt:
         _stop("Interrupted; results are saved only at the end.", 130)
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    """Shows the sentence alone, without the line of code that it came from."""
+    print(f"Warning: {message}", file=sys.stderr)
 
 
 def _stop(sentence: str, status: int) -> None:

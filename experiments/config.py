@@ -23,6 +23,7 @@ __all__ = ["Experiment", "Grid", "apply_settings"]
 _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "algorithm.local": fp.LOCAL_SOLVERS,
     "algorithm.fine_tune": fp.LOCAL_SOLVERS,
+    "algorithm.personal": fp.LOCAL_SOLVERS,
     "aggregator": fp.AGGREGATORS,
     "attack": fp.ATTACKS,
     "participation": fp.PARTICIPATIONS,
@@ -35,6 +36,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
 }
 _OPTIONAL = (
     "algorithm.fine_tune",
+    "algorithm.personal",
     "aggregator",
     "attack",
     "federation.label_poisoning",

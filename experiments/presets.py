@@ -139,10 +139,12 @@ def sent140() -> config.Experiment:
 
 
 def shakespeare() -> config.Experiment:
-    """The next character of a play: speakers with 100 examples or more are clients."""
+    """The next character of a play: speakers with 25 examples or more are clients."""
     return _compare(
         fp.FederationSpec(
-            "shakespeare", fp.ByClient(min_examples=100), num_clients=None
+            data.Shakespeare(stride=40),
+            fp.ByClient(min_examples=25),
+            num_clients=None,
         ),
         fp.LSTM(width=64, num_layers=1),
         fp.SGD(learning_rate=1.0, epochs=1, batch_size=20),

@@ -282,6 +282,8 @@ def run_group(
         model = group.model.for_federation(first)
         _check_examples(group.federations)
         size = group.processes[0].participation.cohort_size(first.num_clients)
+        for process in group.processes:
+            process.algorithm.check_cohort(size)
         if execution == "auto":
             execution = choose_execution(model, first, size)
         execution = clients.Execution.parse(execution)

@@ -226,10 +226,10 @@ def collaboration(
       federation: data of N clients.
 
     Returns:
-      Nothing for methods that do not mix messages, or for too many clients. Else `weights [N, N]`, with rows for
-      receivers, and, where clusters of clients are known, `own_cluster [N]`: the share
-      of what a client gets from others that comes from its own cluster, NaN where it
-      gets nothing from others.
+      Nothing for methods that do not mix messages, or for too many clients. Else
+      `weights [N, N]`, with rows for receivers, and, where clusters of clients are
+      known, `own_cluster [N]`: the share of what a client gets from others that comes
+      from its own cluster, NaN where it gets nothing from others.
     """
     if federation.num_clients > MAX_PAIRS:
         return {}

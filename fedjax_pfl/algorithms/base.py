@@ -198,6 +198,13 @@ class SingleExchange:
         """
         raise NotImplementedError
 
+    def check_cohort(self, size: int) -> None:
+        """Refuses or warns of values that do not fit K = `size` clients per round.
+
+        Called before anything is traced, so that fields are concrete.
+        """
+        del size
+
     def collaboration(
         self, state: types.State, federation: types.Federation
     ) -> jax.Array | None:

@@ -33,6 +33,7 @@ client its own model where the sum is below 1e-6); `similarity="update"` compare
 a < 1 keeps a part of the own model.
 """
 
+import warnings
 from typing import Any
 
 import jax
@@ -101,20 +102,18 @@ class FedACS(base.SingleExchange):
         checks.known(self.negative, ("clip", "keep"), "treatment of negative cosines")
 
     def check_cohort(self, size: int) -> None:
-        """Refuses a quantile with which no client selects another; before tracing.
+        """Warns of a quantile with which no client selects another; before tracing.
 
         Args:
           size: K, clients per round.
-
-        Raises:
-          InputError: if `pick_quantile >= 1 - 1/(K - 1)`.
         """
         limit = 1 - 1 / max(size - 1, 1)
         if self.pick_quantile >= limit:
-            raise checks.InputError(
-                f"Expected pick_quantile below 1 - 1/(K - 1) = {limit:g} with K={size} "
-                f"clients per round, got {float(self.pick_quantile):g}, with which "
-                "nobody selects anybody else and FedACS is Local."
+            warnings.warn(
+                f"With K={size} clients per round and pick_quantile="
+                f"{float(self.pick_quantile):g}, at least 1 - 1/(K - 1) = {limit:g}, "
+                "nobody selects anybody else and FedACS is Local.",
+                stacklevel=2,
             )
 
     def init(self, key, model, federation):

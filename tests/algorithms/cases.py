@@ -161,7 +161,7 @@ CASES = {
         field=("algorithm.server_learning_rate", 0.7),
     ),
     "ditto": Case(
-        make=lambda: algorithms.Ditto(local=SGD),
+        make=lambda: algorithms.Ditto(local=SGD, personal=fp.SGD(batch_size=8)),
         field=("algorithm.lam", 0.4),
         full=lambda: algorithms.Ditto(local=FULL),
         limit=weighted_mean,

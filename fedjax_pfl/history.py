@@ -207,8 +207,10 @@ class Recorder:
         def stack(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
             return {n: np.stack([row[n] for row in rows], axis=1) for n in rows[0]}
 
-        labels = [f.label_counts for f in self._federations]
-        clusters = [f.cluster for f in self._federations]
+        labels = [
+            f.label_counts for f in self._federations if f.label_counts is not None
+        ]
+        clusters = [f.cluster for f in self._federations if f.cluster is not None]
         shares = self._own_cluster
         return History(
             points=self._points,
@@ -220,11 +222,11 @@ class Recorder:
             times_selected=np.stack(self._times, axis=1),
             malicious=self._malicious,
             num_train=np.stack([f.num_train for f in self._federations]),
-            label_counts=None if labels[0] is None else np.stack(labels),
+            label_counts=np.stack(labels) if labels else None,
             leak=np.array([f.leak for f in self._federations]),
             collaboration=self._collaboration,
             own_cluster=np.stack(shares, axis=1) if shares else None,
-            cluster=None if clusters[0] is None else np.stack(clusters),
+            cluster=np.stack(clusters) if clusters else None,
             per_round=self._per_round,
             diagnostics=stack(self._diagnostics),
             diverged_at=self._diverged,

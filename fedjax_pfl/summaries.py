@@ -240,6 +240,7 @@ def parts(
     found = []
     for model, values in model_metrics(metrics, models, data).items():
         counted = _judged(model, data, evaluated)
+        when = np.logical_or.reduce(counted, axis=-1)
         for population, mask in populations(malicious, times_selected).items():
             masks = {
                 n: mask[:, :, None] & counted & present[n][:, None] for n in values
@@ -250,9 +251,9 @@ def parts(
                 data=names,
                 values=values,
                 masks=masks,
-                evaluated=counted.any(-1),
+                evaluated=when,
                 means=means,
-                reported=_reported(means, data, counted.any(-1)),
+                reported=_reported(means, data, when),
             )
             found.append(part)
     return found
@@ -273,7 +274,7 @@ def _reported(
     num_points, num_evaluations, _ = evaluated.shape
     reported = {"last": np.full(num_points, num_evaluations - 1)}
     judged = [d for d, name in enumerate(data) if name in _CHOOSERS.values()]
-    allowed = evaluated[:, :, judged].all(-1)
+    allowed = np.logical_and.reduce(evaluated[:, :, judged], axis=-1)
     for when, chooser in _CHOOSERS.items():
         if chooser in data:
             d = data.index(chooser)

@@ -20,6 +20,7 @@ from experiments import cli, paired
 __all__ = ["Card", "Claim", "Side", "app", "render"]
 
 FOLDER = Path(__file__).parent
+DATA = ("own test", "own validation")
 _POINT = ("algorithm", "dataset", "partition", "seed")
 _VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
 _TUNED = "algorithm."  # fields chosen by validation data, environment by environment
@@ -117,7 +118,7 @@ class _Run:
         is_shown &= (table["stat"] == "mean") & table["population"].isin(
             ["all", "honest"]
         )
-        rows: Any = table[is_shown & table["data"].isin(["own test", "own validation"])]
+        rows: Any = table[is_shown & table["data"].isin(DATA)]
         if rows[rows["data"] == "own test"].empty:
             raise checks.InputError(
                 f"Expected accuracies on own test data in '{folder}/summary.csv'."

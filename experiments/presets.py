@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fedjax_pfl as fp
-from experiments import config
+from experiments import config, presets_fedacs
 from fedjax_pfl import checks, data
 
 __all__ = ["PRESETS", "get"]
@@ -191,7 +191,7 @@ def _compare(
     )
 
 
-PRESETS: dict[str, Callable[[], config.Experiment]] = {
+PRESETS: dict[str, Callable[[], config.Experiment]] = presets_fedacs.PRESETS | {
     make.__name__: make
     for make in (
         digits,

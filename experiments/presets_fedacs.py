@@ -50,6 +50,13 @@ def _experiment(dataset: str, setting: str) -> config.Experiment:
         ),
         fp.FedPer(local=sgd),
         fp.Scaffold(local=sgd),
+        fp.Ditto(local=sgd),
+        fp.PFedMe(
+            learning_rate=0.01,
+            inner_learning_rate=0.05,
+            num_steps=steps,
+            batch_size=batch_size,
+        ),
         fp.FedAvg(local=sgd, fine_tune=sgd),
         fp.Local(local=sgd),
     )

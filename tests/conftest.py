@@ -25,6 +25,26 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 _finished = itertools.count(1)
 
 
+# Files whose tests of one case share compiled programs.
+_BY_NAME = ("test_conformance.py", "test_models.py")
+
+
+def _put_together(items):
+    """Runs the tests of one case one after the other, and in one worker."""
+    place = {}
+
+    def key(item):
+        first = place.setdefault(item.path, len(place))
+        name = ""
+        if item.path.name in _BY_NAME:
+            name = getattr(item, "callspec", None) and item.callspec.params.get("name")
+        if name:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {name}"))
+        return first, name or ""
+
+    items.sort(key=key)
+
+
 def pytest_addoption(parser):
     parser.addoption(
         "--all-algorithms",
@@ -38,6 +58,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
+    _put_together(items)
     if config.getoption("--all-algorithms"):
         return
     wide = [item for item in items if item.get_closest_marker("wide")]

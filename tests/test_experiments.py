@@ -239,7 +239,9 @@ def test_sweep_leaves_one_directory(tmp_path):
         "config.json",
         "summary.csv",
         "history.nc",
+        "figures/clients.png",
         "figures/learning_curves.png",
+        "figures/partition.png",
         "figures/sweep.png",
     }
     stored = json.loads(pathlib.Path("a/out/config.json").read_text())

@@ -87,8 +87,10 @@ def expected(federation, client, name, weights):
     return oracle(weights, *(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
-@pytest.mark.parametrize("noise", [None, fp.FeatureNoise(std=0.5, graded=True)])
-@pytest.mark.parametrize("members", [None, (4, 1)])
+@pytest.mark.parametrize(
+    ("noise", "members"),
+    [(fp.FeatureNoise(std=0.5, graded=True), None), (None, (4, 1))],
+)
 def test_every_value_is_that_of_a_loop(noise, members):
     federation = make_federation(noise=noise)
     rows = None if members is None else jnp.array(members)

@@ -78,6 +78,7 @@ def test_numbers_as_labels_take_a_linear_regression(table):
     assert float(result.summary().set_index("model")["loss"]["personal"]) < 0.1
 
 
+@pytest.mark.wide
 def test_rows_without_clients_are_distributed(table):
     setting = ("--set", "federation.partition=iid", "--clients", "6")
     result = train("--data", table, "--label", "y", "--rounds", "1", *setting)

@@ -40,7 +40,8 @@ class Case:
       limit: its limit of the server's `theta` there.
       attack: an attack in the round.
       aggregator: an aggregator in place of its own.
-      is_wide: a variant, for which costly properties are checked on demand only.
+      depth: `full`; `light`, for which costly properties are checked on demand only; or
+        `variant`, for which most are.
     """
 
     make: Callable[[], Any]
@@ -49,7 +50,7 @@ class Case:
     limit: Callable[[], np.ndarray] | None = None
     attack: Any = attacks.SignFlip(scale=2.0)
     aggregator: Any = None
-    is_wide: bool = False
+    depth: str = "full"
 
 
 CASES = {
@@ -60,18 +61,18 @@ CASES = {
         limit=flame_limit,
     ),
     "flame_official": Case(
-        is_wide=True,
+        depth="variant",
         make=lambda: fp.Flame.official(rho=0.2, weighting="examples"),
         field=("algorithm.lam", 0.5),
     ),
     "flame_joint_median": Case(
-        is_wide=True,
+        depth="variant",
         make=lambda: fp.Flame(lam=1.0, kappa=2.0, local=SGD, prox_centre="joint"),
         field=("algorithm.lam", 0.5),
         aggregator=aggregators.CoordinateMedian(),
     ),
     "flame_to_tolerance": Case(
-        is_wide=True,
+        depth="variant",
         make=lambda: fp.Flame(
             lam=1.0, kappa=2.0, local=fp.ToTolerance(learning_rate=0.3, max_steps=9)
         ),
@@ -84,7 +85,7 @@ CASES = {
         limit=weighted_mean,
     ),
     "fedavg_adam_geometric": Case(
-        is_wide=True,
+        depth="variant",
         make=lambda: fp.FedAvg(
             local=fp.Optax(hyperparameters={"learning_rate": 0.05}, batch_size=4),
             weighting="uniform",
@@ -93,9 +94,12 @@ CASES = {
         aggregator=aggregators.GeometricMedian(),
     ),
     "local": Case(
-        make=lambda: fp.Local(local=SGD), field=("algorithm.local.learning_rate", 0.05)
+        depth="light",
+        make=lambda: fp.Local(local=SGD),
+        field=("algorithm.local.learning_rate", 0.05),
     ),
     "centralized": Case(
+        depth="light",
         make=lambda: fp.Centralized(local=SGD),
         field=("algorithm.local.learning_rate", 0.05),
         full=lambda: fp.Centralized(local=FULL),
@@ -106,17 +110,19 @@ CASES = {
         field=("algorithm.pick_quantile", 0.3),
     ),
     "fedacs_update_keep": Case(
-        is_wide=True,
+        depth="variant",
         make=lambda: algorithms.FedACS(
             pick_quantile=0.3, local=SGD, similarity="update", negative="keep"
         ),
         field=("algorithm.mixing", 0.7),
     ),
     "fedamp": Case(
-        make=lambda: algorithms.FedAMP(local=SGD), field=("algorithm.lam", 0.4)
+        depth="light",
+        make=lambda: algorithms.FedAMP(local=SGD),
+        field=("algorithm.lam", 0.4),
     ),
     "fedamp_scheduled": Case(
-        is_wide=True,
+        depth="variant",
         make=lambda: algorithms.FedAMP(
             local=SGD,
             alpha=0.5,
@@ -129,10 +135,12 @@ CASES = {
         field=("algorithm.sigma", 5.0),
     ),
     "heur_fedamp": Case(
+        depth="light",
         make=lambda: algorithms.HeurFedAMP(local=SGD, self_weight=0.2),
         field=("algorithm.sharpness", 10.0),
     ),
     "apfl": Case(
+        depth="light",
         make=lambda: algorithms.APFL(local=SGD, alpha_decay=0.02),
         field=("algorithm.alpha", 0.8),
         full=lambda: algorithms.APFL(local=FULL),
@@ -153,6 +161,7 @@ CASES = {
         limit=weighted_mean,
     ),
     "fedper": Case(
+        depth="light",
         make=lambda: algorithms.FedPer(head="bias$", local=SGD),
         field=("algorithm.local.learning_rate", 0.05),
     ),
@@ -161,13 +170,14 @@ CASES = {
         field=("algorithm.server_learning_rate", 0.7),
     ),
     "ditto": Case(
+        depth="light",
         make=lambda: algorithms.Ditto(local=SGD, personal=fp.SGD(batch_size=8)),
         field=("algorithm.lam", 0.4),
         full=lambda: algorithms.Ditto(local=FULL),
         limit=weighted_mean,
     ),
     "ditto_unsynced": Case(
-        is_wide=True,
+        depth="variant",
         make=lambda: algorithms.Ditto(
             local=fp.SGD(learning_rate=0.1, epochs=2, batch_size=4, momentum=0.5),
             unsynced=True,
@@ -175,6 +185,7 @@ CASES = {
         field=("algorithm.local.momentum", 0.3),
     ),
     "pfedme": Case(
+        depth="light",
         make=lambda: algorithms.PFedMe(
             lam=2.0, learning_rate=0.3, num_steps=3, inner_steps=2, batch_size=4
         ),
@@ -192,20 +203,24 @@ CASES = {
         limit=weighted_mean,
         attack=None,
     ),
-    "memory": Case(make=probes.Memory, field=("algorithm.momentum", 0.3)),
+    "memory": Case(
+        depth="light", make=probes.Memory, field=("algorithm.momentum", 0.3)
+    ),
     "own_sampler": Case(
         is_wide=True, make=probes.OwnSampler, field=("algorithm.learning_rate", 0.1)
     ),
-    "body_head": Case(make=probes.BodyHead, field=("algorithm.learning_rate", 0.1)),
+    "body_head": Case(
+        depth="light", make=probes.BodyHead, field=("algorithm.learning_rate", 0.1)
+    ),
     "weight_zero": Case(
-        is_wide=True,
+        depth="variant",
         make=probes.WeightZero,
         field=("algorithm.learning_rate", 0.1),
         full=probes.WeightZero,
         limit=even_mean,
     ),
     "schedule": Case(
-        is_wide=True,
+        depth="variant",
         make=probes.Schedule,
         field=("algorithm.decay", 0.5),
         full=lambda: probes.Schedule(decay=0.999),

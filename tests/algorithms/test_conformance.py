@@ -20,15 +20,19 @@ VMAP = clients.Execution()
 # with condition number below 10: 1e3 units in the last place.
 TIGHT = 1e3 * np.finfo(np.float64).eps
 all_cases = pytest.mark.parametrize("name", cases.CASES)
-# What compiles many programs is run for one case of every algorithm and some probes,
-# unless --all-algorithms asks for the rest.
-costly_cases = pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.wide] if case.is_wide else [])
+
+
+def cases_with(costly):
+    """Cases of a property; what takes long is run with --all-algorithms only."""
+    skipped = ("light", "variant") if costly else ("variant",)
+    return [
+        pytest.param(name, marks=[pytest.mark.wide] if case.depth in skipped else [])
         for name, case in cases.CASES.items()
-    ],
-)
+    ]
+
+
+most_cases = pytest.mark.parametrize("name", cases_with(costly=False))
+costly_cases = pytest.mark.parametrize("name", cases_with(costly=True))
 
 
 def make_process(name, *, full=False, everyone=False, attack=True):
@@ -102,7 +106,7 @@ def test_state_layout_and_stability(name):
             assert jnp.isfinite(leaf).all()
 
 
-@all_cases
+@most_cases
 def test_same_key_same_result(name):
     assert_same(one_round(name), one_round(name))
 
@@ -110,10 +114,10 @@ def test_same_key_same_result(name):
 EXECUTIONS = ("chunk=2", "chunk=3", "shard=1", "shard=2", "shard=4", "shard=8")
 EVERY_EXECUTION = ("flame", "two_exchanges")  # the others: an odd chunk, odd devices
 PAIRS = [
-    (name, execution)
-    for name in cases.CASES
+    pytest.param(*case.values, execution, marks=case.marks)
+    for case in cases_with(costly=False)
     for execution in EXECUTIONS
-    if name in EVERY_EXECUTION or execution in ("chunk=3", "shard=2")
+    if case.values[0] in EVERY_EXECUTION or execution in ("chunk=3", "shard=2")
 ]
 
 
@@ -138,7 +142,8 @@ def test_loop_reference(name):
 # Centralized training shuffles the union of all clients, whose order and slots follow
 # the clients' order and padding.
 federated_cases = pytest.mark.parametrize(
-    "name", sorted(cases.CASES.keys() - {"centralized"})
+    "name",
+    [case for case in cases_with(costly=False) if case.values != ("centralized",)],
 )
 
 
@@ -166,7 +171,7 @@ def test_padding_changes_nothing(name):
     assert_close(state, other)
 
 
-@all_cases
+@most_cases
 def test_absent_clients_are_bit_identical(name):
     process, model, federation = setting(name)
     before = probes.with_row_garbage(warm_state(name))

@@ -91,6 +91,7 @@ def test_a_step_is_the_derivative_of_the_meta_objective(hessian):
     assert np.abs(first - slope).max() > 1e-2  # what h is there for
 
 
+@pytest.mark.wide
 def test_without_an_inner_step_all_kinds_are_fedavg():
     problem, found = problems.waves(), []
     for hessian in HESSIANS:
@@ -130,6 +131,7 @@ def test_fixed_points_on_quadratics_are_those_of_their_equations():
     assert np.abs(limits["exact"] - limits["first_order"]).max() > 1e-2
 
 
+@pytest.mark.wide
 def test_work_is_counted_and_budgets_cap_it():
     problem = problems.waves()
     counts = np.minimum(np.asarray(problem.federation.train.num_examples), 4)

@@ -38,7 +38,7 @@ def _put_together(items):
         name = ""
         if item.path.name in _BY_NAME:
             name = getattr(item, "callspec", None) and item.callspec.params.get("name")
-        if item.originalname == "test_loop_reference":
+        if getattr(item, "originalname", "") == "test_loop_reference":
             name = "loops"  # which share the programs of single operations
         if name:
             item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {name}"))

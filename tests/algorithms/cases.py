@@ -207,7 +207,7 @@ CASES = {
         depth="light", make=probes.Memory, field=("algorithm.momentum", 0.3)
     ),
     "own_sampler": Case(
-        is_wide=True, make=probes.OwnSampler, field=("algorithm.learning_rate", 0.1)
+        depth="variant", make=probes.OwnSampler, field=("algorithm.learning_rate", 0.1)
     ),
     "body_head": Case(
         depth="light", make=probes.BodyHead, field=("algorithm.learning_rate", 0.1)

@@ -147,6 +147,7 @@ CASES = {
         limit=weighted_mean,
     ),
     "per_fedavg": Case(
+        depth="light",
         make=lambda: algorithms.PerFedAvg(
             inner_learning_rate=0.1,
             learning_rate=0.2,
@@ -166,6 +167,7 @@ CASES = {
         field=("algorithm.local.learning_rate", 0.05),
     ),
     "scaffold": Case(
+        depth="light",
         make=lambda: algorithms.Scaffold(local=SGD),
         field=("algorithm.server_learning_rate", 0.7),
     ),

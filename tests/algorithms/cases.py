@@ -79,6 +79,7 @@ CASES = {
         field=("algorithm.eps_decay", 0.5),
     ),
     "fedavg": Case(
+        depth="light",
         make=lambda: fp.FedAvg(local=SGD, fine_tune=SGD),
         field=("algorithm.local.learning_rate", 0.05),
         full=lambda: fp.FedAvg(local=FULL),
@@ -106,6 +107,7 @@ CASES = {
         limit=weighted_mean,
     ),
     "fedacs": Case(
+        depth="light",
         make=lambda: algorithms.FedACS(pick_quantile=0.55, mixing=0.9, local=SGD),
         field=("algorithm.pick_quantile", 0.3),
     ),
@@ -197,7 +199,9 @@ CASES = {
         ),
         limit=weighted_mean,
     ),
-    "own_down": Case(make=probes.OwnDown, field=("algorithm.mixing", 0.1)),
+    "own_down": Case(
+        depth="light", make=probes.OwnDown, field=("algorithm.mixing", 0.1)
+    ),
     "two_exchanges": Case(
         make=probes.TwoExchanges,
         field=("algorithm.step", 1.5),

@@ -3,6 +3,7 @@
 `LABEL_POISONINGS` and `FEATURE_NOISES` map command-line names to the classes.
 """
 
+import abc
 import dataclasses
 from typing import Any, ClassVar
 
@@ -23,75 +24,69 @@ _WHO = ("all", "malicious")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UniformLabels:
+class _LabelPoisoning(abc.ABC):
+    """Replaces some of the labels of a client.
+
+    Attributes:
+      fraction: share of the labels that are replaced, chosen at random. A larger
+        fraction replaces the same labels and more.
+    """
+
+    fraction: float = 1.0
+    name: ClassVar[str]
+
+    def __post_init__(self):
+        checks.number("fraction", self.fraction, at_least=0, at_most=1)
+
+    def __call__(
+        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
+    ) -> np.ndarray:
+        """Returns poisoned labels `int32[n]` of one client."""
+        chosen = _chosen(rng, len(labels), self.fraction)
+        wrong = self.wrong(rng, labels, num_classes)
+        return np.where(chosen, wrong, labels).astype(np.int32)
+
+    @abc.abstractmethod
+    def wrong(
+        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
+    ) -> np.ndarray:
+        """What each of the labels `int[n]` becomes if it is replaced."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UniformLabels(_LabelPoisoning):
     """Labels are drawn uniformly from all classes and may hit the true one.
 
     Half of the labels of a binary task stay true; use `FlippedLabels` to flip them.
-
-    Attributes:
-      fraction: share of the labels that are replaced, chosen at random. A larger
-        fraction replaces the same labels and more.
     """
 
-    fraction: float = 1.0
     name: ClassVar[str] = "uniform_labels"
 
-    def __post_init__(self):
-        checks.number("fraction", self.fraction, at_least=0, at_most=1)
-
-    def __call__(
-        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
-    ) -> np.ndarray:
-        """Returns poisoned labels `int32[n]` of one client."""
-        chosen = _chosen(rng, len(labels), self.fraction)
-        drawn = rng.integers(num_classes, size=len(labels))
-        return np.where(chosen, drawn, labels).astype(np.int32)
+    def wrong(self, rng, labels, num_classes):
+        """Draws a class for every label."""
+        return rng.integers(num_classes, size=len(labels))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FlippedLabels:
-    """Label y becomes `C - 1 - y`.
+class FlippedLabels(_LabelPoisoning):
+    """Label y becomes `C - 1 - y`."""
 
-    Attributes:
-      fraction: share of the labels that are replaced, chosen at random. A larger
-        fraction replaces the same labels and more.
-    """
-
-    fraction: float = 1.0
     name: ClassVar[str] = "flipped_labels"
 
-    def __post_init__(self):
-        checks.number("fraction", self.fraction, at_least=0, at_most=1)
-
-    def __call__(
-        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
-    ) -> np.ndarray:
-        """Returns poisoned labels `int32[n]` of one client."""
-        chosen = _chosen(rng, len(labels), self.fraction)
-        return np.where(chosen, num_classes - 1 - labels, labels).astype(np.int32)
+    def wrong(self, rng, labels, num_classes):
+        """Counts the classes from the other end."""
+        return num_classes - 1 - labels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PairwiseLabels:
-    """Label y becomes `(y + 1) mod C`, the next class.
+class PairwiseLabels(_LabelPoisoning):
+    """Label y becomes `(y + 1) mod C`, the next class."""
 
-    Attributes:
-      fraction: share of the labels that are replaced, chosen at random. A larger
-        fraction replaces the same labels and more.
-    """
-
-    fraction: float = 1.0
     name: ClassVar[str] = "pairwise_labels"
 
-    def __post_init__(self):
-        checks.number("fraction", self.fraction, at_least=0, at_most=1)
-
-    def __call__(
-        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
-    ) -> np.ndarray:
-        """Returns poisoned labels `int32[n]` of one client."""
-        chosen = _chosen(rng, len(labels), self.fraction)
-        return np.where(chosen, (labels + 1) % num_classes, labels).astype(np.int32)
+    def wrong(self, rng, labels, num_classes):
+        """Takes the next class."""
+        return (labels + 1) % num_classes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

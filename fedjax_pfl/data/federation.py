@@ -299,7 +299,7 @@ def _check_numbers(
 def _poisoned(
     poisoning: Any,
     dataset: datasets.Dataset,
-    rows: dict[str, splits.Rows],
+    rows: dict[str, partitions.Partition],
     malicious: np.ndarray,
     seed: int,
 ) -> jax.Array | None:

@@ -1,27 +1,12 @@
 """Training, validation and test rows of every client (NumPy, on the host)."""
 
-import dataclasses
-
 import numpy as np
 
 from fedjax_pfl import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 
-__all__ = ["Rows", "check_fractions", "malicious_clients", "other_clients", "split"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """Rows of the pool of one part of every client.
-
-    Attributes:
-      index: `int32[N, M]`; entries past `num_examples` are 0.
-      num_examples: `int32[N]`.
-    """
-
-    index: np.ndarray
-    num_examples: np.ndarray
+__all__ = ["check_fractions", "malicious_clients", "other_clients", "split"]
 
 
 def check_fractions(malicious: float, validation: float, test: float) -> None:
@@ -52,7 +37,7 @@ def split(
     validation_fraction: float,
     test_fraction: float,
     train_examples: int | None = None,
-) -> dict[str, Rows]:
+) -> dict[str, partitions.Partition]:
     """Cuts every client's rows into three.
 
     Each example has a random rank drawn from the seed; a client's examples in this
@@ -86,7 +71,7 @@ def split(
         names, order = names[::-1], _sorted(parts, parts.index)
     start, found = np.zeros_like(sizes["train"]), {}
     for name in names:
-        found[name] = Rows(
+        found[name] = partitions.Partition(
             _window(order, start, sizes[name]), sizes[name].astype(np.int32)
         )
         start = start + sizes[name]
@@ -120,7 +105,9 @@ def other_clients(seed: int, num_clients: int, num_others: int) -> np.ndarray | 
     return found
 
 
-def _kept(train: Rows, dataset: datasets.Dataset, limit: int) -> Rows:
+def _kept(
+    train: partitions.Partition, dataset: datasets.Dataset, limit: int
+) -> partitions.Partition:
     """The first rows of every client, in the proportions of its classes."""
     has_classes = dataset.num_classes is not None and dataset.y.ndim == 1
     kept = []
@@ -137,13 +124,7 @@ def _kept(train: Rows, dataset: datasets.Dataset, limit: int) -> Rows:
             rank = (number + 0.5) / sizes[labels]
             own = own[np.sort(np.argsort(rank, kind="stable")[:limit])]
         kept.append(own[:limit])
-    return Rows(*_padded(kept))
-
-
-def _padded(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Lists of rows as index and number of examples."""
-    parts = partitions.Partition.from_rows(rows)
-    return parts.index, parts.num_examples
+    return partitions.Partition.from_rows(kept)
 
 
 def _sizes(

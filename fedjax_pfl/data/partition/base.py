@@ -1,5 +1,6 @@
 """What a partition is, and what all partitions are made with."""
 
+import abc
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
@@ -10,9 +11,10 @@ from fedjax_pfl import checks
 from fedjax_pfl.data import dataset as datasets
 
 __all__ = [
+    "DirichletDrawn",
+    "Drawn",
     "Partition",
     "Partitioner",
-    "require_clients",
     "require_samples",
 ]
 
@@ -164,15 +166,49 @@ class Partitioner(Protocol):
         ...
 
 
-def require_clients(name: str, num_clients: int | None) -> int:
-    """Returns the number of clients; refuses None, which only natural clients have."""
-    if num_clients is None:
-        raise checks.InputError(
-            f"Partition {name!r} needs num_clients, a whole number of at least 1, got"
-            " None; only by_client and feature_skew can count the clients themselves."
-        )
-    checks.positive_int("num_clients", num_clients)
-    return num_clients
+class Drawn(abc.ABC):
+    """A partition over a number of clients that somebody else has to give."""
+
+    name: ClassVar[str]
+
+    def __call__(
+        self,
+        rng: np.random.Generator,
+        dataset: datasets.Dataset,
+        num_clients: int | None,
+    ) -> Partition:
+        """Draws a partition; refuses None, which only natural clients have."""
+        if num_clients is None:
+            raise checks.InputError(
+                f"Partition {self.name!r} needs num_clients, a whole number of at least"
+                " 1, got None; only by_client and feature_skew can count the clients"
+                " themselves."
+            )
+        checks.positive_int("num_clients", num_clients)
+        return self.draw(rng, dataset, num_clients)
+
+    @abc.abstractmethod
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
+    ) -> Partition:
+        """Draws the partition."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DirichletDrawn(Drawn):
+    """A partition in proportions of a Dirichlet distribution.
+
+    Attributes:
+      concentration: of the Dirichlet distribution, > 0; small means strong skew.
+      min_examples: examples that every client gets at least.
+    """
+
+    concentration: float = 0.5
+    min_examples: int = 10
+
+    def __post_init__(self):
+        checks.number("concentration", self.concentration, above=0)
+        checks.positive_int("min_examples", self.min_examples)
 
 
 def require_samples(

@@ -14,7 +14,7 @@ __all__ = ["PathologicalBlocks", "PowerLaw"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PathologicalBlocks:
+class PathologicalBlocks(base.Drawn):
     """Label skew: classes are dealt in order, k to each client.
 
     Class c goes to the first `N k / C` clients that still have a free slot, in equal
@@ -41,16 +41,12 @@ class PathologicalBlocks:
         checks.positive_int("min_examples", self.min_examples)
         checks.boolean("unbalanced", self.unbalanced)
 
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        num_clients = base.require_clients(self.name, num_clients)
         classes = draws.shuffled_classes(rng, self.name, dataset)
-        _require_classes(self.labels_per_client, classes, dataset)
+        draws.require_classes(self.labels_per_client, classes, dataset.name)
         owners = _dealt(num_clients, self.labels_per_client, len(classes))
         smallest = -(-self.min_examples // self.labels_per_client)
         needed = [smallest * len(clients) for clients in owners]
@@ -78,7 +74,7 @@ class PathologicalBlocks:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PowerLaw:
+class PowerLaw(base.Drawn):
     """Few classes and very different sizes: lognormal shares of every class.
 
     Client i holds the classes `(i + j) mod C` for `j < k`. It gets `min_examples`,
@@ -104,14 +100,10 @@ class PowerLaw:
         checks.number("sigma", self.sigma, at_least=0)
         checks.positive_int("min_examples", self.min_examples)
 
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        num_clients = base.require_clients(self.name, num_clients)
         base.require_samples(self.name, dataset, num_clients, self.min_examples)
         if self.labels_per_client is None:
             rows = rng.permutation(dataset.num_samples)
@@ -120,7 +112,7 @@ class PowerLaw:
                 rows, self._sizes(rng, len(rows), smallest)
             )
         classes = draws.shuffled_classes(rng, self.name, dataset)
-        _require_classes(self.labels_per_client, classes, dataset)
+        draws.require_classes(self.labels_per_client, classes, dataset.name)
         slot = np.arange(self.labels_per_client)
         shares = (self.min_examples + slot[::-1]) // self.labels_per_client
         held = (np.arange(num_clients)[:, None] + slot) % len(classes)  # [N, k]
@@ -177,17 +169,6 @@ def _assembled(
     client = np.repeat(np.concatenate(owners), np.concatenate(sizes))
     counts = np.bincount(client, minlength=num_clients)
     return base.Partition.from_sizes(rows[np.argsort(client, kind="stable")], counts)
-
-
-def _require_classes(
-    labels_per_client: int, classes: Sequence[np.ndarray], dataset: datasets.Dataset
-) -> None:
-    """Checks that there are as many classes as a client holds."""
-    if labels_per_client > len(classes):
-        raise checks.InputError(
-            f"Expected labels_per_client to be at most {len(classes)}, the number of"
-            f" classes of {dataset.name}, got {labels_per_client}."
-        )
 
 
 def _require_examples(

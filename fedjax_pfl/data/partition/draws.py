@@ -1,6 +1,7 @@
 """Random draws that several partitions share."""
 
 import heapq
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ __all__ = [
     "fill",
     "lognormal",
     "raised",
+    "require_classes",
     "require_labels",
     "shuffled_classes",
 ]
@@ -31,6 +33,17 @@ def require_labels(name: str, dataset: datasets.Dataset) -> int:
             f" {dataset.name!r} does not have; use 'iid' or 'by_client'."
         )
     return dataset.num_classes
+
+
+def require_classes(
+    labels_per_client: int, classes: Sequence[np.ndarray], dataset_name: str
+) -> None:
+    """Checks that there are as many classes as a client holds."""
+    if labels_per_client > len(classes):
+        raise checks.InputError(
+            f"Expected labels_per_client to be at most {len(classes)}, the number of"
+            f" classes of {dataset_name}, got {labels_per_client}."
+        )
 
 
 def class_rows(

@@ -13,7 +13,7 @@ __all__ = ["HybridSkew"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HybridSkew:
+class HybridSkew(base.Drawn):
     """Label shards for `ceil(N / 2)` clients, quantity skew for the other clients.
 
     Every shuffled class is cut in the ratio of the two numbers of clients, rounded
@@ -35,14 +35,10 @@ class HybridSkew:
         checks.number("concentration", self.concentration, above=0)
         checks.positive_int("min_examples", self.min_examples)
 
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        num_clients = base.require_clients(self.name, num_clients)
         num_labelled = -(-num_clients // 2)
         num_sized = num_clients - num_labelled
         classes = draws.shuffled_classes(rng, self.name, dataset)

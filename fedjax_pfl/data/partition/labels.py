@@ -14,35 +14,21 @@ __all__ = ["DirichletLabels", "LabelShards", "deal_shards"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DirichletLabels:
+class DirichletLabels(base.DirichletDrawn):
     """Label skew: each class is cut in proportions drawn from a Dirichlet distribution.
 
     For each class `p_k ~ Dir_N(concentration)`, and the shuffled class is cut at
     `floor(cumsum(p_k) * n_k)`. Redrawn while a client has fewer than `min_examples`,
     100 times at most; then random examples move from the largest clients to those
     clients.
-
-    Attributes:
-      concentration: of the Dirichlet distribution, > 0; small means strong skew.
-      min_examples: examples that every client gets at least.
     """
 
-    concentration: float = 0.5
-    min_examples: int = 10
     name: ClassVar[str] = "dirichlet_labels"
 
-    def __post_init__(self):
-        checks.number("concentration", self.concentration, above=0)
-        checks.positive_int("min_examples", self.min_examples)
-
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        num_clients = base.require_clients(self.name, num_clients)
         classes = draws.shuffled_classes(rng, self.name, dataset)
         base.require_samples(self.name, dataset, num_clients, self.min_examples)
         sizes = np.array([len(rows) for rows in classes])
@@ -63,7 +49,7 @@ class DirichletLabels:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LabelShards:
+class LabelShards(base.Drawn):
     """Label skew: every client gets shards of single classes.
 
     Each shuffled class is cut into `ceil(labels_per_client * N / C)` nearly equal
@@ -86,14 +72,10 @@ class LabelShards:
         checks.boolean("distinct_labels", self.distinct_labels)
         checks.boolean("in_file_order", self.in_file_order)
 
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        num_clients = base.require_clients(self.name, num_clients)
         if self.in_file_order:
             classes = draws.class_rows(self.name, dataset)
         else:
@@ -125,11 +107,7 @@ def deal_shards(
     Raises:
       InputError: if there are too few classes, or too few examples of one.
     """
-    if options.labels_per_client > len(classes):
-        raise checks.InputError(
-            f"Expected labels_per_client to be at most {len(classes)}, the number"
-            f" of classes of {dataset_name}, got {options.labels_per_client}."
-        )
+    draws.require_classes(options.labels_per_client, classes, dataset_name)
     num_shards = -(-options.labels_per_client * num_clients // len(classes))
     smallest = int(np.argmin([len(rows) for rows in classes]))
     if len(classes[smallest]) < num_shards:

@@ -18,7 +18,7 @@ __all__ = ["LeakyDirichletLabels", "LeakyHybridSkew", "LeakyQuantitySkew"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeakyDirichletLabels:
+class LeakyDirichletLabels(base.DirichletDrawn):
     """Every client draws its Dirichlet share of each class from the full class.
 
     `floor(p_ki n_k)` examples without replacement, independently of other clients. With
@@ -26,28 +26,14 @@ class LeakyDirichletLabels:
     another client trains on 48 % of all test examples (on 55 % if clients and classes
     count alike). Redrawn while a client has fewer than `min_examples`, 100 times at
     most; then those clients draw the rest from the pool.
-
-    Attributes:
-      concentration: of the Dirichlet distribution, > 0; small means strong skew.
-      min_examples: examples that every client gets at least.
     """
 
-    concentration: float = 0.5
-    min_examples: int = 10
     name: ClassVar[str] = "leaky_dirichlet_labels"
 
-    def __post_init__(self):
-        checks.number("concentration", self.concentration, above=0)
-        checks.positive_int("min_examples", self.min_examples)
-
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        num_clients = base.require_clients(self.name, num_clients)
         classes = draws.class_rows(self.name, dataset)
         base.require_samples(self.name, dataset, 1, self.min_examples)
         sizes = np.array([len(rows) for rows in classes])
@@ -76,30 +62,19 @@ class LeakyDirichletLabels:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeakyQuantitySkew:
-    """Every client draws `max(min_examples, floor(p_i S))` examples from the full pool.
+class LeakyQuantitySkew(base.DirichletDrawn):
+    """Every client draws its Dirichlet share p_i of the examples from the full pool.
 
-    Attributes:
-      concentration: of the Dirichlet distribution of p, > 0.
-      min_examples: examples that every client gets at least.
+    `max(min_examples, floor(p_i S))` without replacement, independently of others.
     """
 
-    concentration: float = 0.5
     min_examples: int = 100
     name: ClassVar[str] = "leaky_quantity_skew"
 
-    def __post_init__(self):
-        checks.number("concentration", self.concentration, above=0)
-        checks.positive_int("min_examples", self.min_examples)
-
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        num_clients = base.require_clients(self.name, num_clients)
         base.require_samples(self.name, dataset, 1, self.min_examples)
         clients = _of_sizes(
             rng,
@@ -112,7 +87,7 @@ class LeakyQuantitySkew:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeakyHybridSkew:
+class LeakyHybridSkew(base.Drawn):
     """Label shards of the whole pool, then leaky quantity skew of the whole pool.
 
     `ceil(N / 2)` clients have label skew, with shards cut in file order; the others
@@ -134,14 +109,10 @@ class LeakyHybridSkew:
         checks.number("concentration", self.concentration, above=0)
         checks.positive_int("min_examples", self.min_examples)
 
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        num_clients = base.require_clients(self.name, num_clients)
         num_labelled = -(-num_clients // 2)
         classes = draws.class_rows(self.name, dataset)
         options = labels.LabelShards(labels_per_client=self.labels_per_client)

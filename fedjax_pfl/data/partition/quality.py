@@ -13,7 +13,7 @@ __all__ = ["QualitySkew"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QualitySkew:
+class QualitySkew(base.Drawn):
     """A shuffled pool cut into equal parts; noise on the scaled inputs grows with i.
 
     Client `i = 0 .. N-1` has noise of standard deviation `sigma * (i + index_from) /
@@ -43,14 +43,10 @@ class QualitySkew:
         for field in ("noise_is_std", "resample", "in_file_order"):
             checks.boolean(field, getattr(self, field))
 
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition; the noise itself is drawn where a batch is formed."""
-        num_clients = base.require_clients(self.name, num_clients)
         base.require_samples(self.name, dataset, num_clients, 1)
         if dataset.x.dtype == np.int32:
             raise checks.InputError(

@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.partition import base, draws
 
@@ -13,52 +12,34 @@ __all__ = ["IID", "QuantitySkew"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class IID:
+class IID(base.Drawn):
     """A shuffled pool cut into parts whose sizes differ by at most 1."""
 
     name: ClassVar[str] = "iid"
 
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        num_clients = base.require_clients(self.name, num_clients)
         base.require_samples(self.name, dataset, num_clients, 1)
         shuffled = rng.permutation(dataset.num_samples)
         return base.Partition.from_rows(np.array_split(shuffled, num_clients))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuantitySkew:
+class QuantitySkew(base.DirichletDrawn):
     """A shuffled pool cut into parts whose sizes are proportional to `Dir_N` shares.
 
     Redrawn while a client has fewer than `min_examples`, 100 times at most; then the
     largest clients give to those below.
-
-    Attributes:
-      concentration: of the Dirichlet distribution, > 0; small means strong skew.
-      min_examples: examples that every client gets at least.
     """
 
-    concentration: float = 0.5
-    min_examples: int = 10
     name: ClassVar[str] = "quantity_skew"
 
-    def __post_init__(self):
-        checks.number("concentration", self.concentration, above=0)
-        checks.positive_int("min_examples", self.min_examples)
-
-    def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        num_clients = base.require_clients(self.name, num_clients)
         base.require_samples(self.name, dataset, num_clients, self.min_examples)
         sizes = draws.dirichlet_sizes(
             rng,

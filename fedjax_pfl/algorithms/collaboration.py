@@ -5,6 +5,7 @@ the cohort with weights `[K, K]` that follow from inner products of these models
 two products of `[K, K]` with `[K, D]`; no loop over pairs, no flattened copy.
 """
 
+import abc
 from typing import Any
 
 import jax
@@ -13,8 +14,10 @@ import numpy as np
 from jax import lax
 
 from fedjax_pfl import clients, types
+from fedjax_pfl.algorithms import base
 
 __all__ = [
+    "Mixing",
     "cohort_rows",
     "cosine_range",
     "cosines",
@@ -25,6 +28,56 @@ __all__ = [
 ]
 
 _SMALLEST_NORM = 1e-12
+
+
+class Mixing(base.SingleExchange, abc.ABC):
+    """A method whose server sends every client a mixture of received models; abstract.
+
+    Clients keep and send their own models; the server remembers the common first one.
+    There is no global model and no aggregate.
+    """
+
+    @abc.abstractmethod
+    def cohort_weights(
+        self, round: jax.Array, server: Any, models: Any
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """Weights with which clients receive each other's models.
+
+        Args:
+          round: `int32[]` round number.
+          server: `[*P]` the common first model.
+          models: pytree of `[K, *P]`.
+
+        Returns:
+          `[K, K]` with rows of sum 1, and a dict of `[]` values to report.
+        """
+
+    def init(self, key, model, federation):
+        """One drawn network, copied to all clients; the server remembers it."""
+        params = model.init(key)
+        start = base.start_together(params, federation.num_clients)
+        return params, start, start
+
+    def down(self, ctx, server, clients, messages):
+        """A mixture of the cohort's last messages for each member."""
+        del clients
+        models = cohort_rows(ctx, messages)
+        return mixed(models, *self.cohort_weights(ctx.round, server, models))
+
+    def server_update(self, ctx, server, aggregate, uploads):
+        """Keeps the common first model: there is no global one."""
+        del ctx, aggregate, uploads
+        return server
+
+    def predictors(self, key, round, server, client, model, data):
+        """The client's own model w_i."""
+        del key, round, server
+        return {"personal": base.model_predictor(model, client, data.constants)}
+
+    def collaboration(self, state, federation):
+        """The mixing weights if all N clients took part."""
+        del federation
+        return self.cohort_weights(state.round, state.server, state.messages)[0]
 
 
 def cohort_rows(ctx: types.RoundContext, messages: Any) -> Any:

@@ -75,7 +75,7 @@ def selection_threshold(similarities: jax.Array, quantile: Any) -> jax.Array:
 
 
 @struct.pytree_dataclass
-class FedACS(base.SingleExchange):
+class FedACS(collaboration.Mixing):
     """Federated attention-based client selection.
 
     Attributes:
@@ -116,12 +116,6 @@ class FedACS(base.SingleExchange):
                 stacklevel=2,
             )
 
-    def init(self, key, model, federation):
-        """One drawn network, copied to all clients; the server remembers it."""
-        params = model.init(key)
-        start = base.start_together(params, federation.num_clients)
-        return params, start, start
-
     def weights(self, first: Any, models: Any) -> tuple[jax.Array, dict[str, Any]]:
         """Weights with which the clients of one cohort receive each other's models.
 
@@ -154,11 +148,10 @@ class FedACS(base.SingleExchange):
         }
         return (1 - self.mixing) * identity + self.mixing * attention, report
 
-    def down(self, ctx, server, clients, messages):
-        """A mixture of the cohort's last messages for each member, equation (4)."""
-        del clients
-        models = collaboration.cohort_rows(ctx, messages)
-        return collaboration.mixed(models, *self.weights(server, models))
+    def cohort_weights(self, round, server, models):
+        """The weights of equation (4); the server's state is the first model."""
+        del round
+        return self.weights(server, models)
 
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the received mixture, equation (5)."""
@@ -167,18 +160,3 @@ class FedACS(base.SingleExchange):
         theta, _, info = self.local.solve(key, work, objective, down.own, None, data)
         upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
         return theta, upload, {"gradient_evaluations": info.num_examples}
-
-    def server_update(self, ctx, server, aggregate, uploads):
-        """Keeps the common first model: there is no global one."""
-        del ctx, aggregate, uploads
-        return server
-
-    def predictors(self, key, round, server, client, model, data):
-        """The client's own model w_i."""
-        del key, round, server
-        return {"personal": base.model_predictor(model, client, data.constants)}
-
-    def collaboration(self, state, federation):
-        """The mixing weights if all N clients took part."""
-        del federation
-        return self.weights(state.server, state.messages)[0]

@@ -32,6 +32,7 @@ distance of the cohort's pairs and alpha = sigma / (2 (m - 1)). Equal models hav
 sigma = 0, and lam / alpha would freeze them for ever: the proximal weight is then lam.
 """
 
+import abc
 from typing import Any
 
 import jax
@@ -43,31 +44,24 @@ from fedjax_pfl.algorithms import base, collaboration, fedavg
 __all__ = ["FedAMP", "HeurFedAMP"]
 
 
-class _Attentive(base.SingleExchange):
+class _Attentive(collaboration.Mixing):
     """Mixes with `weights`, then solves a proximal problem about the mixture."""
 
     local: Any
     start: str
 
+    @abc.abstractmethod
     def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
         """Convex weights `[K, K]` of models `[K, *P]` in a round, and a report."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def proximal_weight(self, round: jax.Array) -> Any:
         """The weight `[]` of half the squared distance to the mixture."""
-        raise NotImplementedError
 
-    def init(self, key, model, federation):
-        """One drawn network, copied to all clients; the server remembers it."""
-        params = model.init(key)
-        start = base.start_together(params, federation.num_clients)
-        return params, start, start
-
-    def down(self, ctx, server, clients, messages):
-        """A mixture of the cohort's last messages for each member."""
-        del server, clients
-        models = collaboration.cohort_rows(ctx, messages)
-        return collaboration.mixed(models, *self.weights(ctx.round, models))
+    def cohort_weights(self, round, server, models):
+        """The weights, which do not need the first model."""
+        del server
+        return self.weights(round, models)
 
     def client_update(self, key, round, work, down, client, model, data):
         """The proximal problem about the received mixture."""
@@ -83,21 +77,6 @@ class _Attentive(base.SingleExchange):
         theta, _, info = self.local.solve(key, work, objective, first, down.own, data)
         upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
         return theta, upload, {"gradient_evaluations": info.num_examples}
-
-    def server_update(self, ctx, server, aggregate, uploads):
-        """Keeps the common first model: there is no global one."""
-        del ctx, aggregate, uploads
-        return server
-
-    def predictors(self, key, round, server, client, model, data):
-        """The client's own model w_i."""
-        del key, round, server
-        return {"personal": base.model_predictor(model, client, data.constants)}
-
-    def collaboration(self, state, federation):
-        """The mixing weights if all N clients took part."""
-        del federation
-        return self.weights(state.round, state.messages)[0]
 
 
 @struct.pytree_dataclass

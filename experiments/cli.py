@@ -15,17 +15,69 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Data", "Options", "answer", "make_app"]
+__all__ = [
+    "ClientColumn",
+    "Data",
+    "DataDirectory",
+    "DataPath",
+    "DatasetName",
+    "LabelColumn",
+    "Options",
+    "answer",
+    "make_app",
+]
+
+DatasetName = Annotated[
+    str | None, typer.Option(help="Short for --set federation.dataset=NAME.")
+]
+DataDirectory = Annotated[
+    str | None, typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA).")
+]
+DataPath = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Your own data: a csv, npz or LEAF json file, or a folder of images.",
+    ),
+]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="Column of a csv file to be predicted.")
+]
+ClientColumn = Annotated[
+    str | None, typer.Option(help="Column of a csv file that names the client.")
+]
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """A user's own data; None where a preset's are used."""
+    """Where data are read, and a user's own; None where a preset's are used."""
 
     path: str | None
     label: str | None
     client: str | None
     data_dir: str | None
+
+    @classmethod
+    def parse(
+        cls,
+        dataset: str | None,
+        path: str | None,
+        label: str | None,
+        client: str | None,
+        data_dir: str | None,
+    ) -> "Data":
+        """Checks that these options go together."""
+        if path is not None and dataset is not None:
+            raise typer.BadParameter("give --dataset or --data, not both")
+        if path is None and (label is not None or client is not None):
+            raise typer.BadParameter("--label and --client need --data")
+        return cls(path=path, label=label, client=client, data_dir=data_dir)
+
+    def settings(self) -> list[str]:
+        """The directory as a setting."""
+        if self.data_dir is None:
+            return []
+        return [f"federation.data_dir={json.dumps(self.data_dir)}"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,28 +142,11 @@ def make_app(command: str, help: str) -> typer.Typer:
         rounds: Annotated[
             int | None, typer.Option(min=1, help="Communication rounds.")
         ] = None,
-        dataset: Annotated[
-            str | None, typer.Option(help="Short for --set federation.dataset=NAME.")
-        ] = None,
-        data_dir: Annotated[
-            str | None,
-            typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA)."),
-        ] = None,
-        data: Annotated[
-            str | None,
-            typer.Option(
-                metavar="PATH",
-                help="Your own data: a csv, npz or LEAF json file, or a folder of"
-                " images.",
-            ),
-        ] = None,
-        label: Annotated[
-            str | None, typer.Option(help="Column of a csv file to be predicted.")
-        ] = None,
-        client: Annotated[
-            str | None,
-            typer.Option(help="Column of a csv file that names the client."),
-        ] = None,
+        dataset: DatasetName = None,
+        data_dir: DataDirectory = None,
+        data: DataPath = None,
+        label: LabelColumn = None,
+        client: ClientColumn = None,
         clients: Annotated[
             int | None, typer.Option(min=1, help="Number of clients.")
         ] = None,
@@ -159,10 +194,7 @@ def make_app(command: str, help: str) -> typer.Typer:
         if seeds is not None and seed_list is not None:
             raise typer.BadParameter("give --seeds or --seed-list, not both")
         chosen = None if seeds is None else tuple(range(seeds))
-        if data is not None and dataset is not None:
-            raise typer.BadParameter("give --dataset or --data, not both")
-        if data is None and (label is not None or client is not None):
-            raise typer.BadParameter("--label and --client need --data")
+        own = Data.parse(dataset, data, label, client, data_dir)
         short = {
             "num_rounds": rounds,
             "eval_every": eval_every,
@@ -170,15 +202,13 @@ def make_app(command: str, help: str) -> typer.Typer:
             "federation.num_clients": clients,
         }
         settings = [f"{n}={v}" for n, v in short.items() if v is not None]
-        if data_dir is not None:
-            settings.append(f"federation.data_dir={json.dumps(data_dir)}")
         options = Options(
             command=command,
             preset=preset,
-            settings=(*settings, *(set_ or [])),
+            settings=(*settings, *own.settings(), *(set_ or [])),
             seeds=_seeds(seed_list) if seed_list is not None else chosen,
             execution=execution,
-            data=Data(path=data, label=label, client=client, data_dir=data_dir),
+            data=own,
             evaluate_on=None if eval_on is None else _periods(eval_on),
             eval_clients=_number_or_name(eval_clients),
             diagnostics=diagnostics,

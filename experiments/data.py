@@ -26,10 +26,6 @@ app = typer.Typer(
     help="Lists data sets, shows how they are distributed, and checks data files.",
 )
 
-_DataDir = Annotated[
-    str | None, typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA).")
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class _Show:
@@ -50,23 +46,11 @@ def list_() -> None:
 
 @app.command(help="Distributes a data set and shows who holds what; trains nothing.")
 def show(
-    dataset: Annotated[
-        str | None, typer.Option(help="Short for --set federation.dataset=NAME.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Your own data: a csv, npz or LEAF json file, or a folder of images.",
-        ),
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="Column of a csv file to be predicted.")
-    ] = None,
-    client: Annotated[
-        str | None, typer.Option(help="Column of a csv file that names the client.")
-    ] = None,
-    data_dir: _DataDir = None,
+    dataset: cli.DatasetName = None,
+    data: cli.DataPath = None,
+    label: cli.LabelColumn = None,
+    client: cli.ClientColumn = None,
+    data_dir: cli.DataDirectory = None,
     partition: Annotated[
         str | None, typer.Option(help="Short for --set federation.partition=NAME.")
     ] = None,
@@ -95,18 +79,13 @@ def show(
     rows: Annotated[int, typer.Option(min=0, help="Clients in the table.")] = 20,
 ) -> None:
     """Prints the statistics of one federation."""
-    if data is not None and dataset is not None:
-        raise typer.BadParameter("give --dataset or --data, not both")
-    if data is None and (label is not None or client is not None):
-        raise typer.BadParameter("--label and --client need --data")
+    own = cli.Data.parse(dataset, data, label, client, data_dir)
     short = {"dataset": dataset, "partition": partition, "num_clients": clients}
     settings = [f"federation.{n}={v}" for n, v in short.items() if v is not None]
-    if data_dir is not None:
-        settings.append(f"federation.data_dir={json.dumps(data_dir)}")
     options = _Show(
-        settings=(*settings, *(set_ or [])),
+        settings=(*settings, *own.settings(), *(set_ or [])),
         seed=seed,
-        data=cli.Data(path=data, label=label, client=client, data_dir=data_dir),
+        data=own,
         out=out,
         rows=rows,
     )
@@ -114,7 +93,7 @@ def show(
 
 
 @app.command(help="Reads every data set that a directory holds and says what is wrong.")
-def check(data_dir: _DataDir = None) -> None:
+def check(data_dir: cli.DataDirectory = None) -> None:
     """Prints one row per data set that is read from files."""
     cli.answer(lambda: _check(data_dir))
 

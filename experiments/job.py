@@ -19,7 +19,6 @@ from rich.table import Table
 import fedjax_pfl as fp
 from experiments import cli, config, figures, own_data, presets
 from fedjax_pfl import checks, clients, driver, folders, results, struct, training
-from fedjax_pfl.data import statistics
 
 __all__ = ["do"]
 
@@ -100,10 +99,12 @@ def _default_directory(name: str) -> Path:
 def _groups(experiment: config.Experiment) -> list[driver.Group]:
     """All static groups; builds the federations."""
     groups = []
+    key = jax.random.key(0, impl="threefry2x32")
+    federations = training.Federations()  # all methods train on the same
     for grid in experiment.grids:
         axes = {"seed": experiment.seeds, **grid.axes}
-        key = jax.random.key(0, impl="threefry2x32")
-        groups += training.groups_of(key, grid.process, grid.model, grid.spec, axes)
+        base = (grid.process, grid.model, grid.spec)
+        groups += training.groups_of(key, *base, axes, federations)
     return groups
 
 
@@ -144,13 +145,12 @@ def _print_plan(
 
 def _print_federations(console: Console, groups: Sequence[driver.Group]) -> None:
     """What the first few federations are like, above all whether examples leak."""
-    federations = {id(f): f for group in groups for f in group.federations}
-    texts = (statistics.describe(f).summary() for f in federations.values())
-    shown = list(itertools.islice(texts, _MAX_FEDERATIONS))
-    for text in shown:
-        console.print(text, highlight=False, soft_wrap=True)
-    if len(federations) > len(shown):
-        more = _plural(len(federations) - len(shown), "more federation")
+    found = list({id(d): d for group in groups for d in group.described}.values())
+    shown = found[:_MAX_FEDERATIONS]
+    for statistics in shown:
+        console.print(statistics.summary(), highlight=False, soft_wrap=True)
+    if len(found) > len(shown):
+        more = _plural(len(found) - len(shown), "more federation")
         console.print(f"... and {more}.", highlight=False)
 
 

@@ -49,6 +49,7 @@ class Group:
       processes: one process per point, of one structure.
       model: the model they share.
       federations: one per point, of one number of clients.
+      described: statistics of each point's federation.
       keys: one key per point.
       config: flat configuration of what the points share.
     """
@@ -57,6 +58,7 @@ class Group:
     processes: Sequence[FederatedProcess]
     model: Any
     federations: Sequence[types.Federation]
+    described: Sequence[statistics.PartitionStatistics]
     keys: Sequence[types.Key]
     config: dict[str, Any]
 
@@ -156,7 +158,7 @@ def _evaluate(
     rows: Any,
     pool: Any,
 ) -> Any:
-    """Evaluated clients (None for all), metrics, diagnostics and collaboration."""
+    """Evaluated clients (None for all), metrics and diagnostics."""
 
     def one(row, pool):
         process, state, fields = row
@@ -171,8 +173,18 @@ def _evaluate(
             members=members,
             diagnostics=plan.diagnostics,
         )
-        found = evaluate.collaboration(process, state, federation)
-        return members, metrics, diagnostics, found
+        return members, metrics, diagnostics
+
+    return _map_points(one, (processes, states, rows), pool, plan)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def _collaboration(plan: _Plan, processes: Any, states: Any, rows: Any, pool: Any):
+    """Whom each client would learn from, where the method mixes messages."""
+
+    def one(row, pool):
+        process, state, fields = row
+        return evaluate.collaboration(process, state, stacking.join(fields, pool))
 
     return _map_points(one, (processes, states, rows), pool, plan)
 
@@ -233,15 +245,6 @@ def _check_examples(federations: Sequence[types.Federation]) -> None:
                 f"{federation.num_clients} have none, the first of them client "
                 f"{empty[0]}."
             )
-
-
-def _described(
-    federations: Sequence[types.Federation],
-) -> list[statistics.PartitionStatistics]:
-    """Statistics of each point's federation, computed once where points share it."""
-    found = {id(f): f for f in federations}
-    known = {identity: statistics.describe(f) for identity, f in found.items()}
-    return [known[id(federation)] for federation in federations]
 
 
 def run_group(
@@ -317,7 +320,7 @@ def run_group(
             ),
             data=planned.data,
             num_rounds=num_rounds,
-            federations=_described(group.federations),
+            federations=group.described,
             stops=group.processes[0].on_nonfinite == "stop",
         )
         segment = _loop_segment if execution.mode == "loop" else _segment
@@ -325,8 +328,12 @@ def run_group(
         def measure(done: int) -> None:
             is_last = done == num_rounds or recorder.all_diverged()
             data = planned.due(done, is_last)
-            found = _evaluate(plan, data, processes, states, rows, pool)
-            recorder.evaluated(done, data, *found)
+            now = (processes, states, rows, pool)
+            found = _evaluate(plan, data, *now)
+            # A curve of its clusters needs the weights always, a heat map at the end.
+            is_wanted = is_last or first.cluster is not None
+            mixed = _collaboration(plan, *now) if is_wanted else {}
+            recorder.evaluated(done, data, *found, collaboration=mixed)
 
         measure(0)
         done = 0

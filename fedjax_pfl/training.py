@@ -25,7 +25,7 @@ from rich.progress import (
 from fedjax_pfl import checks, clients, data, driver, history, results, struct, types
 from fedjax_pfl.process import FederatedProcess
 
-__all__ = ["grid", "groups_of", "run_groups", "simulate"]
+__all__ = ["Federations", "grid", "groups_of", "run_groups", "simulate"]
 
 EVALUATE_ON = ("test", "validation")
 
@@ -201,6 +201,7 @@ def simulate(
         processes=[process],
         model=model,
         federations=[federation],
+        described=[data.describe(federation)],
         keys=[key],
         config=_config(process, model, federation),
     )
@@ -253,12 +254,31 @@ def _make_point(
     return _Point(values=values, process=process, model=model, spec=spec, key=key)
 
 
+class Federations:
+    """Federations by their specs, each built and described once."""
+
+    def __init__(self):
+        self._found: dict[
+            data.FederationSpec, tuple[types.Federation, data.PartitionStatistics]
+        ] = {}
+
+    def get(
+        self, spec: data.FederationSpec
+    ) -> tuple[types.Federation, data.PartitionStatistics]:
+        """Returns the federation of a spec and its statistics."""
+        if spec not in self._found:
+            federation = spec.build()
+            self._found[spec] = (federation, data.describe(federation))
+        return self._found[spec]
+
+
 def groups_of(
     key: types.Key,
     process: FederatedProcess,
     model: Any,
     spec: data.FederationSpec,
     axes: Mapping[str, Iterable[Any]],
+    federations: Federations | None = None,
 ) -> list[driver.Group]:
     """Forms all grid points and puts those together that share one compiled program.
 
@@ -274,6 +294,7 @@ def groups_of(
       spec: base federation.
       axes: values by dotted name: fields of the process (`algorithm.lam`), `model.`,
         `federation.`, and `seed`, which is also the federation's seed.
+      federations: those that other calls have built already; new ones are added.
 
     Returns:
       Groups in order of first appearance.
@@ -292,12 +313,10 @@ def groups_of(
         _make_point(key, process, model, spec, dict(zip(named, values, strict=True)))
         for values in combinations
     ]
-    federations: dict[Any, types.Federation] = {}
+    federations = Federations() if federations is None else federations
     grouped: dict[Any, list[_Point]] = {}
     for point in points:
-        if point.spec not in federations:
-            federations[point.spec] = point.spec.build()
-        federation = federations[point.spec]
+        federation, _ = federations.get(point.spec)
         shapes = jax.tree.map(lambda leaf: leaf.shape, federation.train.pool())
         signature = (
             jax.tree.structure(point.process),
@@ -315,7 +334,8 @@ def groups_of(
             ],
             processes=[point.process for point in group],
             model=group[0].model,
-            federations=[federations[point.spec] for point in group],
+            federations=[federations.get(point.spec)[0] for point in group],
+            described=[federations.get(point.spec)[1] for point in group],
             keys=[point.key for point in group],
             config=_shared(
                 [_config(point.process, point.model, point.spec) for point in group]

@@ -155,6 +155,7 @@ def test_evaluation_equals_numpy():
         processes=[process],
         model=fp.LogisticRegression(),
         federations=[federation],
+        described=[data.describe(federation)],
         keys=[KEY],
         config={},
     )

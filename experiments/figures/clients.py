@@ -22,8 +22,7 @@ def distribution(result: results.Result) -> Figure | None:
     Returns:
       The figure; None if every training diverged.
     """
-    _, metric = selection.shown_curves(result)
-    clients = selection.shown_clients(result, metric)
+    clients, metric = selection.shown_clients(result)
     clients = clients[clients["value"].notna()]
     if clients.empty:
         return None

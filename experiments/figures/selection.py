@@ -41,13 +41,13 @@ def shown_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
     return curves[curves["model"].isin(MODELS)], metric
 
 
-def shown_clients(result: results.Result, metric: str) -> pd.DataFrame:
-    """Clients' values in the last round, of the settings that `shown_curves` keeps."""
+def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
+    """Clients' values in the last round, of what `shown_curves` keeps; the metric."""
+    curves, metric = shown_curves(result)
     clients, _ = reported(result, result.clients(), metric)
     clients = clients[clients["model"].isin(MODELS)]
-    curves, _ = shown_curves(result)
     kept = curves[settings(result)].drop_duplicates()
-    return clients.merge(kept, on=settings(result))
+    return clients.merge(kept, on=settings(result)), metric
 
 
 def _tuned(result: results.Result) -> list[str]:

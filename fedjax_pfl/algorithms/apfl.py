@@ -38,7 +38,7 @@ from jax import lax
 from fedjax_pfl import checks, local, struct, types
 from fedjax_pfl.algorithms import base, fedavg
 
-__all__ = ["APFL", "check_plain_sgd", "mixture"]
+__all__ = ["APFL", "mixture"]
 
 
 @struct.pytree_dataclass
@@ -47,15 +47,6 @@ class ApflClient:
 
     v: Any
     alpha: jax.Array
-
-
-def check_plain_sgd(algorithm: str, solver: Any) -> None:
-    """Refuses local solvers whose steps are not a learning rate times a gradient."""
-    if not isinstance(solver, local.SGD) or solver.momentum is not None:
-        raise checks.InputError(
-            f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
-            f"plain steps its rule is made of, got {solver!r}."
-        )
 
 
 def mixture(v: Any, w: Any, alpha: Any) -> Any:
@@ -105,7 +96,7 @@ class APFL(base.SingleExchange):
             checks.number("alpha_learning_rate", self.alpha_learning_rate, above=0)
         checks.number("alpha_decay", self.alpha_decay, at_least=0)
         checks.known(self.mix, ("parameters", "outputs"), "mix")
-        check_plain_sgd("APFL", self.local)
+        base.check_plain_sgd("APFL", self.local)
 
     def init(self, key, model, federation):
         """One drawn network for everybody; all mix with the first alpha."""

@@ -6,9 +6,16 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import aggregators, clients, struct, types
+from fedjax_pfl import aggregators, checks, clients, local, struct, types
 
-__all__ = ["ClientView", "Link", "SingleExchange", "start_together"]
+__all__ = [
+    "ClientView",
+    "Link",
+    "SingleExchange",
+    "check_plain_sgd",
+    "half_squared_distance",
+    "start_together",
+]
 
 
 @struct.pytree_dataclass
@@ -258,6 +265,33 @@ class SingleExchange:
             floats_down=clients.size(down.shared) * cohort_size
             + clients.size(down.own),
         )
+
+
+def check_plain_sgd(algorithm: str, solver: Any) -> None:
+    """Refuses local solvers whose steps are not a learning rate times a gradient."""
+    if not isinstance(solver, local.SGD) or solver.momentum is not None:
+        raise checks.InputError(
+            f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
+            f"plain steps its rule is made of, got {solver!r}."
+        )
+
+
+def half_squared_distance(a: Any, b: Any) -> jax.Array:
+    """Half the squared Euclidean distance `[]` of two trees: the proximal term.
+
+    Args:
+      a: `[*P]`.
+      b: `[*P]`.
+
+    Returns:
+      `||a - b||^2 / 2`, whose gradient in `a` is `a - b`.
+
+    Example:
+      >>> float(half_squared_distance({"w": 3.0}, {"w": 1.0}))
+      2.0
+    """
+    squares = jax.tree.map(lambda x, y: jnp.sum((x - y) ** 2), a, b)
+    return jnp.asarray(sum(jax.tree.leaves(squares))) / 2
 
 
 def with_server(state: types.State, server: Any) -> types.State:

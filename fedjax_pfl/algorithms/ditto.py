@@ -106,12 +106,8 @@ class Ditto(base.SingleExchange):
         """`f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
 
         def objective(key, v, batch, context):
-            squares = jax.tree.map(
-                lambda a, b: jnp.sum((a - b) ** 2), v, context["anchor"]
-            )
-            return plain(key, v, batch, None) + self.lam / 2 * sum(
-                jax.tree.leaves(squares)
-            )
+            distance = base.half_squared_distance(v, context["anchor"])
+            return plain(key, v, batch, None) + self.lam * distance
 
         return objective
 

@@ -69,9 +69,8 @@ class _Attentive(collaboration.Mixing):
         weight = self.proximal_weight(round)
 
         def objective(key, theta, batch, centre):
-            squares = jax.tree.map(lambda t, u: jnp.sum((t - u) ** 2), theta, centre)
-            distance = sum(jax.tree.leaves(squares))
-            return plain(key, theta, batch, None) + weight / 2 * distance
+            distance = base.half_squared_distance(theta, centre)
+            return plain(key, theta, batch, None) + weight * distance
 
         first = down.own if self.start == "received" else client
         theta, _, info = self.local.solve(key, work, objective, first, down.own, data)

@@ -37,6 +37,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from fedjax_pfl import aggregators, checks, clients, local, struct, types
@@ -206,7 +207,7 @@ class Flame(base.SingleExchange):
         """Objective of the personal solve and its first context."""
         plain = fedavg.data_objective(model)
         lam = self.lam
-        joint = jax.tree.map(lambda a, b: a - b, w, client.p)
+        joint = optax.tree.sub(w, client.p)
         if self.prox_centre == "joint":  # lam kappa/(1+kappa): w_i eliminated
             lam = self.lam * (1 - share)
         centre = {"local": client.w_local, "received": w, "joint": joint}[
@@ -214,12 +215,8 @@ class Flame(base.SingleExchange):
         ]
 
         def objective(key, theta, batch, context):
-            square = jax.tree.map(
-                lambda t, c: jnp.sum((t - c) ** 2), theta, context["centre"]
-            )
-            return plain(key, theta, batch, None) + lam / 2 * sum(
-                jax.tree.leaves(square)
-            )
+            distance = base.half_squared_distance(theta, context["centre"])
+            return plain(key, theta, batch, None) + lam * distance
 
         return objective, {"centre": centre, "w_local": client.w_local, "p": client.p}
 
@@ -237,7 +234,7 @@ class Flame(base.SingleExchange):
         def epoch_end(epoch, theta, context):
             del epoch
             w_local, p = consensus(theta, context["p"])
-            joint = jax.tree.map(lambda a, b: a - b, w, p)
+            joint = optax.tree.sub(w, p)
             centre = joint if self.prox_centre == "joint" else w_local
             return {"centre": centre, "w_local": w_local, "p": p}
 
@@ -259,7 +256,7 @@ class Flame(base.SingleExchange):
                 key, work, objective, client.theta, start, data
             )
             w_local, p = consensus(theta, client.p)
-        message = jax.tree.map(lambda a, b: a + b, w_local, p)
+        message = optax.tree.add(w_local, p)
         new = FlameClient(
             theta=theta,
             w_local=w_local,
@@ -306,19 +303,17 @@ class Flame(base.SingleExchange):
             client, fields = row
             data = federation.train.pool().with_rows(fields)
             loss, gradient = local.full_value_and_gradient(
-                plain, client.theta, None, data, _BATCH
+                plain, client.theta, None, data
             )
-            gap = jax.tree.map(lambda t, v: t - v, client.theta, w)
-            residual = jax.tree.map(lambda g, d: g + self.lam * d, gradient, gap)
+            gap = optax.tree.sub(client.theta, w)
+            residual = optax.tree.add_scale(gradient, self.lam, gap)
             return {
                 "loss": loss,
-                "residual": _dot(residual, residual),
-                "to_w": _dot(gap, gap),
-                "to_w_local": _square(client.theta, client.w_local),
-                "copy": _square(client.w_local, w),
-                "dual": _dot(
-                    client.p, jax.tree.map(lambda a, b: a - b, client.w_local, w)
-                ),
+                "residual": optax.tree.norm(residual, squared=True),
+                "to_w": base.half_squared_distance(client.theta, w),
+                "to_w_local": base.half_squared_distance(client.theta, client.w_local),
+                "copy": base.half_squared_distance(client.w_local, w),
+                "dual": optax.tree.vdot(client.p, optax.tree.sub(client.w_local, w)),
             }
 
         parts = lax.map(one, (rows, federation.train.rows()), batch_size=_CHUNK)
@@ -327,11 +322,11 @@ class Flame(base.SingleExchange):
         rho = self.lam * alpha * (1 - share) / jnp.where(share > 0, share, 1)
         rho = jnp.where(share > 0, rho, 0 if self.rho is None else self.rho)
         lagrangian = (
-            alpha * (parts["loss"] + self.lam / 2 * parts["to_w_local"])
+            alpha * (parts["loss"] + self.lam * parts["to_w_local"])
             + rho * parts["dual"]
-            + rho / 2 * parts["copy"]
+            + rho * parts["copy"]
         ).sum()
-        objective = (alpha * (parts["loss"] + self.lam / 2 * parts["to_w"])).sum()
+        objective = (alpha * (parts["loss"] + self.lam * parts["to_w"])).sum()
         lyapunov = lagrangian
         if rows.eps is not None:
             s = alpha * self.lam / 4
@@ -344,28 +339,13 @@ class Flame(base.SingleExchange):
             "lyapunov": lyapunov,
             "objective": objective,
             "residual_theta": jnp.sqrt(parts["residual"].max()),
-            "residual_w": jnp.sqrt(_square(mean, w)),
-            "dual_sum": jnp.sqrt(_dot(duals, duals)),
-            "consensus_distance": jnp.sqrt(parts["copy"].mean()),
+            "residual_w": optax.tree.norm(optax.tree.sub(mean, w)),
+            "dual_sum": optax.tree.norm(duals),
+            "consensus_distance": jnp.sqrt(2 * parts["copy"].mean()),
         }
 
 
-_BATCH = 256  # examples per pass of a full gradient
 _CHUNK = 16  # clients whose full gradients are in memory at once
-
-
-def _dot(a: Any, b: Any) -> jax.Array:
-    """Inner product of two trees."""
-    return sum(
-        jnp.sum(x * y)
-        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    )  # pyright: ignore
-
-
-def _square(a: Any, b: Any) -> jax.Array:
-    """Squared distance of two trees."""
-    difference = jax.tree.map(lambda x, y: x - y, a, b)
-    return _dot(difference, difference)
 
 
 def _gradient_norms(model, params, data, batch_size):
@@ -377,6 +357,6 @@ def _gradient_norms(model, params, data, batch_size):
         _, gradient = local.full_value_and_gradient(
             objective, params, None, client, batch_size
         )
-        return _dot(gradient, gradient)
+        return optax.tree.norm(gradient, squared=True)
 
     return lax.map(one, data.rows(), batch_size=_CHUNK)

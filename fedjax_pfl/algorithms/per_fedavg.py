@@ -46,7 +46,6 @@ from fedjax_pfl.local import scan
 
 __all__ = ["PerFedAvg", "difference_product", "hessian_product"]
 
-_BATCH = 256  # examples per pass of a full gradient
 
 Gradient = Callable[[Any], Any]
 
@@ -181,9 +180,7 @@ class PerFedAvg(base.SingleExchange):
         objective = fedavg.data_objective(model)
         adapted = server
         for _ in range(self.adapt_steps):
-            _, gradient = local.full_value_and_gradient(
-                objective, adapted, None, data, _BATCH
-            )
+            _, gradient = local.full_value_and_gradient(objective, adapted, None, data)
             adapted = _step(adapted, gradient, -self.inner_learning_rate)
         return {
             "personal": base.model_predictor(model, adapted, data.constants),

@@ -34,13 +34,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedjax_pfl import aggregators, checks, local, struct, types
-from fedjax_pfl.algorithms import apfl, base, fedavg
+from fedjax_pfl.algorithms import base, fedavg
 
 __all__ = ["Scaffold"]
-
-_BATCH = 256  # examples per pass of a full gradient
 
 
 @struct.pytree_dataclass
@@ -69,7 +68,7 @@ class Scaffold(base.SingleExchange):
     def __post_init__(self):
         checks.number("server_learning_rate", self.server_learning_rate, above=0)
         checks.known(self.option, ("refresh", "difference"), "option")
-        apfl.check_plain_sgd("Scaffold", self.local)
+        base.check_plain_sgd("Scaffold", self.local)
 
     def default_aggregator(self) -> types.Aggregator:
         """Uniform mean, as in the paper."""
@@ -92,14 +91,11 @@ class Scaffold(base.SingleExchange):
         del round
         x, control = down.shared.model, down.shared.control
         plain = fedavg.data_objective(model)
-        correction = _minus(control, client)
+        correction = optax.tree.sub(control, client)
 
         def objective(step_key, y, batch, shift):
             # A linear term with gradient c - c_i.
-            pairs = zip(jax.tree.leaves(shift), jax.tree.leaves(y), strict=True)
-            return plain(step_key, y, batch, None) + sum(
-                jnp.sum(s * p) for s, p in pairs
-            )
+            return plain(step_key, y, batch, None) + optax.tree.vdot(shift, y)
 
         y, _, info = self.local.solve(key, work, objective, x, correction, data)
         if self.option == "difference":
@@ -107,14 +103,17 @@ class Scaffold(base.SingleExchange):
             new = jax.tree.map(lambda a, b, d: (a - b) / scale - d, x, y, correction)
             evaluations = info.num_examples
         else:
-            _, gradient = local.full_value_and_gradient(plain, x, None, data, _BATCH)
+            _, gradient = local.full_value_and_gradient(plain, x, None, data)
             decay = self.local.weight_decay
             new = jax.tree.map(lambda g, a: g + decay * a, gradient, x)
             evaluations = info.num_examples + data.num_examples
         worked = info.num_steps > 0
         new = jax.tree.map(lambda a, b: jnp.where(worked, a, b), new, client)
         upload = types.Upload(
-            message={"model": _minus(y, x), "control": _minus(new, client)},
+            message={
+                "model": optax.tree.sub(y, x),
+                "control": optax.tree.sub(new, client),
+            },
             weight=base.example_weight(data, x),
         )
         return new, upload, {"gradient_evaluations": evaluations}
@@ -131,11 +130,6 @@ class Scaffold(base.SingleExchange):
         """The global model x."""
         del key, round, client
         return {"global": base.model_predictor(model, server.model, data.constants)}
-
-
-def _minus(a: Any, b: Any) -> Any:
-    """Difference of two trees."""
-    return jax.tree.map(lambda x, y: x - y, a, b)
 
 
 def _step(start: Any, direction: Any, size: Any) -> Any:

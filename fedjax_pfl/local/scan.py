@@ -189,7 +189,7 @@ def full_value_and_gradient(
     params: Any,
     context: Any,
     data: types.ClientData,
-    batch_size: int,
+    batch_size: int = 256,
 ) -> tuple[jax.Array, Any]:
     """Value and gradient of an objective over all examples of one client.
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, driver, struct
+from fedjax_pfl import clients, data, driver, struct
 from tests.algorithms import cases, probes, toy
 
 COHORT = 5
@@ -192,6 +192,7 @@ def run(name, fields, *, segment=2, rounds=4, **options):
         processes=[struct.replace_field(process, field, value) for value in fields],
         model=fp.LogisticRegression(),
         federations=[federation] * len(fields),
+        described=[data.describe(federation)] * len(fields),
         keys=[KEY] * len(fields),
         config={},
     )

@@ -5,7 +5,6 @@ at once and so that `--devices` can take effect.
 """
 
 import dataclasses
-import json
 import os
 import sys
 import warnings
@@ -15,87 +14,17 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "ClientColumn",
-    "Data",
-    "DataDirectory",
-    "DataPath",
-    "DatasetName",
-    "LabelColumn",
-    "Options",
-    "answer",
-    "make_app",
-]
+from experiments import arguments
 
-DatasetName = Annotated[
-    str | None, typer.Option(help="Short for --set federation.dataset=NAME.")
-]
-DataDirectory = Annotated[
-    str | None, typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA).")
-]
-DataPath = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH",
-        help="Your own data: a csv, npz or LEAF json file, or a folder of images.",
-    ),
-]
-LabelColumn = Annotated[
-    str | None, typer.Option(help="Column of a csv file to be predicted.")
-]
-ClientColumn = Annotated[
-    str | None, typer.Option(help="Column of a csv file that names the client.")
-]
+__all__ = ["StoppedError", "answer", "make_app"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """Where data are read, and a user's own; None where a preset's are used."""
+class StoppedError(Exception):
+    """A command ends before its work is done, with a sentence and a status."""
 
-    path: str | None
-    label: str | None
-    client: str | None
-    data_dir: str | None
-
-    @classmethod
-    def parse(
-        cls,
-        dataset: str | None,
-        path: str | None,
-        label: str | None,
-        client: str | None,
-        data_dir: str | None,
-    ) -> "Data":
-        """Checks that these options go together."""
-        if path is not None and dataset is not None:
-            raise typer.BadParameter("give --dataset or --data, not both")
-        if path is None and (label is not None or client is not None):
-            raise typer.BadParameter("--label and --client need --data")
-        return cls(path=path, label=label, client=client, data_dir=data_dir)
-
-    def settings(self) -> list[str]:
-        """The directory as a setting."""
-        if self.data_dir is None:
-            return []
-        return [f"federation.data_dir={json.dumps(self.data_dir)}"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """What the user asked for; None where the preset decides."""
-
-    command: str
-    preset: str
-    settings: tuple[str, ...]
-    seeds: tuple[int, ...] | None
-    execution: str
-    data: Data
-    evaluate_on: tuple[tuple[str, int | None], ...] | None
-    eval_clients: str | int | None
-    diagnostics: bool
-    dry_run: bool
-    out: Path | None
-    quiet: bool
+    def __init__(self, sentence: str, status: int):
+        super().__init__(sentence)
+        self.status = status
 
 
 def make_app(command: str, help: str) -> typer.Typer:
@@ -114,6 +43,7 @@ def make_app(command: str, help: str) -> typer.Typer:
 
     @app.command(help=help)
     def main(
+        context: typer.Context,
         preset: Annotated[
             str,
             typer.Option(
@@ -142,11 +72,11 @@ def make_app(command: str, help: str) -> typer.Typer:
         rounds: Annotated[
             int | None, typer.Option(min=1, help="Communication rounds.")
         ] = None,
-        dataset: DatasetName = None,
-        data_dir: DataDirectory = None,
-        data: DataPath = None,
-        label: LabelColumn = None,
-        client: ClientColumn = None,
+        dataset: arguments.DatasetName = None,
+        data_dir: arguments.DataDirectory = None,
+        data: arguments.DataPath = None,
+        label: arguments.LabelColumn = None,
+        client: arguments.ClientColumn = None,
         clients: Annotated[
             int | None, typer.Option(min=1, help="Number of clients.")
         ] = None,
@@ -174,6 +104,37 @@ def make_app(command: str, help: str) -> typer.Typer:
         devices: Annotated[
             int | None, typer.Option(min=1, help="Split the CPU into N devices.")
         ] = None,
+        patience: Annotated[
+            int | None,
+            typer.Option(
+                min=1, help="End after so many evaluations without improvement."
+            ),
+        ] = None,
+        target: Annotated[
+            float | None, typer.Option(help="End when the metric is this good.")
+        ] = None,
+        stop_on: Annotated[
+            str | None,
+            typer.Option(
+                metavar="MODEL:DATA:METRIC",
+                help="What --patience and --target look at, for example"
+                " personal:validation:accuracy; parts may be empty.",
+            ),
+        ] = None,
+        max_minutes: Annotated[
+            float | None,
+            typer.Option(help="Save and end after this time, with exit status 3."),
+        ] = None,
+        checkpoint_seconds: Annotated[
+            float, typer.Option(min=0, help="Least time between two checkpoints.")
+        ] = 5.0,
+        resume: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="DIR",
+                help="Go on with what an earlier command has left in its directory.",
+            ),
+        ] = None,
         diagnostics: Annotated[
             bool,
             typer.Option(
@@ -191,10 +152,14 @@ def make_app(command: str, help: str) -> typer.Typer:
             bool, typer.Option("--quiet", help="Print only the directory's name.")
         ] = False,
     ) -> None:
+        if resume is not None:
+            _check_alone(context)
+            _start(lambda: _resumed(resume, max_minutes, quiet))
+            return
         if seeds is not None and seed_list is not None:
             raise typer.BadParameter("give --seeds or --seed-list, not both")
         chosen = None if seeds is None else tuple(range(seeds))
-        own = Data.parse(dataset, data, label, client, data_dir)
+        own = arguments.Data.parse(dataset, data, label, client, data_dir)
         short = {
             "num_rounds": rounds,
             "eval_every": eval_every,
@@ -202,23 +167,51 @@ def make_app(command: str, help: str) -> typer.Typer:
             "federation.num_clients": clients,
         }
         settings = [f"{n}={v}" for n, v in short.items() if v is not None]
-        options = Options(
+        options = arguments.Options(
             command=command,
             preset=preset,
-            settings=(*settings, *own.settings(), *(set_ or [])),
+            settings=(*settings, *(set_ or [])),
             seeds=_seeds(seed_list) if seed_list is not None else chosen,
             execution=execution,
+            devices=devices,
             data=own,
             evaluate_on=None if eval_on is None else _periods(eval_on),
             eval_clients=_number_or_name(eval_clients),
+            stop=arguments.Stop.parse(patience, target, stop_on),
             diagnostics=diagnostics,
+            checkpoint_seconds=checkpoint_seconds,
+            max_minutes=max_minutes,
+            resume=None,
             dry_run=dry_run,
             out=out,
             quiet=quiet,
         )
-        _start(options, devices)
+        _start(lambda: options)
 
     return app
+
+
+def _check_alone(context: typer.Context) -> None:
+    """Lets --resume only be given with what does not change the trainings."""
+    allowed = {"resume", "max_minutes", "quiet"}
+    for name in context.params.keys() - allowed:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            option = "--" + name.strip("_").replace("_", "-")
+            raise typer.BadParameter(
+                "--resume goes on with the options of the first command; only"
+                f" --max-minutes and --quiet may be given with it, not {option}"
+            )
+
+
+def _resumed(
+    directory: Path, max_minutes: float | None, quiet: bool
+) -> arguments.Options:
+    """The options of the command that is continued."""
+    from experiments import run_folder
+
+    options = run_folder.read(directory)
+    return dataclasses.replace(options, max_minutes=max_minutes, quiet=quiet)
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -247,14 +240,16 @@ def _number_or_name(text: str | None) -> str | int | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def _start(options: Options, devices: int | None) -> None:
+def _start(read: Callable[[], arguments.Options]) -> None:
     """Does the job, on simulated devices if wanted."""
-    if devices is not None:
-        flag = f"--xla_force_host_platform_device_count={devices}"
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
 
     def work() -> None:
-        from experiments import job  # imports JAX
+        options = read()
+        if options.devices is not None:  # JAX looks when it is first used
+            flag = f"--xla_force_host_platform_device_count={options.devices}"
+            flags = os.environ.get("XLA_FLAGS", "")
+            os.environ["XLA_FLAGS"] = f"{flags} {flag}".strip()
+        from experiments import job
 
         job.do(options)
 
@@ -275,11 +270,13 @@ def answer(work: Callable[[], None]) -> None:
             work()
         except checks.InputError as error:
             _stop(str(error), 2)
+        except StoppedError as error:
+            _stop(str(error), error.status)
     except OSError as error:
         where = f" '{error.filename}'" if error.filename else ""
         _stop(f"Cannot read or write{where}: {error.strerror or error}.", 2)
     except KeyboardInterrupt:
-        _stop("Interrupted; results are saved only at the end.", 130)
+        _stop("Interrupted.", 130)
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:

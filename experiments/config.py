@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, schedule, struct, training
+from fedjax_pfl import checks, schedule, settings, struct
 
 __all__ = ["Experiment", "Grid", "apply_settings"]
 
@@ -49,7 +49,7 @@ _FROM_DATA = {
     f"model.{field}"
     for field in ("input_shape", "inputs", "num_classes", "embedding_size")
 }
-_EVALUATE_ON = tuple((name, None) for name in training.EVALUATE_ON)
+_EVALUATE_ON = tuple((name, None) for name in settings.EVALUATE_ON)
 _WORDS = {
     int: "a whole number",
     float: "a number",

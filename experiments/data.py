@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments import cli
+from experiments import arguments, cli
 
 __all__ = ["app"]
 
@@ -33,7 +33,7 @@ class _Show:
 
     settings: tuple[str, ...]
     seed: int
-    data: cli.Data
+    data: arguments.Data
     out: Path | None
     rows: int
 
@@ -46,11 +46,11 @@ def list_() -> None:
 
 @app.command(help="Distributes a data set and shows who holds what; trains nothing.")
 def show(
-    dataset: cli.DatasetName = None,
-    data: cli.DataPath = None,
-    label: cli.LabelColumn = None,
-    client: cli.ClientColumn = None,
-    data_dir: cli.DataDirectory = None,
+    dataset: arguments.DatasetName = None,
+    data: arguments.DataPath = None,
+    label: arguments.LabelColumn = None,
+    client: arguments.ClientColumn = None,
+    data_dir: arguments.DataDirectory = None,
     partition: Annotated[
         str | None, typer.Option(help="Short for --set federation.partition=NAME.")
     ] = None,
@@ -79,7 +79,7 @@ def show(
     rows: Annotated[int, typer.Option(min=0, help="Clients in the table.")] = 20,
 ) -> None:
     """Prints the statistics of one federation."""
-    own = cli.Data.parse(dataset, data, label, client, data_dir)
+    own = arguments.Data.parse(dataset, data, label, client, data_dir)
     short = {"dataset": dataset, "partition": partition, "num_clients": clients}
     settings = [f"federation.{n}={v}" for n, v in short.items() if v is not None]
     options = _Show(
@@ -93,7 +93,7 @@ def show(
 
 
 @app.command(help="Reads every data set that a directory holds and says what is wrong.")
-def check(data_dir: cli.DataDirectory = None) -> None:
+def check(data_dir: arguments.DataDirectory = None) -> None:
     """Prints one row per data set that is read from files."""
     cli.answer(lambda: _check(data_dir))
 

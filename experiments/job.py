@@ -5,8 +5,10 @@ import datetime
 import itertools
 import math
 import os
+import shlex
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,18 @@ from rich.console import Console
 from rich.table import Table
 
 import fedjax_pfl as fp
-from experiments import cli, config, figures, own_data, presets
-from fedjax_pfl import checks, clients, driver, folders, results, struct, training
+from experiments import (
+    arguments,
+    cli,
+    config,
+    figures,
+    own_data,
+    presets,
+    run_folder,
+    signals,
+)
+from fedjax_pfl import checks, driver, folders, grids, results, struct, training
+from fedjax_pfl import settings as settings_
 
 __all__ = ["do"]
 
@@ -26,7 +38,7 @@ _MAX_FEDERATIONS = 2  # described before starting
 _WIDTH = 160  # of files and pipes, where rich would assume 80
 
 
-def do(options: cli.Options) -> None:
+def do(options: arguments.Options) -> None:
     """Plans, trains, saves and shows what the options ask for.
 
     Args:
@@ -36,37 +48,94 @@ def do(options: cli.Options) -> None:
       InputError: for anything wrong in them, before training.
     """
     _keep_compiled_programs()  # JAX looks once, at its first compilation
-    experiment = _experiment(options)
-    if options.execution != "auto":
-        clients.Execution.parse(options.execution)
-    out = options.out or _default_directory(experiment.name)
-    folders.check_new(out)
-    groups = _groups(experiment)
-    _check_groups(groups)
     width = None if sys.stdout.isatty() else _WIDTH
     console = Console(quiet=options.quiet, width=width)
+    if options.resume is not None and run_folder.is_finished(options.resume):
+        _print_result(console, results.Result.load(options.resume))
+        _print_place(console, options, options.resume)
+        return
+    experiment = _experiment(options)
+    settings = _settings(experiment, options)
+    checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
+    time_is_up = training.time_limit(options.max_minutes)
+    out = options.out or _default_directory(experiment.name)
+    if options.resume is None:
+        folders.check_new(out)
+    groups = _groups(experiment)
+    _check_tests(groups)
+    training.check_groups(groups, settings)
     _print_plan(console, experiment, groups)
     if options.dry_run:
         return
-    result = training.run_groups(
-        groups,
+    opened = run_folder.begun(out, options)
+    if options.resume is not None:
+        opened = run_folder.resumed(out)
+    with opened:
+        result = _train(groups, settings, options, out, time_is_up)
+        with folders.filled(out, last="config.json") as folder:
+            result.write(folder)
+            figures.save_all(result, folder)
+    _print_result(console, result)
+    _print_place(console, options, out)
+
+
+def _settings(
+    experiment: config.Experiment, options: arguments.Options
+) -> settings_.Settings:
+    """How the trainings are run."""
+    stop, rule = options.stop, None
+    if stop.patience is not None or stop.target is not None:
+        given = {n: v for n, v in vars(stop).items() if v is not None}
+        rule = fp.StopWhen(**given)
+    return settings_.Settings.parse(
         experiment.num_rounds,
         eval_every=experiment.eval_every,
         evaluate_on=dict(experiment.evaluate_on),
         eval_clients=experiment.eval_clients,
         execution=options.execution,
         diagnostics=options.diagnostics,
-        progress=not options.quiet,
+        stop_when=rule,
     )
-    result.save(out)
-    files = figures.save_all(result, out)
-    _print_result(console, result)
-    for file in files:
+
+
+def _train(
+    groups: Sequence[driver.Group],
+    settings: settings_.Settings,
+    options: arguments.Options,
+    out: Path,
+    time_is_up: Callable[[], str | None],
+) -> results.Result:
+    """Trains until the end, or until a signal or the time says otherwise."""
+    checkpoints = fp.Checkpoints(
+        out / run_folder.CHECKPOINTS, min_seconds=options.checkpoint_seconds
+    )
+    place = shlex.quote(str(out))
+    hint = f"go on with: python -m experiments.{options.command} --resume {place}"
+    with signals.Signals() as caught:
+        try:
+            return training.run_groups(
+                groups,
+                settings,
+                checkpoints=checkpoints,
+                interrupt=lambda: caught.asked() or time_is_up(),
+                progress=not options.quiet,
+            )
+        except driver.Interrupted as stopped:
+            status = 3 if caught.number is None else 128 + caught.number
+            raise cli.StoppedError(f"{stopped}; {hint}", status) from None
+        except KeyboardInterrupt:
+            status = 128 + (caught.number or signal.SIGINT)
+            raise cli.StoppedError(f"Interrupted; {hint}", status) from None
+
+
+def _print_place(console: Console, options: arguments.Options, out: Path) -> None:
+    """Says where figures and results are."""
+    for file in sorted((out / "figures").glob("*.png")):
         console.print(f"Figure: {file}", soft_wrap=True, highlight=False)
     print(out if options.quiet else f"Results: {out}")
 
 
-def _experiment(options: cli.Options) -> config.Experiment:
+def _experiment(options: arguments.Options) -> config.Experiment:
     """The preset with the options applied."""
     experiment = presets.get(options.preset)
     single = options.command == "run"
@@ -74,7 +143,9 @@ def _experiment(options: cli.Options) -> config.Experiment:
         experiment = experiment.single()
     if options.data.path is not None:
         experiment = own_data.with_data(experiment, options.data)
-    experiment = config.apply_settings(experiment, options.settings)
+    experiment = config.apply_settings(
+        experiment, (*options.data.settings(), *options.settings)
+    )
     given = {
         "seeds": options.seeds,
         "evaluate_on": options.evaluate_on,
@@ -100,24 +171,21 @@ def _groups(experiment: config.Experiment) -> list[driver.Group]:
     """All static groups; builds the federations."""
     groups = []
     key = jax.random.key(0, impl="threefry2x32")
-    federations = training.Federations()  # all methods train on the same
+    federations = grids.Federations()  # all methods train on the same
     for grid in experiment.grids:
         axes = {"seed": experiment.seeds, **grid.axes}
         base = (grid.process, grid.model, grid.spec)
-        groups += training.groups_of(key, *base, axes, federations)
+        groups += grids.groups_of(key, *base, axes, federations)
     return groups
 
 
-def _check_groups(groups: Sequence[driver.Group]) -> None:
-    """Lets participation and models object before anything is trained."""
+def _check_tests(groups: Sequence[driver.Group]) -> None:
+    """The tables of the commands are about test data."""
     for group in groups:
-        federation = group.federations[0]
-        if not federation.test.num_examples.any():
+        if not group.federations[0].test.num_examples.any():
             raise checks.InputError(
                 "Expected federation.test_fraction above 0, got an empty test split."
             )
-        group.processes[0].participation.cohort_size(federation.num_clients)
-        group.model.for_federation(federation)
 
 
 def _print_plan(

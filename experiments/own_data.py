@@ -4,13 +4,13 @@ import dataclasses
 from typing import Any
 
 import fedjax_pfl as fp
-from experiments import cli, config
+from experiments import arguments, config
 from fedjax_pfl.data.sources import user
 
 __all__ = ["with_data"]
 
 
-def with_data(experiment: config.Experiment, data: cli.Data) -> config.Experiment:
+def with_data(experiment: config.Experiment, data: arguments.Data) -> config.Experiment:
     """The experiment on a user's own data.
 
     Natural clients are the clients where there are any. Targets that are not classes

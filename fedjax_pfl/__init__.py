@@ -25,6 +25,7 @@ from fedjax_pfl.algorithms import (
     SingleExchange,
 )
 from fedjax_pfl.attacks import ATTACKS, Gaussian, SignFlip
+from fedjax_pfl.checkpoint import Checkpoints
 from fedjax_pfl.checks import InputError
 from fedjax_pfl.clients import Execution
 from fedjax_pfl.data import (
@@ -54,6 +55,7 @@ from fedjax_pfl.data import (
     UniformLabels,
     load_federation,
 )
+from fedjax_pfl.driver import Interrupted
 from fedjax_pfl.history import History
 from fedjax_pfl.local import LOCAL_SOLVERS, SGD, Optax, ToTolerance
 from fedjax_pfl.models import (
@@ -81,6 +83,7 @@ from fedjax_pfl.participation import (
 )
 from fedjax_pfl.process import FederatedProcess
 from fedjax_pfl.results import Result
+from fedjax_pfl.stopping import StopWhen
 from fedjax_pfl.struct import pytree_dataclass, static_field
 from fedjax_pfl.training import grid, simulate
 from fedjax_pfl.types import (
@@ -106,6 +109,7 @@ __all__ = [
     "CNN1",
     "CNN2",
     "Centralized",
+    "Checkpoints",
     "CifarCNN",
     "ClientData",
     "CoordinateMedian",
@@ -136,6 +140,7 @@ __all__ = [
     "HybridSkew",
     "IID",
     "InputError",
+    "Interrupted",
     "LABEL_POISONINGS",
     "LOCAL_SOLVERS",
     "LSTM",
@@ -169,6 +174,7 @@ __all__ = [
     "SignFlip",
     "SingleExchange",
     "State",
+    "StopWhen",
     "Stragglers",
     "ToTolerance",
     "UniformCohort",

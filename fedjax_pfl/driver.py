@@ -5,39 +5,29 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from fedjax_pfl import (
+    checkpoint,
     checks,
     clients,
+    compiled,
     evaluate,
     history,
-    schedule,
     stacking,
     struct,
     types,
 )
+from fedjax_pfl import settings as settings_
 from fedjax_pfl.data import statistics
 from fedjax_pfl.process import FederatedProcess
 
-__all__ = ["Group", "choose_execution", "run_group"]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    """Everything static of a compiled group."""
-
-    model: Any
-    execution: clients.Execution
-    schedule: schedule.Schedule
-    diagnostics: bool
-    points_per_chunk: int
+__all__ = ["Group", "Interrupted", "choose_execution", "run_group"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +51,20 @@ class Group:
     described: Sequence[statistics.PartitionStatistics]
     keys: Sequence[types.Key]
     config: dict[str, Any]
+
+
+class Interrupted(Exception):  # noqa: N818 (not an error)
+    """A training was asked to end before its last round.
+
+    Attributes:
+      reason: what was asked for.
+      done: finished rounds of the group that was being trained.
+    """
+
+    def __init__(self, reason: str, done: int):
+        """Keeps what happened; see the class."""
+        super().__init__(f"{reason} at round {done}")
+        self.reason, self.done = reason, done
 
 
 def choose_execution(
@@ -90,125 +94,6 @@ def choose_execution(
     if cohort_size < 4 * fits or cohort_size < 32:
         return clients.Execution()
     return clients.Execution(mode="chunk", chunk_size=max(fits, 8))
-
-
-def _map_points(
-    fn: Callable[[Any, Any], Any], rows: Any, shared: Any, plan: _Plan
-) -> Any:
-    """Applies a function of one grid point to all; a single point is not vmapped."""
-    if jax.tree.leaves(rows)[0].shape[0] == 1:
-        single = fn(jax.tree.map(lambda leaf: leaf[0], rows), shared)
-        return jax.tree.map(lambda leaf: leaf[None], single)
-    return clients.map_chunks(fn, rows, shared, plan.points_per_chunk)
-
-
-@functools.partial(jax.jit, static_argnames="plan")
-def _init(plan: _Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> types.State:
-    """States of all points; compiled, so that no two leaves share a buffer."""
-
-    def one(row, pool):
-        process, key, fields = row
-        return process.init(key, plan.model, stacking.join(fields, pool))
-
-    return _map_points(one, (processes, keys, rows), pool, plan)
-
-
-@functools.partial(jax.jit, static_argnames="plan", donate_argnames="states")
-def _segment(
-    plan: _Plan,
-    processes: Any,
-    states: Any,
-    rows: Any,
-    pool: Any,
-    start: jax.Array,
-    num_rounds: jax.Array,
-) -> tuple[types.State, types.RoundInfo]:
-    """Runs one segment of all points; rounds past `num_rounds` are masked."""
-
-    def one(row, shared):
-        process, state, fields = row
-        pool, start, num_rounds = shared
-        federation = stacking.join(fields, pool)
-
-        def run(state):
-            return process.round(state, plan.model, federation, plan.execution)
-
-        report = jax.eval_shape(run, state)[1]
-
-        def skip(state):
-            return state, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), report)
-
-        def step(state, _):
-            return lax.cond(state.round < num_rounds, run, skip, state)
-
-        # The round number is the same for all points: as an unbatched value it keeps
-        # the conditionals on it conditionals under vmap.
-        state = dataclasses.replace(state, round=start)
-        return lax.scan(step, state, None, length=plan.schedule.segment)
-
-    return _map_points(one, (processes, states, rows), (pool, start, num_rounds), plan)
-
-
-@functools.partial(jax.jit, static_argnames=("plan", "data"))
-def _evaluate(
-    plan: _Plan,
-    data: tuple[str, ...],
-    processes: Any,
-    states: Any,
-    rows: Any,
-    pool: Any,
-) -> Any:
-    """Evaluated clients (None for all), metrics and diagnostics."""
-
-    def one(row, pool):
-        process, state, fields = row
-        federation = stacking.join(fields, pool)
-        members = plan.schedule.members(process, state, federation.num_clients)
-        metrics, diagnostics = evaluate.evaluate(
-            process,
-            state,
-            plan.model,
-            federation,
-            data=data,
-            members=members,
-            diagnostics=plan.diagnostics,
-        )
-        return members, metrics, diagnostics
-
-    return _map_points(one, (processes, states, rows), pool, plan)
-
-
-@functools.partial(jax.jit, static_argnames="plan")
-def _collaboration(plan: _Plan, processes: Any, states: Any, rows: Any, pool: Any):
-    """Whom each client would learn from, where the method mixes messages."""
-
-    def one(row, pool):
-        process, state, fields = row
-        return evaluate.collaboration(process, state, stacking.join(fields, pool))
-
-    return _map_points(one, (processes, states, rows), pool, plan)
-
-
-def _loop_segment(plan, processes, states, rows, pool, start, num_rounds):
-    """The reference: Python loops over points, rounds and clients, nothing compiled."""
-    outputs = []
-    for point in range(jax.tree.leaves(rows)[0].shape[0]):
-        process, state, fields = clients.take(
-            (processes, states, rows), jnp.asarray(point)
-        )
-        federation, reports = stacking.join(fields, pool), []
-        with jax.disable_jit():
-            for _ in range(min(plan.schedule.segment, int(num_rounds - start))):
-                state, info = process.round(
-                    state, plan.model, federation, plan.execution
-                )
-                reports.append(info)
-        empty = jax.tree.map(jnp.zeros_like, reports[-1])
-        reports += [empty] * (plan.schedule.segment - len(reports))
-        outputs.append(
-            (state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *reports))
-        )
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
 
 
 @contextlib.contextmanager
@@ -249,56 +134,115 @@ def _check_examples(federations: Sequence[types.Federation]) -> None:
 
 def run_group(
     group: Group,
-    num_rounds: int,
+    settings: settings_.Settings,
     *,
-    eval_every: int | None,
-    execution: str | clients.Execution,
-    evaluate_on: Sequence[str] | Mapping[str, int | None],
-    diagnostics: bool,
-    eval_clients: str | int = "all",
-    points_per_chunk: int | None = None,
+    store: checkpoint.Store | None = None,
+    interrupt: Callable[[], str | None] = lambda: None,
     advance: Callable[[int, str], None] = lambda rounds, text: None,
 ) -> tuple[history.History, types.State]:
     """Trains the points of one group together.
 
     Args:
       group: points of one structure.
-      num_rounds: rounds R, at least 1.
-      eval_every: see `schedule.Schedule.parse`.
-      execution: how the map over clients is run, or `auto`.
-      evaluate_on: see `schedule.Schedule.parse`.
-      eval_clients: see `schedule.Schedule.parse`.
-      diagnostics: whether to compute the algorithm's diagnostics at evaluations.
-      points_per_chunk: points vmapped together; None picks.
+      settings: how they are trained.
+      store: where checkpoints are kept, or None. What it has is continued.
+      interrupt: asked between segments; a reason ends the training.
       advance: called with rounds done since the last call and a short text.
 
     Returns:
       The history and the last states, with a leading axis of points.
+
+    Raises:
+      Interrupted: after a checkpoint, if there was a reason to end.
     """
-    planned = schedule.Schedule.parse(evaluate_on, eval_every, eval_clients, num_rounds)
-    planned = planned.within(num_rounds)
-    for federation in group.federations:
-        planned.check(federation)
     started = time.perf_counter()
     with _compile_clock() as compile_clock:
+        run = _Run(group, settings, store)
+
+        def seconds() -> tuple[float, float]:
+            compiled = run.earlier[0] + compile_clock[0]
+            total = sum(run.earlier) + time.perf_counter() - started
+            return min(compiled, total), max(total - compiled, 0.0)
+
+        if run.done:
+            advance(run.done, "going on")
+        else:
+            run.measure()
+        while not run.ended:
+            reason = interrupt()
+            if reason is not None:
+                run.save(seconds())
+                raise Interrupted(reason, run.done)
+            ran = run.segment()
+            run.measure()
+            if run.ended or (store is not None and store.due()):
+                run.save(seconds())
+            advance(ran, run.recorder.headline())
+        return run.recorder.finish(run.config, *seconds()), run.states
+
+
+def check(group: Group, settings: settings_.Settings) -> None:
+    """Lets data, participation, model and algorithm object before anything is trained.
+
+    Args:
+      group: points of one structure.
+      settings: how they are to be trained.
+
+    Raises:
+      InputError: if something does not fit, in one sentence.
+    """
+    for federation in group.federations:
+        settings.schedule.check(federation)
+    _check_examples(group.federations)
+    first = group.federations[0]
+    size = group.processes[0].participation.cohort_size(first.num_clients)
+    for process in group.processes:
+        process.algorithm.check_cohort(size)
+    models = _predictor_names(group)
+    if settings.stop_when is not None:
+        settings.stop_when.model_of(models)
+
+
+def _predictor_names(group: Group) -> tuple[str, ...]:
+    """Names of what the algorithm lets evaluate."""
+    process, federation = group.processes[0], group.federations[0]
+    model = group.model.for_federation(federation)
+
+    def init(key):
+        return process.init(key, model, federation)
+
+    state = jax.eval_shape(init, _own_key(group.keys[0]))
+    return evaluate.predictor_names(process, state, model, federation)
+
+
+class _Run:
+    """One group being trained: its arguments on the device, its state, its history."""
+
+    def __init__(
+        self,
+        group: Group,
+        settings: settings_.Settings,
+        store: checkpoint.Store | None,
+    ):
+        """Makes the first states, or reads those of the newest checkpoint."""
         first = group.federations[0]
+        self._first, self._store = first, store
+        self._num_rounds = settings.num_rounds
         model = group.model.for_federation(first)
-        _check_examples(group.federations)
         size = group.processes[0].participation.cohort_size(first.num_clients)
-        for process in group.processes:
-            process.algorithm.check_cohort(size)
-        if execution == "auto":
+        execution = settings.execution
+        if isinstance(execution, str):
             execution = choose_execution(model, first, size)
-        execution = clients.Execution.parse(execution)
-        count = len(group.points)
+        points_per_chunk = settings.points_per_chunk
         if points_per_chunk is None:
             points_per_chunk = 4 if jax.default_backend() == "cpu" else 64
-        plan = _Plan(
+        self._plan = plan = compiled.Plan(
             model=model,
             execution=execution,
-            schedule=planned,
-            diagnostics=diagnostics,
-            points_per_chunk=min(points_per_chunk, count),
+            schedule=settings.schedule,
+            diagnostics=settings.diagnostics,
+            points_per_chunk=min(points_per_chunk, len(group.points)),
+            stops=settings.stop_when is not None,
         )
         dtype = jnp.zeros(()).dtype
         processes = stacking.stack(
@@ -306,60 +250,101 @@ def run_group(
         )
         rows, pool = stacking.federation_rows(group.federations)
         keys = jnp.stack([_own_key(key) for key in group.keys])
-        states = _init(plan, processes, keys, rows, pool)
+        first_states = (plan, processes, keys, rows, pool)
+        like = jax.eval_shape(functools.partial(compiled.init, plan), *first_states[1:])
+        self.recorder = history.Recorder(
+            points=tuple(group.points),
+            models=_predictor_names(group),
+            data=plan.schedule.data,
+            num_rounds=settings.num_rounds,
+            federations=group.described,
+            stops=group.processes[0].on_nonfinite == "stop",
+            stop_when=settings.stop_when,
+        )
+        self.config = group.config | {
+            "num_rounds": settings.num_rounds,
+            "eval_every": plan.schedule.segment,
+            "evaluate_on": dict(plan.schedule.every),
+            "eval_clients": plan.schedule.clients,
+            "execution": str(execution),
+            "num_parameters": clients.size(jax.eval_shape(model.init, group.keys[0])),
+        }
+        self.done, self.earlier, self.ended = 0, (0.0, 0.0), False
+        found = None
+        if store is not None:
+            self._identity = {"points": list(group.points)} | self.config
+            self._identity |= {
+                "dtype": str(dtype),
+                "points_per_chunk": plan.points_per_chunk,
+                "diagnostics": plan.diagnostics,
+                "stop_when": str(settings.stop_when),
+                "data, seeds and settings": checkpoint.fingerprint(first_states[1:]),
+            }
+            found = store.latest(self._identity, like)
+        if found is not None:
+            self.recorder.restore(found.arrays)
+            self.done, self.earlier = found.done, found.seconds
+            self.ended = found.ended
+        states = compiled.init(*first_states) if found is None else found.states
         if execution.mode == "shard":
             place = functools.partial(
                 clients.shard_rows, num_rows=first.num_clients, execution=execution
             )
             states, rows, pool, processes = map(place, (states, rows, pool, processes))
-        one_state = jax.eval_shape(lambda s: jax.tree.map(lambda x: x[0], s), states)
-        recorder = history.Recorder(
-            points=tuple(group.points),
-            models=evaluate.predictor_names(
-                group.processes[0], one_state, model, first
-            ),
-            data=planned.data,
-            num_rounds=num_rounds,
-            federations=group.described,
-            stops=group.processes[0].on_nonfinite == "stop",
+        self._fixed, self.states = (processes, rows, pool), states
+
+    def measure(self) -> None:
+        """Evaluates what is due now, and everything for points that end here."""
+        before = self.recorder.going()
+        self._measure(None)
+        stopped = before & ~self.recorder.going()
+        if stopped.any() and not self.ended:
+            is_last = self.recorder.all_ended()
+            self._measure(np.ones_like(stopped) if is_last else stopped)
+
+    def _measure(self, again: np.ndarray | None) -> None:
+        """Evaluates all points; for those given, in place of the last evaluation."""
+        processes, rows, pool = self._fixed
+        self.ended = self.done >= self._num_rounds or self.recorder.all_ended()
+        is_complete = self.ended or again is not None
+        data = self._plan.schedule.due(self.done, is_complete)
+        now = (processes, self.states, rows, pool)
+        found = compiled.evaluate(self._plan, data, *now)
+        # A curve of its clusters needs the weights always, a heat map at the end.
+        is_wanted = self.ended or self._first.cluster is not None
+        mixed = compiled.collaboration(self._plan, *now) if is_wanted else {}
+        self.recorder.evaluated(
+            self.done, data, *found, collaboration=mixed, again=again
         )
-        segment = _loop_segment if execution.mode == "loop" else _segment
 
-        def measure(done: int) -> None:
-            is_last = done == num_rounds or recorder.all_diverged()
-            data = planned.due(done, is_last)
-            now = (processes, states, rows, pool)
-            found = _evaluate(plan, data, *now)
-            # A curve of its clusters needs the weights always, a heat map at the end.
-            is_wanted = is_last or first.cluster is not None
-            mixed = _collaboration(plan, *now) if is_wanted else {}
-            recorder.evaluated(done, data, *found, collaboration=mixed)
+    def segment(self) -> int:
+        """Trains until the next evaluation; the number of rounds."""
+        processes, rows, pool = self._fixed
+        is_loop = self._plan.execution.mode == "loop"
+        run = compiled.loop_segment if is_loop else compiled.segment
+        self.states, info = run(
+            self._plan,
+            processes,
+            self.states,
+            rows,
+            pool,
+            jnp.asarray(self.recorder.going()),
+            jnp.asarray(self.done, jnp.int32),
+            jnp.asarray(self._num_rounds, jnp.int32),
+        )
+        ran = min(self._plan.schedule.segment, self._num_rounds - self.done)
+        self.recorder.ran(self.done, ran, info)
+        self.done += ran
+        return ran
 
-        measure(0)
-        done = 0
-        while done < num_rounds and not recorder.all_diverged():
-            states, info = segment(
-                plan,
-                processes,
-                states,
-                rows,
-                pool,
-                jnp.asarray(done, jnp.int32),
-                jnp.asarray(num_rounds, jnp.int32),
+    def save(self, seconds: tuple[float, float]) -> None:
+        """Writes a checkpoint, where there is a place for it."""
+        if self._store is not None:
+            progress = checkpoint.Progress(
+                done=self.done,
+                states=self.states,
+                arrays=self.recorder.arrays(),
+                seconds=seconds,
+                ended=self.ended,
             )
-            ran = min(planned.segment, num_rounds - done)
-            recorder.ran(done, ran, info)
-            done += ran
-            measure(done)
-            advance(ran, recorder.headline())
-        seconds = time.perf_counter() - started
-        config = group.config | {
-            "num_rounds": num_rounds,
-            "eval_every": planned.segment,
-            "evaluate_on": dict(planned.every),
-            "eval_clients": planned.clients,
-            "execution": str(execution),
-            "num_parameters": clients.size(jax.eval_shape(model.init, group.keys[0])),
-        }
-        compiled = min(compile_clock[0], seconds)
-    return recorder.finish(config, compiled, seconds - compiled), states
+            self._store.save(self._identity, progress)

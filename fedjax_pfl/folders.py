@@ -1,7 +1,10 @@
-"""New directories of results: checked before long work, never half written."""
+"""Directories of results: checked before long work, locked, never half written."""
 
 import contextlib
+import datetime
+import json
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +12,9 @@ from pathlib import Path
 
 from fedjax_pfl import checks
 
-__all__ = ["check_new", "new"]
+__all__ = ["check_new", "filled", "locked", "new"]
+
+_LOCK, _OWNER, _FILLING = ".lock", ".owner.json", ".filling"
 
 
 @contextlib.contextmanager
@@ -38,6 +43,90 @@ def new(directory: Path) -> Iterator[Path]:
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keeps other processes out of a directory, which is made if it does not exist.
+
+    The operating system frees the lock of a process that is killed.
+
+    Args:
+      directory: whose files only this process may write.
+
+    Raises:
+      InputError: if another process has it, naming that process, or if the directory
+        cannot be written.
+    """
+    import filelock  # its modules are needed only where something is written
+
+    lock = filelock.FileLock(directory / _LOCK)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise checks.InputError(
+            f"Another process is writing in '{directory}': {_owner(directory)}; wait"
+            " until it has ended, or use another directory."
+        ) from None
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    try:
+        _write_owner(directory)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            (directory / _OWNER).unlink()
+        lock.release()
+
+
+def _write_owner(directory: Path) -> None:
+    """Says who holds the lock."""
+    now = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
+    owner = {"pid": os.getpid(), "host": platform.node(), "since": now}
+    try:
+        (directory / _OWNER).write_text(json.dumps(owner), "utf-8")
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+
+
+def _owner(directory: Path) -> str:
+    """Who holds the lock, as far as is known."""
+    try:
+        owner = json.loads((directory / _OWNER).read_text("utf-8"))
+        return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "one that has just started"
+
+
+@contextlib.contextmanager
+def filled(directory: Path, last: str) -> Iterator[Path]:
+    """Adds files to a directory that exists, all of them or none that counts.
+
+    Args:
+      directory: where they will be.
+      last: name of the file whose presence says that all others are there.
+
+    Yields:
+      An empty directory below it, whose entries are moved up at the end.
+
+    Raises:
+      InputError: if the directory cannot be written.
+    """
+    folder = directory / _FILLING
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        yield folder
+        for name in sorted(os.listdir(folder), key=lambda name: name == last):
+            target = directory / name
+            if target.is_dir():  # left by a process that was killed here
+                shutil.rmtree(target)
+            os.replace(folder / name, target)
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_new(directory: str | os.PathLike[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_pfl import checks, stopping
 from fedjax_pfl.data import statistics
 
 __all__ = ["History", "Recorder"]
@@ -38,6 +39,9 @@ class History:
       per_round: name -> `[G, R]` totals over the cohort, and values of the aggregator.
       diagnostics: name -> `[G, E]`.
       diverged_at: `int[G]` round of the first non-finite value, from 1, or -1.
+      stopped_at: `int[G]` round at which a point was stopped early, or -1; its later
+        evaluations repeat the last one.
+      reached_target: `bool[G]` whether it was stopped because it reached its target.
       config: flat configuration shared by the points.
       compile_seconds: lowering and compiling.
       run_seconds: everything else.
@@ -60,9 +64,25 @@ class History:
     per_round: dict[str, np.ndarray]
     diagnostics: dict[str, np.ndarray]
     diverged_at: np.ndarray
+    stopped_at: np.ndarray
+    reached_target: np.ndarray
     config: dict[str, Any]
     compile_seconds: float
     run_seconds: float
+
+    @property
+    def status(self) -> tuple[str, ...]:
+        """How each point ended, in words."""
+        return tuple(
+            f"diverged at round {diverged}"
+            if diverged >= 0
+            else "ok"
+            if stopped < 0
+            else f"{'reached its target' if reached else 'stopped'} at round {stopped}"
+            for diverged, stopped, reached in zip(
+                self.diverged_at, self.stopped_at, self.reached_target, strict=True
+            )
+        )
 
 
 def _named(info: Any) -> dict[str, Any]:
@@ -86,6 +106,7 @@ class Recorder:
         num_rounds: int,
         federations: Sequence[statistics.PartitionStatistics],
         stops: bool,
+        stop_when: stopping.StopWhen | None = None,
     ):
         """Starts a history.
 
@@ -96,9 +117,12 @@ class Recorder:
           num_rounds: R.
           federations: what is known of each point's federation.
           stops: whether a non-finite value means divergence.
+          stop_when: when points end early, or None.
         """
         self._points, self._models, self._data = points, models, data
         self._num_rounds, self._stops = num_rounds, stops
+        self._stop_when = stop_when
+        self._watch = stopping.Watch(stop_when, len(points))
         self._federations = federations
         self._malicious = np.stack([f.malicious for f in federations])
         self._selected = np.zeros(self._malicious.shape, np.int64)
@@ -115,7 +139,8 @@ class Recorder:
     def ran(self, start: int, count: int, info: Any) -> None:
         """Records `count` rounds; leaves of `info` are `[G, segment, ...]`."""
         info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], info)
-        for point in range(len(self._points)):
+        going = self.going()
+        for point in np.flatnonzero(going):
             np.add.at(self._selected[point], info.cohort[point].reshape(-1), 1)
         totals = {name: value.sum(axis=2) for name, value in info.client.items()}
         fixed = ("num_nonfinite", "floats_up", "floats_down")
@@ -125,9 +150,9 @@ class Recorder:
             if name not in self._per_round:
                 shape = (len(self._points), self._num_rounds)
                 self._per_round[name] = np.full(shape, np.nan)
-            self._per_round[name][:, start : start + count] = value
+            self._per_round[name][going, start : start + count] = value[going]
         if self._stops:
-            bad = info.num_nonfinite > 0
+            bad = (info.num_nonfinite > 0) & going[:, None]
             first = np.where(bad.any(axis=1), start + bad.argmax(axis=1) + 1, -1)
             self._diverged = np.where(self._diverged < 0, first, self._diverged)
 
@@ -139,6 +164,7 @@ class Recorder:
         metrics: Any,
         diagnostics: Any,
         collaboration: Any,
+        again: np.ndarray | None = None,
     ) -> None:
         """Records an evaluation after `round` finished rounds.
 
@@ -149,6 +175,8 @@ class Recorder:
           metrics: name -> `[G, models, data, K]`.
           diagnostics: name -> `[G]`.
           collaboration: what `evaluate.collaboration` found, with a leading axis G.
+          again: `bool[G]` points for which this takes the place of the evaluation
+            before it, after the same round, or None for a new one.
         """
         gone = (self._diverged >= 0) & (self._diverged <= round)
         num_points, num_clients = self._malicious.shape
@@ -170,22 +198,98 @@ class Recorder:
         evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
         for point, rows in enumerate(members):
             evaluated[point][np.ix_(columns, rows)] = True
+        if "weights" in collaboration:
+            self._collaboration = np.asarray(collaboration["weights"])
+        found = {name: spread(v) for name, v in metrics.items()}
+        if again is not None:
+            for name, values in found.items():
+                self._metrics[-1][name][again] = values[again]
+            self._evaluated[-1][again] = evaluated[again]
+            return
         self._rounds.append(round)
-        self._metrics.append({name: spread(v) for name, v in metrics.items()})
+        self._metrics.append(found)
         self._evaluated.append(evaluated)
         diagnostics = {n: np.array(v, np.float64) for n, v in diagnostics.items()}
         for values in diagnostics.values():
             values[gone] = np.nan
         self._diagnostics.append(diagnostics)
         self._times.append(self._selected.copy())
-        if "weights" in collaboration:
-            self._collaboration = np.asarray(collaboration["weights"])
         if "own_cluster" in collaboration:
             self._own_cluster.append(np.asarray(collaboration["own_cluster"]))
 
-    def all_diverged(self) -> bool:
+        rule = self._stop_when
+        if rule is not None and rule.data in data:
+            self._watch.see(round, self._watched(rule, evaluated))
+
+    def _watched(self, rule: stopping.StopWhen, evaluated: np.ndarray) -> np.ndarray:
+        """Means `[G]` over honest clients of what early stopping looks at, now."""
+        last = self._metrics[-1]
+        checks.known(rule.metric, last, "metric to stop on")
+        model = self._models.index(rule.model_of(self._models))
+        d = self._data.index(rule.data)
+        values = last[rule.metric][:, model, d]
+        counts = evaluated[:, d] & ~self._malicious & ~np.isnan(values)
+        total = np.where(counts, values, 0).sum(axis=1)
+        number = counts.sum(axis=1)
+        return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+
+    def going(self) -> np.ndarray:
+        """Which points `bool[G]` early stopping lets go on."""
+        return self._watch.stopped_at < 0
+
+    def all_ended(self) -> bool:
         """Whether no point is left that could go on."""
-        return bool((self._diverged >= 0).all())
+        return bool(((self._diverged >= 0) | ~self.going()).all())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything recorded so far, by name, for `restore`."""
+        lists = {
+            "metrics": self._metrics,
+            "diagnostics": self._diagnostics,
+        }
+        found = {
+            f"{kind}/{name}": np.stack([row[name] for row in rows])
+            for kind, rows in lists.items()
+            for name in rows[0]
+        }
+        found |= {f"per_round/{name}": v for name, v in self._per_round.items()}
+        found |= {f"watch/{name}": v for name, v in self._watch.arrays().items()}
+        found |= {
+            "rounds": np.array(self._rounds),
+            "evaluated": np.stack(self._evaluated),
+            "times": np.stack(self._times),
+            "selected": self._selected,
+            "diverged": self._diverged,
+        }
+        if self._collaboration is not None:
+            found["collaboration"] = self._collaboration
+        if self._own_cluster:
+            found["own_cluster"] = np.stack(self._own_cluster)
+        return found
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Goes on from what `arrays` returned."""
+        named: dict[str, dict[str, np.ndarray]] = {}
+        for path, value in arrays.items():
+            kind, slash, name = path.partition("/")
+            if slash:
+                named.setdefault(kind, {})[name] = value
+        self._rounds = arrays["rounds"].tolist()
+
+        def rows(kind: str) -> list[dict[str, np.ndarray]]:
+            values = named.get(kind, {})
+            return [
+                {name: value[k] for name, value in values.items()}
+                for k in range(len(self._rounds))
+            ]
+
+        self._metrics, self._diagnostics = rows("metrics"), rows("diagnostics")
+        self._per_round = named.get("per_round", {})
+        self._watch.restore(named["watch"])
+        self._evaluated, self._times = list(arrays["evaluated"]), list(arrays["times"])
+        self._selected, self._diverged = arrays["selected"], arrays["diverged"]
+        self._collaboration = arrays.get("collaboration")
+        self._own_cluster = list(arrays.get("own_cluster", ()))
 
     def headline(self) -> str:
         """The last evaluation in a few words: mean over points and clients."""
@@ -230,6 +334,8 @@ class Recorder:
             per_round=self._per_round,
             diagnostics=stack(self._diagnostics),
             diverged_at=self._diverged,
+            stopped_at=self._watch.stopped_at,
+            reached_target=self._watch.reached_target,
             config=config,
             compile_seconds=compile_seconds,
             run_seconds=run_seconds,

@@ -1,7 +1,6 @@
 """Histories as labeled arrays, which netCDF files hold, and back."""
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,8 @@ _CLIENT_ARRAYS = {
     "evaluated": ("point", "round", "data", "client"),
     "leak": ("point",),
     "diverged_at": ("point",),
+    "stopped_at": ("point",),
+    "reached_target": ("point",),
 }
 _OPTIONAL = {  # arrays that some histories do not have
     "label_counts": ("point", "client", "class"),
@@ -43,6 +44,8 @@ _DESCRIPTIONS = {
     "leak": ("share of test examples that another client trains on", "1"),
     "evaluated": ("whether the client was evaluated", "1"),
     "diverged_at": ("round of divergence, -1 if none", "rounds"),
+    "stopped_at": ("round at which training was stopped early, -1 if none", "rounds"),
+    "reached_target": ("whether it was stopped at its target", "1"),
     "num_nonfinite": ("messages and state rows that were not finite", "rows"),
     "floats_up": ("numbers sent by clients in the round", "floats"),
     "floats_down": ("numbers sent to clients in the round", "floats"),
@@ -56,15 +59,12 @@ _DESCRIPTIONS = {
 }
 
 
-def to_dataset(
-    record: history.History, title: str, status: Sequence[str]
-) -> xr.Dataset:
+def to_dataset(record: history.History, title: str) -> xr.Dataset:
     """Labels the arrays of a history.
 
     Args:
       record: the history.
       title: of the dataset.
-      status: of every point, in words.
 
     Returns:
       The dataset described at `Result.to_dataset`.
@@ -74,7 +74,7 @@ def to_dataset(
         "model": list(record.models),
         "data": list(record.data),
         "client": np.arange(record.num_train.shape[-1]),
-        "status": ("point", list(status)),
+        "status": ("point", list(record.status)),
     }
     for field in record.points[0]:
         coords[field] = ("point", _coordinate([p[field] for p in record.points]))

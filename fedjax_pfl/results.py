@@ -46,8 +46,12 @@ class Result:
 
     @property
     def status(self) -> tuple[str, ...]:
-        """`"ok"` or `"diverged at round r"` for every point of every group."""
-        return tuple(_status(r) for group in self.groups for r in group.diverged_at)
+        """How every point of every group ended.
+
+        `"ok"`, `"diverged at round r"`, `"stopped at round r"` or `"reached its target
+        at round r"`.
+        """
+        return tuple(status for group in self.groups for status in group.status)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -78,8 +82,8 @@ class Result:
         rows = []
         for group in self.groups:
             parts = _parts(group)
-            for point, diverged_at in enumerate(group.diverged_at):
-                head, status = self._head(group, point), _status(diverged_at)
+            for point, status in enumerate(group.status):
+                head = self._head(group, point)
                 for part in parts:
                     rows += [(*head, *cell, status) for cell in part.cells(point)]
         tail = ("model", "population", "data", "metric", "stat", "when", "value")
@@ -95,12 +99,15 @@ class Result:
         for group in self.groups:
             heads = [self._head(group, point) for point in range(len(group.points))]
             rounds = group.rounds.tolist()
+            ends = np.where(group.stopped_at < 0, group.rounds[-1], group.stopped_at)
             for part, metric in itertools.product(_parts(group), group.metrics):
                 for d, data in enumerate(part.data):
                     name = (*part.name, data, metric)
                     for point, head in enumerate(heads):
                         means = part.means[metric][point, :, d].tolist()
-                        for e in np.flatnonzero(part.evaluated[point, :, d]).tolist():
+                        shown = part.evaluated[point, :, d]
+                        shown = shown & (group.rounds <= ends[point])
+                        for e in np.flatnonzero(shown).tolist():
                             rows.append((*head, *name, rounds[e], means[e]))
         tail = ("model", "population", "data", "metric", "round", "value")
         return pd.DataFrame(rows, columns=[*self._columns, *tail])
@@ -169,8 +176,7 @@ class Result:
                 is_wanted = (cell["metric"] == wanted[0]) & (cell["stat"] == wanted[1])
                 values[title] = _mean_and_std(cell.loc[is_wanted, "value"])
             status = cell.groupby("seed", dropna=False)["status"].first()
-            bad = int((status != "ok").sum())
-            values["status"] = f"{bad} of {len(status)} diverged" if bad else "ok"
+            values["status"] = _tally(status)
             summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)
         return pd.DataFrame(summary)
 
@@ -187,9 +193,7 @@ class Result:
         """
         record = self.groups[group]
         title = f"{_settings(record).get('algorithm', 'history')}, fedjax_pfl"
-        return labeled.to_dataset(
-            record, title, [_status(r) for r in record.diverged_at]
-        )
+        return labeled.to_dataset(record, title)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Writes `config.json`, `summary.csv` and the histories into a new directory.
@@ -203,7 +207,24 @@ class Result:
           InputError: if it exists or cannot be written.
         """
         with folders.new(Path(directory)) as folder:
-            self._write(folder)
+            self.write(folder)
+
+    def write(self, directory: Path) -> None:
+        """Writes the files of `save` into an existing directory.
+
+        Args:
+          directory: empty; what fails leaves some of the files.
+        """
+        groups = []
+        for k, group in enumerate(self.groups):
+            name = str(_settings(group).get("algorithm", "group")).lower()
+            file = "history.nc" if len(self.groups) == 1 else f"history-{k}-{name}.nc"
+            self.to_dataset(k).to_netcdf(directory / file, engine="h5netcdf")
+            names = ("points", "config", "compile_seconds", "run_seconds")
+            groups.append({"file": file} | {n: getattr(group, n) for n in names})
+        config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
+        (directory / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
+        self.table().to_csv(directory / "summary.csv", index=False)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "Result":
@@ -250,19 +271,6 @@ class Result:
             json.dumps(v) if isinstance(v, tuple | list) else v for v in values
         )
 
-    def _write(self, directory: Path) -> None:
-        """Writes all files into an existing directory."""
-        groups = []
-        for k, group in enumerate(self.groups):
-            name = str(_settings(group).get("algorithm", "group")).lower()
-            file = "history.nc" if len(self.groups) == 1 else f"history-{k}-{name}.nc"
-            self.to_dataset(k).to_netcdf(directory / file, engine="h5netcdf")
-            names = ("points", "config", "compile_seconds", "run_seconds")
-            groups.append({"file": file} | {n: getattr(group, n) for n in names})
-        config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
-        (directory / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
-        self.table().to_csv(directory / "summary.csv", index=False)
-
 
 def _parts(group: history.History) -> list[summaries.Part]:
     """Every model in every population of a group."""
@@ -276,17 +284,25 @@ def _parts(group: history.History) -> list[summaries.Part]:
     )
 
 
-def _status(diverged_at: int) -> str:
-    """Status of a point in words."""
-    return "ok" if diverged_at < 0 else f"diverged at round {diverged_at}"
-
-
 def _settings(group: history.History) -> dict[str, Any]:
     """The configuration; its `model` must not be confused with a table's column."""
     return {
         "model.class" if name == "model" else name: value
         for name, value in group.config.items()
     }
+
+
+def _tally(status: pd.Series) -> str:
+    """How the seeds of a setting ended: the most serious of what happened."""
+    for start, shown in (
+        ("diverged", "diverged"),
+        ("stopped", "stopped early"),
+        ("reached", "reached the target"),
+    ):
+        count = int(status.str.startswith(start).sum())
+        if count:
+            return f"{count} of {len(status)} {shown}"
+    return "ok"
 
 
 def _mean_and_std(values: pd.Series) -> str:

@@ -1,11 +1,11 @@
 """What a user calls: one training, or a grid of trainings in few compiled programs."""
 
-import dataclasses
+import contextlib
 import datetime
-import itertools
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,49 +22,23 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedjax_pfl import checks, clients, data, driver, history, results, struct, types
+from fedjax_pfl import (
+    checkpoint,
+    checks,
+    clients,
+    data,
+    driver,
+    folders,
+    grids,
+    history,
+    results,
+    stopping,
+    types,
+)
+from fedjax_pfl import settings as settings_
 from fedjax_pfl.process import FederatedProcess
 
-__all__ = ["Federations", "grid", "groups_of", "run_groups", "simulate"]
-
-EVALUATE_ON = ("test", "validation")
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON knows it."""
-    if isinstance(value, np.ndarray | jax.Array | np.generic):
-        return np.asarray(value).tolist()
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if dataclasses.is_dataclass(value):
-        return type(value).__name__
-    return getattr(value, "__name__", repr(value))
-
-
-def _flat(prefix: str, node: Any) -> dict[str, Any]:
-    """Flat configuration of a component: its kind and its dotted fields."""
-    if node is None:
-        return {prefix: None}
-    return {name: _plain(value) for name, value in struct.named_fields(node, prefix)}
-
-
-def _config(process: FederatedProcess, model: Any, federation: Any) -> dict[str, Any]:
-    """Flat configuration of a training."""
-    parts = {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
-    on_nonfinite = parts.pop("on_nonfinite")
-    config: dict[str, Any] = {"on_nonfinite": on_nonfinite}
-    for name, part in parts.items():
-        config |= _flat(name, part)
-    config |= _flat("model", model)
-    if isinstance(federation, types.Federation):
-        return config | {
-            "federation.dataset": federation.name,
-            "federation.num_clients": federation.num_clients,
-        }
-    described = _flat("federation", federation)
-    return config | described | {"federation.dataset": federation.dataset.name}
+__all__ = ["check_groups", "grid", "run_groups", "simulate", "time_limit"]
 
 
 def _provenance() -> dict[str, Any]:
@@ -94,32 +68,29 @@ def _provenance() -> dict[str, Any]:
 
 def run_groups(
     groups: Sequence[driver.Group],
-    num_rounds: int,
+    settings: settings_.Settings,
     *,
-    eval_every: int | None = None,
-    execution: str | clients.Execution = "auto",
-    evaluate_on: Sequence[str] | Mapping[str, int | None] = EVALUATE_ON,
-    eval_clients: str | int = "all",
-    diagnostics: bool = False,
-    points_per_chunk: int | None = None,
+    checkpoints: checkpoint.Checkpoints | None = None,
+    interrupt: Callable[[], str | None] = lambda: None,
     progress: bool = True,
 ) -> results.Result:
     """Trains groups one after the other, with a progress bar on standard error.
 
     Args:
-      groups: from `groups_of`, several calls' together if wanted.
-      num_rounds: rounds R, at least 1.
-      eval_every: see `simulate`.
-      execution: see `simulate`.
-      evaluate_on: see `simulate`.
-      eval_clients: see `simulate`.
-      diagnostics: see `simulate`.
-      points_per_chunk: see `grid`.
+      groups: from `grids.groups_of`, several calls' together if wanted.
+      settings: how they are trained.
+      checkpoints: where they are saved, and continued from; None does neither.
+      interrupt: asked between evaluations; a reason ends the training.
       progress: whether to show the bar.
 
     Returns:
       The result.
+
+    Raises:
+      Interrupted: if there was a reason to end; `checkpoints` have all until then.
+      InputError: if `checkpoints` belong to another training or are damaged.
     """
+    check_groups(groups, settings)
     provenance = _provenance()
     found: list[history.History] = []
     columns = (
@@ -133,27 +104,42 @@ def run_groups(
         TextColumn("{task.fields[text]}"),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not progress) as bar:
-        for number, group in enumerate(groups, 1):
+    with contextlib.ExitStack() as stack:
+        if checkpoints is not None:
+            stack.enter_context(folders.locked(checkpoints.path))
+            checkpoints.check(len(groups))
+        bar = Progress(*columns, console=console, disable=not progress)
+        stack.enter_context(bar)
+        for number, group in enumerate(groups):
             name = type(group.processes[0].algorithm).__name__
-            title = f"{number}/{len(groups)} {name} x {len(group.points)}"
-            task = bar.add_task(title, total=num_rounds, text="compiling")
+            title = f"{number + 1}/{len(groups)} {name} x {len(group.points)}"
+            task = bar.add_task(title, total=settings.num_rounds, text="compiling")
             record, _ = driver.run_group(
                 group,
-                num_rounds,
-                eval_every=eval_every,
-                execution=execution,
-                evaluate_on=evaluate_on,
-                eval_clients=eval_clients,
-                diagnostics=diagnostics,
-                points_per_chunk=points_per_chunk,
+                settings,
+                store=None if checkpoints is None else checkpoints.store(number, name),
+                interrupt=interrupt,
                 advance=lambda rounds, text, task=task: bar.update(
                     task, advance=rounds, text=text
                 ),
             )
-            bar.update(task, completed=num_rounds)
+            bar.update(task, completed=settings.num_rounds)
             found.append(record)
     return results.Result(groups=tuple(found), provenance=provenance)
+
+
+def check_groups(groups: Sequence[driver.Group], settings: settings_.Settings) -> None:
+    """Lets every part object before anything is trained.
+
+    Args:
+      groups: what is to be trained.
+      settings: how.
+
+    Raises:
+      InputError: if something does not fit, in one sentence.
+    """
+    for group in groups:
+        driver.check(group, settings)
 
 
 def simulate(
@@ -165,9 +151,12 @@ def simulate(
     *,
     eval_every: int | None = None,
     execution: str | clients.Execution = "auto",
-    evaluate_on: Sequence[str] | Mapping[str, int | None] = EVALUATE_ON,
+    evaluate_on: Sequence[str] | Mapping[str, int | None] = settings_.EVALUATE_ON,
     eval_clients: str | int = "all",
     diagnostics: bool = False,
+    stop_when: stopping.StopWhen | None = None,
+    checkpoints: checkpoint.Checkpoints | None = None,
+    max_minutes: float | None = None,
     progress: bool = True,
 ) -> results.Result:
     """Runs one training and evaluates every client on its own data.
@@ -188,6 +177,11 @@ def simulate(
       eval_clients: whose models are evaluated: `all`, `participants` of the last round,
         or the size of a sample of clients that is drawn once per seed.
       diagnostics: whether to compute the algorithm's diagnostics at evaluations.
+      stop_when: when the training ends before its last round, or None.
+      checkpoints: where the training is saved. If the directory has checkpoints of the
+        same training, it goes on from the newest: bit-identical, on the same backend
+        and versions, to a training that was never interrupted. None saves nothing.
+      max_minutes: after which the training is saved and ended, > 0; None for no limit.
       progress: whether to show a progress bar on standard error.
 
     Returns:
@@ -195,7 +189,17 @@ def simulate(
 
     Raises:
       InputError: if an argument does not fit, in one sentence.
+      Interrupted: after `max_minutes`.
     """
+    settings = settings_.Settings.parse(
+        num_rounds,
+        eval_every=eval_every,
+        execution=execution,
+        evaluate_on=evaluate_on,
+        eval_clients=eval_clients,
+        diagnostics=diagnostics,
+        stop_when=stop_when,
+    )
     group = driver.Group(
         points=[{}],
         processes=[process],
@@ -203,156 +207,39 @@ def simulate(
         federations=[federation],
         described=[data.describe(federation)],
         keys=[key],
-        config=_config(process, model, federation),
+        config=grids.config_of(process, model, federation),
     )
     return run_groups(
         [group],
-        num_rounds,
-        eval_every=eval_every,
-        execution=execution,
-        evaluate_on=evaluate_on,
-        eval_clients=eval_clients,
-        diagnostics=diagnostics,
+        settings,
+        checkpoints=checkpoints,
+        interrupt=time_limit(max_minutes),
         progress=progress,
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Point:
-    """One grid point before grouping."""
-
-    values: dict[str, Any]
-    process: FederatedProcess
-    model: Any
-    spec: data.FederationSpec
-    key: types.Key
-
-
-def _make_point(
-    key: types.Key,
-    process: FederatedProcess,
-    model: Any,
-    spec: data.FederationSpec,
-    values: dict[str, Any],
-) -> _Point:
-    """Applies swept values by dotted name."""
-    for name, value in values.items():
-        if name == "seed":
-            checks.whole("seed", value, at_least=0)
-            key = jax.random.fold_in(key, value)
-            spec = dataclasses.replace(spec, seed=int(value))
-        elif name == "model":
-            model = value
-        elif name.startswith("model."):
-            model = struct.replace_field(model, name.removeprefix("model."), value)
-        elif name == "federation":
-            spec = value
-        elif name.startswith("federation."):
-            spec = struct.replace_field(spec, name.removeprefix("federation."), value)
-        else:
-            process = struct.replace_field(process, name, value)
-    return _Point(values=values, process=process, model=model, spec=spec, key=key)
-
-
-class Federations:
-    """Federations by their specs, each built and described once."""
-
-    def __init__(self):
-        self._found: dict[
-            data.FederationSpec, tuple[types.Federation, data.PartitionStatistics]
-        ] = {}
-
-    def get(
-        self, spec: data.FederationSpec
-    ) -> tuple[types.Federation, data.PartitionStatistics]:
-        """Returns the federation of a spec and its statistics."""
-        if spec not in self._found:
-            federation = spec.build()
-            self._found[spec] = (federation, data.describe(federation))
-        return self._found[spec]
-
-
-def groups_of(
-    key: types.Key,
-    process: FederatedProcess,
-    model: Any,
-    spec: data.FederationSpec,
-    axes: Mapping[str, Iterable[Any]],
-    federations: Federations | None = None,
-) -> list[driver.Group]:
-    """Forms all grid points and puts those together that share one compiled program.
-
-    Points differ in numeric (traced) fields within a group, and in static fields,
-    models or shapes of the data between groups. Federations are built once per distinct
-    spec.
+def time_limit(minutes: float | None) -> Callable[[], str | None]:
+    """A function that, so many minutes from now on, says that time is up.
 
     Args:
-      key: `[]` key; the axis `seed` folds its value in, so that points of one seed
-        share data, data order and start.
-      process: base process.
-      model: base model.
-      spec: base federation.
-      axes: values by dotted name: fields of the process (`algorithm.lam`), `model.`,
-        `federation.`, and `seed`, which is also the federation's seed.
-      federations: those that other calls have built already; new ones are added.
+      minutes: > 0, or None for never.
 
     Returns:
-      Groups in order of first appearance.
+      What `run_groups` takes as `interrupt`.
 
     Raises:
-      InputError: if a name or value does not fit.
+      InputError: if the number does not fit.
     """
-    named = {name: list(values) for name, values in axes.items()}
-    for name, values in named.items():
-        if not values:
-            raise checks.InputError(f"Expected at least one value for axis {name!r}.")
-    if "seed" not in named:
-        named["seed"] = [spec.seed]
-    combinations = itertools.product(*named.values())
-    points = [
-        _make_point(key, process, model, spec, dict(zip(named, values, strict=True)))
-        for values in combinations
-    ]
-    federations = Federations() if federations is None else federations
-    grouped: dict[Any, list[_Point]] = {}
-    for point in points:
-        federation, _ = federations.get(point.spec)
-        shapes = jax.tree.map(lambda leaf: leaf.shape, federation.train.pool())
-        signature = (
-            jax.tree.structure(point.process),
-            point.model,
-            federation.num_clients,
-            str(jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple))),
-            jax.tree.structure(federation),
-        )
-        grouped.setdefault(signature, []).append(point)
-    return [
-        driver.Group(
-            points=[
-                {name: _plain(value) for name, value in point.values.items()}
-                for point in group
-            ],
-            processes=[point.process for point in group],
-            model=group[0].model,
-            federations=[federations.get(point.spec)[0] for point in group],
-            described=[federations.get(point.spec)[1] for point in group],
-            keys=[point.key for point in group],
-            config=_shared(
-                [_config(point.process, point.model, point.spec) for point in group]
-            ),
-        )
-        for group in grouped.values()
-    ]
+    if minutes is not None:
+        checks.number("max_minutes", minutes, above=0)
+    start = time.monotonic()
 
+    def asked() -> str | None:
+        if minutes is None or time.monotonic() - start < 60 * minutes:
+            return None
+        return f"The time of {minutes:g} minutes was up"
 
-def _shared(configs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What all configurations of a group have in common."""
-    first, *others = configs
-    return {
-        name: value
-        for name, value in first.items()
-        if all(name in other and other[name] == value for other in others)
-    }
+    return asked
 
 
 def grid(
@@ -365,16 +252,19 @@ def grid(
     *,
     eval_every: int | None = None,
     execution: str | clients.Execution = "auto",
-    evaluate_on: Sequence[str] | Mapping[str, int | None] = EVALUATE_ON,
+    evaluate_on: Sequence[str] | Mapping[str, int | None] = settings_.EVALUATE_ON,
     eval_clients: str | int = "all",
     diagnostics: bool = False,
     points_per_chunk: int | None = None,
+    stop_when: stopping.StopWhen | None = None,
+    checkpoints: checkpoint.Checkpoints | None = None,
+    max_minutes: float | None = None,
     progress: bool = True,
 ) -> results.Result:
     """Trains all points of a grid: numeric axes vmapped, static ones in groups.
 
     Args:
-      key: `[]` key shared by all points; see `groups_of`.
+      key: `[]` key shared by all points; see `grids.groups_of`.
       process: base process.
       model: base model.
       spec: base federation.
@@ -386,6 +276,10 @@ def grid(
       eval_clients: see `simulate`.
       diagnostics: see `simulate`.
       points_per_chunk: points vmapped together, which bounds memory; None picks.
+      stop_when: when a point ends before its last round, or None; points that ended
+        stay as they are while others go on.
+      checkpoints: see `simulate`; finished groups are not trained again.
+      max_minutes: see `simulate`.
       progress: whether to show a progress bar on standard error.
 
     Returns:
@@ -393,9 +287,9 @@ def grid(
 
     Raises:
       InputError: if an argument does not fit, in one sentence.
+      Interrupted: after `max_minutes`.
     """
-    return run_groups(
-        groups_of(key, process, model, spec, axes),
+    settings = settings_.Settings.parse(
         num_rounds,
         eval_every=eval_every,
         execution=execution,
@@ -403,5 +297,13 @@ def grid(
         eval_clients=eval_clients,
         diagnostics=diagnostics,
         points_per_chunk=points_per_chunk,
+        stop_when=stop_when,
+    )
+    interrupt = time_limit(max_minutes)
+    return run_groups(
+        grids.groups_of(key, process, model, spec, axes),
+        settings,
+        checkpoints=checkpoints,
+        interrupt=interrupt,
         progress=progress,
     )

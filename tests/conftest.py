@@ -53,6 +53,11 @@ def pytest_addoption(parser):
         action="store_true",
         help="run every property for every variant of an algorithm, and slow tests",
     )
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="kill and corrupt by the hundred, and generate inputs by the thousand",
+    )
 
 
 def pytest_configure(config):

@@ -61,6 +61,8 @@ def make_history(
         },
         diagnostics={"loss": rng.uniform(size=(num_points, len(rounds)))},
         diverged_at=stopped,
+        stopped_at=np.full(num_points, -1),
+        reached_target=np.zeros(num_points, bool),
         config={
             "algorithm": algorithm,
             "algorithm.kappa": kappa,

@@ -234,8 +234,13 @@ def test_sweep_leaves_one_directory(tmp_path):
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[-1] == "Results: a/out"
     assert "loss, clients' own test data, last round" in done.stdout
-    written = {str(p.relative_to("a/out")) for p in pathlib.Path("a/out").rglob("*.*")}
+    written = {
+        path.relative_to("a/out").as_posix()
+        for path in pathlib.Path("a/out").rglob("*.*")
+        if "checkpoints" not in path.parts and path.name != ".lock"
+    }
     assert written == {
+        "experiment.json",
         "config.json",
         "summary.csv",
         "history.nc",
@@ -289,15 +294,50 @@ def test_diagnostics_are_recorded_when_asked_for():
     assert group.per_round["floats_up"].shape == (1, 3)
 
 
-def test_an_interrupt_saves_nothing(monkeypatch):
+def test_an_interrupt_says_how_to_go_on(monkeypatch):
     def interrupt(*_args, **_kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "run_groups", interrupt)
-    done = RUNNER.invoke(sweep.app, ["--preset", "quadratic"])
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "run_groups", interrupt)
+        arguments = ["--preset", "quadratic", "--rounds", "2", "--out", "a b"]
+        done = RUNNER.invoke(sweep.app, arguments)
     assert done.exit_code == 130
-    assert done.stderr == "Interrupted; results are saved only at the end.\n"
-    assert os.listdir() == []
+    sentence = "Interrupted; go on with: python -m experiments.sweep --resume 'a b'\n"
+    assert done.stderr == sentence
+    again = RUNNER.invoke(sweep.app, ["--resume", "a b", "--quiet"])
+    assert (again.stdout, again.exit_code) == ("a b\n", 0)
+    assert results.Result.load("a b").groups[0].rounds[-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--resume", "nowhere"), "Expected a directory that python -m experiments"),
+        (("--resume", "empty"), "Expected a directory that python -m experiments"),
+        (("--resume", "foreign"), "Cannot read 'foreign/experiment.json'"),
+        (("--stop-on", "a:b", "--target", "1"), "expected --stop-on like"),
+        (("--stop-on", "::loss"), "--stop-on needs --patience or --target"),
+        (("--target", "0.9", "--stop-on", "mine::"), "Unknown model to stop on 'mine'"),
+        (("--target", "0.9", "--stop-on", ":train:"), "one of test, validation"),
+        (("--target", "0.9", "--stop-on", "::f1"), "Unknown metric to stop on 'f1'"),
+        (("--target", "nan"), "Expected target to be a finite number, got nan"),
+        (("--patience", "0"), "greater than or equal to 1"),
+        (("--max-minutes", "0"), "Expected max_minutes to be a finite number above 0"),
+        (("--resume", "empty", "--rounds", "3"), "--resume goes on with the options"),
+    ],
+)
+def test_wrong_options_of_long_work(arguments, sentence):
+    pathlib.Path("empty").mkdir()
+    pathlib.Path("foreign").mkdir()
+    pathlib.Path("foreign/experiment.json").write_text('{"format": "mine"}')
+    done = RUNNER.invoke(sweep.app, ["--preset", "digits", *arguments])
+    if "--resume" in arguments and "--rounds" not in arguments:
+        done = RUNNER.invoke(sweep.app, list(arguments))
+    assert done.exit_code == 2, done.output
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(os.listdir()) == ["empty", "foreign"]
 
 
 def test_help_does_not_import_jax():

@@ -14,15 +14,17 @@ PACKAGE = "fedjax_pfl"
 
 # A module imports from earlier rows only, and inside its own subpackage.
 LAYERS = (
-    ("checks",),
+    ("checks", "liveness"),
     ("struct",),
     ("types",),
     ("clients",),
     ("data", "models", "local", "aggregators", "attacks", "participation"),
-    ("algorithms",),
+    ("algorithms", "stopping", "checkpoint"),
     ("process", "evaluate", "history", "summaries", "schedule", "stacking", "folders"),
+    ("compiled", "settings"),
+    ("limits",),
     ("driver", "labeled"),
-    ("results",),
+    ("results", "grids"),
     ("training", "theory"),
 )
 # `Federation.from_arrays` is a user's entry to the data layer, which it imports late.
@@ -33,7 +35,7 @@ MAX_LINES = 400
 ONLY_IN = {  # what is imported or used -> the files that may
     "flax": {"models/modules.py", "models/recurrent.py", "models/residual.py"},
     "tensorflow_datasets": {"data/sources/prepared.py"},
-    "jax.jit": {"driver.py", "evaluate.py", "training.py"},
+    "jax.jit": {"compiled.py"},
     "jax.experimental": set(),
     "jax.pmap": set(),
     "jax.random.PRNGKey": set(),

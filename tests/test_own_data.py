@@ -9,7 +9,7 @@ import pytest
 import typer.testing
 
 import fedjax_pfl as fp
-from experiments import cli, job, own_data, presets, run, sweep
+from experiments import arguments, job, own_data, presets, run, sweep
 
 RUNNER = typer.testing.CliRunner()
 
@@ -86,7 +86,7 @@ def test_rows_without_clients_are_distributed(table):
 
 
 def test_numbers_without_clients_are_distributed_at_random(table):
-    data = cli.Data(path=table, label="score", client=None, data_dir=None)
+    data = arguments.Data(path=table, label="score", client=None, data_dir=None)
     experiment = own_data.with_data(presets.get("digits").single(), data)
     spec = experiment.grids[0].spec
     assert isinstance(spec.partition, fp.IID) and spec.num_clients == 20

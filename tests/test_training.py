@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, data, driver, stacking, training
+from fedjax_pfl import clients, data, driver, grids, settings, stacking
 from tests.algorithms import toy
 
 KEY = jax.random.key(0)
@@ -65,7 +65,7 @@ def test_a_grid_groups_static_axes_and_equals_single_runs():
 def test_a_grid_over_the_partition_shares_the_pool():
     spec = fp.FederationSpec(dataset="digits", num_clients=5)
     axes = {"federation.partition.concentration": [0.3, 100.0], "seed": [0]}
-    groups = training.groups_of(
+    groups = grids.groups_of(
         KEY, fp.FederatedProcess(algorithm=fp.Local(local=SGD)), fp.MLP(), spec, axes
     )
     assert len(groups) == 1
@@ -80,7 +80,7 @@ def test_a_grid_over_the_partition_shares_the_pool():
 def test_seeds_of_generated_data_have_pools_of_their_own():
     spec = small_spec()
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
-    groups = training.groups_of(
+    groups = grids.groups_of(
         KEY, process, fp.LogisticRegression(), spec, {"seed": [0, 1]}
     )
     assert len(groups) == 1
@@ -161,11 +161,13 @@ def test_evaluation_equals_numpy():
     )
     record, states = driver.run_group(
         group,
-        3,
-        eval_every=3,
-        execution="vmap",
-        evaluate_on=("test", "train"),
-        diagnostics=True,
+        settings.Settings.parse(
+            3,
+            eval_every=3,
+            execution="vmap",
+            evaluate_on=("test", "train"),
+            diagnostics=True,
+        ),
     )
     assert record.models == ("global", "personal")
     x, y = np.asarray(federation.test.x), np.asarray(federation.test.y)

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, data, driver, struct
+from fedjax_pfl import (
+    checkpoint,
+    clients,
+    compiled,
+    data,
+    driver,
+    results,
+    settings,
+    struct,
+)
 from tests.algorithms import cases, probes, toy
 
 COHORT = 5
@@ -183,7 +192,7 @@ def test_absent_clients_are_bit_identical(name):
         np.testing.assert_array_equal(a[absent], b[absent])
 
 
-def run(name, fields, *, segment=2, rounds=4, **options):
+def run(name, fields, *, segment=2, rounds=4, store=None, interrupt=None, **options):
     """Runs points that differ in one traced field through the driver."""
     process, model, federation = setting(name)
     field = cases.CASES[name].field[0]
@@ -196,10 +205,10 @@ def run(name, fields, *, segment=2, rounds=4, **options):
         keys=[KEY] * len(fields),
         config={},
     )
-    options = {"execution": "vmap", "diagnostics": False} | options
-    return driver.run_group(
-        group, rounds, eval_every=segment, evaluate_on=("test",), **options
-    )
+    options = {"execution": "vmap", "evaluate_on": ("test",)} | options
+    plan = settings.Settings.parse(rounds, eval_every=segment, **options)
+    interrupt = interrupt or (lambda: None)
+    return driver.run_group(group, plan, store=store, interrupt=interrupt)
 
 
 @costly_cases
@@ -219,6 +228,32 @@ def test_grid_equals_single_runs_and_segments_are_bit_identical(name):
     assert longer.rounds.tolist() == [0, 3, 4]
 
 
+@all_cases
+def test_a_resumed_grid_is_bit_identical(name, tmp_path):
+    """Interrupted after half of the rounds, continued from what is on the disk."""
+    field, other = cases.CASES[name].field
+    values = [float(struct.get_field(make_process(name), field)), other]
+    expected, states = run(name, values)
+    options = checkpoint.Checkpoints(tmp_path, min_seconds=0)
+    questions = iter([None, "enough"])
+    with pytest.raises(driver.Interrupted) as stopped:
+        run(
+            name,
+            values,
+            store=options.store(0, name),
+            interrupt=lambda: next(questions),
+        )
+    assert stopped.value.done == 2
+    resumed, resumed_states = run(name, values, store=options.store(0, name))
+    assert_same(states, resumed_states)
+    seconds = {"compile_seconds": 0.0, "run_seconds": 0.0}
+    ours, theirs = (
+        results.Result(groups=(dataclasses.replace(record, **seconds),), provenance={})
+        for record in (resumed, expected)
+    )
+    assert ours == theirs
+
+
 @costly_cases
 def test_scan_equals_python_loop(name):
     process, model, federation = setting(name)
@@ -236,10 +271,11 @@ def test_scan_equals_python_loop(name):
 def test_new_values_do_not_retrace(name):
     field, value = cases.CASES[name].field
     run(name, [value])
-    before = driver._segment._cache_size(), driver._evaluate._cache_size()
+    programs = (compiled.segment, compiled.evaluate)
+    before = [program._cache_size() for program in programs]
     run(name, [0.9 * value])
     run(name, [0.8 * value], rounds=6)
-    assert (driver._segment._cache_size(), driver._evaluate._cache_size()) == before
+    assert [program._cache_size() for program in programs] == before
 
 
 @pytest.mark.parametrize("name", [n for n, c in cases.CASES.items() if c.limit])

@@ -1,0 +1,120 @@
+"""What a user asked the commands for; read before JAX is imported."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "ClientColumn",
+    "Data",
+    "DataDirectory",
+    "DataPath",
+    "DatasetName",
+    "LabelColumn",
+    "Options",
+    "Stop",
+]
+
+DatasetName = Annotated[
+    str | None, typer.Option(help="Short for --set federation.dataset=NAME.")
+]
+DataDirectory = Annotated[
+    str | None, typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA).")
+]
+DataPath = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Your own data: a csv, npz or LEAF json file, or a folder of images.",
+    ),
+]
+LabelColumn = Annotated[
+    str | None, typer.Option(help="Column of a csv file to be predicted.")
+]
+ClientColumn = Annotated[
+    str | None, typer.Option(help="Column of a csv file that names the client.")
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Where data are read, and a user's own; None where a preset's are used."""
+
+    path: str | None
+    label: str | None
+    client: str | None
+    data_dir: str | None
+
+    @classmethod
+    def parse(
+        cls,
+        dataset: str | None,
+        path: str | None,
+        label: str | None,
+        client: str | None,
+        data_dir: str | None,
+    ) -> "Data":
+        """Checks that these options go together."""
+        if path is not None and dataset is not None:
+            raise typer.BadParameter("give --dataset or --data, not both")
+        if path is None and (label is not None or client is not None):
+            raise typer.BadParameter("--label and --client need --data")
+        return cls(path=path, label=label, client=client, data_dir=data_dir)
+
+    def settings(self) -> list[str]:
+        """The directory as a setting."""
+        if self.data_dir is None:
+            return []
+        return [f"federation.data_dir={json.dumps(self.data_dir)}"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """When trainings end early; None where nothing is asked for."""
+
+    patience: int | None
+    target: float | None
+    model: str | None
+    data: str | None
+    metric: str | None
+
+    @classmethod
+    def parse(
+        cls, patience: int | None, target: float | None, on: str | None
+    ) -> "Stop":
+        """Reads `personal:validation:accuracy`, parts of which may be empty."""
+        if on is not None and patience is None and target is None:
+            raise typer.BadParameter("--stop-on needs --patience or --target")
+        parts = ("::" if on is None else on).split(":")
+        if len(parts) != 3:
+            raise typer.BadParameter(
+                f"expected --stop-on like personal:validation:accuracy, got {on!r}"
+            )
+        model, data, metric = (part or None for part in parts)
+        return cls(patience, target, model, data, metric)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the user asked for; None where the preset decides."""
+
+    command: str
+    preset: str
+    settings: tuple[str, ...]
+    seeds: tuple[int, ...] | None
+    execution: str
+    devices: int | None
+    data: Data
+    evaluate_on: tuple[tuple[str, int | None], ...] | None
+    eval_clients: str | int | None
+    stop: Stop
+    diagnostics: bool
+    checkpoint_seconds: float
+    max_minutes: float | None
+    resume: Path | None
+    dry_run: bool
+    out: Path | None
+    quiet: bool

@@ -1,0 +1,164 @@
+"""The directory of a run: its options first, its checkpoints, in the end its result.
+
+    experiment.json  the options of the command, with which --resume goes on
+    checkpoints/     see `fedjax_pfl.checkpoint`
+    config.json      written last: with it the result is complete
+
+Options are read before JAX is imported.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from experiments import arguments
+
+__all__ = ["CHECKPOINTS", "begun", "is_finished", "read", "resumed"]
+
+CHECKPOINTS = "checkpoints"
+_FILE = "experiment.json"
+_FORMAT = "fedjax_pfl run 1"
+_NOT_STORED = ("out", "resume", "quiet", "dry_run", "max_minutes")
+
+
+@contextlib.contextmanager
+def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
+    """Makes the directory, and keeps other processes out of it.
+
+    Nothing is left if the block refuses its input before the first checkpoint.
+
+    Args:
+      directory: path that does not exist.
+      options: of the command.
+
+    Raises:
+      InputError: if it exists, cannot be written or is in use.
+    """
+    from fedjax_pfl import checks, folders
+
+    stored = {"format": _FORMAT, "options": _to_json(options)}
+    missing = [path for path in directory.absolute().parents if not path.exists()]
+    with folders.new(directory) as folder:
+        (folder / _FILE).write_text(json.dumps(stored, indent=1), "utf-8")
+    try:
+        with folders.locked(directory):
+            yield
+    except checks.InputError:
+        if not any((directory / CHECKPOINTS).glob("*/*")):
+            shutil.rmtree(directory, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                for path in missing:
+                    path.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def resumed(directory: Path) -> Iterator[None]:
+    """Keeps other processes out of a directory that a command made earlier.
+
+    Raises:
+      InputError: if it cannot be written or is in use.
+    """
+    from fedjax_pfl import folders
+
+    with folders.locked(directory):
+        yield
+
+
+def is_finished(directory: Path) -> bool:
+    """Whether the result is there."""
+    return (directory / "config.json").is_file()
+
+
+def read(directory: Path) -> arguments.Options:
+    """Reads the options with which a run was begun.
+
+    Args:
+      directory: of the run.
+
+    Returns:
+      The options, to be continued.
+
+    Raises:
+      InputError: if it is not the directory of a run, in one sentence.
+    """
+    from fedjax_pfl import checks
+
+    try:
+        text = (directory / _FILE).read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise checks.InputError(
+            f"Expected a directory that python -m experiments.sweep or .run made, with"
+            f" an {_FILE}, got '{directory}'."
+        ) from error
+    except OSError as error:
+        raise checks.InputError(
+            f"Cannot read '{directory / _FILE}': {error.strerror or error}."
+        ) from error
+    try:
+        stored = json.loads(text)
+        if stored["format"] != _FORMAT:
+            raise ValueError(f"format {stored['format']!r}")
+        return _from_json(stored["options"], directory)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise checks.InputError(
+            f"Cannot read '{directory / _FILE}': it is damaged or of another version."
+        ) from error
+
+
+def _to_json(options: arguments.Options) -> dict[str, Any]:
+    """Options as JSON knows them; files by absolute paths."""
+    found = dataclasses.asdict(options)
+    for name in _NOT_STORED:
+        del found[name]
+    for name in ("path", "data_dir"):
+        if found["data"][name] is not None:
+            found["data"][name] = os.path.abspath(
+                os.path.expanduser(found["data"][name])
+            )
+    return found
+
+
+def _from_json(found: dict[str, Any], directory: Path) -> arguments.Options:
+    """Undoes `_to_json`; values are checked again where they are used."""
+    kinds: dict[str, Any] = {
+        "command": str,
+        "preset": str,
+        "settings": list,
+        "seeds": list | None,
+        "execution": str,
+        "devices": int | None,
+        "data": dict,
+        "evaluate_on": list | None,
+        "eval_clients": str | int | None,
+        "stop": dict,
+        "diagnostics": bool,
+        "checkpoint_seconds": float | int,
+    }
+    if found.keys() != kinds.keys():
+        raise ValueError("other fields")
+    for name, kind in kinds.items():
+        if not isinstance(found[name], kind):
+            raise TypeError(name)
+    if not all(isinstance(text, str) for text in found["settings"]):
+        raise TypeError("settings")
+    if not all(isinstance(seed, int) for seed in found["seeds"] or ()):
+        raise TypeError("seeds")
+    evaluate_on, seeds = found["evaluate_on"], found["seeds"]
+    changed = {
+        "settings": tuple(found["settings"]),
+        "seeds": None if seeds is None else tuple(seeds),
+        "data": arguments.Data(**found["data"]),
+        "stop": arguments.Stop(**found["stop"]),
+        "evaluate_on": None
+        if evaluate_on is None
+        else tuple((str(name), rounds) for name, rounds in evaluate_on),
+    }
+    fixed = {"quiet": False, "dry_run": False, "max_minutes": None}
+    changed |= {"out": directory, "resume": directory}
+    return arguments.Options(**(found | changed), **fixed)

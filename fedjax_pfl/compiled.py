@@ -1,0 +1,163 @@
+"""The programs of a group of grid points: compiled once, whatever their values are."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import clients, schedule, stacking, types
+from fedjax_pfl import evaluate as evaluations
+
+__all__ = ["Plan", "collaboration", "evaluate", "init", "loop_segment", "segment"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything static of a compiled group.
+
+    Attributes:
+      model: the model, given the shapes of the data.
+      execution: how the map over clients is run.
+      schedule: what is evaluated when; a segment lies between two evaluations.
+      diagnostics: whether the algorithm's diagnostics are computed.
+      points_per_chunk: grid points vmapped together.
+      stops: whether points may end early.
+    """
+
+    model: Any
+    execution: clients.Execution
+    schedule: schedule.Schedule
+    diagnostics: bool
+    points_per_chunk: int
+    stops: bool
+
+
+def _map_points(
+    fn: Callable[[Any, Any], Any], rows: Any, shared: Any, plan: Plan
+) -> Any:
+    """Applies a function of one grid point to all; a single point is not vmapped."""
+    if jax.tree.leaves(rows)[0].shape[0] == 1:
+        single = fn(jax.tree.map(lambda leaf: leaf[0], rows), shared)
+        return jax.tree.map(lambda leaf: leaf[None], single)
+    return clients.map_chunks(fn, rows, shared, plan.points_per_chunk)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> types.State:
+    """States of all points; compiled, so that no two leaves share a buffer."""
+
+    def one(row, pool):
+        process, key, fields = row
+        return process.init(key, plan.model, stacking.join(fields, pool))
+
+    return _map_points(one, (processes, keys, rows), pool, plan)
+
+
+@functools.partial(jax.jit, static_argnames="plan", donate_argnames="states")
+def segment(
+    plan: Plan,
+    processes: Any,
+    states: Any,
+    rows: Any,
+    pool: Any,
+    going: jax.Array,
+    start: jax.Array,
+    num_rounds: jax.Array,
+) -> tuple[types.State, types.RoundInfo]:
+    """Runs one segment of the points that are going; others stay as they are.
+
+    Rounds past `num_rounds` are masked.
+    """
+
+    def one(row, shared):
+        process, before, is_going, fields = row
+        pool, start, num_rounds = shared
+        federation = stacking.join(fields, pool)
+
+        def run(state):
+            return process.round(state, plan.model, federation, plan.execution)
+
+        report = jax.eval_shape(run, before)[1]
+
+        def skip(state):
+            return state, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), report)
+
+        def step(state, _):
+            return lax.cond(state.round < num_rounds, run, skip, state)
+
+        # The round number is the same for all points: as an unbatched value it keeps
+        # the conditionals on it conditionals under vmap.
+        state = dataclasses.replace(before, round=start)
+        after, info = lax.scan(step, state, None, length=plan.schedule.segment)
+        if plan.stops:
+            after = jax.tree.map(lambda a, b: jnp.where(is_going, a, b), after, before)
+        return after, info
+
+    mapped = (processes, states, going, rows)
+    return _map_points(one, mapped, (pool, start, num_rounds), plan)
+
+
+@functools.partial(jax.jit, static_argnames=("plan", "data"))
+def evaluate(
+    plan: Plan,
+    data: tuple[str, ...],
+    processes: Any,
+    states: Any,
+    rows: Any,
+    pool: Any,
+) -> Any:
+    """Evaluated clients (None for all), metrics and diagnostics."""
+
+    def one(row, pool):
+        process, state, fields = row
+        federation = stacking.join(fields, pool)
+        members = plan.schedule.members(process, state, federation.num_clients)
+        metrics, diagnostics = evaluations.evaluate(
+            process,
+            state,
+            plan.model,
+            federation,
+            data=data,
+            members=members,
+            diagnostics=plan.diagnostics,
+        )
+        return members, metrics, diagnostics
+
+    return _map_points(one, (processes, states, rows), pool, plan)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def collaboration(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
+    """Whom each client would learn from, where the method mixes messages."""
+
+    def one(row, pool):
+        process, state, fields = row
+        return evaluations.collaboration(process, state, stacking.join(fields, pool))
+
+    return _map_points(one, (processes, states, rows), pool, plan)
+
+
+def loop_segment(plan, processes, states, rows, pool, going, start, num_rounds):
+    """The reference: Python loops over points, rounds and clients, nothing compiled."""
+    outputs = []
+    for point in range(jax.tree.leaves(rows)[0].shape[0]):
+        process, state, fields = clients.take(
+            (processes, states, rows), jnp.asarray(point)
+        )
+        before, state = state, dataclasses.replace(state, round=start)
+        federation, reports = stacking.join(fields, pool), []
+        with jax.disable_jit():
+            for _ in range(min(plan.schedule.segment, int(num_rounds - start))):
+                state, info = process.round(
+                    state, plan.model, federation, plan.execution
+                )
+                reports.append(info)
+        empty = jax.tree.map(jnp.zeros_like, reports[-1])
+        reports += [empty] * (plan.schedule.segment - len(reports))
+        after = state if going[point] else before
+        outputs.append((after, stacking.stack(reports)))
+    return stacking.stack(outputs)

@@ -1,0 +1,76 @@
+"""Commands in processes of their own that start fast enough to be killed by the dozen.
+
+They are forked from a server that has imported everything but has not used JAX yet.
+"""
+
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import pathlib
+import sys
+import time
+
+MODULES = ["experiments.job", "fedjax_pfl.checkpoint", "orbax.checkpoint"]
+_numbers = itertools.count()
+
+
+def _child(arguments, directory, output, cache, limits):
+    """What a process does: the command, with output in a file."""
+    os.chdir(directory)
+    stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8")
+    os.environ.pop("XLA_FLAGS", None)
+    import jax
+
+    from experiments import job, sweep
+
+    job._keep_compiled_programs = lambda: None
+    job.figures.save_all = lambda *_: []  # two seconds a process
+    jax.config.update("jax_enable_compilation_cache", True)
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    for limit in limits:
+        limit()
+    sys.argv = ["sweep", *arguments]
+    sweep.app()
+
+
+@dataclasses.dataclass
+class Command:
+    """A running command."""
+
+    process: multiprocessing.Process
+    output: pathlib.Path
+
+    def wait(self, seconds=120):
+        """Waits for its end; its exit status, negative for a signal."""
+        self.process.join(seconds)
+        assert self.process.exitcode is not None, f"still running: {self.text()}"
+        return self.process.exitcode
+
+    def text(self):
+        return self.output.read_text("utf-8") if self.output.exists() else ""
+
+    def wait_for(self, there, seconds=120):
+        """Waits until a function says so, while the process lives."""
+        end = time.monotonic() + seconds
+        while not there():
+            assert self.process.is_alive(), self.text()
+            assert time.monotonic() < end, self.text()
+            time.sleep(0.005)
+
+
+def start(directory, *arguments, cache, limits=()):
+    """Starts `python -m experiments.sweep` with these arguments in a directory."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(MODULES)
+    output = pathlib.Path(directory) / f"output-{next(_numbers)}.txt"
+    given = (arguments, str(directory), str(output), str(cache), limits)
+    process = context.Process(target=_child, args=given)
+    process.start()
+    return Command(process, output)

@@ -1,0 +1,212 @@
+"""Real processes: killed at random moments, signalled, locked out, without a disk."""
+
+import ctypes
+import functools
+import json
+import os
+import pathlib
+import random
+import resource
+import signal
+import struct
+import time
+
+import numpy as np
+import pytest
+
+from fedjax_pfl import results
+from tests.trust import processes
+
+# Two groups (one grid of two points), checkpoints as often as there are evaluations.
+ARGUMENTS = (
+    *("--preset", "quadratic", "--set", "algorithm=flame,fedavg", "--seeds", "2"),
+    *("--set", "algorithm.local=sgd", "--rounds", "12", "--eval-every", "1"),
+    *("--checkpoint-seconds", "0"),
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with compiled programs and an uninterrupted result."""
+    folder = tmp_path_factory.mktemp("trust")
+    run = functools.partial(processes.start, folder, cache=folder / "cache")
+    command = run(*ARGUMENTS, "--quiet", "--out", "whole")
+    assert command.wait() == 0, command.text()
+    return folder, run
+
+
+def assert_same(one, other):
+    """Bit for bit the same, but for the clock."""
+    one, other = (results.Result.load(path) for path in (one, other))
+    assert len(one.groups) == len(other.groups) == 2
+    for a, b in zip(one.groups, other.groups, strict=True):
+        for name, value in vars(a).items():
+            if not name.endswith("_seconds"):
+                np.testing.assert_equal(getattr(b, name), value, err_msg=name)
+
+
+def newest(folder):
+    """The newest checkpoint of each group, by name of the group."""
+    return {
+        path.name: max(
+            (p.name for p in path.iterdir() if p.name.isdecimal()), default=""
+        )
+        for path in (folder / "checkpoints").glob("0*")
+    }
+
+
+def kill_until_done(folder, run, name, rng, most):
+    """Kills the training again and again; how often it was, and what that hit."""
+    command, kills, writing = run(*ARGUMENTS, "--quiet", "--out", name), 0, 0
+    out = folder / name
+    while kills < most:
+        if rng.random() < 0.5:  # at any moment, from the first line on
+            command.process.join(rng.uniform(0.05, 2.0))
+        else:  # while a checkpoint is being written
+            before = newest(out)
+            end = time.monotonic() + 60
+            while time.monotonic() < end and command.process.is_alive():
+                if list(out.glob("checkpoints/*/.new-*")) or newest(out) != before:
+                    break
+            time.sleep(rng.uniform(0, 0.1))
+        if not command.process.is_alive():
+            break
+        os.kill(command.process.pid, signal.SIGKILL)
+        command.wait()
+        kills += 1
+        writing += bool(list(out.glob("checkpoints/*/.new-*")))
+        if not out.exists():
+            command = run(*ARGUMENTS, "--quiet", "--out", name)
+        else:
+            command = run("--resume", name, "--quiet")
+    assert command.wait() == 0, command.text()
+    return kills, writing
+
+
+def test_killed_at_random_moments_it_is_bit_identical(place, request):
+    folder, run = place
+    rng = random.Random(5)
+    kills = writing = attempts = 0
+    wanted = 100 if request.config.getoption("--long") else 3
+    while kills < wanted:
+        name = f"killed-{attempts}"
+        more, hit = kill_until_done(folder, run, name, rng, most=min(8, wanted - kills))
+        assert_same(folder / "whole", folder / name)
+        kills, writing, attempts = kills + more, writing + hit, attempts + 1
+    print(f"{kills} kills survived in {attempts} runs, {writing} during a write")
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_a_signal_saves_and_ends(place, number, status):
+    folder, run = place
+    name = f"signal-{status}"
+    command = run(*ARGUMENTS, "--quiet", "--out", name)
+    command.wait_for(lambda: any(newest(folder / name).values()))
+    os.kill(command.process.pid, number)
+    assert command.wait() == status, command.text()
+    first, last = command.text().splitlines()
+    assert first.startswith("Ending after the rounds that are running")
+    assert last.startswith(f"Interrupted by {number.name} at round ")
+    assert last.endswith(f"--resume {name}")
+    assert not (folder / name / "config.json").exists()
+    again = run("--resume", name, "--quiet")
+    assert (again.wait(), again.text()) == (0, f"{name}\n")
+    assert_same(folder / "whole", folder / name)
+
+
+def test_a_second_process_is_locked_out_and_told_by_whom(place):
+    folder, run = place
+    command = run(*ARGUMENTS, "--quiet", "--out", "locked")
+    command.wait_for(lambda: any(newest(folder / "locked").values()))
+    os.kill(command.process.pid, signal.SIGSTOP)
+    try:
+        other = run("--resume", "locked", "--quiet")
+        assert other.wait() == 2
+        (line,) = other.text().splitlines()
+        expected = "Another process is writing in 'locked': process"
+        assert line.startswith(f"{expected} {command.process.pid} on ")
+    finally:
+        os.kill(command.process.pid, signal.SIGCONT)
+    assert command.wait() == 0, command.text()
+    assert_same(folder / "whole", folder / "locked")
+
+
+def _small_files():
+    """No file may grow beyond 3 kB: what a full disk looks like to a process."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+
+
+def test_a_full_disk_is_a_sentence_and_nothing_is_lost(place):
+    folder, run = place
+    command = run(*ARGUMENTS, "--quiet", "--out", "full")
+    command.wait_for(lambda: any(newest(folder / "full").values()))
+    os.kill(command.process.pid, signal.SIGINT)
+    assert command.wait() == 130
+    before = newest(folder / "full")
+    command = run("--resume", "full", "--quiet", limits=(_small_files,))
+    assert command.wait() == 2
+    (line,) = command.text().splitlines()
+    assert line.startswith("Cannot write the checkpoint 'full/checkpoints/0")
+    assert newest(folder / "full") == before
+    again = run("--resume", "full", "--quiet")
+    assert again.wait() == 0, again.text()
+    assert_same(folder / "whole", folder / "full")
+
+
+def test_an_output_that_cannot_be_written_is_refused_at_once(place):
+    _, run = place
+    command = run(*ARGUMENTS, "--out", "/proc/result")
+    assert command.wait() == 2
+    (line,) = command.text().splitlines()
+    assert line.startswith("Cannot write the directory '/proc/result'")
+
+
+def test_a_directory_that_becomes_read_only(place):
+    """The lock, the checkpoints and the results cannot be written: one sentence."""
+    folder, run = place
+    command = run(*ARGUMENTS, "--quiet", "--out", "only")
+    command.wait_for(lambda: any(newest(folder / "only").values()))
+    os.kill(command.process.pid, signal.SIGKILL)
+    command.wait()
+    for path in [folder / "only", *(folder / "only").rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    command = run("--resume", "only", "--quiet", limits=(_no_privileges,))
+    assert command.wait() == 2
+    (line,) = command.text().splitlines()
+    assert line == "Cannot write the directory 'only': Permission denied."
+    for path in [folder / "only", *(folder / "only").rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    assert run("--resume", "only", "--quiet").wait() == 0
+    assert_same(folder / "whole", folder / "only")
+
+
+def _no_privileges():
+    """Permissions do not hold for root: its capabilities are given up."""
+    version_3 = struct.pack("II", 0x20080522, 0)
+    assert ctypes.CDLL(None).capset(version_3, bytes(24)) == 0
+
+
+def test_time_is_up(place):
+    folder, run = place
+    command = run(*ARGUMENTS, "--quiet", "--out", "late", "--max-minutes", "0.0001")
+    assert command.wait() == 3, command.text()
+    assert command.text().startswith("The time of 0.0001 minutes was up at round 0; go")
+    stored = json.loads(pathlib.Path(folder, "late", "experiment.json").read_text())
+    assert stored["options"]["preset"] == "quadratic"
+    assert run("--resume", "late", "--quiet").wait() == 0
+    assert_same(folder / "whole", folder / "late")
+
+
+def test_several_devices_are_continued_with_as_many(place):
+    folder, run = place
+    arguments = (*ARGUMENTS, "--devices", "2", "--execution", "shard")
+    assert run(*arguments, "--quiet", "--out", "sharded").wait() == 0
+    command = run(*arguments, "--quiet", "--out", "sharded-2")
+    command.wait_for(lambda: any(newest(folder / "sharded-2").values()))
+    os.kill(command.process.pid, signal.SIGKILL)
+    command.wait()
+    command = run("--resume", "sharded-2", "--quiet")
+    assert command.wait() == 0, command.text()
+    assert_same(folder / "sharded", folder / "sharded-2")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import checkpoint, checks
+from fedjax_pfl import checkpoint, checks, folders
 from fedjax_pfl.checkpoint import files
 
 IDENTITY = {"algorithm": "Flame", "algorithm.lam": 0.5, "points": [{"seed": 0}]}
@@ -322,6 +322,19 @@ def test_python_users_go_on_where_they_stopped(tmp_path):
     )
     with pytest.raises(checks.InputError, match="num_rounds was 4 there and is 5 here"):
         fp.grid(*arguments[:-1], 5, checkpoints=options, progress=False)
+
+
+def test_a_second_training_in_one_directory_is_refused(tmp_path):
+    process = fp.FederatedProcess(algorithm=fp.FedAvg())
+    federation = fp.FederationSpec("quadratic", "by_client", num_clients=4).build()
+    with folders.locked(tmp_path):
+        with pytest.raises(checks.InputError, match=f"process {os.getpid()} on "):
+            fp.simulate(
+                *(jax.random.key(0), process, fp.Quadratic(), federation, 1),
+                checkpoints=fp.Checkpoints(tmp_path),
+                progress=False,
+            )
+    assert not (tmp_path / ".owner.json").exists()
 
 
 def test_other_data_are_another_training(tmp_path):

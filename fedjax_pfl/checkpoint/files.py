@@ -7,14 +7,16 @@
 `checkpoint.json` is compared before anything else is read. Nothing is unpickled.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -221,7 +223,7 @@ def _save_leaves(path: Path, leaves: dict[str, Any]) -> None:
     """Writes arrays with orbax."""
     import orbax.checkpoint as ocp  # half a second, paid only where something is saved
 
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with _without_logs(), ocp.PyTreeCheckpointer() as checkpointer:
         try:
             checkpointer.save(path.absolute(), leaves)
         except ValueError as error:  # how its C++ part reports a full disk
@@ -235,7 +237,7 @@ def _restore_leaves(path: Path, like: Any) -> Any:
     shapes = jax.eval_shape(_leaves, like)
     as_array = ocp.RestoreArgs(restore_type=np.ndarray)
     wanted = {name: as_array for name, shape in shapes.items() if shape.size}
-    with ocp.PyTreeCheckpointer() as checkpointer:
+    with _without_logs(), ocp.PyTreeCheckpointer() as checkpointer:
         found = checkpointer.restore(
             path.absolute(), args=ocp.args.PyTreeRestore(restore_args=wanted)
         )
@@ -251,6 +253,18 @@ def _restore_leaves(path: Path, like: Any) -> Any:
         return jax.random.wrap_key_data(value, impl="threefry2x32")  # as the driver's
 
     return jax.tree_util.tree_map_with_path(join, like)
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """Keeps orbax from printing the tracebacks of errors, which it raises as well."""
+    logger = logging.getLogger("absl")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _last_words(error: Exception) -> str:

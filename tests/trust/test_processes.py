@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 import struct
+import subprocess
 import time
 
 import numpy as np
@@ -153,6 +154,28 @@ def test_a_full_disk_is_a_sentence_and_nothing_is_lost(place):
     again = run("--resume", "full", "--quiet")
     assert again.wait() == 0, again.text()
     assert_same(folder / "whole", folder / "full")
+
+
+def test_a_disk_that_is_really_full(place, request):
+    if not request.config.getoption("--long"):
+        pytest.skip("a file system of its own: only with --long")
+    folder, run = place
+    disk = folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(disk)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        command = run(*ARGUMENTS, "--quiet", "--out", "disk/out")
+        assert command.wait() == 2
+        assert command.text().count("\n") == 1
+        assert "No space left on device" in command.text()
+        more = [*mount[:4], "remount,size=20m", *mount[5:]]
+        subprocess.run(more, check=True)
+        assert run("--resume", "disk/out", "--quiet").wait() == 0
+        assert_same(folder / "whole", disk / "out")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_an_output_that_cannot_be_written_is_refused_at_once(place):

@@ -19,6 +19,7 @@ from fedjax_pfl import (
     compiled,
     evaluate,
     history,
+    limits,
     stacking,
     struct,
     types,
@@ -201,6 +202,33 @@ def check(group: Group, settings: settings_.Settings) -> None:
     models = _predictor_names(group)
     if settings.stop_when is not None:
         settings.stop_when.model_of(models)
+    limits.check(*_planned(group, settings), group.federations, settings.num_rounds)
+
+
+def _planned(
+    group: Group, settings: settings_.Settings
+) -> tuple[compiled.Plan, FederatedProcess]:
+    """Everything static of a group, and its processes with stacked values."""
+    first = group.federations[0]
+    model = group.model.for_federation(first)
+    execution = settings.execution
+    if isinstance(execution, str):
+        size = group.processes[0].participation.cohort_size(first.num_clients)
+        execution = choose_execution(model, first, size)
+    points_per_chunk = settings.points_per_chunk
+    if points_per_chunk is None:
+        points_per_chunk = 4 if jax.default_backend() == "cpu" else 64
+    plan = compiled.Plan(
+        model=model,
+        execution=execution,
+        schedule=settings.schedule,
+        diagnostics=settings.diagnostics,
+        points_per_chunk=min(points_per_chunk, len(group.points)),
+        stops=settings.stop_when is not None,
+    )
+    dtype = jnp.zeros(()).dtype
+    processes = [struct.as_arrays(process, dtype) for process in group.processes]
+    return plan, stacking.stack(processes)
 
 
 def _predictor_names(group: Group) -> tuple[str, ...]:
@@ -228,26 +256,8 @@ class _Run:
         first = group.federations[0]
         self._first, self._store = first, store
         self._num_rounds = settings.num_rounds
-        model = group.model.for_federation(first)
-        size = group.processes[0].participation.cohort_size(first.num_clients)
-        execution = settings.execution
-        if isinstance(execution, str):
-            execution = choose_execution(model, first, size)
-        points_per_chunk = settings.points_per_chunk
-        if points_per_chunk is None:
-            points_per_chunk = 4 if jax.default_backend() == "cpu" else 64
-        self._plan = plan = compiled.Plan(
-            model=model,
-            execution=execution,
-            schedule=settings.schedule,
-            diagnostics=settings.diagnostics,
-            points_per_chunk=min(points_per_chunk, len(group.points)),
-            stops=settings.stop_when is not None,
-        )
-        dtype = jnp.zeros(()).dtype
-        processes = stacking.stack(
-            [struct.as_arrays(p, dtype) for p in group.processes]
-        )
+        self._plan, processes = _planned(group, settings)
+        plan = self._plan
         rows, pool = stacking.federation_rows(group.federations)
         keys = jnp.stack([_own_key(key) for key in group.keys])
         first_states = (plan, processes, keys, rows, pool)
@@ -266,15 +276,17 @@ class _Run:
             "eval_every": plan.schedule.segment,
             "evaluate_on": dict(plan.schedule.every),
             "eval_clients": plan.schedule.clients,
-            "execution": str(execution),
-            "num_parameters": clients.size(jax.eval_shape(model.init, group.keys[0])),
+            "execution": str(plan.execution),
+            "num_parameters": clients.size(
+                jax.eval_shape(plan.model.init, group.keys[0])
+            ),
         }
         self.done, self.earlier, self.ended = 0, (0.0, 0.0), False
         found = None
         if store is not None:
             self._identity = {"points": list(group.points)} | self.config
             self._identity |= {
-                "dtype": str(dtype),
+                "dtype": str(jnp.zeros(()).dtype),
                 "points_per_chunk": plan.points_per_chunk,
                 "diagnostics": plan.diagnostics,
                 "stop_when": str(settings.stop_when),
@@ -286,12 +298,17 @@ class _Run:
             self.done, self.earlier = found.done, found.seconds
             self.ended = found.ended
         states = compiled.init(*first_states) if found is None else found.states
-        if execution.mode == "shard":
-            place = functools.partial(
-                clients.shard_rows, num_rows=first.num_clients, execution=execution
-            )
-            states, rows, pool, processes = map(place, (states, rows, pool, processes))
-        self._fixed, self.states = (processes, rows, pool), states
+        if plan.execution.mode == "shard":
+            pool, processes = clients.replicate((pool, processes), plan.execution)
+        self._fixed = (processes, self._placed(rows), pool)
+        self.states = self._placed(states)
+
+    def _placed(self, tree: Any) -> Any:
+        """Leaves `[G, N, ...]` with their rows on the devices that map them."""
+        plan, count = self._plan, self._first.num_clients
+        if plan.execution.mode != "shard":
+            return tree
+        return clients.shard_rows(tree, count, plan.execution, axis=1)
 
     def measure(self) -> None:
         """Evaluates what is due now, and everything for points that end here."""
@@ -322,7 +339,7 @@ class _Run:
         processes, rows, pool = self._fixed
         is_loop = self._plan.execution.mode == "loop"
         run = compiled.loop_segment if is_loop else compiled.segment
-        self.states, info = run(
+        states, info = run(
             self._plan,
             processes,
             self.states,
@@ -332,6 +349,8 @@ class _Run:
             jnp.asarray(self.done, jnp.int32),
             jnp.asarray(self._num_rounds, jnp.int32),
         )
+        # Placed as at the start and after a checkpoint: one program for all segments.
+        self.states = self._placed(states)
         ran = min(self._plan.schedule.segment, self._num_rounds - self.done)
         self.recorder.ran(self.done, ran, info)
         self.done += ran

@@ -83,3 +83,27 @@ def test_methods_of_one_seed_share_start_cohorts_and_data():
     ]
     np.testing.assert_array_equal(*start)
     assert (one.times_selected[0] != one.times_selected[1]).any()
+
+
+def test_state_and_rows_are_split_over_devices(tmp_path):
+    """Also between segments and after a checkpoint: every program sees one layout."""
+    spec = fp.FederationSpec("quadratic", "by_client", num_clients=8)
+    federation = spec.build()
+    group = driver.Group(
+        points=[{}],
+        processes=[fp.FederatedProcess(algorithm=fp.Flame())],
+        model=fp.Quadratic(),
+        federations=[federation],
+        described=[data.describe(federation)],
+        keys=[KEY],
+        config={},
+    )
+    plan = settings.Settings.parse(4, eval_every=2, execution="shard=4")
+    options = fp.Checkpoints(tmp_path, min_seconds=0)
+    _, states = driver.run_group(group, plan, store=options.store(0, "flame"))
+    _, again = driver.run_group(group, plan, store=options.store(0, "flame"))
+    for tree in (states, again):
+        for leaf in jax.tree.leaves((tree.clients, tree.messages)):
+            assert leaf.addressable_shards[0].data.shape[:2] == (1, 2)
+        for leaf in jax.tree.leaves(tree.server):
+            assert leaf.sharding.is_fully_replicated

@@ -12,15 +12,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from fedjax_pfl import (
     checkpoint,
@@ -35,6 +26,7 @@ from fedjax_pfl import (
     stopping,
     types,
 )
+from fedjax_pfl import progress as progress_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.process import FederatedProcess
 
@@ -74,14 +66,14 @@ def run_groups(
     interrupt: Callable[[], str | None] = lambda: None,
     progress: bool = True,
 ) -> results.Result:
-    """Trains groups one after the other, with a progress bar on standard error.
+    """Trains groups one after the other, with progress on standard error.
 
     Args:
       groups: from `grids.groups_of`, several calls' together if wanted.
       settings: how they are trained.
       checkpoints: where they are saved, and continued from; None does neither.
       interrupt: asked between evaluations; a reason ends the training.
-      progress: whether to show the bar.
+      progress: whether to show it: bars on a terminal, else lines.
 
     Returns:
       The result.
@@ -93,37 +85,27 @@ def run_groups(
     check_groups(groups, settings)
     provenance = _provenance()
     found: list[history.History] = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[text]}"),
-    )
-    console = Console(stderr=True)
     with contextlib.ExitStack() as stack:
         if checkpoints is not None:
             stack.enter_context(folders.locked(checkpoints.path))
             checkpoints.check(len(groups))
-        bar = Progress(*columns, console=console, disable=not progress)
-        stack.enter_context(bar)
+        begin = stack.enter_context(
+            progress_.shown(settings.num_rounds, quiet=not progress)
+        )
         for number, group in enumerate(groups):
             name = type(group.processes[0].algorithm).__name__
             title = f"{number + 1}/{len(groups)} {name} x {len(group.points)}"
-            task = bar.add_task(title, total=settings.num_rounds, text="compiling")
+            advance = begin(title)
             record, _ = driver.run_group(
                 group,
                 settings,
                 store=None if checkpoints is None else checkpoints.store(number, name),
                 interrupt=interrupt,
-                advance=lambda rounds, text, task=task: bar.update(
-                    task, advance=rounds, text=text
-                ),
+                advance=advance,
             )
-            bar.update(task, completed=settings.num_rounds)
+            left = settings.num_rounds - int(record.rounds[-1])
+            if left:
+                advance(left, f"ended after round {record.rounds[-1]}")
             found.append(record)
     return results.Result(groups=tuple(found), provenance=provenance)
 
@@ -182,7 +164,7 @@ def simulate(
         same training, it goes on from the newest: bit-identical, on the same backend
         and versions, to a training that was never interrupted. None saves nothing.
       max_minutes: after which the training is saved and ended, > 0; None for no limit.
-      progress: whether to show a progress bar on standard error.
+      progress: whether to show progress on standard error.
 
     Returns:
       The result; a non-finite value ends the training and is in its status.
@@ -280,7 +262,7 @@ def grid(
         stay as they are while others go on.
       checkpoints: see `simulate`; finished groups are not trained again.
       max_minutes: see `simulate`.
-      progress: whether to show a progress bar on standard error.
+      progress: whether to show progress on standard error.
 
     Returns:
       One result with all points; diverged ones are in it, with their status.

@@ -14,7 +14,7 @@ PACKAGE = "fedjax_pfl"
 
 # A module imports from earlier rows only, and inside its own subpackage.
 LAYERS = (
-    ("checks", "liveness"),
+    ("checks", "liveness", "progress"),
     ("struct",),
     ("types",),
     ("clients",),

@@ -18,6 +18,8 @@ from experiments import arguments
 
 __all__ = ["StoppedError", "answer", "make_app"]
 
+_MAX_DIGITS = 18
+
 
 class StoppedError(Exception):
     """A command ends before its work is done, with a sentence and a status."""
@@ -102,7 +104,8 @@ def make_app(command: str, help: str) -> typer.Typer:
             typer.Option(help="auto, loop, vmap, chunk=K, shard or shard=DEVICES."),
         ] = "auto",
         devices: Annotated[
-            int | None, typer.Option(min=1, help="Split the CPU into N devices.")
+            int | None,
+            typer.Option(min=1, max=1000, help="Split the CPU into N devices."),
         ] = None,
         patience: Annotated[
             int | None,
@@ -217,7 +220,7 @@ def _resumed(
 def _seeds(text: str) -> tuple[int, ...]:
     """Reads `1,10,100`."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
+    if not all(map(_is_whole, parts)):
         raise typer.BadParameter(f"expected whole numbers like 1,10,100, got {text!r}")
     return tuple(map(int, parts))
 
@@ -227,7 +230,7 @@ def _periods(text: str) -> tuple[tuple[str, int | None], ...]:
     found = {}
     for part in text.split(","):
         name, equals, rounds = part.strip().partition("=")
-        if name in found or (equals and not rounds.isdecimal()):
+        if name in found or (equals and not _is_whole(rounds)):
             raise typer.BadParameter(
                 f"expected different names like test,everybody=50, got {text!r}"
             )
@@ -237,7 +240,12 @@ def _periods(text: str) -> tuple[tuple[str, int | None], ...]:
 
 def _number_or_name(text: str | None) -> str | int | None:
     """A whole number, or the text itself."""
-    return int(text) if text is not None and text.isdecimal() else text
+    return int(text) if text is not None and _is_whole(text) else text
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a text is a whole number of a length that Python reads."""
+    return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 def _start(read: Callable[[], arguments.Options]) -> None:

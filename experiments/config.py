@@ -138,7 +138,7 @@ class Experiment:
                 f"Expected different seeds, at least one, got {list(self.seeds)}."
             )
         for seed in self.seeds:
-            checks.whole("seed", seed, at_least=0)
+            checks.whole("seed", seed, at_least=0, at_most=checks.MAX_SEED)
 
     @property
     def num_points(self) -> int:
@@ -196,20 +196,32 @@ def _refuse(experiment: Experiment, name: str) -> None:
 def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
     """Splits `name=value,value`; commas inside brackets or quotes do not split."""
     name, equals, values = text.partition("=")
-    if not (name and equals and values):
+    if not (name and equals and values.strip()):
         raise checks.InputError(f"Expected --set name=value, got {text!r}.")
     try:
-        parsed = json.loads(f"[{values}]")
-    except json.JSONDecodeError:
-        if any(mark in values for mark in '[]{}"'):
-            raise checks.InputError(
-                f"Expected the value of {name} to be JSON such as 0.1, true or "
-                f"[64,32], got {values!r}."
-            ) from None
-        parsed = [_word(value.strip()) for value in values.split(",")]
+        parsed = _values(name, values)
+    except checks.InputError:
+        raise
+    except (ValueError, RecursionError) as error:  # too many digits or brackets
+        raise checks.InputError(
+            f"Expected the value of {name} to be shorter, got {len(values)} characters."
+        ) from error
     if any(value in parsed[:k] for k, value in enumerate(parsed)):
         raise checks.InputError(f"Expected different values of {name}, got {values}.")
     return name, tuple(tuple(v) if isinstance(v, list) else v for v in parsed)
+
+
+def _values(name: str, text: str) -> list[Any]:
+    """The values of one setting."""
+    try:
+        return json.loads(f"[{text}]")
+    except json.JSONDecodeError:
+        if any(mark in text for mark in '[]{}"'):
+            raise checks.InputError(
+                f"Expected the value of {name} to be JSON such as 0.1, true or "
+                f"[64,32], got {text!r}."
+            ) from None
+        return [_word(value.strip()) for value in text.split(",")]
 
 
 def _word(text: str) -> Any:
@@ -333,8 +345,17 @@ def _check(name: str, value: Any, annotation: Any) -> Any:
     if not _fits(value, annotation):
         expected = f"Expected {name} to be {_describe(annotation)}"
         raise checks.InputError(f"{expected}, got {json.dumps(value)}.")
+    if isinstance(value, str):
+        checks.text(name, value)
     is_whole = isinstance(value, int) and not isinstance(value, bool)
-    return float(value) if is_whole and not _fits_exactly(value, annotation) else value
+    if not is_whole or _fits_exactly(value, annotation):
+        return value
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise checks.InputError(
+            f"Expected {name} to be a finite number, got {value}."
+        ) from error
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:

@@ -197,10 +197,7 @@ def _check(data_dir: str | None) -> None:
     """The table of data sets in a directory."""
     from fedjax_pfl import checks
     from fedjax_pfl.data import sources
-    from fedjax_pfl.data.readers import files
 
-    if data_dir is not None:
-        files.check_directory(Path(data_dir).expanduser())
     found = sources.check(data_dir)
     rows = [
         (

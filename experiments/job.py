@@ -29,7 +29,7 @@ from experiments import (
     run_folder,
     signals,
 )
-from fedjax_pfl import checks, driver, folders, grids, results, struct, training
+from fedjax_pfl import checks, driver, folders, grids, results, training
 from fedjax_pfl import settings as settings_
 
 __all__ = ["do"]
@@ -61,10 +61,11 @@ def do(options: arguments.Options) -> None:
     out = options.out or _default_directory(experiment.name)
     if options.resume is None:
         folders.check_new(out)
-    groups = _groups(experiment)
+    grouped = _groups(experiment)
+    groups = list(itertools.chain.from_iterable(grouped))
     _check_tests(groups)
     training.check_groups(groups, settings)
-    _print_plan(console, experiment, groups)
+    _print_plan(console, experiment, grouped)
     if options.dry_run:
         return
     opened = run_folder.begun(out, options)
@@ -167,15 +168,15 @@ def _default_directory(name: str) -> Path:
     return Path("results") / f"{name}-{time}"
 
 
-def _groups(experiment: config.Experiment) -> list[driver.Group]:
-    """All static groups; builds the federations."""
+def _groups(experiment: config.Experiment) -> list[list[driver.Group]]:
+    """The static groups of every grid; builds the federations."""
     groups = []
     key = jax.random.key(0, impl="threefry2x32")
     federations = grids.Federations()  # all methods train on the same
     for grid in experiment.grids:
         axes = {"seed": experiment.seeds, **grid.axes}
         base = (grid.process, grid.model, grid.spec)
-        groups += grids.groups_of(key, *base, axes, federations)
+        groups.append(grids.groups_of(key, *base, axes, federations))
     return groups
 
 
@@ -189,10 +190,12 @@ def _check_tests(groups: Sequence[driver.Group]) -> None:
 
 
 def _print_plan(
-    console: Console, experiment: config.Experiment, groups: Sequence[driver.Group]
+    console: Console,
+    experiment: config.Experiment,
+    grouped: Sequence[Sequence[driver.Group]],
 ) -> None:
     """Says what is trained and how often that compiles."""
-    points, count = experiment.num_points, len(groups)
+    points, count = experiment.num_points, sum(map(len, grouped))
     console.print(
         f"{_plural(points, 'grid point')} x {_plural(experiment.num_rounds, 'round')}, "
         f"{_plural(count, 'static group')}, {_plural(count, 'compilation')} "
@@ -200,15 +203,15 @@ def _print_plan(
         highlight=False,
         soft_wrap=True,
     )
-    for grid in experiment.grids:
+    for grid, groups in zip(experiment.grids, grouped, strict=True):
         varied = {n: v for n, v in grid.axes.items() if n != "algorithm.kappa"}
         shown = [f"{n} = {', '.join(map(_text, v))}" for n, v in varied.items()]
         if isinstance(grid.process.algorithm, fp.Flame):
-            kappas = (f"{kappa:g}" for kappa in _kappas(grid))
+            kappas = (f"{kappa:g}" for kappa in _kappas(groups))
             shown.append(f"kappa = {', '.join(kappas)}")
         line = "; ".join([type(grid.process.algorithm).__name__, *shown])
         console.print(f"  {line}", highlight=False, soft_wrap=True)
-    _print_federations(console, groups)
+    _print_federations(console, list(itertools.chain.from_iterable(grouped)))
 
 
 def _print_federations(console: Console, groups: Sequence[driver.Group]) -> None:
@@ -222,17 +225,18 @@ def _print_federations(console: Console, groups: Sequence[driver.Group]) -> None
         console.print(f"... and {more}.", highlight=False)
 
 
-def _kappas(grid: config.Grid) -> list[float]:
+def _kappas(groups: Sequence[driver.Group]) -> list[float]:
     """FLAME's ADMM ratios: `rho N / lam`, of equal clients, where rho is given."""
-
-    def values(name: str) -> tuple[Any, ...]:
-        return grid.axes.get(name, (struct.get_field(grid.root, name),))
-
-    if values("algorithm.rho") == (None,):
-        return [1.0 if kappa is None else kappa for kappa in values("algorithm.kappa")]
-    names = ("algorithm.rho", "federation.num_clients", "algorithm.lam")
-    combinations = itertools.product(*map(values, names))
-    return sorted({rho * n / lam if lam else math.inf for rho, n, lam in combinations})
+    found = set()
+    for group in groups:
+        for process, federation in zip(group.processes, group.federations, strict=True):
+            flame = process.algorithm
+            kappa = 1.0 if flame.kappa is None else flame.kappa
+            if flame.rho is not None:
+                total = flame.rho * federation.num_clients
+                kappa = total / flame.lam if flame.lam else math.inf
+            found.add(kappa)
+    return sorted(found)
 
 
 def _plural(count: int, noun: str) -> str:

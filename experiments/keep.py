@@ -38,7 +38,7 @@ def _keep(result: Path, method: str, command: str, results: Path) -> None:
         raise checks.InputError(f"Expected a result with a summary.csv in '{result}'.")
     if not shlex.split(command) or "\n" in command:
         raise checks.InputError(f"Expected one command line, got {command!r}.")
-    rows = pd.read_csv(table)
+    rows = pd.read_csv(table, low_memory=False)  # columns of one type each
     wanted = (rows["when"] == "last") & (rows["metric"] == "accuracy")
     wanted &= (rows["stat"] == "mean") & rows["data"].isin(cards.DATA)
     with folders.new(results / method / result.resolve().name) as folder:

@@ -40,8 +40,10 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
       InputError: if it exists, cannot be written or is in use.
     """
     from fedjax_pfl import checks, folders
+    from fedjax_pfl.checkpoint import files
 
     stored = {"format": _FORMAT, "options": _to_json(options)}
+    stored["digest"] = files.digest_of(stored)
     missing = [path for path in directory.absolute().parents if not path.exists()]
     with folders.new(directory) as folder:
         (folder / _FILE).write_text(json.dumps(stored, indent=1), "utf-8")
@@ -88,6 +90,7 @@ def read(directory: Path) -> arguments.Options:
       InputError: if it is not the directory of a run, in one sentence.
     """
     from fedjax_pfl import checks
+    from fedjax_pfl.checkpoint import files
 
     try:
         text = (directory / _FILE).read_bytes()
@@ -104,6 +107,8 @@ def read(directory: Path) -> arguments.Options:
         stored = json.loads(text)
         if stored["format"] != _FORMAT:
             raise ValueError(f"format {stored['format']!r}")
+        if stored.pop("digest", None) != files.digest_of(stored):
+            raise ValueError("not what was written")
         return _from_json(stored["options"], directory)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise checks.InputError(

@@ -10,15 +10,42 @@ from typing import Any
 
 import jax
 import numpy as np
+import psutil
 from jax import core
 
-__all__ = ["InputError", "boolean", "known", "number", "positive_int", "whole"]
+__all__ = [
+    "MAX_SEED",
+    "InputError",
+    "boolean",
+    "known",
+    "memory",
+    "number",
+    "one_line",
+    "positive_int",
+    "text",
+    "whole",
+]
 
+MAX_SEED = 2**32 - 1
+_MAX_WHOLE = 2**31 - 1  # what a static number may be where it becomes an index
 _MAX_NAMES = 30  # of many allowed ones, so that a message stays a sentence
 
 
 class InputError(ValueError):
     """A wrong input, described by one sentence that a user can act on."""
+
+    def __init__(self, sentence: str):
+        super().__init__(one_line(sentence))
+
+
+def one_line(text: str) -> str:
+    r"""A text as messages show it: what is not printable is escaped.
+
+    Example:
+      >>> one_line("There is no 'a\nb'.")
+      "There is no 'a\\nb'."
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _wrong_type(value: Any) -> bool:
@@ -84,27 +111,30 @@ def number(
         raise InputError(f"{expected}, got {shown!r}.")
 
 
-def whole(name: str, value: Any, *, at_least: int) -> None:
-    """Checks that a static field is an integer of at least `at_least`.
+def whole(name: str, value: Any, *, at_least: int, at_most: int = _MAX_WHOLE) -> None:
+    """Checks that a static field is an integer in a range.
 
     Args:
       name: name shown in the message.
       value: the static value.
       at_least: inclusive lower bound.
+      at_most: inclusive upper bound.
 
     Raises:
       InputError: if it is not.
     """
     is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_int or value < at_least:
+    if not is_int or not at_least <= value <= at_most:
+        limits = f"of at least {at_least}"
+        if is_int and value > at_most:
+            limits += f" and at most {at_most}"
         raise InputError(
-            f"Expected {name} to be a whole number of at least {at_least}, "
-            f"got {value!r}."
+            f"Expected {name} to be a whole number {limits}, got {value!r}."
         )
 
 
 def positive_int(name: str, value: Any) -> None:
-    """Checks that a static field is an integer of at least 1.
+    """Checks that a static field is an integer from 1 to 2^31 - 1.
 
     Args:
       name: name shown in the message.
@@ -128,6 +158,43 @@ def boolean(name: str, value: Any) -> None:
     """
     if not isinstance(value, bool):
         raise InputError(f"Expected {name} to be true or false, got {value!r}.")
+
+
+def text(name: str, value: str) -> None:
+    """Checks that a text can be written into files and be part of a path.
+
+    Args:
+      name: name shown in the message.
+      value: the text.
+
+    Raises:
+      InputError: if it has a character 0 or half of a surrogate pair, which is how
+        Python reads bytes that are not UTF-8.
+    """
+    if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
+        raise InputError(
+            f"Expected {name} to be text in UTF-8 without the character 0, got"
+            f" {value!r}."
+        )
+
+
+def memory(what: str, needed: int, advice: str) -> None:
+    """Checks that there is enough memory, before it is taken.
+
+    Args:
+      what: the noun of the message.
+      needed: bytes.
+      advice: what to do otherwise; ends the sentence.
+
+    Raises:
+      InputError: if there is not.
+    """
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise InputError(
+            f"{what} would take {needed / 1e9:,.3g} GB of memory, but"
+            f" {free / 1e9:,.3g} GB are free: {advice}."
+        )
 
 
 def known(value: Any, allowed: Iterable[str], what: str) -> None:

@@ -21,11 +21,13 @@ __all__ = [
     "finite_rows",
     "gram",
     "lane_max",
+    "magnitude",
     "map_chunks",
     "map_clients",
     "mix",
     "put",
     "ravel_rows",
+    "replicate",
     "select_rows",
     "shard_rows",
     "size",
@@ -123,25 +125,33 @@ def client_mesh(num_devices: int) -> Mesh:
     )
 
 
-def shard_rows(tree: Any, num_rows: int, execution: Execution) -> Any:
-    """Places leaves on the mesh: split where the leading axis has `num_rows` rows.
+def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0) -> Any:
+    """Places leaves on the mesh: split where one axis has `num_rows` rows.
 
     Args:
       tree: pytree of arrays.
       num_rows: N, which need not divide by the number of devices (then replicated).
       execution: an execution of mode `shard`.
+      axis: which axis has the rows.
 
     Returns:
       The same tree, placed.
     """
     mesh = client_mesh(execution.num_devices)
+    split = PartitionSpec(*[None] * axis, AXIS)
 
     def place(leaf: jax.Array) -> jax.Array:
-        rows = leaf.ndim > 0 and leaf.shape[0] == num_rows and num_rows % mesh.size == 0
-        spec = PartitionSpec(AXIS) if rows else PartitionSpec()
+        rows = leaf.ndim > axis and leaf.shape[axis] == num_rows
+        spec = split if rows and num_rows % mesh.size == 0 else PartitionSpec()
         return jax.device_put(leaf, NamedSharding(mesh, spec))
 
     return jax.tree.map(place, tree)
+
+
+def replicate(tree: Any, execution: Execution) -> Any:
+    """Places all of a tree on every device of an execution of mode `shard`."""
+    sharding = NamedSharding(client_mesh(execution.num_devices), PartitionSpec())
+    return jax.device_put(tree, sharding)
 
 
 def take(tree: Any, rows: jax.Array) -> Any:
@@ -189,6 +199,19 @@ def finite_rows(tree: Any, num_rows: int) -> jax.Array:
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             finite &= jnp.isfinite(leaf).reshape(num_rows, -1).all(axis=1)
     return finite
+
+
+def magnitude(tree: Any) -> jax.Array:
+    """Largest absolute value in a tree of arrays.
+
+    Args:
+      tree: pytree of arrays of one dtype.
+
+    Returns:
+      `[]`, at least 0; NaN if a value is NaN.
+    """
+    largest = [jnp.abs(leaf).max(initial=0) for leaf in jax.tree.leaves(tree)]
+    return functools.reduce(jnp.maximum, largest)
 
 
 def weighted_sum(tree: Any, weights: jax.Array) -> Any:

@@ -81,7 +81,7 @@ def _make_point(
     """Applies swept values by dotted name."""
     for name, value in values.items():
         if name == "seed":
-            checks.whole("seed", value, at_least=0)
+            checks.whole("seed", value, at_least=0, at_most=checks.MAX_SEED)
             key = jax.random.fold_in(key, value)
             spec = dataclasses.replace(spec, seed=int(value))
         elif name == "model":

@@ -19,6 +19,8 @@ VMAP = clients.Execution()
 RECOMPUTE_EVERY = 100
 """Rounds between two recomputations of an incrementally kept mean from the cache."""
 
+_CANCELLED = 16.0  # a mean this many times smaller than what was in it is recomputed
+
 
 @dataclasses.dataclass(frozen=True)
 class _Link:
@@ -66,11 +68,10 @@ class _Link:
         return clients.map_clients(one, members, everything, self.execution)
 
     def keep_finite(self, state: types.State, old: Any, new: Any) -> tuple[Any, Any]:
+        if self.process.on_nonfinite == "stop":
+            return state, new  # the process counts what is in the state in the end
         finite = clients.finite_rows(new, self.ctx.cohort.shape[0])
-        state = _count(state, (~finite).sum())
-        if self.process.on_nonfinite != "stop":
-            new = clients.select_rows(finite, new, old)
-        return state, new
+        return _count(state, (~finite).sum()), clients.select_rows(finite, new, old)
 
     def upload(
         self, state: types.State, uploads: types.Upload, reference: Any
@@ -84,14 +85,11 @@ class _Link:
                 self.take(self.federation.malicious),
                 reference,
             )
-        finite = clients.finite_rows(messages, self.ctx.cohort.shape[0])
+        sent = dataclasses.replace(uploads, message=messages)
+        finite = clients.finite_rows(sent, self.ctx.cohort.shape[0])
         lost = ~finite & (uploads.weight > 0)
-        zeros = jax.tree.map(jnp.zeros_like, messages)
-        received = dataclasses.replace(
-            uploads,
-            message=clients.select_rows(finite, messages, zeros),
-            weight=jnp.where(finite, uploads.weight, 0),
-        )
+        nothing = jax.tree.map(jnp.zeros_like, sent)
+        received = clients.select_rows(finite, sent, nothing)
         state = dataclasses.replace(state, attack=attack_state)
         return _count(state, lost.sum()), received
 
@@ -100,22 +98,42 @@ class _Link:
             return state
         old = self.take(state.messages)
         new = clients.select_rows(received.weight > 0, received.message, old)
-        messages = self.put(state.messages, new)
-        aggregate = state.aggregate
-        if aggregate is not None and not self.everyone:
-            counts = self.federation.train.num_examples
-            shares = _shares(self.aggregator, self.take(counts), counts)
-            change = clients.weighted_sum(
-                jax.tree.map(lambda a, b: a - b, new, old), shares
+        state = dataclasses.replace(state, messages=self.put(state.messages, new))
+        if state.aggregate is None:
+            return state
+        if self.everyone:
+            kept = _cached_mean(state.messages, self.aggregator, self.federation)
+        else:
+            kept = self._moved_mean(state, old, new)
+        return dataclasses.replace(state, aggregate=kept[0], aggregate_peak=kept[1])
+
+    def _moved_mean(self, state: types.State, old: Any, new: Any) -> tuple[Any, Any]:
+        """The kept mean after the cohort's messages changed, and its peak.
+
+        A sum loses what is below the rounding of its largest term. A mean that is much
+        smaller than what has been in it, or not finite as a difference overflowed, is
+        recomputed; so the error is at most that of `RECOMPUTE_EVERY` sums of
+        `_CANCELLED` times its size.
+        """
+        counts = self.federation.train.num_examples
+        shares = _shares(self.aggregator, self.take(counts), counts)
+        difference = jax.tree.map(lambda a, b: a - b, new, old)
+        change = clients.weighted_sum(difference, shares)
+        mean = jax.tree.map(lambda a, b: a + b, state.aggregate, change)
+        size, largest = clients.magnitude(mean), clients.magnitude(difference)
+        peak = jnp.maximum(state.aggregate_peak, size)
+        peak = jnp.maximum(peak, shares.max().astype(largest.dtype) * largest)
+        due = (self.ctx.round + 1) % RECOMPUTE_EVERY == 0
+        stale = due | ~(jnp.isfinite(peak) & (size >= peak / _CANCELLED))
+
+        def recompute() -> tuple[Any, Any]:
+            fresh = _cached_mean(state.messages, self.aggregator, self.federation)
+            return jax.tree.map(
+                lambda a, b: jnp.where(stale, a, b), fresh, (mean, peak)
             )
-            aggregate = lax.cond(
-                (self.ctx.round + 1) % RECOMPUTE_EVERY == 0,
-                lambda: _cached_mean(messages, self.aggregator, self.federation),
-                lambda: jax.tree.map(lambda a, b: a + b, aggregate, change),
-            )
-        elif aggregate is not None:
-            aggregate = _cached_mean(messages, self.aggregator, self.federation)
-        return dataclasses.replace(state, messages=messages, aggregate=aggregate)
+
+        # A lane that needs it takes all through the branch, but changes only its own.
+        return lax.cond(clients.lane_max(stale), recompute, lambda: (mean, peak))
 
     def aggregate(
         self, state: types.State, received: types.Upload, reference: Any
@@ -160,10 +178,11 @@ def _shares(
 
 def _cached_mean(
     messages: Any, aggregator: types.Aggregator, federation: types.Federation
-) -> Any:
-    """The mean over all clients' messages, computed from the cache."""
+) -> tuple[Any, jax.Array]:
+    """The mean over all clients' messages, computed from the cache, and its peak."""
     counts = federation.train.num_examples
-    return clients.weighted_sum(messages, _shares(aggregator, counts, counts))
+    mean = clients.weighted_sum(messages, _shares(aggregator, counts, counts))
+    return mean, clients.magnitude(mean)
 
 
 @struct.pytree_dataclass
@@ -176,10 +195,11 @@ class FederatedProcess:
       participation: who takes part in a round.
       work: how much local work the members may do.
       attack: what malicious clients send, or None.
-      on_nonfinite: non-finite messages never enter an aggregate, in any mode. `stop`:
-        the run is reported as diverged at that round; `drop`: a client whose new state
-        is not finite keeps its old one, and the run goes on; `freeze`: a round with any
-        non-finite value leaves the whole state as it was.
+      on_nonfinite: what is not finite in an upload never enters an aggregate, in any
+        mode: that client takes no part. `stop`: the run is reported as diverged at that
+        round; `drop`: a client or server whose new state is not finite keeps its old
+        one, and the run goes on; `freeze`: a round with any non-finite value leaves the
+        whole state as it was, but for the round number and the count.
     """
 
     algorithm: Any
@@ -214,14 +234,15 @@ class FederatedProcess:
         init_key = types.stream_key(key, types.Stream.INIT, 0)
         server, rows, messages = self.algorithm.init(init_key, model, federation)
         aggregator = self.used_aggregator()
-        aggregate = None
+        aggregate = peak = None
         if self.algorithm.aggregate_over == "all" and aggregator.incremental:
-            aggregate = _cached_mean(messages, aggregator, federation)
+            aggregate, peak = _cached_mean(messages, aggregator, federation)
         return types.State(
             server=server,
             clients=rows,
             messages=messages,
             aggregate=aggregate,
+            aggregate_peak=peak,
             attack=None if self.attack is None else self.attack.init(messages),
             nonfinite=jnp.zeros((), jnp.int32),
             round=jnp.zeros((), jnp.int32),
@@ -276,6 +297,7 @@ class FederatedProcess:
         )
         new, info = self.algorithm.round(state, link)
         new = self._treat_server(state, new)
+        new = self._treat_rows(link, state, new)
         num_nonfinite = new.nonfinite - state.nonfinite
         if self.on_nonfinite == "freeze":
             frozen = dataclasses.replace(state, nonfinite=new.nonfinite)
@@ -295,6 +317,21 @@ class FederatedProcess:
             lambda a, b: jnp.where(finite, a, b), new.server, old.server
         )
         return dataclasses.replace(new, server=server)
+
+    def _treat_rows(
+        self, link: _Link, old: types.State, new: types.State
+    ) -> types.State:
+        """Counts rows that are not finite in the end; outside `stop`, keeps old ones.
+
+        A round's last step may spread a non-finite server over them.
+        """
+        rows = link.take(new.clients)
+        finite = clients.finite_rows(rows, link.ctx.cohort.shape[0])
+        new = _count(new, (~finite).sum())
+        if self.on_nonfinite == "stop":
+            return new
+        rows = clients.select_rows(finite, rows, link.take(old.clients))
+        return dataclasses.replace(new, clients=link.put(new.clients, rows))
 
     def predictors(
         self,

@@ -15,6 +15,7 @@ import pandas as pd
 import xarray as xr
 
 from fedjax_pfl import checks, folders, history, labeled, summaries
+from fedjax_pfl.checkpoint import files
 
 __all__ = ["Result"]
 
@@ -25,6 +26,7 @@ _IDENTITY = {  # column -> setting
     "partition": "federation.partition",
 }
 _DERIVED = ("federation.seed", "num_parameters", "execution")  # from other settings
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 _SENT = ("floats_up", "floats_down")
 
 
@@ -222,7 +224,9 @@ class Result:
             self.to_dataset(k).to_netcdf(directory / file, engine="h5netcdf")
             names = ("points", "config", "compile_seconds", "run_seconds")
             groups.append({"file": file} | {n: getattr(group, n) for n in names})
+            groups[-1]["sha256"] = files.digest_of_file(directory / file)
         config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
+        config["digest"] = files.digest_of(config)
         (directory / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
         self.table().to_csv(directory / "summary.csv", index=False)
 
@@ -240,17 +244,22 @@ class Result:
           InputError: if the directory is missing, foreign or damaged.
         """
         directory = Path(directory)
-        if not (directory / "config.json").is_file():
-            raise checks.InputError(
-                f"Expected a result directory with a config.json, got '{directory}'."
-            )
         try:
+            if not (directory / "config.json").is_file():
+                raise checks.InputError(
+                    "Expected a result directory with a config.json, got"
+                    f" '{directory}'."
+                )
             stored = json.loads((directory / "config.json").read_text("utf-8"))
             if stored["format"] != _FORMAT:
                 raise ValueError(f"its format is {stored['format']!r}")
+            if stored.pop("digest", None) != files.digest_of(stored):
+                raise ValueError("its config.json is not what was written")
             groups = tuple(_read(directory, group) for group in stored["groups"])
             return cls(groups=groups, provenance=stored["provenance"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except checks.InputError:
+            raise
+        except _DAMAGE as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise checks.InputError(
                 f"Cannot read '{directory}' as a result directory: "
@@ -315,6 +324,8 @@ def _mean_and_std(values: pd.Series) -> str:
 
 def _read(directory: Path, stored: dict[str, Any]) -> history.History:
     """Reads one group back."""
+    if stored["sha256"] != files.digest_of_file(directory / stored["file"]):
+        raise ValueError(f"its {stored['file']} is not what was written")
     dataset = xr.load_dataset(directory / stored["file"], engine="h5netcdf")
     return labeled.from_dataset(dataset, stored)
 

@@ -24,6 +24,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 _finished = itertools.count(1)
 
+collect_ignore = ["trust/fuzz_reader.py"]  # a command that instruments its imports
+
 
 # Files whose tests of one case share compiled programs.
 _BY_NAME = ("test_conformance.py", "test_models.py")
@@ -38,6 +40,8 @@ def _put_together(items):
         name = ""
         if item.path.name in _BY_NAME:
             name = getattr(item, "callspec", None) and item.callspec.params.get("name")
+        if item.path.name == "test_processes.py":
+            name = "processes"  # which share compiled programs and a whole result
         if getattr(item, "originalname", "") == "test_loop_reference":
             name = "loops"  # which share the programs of single operations
         if name:
@@ -61,12 +65,12 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "wide: only run with --all-algorithms")
+    config.addinivalue_line("markers", "wide: only run with --all-algorithms or --long")
 
 
 def pytest_collection_modifyitems(config, items):
     _put_together(items)
-    if config.getoption("--all-algorithms"):
+    if config.getoption("--all-algorithms") or config.getoption("--long"):
         return
     wide = [item for item in items if item.get_closest_marker("wide")]
     config.hook.pytest_deselected(items=wide)

@@ -274,9 +274,9 @@ def test_nothing_is_unpickled(folder, tmp_path):
     np.savez(path / "history.npz", rounds=array)
     stored = json.loads((path / "checkpoint.json").read_text())
     del stored["digest"]
-    stored["files"] = files._digests(path)
+    stored["files"] = files.digests(path)
     del stored["files"]["checkpoint.json"]
-    stored["digest"] = files._digest_of(stored)
+    stored["digest"] = files.digest_of(stored)
     (path / "checkpoint.json").write_text(json.dumps(stored))
     with pytest.warns(UserWarning, match="are not those of this training"):
         assert_is(store(folder).latest(IDENTITY, LIKE), 10)

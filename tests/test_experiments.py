@@ -78,7 +78,17 @@ def refuse(message, *arguments, app=sweep.app):
         ("seed=-1", "seed to be a whole number of at least 0"),
         ("seed=1.5", "seed to be a whole number"),
         ("nonsense", "Expected --set name=value, got 'nonsense'"),
+        ("model= ", "Expected --set name=value, got 'model= '"),
+        ("seed=4294967296", "of at least 0 and at most 4294967295, got 4294967296"),
+        ("num_rounds=2147483648", "of at least 1 and at most 2147483647"),
+        ("model.widths=[1000000000000]", "of at least 1 and at most 2147483647"),
+        ("algorithm.lam=1" + 400 * "0", "algorithm.lam to be a finite number, got 1"),
+        ("algorithm.lam=" + 5000 * "9", "to be shorter, got 5000 characters"),
+        ("model.widths=" + 9999 * "[", "to be shorter, got 9999 characters"),
+        ('federation.data_dir="a\\u0000b"', "text in UTF-8 without the character 0"),
+        ("federation.data_dir=\udcff", "text in UTF-8 without the character 0"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_wrong_settings(setting, message):
     refuse(message, "--set", setting)
@@ -93,7 +103,17 @@ def test_wrong_settings(setting, message):
         (("--dataset", "mnist", "--data-dir", "missing"), "missing"),
         (("--execution", "vmapp"), "did you mean 'vmap'?"),
         (("--seed-list", "1,1"), "Expected different seeds"),
+        (("--dataset", "mnist", "--data-dir", "~nobody/x"), "does not exist"),
+        (("--dataset", "mnist", "--data-dir", "a\nb"), r"/a\nb' does not exist"),
         (("--dataset", "quadratic"), "Partition 'dirichlet_labels' needs one class"),
+        (
+            ("--preset", "quadratic", "--set", "model=linear_regression"),
+            "needs one number per example as the target, but those of 'quadratic'",
+        ),
+        (
+            ("--preset", "quadratic", "--clients", "2147483647"),
+            "Data set 'quadratic' of 2147483647 clients would take 2.06e+03 GB",
+        ),
         (
             ("--set", "participation=uniform", "--set", "participation.size=21"),
             "cohort size to be at most the number of clients 20, got size=21",
@@ -115,10 +135,14 @@ def test_wrong_options(arguments, message):
         ("--seeds", "0"),
         ("--seeds", "2", "--seed-list", "1"),
         ("--seed-list", "1,x"),
+        ("--seed-list", 5000 * "1"),
+        ("--eval-on", "test=" + 5000 * "1"),
+        ("--devices", "1001"),
         ("--rounds", "1.5"),
         ("--devices", "0"),
         ("--seed", "1"),
     ],
+    ids=lambda arguments: " ".join(arguments)[:30],
 )
 def test_wrong_usage(arguments):
     done = RUNNER.invoke(sweep.app, list(arguments))

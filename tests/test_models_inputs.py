@@ -147,3 +147,15 @@ def test_classes_are_needed():
     numbers = federation(jnp.zeros((2, 3)), None, name="prices")
     with pytest.raises(checks.InputError, match="targets of 'prices' are numbers"):
         inputs.classes_of(models.MLP(), numbers)
+
+
+def test_several_targets_per_example_are_refused():
+    given = federation(jnp.zeros((2, 3)), None)
+    several = dataclasses.replace(given.train, y=jnp.zeros((2, 3)))
+    given = dataclasses.replace(given, train=several)
+    with pytest.raises(checks.InputError, match=r"one number per .* shape \(3,\)"):
+        models.LinearRegression().for_federation(given)
+    labels = dataclasses.replace(several, y=jnp.zeros((2, 3), jnp.int32))
+    given = dataclasses.replace(given, train=labels, num_classes=3)
+    with pytest.raises(checks.InputError, match=r"one class per .* shape \(3,\)"):
+        models.LogisticRegression().for_federation(given)

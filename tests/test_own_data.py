@@ -162,3 +162,18 @@ def test_presets_name_data_models_and_algorithms_that_exist(name):
     for grid in experiment.grids:
         assert type(grid.model) in fp.MODELS.values()
         assert type(grid.process.algorithm) in fp.ALGORITHMS.values()
+
+
+def test_kappa_is_printed_for_natural_clients(table):
+    data = ("--data", table, "--label", "y", "--client", "user", "--dry-run")
+    flame = ("--set", "algorithm=flame", "--set", "algorithm.lam=0.5,2")
+    rho = ("--set", "algorithm.rho=0.5")
+    done = RUNNER.invoke(sweep.app, [*data, *flame, *rho])
+    assert done.exit_code == 0, done.output
+    assert "algorithm.lam = 0.5, 2.0; algorithm.rho" not in done.stdout
+    assert "kappa = 1, 4" in done.stdout  # rho N / lam, N = 4
+
+
+def test_a_pipe_is_no_table():
+    os.mkfifo("my.csv")
+    refuse("to be a file, but it is a pipe", "--data", "my.csv", "--label", "y")

@@ -248,6 +248,22 @@ def test_foreign_directories_are_refused(tmp_path, result):
         results.Result.load(tmp_path / "out")
 
 
+def test_changed_files_are_refused(tmp_path, result):
+    result.save(tmp_path / "out")
+    config, file = (tmp_path / "out" / n for n in ("config.json", "history-0-flame.nc"))
+    good, text = file.read_bytes(), config.read_text()
+    file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(checks.InputError, match="its history-0-flame.nc is not what"):
+        results.Result.load(tmp_path / "out")
+    file.write_bytes(good)
+    config.write_text(text.replace('"run_seconds": 0.25', '"run_seconds": 0.5'))
+    with pytest.raises(checks.InputError, match="its config.json is not what was"):
+        results.Result.load(tmp_path / "out")
+    config.write_text("[" * 100_000)
+    with pytest.raises(checks.InputError, match="Cannot read .* as a result"):
+        results.Result.load(tmp_path / "out")
+
+
 def test_clients_one_by_one():
     record = make_history(num_clients=5, malicious=(1,))
     rows = make_result(record).clients()

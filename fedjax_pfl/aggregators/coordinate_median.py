@@ -90,7 +90,7 @@ class CoordinateMedian:
           key: `[]` unused.
           messages: pytree of `[K, *P]` with one dtype.
           weights: `[K]`; 0 means dropped, other values do not matter.
-          reference: pytree of `[*P]`, returned if every row is dropped.
+          reference: pytree of `[*P]`, returned if no row takes part.
 
         Returns:
           Pytree of `[*P]`, and None.

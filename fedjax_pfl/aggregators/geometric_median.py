@@ -21,6 +21,11 @@ with the median distance of the rows. The search then goes on from a point near 
 medoid (the row closest to the others) if that is better. So outliers however far, which
 drag the mean along, cost neither accuracy nor many steps. Meant for K up to about 1000.
 
+Two things keep rounding out of it. Rows are divided by a power of two of their size and
+the longest are shortened (`_bounded`), so that no square overflows and outliers that
+cancel in a sum leave nothing of their size behind. And the residual is at least what
+rounding of the Gram matrix may hide of it, so that a search never ends by cancellation.
+
     symbol   here          shape
     x_k      matrix        [K, D]    rows, one per message
     p        p             [K]       probabilities; 0 for rows that take no part
@@ -49,8 +54,11 @@ from fedjax_pfl import checks, clients, struct, types
 
 __all__ = ["GeometricMedian", "GeometricMedianInfo"]
 
-_FAR = 8.0  # an iterate this many median distances off the center asks for a new frame
+# An iterate this many median distances off the center asks for a new frame: the error
+# of squared distances there, eps 4^2, is in float32 the default bound on the residual.
+_FAR = 4.0
 _MAX_FRAMES = 16
+_HUGE = 2.0**50  # in multiples of the median row; its square is far from overflow
 _dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
@@ -60,7 +68,7 @@ class GeometricMedianInfo:
 
     Attributes:
       iterations: `int32[]` steps taken.
-      residual: `[]` norm of g, between 0 and 1.
+      residual: `[]` norm of g, between 0 and 1, or what rounding may hide of it.
       fraction_outside: `[]` fraction of the rows in use further than rho from the
         result; 0 says that the result is the mean.
       converged: `bool[]` whether the residual is at most the tolerance.
@@ -81,7 +89,7 @@ class _Iterate:
       direction: `[K]` a, of sum 0.
       distance: `[K]` of the rows from the iterate.
       total: `[]` sum of `p_k eta_k`.
-      residual: `[]` norm of g.
+      residual: `[]` norm of g, at least its rounding error.
       far: `bool[]` whether the Gram matrix is formed about a point too far away.
       iterations: `int32[]` steps taken.
     """
@@ -97,7 +105,10 @@ class _Iterate:
 
 @struct.pytree_dataclass
 class _Frame:
-    """A finished frame: the iterate `center [D]`, `pi [K]` and scalars about it."""
+    """A finished frame: the iterate `center [D]`, `pi [K]`, and what is known of it.
+
+    `outside bool[K]` are the rows further than rho; the rest are scalars.
+    """
 
     center: jax.Array
     pi: jax.Array
@@ -108,10 +119,45 @@ class _Frame:
     number: jax.Array
 
 
-def _median(values: jax.Array, valid: jax.Array) -> jax.Array:
-    """Lower median of the valid entries of `[K]`; `inf` if there is none."""
-    ordered = jnp.sort(jnp.where(valid, values, jnp.inf))
-    return ordered[jnp.maximum(valid.sum(dtype=jnp.int32) - 1, 0) // 2]
+def _median(values: jax.Array, p: jax.Array) -> jax.Array:
+    """Lower median of `[K]` under the probabilities p; `inf` if there are none."""
+    mass = jnp.where(values[None, :] <= values[:, None], p[None, :], 0).sum(axis=1)
+    half = (1 - p.shape[0] * jnp.finfo(p.dtype).eps) / 2  # less the sum's rounding
+    return jnp.where((p > 0) & (mass >= half), values, jnp.inf).min()
+
+
+def _precision(dtype: Any) -> float:
+    """Default bound on the residual."""
+    return 1e-10 if dtype == jnp.float64 else 1e-6
+
+
+def _bounded(
+    matrix: jax.Array, largest: jax.Array, p: jax.Array, rho: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Rows of about unit size, what they were divided by, and which were shortened.
+
+    `largest [K]` are the largest magnitudes of the rows. A row that is far longer than
+    the median row and rho pulls with a unit force; the limit on its length turns that
+    by no more than the default bound on the residual.
+    """
+    rho = jnp.asarray(0 if rho is None else rho, matrix.dtype)
+    exponent = jnp.frexp(jnp.maximum(_median(largest, p), rho))[1] - 1
+    smallest = jnp.finfo(matrix.dtype).tiny
+    scale = jnp.maximum(jnp.ldexp(jnp.ones((), matrix.dtype), exponent), smallest)
+    rows = matrix / jnp.maximum(scale, largest / _HUGE)[:, None]
+    norm = jnp.sqrt(jnp.square(rows).sum(axis=1))
+    limit = jnp.maximum(_median(norm, p), rho / scale) / _precision(matrix.dtype)
+    shortened = norm > limit
+    factor = jnp.where(shortened, limit / jnp.where(shortened, norm, 1), 1)
+    return rows * factor[:, None], scale, shortened
+
+
+def _radius(rho: Any, distance: jax.Array, p: jax.Array) -> jax.Array:
+    """The radius for rows at `distance [K]` from the center; positive."""
+    if rho is None:
+        rho = 1e-6 * _median(distance, p)
+    smallest = 1e3 * jnp.sqrt(jnp.finfo(distance.dtype).tiny)  # its square is exact
+    return jnp.maximum(jnp.asarray(rho, distance.dtype), smallest)
 
 
 def _evaluate(
@@ -125,13 +171,15 @@ def _evaluate(
     total = pull.sum()
     direction = pull - pi * total
     square = _dot(direction, _dot(gram, direction))
+    length = jnp.sqrt(jnp.diag(gram))
+    hidden = jnp.finfo(gram.dtype).eps * jnp.square(_dot(jnp.abs(direction), length))
     return _Iterate(
         pi=pi,
         direction=direction,
         distance=distance,
         total=total,
-        residual=jnp.sqrt(jnp.maximum(square, 0)),
-        far=jnp.sqrt(jnp.maximum(shift, 0)) > _FAR * _median(distance, p > 0),
+        residual=jnp.sqrt(jnp.maximum(square, hidden)),
+        far=jnp.sqrt(jnp.maximum(shift, 0)) > _FAR * _median(distance, p),
         iterations=iterations,
     )
 
@@ -142,7 +190,7 @@ def _near_medoid(gram: jax.Array, p: jax.Array) -> jax.Array:
     pairs = jnp.sqrt(jnp.maximum(square[:, None] + square[None] - 2 * gram, 0))
     distance = pairs[jnp.argmin(jnp.where(p > 0, _dot(pairs, p), jnp.inf))]
     smallest = jnp.sqrt(jnp.finfo(gram.dtype).tiny)
-    pull = p / jnp.maximum(distance, jnp.maximum(_median(distance, p > 0), smallest))
+    pull = p / jnp.maximum(distance, jnp.maximum(_median(distance, p), smallest))
     total = pull.sum()
     return pull / jnp.where(total > 0, total, 1)
 
@@ -151,12 +199,13 @@ def _near_medoid(gram: jax.Array, p: jax.Array) -> jax.Array:
 class GeometricMedian:
     """Smoothed geometric median with one norm over the whole model.
 
-    Rows of weight 0, rows with a non-finite value and rows so long that their squared
-    norm overflows take no part; if none is left, the reference is returned. If every
-    row is the same, that row is returned. On rows that lie nearly on one line, half on
-    either side of a gap, the objective is flat: the residual then passes far from the
-    minimizer. Where the minimizer is a row, the steps shrink slowly; a larger rho or
-    more iterations make the residual pass.
+    Rows of weight 0 and rows with a non-finite value take no part; if none is left, the
+    reference is returned. Finite rows may be of any size; one that is 1e6 times as long
+    as the median row (1e10 in float64) counts as that long, which pulls the same. If
+    every row is the same, that row is returned. On rows that lie nearly on one line,
+    half on either side of a gap, the objective is flat: the residual then passes far
+    from the minimizer. Where the minimizer is a row, the steps shrink slowly; a larger
+    rho or more iterations make the residual pass.
 
     A traced `rho <= 0` acts like the smallest representable radius; a traced negative
     tolerance is never met. Reverse-mode derivatives are not defined.
@@ -207,51 +256,47 @@ class GeometricMedian:
           key: `[]` unused.
           messages: pytree of `[K, *P]` with one dtype.
           weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if every row is dropped.
+          reference: pytree of `[*P]`, returned if no row takes part.
 
         Returns:
           Pytree of `[*P]`, and how the search ended.
         """
         del key
         matrix, unravel = clients.ravel_rows(messages)
-        limit = jnp.finfo(matrix.dtype).max / 64  # of squared norms; also false for NaN
-        valid = (weights > 0) & (jnp.square(matrix).sum(axis=1) <= limit)
+        largest = jnp.abs(matrix).max(axis=1)
+        valid = (weights > 0) & jnp.isfinite(largest)
         some = valid.any()
         p = weights if self.weighting == "examples" else jnp.ones_like(weights)
         p = jnp.where(valid, p, 0).astype(matrix.dtype)
         p = p / jnp.where(some, p.sum(), 1)
-        end = self._search(jnp.where(valid[:, None], matrix, 0), p)
+        rows, largest = clients.select_rows(
+            valid, (matrix, largest), (jnp.zeros_like(matrix), jnp.zeros_like(largest))
+        )
+        rows, scale, shortened = _bounded(rows, largest, p, self.rho)
+        end = self._search(rows, p, None if self.rho is None else self.rho / scale)
+        outside = (end.outside | shortened).sum(dtype=matrix.dtype)
         info = GeometricMedianInfo(
             iterations=end.iterations,
             residual=end.residual,
-            fraction_outside=end.outside
-            / jnp.maximum(valid.sum(dtype=matrix.dtype), 1),
+            fraction_outside=outside / jnp.maximum(valid.sum(dtype=matrix.dtype), 1),
             converged=end.residual <= self._tolerance(matrix.dtype),
         )
-        median = unravel(end.center)
+        median = unravel(scale * end.center)
         return jax.tree.map(lambda m, r: jnp.where(some, m, r), median, reference), info
 
     def _tolerance(self, dtype: Any) -> jax.Array:
         """The bound on the residual, by dtype where it is not given."""
-        default = 1e-10 if dtype == jnp.float64 else 1e-6
-        return jnp.asarray(default if self.tolerance is None else self.tolerance, dtype)
+        given = self.tolerance
+        return jnp.asarray(_precision(dtype) if given is None else given, dtype)
 
-    def _radius(self, distance: jax.Array, p: jax.Array) -> jax.Array:
-        """The radius for rows at `distance [K]` from the center; positive."""
-        rho = self.rho
-        if rho is None:
-            rho = jnp.where((p > 0).any(), 1e-6 * _median(distance, p > 0), 0)
-        smallest = 1e3 * jnp.sqrt(jnp.finfo(distance.dtype).tiny)  # its square is exact
-        return jnp.maximum(jnp.asarray(rho, distance.dtype), smallest)
-
-    def _search(self, matrix: jax.Array, p: jax.Array) -> _Frame:
+    def _search(self, matrix: jax.Array, p: jax.Array, rho: Any) -> _Frame:
         """Searches in one frame after the other until one is about the result."""
-        zero, count = jnp.zeros((), matrix.dtype), jnp.zeros((), jnp.int32)
+        count = jnp.zeros((), jnp.int32)
         mean = _Frame(
             center=_dot(p, matrix),
             pi=p,
-            outside=zero,
-            residual=zero,
+            outside=jnp.zeros(p.shape, bool),
+            residual=jnp.zeros((), matrix.dtype),
             far=jnp.ones((), bool),
             iterations=count,
             number=count,
@@ -261,13 +306,16 @@ class GeometricMedian:
             room = frame.iterations < self.max_iterations
             return frame.far & room & (frame.number < _MAX_FRAMES)
 
-        return lax.while_loop(again, functools.partial(self._in_frame, matrix, p), mean)
+        search = functools.partial(self._in_frame, matrix, p, rho)
+        return lax.while_loop(again, search, mean)
 
-    def _in_frame(self, matrix: jax.Array, p: jax.Array, frame: _Frame) -> _Frame:
+    def _in_frame(
+        self, matrix: jax.Array, p: jax.Array, rho: Any, frame: _Frame
+    ) -> _Frame:
         """Searches with the Gram matrix about the last iterate."""
         rows = jnp.where((p > 0)[:, None], matrix - frame.center[None], 0)
         gram = _dot(rows, rows.T)
-        rho = self._radius(jnp.sqrt(jnp.diag(gram)), p)
+        rho = _radius(rho, jnp.sqrt(jnp.diag(gram)), p)
         tolerance = self._tolerance(matrix.dtype)
 
         def unfinished(now: _Iterate) -> jax.Array:
@@ -290,7 +338,7 @@ class GeometricMedian:
         return _Frame(
             center=frame.center + _dot(end.pi, rows),
             pi=end.pi,
-            outside=((p > 0) & (end.distance > rho)).sum(dtype=matrix.dtype),
+            outside=(p > 0) & (end.distance > rho),
             residual=end.residual,
             far=end.far,
             iterations=end.iterations,

@@ -11,7 +11,9 @@ __all__ = ["Mean", "WeightedMean"]
 
 
 def _mean_or_reference(messages: Any, weights: jax.Array, reference: Any) -> Any:
-    """Weighted mean of rows; the reference where no row has a positive weight."""
+    """Weighted mean of finite rows; the reference where none has a positive weight."""
+    finite = clients.finite_rows(messages, weights.shape[0])
+    weights = jnp.where(finite, weights, 0)
     mean = clients.weighted_mean(messages, weights)
     some = weights.sum() > 0
     return jax.tree.map(lambda m, r: jnp.where(some, m, r), mean, reference)
@@ -21,8 +23,9 @@ def _mean_or_reference(messages: Any, weights: jax.Array, reference: Any) -> Any
 class Mean:
     """Uniform mean over the rows of positive weight, `(1/n) sum_k x_k`.
 
-    Not robust: one row decides the result, and a non-finite row of positive weight
-    makes it non-finite. If every weight is 0, the reference is returned.
+    Rows of weight 0 and rows with a non-finite value take no part; if none is left, the
+    reference is returned. Not robust: one row decides the result, and a finite row of
+    1e38 leaves about 1e38 / n, in which rows of ordinary size are lost to rounding.
 
     Example:
       >>> import jax
@@ -45,7 +48,7 @@ class Mean:
           key: `[]` unused.
           messages: pytree of `[K, *P]`.
           weights: `[K]`; 0 means dropped, other values do not matter.
-          reference: pytree of `[*P]`, returned if every row is dropped.
+          reference: pytree of `[*P]`, returned if no row takes part.
 
         Returns:
           Pytree of `[*P]`, and None.
@@ -59,8 +62,9 @@ class Mean:
 class WeightedMean:
     """Mean weighted by the clients' numbers of examples, `sum_k n_k x_k / sum_k n_k`.
 
-    Not robust: one row decides the result, and a non-finite row of positive weight
-    makes it non-finite. If every weight is 0, the reference is returned.
+    Rows of weight 0 and rows with a non-finite value take no part; if none is left, the
+    reference is returned. Not robust: one row decides the result, and a finite row of
+    1e38 leaves about 1e38 / n, in which rows of ordinary size are lost to rounding.
 
     Example:
       >>> import jax
@@ -84,7 +88,7 @@ class WeightedMean:
           key: `[]` unused.
           messages: pytree of `[K, *P]`.
           weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if every row is dropped.
+          reference: pytree of `[*P]`, returned if no row takes part.
 
         Returns:
           Pytree of `[*P]`, and None.

@@ -54,7 +54,7 @@ class FedPer(base.SingleExchange):
             )
         try:
             re.compile(self.head)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise checks.InputError(
                 f"Expected head to be a regular expression, got {self.head!r}: {error}."
             ) from None

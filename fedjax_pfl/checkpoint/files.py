@@ -31,6 +31,9 @@ __all__ = [
     "DamagedError",
     "Progress",
     "compare",
+    "digest_of",
+    "digest_of_file",
+    "digests",
     "fingerprint",
     "flush",
     "read",
@@ -78,9 +81,9 @@ def write(folder: Path, identity: Mapping[str, Any], progress: Progress) -> None
         "ended": progress.ended,
         "seconds": progress.seconds,
         "identity": identity,
-        "files": _digests(folder),
+        "files": digests(folder),
     }
-    description["digest"] = _digest_of(description)
+    description["digest"] = digest_of(description)
     with open(folder / "checkpoint.json", "w", encoding="utf-8") as file:
         json.dump(description, file, indent=1)
         file.flush()
@@ -149,13 +152,13 @@ def read_description(path: Path) -> dict[str, Any]:
         raise DamagedError("its checkpoint.json is not one")
     digest = stored.pop("digest", None)
     kept = all(isinstance(stored.get(name), kind) for name, kind in kinds.items())
-    if not kept or digest != _digest_of(stored):
+    if not kept or digest != digest_of(stored):
         raise DamagedError("its checkpoint.json is not what was written")
     return stored
 
 
-def _digest_of(description: Mapping[str, Any]) -> str:
-    """SHA-256 of a description's other fields."""
+def digest_of(description: Mapping[str, Any]) -> str:
+    """SHA-256 of what JSON holds, whatever the order of its names."""
     text = json.dumps(description, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -163,7 +166,7 @@ def _digest_of(description: Mapping[str, Any]) -> str:
 def verify(path: Path, files: dict[str, str]) -> None:
     """Compares every file with what was written."""
     try:
-        found = _digests(path)
+        found = digests(path)
     except OSError as error:
         raise DamagedError(f"{error.strerror or error}") from error
     found.pop("checkpoint.json", None)
@@ -174,15 +177,19 @@ def verify(path: Path, files: dict[str, str]) -> None:
             raise DamagedError(f"'{name}' is not what was written")
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def digests(folder: Path) -> dict[str, str]:
     """SHA-256 of every file below a folder, by relative path."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with open(path, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            found[path.relative_to(folder).as_posix()] = digest
-    return found
+    return {
+        path.relative_to(folder).as_posix(): digest_of_file(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read(path: Path, stored: dict[str, Any], like: Any) -> Progress:

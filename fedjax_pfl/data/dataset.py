@@ -98,6 +98,12 @@ class Dataset:
                 f"Expected {self.name} to have as many inputs as targets and at least"
                 f" one, got {len(x)} and {len(y)}."
             )
+        for name, array in (("x", x), ("y", y)):
+            if array.size == 0:
+                raise checks.InputError(
+                    f"Expected at least one number per example in {self.name}.{name},"
+                    f" got the shape {array.shape}."
+                )
         if self.num_classes is not None:
             checks.positive_int(f"{self.name}.num_classes", self.num_classes)
             y = _class_labels(f"{self.name}.y", y, self.num_classes)
@@ -115,7 +121,9 @@ class Dataset:
     def _per_input(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
         """Values of one field as `float32`, a scalar or of as many axes as an input."""
         checks.number(f"{self.name}.{field}", getattr(self, field))
-        value = np.asarray(getattr(self, field), np.float32)
+        with np.errstate(over="ignore"):
+            value = np.asarray(getattr(self, field), np.float32)
+        checks.number(f"{self.name}.{field} in 32 bits", value)
         if value.ndim > len(shape) or any(
             size not in (1, wanted)
             for size, wanted in zip(value.shape[::-1], shape[::-1], strict=False)
@@ -144,6 +152,8 @@ class Dataset:
 
     def _check_names(self) -> None:
         """Checks that there is a name for every class and every natural client."""
+        for name in (self.name, *(self.class_names or ()), *(self.client_names or ())):
+            checks.text(f"every name in {self.name}", name)
         if self.class_names is not None and len(self.class_names) != self.num_classes:
             raise checks.InputError(
                 f"Expected {self.name}.class_names to have {self.num_classes} names,"

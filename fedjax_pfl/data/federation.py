@@ -80,6 +80,7 @@ class FederationSpec:
                 set_field(self, field, registry[name]())
         if self.data_dir is not None:
             set_field(self, "data_dir", str(self.data_dir))
+            checks.text("data_dir", self.data_dir)
         if isinstance(self.dataset, type) or not hasattr(self.dataset, "load"):
             raise checks.InputError(
                 "Expected dataset to be a name in DATASETS or an object such as"
@@ -289,7 +290,7 @@ def _check_numbers(
     """Checks what a specification and a call have in common."""
     if num_clients is not None:
         checks.positive_int("num_clients", num_clients)
-    checks.whole("seed", seed, at_least=0)
+    checks.whole("seed", seed, at_least=0, at_most=checks.MAX_SEED)
     checks.whole("num_others", num_others, at_least=0)
     if train_examples is not None:
         checks.positive_int("train_examples", train_examples)

@@ -19,6 +19,8 @@ from fedjax_pfl.data import dataset as datasets
 
 __all__ = ["ClusteredClasses", "GaussianClasses", "LinearRegression", "Quadratic"]
 
+_COPIES = 4  # of the examples, that exist while they are drawn
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Generated(abc.ABC):
@@ -35,7 +37,17 @@ class _Generated(abc.ABC):
                 f"Data set {self.name!r} is generated for a number of clients: expected"
                 " num_clients, got None."
             )
+        checks.memory(
+            f"Data set {self.name!r} of {num_clients} clients",
+            _COPIES * 8 * num_clients * self.numbers_per_client,
+            "generate fewer clients, or fewer or smaller examples",
+        )
         return _generate(self, seed, num_clients)
+
+    @property
+    @abc.abstractmethod
+    def numbers_per_client(self) -> int:
+        """Numbers that are drawn or computed for every client."""
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
@@ -75,6 +87,11 @@ class Quadratic(_Generated):
         checks.positive_int("examples_per_client", self.examples_per_client)
         checks.number("spread", self.spread, at_least=0)
         checks.number("noise", self.noise, at_least=0)
+
+    @property
+    def numbers_per_client(self) -> int:
+        """Numbers that are drawn or computed for every client."""
+        return self.dim * self.examples_per_client
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws targets, then points."""
@@ -122,6 +139,11 @@ class LinearRegression(_Generated):
         checks.number("sigma", self.sigma, at_least=0)
         checks.number("curvature", self.curvature, at_least=1e-30)
         checks.boolean("orthonormal", self.orthonormal)
+
+    @property
+    def numbers_per_client(self) -> int:
+        """Numbers that are drawn or computed for every client."""
+        return self.dim * (self.examples_per_client + self.dim)
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws parameters, designs, then noise."""
@@ -177,6 +199,11 @@ class GaussianClasses(_Generated):
         checks.number("separation", self.separation, at_least=0)
         checks.number("shift", self.shift, at_least=0)
 
+    @property
+    def numbers_per_client(self) -> int:
+        """Numbers that are drawn or computed for every client."""
+        return self.dim * (self.examples_per_client + self.num_classes)
+
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws class means, shifts, labels, then inputs."""
         class_means = self.separation * rng.standard_normal(
@@ -227,6 +254,11 @@ class ClusteredClasses(_Generated):
         checks.positive_int("dim", self.dim)
         checks.positive_int("examples_per_client", self.examples_per_client)
         checks.number("separation", self.separation, at_least=0)
+
+    @property
+    def numbers_per_client(self) -> int:
+        """Numbers that are drawn or computed for every client."""
+        return self.dim * (self.examples_per_client + self.num_classes)
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws means, components, then inputs."""

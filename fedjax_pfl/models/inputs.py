@@ -6,7 +6,13 @@ import jax.numpy as jnp
 
 from fedjax_pfl import checks, types
 
-__all__ = ["classes_of", "embedding_size", "require_images", "require_numbers"]
+__all__ = [
+    "classes_of",
+    "embedding_size",
+    "require_images",
+    "require_numbers",
+    "require_targets",
+]
 
 
 def classes_of(model: Any, federation: types.Federation) -> int:
@@ -20,8 +26,13 @@ def classes_of(model: Any, federation: types.Federation) -> int:
       C.
 
     Raises:
-      InputError: if the federation's targets are not classes.
+      InputError: if the federation's targets are not classes, one per example.
     """
+    if federation.num_classes is not None and federation.train.y.ndim != 1:
+        raise checks.InputError(
+            f"{type(model).__name__} needs one class per example, but the targets of"
+            f" {federation.name!r} have the shape {federation.train.y.shape[1:]}."
+        )
     if federation.num_classes is None:
         raise checks.InputError(
             f"{type(model).__name__} needs classes, but the targets of "
@@ -29,6 +40,24 @@ def classes_of(model: Any, federation: types.Federation) -> int:
             "model 'linear_regression' or 'quadratic'."
         )
     return federation.num_classes
+
+
+def require_targets(model: Any, federation: types.Federation) -> None:
+    """Checks that there is one target per example.
+
+    Args:
+      model: the model that wants them, for the message.
+      federation: data.
+
+    Raises:
+      InputError: if there are several.
+    """
+    if federation.train.y.ndim != 1:
+        raise checks.InputError(
+            f"{type(model).__name__} needs one number per example as the target, but"
+            f" those of {federation.name!r} have the shape"
+            f" {federation.train.y.shape[1:]}."
+        )
 
 
 def _are_tokens(federation: types.Federation) -> bool:

@@ -69,6 +69,7 @@ class LinearRegression(objectives.Regression):
 
     def for_federation(self, federation: types.Federation) -> "LinearRegression":
         """Returns the model with the federation's number of inputs."""
+        inputs.require_targets(self, federation)
         return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
 
     def init(self, key: types.Key) -> types.Params:

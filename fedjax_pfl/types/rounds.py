@@ -27,6 +27,8 @@ class State:
       clients: every leaf has leading axis N.
       messages: last received messages, leading axis N, or None.
       aggregate: mean of `messages`, kept incrementally (`[*P]`), or None.
+      aggregate_peak: `[]` largest magnitude that rounded into `aggregate` since it was
+        last computed from `messages`, or None where there is no `aggregate`.
       attack: state of the attack, or None.
       nonfinite: `int32[]` non-finite messages and state rows met so far.
       round: `int32[]` number of finished rounds.
@@ -41,6 +43,7 @@ class State:
     nonfinite: jax.Array
     round: jax.Array
     key: Key
+    aggregate_peak: Any = None
 
 
 @struct.pytree_dataclass

@@ -228,7 +228,7 @@ def test_grid_equals_single_runs_and_segments_are_bit_identical(name):
     assert longer.rounds.tolist() == [0, 3, 4]
 
 
-@all_cases
+@costly_cases
 def test_a_resumed_grid_is_bit_identical(name, tmp_path):
     """Interrupted after half of the rounds, continued from what is on the disk."""
     field, other = cases.CASES[name].field

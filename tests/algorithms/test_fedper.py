@@ -177,7 +177,7 @@ def test_a_head_must_be_a_part_of_the_model(head, message):
         problems.first_state(whole, problem)
 
 
-@pytest.mark.parametrize("head", ["^head/(", 3])
+@pytest.mark.parametrize("head", ["^head/(", 3, "a{99999999999}"])
 def test_wrong_patterns_get_one_sentence(head):
     with pytest.raises(fp.InputError, match="head to be a regular expression, got"):
         algorithms.FedPer(head=head)

@@ -49,6 +49,13 @@ def test_arrays_are_read_only_and_the_users_stay_writable():
         ({"x": [[0], [1], [np.nan]]}, "mine.x to be finite in 32 bits, .* row 2"),
         ({"x": [[0], [2**31], [0]]}, "mine.x to hold whole numbers of 32 bits"),
         ({"x": [[0], [1e300], [0]]}, "mine.x to be finite in 32 bits, .* row 1"),
+        (
+            {"x": np.zeros((3, 0), int)},
+            r"one number per example in mine.x, .* \(3, 0\)",
+        ),
+        ({"y": np.zeros((3, 0)), "num_classes": None}, "per example in mine.y"),
+        ({"scale": 1e300}, "mine.scale in 32 bits to be a finite number, got inf"),
+        ({"class_names": ("a", "\ud800")}, "every name in mine to be text in UTF-8"),
         ({"y": [0, 1, 2]}, "mine.y to hold whole numbers from 0 to 1, got .* 0 to 2"),
         ({"y": [0, -1, 1]}, "mine.y to hold whole numbers from 0 to 1"),
         ({"y": [0.0, 1.0, 1.0]}, "mine.y to hold whole numbers .* float64"),

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import os
 import pathlib
 import tarfile
 
@@ -206,6 +207,11 @@ def test_damaged_idx(changes, keep):
     assert array.tobytes() == content[8:]
 
 
+def test_idx_of_nothing():
+    empty = bytes([0, 0, 8, 3]) + bytes(4) + b"\xff" * 8  # 0 x 2^32 - 1 x 2^32 - 1
+    assert "at least one value" in refusal(idx.parse_idx, empty, PATH, 3)
+
+
 def test_text_in_utf8():
     assert files.read_text(b"\xef\xbb\xbfa\r\n\xc3\xa9\n", PATH) == "a\n\u00e9\n"
     assert files.read_text(b"", PATH) == ""
@@ -235,6 +241,28 @@ def test_fingerprints_and_unreadable_files(tmp_path):
     assert "No such file" in refusal(files.fingerprint, [path])
     assert "No such file" in refusal(files.read_bytes, path)
     assert "No such file" in refusal(files.read_content, path)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "loop"])
+def test_what_is_no_file(kind, tmp_path):
+    path = tmp_path / str(PATH)
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path)
+    wanted = "symbolic links" if kind == "loop" else f"to be a file, but it is a {kind}"
+    assert wanted in refusal(files.fingerprint, [path])
+    assert files.is_inside(path, str(tmp_path))
+
+
+def test_what_unpacks_to_very_much_is_refused(tmp_path):
+    path = tmp_path / f"{PATH}.gz"
+    path.write_bytes(gzip.compress(bytes(70 << 20), mtime=0))
+    assert "more than 200 times its size" in refusal(files.read_content, path)
+    archive = tar([("d/b", bytes(70 << 20))])
+    assert "far more than it should" in refusal(wanted({"d/a": 9}), archive)
 
 
 def test_checksums_are_those_of_the_content():

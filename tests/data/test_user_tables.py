@@ -296,6 +296,13 @@ def test_wrong_options(write, options, part):
     assert part in refusal(write(VISITS), **options)
 
 
+@pytest.mark.parametrize("task", ["auto", "classification"])
+def test_classes_that_floats_do_not_tell_apart(write, task):
+    path = write("a,outcome\n1,9007199254740992\n2,9007199254740993\n")
+    assert "cannot be told apart" in refusal(path, task=task)
+    assert load(path, task="regression").num_classes is None
+
+
 def test_a_mixed_label_points_to_the_task(write):
     path = write("a,y\n1,3\n2,A\n")
     assert "task='classification'" in refusal(path, "y")

@@ -98,7 +98,11 @@ def test_killed_at_random_moments_it_is_bit_identical(place, request):
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+    ("number", "status"),
+    [
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.wide),
+        (signal.SIGTERM, 143),
+    ],
 )
 def test_a_signal_saves_and_ends(place, number, status):
     folder, run = place
@@ -186,6 +190,7 @@ def test_an_output_that_cannot_be_written_is_refused_at_once(place):
     assert line.startswith("Cannot write the directory '/proc/result'")
 
 
+@pytest.mark.wide
 def test_a_directory_that_becomes_read_only(place):
     """The lock, the checkpoints and the results cannot be written: one sentence."""
     folder, run = place
@@ -211,6 +216,7 @@ def _no_privileges():
     assert ctypes.CDLL(None).capset(version_3, bytes(24)) == 0
 
 
+@pytest.mark.wide
 def test_time_is_up(place):
     folder, run = place
     command = run(*ARGUMENTS, "--quiet", "--out", "late", "--max-minutes", "0.0001")
@@ -222,6 +228,7 @@ def test_time_is_up(place):
     assert_same(folder / "whole", folder / "late")
 
 
+@pytest.mark.wide
 def test_several_devices_are_continued_with_as_many(place):
     folder, run = place
     arguments = (*ARGUMENTS, "--devices", "2", "--execution", "shard")

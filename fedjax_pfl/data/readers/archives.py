@@ -6,12 +6,29 @@ import pathlib
 import tarfile
 import zlib
 from collections.abc import Mapping
+from typing import Any
 
 from fedjax_pfl import checks
 
 __all__ = ["read_members"]
 
 _CHUNK = 1 << 20
+_SPARE = 64 << 20  # bytes of headers, and of members that are not wanted
+
+
+class _Metered:
+    """A stream that ends with an error after a number of bytes."""
+
+    def __init__(self, stream: io.BufferedIOBase, limit: int):
+        self._stream, self._left = stream, limit
+
+    def read(self, size: int) -> bytes:
+        """Reads on."""
+        part = self._stream.read(size)
+        self._left -= len(part)
+        if self._left < 0:
+            raise tarfile.ReadError("it unpacks to far more than it should")
+        return part
 
 
 def read_members(
@@ -36,7 +53,8 @@ def read_members(
     """
     found = {}
     try:
-        with gzip.open(io.BytesIO(content)) as stream:
+        with gzip.open(io.BytesIO(content)) as unpacked:
+            stream: Any = _Metered(unpacked, 2 * sum(max_sizes.values()) + _SPARE)
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
                     if member.name in max_sizes and member.isfile():

@@ -68,6 +68,9 @@ def read_arrays(
                     f"The array {name!r} of '{path}' has {size:,} bytes, more than"
                     f" remains of max_bytes={max_bytes:,}."
                 )
+            checks.memory(
+                f"The array {name!r} of '{path}'", size, "give a smaller file"
+            )
             with archive.open(info) as member:
                 arrays[name] = npy.read_array(member, allow_pickle=False)
             if arrays[name].dtype.kind == "U":

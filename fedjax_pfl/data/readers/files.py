@@ -5,7 +5,10 @@ Every defect of a file is answered by one sentence.
 
 import gzip
 import hashlib
+import io
+import os
 import pathlib
+import stat
 import zlib
 from collections.abc import Iterable
 
@@ -17,10 +20,16 @@ __all__ = [
     "find_file",
     "find_files",
     "fingerprint",
+    "is_inside",
     "read_bytes",
     "read_content",
     "read_text",
 ]
+
+
+_BLOCK = 1 << 24
+_HARMLESS, _RATIO = 1 << 26, 200  # bytes unpacked, and times the size of the file
+_SMALLER = "give a smaller file"
 
 
 def check_directory(path: pathlib.Path) -> None:
@@ -42,6 +51,20 @@ def check_directory(path: pathlib.Path) -> None:
         raise checks.InputError(
             f"The data directory '{path}' cannot be read: {error.strerror}."
         ) from error
+
+
+def is_inside(path: pathlib.Path, root: str) -> bool:
+    """Whether a path, its links followed, lies in a folder.
+
+    Args:
+      path: what may be a link, or lie behind one.
+      root: the folder, its own links followed.
+
+    Returns:
+      Whether it does; for links that form a loop, wherever they are.
+    """
+    # Unlike pathlib's function, `realpath` returns from a loop of links.
+    return pathlib.Path(os.path.realpath(path)).is_relative_to(root)
 
 
 def find_file(directory: pathlib.Path, name: str) -> pathlib.Path | None:
@@ -90,15 +113,22 @@ def fingerprint(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, int], ...]:
       One pair per file.
 
     Raises:
-      InputError: if a file is gone or its directory cannot be read.
+      InputError: if a file is gone, its directory cannot be read, or it is no file (a
+        pipe or a device, from which one could read for ever).
     """
-    stats = []
+    found = []
     for path in paths:
         try:
-            stats.append(path.stat())
+            status = path.stat()
         except OSError as error:
             raise _unreadable(path, error) from error
-    return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
+            raise checks.InputError(
+                f"Expected '{path}' to be a file, but it is {kind}."
+            )
+        found.append((status.st_mtime_ns, status.st_size))
+    return tuple(found)
 
 
 def read_bytes(path: pathlib.Path) -> bytes:
@@ -114,6 +144,7 @@ def read_bytes(path: pathlib.Path) -> bytes:
       InputError: if the file cannot be read.
     """
     try:
+        checks.memory(f"The file '{path}'", path.stat().st_size, _SMALLER)
         return path.read_bytes()
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -135,12 +166,29 @@ def read_content(path: pathlib.Path) -> bytes:
     if path.suffix != ".gz":
         return content
     try:
-        return gzip.decompress(content)
+        return _decompressed(content, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise checks.InputError(
             f"The file '{path}' is not a complete gzip file, download it again:"
             f" {error}."
         ) from error
+
+
+def _decompressed(content: bytes, path: pathlib.Path) -> bytes:
+    """Undoes gzip; a small file may hold very much, which is found while reading."""
+    parts, size = [], 0
+    with gzip.open(io.BytesIO(content)) as stream:
+        while part := stream.read(_BLOCK):
+            parts.append(part)
+            size += len(part)
+            if size > max(_HARMLESS, _RATIO * len(content)):
+                raise checks.InputError(
+                    f"The file '{path}' unpacks to more than {_RATIO} times its size,"
+                    " which is refused as a likely attack; give it unpacked."
+                )
+            # All parts exist once more when joined, and again when they are parsed.
+            checks.memory(f"The content of '{path}'", 2 * size, _SMALLER)
+    return b"".join(parts)
 
 
 def read_text(content: bytes, path: pathlib.Path) -> str:

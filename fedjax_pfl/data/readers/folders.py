@@ -62,7 +62,7 @@ def list_images(root: pathlib.Path, layout: str) -> list[ImageFile]:
     """
     files.check_directory(root)
     try:
-        found = list(_walk(root, root.resolve(), ()))
+        found = list(_walk(root, os.path.realpath(root), ()))
     except OSError as error:
         raise checks.InputError(
             f"The folder '{error.filename}' cannot be read: {error.strerror}."
@@ -90,7 +90,7 @@ def list_images(root: pathlib.Path, layout: str) -> list[ImageFile]:
 
 
 def _walk(
-    folder: pathlib.Path, root: pathlib.Path, names: tuple[str, ...]
+    folder: pathlib.Path, root: str, names: tuple[str, ...]
 ) -> Iterator[tuple[str, ...]]:
     """Names on the way to every image, sorted; four levels, as links may form loops."""
     with os.scandir(folder) as scan:
@@ -104,7 +104,7 @@ def _walk(
                 f"The name {entry.name!a} in '{folder}' has characters that cannot be"
                 " printed; rename it."
             )
-        if entry.is_symlink() and not path.resolve().is_relative_to(root):
+        if entry.is_symlink() and not files.is_inside(path, root):
             raise checks.InputError(
                 f"The link '{path}' leads out of the folder of images; links must stay"
                 " inside it."
@@ -183,6 +183,7 @@ def read_images(
                 f" {math.prod(shape):,} bytes, more than {max_bytes:,}; make them"
                 " smaller with size=(height, width)."
             )
+        checks.memory(f"The {len(paths)} images", math.prod(shape), "make them smaller")
         pixels = np.empty(shape, np.uint8)
         for row, path in enumerate(paths):
             pixels[row] = _decode(path, mode, (width, height))

@@ -52,6 +52,10 @@ def parse_idx(content: bytes, path: pathlib.Path, num_dimensions: int) -> np.nda
             f" bytes, expected at least {header}."
         )
     shape = struct.unpack(f">{num_dimensions}I", content[4:header])
+    if min(shape) == 0:
+        raise checks.InputError(
+            f"The idx file '{path}' has the sizes {shape}, expected at least one value."
+        )
     if len(content) - header != math.prod(shape):
         sizes = " x ".join(map(str, shape))
         raise checks.InputError(

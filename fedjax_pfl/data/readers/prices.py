@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import math
+import os
 import pathlib
 import re
 
@@ -46,7 +47,7 @@ def read_prices(path: str | pathlib.Path) -> Prices:
       InputError: if a column is missing, or a row has an unreadable date, a price that
         is not a positive number, or the date and ticker of an earlier row.
     """
-    path = pathlib.Path(path).expanduser()
+    path = pathlib.Path(os.path.expanduser(path))
     return parse_prices(files.read_content(path), path)
 
 

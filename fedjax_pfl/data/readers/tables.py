@@ -256,6 +256,7 @@ def _separator(text: str, path: pathlib.Path) -> str:
 def _column_names(header: list[str], path: pathlib.Path) -> list[str]:
     """The names in the header, checked to be there, different and printable."""
     names = [name.strip() for name in header]
+    seen: set[str] = set()
     for position, name in enumerate(names, 1):
         if not name or not name.isprintable():
             what = f"the name {_shown(name)}" if name else "no name"
@@ -263,8 +264,9 @@ def _column_names(header: list[str], path: pathlib.Path) -> list[str]:
                 f"Column {position} of '{path}' has {what} in the header; give it one"
                 " or save the table without it (an index, perhaps)."
             )
-        if name in names[: position - 1]:
+        if name in seen:
             raise checks.InputError(
                 f"The header of '{path}' has the column {name!r} twice."
             )
+        seen.add(name)
     return names

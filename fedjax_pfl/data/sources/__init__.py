@@ -124,7 +124,7 @@ def load_dataset(
       >>> load_dataset("quadratic", dim=2, num_clients=3).truth["minimizers"].shape
       (3, 2)
     """
-    checks.whole("seed", seed, at_least=0)
+    checks.whole("seed", seed, at_least=0, at_most=checks.MAX_SEED)
     if num_clients is not None:
         checks.positive_int("num_clients", num_clients)
     return source(name, **options).load(

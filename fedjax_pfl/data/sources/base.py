@@ -219,7 +219,9 @@ def data_directory(data_dir: str | os.PathLike[str] | None) -> pathlib.Path | No
     given = data_dir or os.environ.get(DATA_DIR_VARIABLE)
     if not given:
         return None
-    directory = pathlib.Path(given).expanduser().resolve()
+    checks.text("data_dir", str(given))
+    # Unlike pathlib's, these functions let a wrong user or a loop of links pass.
+    directory = pathlib.Path(os.path.realpath(os.path.expanduser(given)))
     files.check_directory(directory)
     return directory
 

@@ -41,7 +41,7 @@ class Npz:
         user_files.check_text("x", self.x)
         user_files.check_text("y", self.y)
         user_files.check_text("client", self.client, optional=True)
-        checks.positive_int("max_bytes", self.max_bytes)
+        checks.whole("max_bytes", self.max_bytes, at_least=1, at_most=1 << 50)
 
     def load(
         self, *, data_dir: str | None, seed: int, num_clients: int | None

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any
 
 from fedjax_pfl import checks
+from fedjax_pfl.data.readers import files
 from fedjax_pfl.data.sources import base
 
 __all__ = ["as_path", "as_strings", "check_text", "locate"]
@@ -24,6 +25,7 @@ def as_path(value: Any) -> str:
     """
     if not isinstance(value, str | os.PathLike):
         raise checks.InputError(f"Expected path to be text, got {value!r}.")
+    checks.text("path", str(value))
     return str(value)
 
 
@@ -83,12 +85,14 @@ def locate(path: str, data_dir: str | None) -> pathlib.Path:
         raise checks.InputError(
             "Expected path to name the file or folder of the data, got ''."
         )
-    given = pathlib.Path(path).expanduser()
+    given = pathlib.Path(os.path.expanduser(path))  # pathlib's refuses a wrong user
     candidates = [given.absolute()]
     directory = data_dir or os.environ.get(base.DATA_DIR_VARIABLE)
     # With ".." the path would lead out of the data directory.
     if directory and not given.is_absolute() and ".." not in given.parts:
-        candidates.append(pathlib.Path(directory).expanduser().absolute() / given)
+        candidates.append(
+            pathlib.Path(os.path.expanduser(directory)).absolute() / given
+        )
     try:
         found = next((path for path in candidates if path.exists()), None)
     except OSError as error:  # too long, or no permission
@@ -145,8 +149,8 @@ def json_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
             if path.is_file() and not path.name.startswith(".")
         ]
         found = [path for path in found if path.with_suffix("") not in found]
-        root = folder.resolve()
-        outside = [p for p in found if not p.resolve().is_relative_to(root)]
+        root = os.path.realpath(folder)
+        outside = [p for p in found if not files.is_inside(p, root)]
     except OSError as error:
         raise checks.InputError(
             f"The folder '{folder}' cannot be read: {error.strerror}."

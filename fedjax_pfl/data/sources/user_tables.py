@@ -17,6 +17,7 @@ __all__ = ["Csv"]
 _TASKS = ("auto", "classification", "regression")
 _SCALINGS = ("standard", "minmax", "none")
 _MAX_CATEGORIES = 100
+_TOO_LARGE = 2**53  # of whole numbers as floats
 _MAX_CLASSES = 100  # of whole numbers, where the task is told from the data
 
 
@@ -179,7 +180,19 @@ def _targets(
             options.task == "auto" and not (whole and few)
         ):
             return numbers, None
+        _check_codes(table, options.label, numbers)
         texts = [int(n) if n.is_integer() else n for n in numbers.tolist()]
     return user_arrays.encode_classes(
         texts, f"the label {options.label!r} of '{table.path}'"
     )
+
+
+def _check_codes(table: tables.Table, label: str, numbers: np.ndarray) -> None:
+    """Checks that classes given as numbers `[S]` can be told apart."""
+    row = int(np.abs(numbers).argmax())
+    if abs(numbers[row]) >= _TOO_LARGE:
+        raise checks.InputError(
+            f"The label {label!r} of '{table.path}' holds {table.texts(label)[row]},"
+            f" but classes from {_TOO_LARGE} on cannot be told apart; write them as"
+            " text, or pass task='regression'."
+        )

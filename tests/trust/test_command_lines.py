@@ -1,0 +1,242 @@
+"""Command lines of all commands: done, one sentence or the usage, nothing halfway."""
+
+import dataclasses
+import os
+import pathlib
+import shutil
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import fedjax_pfl as fp
+from experiments import data, job, presets, run, sweep
+from tests import histories
+from tests.trust import inputs
+
+APPS = {"sweep": sweep.app, "run": run.app, "data": data.app}
+NUMBERS = [
+    "0",
+    "1",
+    "2",
+    "3",
+    "5",
+    "-1",
+    "1.5",
+    "nan",
+    "inf",
+    "1e9",
+    "many",
+    "",
+    "1" * 30,
+]
+LONG = "9" * 5000
+PATHS = [
+    *(
+        "",
+        ".",
+        "..",
+        "there",
+        "file",
+        "file/x",
+        "foreign",
+        "finished",
+        "loop",
+        "loop/x",
+    ),
+    *(
+        "pipe.csv",
+        "good.csv",
+        "new",
+        "new/er",
+        "with blank",
+        "\u00e9",
+        "a\nb",
+        "-",
+        "~",
+    ),
+    *("~nobody/x", "x" * 300, "/proc/x", "/dev/null", "a\0b", "\udcff", "new.png", "*"),
+]
+WORDS = ["y", "client", "a", "nothing", "", "\u00e9", "a\nb", "--seeds"]
+SETTINGS = [
+    *("algorithm.lam=1", "algorithm.lam=1,2", "algorithm=fedavg,local", "num_rounds=2"),
+    *(
+        "federation.num_clients=null",
+        "federation.partition=iid",
+        "model=mlp",
+        "x",
+        "=1",
+    ),
+    *(
+        "federation.test_fraction=0",
+        "seed=7",
+        "algorithm.rho=1",
+        "federation=1",
+        "a=\udcff",
+    ),
+    *("federation.partition.min_examples=2", "federation.dataset.scaling=none"),
+]
+DATA = {
+    "--dataset": [*fp.DATASETS, "mnits", "a,b", ""],
+    "--data": PATHS,
+    "--data-dir": PATHS,
+    "--label": WORDS,
+    "--client": WORDS,
+    "--clients": NUMBERS,
+    "--set": SETTINGS,
+    "--out": PATHS,
+}
+TRAIN = DATA | {
+    "--preset": ["quadratic", "quadratic", "digits", "mnist", "quadratics", ""],
+    "--seeds": NUMBERS,
+    "--seed-list": [
+        "1",
+        "1,10",
+        "1,1",
+        "1,x",
+        ",",
+        "-1",
+        "\u0661",
+        "\u00b2",
+        LONG,
+        "4294967296",
+    ],
+    "--rounds": [*NUMBERS, LONG],
+    "--eval-every": NUMBERS,
+    "--eval-on": [
+        "test",
+        "test,validation=2",
+        "test=0",
+        "others",
+        "everybody=3",
+        "=",
+        "tset",
+    ]
+    + ["test,test", "train=2,test=3", f"test={LONG}", "test=1e3", "validation"],
+    "--eval-clients": ["all", "participants", "2", "0", "99", "al", LONG, "-1"],
+    "--execution": [
+        "auto",
+        "loop",
+        "vmap",
+        "chunk=2",
+        "chunk",
+        "chunk=0",
+        "shard",
+        "shard=3",
+    ]
+    + ["shard=99", "vmap=2", "chunk=-1", "", "=", "chunk=" + "9" * 30],
+    "--devices": ["0", "-1", "two", "1.5", "1000000000"],
+    "--patience": NUMBERS,
+    "--target": [*NUMBERS, "-inf", "1e999"],
+    "--stop-on": [
+        "::",
+        "personal::",
+        ":test:loss",
+        "a:b:c",
+        "::f1",
+        ":",
+        "",
+        ":train:",
+    ],
+    "--max-minutes": NUMBERS,
+    "--checkpoint-seconds": NUMBERS,
+    "--resume": PATHS,
+    "--diagnostics": None,
+    "--dry-run": None,
+    "--quiet": None,
+    "--unknown": None,
+}
+SHOW = DATA | {
+    "--partition": [*fp.PARTITIONS, "ii", "iid,quantity_skew", ""],
+    "--seed": [*NUMBERS, "4294967296"],
+    "--rows": NUMBERS,
+}
+
+
+@st.composite
+def options(draw, pool, most):
+    """Some options with values, good ones and others."""
+    found = []
+    for name in draw(
+        st.lists(st.sampled_from(sorted(pool)), max_size=most, unique=True)
+    ):
+        found.append(name)
+        if pool[name] is not None:
+            listed = st.sampled_from(pool[name])
+            is_odd = draw(st.sampled_from([False] * 7 + [True]))
+            found.append(draw(st.text(max_size=6) if is_odd else listed))
+    return found
+
+
+@st.composite
+def commands(draw):
+    """Name of a command, and arguments."""
+    name = draw(st.sampled_from(["sweep", "sweep", "run", "data"]))
+    if name != "data":
+        start = draw(st.sampled_from([["--preset", "quadratic"]] * 3 + [[]]))
+        return name, [*start, *draw(options(TRAIN, 3))]
+    what = draw(st.sampled_from(["show"] * 4 + ["list", "check", "chekc"]))
+    pool = {"--data-dir": PATHS} if what == "check" else SHOW
+    return name, [what, *draw(options(pool, 3))]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A directory with all kinds of things in it; nothing is trained."""
+    record = histories.make_history(num_clients=3, rounds=(0, 1))
+    config = record.config | {"execution": "vmap"}
+    result = histories.make_result(dataclasses.replace(record, config=config))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(job.figures, "save_all", lambda *_: [])
+    monkeypatch.setattr(job, "_train", lambda *_: result)
+    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
+    monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    pathlib.Path("there").mkdir()
+    pathlib.Path("file").write_text("")
+    pathlib.Path("foreign").mkdir()
+    pathlib.Path("foreign/experiment.json").write_text('{"format": "mine"}')
+    pathlib.Path("loop").symlink_to("loop")
+    os.mkfifo("pipe.csv")
+    rows = "".join(f"{k},{k % 7},{k % 2},c{k % 4}\n" for k in range(80))
+    pathlib.Path("good.csv").write_text(f"a,b,y,client\n{rows}")
+    result.save("finished")
+    return tmp_path
+
+
+def paths_below(folder):
+    """Everything that is there."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+@pytest.mark.filterwarnings("default")
+def test_command_lines(place, request):
+    trials = inputs.Trials(request, default=120, long=1200)
+    before = paths_below(place)
+
+    @trials.settings
+    @hypothesis.given(commands())
+    def check(command):
+        name, arguments = command
+        refused = inputs.run(APPS[name], arguments)
+        trials.count(refused)
+        for path in map(pathlib.Path, set(paths_below(place)) - set(before)):
+            assert not refused, f"{command} left {path}"
+            if path.name == "config.json":
+                assert fp.Result.load(path.parent).groups
+        for entry in set(os.listdir()) - {path.split("/")[0] for path in before}:
+            if pathlib.Path(entry).is_dir():
+                shutil.rmtree(entry)
+            else:
+                pathlib.Path(entry).unlink()
+        assert paths_below(place) == before
+
+    check()
+    trials.report("command lines")
+
+
+@pytest.mark.parametrize("name", sorted(presets.PRESETS))
+def test_every_preset_answers(place, name):
+    """Without its files: one sentence about them; with them: a plan."""
+    inputs.run(sweep.app, ["--preset", name, "--clients", "5", "--dry-run"])

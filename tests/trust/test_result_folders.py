@@ -1,0 +1,210 @@
+"""Damaged result folders: the result that was saved, or one sentence."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+import fedjax_pfl as fp
+from experiments import arguments, job, run_folder, sweep
+from fedjax_pfl import checks
+from tests import histories
+from tests.trust import inputs
+
+RESULT = ("config.json", "history-0-flame.nc", "history-1-local.nc")
+OPTIONS = arguments.Options(
+    command="sweep",
+    preset="quadratic",
+    settings=("algorithm.lam=1,2",),
+    seeds=(0, 1),
+    execution="vmap",
+    devices=None,
+    data=arguments.Data(None, None, None, None),
+    evaluate_on=(("test", None), ("train", 2)),
+    eval_clients="all",
+    stop=arguments.Stop(None, None, None, None, None),
+    diagnostics=False,
+    checkpoint_seconds=5.0,
+    max_minutes=None,
+    resume=None,
+    dry_run=False,
+    out=None,
+    quiet=False,
+)
+ODD = [
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1.5,
+    10**20,
+    1e300,
+    "",
+    "x",
+    "../x",
+    [],
+    [[]],
+    {},
+    "\ud800",
+]
+
+
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """A finished run in the folder `saved`, and its result."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(job.figures, "save_all", lambda *_: [])
+    records = []
+    for name in ("Flame", "Local"):
+        points = ({"algorithm.lam": 0.1, "seed": 0},)
+        options = {"num_clients": 3, "rounds": (0, 1), "algorithm": name}
+        record = histories.make_history(points=points, **options)
+        config = record.config | {"execution": "vmap"}
+        records.append(dataclasses.replace(record, config=config))
+    result = histories.make_result(*records)
+    with run_folder.begun(pathlib.Path("saved"), OPTIONS):
+        result.write(pathlib.Path("saved"))
+    assert fp.Result.load("saved") == result
+    return result
+
+
+def places(value, path=()):
+    """Paths to all values in nested lists and objects."""
+    yield path
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, inner in pairs:
+            yield from places(inner, (*path, name))
+
+
+def edited(draw, content):
+    """JSON with one value replaced, removed or moved to another name."""
+    stored = json.loads(content)
+    *path, last = draw(st.sampled_from([p for p in places(stored) if p]))
+    owner = stored
+    for name in path:
+        owner = owner[name]
+    kind = draw(st.sampled_from(["replace", "replace", "remove", "rename", "repeat"]))
+    if kind == "remove":
+        del owner[last]
+    elif kind == "rename" and isinstance(owner, dict):
+        owner[draw(st.text(max_size=5))] = owner.pop(last)
+    elif kind == "repeat" and isinstance(owner, list):
+        owner.append(owner[last])
+    else:
+        owner[last] = draw(st.sampled_from(ODD))
+    return json.dumps(stored).encode()
+
+
+def damaged(draw, before, names):
+    """Files of a folder, one of them changed, gone, or in the place of another."""
+    name = draw(st.sampled_from(names))
+    kind = draw(st.sampled_from(["bytes", "bytes", "edit", "edit", "remove", "swap"]))
+    after = dict(before)
+    if kind == "remove":
+        del after[name]
+    elif kind == "swap":
+        after[name] = before[draw(st.sampled_from(names))]
+    elif kind == "edit" and name.endswith(".json"):
+        after[name] = edited(draw, before[name])
+    else:
+        after[name] = inputs.mutated(draw, before[name])
+    return after
+
+
+def put(files):
+    """Makes the folder `copy` of these files."""
+    shutil.rmtree("copy", ignore_errors=True)
+    for name, content in files.items():
+        path = pathlib.Path("copy", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def refused(function, *arguments):
+    """What a function returns, and whether it refused in one sentence."""
+    try:
+        with inputs.bounded():
+            return function(*arguments), False
+    except checks.InputError as error:
+        assert inputs.is_sentence(str(error)), str(error)
+        return None, True
+
+
+def test_results(saved, request):
+    trials = inputs.Trials(request, default=80, long=1500)
+    before = inputs.contents(pathlib.Path("saved"))
+
+    @trials.settings
+    @hypothesis.given(st.data())
+    def check(data):
+        after = damaged(data.draw, before, ["summary.csv", *RESULT, *RESULT])
+        put(after)
+        found, is_refused = refused(fp.Result.load, "copy")
+        trials.count(is_refused)
+        assert is_refused or found == saved
+
+    check()
+    trials.report("results")
+
+
+def test_options(saved, request):
+    """What a continued run does is what the first command said."""
+    trials = inputs.Trials(request, default=60, long=1500)
+    before = inputs.contents(pathlib.Path("saved"))
+    expected = run_folder.read(pathlib.Path("saved"))
+    expected = dataclasses.replace(expected, out="copy", resume="copy")
+
+    @trials.settings
+    @hypothesis.given(st.data())
+    def check(data):
+        after = damaged(data.draw, before, ["experiment.json"])
+        put(after)
+        found, is_refused = refused(run_folder.read, pathlib.Path("copy"))
+        trials.count(is_refused)
+        if not is_refused:
+            assert dataclasses.replace(found, out="copy", resume="copy") == expected
+
+    check()
+    trials.report("options of runs")
+
+
+def test_changed_options_are_refused(saved):
+    path = pathlib.Path("saved/experiment.json")
+    text = path.read_text()
+    path.write_text(text.replace("algorithm.lam=1,2", "algorithm.lam=1,3"))
+    with pytest.raises(checks.InputError, match="experiment.json': it is damaged"):
+        run_folder.read(path.parent)
+    path.write_text(text)
+    assert run_folder.read(path.parent).settings == OPTIONS.settings
+
+
+@pytest.mark.filterwarnings("default")
+def test_resume(saved, request, monkeypatch):
+    """Finished runs are shown, others trained; what is written is whole."""
+    trials = inputs.Trials(request, default=15, long=200)
+    before = inputs.contents(pathlib.Path("saved"))
+    monkeypatch.setattr(job, "_train", lambda *_: saved)
+
+    @trials.settings
+    @hypothesis.given(st.data())
+    def check(data):
+        after = damaged(data.draw, before, ["experiment.json", *RESULT])
+        put(after)
+        is_refused = inputs.run(sweep.app, ["--resume", "copy"])
+        trials.count(is_refused)
+        left = inputs.contents(pathlib.Path("copy"))
+        changed = {n for n in left.keys() | after.keys() if left.get(n) != after.get(n)}
+        if is_refused:
+            assert changed <= {".lock"}
+        else:
+            assert fp.Result.load("copy") == saved
+
+    check()
+    trials.report("continued runs")

@@ -171,7 +171,7 @@ def text(name: str, value: str) -> None:
       InputError: if it has a character 0 or half of a surrogate pair, which is how
         Python reads bytes that are not UTF-8.
     """
-    if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
+    if "\0" in value or value.encode(errors="ignore").decode() != value:
         raise InputError(
             f"Expected {name} to be text in UTF-8 without the character 0, got"
             f" {value!r}."

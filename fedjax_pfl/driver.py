@@ -165,10 +165,10 @@ def run_group(
             total = sum(run.earlier) + time.perf_counter() - started
             return min(compiled, total), max(total - compiled, 0.0)
 
-        if run.done:
-            advance(run.done, "going on")
-        else:
+        if run.is_new:
             run.measure()
+        else:
+            advance(run.done, "going on")
         while not run.ended:
             reason = interrupt()
             if reason is not None:
@@ -293,6 +293,7 @@ class _Run:
                 "data, seeds and settings": checkpoint.fingerprint(first_states[1:]),
             }
             found = store.latest(self._identity, like)
+        self.is_new = found is None
         if found is not None:
             self.recorder.restore(found.arrays)
             self.done, self.earlier = found.done, found.seconds

@@ -45,10 +45,10 @@ def expected():
         {},
         {"eval_every": 1},
         {"evaluate_on": ("train", "everybody")},
-        {"eval_clients": 2},
-        {"eval_clients": "participants"},
+        pytest.param({"eval_clients": 2}, marks=pytest.mark.wide),
+        pytest.param({"eval_clients": "participants"}, marks=pytest.mark.wide),
         {"diagnostics": True},
-        {"stop_when": fp.StopWhen(patience=100)},
+        pytest.param({"stop_when": fp.StopWhen(patience=100)}, marks=pytest.mark.wide),
     ],
     ids=lambda options: next(iter(options), "again"),
 )

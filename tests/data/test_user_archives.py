@@ -140,7 +140,7 @@ def test_a_single_array_is_no_archive(tmp_path):
         ({"x": 3}, "x to be text"),
         ({"max_bytes": 0}, "max_bytes"),
         ({"path": "absent.npz"}, "no file or folder"),
-        ({"path": "."}, "cannot be read"),
+        ({"path": "."}, "to be a file, but it is a folder"),
     ],
 )
 def test_wrong_options(tmp_path, options, part):

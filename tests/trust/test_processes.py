@@ -121,6 +121,7 @@ def test_a_signal_saves_and_ends(place, number, status):
     assert_same(folder / "whole", folder / name)
 
 
+@pytest.mark.wide
 def test_a_second_process_is_locked_out_and_told_by_whom(place):
     folder, run = place
     command = run(*ARGUMENTS, "--quiet", "--out", "locked")
@@ -143,6 +144,7 @@ def _small_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 
 
+@pytest.mark.wide
 def test_a_full_disk_is_a_sentence_and_nothing_is_lost(place):
     folder, run = place
     command = run(*ARGUMENTS, "--quiet", "--out", "full")
@@ -160,6 +162,7 @@ def test_a_full_disk_is_a_sentence_and_nothing_is_lost(place):
     assert_same(folder / "whole", folder / "full")
 
 
+@pytest.mark.wide
 def test_a_disk_that_is_really_full(place, request):
     if not request.config.getoption("--long"):
         pytest.skip("a file system of its own: only with --long")

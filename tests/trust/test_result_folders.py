@@ -138,7 +138,7 @@ def refused(function, *arguments):
 
 
 def test_results(saved, request):
-    trials = inputs.Trials(request, default=80, long=1500)
+    trials = inputs.Trials(request, default=40, long=1500)
     before = inputs.contents(pathlib.Path("saved"))
 
     @trials.settings
@@ -156,7 +156,7 @@ def test_results(saved, request):
 
 def test_options(saved, request):
     """What a continued run does is what the first command said."""
-    trials = inputs.Trials(request, default=60, long=1500)
+    trials = inputs.Trials(request, default=40, long=1500)
     before = inputs.contents(pathlib.Path("saved"))
     expected = run_folder.read(pathlib.Path("saved"))
     expected = dataclasses.replace(expected, out="copy", resume="copy")
@@ -188,7 +188,7 @@ def test_changed_options_are_refused(saved):
 @pytest.mark.filterwarnings("default")
 def test_resume(saved, request, monkeypatch):
     """Finished runs are shown, others trained; what is written is whole."""
-    trials = inputs.Trials(request, default=15, long=200)
+    trials = inputs.Trials(request, default=10, long=200)
     before = inputs.contents(pathlib.Path("saved"))
     monkeypatch.setattr(job, "_train", lambda *_: saved)
 

@@ -66,7 +66,8 @@ def make_app(command: str, help: str) -> typer.Typer:
             ),
         ] = None,
         seeds: Annotated[
-            int | None, typer.Option(min=1, help="Use the seeds 0, ..., N-1.")
+            int | None,
+            typer.Option(min=1, max=10_000, help="Use the seeds 0, ..., N-1."),
         ] = None,
         seed_list: Annotated[
             str | None, typer.Option(metavar="S,S,...", help="Use exactly these seeds.")

@@ -133,6 +133,7 @@ def test_wrong_options(arguments, message):
     [
         ("--seeds", "many"),
         ("--seeds", "0"),
+        ("--seeds", "10001"),
         ("--seeds", "2", "--seed-list", "1"),
         ("--seed-list", "1,x"),
         ("--seed-list", 5000 * "1"),

@@ -68,6 +68,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "wide: only run with --all-algorithms or --long")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config, items):
     _put_together(items)
     if config.getoption("--all-algorithms") or config.getoption("--long"):

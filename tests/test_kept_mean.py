@@ -10,8 +10,7 @@ import pytest
 from jax import lax
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, clients, struct, types
-from fedjax_pfl import process as processes
+from fedjax_pfl import aggregators, clients, link, struct, types
 from fedjax_pfl.algorithms import base
 from tests import faults, problems
 
@@ -34,10 +33,9 @@ class Reports(base.SingleExchange):
         phases = jnp.arange(5.0) * (client_id + 1.0)
         return {"theta": (1 + jnp.sin(phases + round)).astype(dtype)}
 
-    def init(self, key, model, federation):
-        ids = federation.train.client_id
-        messages = jax.vmap(lambda i: self._message(0, i))(ids)
-        return clients.take(messages, jnp.asarray(0)), None, messages
+    def init(self, key, model, population, data):
+        zero = jnp.zeros((), jnp.int32)
+        return self._message(zero, zero), None, self._message(zero, data.client_id)
 
     def client_update(self, key, round, work, down, client, model, data):
         message = self._message(round, data.client_id)
@@ -131,7 +129,7 @@ def test_without_huge_messages_the_mean_is_not_recomputed():
     exact, _ = _exact_mean(states)
     error = (states.aggregate["theta"] - exact).astype(float)
     np.testing.assert_allclose(error, 1, atol=4 * ROUNDS * np.finfo(float).eps)
-    assert ROUNDS < processes.RECOMPUTE_EVERY
+    assert ROUNDS < link.RECOMPUTE_EVERY
 
 
 def test_the_kept_mean_does_not_depend_on_where_a_run_is_cut():

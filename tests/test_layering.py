@@ -20,6 +20,7 @@ LAYERS = (
     ("clients",),
     ("data", "models", "local", "aggregators", "attacks", "participation"),
     ("algorithms", "stopping", "checkpoint"),
+    ("link",),
     ("process", "evaluate", "history", "summaries", "schedule", "stacking", "folders"),
     ("compiled", "settings"),
     ("limits",),

@@ -26,10 +26,9 @@ class Faulty(base.SingleExchange):
     source: object = 0.0
     at: object = 2.0
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         params = model.init(key)
-        start = base.start_together(params, federation.num_clients)
-        return params, start, start
+        return params, params, params
 
     def _poisoned(self, source, when, tree):
         bad = (self.source == source) & when

@@ -98,17 +98,16 @@ class APFL(base.SingleExchange):
         checks.known(self.mix, ("parameters", "outputs"), "mix")
         base.check_plain_sgd("APFL", self.local)
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """One drawn network for everybody; all mix with the first alpha."""
+        del population, data
         params = model.init(key)
-        count = federation.num_clients
         dtype = jnp.result_type(*jax.tree.leaves(params))
-        own = base.start_together(params, count)
-        alpha = jnp.full((count,), self.alpha, dtype)
-        return params, ApflClient(v=own, alpha=alpha), None
+        alpha = jnp.asarray(self.alpha, dtype)
+        return params, ApflClient(v=params, alpha=alpha), None
 
     def down(self, ctx, server, clients, messages):
-        """The global model; the mean of all clients' alpha is only reported."""
+        """The global model; the mean of the cohort's alpha is only reported."""
         del ctx, messages
         return types.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
 

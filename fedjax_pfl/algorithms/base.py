@@ -14,7 +14,6 @@ __all__ = [
     "SingleExchange",
     "check_plain_sgd",
     "half_squared_distance",
-    "start_together",
 ]
 
 
@@ -89,11 +88,6 @@ class Link(Protocol):
         ...
 
 
-def start_together(tree: Any, num_clients: int) -> Any:
-    """Copies the server's parameters to all clients, who start from one network."""
-    return clients.broadcast(tree, num_clients)
-
-
 class SingleExchange:
     """One message down and one up per round; concrete classes are final dataclasses.
 
@@ -107,24 +101,34 @@ class SingleExchange:
         """`"cohort"`, or `"all"` clients' last messages."""
         return "cohort"
 
+    @property
+    def reads(self) -> str:
+        """Whose rows a round looks at: the `"cohort"`'s, or `"all"` clients'."""
+        return "cohort"
+
     def default_aggregator(self) -> types.Aggregator:
         """The aggregator where the process names none: the weighted mean."""
         return aggregators.WeightedMean()
 
     def init(
-        self, key: types.Key, model: types.Model, federation: types.Federation
+        self,
+        key: types.Key,
+        model: types.Model,
+        population: types.Population,
+        data: types.ClientData,
     ) -> tuple[Any, Any, Any]:
-        """First `(server, clients, messages or None)`.
+        """First `(server, client, message or None)`, from the view of ONE client.
 
         Args:
-          key: `[]` key.
+          key: `[]` key, the same for all clients.
           model: the model.
-          federation: data of N clients.
+          population: what is known of all clients together.
+          data: training examples of this client.
 
         Returns:
-          Server state; client states with leading axis N, or None; what the server
-          would have received before the first round, with leading axis N, or None for a
-          method that never looks back.
+          Server state, which must not depend on the client; state of this client, or
+          None; what the server would have received from it before the first round, or
+          None for a method that never looks back.
         """
         raise NotImplementedError
 
@@ -135,7 +139,17 @@ class SingleExchange:
     def down(
         self, ctx: types.RoundContext, server: Any, clients: Any, messages: Any
     ) -> types.Downlink:
-        """What the cohort receives: by default the server state, shared."""
+        """What the cohort receives: by default the server state, shared.
+
+        Args:
+          ctx: key, round, cohort and number of clients.
+          server: server state.
+          clients: states of the cohort `[K]`; of all N where the method `reads` all.
+          messages: last messages, of the same clients.
+
+        Returns:
+          The downlink.
+        """
         del ctx, clients, messages
         return types.Downlink(shared=server)
 
@@ -235,8 +249,11 @@ class SingleExchange:
     ) -> tuple[types.State, types.RoundInfo]:
         """One exchange, written with the same link that multi-exchange rounds use."""
         ctx = link.ctx
-        down = self.down(ctx, state.server, state.clients, state.messages)
         old = link.take(state.clients)
+        rows = (old, link.take(state.messages))
+        if self.reads == "all":
+            rows = (state.clients, state.messages)
+        down = self.down(ctx, state.server, *rows)
 
         def update(view: ClientView, row: Any, shared: Any):
             own, client = row

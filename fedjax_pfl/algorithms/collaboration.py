@@ -18,7 +18,6 @@ from fedjax_pfl.algorithms import base
 
 __all__ = [
     "Mixing",
-    "cohort_rows",
     "cosine_range",
     "cosines",
     "median_distance",
@@ -52,17 +51,16 @@ class Mixing(base.SingleExchange, abc.ABC):
           `[K, K]` with rows of sum 1, and a dict of `[]` values to report.
         """
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """One drawn network, copied to all clients; the server remembers it."""
+        del population, data
         params = model.init(key)
-        start = base.start_together(params, federation.num_clients)
-        return params, start, start
+        return params, params, params
 
     def down(self, ctx, server, clients, messages):
         """A mixture of the cohort's last messages for each member."""
         del clients
-        models = cohort_rows(ctx, messages)
-        return mixed(models, *self.cohort_weights(ctx.round, server, models))
+        return mixed(messages, *self.cohort_weights(ctx.round, server, messages))
 
     def server_update(self, ctx, server, aggregate, uploads):
         """Keeps the common first model: there is no global one."""
@@ -78,13 +76,6 @@ class Mixing(base.SingleExchange, abc.ABC):
         """The mixing weights if all N clients took part."""
         del federation
         return self.cohort_weights(state.round, state.server, state.messages)[0]
-
-
-def cohort_rows(ctx: types.RoundContext, messages: Any) -> Any:
-    """Last messages of the cohort, `[N, ...]` to `[K, ...]`; no copy where K = N."""
-    if ctx.cohort.shape[0] == ctx.num_clients:
-        return messages  # a full cohort is in order
-    return clients.take(messages, ctx.cohort)
 
 
 def cosines(tree: Any) -> jax.Array:

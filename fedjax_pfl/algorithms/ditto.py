@@ -92,15 +92,12 @@ class Ditto(base.SingleExchange):
         """The solver of the personal part."""
         return self.local if self.personal is None else self.personal
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """One drawn network for everybody."""
+        del population, data
         params = model.init(key)
-        start = base.start_together(params, federation.num_clients)
-        return (
-            params,
-            DittoClient(v=start, w_local=start if self.unsynced else None),
-            None,
-        )
+        w_local = params if self.unsynced else None
+        return params, DittoClient(v=params, w_local=w_local), None
 
     def _anchored(self, plain):
         """`f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""

@@ -67,9 +67,9 @@ class FedAvg(base.SingleExchange):
             return aggregators.Mean()
         return aggregators.WeightedMean()
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """One drawn network at the server; clients keep nothing."""
-        del federation
+        del population, data
         return model.init(key), None, None
 
     def client_update(self, key, round, work, down, client, model, data):
@@ -105,10 +105,10 @@ class Local(base.SingleExchange):
 
     local: Any = local.SGD()
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """One drawn network, copied to all clients."""
-        params = model.init(key)
-        return None, base.start_together(params, federation.num_clients), None
+        del population, data
+        return None, model.init(key), None
 
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the client's own model."""
@@ -137,14 +137,20 @@ class Centralized(base.SingleExchange):
 
     local: Any = local.SGD()
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """One drawn network."""
-        if federation.train.noise_scale is not None:
+        del population
+        if data.noise_scale is not None:
             raise checks.InputError(
                 "Centralized training cannot pool clients with feature noise of "
                 "their own."
             )
         return model.init(key), None, None
+
+    @property
+    def reads(self) -> str:
+        """All clients' examples, whoever takes part."""
+        return "all"
 
     def round(self, state, link):
         """Training on the union of all clients' examples."""

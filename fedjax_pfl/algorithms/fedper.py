@@ -59,8 +59,9 @@ class FedPer(base.SingleExchange):
                 f"Expected head to be a regular expression, got {self.head!r}: {error}."
             ) from None
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """One drawn network: its body at the server, its head at every client."""
+        del population, data
         params = model.init(key)
         head, body = parts.split(params, self.head)
         for part, words in ((head, "some"), (body, "not all")):
@@ -70,7 +71,7 @@ class FedPer(base.SingleExchange):
                     f"Expected head={self.head!r} to match {words} of the model's "
                     f"parameters: {names}."
                 )
-        return body, base.start_together(head, federation.num_clients), None
+        return body, head, None
 
     def client_update(self, key, round, work, down, client, model, data):
         """Local training of both parts; the body is sent."""

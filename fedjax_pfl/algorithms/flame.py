@@ -176,32 +176,28 @@ class Flame(base.SingleExchange):
         kappa = 1.0 if self.kappa is None else self.kappa
         return 1 / (1 + kappa * ratio)
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """All models equal, duals zero: the start that the descent theory needs."""
         params = model.init(key)
-        count = federation.num_clients
+        count = population.num_clients
         dtype = jnp.result_type(*jax.tree.leaves(params))
         if self.weighting == "uniform":
-            alpha = jnp.full((count,), 1 / count, dtype)
+            alpha = jnp.asarray(1 / count, dtype)
         else:
-            alpha = federation.train.num_examples.astype(dtype)
-            alpha = alpha / alpha.sum()
+            alpha = data.num_examples / population.num_examples.astype(dtype)
         eps = None
         if self._to_tolerance:
-            norms = _gradient_norms(
-                model, params, federation.train, self.local.batch_size
-            )
-            eps = alpha**2 * norms
-        start = base.start_together(params, count)
+            norm = _gradient_norm(model, self.local.batch_size)
+            eps = alpha**2 * norm(params, data)
         state = FlameClient(
-            theta=start,
-            w_local=start,
-            p=jax.tree.map(jnp.zeros_like, start),
+            theta=params,
+            w_local=params,
+            p=jax.tree.map(jnp.zeros_like, params),
             alpha=alpha,
             ratio=1 / (count * alpha),
             eps=eps,
         )
-        return params, state, start
+        return params, state, params
 
     def _subproblem(self, model, client, w, share):
         """Objective of the personal solve and its first context."""
@@ -348,15 +344,14 @@ class Flame(base.SingleExchange):
 _CHUNK = 16  # clients whose full gradients are in memory at once
 
 
-def _gradient_norms(model, params, data, batch_size):
-    """Squared norm `[N]` of every client's full gradient at common parameters."""
+def _gradient_norm(model, batch_size):
+    """Squared norm `[]` of ONE client's full gradient, a function `(params, data)`."""
     objective = fedavg.data_objective(model)
 
-    def one(fields):
-        client = data.pool().with_rows(fields)
+    def norm(params, data):
         _, gradient = local.full_value_and_gradient(
-            objective, params, None, client, batch_size
+            objective, params, None, data, batch_size
         )
         return optax.tree.norm(gradient, squared=True)
 
-    return lax.map(one, data.rows(), batch_size=_CHUNK)
+    return clients.chunked(norm, _CHUNK)

@@ -128,9 +128,9 @@ class PerFedAvg(base.SingleExchange):
         checks.known(self.hessian, kinds, "hessian")
         checks.positive_int("adapt_steps", self.adapt_steps)
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """One drawn network at the server; clients keep nothing."""
-        del federation
+        del population, data
         return model.init(key), None, None
 
     def _product(self, gradient: Gradient, w: Any, g: Any) -> Any:

@@ -89,10 +89,11 @@ class PFedMe(base.SingleExchange):
         checks.positive_int("batch_size", self.batch_size)
         checks.known(self.start, ("own", "received"), "start")
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """One drawn network for everybody."""
+        del population, data
         params = model.init(key)
-        return params, base.start_together(params, federation.num_clients), None
+        return params, params, None
 
     def client_update(self, key, round, work, down, client, model, data):
         """R steps down the envelope, each with an inexact inner solution."""

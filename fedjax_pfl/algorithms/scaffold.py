@@ -74,12 +74,12 @@ class Scaffold(base.SingleExchange):
         """Uniform mean, as in the paper."""
         return aggregators.Mean()
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         """One drawn network, and control variates of zero."""
+        del population, data
         params = model.init(key)
         zeros = jax.tree.map(jnp.zeros_like, params)
-        controls = base.start_together(zeros, federation.num_clients)
-        return ScaffoldServer(model=params, control=zeros), controls, None
+        return ScaffoldServer(model=params, control=zeros), zeros, None
 
     def reference(self, server):
         """Messages are changes: they compare with none."""

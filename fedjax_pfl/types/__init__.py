@@ -17,6 +17,8 @@ from fedjax_pfl.types.randomness import Key, Stream, stream_key
 from fedjax_pfl.types.rounds import (
     Budget,
     Downlink,
+    Members,
+    Population,
     RoundContext,
     RoundInfo,
     State,
@@ -30,6 +32,8 @@ __all__ = [
     "Budget",
     "ClientData",
     "Downlink",
+    "Members",
+    "Population",
     "Federation",
     "Key",
     "Model",

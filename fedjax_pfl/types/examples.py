@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import struct
 from fedjax_pfl.types.randomness import Key, Stream
+from fedjax_pfl.types.rounds import Population
 
 __all__ = ["Batch", "ClientData", "Federation"]
 
@@ -201,6 +202,12 @@ class Federation:
     def num_clients(self) -> int:
         """Number of clients N."""
         return self.malicious.shape[-1]
+
+    @property
+    def population(self) -> Population:
+        """What is known of all clients together."""
+        total = self.train.num_examples.sum(dtype=jnp.int32)
+        return Population(num_clients=self.num_clients, num_examples=total)
 
     @property
     def input_shape(self) -> tuple[int, ...]:

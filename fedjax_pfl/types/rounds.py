@@ -11,6 +11,8 @@ from fedjax_pfl.types.randomness import Key
 __all__ = [
     "Budget",
     "Downlink",
+    "Members",
+    "Population",
     "RoundContext",
     "RoundInfo",
     "State",
@@ -89,6 +91,38 @@ class Budget:
     epochs: jax.Array
     steps: jax.Array
     straggler: jax.Array
+
+
+@struct.pytree_dataclass
+class Population:
+    """What is known of all clients together.
+
+    Attributes:
+      num_clients: N.
+      num_examples: `int32[]` training examples of all clients.
+    """
+
+    num_clients: int = struct.static_field()
+    num_examples: jax.Array
+
+
+@struct.pytree_dataclass
+class Members:
+    """Whose rows a round is given, where it is not given those of all clients.
+
+    Attributes:
+      cohort: `int32[K]` rows of the cohort's members in the population.
+      population: what is known of all clients.
+      mean: `[*P]` mean over all clients' messages after this round, or None for methods
+        that do not keep one.
+      use_mean: `bool[]` whether to take it in place of the mean that is kept
+        incrementally.
+    """
+
+    cohort: jax.Array
+    population: Population
+    mean: Any
+    use_mean: jax.Array
 
 
 @struct.pytree_dataclass

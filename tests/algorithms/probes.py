@@ -32,10 +32,13 @@ class OwnDown(base.SingleExchange):
     mixing: Any = 0.5
     learning_rate: Any = 0.3
 
-    def init(self, key, model, federation):
+    @property
+    def reads(self):
+        return "all"
+
+    def init(self, key, model, population, data):
         params = model.init(key)
-        start = base.start_together(params, federation.num_clients)
-        return params, start, start
+        return params, params, params
 
     def down(self, ctx, server, clients, messages):
         mean = jax.tree.map(lambda leaf: leaf.mean(axis=0, keepdims=True), messages)
@@ -62,7 +65,7 @@ class TwoExchanges(base.SingleExchange):
     step: Any = 2.0
     decrease: Any = 1e-4
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         return model.init(key), None, None
 
     def round(self, state, link):
@@ -120,10 +123,10 @@ class Memory(base.SingleExchange):
     learning_rate: Any = 0.2
     momentum: Any = 0.5
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         params = model.init(key)
         zeros = jax.tree.map(jnp.zeros_like, params)
-        return params, base.start_together(zeros, federation.num_clients), None
+        return params, zeros, None
 
     def client_update(self, key, round, work, down, client, model, data):
         objective = fedavg.data_objective(model)
@@ -164,7 +167,7 @@ class OwnSampler(base.SingleExchange):
     learning_rate: Any = 0.3
     batch_size: int = struct.static_field(default=3)
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         return model.init(key), None, None
 
     def client_update(self, key, round, work, down, client, model, data):
@@ -204,9 +207,9 @@ class BodyHead(base.SingleExchange):
     learning_rate: Any = 0.3
     head: str = struct.static_field(default="^bias")
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         head, body = parts.split(model.init(key), self.head)
-        return body, base.start_together(head, federation.num_clients), None
+        return body, head, None
 
     def client_update(self, key, round, work, down, client, model, data):
         params = parts.join(client, down.shared)
@@ -226,7 +229,7 @@ class WeightZero(base.SingleExchange):
 
     learning_rate: Any = 0.3
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         return model.init(key), None, None
 
     def client_update(self, key, round, work, down, client, model, data):
@@ -248,9 +251,9 @@ class Schedule(base.SingleExchange):
     learning_rate: Any = 0.4
     decay: Any = 0.95
 
-    def init(self, key, model, federation):
+    def init(self, key, model, population, data):
         params = model.init(key)
-        return params, base.start_together(params, federation.num_clients), None
+        return params, params, None
 
     def client_update(self, key, round, work, down, client, model, data):
         rate = self.decay**round

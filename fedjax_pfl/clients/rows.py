@@ -1,0 +1,179 @@
+"""Rows of clients: taken, written, selected, summed."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+__all__ = [
+    "broadcast",
+    "finite_rows",
+    "gram",
+    "magnitude",
+    "mix",
+    "put",
+    "ravel_rows",
+    "select_rows",
+    "size",
+    "take",
+    "weighted_mean",
+    "weighted_sum",
+]
+
+
+def take(tree: Any, rows: jax.Array) -> Any:
+    """Gathers rows `int32[K]` of leaves `[N, ...]`."""
+    return jax.tree.map(lambda leaf: leaf[rows], tree)
+
+
+def put(tree: Any, rows: jax.Array, values: Any) -> Any:
+    """Scatters values `[K, ...]` into rows `int32[K]`; others stay bit-identical."""
+    return jax.tree.map(lambda leaf, new: leaf.at[rows].set(new), tree, values)
+
+
+def broadcast(tree: Any, num_rows: int) -> Any:
+    """Repeats leaves `[...]` along a new leading axis, `[num_rows, ...]`."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_rows, *jnp.shape(x))), tree)
+
+
+def size(tree: Any) -> int:
+    """Number of values in a tree of arrays."""
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def _column(values: jax.Array, like: jax.Array) -> jax.Array:
+    """Reshapes `[K]` so that it broadcasts against `[K, ...]`."""
+    return values.reshape(values.shape + (1,) * (like.ndim - 1))
+
+
+def select_rows(condition: jax.Array, yes: Any, no: Any) -> Any:
+    """Picks rows of `yes` where `condition bool[K]` holds, else rows of `no`."""
+    return jax.tree.map(lambda a, b: jnp.where(_column(condition, a), a, b), yes, no)
+
+
+def finite_rows(tree: Any, num_rows: int) -> jax.Array:
+    """Says for every row whether all its floating values are finite.
+
+    Args:
+      tree: pytree of `[K, ...]`, may be empty.
+      num_rows: K.
+
+    Returns:
+      `bool[K]`.
+    """
+    finite = jnp.ones((num_rows,), bool)
+    for leaf in jax.tree.leaves(tree):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            finite &= jnp.isfinite(leaf).reshape(num_rows, -1).all(axis=1)
+    return finite
+
+
+def magnitude(tree: Any) -> jax.Array:
+    """Largest absolute value in a tree of arrays.
+
+    Args:
+      tree: pytree of arrays of one dtype.
+
+    Returns:
+      `[]`, at least 0; NaN if a value is NaN.
+    """
+    largest = [jnp.abs(leaf).max(initial=0) for leaf in jax.tree.leaves(tree)]
+    return functools.reduce(jnp.maximum, largest)
+
+
+def weighted_sum(tree: Any, weights: jax.Array) -> Any:
+    """Sums rows, `sum_k weights[k] * leaf[k]`, at highest precision.
+
+    Args:
+      tree: pytree of `[K, *P]`; rows of weight 0 may hold anything, NaN included.
+      weights: `[K]`.
+
+    Returns:
+      Pytree of `[*P]`.
+    """
+
+    def sum_leaf(leaf: jax.Array) -> jax.Array:
+        clean = jnp.where(_column(weights != 0, leaf), leaf, 0)
+        w = weights.astype(leaf.dtype)
+        return jnp.tensordot(w, clean, axes=1, precision=lax.Precision.HIGHEST)
+
+    return jax.tree.map(sum_leaf, tree)
+
+
+def weighted_mean(tree: Any, weights: jax.Array) -> Any:
+    """Averages rows; zeros where the weights sum to zero.
+
+    Args:
+      tree: pytree of `[K, *P]`.
+      weights: `[K]`, at least 0.
+
+    Returns:
+      Pytree of `[*P]`.
+    """
+    total = weights.sum()
+    return weighted_sum(tree, weights / jnp.where(total > 0, total, 1))
+
+
+def _matrix(leaf: jax.Array) -> jax.Array:
+    """Flattens every row of `[K, *P]`, `[K, size]`."""
+    return leaf.reshape(leaf.shape[0], -1)
+
+
+def gram(tree: Any) -> jax.Array:
+    """Inner products of all pairs of rows, one product per leaf, highest precision.
+
+    Args:
+      tree: pytree of `[K, *P]`, finite.
+
+    Returns:
+      `[K, K]`, symmetric to the last bit.
+    """
+    found = [
+        lax.dot_general(
+            _matrix(leaf),
+            _matrix(leaf),
+            (((1,), (1,)), ((), ())),
+            precision=lax.Precision.HIGHEST,
+        )
+        for leaf in jax.tree.leaves(tree)
+    ]
+    total = sum(found[1:], found[0])
+    return (total + total.T) / 2
+
+
+def mix(tree: Any, weights: jax.Array) -> Any:
+    """Sums rows with a row of weights per receiver, `sum_k weights[j, k] * leaf[k]`.
+
+    Args:
+      tree: pytree of `[K, *P]`, finite.
+      weights: `[J, K]`.
+
+    Returns:
+      Pytree of `[J, *P]`, one product per leaf at highest precision.
+    """
+
+    def mix_leaf(leaf: jax.Array) -> jax.Array:
+        product = jnp.matmul(
+            weights.astype(leaf.dtype), _matrix(leaf), precision=lax.Precision.HIGHEST
+        )
+        return product.reshape(-1, *leaf.shape[1:])
+
+    return jax.tree.map(mix_leaf, tree)
+
+
+def ravel_rows(tree: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
+    """Flattens every row of a tree into one vector.
+
+    Args:
+      tree: pytree of `[K, *P]` with one dtype.
+
+    Returns:
+      `[K, D]` and the function that turns `[D]` back into a tree of `[*P]`.
+    """
+    _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], tree))
+    return jax.vmap(lambda row: ravel_pytree(row)[0])(tree), unravel

@@ -84,6 +84,7 @@ from fedjax_pfl.participation import (
 from fedjax_pfl.process import FederatedProcess
 from fedjax_pfl.results import Result
 from fedjax_pfl.stopping import StopWhen
+from fedjax_pfl.streaming import simulate_streamed
 from fedjax_pfl.struct import pytree_dataclass, static_field
 from fedjax_pfl.training import grid, simulate
 from fedjax_pfl.types import (
@@ -186,5 +187,6 @@ __all__ = [
     "load_federation",
     "pytree_dataclass",
     "simulate",
+    "simulate_streamed",
     "static_field",
 ]

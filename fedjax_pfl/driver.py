@@ -28,7 +28,16 @@ from fedjax_pfl import settings as settings_
 from fedjax_pfl.data import statistics
 from fedjax_pfl.process import FederatedProcess
 
-__all__ = ["Group", "Interrupted", "choose_execution", "run_group"]
+__all__ = [
+    "Group",
+    "Interrupted",
+    "check",
+    "check_examples",
+    "choose_execution",
+    "compile_clock",
+    "own_key",
+    "run_group",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +107,7 @@ def choose_execution(
 
 
 @contextlib.contextmanager
-def _compile_clock() -> Iterator[list[float]]:
+def compile_clock() -> Iterator[list[float]]:
     """Adds up the seconds that JAX reports for lowering and compiling."""
     total = [0.0]
 
@@ -113,7 +122,7 @@ def _compile_clock() -> Iterator[list[float]]:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def _own_key(key: types.Key) -> types.Key:
+def own_key(key: types.Key) -> types.Key:
     """A copy of a key, so that donation leaves the caller's buffer alone."""
     if not jnp.issubdtype(jnp.asarray(key).dtype, jax.dtypes.prng_key):
         raise checks.InputError("Expected key to be made by jax.random.key(seed).")
@@ -121,7 +130,7 @@ def _own_key(key: types.Key) -> types.Key:
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 
 
-def _check_examples(federations: Sequence[types.Federation]) -> None:
+def check_examples(federations: Sequence[types.Federation]) -> None:
     """Refuses clients that have nothing to train on."""
     for federation in federations:
         empty = np.flatnonzero(np.asarray(federation.train.num_examples) == 0)
@@ -157,11 +166,11 @@ def run_group(
       Interrupted: after a checkpoint, if there was a reason to end.
     """
     started = time.perf_counter()
-    with _compile_clock() as compile_clock:
+    with compile_clock() as compiling:
         run = _Run(group, settings, store)
 
         def seconds() -> tuple[float, float]:
-            compiled = run.earlier[0] + compile_clock[0]
+            compiled = run.earlier[0] + compiling[0]
             total = sum(run.earlier) + time.perf_counter() - started
             return min(compiled, total), max(total - compiled, 0.0)
 
@@ -194,7 +203,7 @@ def check(group: Group, settings: settings_.Settings) -> None:
     """
     for federation in group.federations:
         settings.schedule.check(federation)
-    _check_examples(group.federations)
+    check_examples(group.federations)
     first = group.federations[0]
     size = group.processes[0].participation.cohort_size(first.num_clients)
     for process in group.processes:
@@ -239,7 +248,7 @@ def _predictor_names(group: Group) -> tuple[str, ...]:
     def init(key):
         return process.init(key, model, federation)
 
-    state = jax.eval_shape(init, _own_key(group.keys[0]))
+    state = jax.eval_shape(init, own_key(group.keys[0]))
     return evaluate.predictor_names(process, state, model, federation)
 
 
@@ -259,7 +268,7 @@ class _Run:
         self._plan, processes = _planned(group, settings)
         plan = self._plan
         rows, pool = stacking.federation_rows(group.federations)
-        keys = jnp.stack([_own_key(key) for key in group.keys])
+        keys = jnp.stack([own_key(key) for key in group.keys])
         first_states = (plan, processes, keys, rows, pool)
         like = jax.eval_shape(functools.partial(compiled.init, plan), *first_states[1:])
         self.recorder = history.Recorder(

@@ -25,6 +25,8 @@ class History:
       metrics: name -> `[G, E, models, data, N]` means over examples; NaN where there
         are none, where a client was not evaluated, and from a divergence on.
       evaluated: `bool[G, E, data, N]` which clients were evaluated.
+      clients: `int[N]` rows of these clients in the population; all of them, but for a
+        streamed training, whose history is about a sample.
       times_selected: `int[G, E, N]` rounds each client had taken part in.
       malicious: `bool[G, N]`.
       num_train: `int[G, N]` training examples.
@@ -53,6 +55,7 @@ class History:
     rounds: np.ndarray
     metrics: dict[str, np.ndarray]
     evaluated: np.ndarray
+    clients: np.ndarray
     times_selected: np.ndarray
     malicious: np.ndarray
     num_train: np.ndarray
@@ -107,6 +110,8 @@ class Recorder:
         federations: Sequence[statistics.PartitionStatistics],
         stops: bool,
         stop_when: stopping.StopWhen | None = None,
+        clients: np.ndarray | None = None,
+        num_clients: int | None = None,
     ):
         """Starts a history.
 
@@ -118,6 +123,9 @@ class Recorder:
           federations: what is known of each point's federation.
           stops: whether a non-finite value means divergence.
           stop_when: when points end early, or None.
+          clients: `int[N]` rows in the population of the clients that the history is
+            about, of which `federations` knows; None for all.
+          num_clients: size of the population, where there are `clients`.
         """
         self._points, self._models, self._data = points, models, data
         self._num_rounds, self._stops = num_rounds, stops
@@ -125,7 +133,11 @@ class Recorder:
         self._watch = stopping.Watch(stop_when, len(points))
         self._federations = federations
         self._malicious = np.stack([f.malicious for f in federations])
+        self._clients = np.arange(self._malicious.shape[1])
         self._selected = np.zeros(self._malicious.shape, np.int64)
+        if clients is not None and num_clients is not None:
+            self._clients = clients
+            self._selected = np.zeros((len(points), num_clients), np.int64)
         self._diverged = np.full(len(points), -1)
         self._rounds: list[int] = []
         self._metrics: list[dict[str, np.ndarray]] = []
@@ -213,7 +225,7 @@ class Recorder:
         for values in diagnostics.values():
             values[gone] = np.nan
         self._diagnostics.append(diagnostics)
-        self._times.append(self._selected.copy())
+        self._times.append(self._selected[:, self._clients])
         if "own_cluster" in collaboration:
             self._own_cluster.append(np.asarray(collaboration["own_cluster"]))
 
@@ -323,6 +335,7 @@ class Recorder:
             rounds=np.array(self._rounds),
             metrics=stack(self._metrics),
             evaluated=np.stack(self._evaluated, axis=1),
+            clients=self._clients,
             times_selected=np.stack(self._times, axis=1),
             malicious=self._malicious,
             num_train=np.stack([f.num_train for f in self._federations]),

@@ -73,7 +73,7 @@ def to_dataset(record: history.History, title: str) -> xr.Dataset:
         "round": record.rounds,
         "model": list(record.models),
         "data": list(record.data),
-        "client": np.arange(record.num_train.shape[-1]),
+        "client": record.clients,
         "status": ("point", list(record.status)),
     }
     for field in record.points[0]:
@@ -120,6 +120,7 @@ def from_dataset(dataset: xr.Dataset, stored: dict[str, Any]) -> history.History
         models=tuple(dataset["model"].to_numpy().tolist()),
         data=tuple(dataset["data"].to_numpy().tolist()),
         rounds=dataset["round"].to_numpy(),
+        clients=dataset["client"].to_numpy(),
         config=stored["config"],
         compile_seconds=stored["compile_seconds"],
         run_seconds=stored["run_seconds"],

@@ -11,10 +11,13 @@ from jax import lax
 from fedjax_pfl import clients, types
 from fedjax_pfl.algorithms import base
 
-__all__ = ["RECOMPUTE_EVERY", "CohortLink", "cached_mean", "count"]
+__all__ = ["RECOMPUTE_EVERY", "CohortLink", "cached_mean", "count", "shares"]
 
 RECOMPUTE_EVERY = 100
 """Rounds between two recomputations of an incrementally kept mean from the cache."""
+
+RARELY = 10_000
+"""The same where the messages of all clients are not at hand."""
 
 _CANCELLED = 16.0  # a mean this many times smaller than what was in it is recomputed
 
@@ -148,14 +151,15 @@ class CohortLink:
         infinite peak asks for that.
         """
         counts = self.take(self.federation.train.num_examples)
-        shares = _shares(self.aggregator, counts, self.population)
+        parts = shares(self.aggregator, counts, self.population)
         difference = jax.tree.map(lambda a, b: a - b, new, old)
-        change = clients.weighted_sum(difference, shares)
+        change = clients.weighted_sum(difference, parts)
         mean = jax.tree.map(lambda a, b: a + b, state.aggregate, change)
         size, largest = clients.magnitude(mean), clients.magnitude(difference)
         peak = jnp.maximum(state.aggregate_peak, size)
-        peak = jnp.maximum(peak, shares.max().astype(largest.dtype) * largest)
-        due = (self.ctx.round + 1) % RECOMPUTE_EVERY == 0
+        peak = jnp.maximum(peak, parts.max().astype(largest.dtype) * largest)
+        every = RECOMPUTE_EVERY if self.members is None else RARELY
+        due = (self.ctx.round + 1) % every == 0
         stale = due | ~(jnp.isfinite(peak) & (size >= peak / _CANCELLED))
 
         if self.members is not None:
@@ -212,7 +216,7 @@ def count(state: types.State, more: jax.Array) -> types.State:
     )
 
 
-def _shares(
+def shares(
     aggregator: types.Aggregator, counts: jax.Array, population: types.Population
 ) -> jax.Array:
     """Shares `[K]` in the mean over all clients, from numbers of examples `[K]`."""
@@ -238,5 +242,5 @@ def cached_mean(
     Returns:
       Pytree of `[*P]`, for K = N the mean; and a value `[]`.
     """
-    mean = clients.weighted_sum(messages, _shares(aggregator, counts, population))
+    mean = clients.weighted_sum(messages, shares(aggregator, counts, population))
     return mean, clients.magnitude(mean)

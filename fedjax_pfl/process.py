@@ -82,6 +82,32 @@ class FederatedProcess:
 
         return jax.vmap(first, out_axes=(None, 0, 0))(train.rows())
 
+    def starts_with_one_message(
+        self, model: types.Model, population: types.Population, train: types.ClientData
+    ) -> bool:
+        """Whether the first messages of all clients are the same; computes nothing.
+
+        Args:
+          model: the model.
+          population: what is known of all clients.
+          train: training examples of at least one client.
+
+        Returns:
+          False where a client's data have a say in its first message.
+        """
+        pool = train.pool()
+
+        def message(key: types.Key, fields: dict[str, Any]) -> Any:
+            data = pool.with_rows(fields)
+            return self.algorithm.init(key, model, population, data)[2]
+
+        mapped = jax.vmap(message, in_axes=(None, 0), out_axes=None)
+        try:
+            jax.eval_shape(mapped, jax.random.key(0), train.rows())
+        except ValueError:  # what vmap raises for an output that depends on the client
+            return False
+        return True
+
     def init(
         self, key: types.Key, model: types.Model, federation: types.Federation
     ) -> types.State:

@@ -132,7 +132,8 @@ class Result:
                         for client in np.flatnonzero(counts).tolist():
                             size = int(group.num_train[point, client])
                             value = float(values[point, -1, d, client])
-                            rows.append((*name, metric, client, size, value))
+                            who = int(group.clients[client])
+                            rows.append((*name, metric, who, size, value))
         tail = ("model", "population", "data", "metric", "client", "num_train", "value")
         return pd.DataFrame(rows, columns=[*self._columns, *tail])
 

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 
 from fedjax_pfl import types
 
-__all__ = ["federation_rows", "join", "stack"]
+__all__ = ["ROWS", "federation_rows", "join", "split", "stack"]
 
 ROWS = ("train", "validation", "test")
 _OWN = ("malicious", "others", "cluster")  # further fields with one row per client
 
 
-def _split(federation: types.Federation) -> tuple[dict[str, Any], types.Federation]:
+def split(federation: types.Federation) -> tuple[dict[str, Any], types.Federation]:
     """Rows of clients, and the federation without them."""
     rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
     rows |= {name: getattr(federation, name) for name in _OWN}
@@ -25,7 +25,7 @@ def _split(federation: types.Federation) -> tuple[dict[str, Any], types.Federati
 
 
 def join(rows: dict[str, Any], pool: types.Federation | None) -> types.Federation:
-    """Undoes `_split`; a point may bring a pool of its own among its rows."""
+    """Undoes `split`; a point may bring a pool of its own among its rows."""
     pool = rows["pool"] if pool is None else pool
     assert pool is not None
     parts = {name: getattr(pool, name).with_rows(rows[name]) for name in ROWS}
@@ -63,7 +63,7 @@ def federation_rows(federations: Sequence[types.Federation]) -> tuple[Any, Any]:
     Points whose pools differ (generated data of several seeds) have theirs stacked
     among the rows, and None is shared.
     """
-    parts = [_split(federation) for federation in federations]
+    parts = [split(federation) for federation in federations]
     rows = _pad_slots([part[0] for part in parts])
     pools = [part[1] for part in parts]
     leaves = [jax.tree.leaves(pool) for pool in pools]

@@ -30,10 +30,17 @@ from fedjax_pfl import progress as progress_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.process import FederatedProcess
 
-__all__ = ["check_groups", "grid", "run_groups", "simulate", "time_limit"]
+__all__ = [
+    "check_groups",
+    "grid",
+    "provenance",
+    "run_groups",
+    "simulate",
+    "time_limit",
+]
 
 
-def _provenance() -> dict[str, Any]:
+def provenance() -> dict[str, Any]:
     """Versions, device and commit of this run."""
     try:
         commit = subprocess.run(
@@ -83,7 +90,7 @@ def run_groups(
       InputError: if `checkpoints` belong to another training or are damaged.
     """
     check_groups(groups, settings)
-    provenance = _provenance()
+    origin = provenance()
     found: list[history.History] = []
     with contextlib.ExitStack() as stack:
         if checkpoints is not None:
@@ -107,7 +114,7 @@ def run_groups(
             if left:
                 advance(left, f"ended after round {record.rounds[-1]}")
             found.append(record)
-    return results.Result(groups=tuple(found), provenance=provenance)
+    return results.Result(groups=tuple(found), provenance=origin)
 
 
 def check_groups(groups: Sequence[driver.Group], settings: settings_.Settings) -> None:

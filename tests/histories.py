@@ -46,6 +46,7 @@ def make_history(
         metrics=values,
         times_selected=selected.astype(np.int32),
         malicious=is_malicious,
+        clients=np.arange(num_clients),
         evaluated=np.ones(
             (num_points, len(rounds), len(DATA), num_clients), dtype=bool
         ),

@@ -27,6 +27,7 @@ LAYERS = (
     ("driver", "labeled"),
     ("results", "grids"),
     ("training", "theory"),
+    ("streaming",),
 )
 # `Federation.from_arrays` is a user's entry to the data layer, which it imports late.
 UPWARD = {("types/examples.py", "data")}
@@ -36,7 +37,7 @@ MAX_LINES = 400
 ONLY_IN = {  # what is imported or used -> the files that may
     "flax": {"models/modules.py", "models/recurrent.py", "models/residual.py"},
     "tensorflow_datasets": {"data/sources/prepared.py"},
-    "jax.jit": {"compiled.py"},
+    "jax.jit": {"compiled.py", "streaming/programs.py"},
     "jax.experimental": set(),
     "jax.pmap": set(),
     "jax.random.PRNGKey": set(),

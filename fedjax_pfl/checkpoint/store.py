@@ -7,7 +7,7 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,13 +88,24 @@ class Store:
         """Whether the last checkpoint is old enough for the next."""
         return time.monotonic() - self._written >= self._options.min_seconds
 
-    def latest(self, identity: Mapping[str, Any], like: Any) -> files.Progress | None:
+    @property
+    def folder(self) -> Path:
+        """Where they are."""
+        return self._folder
+
+    def latest(
+        self,
+        identity: Mapping[str, Any],
+        like: Any,
+        accept: Callable[[files.Progress], None] = lambda progress: None,
+    ) -> files.Progress | None:
         """Reads the newest intact checkpoint; damaged newer ones cause a warning.
 
         Args:
           identity: flat configuration of values as JSON knows them; only a checkpoint
             that was saved with an equal one is continued.
           like: shapes of the states.
+          accept: raises a ValueError if what belongs to a checkpoint is not there.
 
         Returns:
           What was saved, or None if nothing was.
@@ -111,6 +122,7 @@ class Store:
                 files.compare(path, stored, json.loads(json.dumps(identity)))
                 files.verify(path, stored["files"])
                 progress = files.read(path, stored, like)
+                _accepted(progress, accept)
             except files.DamagedError as error:
                 problems.append(f"'{path}' is damaged ({error})")
                 continue
@@ -171,6 +183,16 @@ class Store:
         for name in found:
             if name.startswith(_UNFINISHED):
                 shutil.rmtree(self._folder / name, ignore_errors=True)
+
+
+def _accepted(
+    progress: files.Progress, accept: Callable[[files.Progress], None]
+) -> None:
+    """Calls `accept`, whose errors are those of a damaged checkpoint."""
+    try:
+        accept(progress)
+    except (ValueError, KeyError) as error:
+        raise files.DamagedError(str(error)) from error
 
 
 def _remove(path: Path) -> None:

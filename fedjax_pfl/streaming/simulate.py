@@ -1,0 +1,363 @@
+"""What a user calls for populations beyond the device's memory."""
+
+import contextlib
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl import (
+    checkpoint,
+    checks,
+    clients,
+    data,
+    driver,
+    evaluate,
+    folders,
+    grids,
+    history,
+    results,
+    stopping,
+    struct,
+    training,
+    types,
+)
+from fedjax_pfl import progress as progress_
+from fedjax_pfl import settings as settings_
+from fedjax_pfl.process import FederatedProcess
+from fedjax_pfl.streaming import driver as streamed
+from fedjax_pfl.streaming import rows as rows_
+
+__all__ = ["EVAL_CLIENTS", "run", "simulate_streamed"]
+
+EVAL_CLIENTS = 1000
+"""Most clients evaluated by default."""
+
+_UNAVAILABLE = ("others", "everybody")
+
+
+def simulate_streamed(
+    key: types.Key,
+    process: FederatedProcess,
+    model: Any,
+    federation: types.Federation,
+    num_rounds: int,
+    *,
+    eval_every: int | None = None,
+    execution: str | clients.Execution = "auto",
+    evaluate_on: Sequence[str] | Mapping[str, int | None] = settings_.EVALUATE_ON,
+    eval_clients: int = EVAL_CLIENTS,
+    stop_when: stopping.StopWhen | None = None,
+    checkpoints: checkpoint.Checkpoints | None = None,
+    max_minutes: float | None = None,
+    progress: bool = True,
+) -> results.Result:
+    """Runs one training whose clients' states are in a file, not on the device.
+
+    For populations that do not fit in the device's memory: a round reads and writes the
+    rows of its cohort only, and a client that never took part takes no space. Clients,
+    cohorts and minibatches are those of `simulate`; results agree to rounding. The pool
+    of examples stays on the device. Methods that look at all clients in a round, and
+    rules other than means over all clients' messages, are refused.
+
+    Args:
+      key: see `simulate`.
+      process: see `simulate`.
+      model: see `simulate`.
+      federation: data of N clients; rows of clients may be NumPy arrays.
+      num_rounds: rounds R, at least 1.
+      eval_every: rounds between evaluations; None gives about 20 evaluations.
+      execution: of a cohort, as in `simulate`.
+      evaluate_on: `test`, `validation` or `train`, as in `simulate`.
+      eval_clients: size of the sample of clients that is evaluated, drawn once per
+        seed; all clients where there are no more. The result is about these clients.
+      stop_when: see `simulate`.
+      checkpoints: see `simulate`; the file with the rows is kept there, too. None
+        keeps it in a temporary directory for as long as the training runs.
+      max_minutes: see `simulate`.
+      progress: see `simulate`.
+
+    Returns:
+      The result for the sample of clients, which `client` names by their rows.
+
+    Raises:
+      InputError: if an argument does not fit, in one sentence.
+      Interrupted: after `max_minutes`.
+    """
+    checks.positive_int("eval_clients", eval_clients)
+    settings = settings_.Settings.parse(
+        num_rounds,
+        eval_every=eval_every,
+        execution=execution,
+        evaluate_on=evaluate_on,
+        eval_clients=min(eval_clients, federation.num_clients),
+        stop_when=stop_when,
+    )
+    group = driver.Group(
+        points=[{}],
+        processes=[process],
+        model=model,
+        federations=[federation],
+        described=[],
+        keys=[key],
+        config=grids.config_of(process, model, federation),
+    )
+    return run(
+        group,
+        settings,
+        checkpoints=checkpoints,
+        interrupt=training.time_limit(max_minutes),
+        progress=progress,
+    )
+
+
+def run(
+    group: driver.Group,
+    settings: settings_.Settings,
+    *,
+    checkpoints: checkpoint.Checkpoints | None = None,
+    interrupt: Callable[[], str | None] = lambda: None,
+    progress: bool = True,
+) -> results.Result:
+    """Trains a group of one point.
+
+    Args:
+      group: the point; what is `described` of it is not needed.
+      settings: how it is trained; a number of clients is evaluated.
+      checkpoints: where it is saved, and continued from.
+      interrupt: asked between evaluations; a reason ends the training.
+      progress: whether to show it.
+
+    Returns:
+      The result.
+
+    Raises:
+      Interrupted: if there was a reason to end.
+      InputError: if something does not fit, in one sentence.
+    """
+    _check(group, settings)
+    provenance = training.provenance()
+    name = type(group.processes[0].algorithm).__name__
+    with contextlib.ExitStack() as stack:
+        folder, store = Path(stack.enter_context(_temporary())), None
+        if checkpoints is not None:
+            stack.enter_context(folders.locked(checkpoints.path))
+            checkpoints.check(1)
+            store = checkpoints.store(0, name)
+            folder = store.folder
+        begin = stack.enter_context(
+            progress_.shown(settings.num_rounds, quiet=not progress)
+        )
+        advance = begin(f"{name}, streamed")
+        keep = 1 if checkpoints is None else checkpoints.keep
+        with driver.compile_clock() as compiling:
+            going = _Run(group, settings, store, folder / "rows.bin", keep, compiling)
+            stack.callback(going.close)
+            record = going.train(interrupt, advance)
+        left = settings.num_rounds - int(record.rounds[-1])
+        if left:
+            advance(left, f"ended after round {record.rounds[-1]}")
+    return results.Result(groups=(record,), provenance=provenance)
+
+
+@contextlib.contextmanager
+def _temporary() -> Iterator[str]:
+    """A directory that goes with the training."""
+    with tempfile.TemporaryDirectory(prefix="fedjax_pfl-") as folder:
+        yield folder
+
+
+def _check(group: driver.Group, settings: settings_.Settings) -> None:
+    """Lets every part object before anything is trained."""
+    if len(group.points) != 1:
+        raise checks.InputError(
+            f"A streamed training has one grid point, got {len(group.points)}."
+        )
+    process, federation = group.processes[0], group.federations[0]
+    streamed.check(process)
+    for name in _UNAVAILABLE:
+        if name in settings.schedule.data:
+            raise checks.InputError(
+                f"A streamed training evaluates clients on their own train, validation"
+                f" and test examples, not on {name!r}."
+            )
+    if not isinstance(settings.schedule.clients, int):
+        raise checks.InputError(
+            "A streamed training evaluates a sample of clients: expected a number of"
+            f" eval_clients, got {settings.schedule.clients!r}."
+        )
+    settings.schedule.check(federation)
+    driver.check_examples([federation])
+    size = process.participation.cohort_size(federation.num_clients)
+    process.algorithm.check_cohort(size)
+    attack = process.attack
+    if attack is not None and attack.init(None) is not None:
+        raise checks.InputError(
+            f"A streamed training holds no state of an attack, but"
+            f" {type(attack).__name__} has one."
+        )
+
+
+class _Run:
+    """The training, its history and its checkpoints."""
+
+    def __init__(
+        self,
+        group: driver.Group,
+        settings: settings_.Settings,
+        store: checkpoint.Store | None,
+        path: Path,
+        keep: int,
+        compiling: list[float],
+    ):
+        """Makes the first state, or reads that of the newest checkpoint."""
+        self._settings, self._store, self._compiling = settings, store, compiling
+        self._started = time.perf_counter()
+        federation, key = group.federations[0], driver.own_key(group.keys[0])
+        model = group.model.for_federation(federation)
+        dtype = jnp.zeros(()).dtype
+        process = struct.as_arrays(group.processes[0], dtype)
+        size = process.participation.cohort_size(federation.num_clients)
+        execution = settings.execution
+        if isinstance(execution, str):
+            execution = driver.choose_execution(model, federation, size)
+        population = streamed.Population(federation)
+        like = streamed.Training.row_of(process, model, population, key)
+        self._rows = rows_.RowStore(path, federation.num_clients, like, keep)
+        self._training = streamed.Training(
+            process, model, population, key, execution, self._rows
+        )
+        state = self._training.state
+        members = settings.schedule.members(process, state, federation.num_clients)
+        self._members = np.sort(np.asarray(members))
+        sample = population.of(self._members)
+        self.recorder = history.Recorder(
+            points=({},),
+            models=self._predictors(process, model, sample),
+            data=settings.schedule.data,
+            num_rounds=settings.num_rounds,
+            federations=[data.describe(sample)],
+            stops=process.on_nonfinite == "stop",
+            stop_when=settings.stop_when,
+            clients=self._members,
+            num_clients=federation.num_clients,
+        )
+        self.config = group.config | {
+            "num_rounds": settings.num_rounds,
+            "eval_every": settings.schedule.segment,
+            "evaluate_on": dict(settings.schedule.every),
+            "eval_clients": settings.schedule.clients,
+            "execution": f"streamed, {execution}",
+            "num_parameters": clients.size(jax.eval_shape(model.init, key)),
+        }
+        self._identity = self.config | {
+            "dtype": str(dtype),
+            "stop_when": str(settings.stop_when),
+            "data, seeds and settings": checkpoint.fingerprint(
+                (process, key, federation)
+            ),
+        }
+        self.done, self._earlier, self.ended = 0, (0.0, 0.0), False
+        self._go_on()
+
+    def _predictors(self, process: Any, model: Any, sample: Any) -> tuple[str, ...]:
+        """Names of what is evaluated."""
+        rows = self._training.rows(self._members[:1])
+        state = dataclasses.replace(self._training.state, clients=rows[0])
+        return evaluate.predictor_names(process, state, model, sample)
+
+    def _go_on(self) -> None:
+        """Continues what the checkpoints have."""
+        if self._store is None:
+            return
+
+        def accept(found: checkpoint.Progress) -> None:
+            arrays = {
+                name: found.arrays[f"rows/{name}"] for name in rows_.RowStore.ARRAYS
+            }
+            self._rows.restore(arrays)
+
+        state = self._training.state
+        found = self._store.latest(self._identity, state, accept)
+        if found is not None:
+            self.recorder.restore(found.arrays)
+            self._training.state = found.states
+            self.done, self._earlier = found.done, found.seconds
+            self.ended = found.ended
+
+    def train(
+        self, interrupt: Callable[[], str | None], advance: Callable[[int, str], None]
+    ) -> history.History:
+        """Rounds and evaluations until the end."""
+        if self.done == 0:
+            self._measure()
+        else:
+            advance(self.done, "going on")
+        while not self.ended:
+            reason = interrupt()
+            if reason is not None:
+                self._save()
+                raise driver.Interrupted(reason, self.done)
+            segment = self._settings.schedule.segment
+            count = min(segment, self._settings.num_rounds - self.done)
+            infos = self._training.run(self.done, count)
+            self.recorder.ran(
+                self.done, count, jax.tree.map(lambda leaf: leaf[None], infos)
+            )
+            self.done += count
+            self._measure()
+            if self.ended or (self._store is not None and self._store.due()):
+                self._save()
+            advance(count, self.recorder.headline())
+        return self.recorder.finish(self.config, *self._seconds())
+
+    def _measure(self) -> None:
+        """Evaluates what is due now, and everything at the end."""
+        schedule, rounds = self._settings.schedule, self._settings.num_rounds
+
+        def look(due: tuple[str, ...], again: np.ndarray | None) -> None:
+            found = self._training.evaluate(due, self._members)
+            metrics = {name: value[None] for name, value in found.items()}
+            self.recorder.evaluated(self.done, due, None, metrics, {}, {}, again)
+
+        def ended() -> bool:
+            return self.done >= rounds or self.recorder.all_ended()
+
+        due = schedule.due(self.done, ended())
+        look(due, None)
+        self.ended = ended()
+        if self.ended and due != schedule.data:
+            look(schedule.data, np.ones(1, bool))
+
+    def _seconds(self) -> tuple[float, float]:
+        """Compiling and running so far."""
+        compiling = self._earlier[0] + self._compiling[0]
+        total = sum(self._earlier) + time.perf_counter() - self._started
+        return min(compiling, total), max(total - compiling, 0.0)
+
+    def _save(self) -> None:
+        """Writes a checkpoint, where there is a place for it."""
+        if self._store is None:
+            return
+        self._training.write_back()
+        rows = {f"rows/{name}": v for name, v in self._rows.commit().items()}
+        self._store.save(
+            self._identity,
+            checkpoint.Progress(
+                done=self.done,
+                states=self._training.state,
+                arrays=self.recorder.arrays() | rows,
+                seconds=self._seconds(),
+                ended=self.ended,
+            ),
+        )
+
+    def close(self) -> None:
+        """Closes the file of rows."""
+        self._rows.close()

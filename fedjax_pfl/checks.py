@@ -168,13 +168,18 @@ def text(name: str, value: str) -> None:
       value: the text.
 
     Raises:
-      InputError: if it has a character 0 or half of a surrogate pair, which is how
-        Python reads bytes that are not UTF-8.
+      InputError: if it has a character 0, half of a surrogate pair, which is how
+        Python reads bytes that are not UTF-8, or a number that is no character, which
+        NumPy reads from damaged files.
     """
-    if "\0" in value or value.encode(errors="ignore").decode() != value:
+    try:
+        is_text = "\0" not in value and value.encode().decode() == value
+    except UnicodeError:
+        is_text = False
+    if not is_text:
         raise InputError(
             f"Expected {name} to be text in UTF-8 without the character 0, got"
-            f" {value!r}."
+            f" {value!a}."
         )
 
 

@@ -27,6 +27,30 @@ BLOCK = 1024
 """Clients looked at together outside rounds."""
 
 
+def check_attack(process: FederatedProcess, messages: Any) -> None:
+    """Refuses attacks that keep something for every client.
+
+    Args:
+      process: what is to be trained.
+      messages: shapes `[1, *P]` of one client's message.
+
+    Raises:
+      InputError: in one sentence.
+    """
+
+    def shapes(count: int) -> Any:
+        rows = jax.tree.map(
+            lambda s: jax.ShapeDtypeStruct((count, *s.shape[1:]), s.dtype), messages
+        )
+        return jax.eval_shape(process.attack.init, rows)
+
+    if process.attack is not None and shapes(1) != shapes(2):
+        raise checks.InputError(
+            f"A streamed training keeps nothing of an attack for every client, but"
+            f" {type(process.attack).__name__} does; use simulate."
+        )
+
+
 def check(process: FederatedProcess) -> None:
     """Refuses what needs the rows of all clients at once.
 
@@ -111,6 +135,7 @@ class Training:
         self._pending: tuple[np.ndarray, Any] | None = None  # rows to be written
         server, row = self._start(np.zeros(1, np.int64))
         self._mean_size = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), row[1])
+        check_attack(process, row[1])
         self._first_message = None
         if process.starts_with_one_message(model, population.total, self._data([0])):
             self._first_message = jax.tree.map(lambda leaf: leaf[0], row[1])

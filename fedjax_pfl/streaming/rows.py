@@ -56,7 +56,7 @@ class RowStore:
         self._closed: list[list[int]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a+b")  # noqa: SIM115
+            path.touch()
         except OSError as error:
             raise _cannot(path, error) from error
         size = os.path.getsize(path) // max(self._type.itemsize, 1)
@@ -153,7 +153,8 @@ class RowStore:
             os.truncate(self._path, new * length)
             if hasattr(os, "posix_fallocate"):
                 # Space is taken now: a full disk must not become a signal in a write.
-                os.posix_fallocate(self._file.fileno(), old * length, more * length)
+                with open(self._path, "r+b") as file:
+                    os.posix_fallocate(file.fileno(), old * length, more * length)
         except OSError as error:
             os.truncate(self._path, old * length)
             raise _cannot(self._path, error) from error
@@ -173,7 +174,8 @@ class RowStore:
         try:
             if isinstance(self._rows, np.memmap):
                 self._rows.flush()
-            os.fsync(self._file.fileno())
+            with open(self._path, "r+b") as file:
+                os.fsync(file.fileno())
         except OSError as error:
             raise _cannot(self._path, error) from error
         self._sum_up(np.flatnonzero(self._fresh))
@@ -214,11 +216,6 @@ class RowStore:
         used = np.zeros(self._size, bool)
         used[places] = True
         self._free = np.flatnonzero(~used)[::-1].tolist()
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._map(0)
-        self._file.close()
 
 
 def _cannot(path: Path, error: OSError) -> checks.InputError:

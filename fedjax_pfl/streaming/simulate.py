@@ -158,7 +158,6 @@ def run(
         keep = 1 if checkpoints is None else checkpoints.keep
         with driver.compile_clock() as compiling:
             going = _Run(group, settings, store, folder / "rows.bin", keep, compiling)
-            stack.callback(going.close)
             record = going.train(interrupt, advance)
         left = settings.num_rounds - int(record.rounds[-1])
         if left:
@@ -196,12 +195,6 @@ def _check(group: driver.Group, settings: settings_.Settings) -> None:
     driver.check_examples([federation])
     size = process.participation.cohort_size(federation.num_clients)
     process.algorithm.check_cohort(size)
-    attack = process.attack
-    if attack is not None and attack.init(None) is not None:
-        raise checks.InputError(
-            f"A streamed training holds no state of an attack, but"
-            f" {type(attack).__name__} has one."
-        )
 
 
 class _Run:
@@ -264,6 +257,7 @@ class _Run:
             ),
         }
         self.done, self._earlier, self.ended = 0, (0.0, 0.0), False
+        self._is_new = True
         self._go_on()
 
     def _predictors(self, process: Any, model: Any, sample: Any) -> tuple[str, ...]:
@@ -286,6 +280,7 @@ class _Run:
         state = self._training.state
         found = self._store.latest(self._identity, state, accept)
         if found is not None:
+            self._is_new = False
             self.recorder.restore(found.arrays)
             self._training.state = found.states
             self.done, self._earlier = found.done, found.seconds
@@ -295,7 +290,7 @@ class _Run:
         self, interrupt: Callable[[], str | None], advance: Callable[[int, str], None]
     ) -> history.History:
         """Rounds and evaluations until the end."""
-        if self.done == 0:
+        if self._is_new:
             self._measure()
         else:
             advance(self.done, "going on")
@@ -357,7 +352,3 @@ class _Run:
                 ended=self.ended,
             ),
         )
-
-    def close(self) -> None:
-        """Closes the file of rows."""
-        self._rows.close()

@@ -4,6 +4,9 @@ import pytest
 from fedjax_pfl import checks, data
 from fedjax_pfl.data import dataset as datasets
 
+# What NumPy reads from a damaged file: a character with a number that none has.
+BEYOND_UNICODE = str(np.array([98, 0x10006F0], np.uint32).view("<U2")[0])
+
 
 def make(**changes):
     fields = {"name": "mine", "x": np.eye(3), "y": [0, 1, 1], "num_classes": 2}
@@ -56,6 +59,7 @@ def test_arrays_are_read_only_and_the_users_stay_writable():
         ({"y": np.zeros((3, 0)), "num_classes": None}, "per example in mine.y"),
         ({"scale": 1e300}, "mine.scale in 32 bits to be a finite number, got inf"),
         ({"class_names": ("a", "\ud800")}, "every name in mine to be text in UTF-8"),
+        ({"class_names": ("a", BEYOND_UNICODE)}, "every name in mine to be text"),
         ({"y": [0, 1, 2]}, "mine.y to hold whole numbers from 0 to 1, got .* 0 to 2"),
         ({"y": [0, -1, 1]}, "mine.y to hold whole numbers from 0 to 1"),
         ({"y": [0.0, 1.0, 1.0]}, "mine.y to hold whole numbers .* float64"),

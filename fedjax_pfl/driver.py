@@ -35,9 +35,13 @@ __all__ = [
     "check_examples",
     "choose_execution",
     "compile_clock",
+    "form_chunks",
     "own_key",
     "run_group",
 ]
+
+
+_EVEN, _RAGGED = 1.1, 2.0  # largest client in multiples of the mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +88,8 @@ def choose_execution(
 
     Several devices share the cohort. On a CPU a chunk of clients should stay in the L2
     cache (about 1 MB for parameters, gradient, anchor and a batch): chunks pay where a
-    cohort holds many of them. Elsewhere everything is vmapped.
+    cohort holds many of them, or where clients of one chunk would wait for a much
+    larger one. Elsewhere everything is vmapped.
 
     Args:
       model: the model, already given the federation's shapes.
@@ -101,9 +106,31 @@ def choose_execution(
     params = jax.eval_shape(model.init, jax.random.key(0))
     floats = 4 * clients.size(params) + 32 * math.prod(federation.input_shape)
     fits = max(1, 2**18 // max(floats, 1))
+    examples = np.asarray(federation.train.num_examples)
+    is_ragged = examples.max() > _RAGGED * examples.mean()
     if cohort_size < 4 * fits or cohort_size < 32:
-        return clients.Execution()
+        if not is_ragged or cohort_size < 4:
+            return clients.Execution()
+        return clients.Execution(mode="chunk", chunk_size=max(1, cohort_size // 8))
     return clients.Execution(mode="chunk", chunk_size=max(fits, 8))
+
+
+def form_chunks(
+    execution: clients.Execution, federations: Sequence[types.Federation]
+) -> clients.Execution:
+    """Lets chunks be formed of clients with as much work where sizes differ.
+
+    Args:
+      execution: how the map over clients is run.
+      federations: of all points.
+
+    Returns:
+      The execution.
+    """
+    sizes = [np.asarray(f.train.num_examples) for f in federations]
+    ragged = any(size.max() > _EVEN * size.mean() for size in sizes)
+    is_chunked = execution.mode == "chunk" or execution.chunk_size > 0
+    return dataclasses.replace(execution, by_size=ragged and is_chunked)
 
 
 @contextlib.contextmanager
@@ -224,6 +251,7 @@ def _planned(
     if isinstance(execution, str):
         size = group.processes[0].participation.cohort_size(first.num_clients)
         execution = choose_execution(model, first, size)
+    execution = form_chunks(execution, group.federations)
     points_per_chunk = settings.points_per_chunk
     if points_per_chunk is None:
         points_per_chunk = 4 if jax.default_backend() == "cpu" else 64

@@ -19,6 +19,7 @@ RECOMPUTE_EVERY = 100
 RARELY = 10_000
 """The same where the messages of all clients are not at hand."""
 
+_MANY_EPOCHS = 100
 _CANCELLED = 16.0  # a mean this many times smaller than what was in it is recomputed
 
 
@@ -94,9 +95,12 @@ class CohortLink:
             )
             return fn(view, given, shared)
 
-        members = (keys, self.work, self.take(data.rows()), rows)
+        fields = self.take(data.rows())
+        members = (keys, self.work, fields, rows)
         everything = (data.pool(), self.ctx.round, shared)
-        return clients.map_clients(one, members, everything, self.execution)
+        epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
+        work = epochs * fields["num_examples"]
+        return clients.map_clients(one, members, everything, self.execution, work)
 
     def keep_finite(self, state: types.State, old: Any, new: Any) -> tuple[Any, Any]:
         """Counts rows that are not finite; outside `stop`, keeps the old ones."""

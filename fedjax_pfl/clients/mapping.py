@@ -37,11 +37,14 @@ class Execution:
         chunks inside).
       chunk_size: clients per chunk; 0 means all at once. Used by `chunk` and `shard`.
       num_devices: devices of `shard`; 0 means all.
+      by_size: whether chunks are formed of clients with about as much work, where it is
+        known; a chunk takes as long as its largest client.
     """
 
     mode: str = "vmap"
     chunk_size: int = 0
     num_devices: int = 0
+    by_size: bool = False
 
     def __post_init__(self):
         checks.known(self.mode, ("loop", "vmap", "chunk", "shard"), "execution")
@@ -165,7 +168,11 @@ def _lane_max_rule(axis_size, in_batched, x):
 
 
 def map_clients(
-    fn: Callable[[Any, Any], Any], rows: Any, shared: Any, execution: Execution
+    fn: Callable[[Any, Any], Any],
+    rows: Any,
+    shared: Any,
+    execution: Execution,
+    work: jax.Array | None = None,
 ) -> Any:
     """Applies a function of one client to all clients.
 
@@ -174,10 +181,14 @@ def map_clients(
       rows: pytree of `[K, ...]`.
       shared: pytree handed to every call as it is.
       execution: how; see `Execution`.
+      work: `[K]` by which chunks are formed, where the execution wants that; more takes
+        longer.
 
     Returns:
       Pytree of `[K, ...]` outputs.
     """
+    if not execution.by_size:
+        work = None
     count = jax.tree.leaves(rows)[0].shape[0]
     if execution.mode == "loop":
         outputs = [fn(rows_.take(rows, jnp.asarray(i)), shared) for i in range(count)]
@@ -185,16 +196,16 @@ def map_clients(
     if execution.mode == "shard":
         mesh = client_mesh(execution.num_devices)
         mapped = jax.shard_map(
-            lambda r, s: map_chunks(fn, r, s, execution.chunk_size),
+            lambda r, s: map_chunks(fn, r[0], s, execution.chunk_size, r[1]),
             mesh=mesh,
             in_specs=(PartitionSpec(AXIS), PartitionSpec()),
             out_specs=PartitionSpec(AXIS),
             check_vma=False,
         )
-        outputs = mapped(_pad_rows(rows, -count % mesh.size), shared)
+        outputs = mapped(_pad_rows((rows, work), -count % mesh.size), shared)
         return jax.tree.map(lambda leaf: leaf[:count], outputs)
     chunk = execution.chunk_size if execution.mode == "chunk" else 0
-    return map_chunks(fn, rows, shared, chunk)
+    return map_chunks(fn, rows, shared, chunk, work)
 
 
 def _pad_rows(rows: Any, extra: int) -> Any:
@@ -207,7 +218,11 @@ def _pad_rows(rows: Any, extra: int) -> Any:
 
 
 def map_chunks(
-    fn: Callable[[Any, Any], Any], rows: Any, shared: Any, chunk: int
+    fn: Callable[[Any, Any], Any],
+    rows: Any,
+    shared: Any,
+    chunk: int,
+    work: jax.Array | None = None,
 ) -> Any:
     """Maps over vmapped chunks of rows, one compiled body for all of them.
 
@@ -217,6 +232,7 @@ def map_chunks(
       shared: pytree handed to every call as it is.
       chunk: most rows per chunk; 0 means all at once. Chunks are of one size, as small
         as their number allows, so that few rows of the last one are wasted.
+      work: `[K]` by which chunks are formed, the most first; None takes rows in order.
 
     Returns:
       Pytree of `[K, ...]` outputs.
@@ -225,9 +241,13 @@ def map_chunks(
     if chunk == 0 or chunk >= count:
         return jax.vmap(fn, in_axes=(0, None))(rows, shared)
     chunk = -(-count // -(-count // chunk))
+    order = None if work is None else jnp.argsort(-work)
+    if order is not None:
+        rows = rows_.take(rows, order)
     padded = _pad_rows(rows, -count % chunk)
     outputs = lax.map(lambda row: fn(row, shared), padded, batch_size=chunk)
-    return jax.tree.map(lambda leaf: leaf[:count], outputs)
+    outputs = jax.tree.map(lambda leaf: leaf[:count], outputs)
+    return outputs if order is None else rows_.take(outputs, jnp.argsort(order))
 
 
 def chunked(fn: Callable[..., Any], chunk: int) -> Callable[..., Any]:

@@ -220,6 +220,7 @@ class _Run:
         execution = settings.execution
         if isinstance(execution, str):
             execution = driver.choose_execution(model, federation, size)
+        execution = driver.form_chunks(execution, [federation])
         population = streamed.Population(federation)
         like = streamed.Training.row_of(process, model, population, key)
         self._rows = rows_.RowStore(path, federation.num_clients, like, keep)

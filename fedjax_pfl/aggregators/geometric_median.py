@@ -230,7 +230,7 @@ class GeometricMedian:
         """
         del key
         matrix, unravel = clients.ravel_rows(messages)
-        largest = jnp.abs(matrix).max(axis=1)
+        largest = lengths.magnitudes(matrix)
         valid = (weights > 0) & jnp.isfinite(largest)
         some = valid.any()
         p = weights if self.weighting == "examples" else jnp.ones_like(weights)

@@ -130,7 +130,7 @@ class Krum:
         """
         del key
         matrix, _ = clients.ravel_rows(messages)
-        valid = (weights > 0) & jnp.isfinite(jnp.abs(matrix).max(axis=1))
+        valid = (weights > 0) & jnp.isfinite(lengths.magnitudes(matrix))
         num_valid = valid.sum(dtype=matrix.dtype)
         scale, found = self._search(matrix, valid, num_valid)
         row = jnp.argmin(found.scores).astype(jnp.int32)

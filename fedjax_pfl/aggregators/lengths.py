@@ -4,10 +4,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fedjax_pfl import struct
 
-__all__ = ["Lengths", "measure", "median", "precision"]
+__all__ = ["Lengths", "magnitudes", "measure", "median", "precision"]
 
 _HUGE = 2.0**50  # in multiples of the median row; its square is far from overflow
 
@@ -17,6 +18,27 @@ def median(values: jax.Array, p: jax.Array) -> jax.Array:
     mass = jnp.where(values[None, :] <= values[:, None], p[None, :], 0).sum(axis=1)
     half = (1 - p.shape[0] * jnp.finfo(p.dtype).eps) / 2  # less the sum's rounding
     return jnp.where((p > 0) & (mass >= half), values, jnp.inf).min()
+
+
+def magnitudes(matrix: jax.Array) -> jax.Array:
+    """Largest absolute values `[K]` of the rows of `[K, D]`; NaN if there is one.
+
+    Two plain reductions, since a CPU would write all absolute values to memory first.
+    """
+    return jnp.maximum(matrix.max(axis=1), -matrix.min(axis=1))
+
+
+def _norms(matrix: jax.Array, largest: jax.Array, divisor: jax.Array) -> jax.Array:
+    """Norms `[K]` of rows over their divisors, which only odd sizes need inside."""
+    square = jnp.square(matrix).sum(axis=1)
+    limits = jnp.finfo(matrix.dtype)
+    exact = jnp.isfinite(square) & (square > limits.tiny / limits.eps**2)
+
+    def divided() -> jax.Array:
+        return jnp.sqrt(jnp.square(matrix / divisor[:, None]).sum(axis=1))
+
+    ordinary = (exact | (largest == 0)).all()
+    return lax.cond(ordinary, lambda: jnp.sqrt(square) / divisor, divided)
 
 
 def precision(dtype: Any) -> float:
@@ -71,13 +93,12 @@ def measure(matrix: jax.Array, valid: jax.Array, p: jax.Array, rho: Any = 0) -> 
       The lengths.
     """
     rho = jnp.asarray(rho, matrix.dtype)
-    largest = jnp.where(valid, jnp.abs(matrix).max(axis=1), 0)
+    largest = jnp.where(valid, magnitudes(matrix), 0)
     exponent = jnp.frexp(jnp.maximum(median(largest, p), rho))[1] - 1
     smallest = jnp.finfo(matrix.dtype).tiny
     scale = jnp.maximum(jnp.ldexp(jnp.ones((), matrix.dtype), exponent), smallest)
     divisor = jnp.maximum(scale, largest / _HUGE)
-    square = jnp.square(matrix / divisor[:, None]).sum(axis=1)
-    norm = jnp.sqrt(jnp.where(valid, square, 0))
+    norm = jnp.where(valid, _norms(matrix, largest, divisor), 0)
     limit = jnp.maximum(median(norm, p), rho / scale) / precision(matrix.dtype)
     long = norm > limit
     factor = jnp.where(long, limit / jnp.where(long, norm, 1), 1)

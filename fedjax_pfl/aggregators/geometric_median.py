@@ -257,7 +257,7 @@ class GeometricMedian:
         """Searches in one frame after the other until one is about the result."""
         count = jnp.zeros((), jnp.int32)
         mean = _Frame(
-            center=_dot(p, size.rows(matrix)),
+            center=size.combine(p, matrix, jnp.zeros_like(matrix[0])),
             pi=p,
             outside=jnp.zeros(p.shape, bool),
             residual=jnp.zeros((), matrix.dtype),
@@ -277,8 +277,7 @@ class GeometricMedian:
         self, matrix: jax.Array, size: lengths.Lengths, p: jax.Array, frame: _Frame
     ) -> _Frame:
         """Searches with the Gram matrix about the last iterate."""
-        rows = size.rows(matrix, frame.center)
-        gram = _dot(rows, rows.T)
+        gram = size.gram(matrix, frame.center)
         rho = None if self.rho is None else self.rho / size.scale
         rho = _radius(rho, jnp.sqrt(jnp.diag(gram)), p)
         tolerance = self._tolerance(matrix.dtype)
@@ -301,7 +300,7 @@ class GeometricMedian:
         start = jax.tree.map(lambda a, b: jnp.where(swap, b, a), start, jump)
         end = lax.while_loop(unfinished, step, start)
         return _Frame(
-            center=frame.center + _dot(end.pi, rows),
+            center=frame.center + size.combine(end.pi, matrix, frame.center),
             pi=end.pi,
             outside=(p > 0) & (end.distance > rho),
             residual=end.residual,

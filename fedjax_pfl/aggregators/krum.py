@@ -175,7 +175,7 @@ class Krum:
 
         def about(last: _Search) -> _Search:
             center = matrix[last.row] / size.divisor[last.row] * size.factor[last.row]
-            gram = clients.gram(size.rows(matrix, center))
+            gram = size.gram(matrix, center)
             scores = self._scores(gram, valid, neighbors)
             row = jnp.argmin(scores).astype(jnp.int32)
             mean = scores[row] / neighbors

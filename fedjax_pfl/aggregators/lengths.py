@@ -1,5 +1,6 @@
 """Rows of any finite size, brought to lengths whose squares float32 can hold."""
 
+import functools
 from typing import Any
 
 import jax
@@ -11,6 +12,18 @@ from fedjax_pfl import struct
 __all__ = ["Lengths", "magnitudes", "measure", "median", "precision"]
 
 _HUGE = 2.0**50  # in multiples of the median row; its square is far from overflow
+# On a CPU up to so many rows are scaled in blocks of columns, of so many values, and so
+# never written to memory; more rows would miss the threads of one large product.
+_MAX_ROWS, _VALUES = 256, 400_000
+_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+def _blocks(rows: int, columns: int) -> tuple[int, int]:
+    """Columns of a block, and the number of blocks before the last."""
+    if jax.default_backend() != "cpu" or rows > _MAX_ROWS:
+        return columns, 0
+    width = min(_VALUES // rows, columns)
+    return width, (columns - 1) // width
 
 
 def median(values: jax.Array, p: jax.Array) -> jax.Array:
@@ -69,12 +82,45 @@ class Lengths:
         """Which rows `bool[K]` count as less long than they are."""
         return self.factor < 1
 
-    def rows(self, matrix: jax.Array, center: jax.Array | None = None) -> jax.Array:
-        """The rows `[K, D]`, less a center `[D]` if there is one, in one pass."""
-        found = matrix / self.divisor[:, None] * self.factor[:, None]
-        if center is not None:
-            found = found - center[None]
+    def _part(
+        self, matrix: jax.Array, center: jax.Array, start: Any, width: int
+    ) -> jax.Array:
+        """Some columns of the rows less the center, `[K, width]`."""
+        part = lax.dynamic_slice_in_dim(matrix, start, width, axis=1)
+        found = part / self.divisor[:, None] * self.factor[:, None]
+        found = found - lax.dynamic_slice_in_dim(center, start, width)[None]
         return jnp.where(self.valid[:, None], found, 0)
+
+    def gram(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
+        """Inner products `[K, K]` of the rows less the center, exactly symmetric."""
+        count, columns = matrix.shape
+        width, blocks = _blocks(count, columns)
+
+        def add(number: jax.Array, total: jax.Array) -> jax.Array:
+            rows = self._part(matrix, center, number * width, width)
+            return total + _dot(rows, rows.T)
+
+        total = lax.fori_loop(0, blocks, add, jnp.zeros((count, count), matrix.dtype))
+        last = blocks * width
+        rows = self._part(matrix, center, last, columns - last)
+        total = total + _dot(rows, rows.T)
+        return (total + total.T) / 2
+
+    def combine(
+        self, weights: jax.Array, matrix: jax.Array, center: jax.Array
+    ) -> jax.Array:
+        """The sum `[D]` of the rows less the center by weights `[K]`."""
+        width, blocks = _blocks(*matrix.shape)
+
+        def of_block(number: jax.Array) -> jax.Array:
+            return _dot(weights, self._part(matrix, center, number * width, width))
+
+        last = blocks * width
+        rest = _dot(weights, self._part(matrix, center, last, matrix.shape[1] - last))
+        if not blocks:
+            return rest
+        found = lax.map(of_block, jnp.arange(blocks)).reshape(-1)
+        return jnp.concatenate([found, rest])
 
 
 def measure(matrix: jax.Array, valid: jax.Array, p: jax.Array, rho: Any = 0) -> Lengths:

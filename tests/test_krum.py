@@ -47,6 +47,16 @@ def test_one_selected_row_is_returned_to_the_last_bit():
     np.testing.assert_array_equal(out, rows[info.row])
 
 
+def test_rows_of_several_blocks():
+    """Gram matrices and sums are formed in blocks of columns, the last one shorter."""
+    rows = rules.random_rows(100, 9001) + 3
+    _, info = rules.matrix(rows, name="krum")
+    np.testing.assert_allclose(info.scores, _oracle(rows, 48), rtol=1e-10)
+    out, found = rules.matrix(rows, name="geometric_median")
+    pull = (rows - out) / np.linalg.norm(rows - out, axis=1)[:, None]
+    assert found.converged and np.linalg.norm(pull.mean(axis=0)) < 1e-9
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1.0])
 def test_rows_that_take_no_part_do_not_count(bad):
     rows = rules.random_rows(9)

@@ -4,6 +4,7 @@ from fedjax_pfl.aggregators import (
     AGGREGATORS,
     CoordinateMedian,
     GeometricMedian,
+    Krum,
     Mean,
     WeightedMean,
 )
@@ -142,6 +143,7 @@ __all__ = [
     "IID",
     "InputError",
     "Interrupted",
+    "Krum",
     "LABEL_POISONINGS",
     "LOCAL_SOLVERS",
     "LSTM",

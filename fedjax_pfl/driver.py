@@ -219,7 +219,7 @@ def run_group(
 
 
 def check(group: Group, settings: settings_.Settings) -> None:
-    """Lets data, participation, model and algorithm object before anything is trained.
+    """Lets data and all parts of a process object before anything is trained.
 
     Args:
       group: points of one structure.
@@ -234,7 +234,7 @@ def check(group: Group, settings: settings_.Settings) -> None:
     first = group.federations[0]
     size = group.processes[0].participation.cohort_size(first.num_clients)
     for process in group.processes:
-        process.algorithm.check_cohort(size)
+        process.check_cohort(size, first.num_clients)
     models = _predictor_names(group)
     if settings.stop_when is not None:
         settings.stop_when.model_of(models)

@@ -89,11 +89,15 @@ class History:
 
 
 def _named(info: Any) -> dict[str, Any]:
-    """Fields of an aggregator's report, a dict, a dataclass or None, by name."""
+    """Numbers `[G, segment]` of an aggregator's report, by name.
+
+    The report is a dict, a dataclass or None; what it says of every row is left out.
+    """
     if info is None or isinstance(info, dict):
         return info or {}
+    named = {f.name: getattr(info, f.name) for f in dataclasses.fields(info)}
     return {
-        f"aggregator_{f.name}": getattr(info, f.name) for f in dataclasses.fields(info)
+        f"aggregator_{name}": value for name, value in named.items() if value.ndim == 2
     }
 
 

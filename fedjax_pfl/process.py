@@ -108,6 +108,19 @@ class FederatedProcess:
             return False
         return True
 
+    def check_cohort(self, size: int, num_clients: int) -> None:
+        """Lets the algorithm and the aggregator refuse; before anything is traced.
+
+        Args:
+          size: K, clients per round.
+          num_clients: N.
+        """
+        self.algorithm.check_cohort(size)
+        everyone = self.algorithm.aggregate_over == "all"
+        check = getattr(self.used_aggregator(), "check_cohort", None)
+        if check is not None:
+            check(num_clients if everyone else size)
+
     def init(
         self, key: types.Key, model: types.Model, federation: types.Federation
     ) -> types.State:

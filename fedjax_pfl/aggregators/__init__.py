@@ -2,6 +2,7 @@
 
 from fedjax_pfl.aggregators.coordinate_median import CoordinateMedian
 from fedjax_pfl.aggregators.geometric_median import GeometricMedian, GeometricMedianInfo
+from fedjax_pfl.aggregators.krum import Krum, KrumInfo
 from fedjax_pfl.aggregators.mean import Mean, WeightedMean
 
 __all__ = [
@@ -9,6 +10,8 @@ __all__ = [
     "CoordinateMedian",
     "GeometricMedian",
     "GeometricMedianInfo",
+    "Krum",
+    "KrumInfo",
     "Mean",
     "WeightedMean",
 ]
@@ -18,4 +21,5 @@ AGGREGATORS = {
     "weighted_mean": WeightedMean,
     "coordinate_median": CoordinateMedian,
     "geometric_median": GeometricMedian,
+    "krum": Krum,
 }

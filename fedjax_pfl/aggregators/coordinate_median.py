@@ -1,60 +1,33 @@
-"""The median of every coordinate, by a network of vector minima and maxima."""
+"""The median of every coordinate: exact, with a dynamic number of rows."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fedjax_pfl import clients, struct, types
+from fedjax_pfl.aggregators import selection
 
 __all__ = ["CoordinateMedian"]
 
-_BLOCK = 2048  # columns sorted at once: a block of 128 float32 rows stays in cache
-
-
-def _sort_rows(x: jax.Array) -> jax.Array:
-    """Sorts every column of `[R, B]`, R a power of two, by the bitonic network.
-
-    Its compare-exchanges act on whole rows: `jnp.sort` along the leading axis takes 16
-    times as long on a CPU.
-    """
-    rows, columns = x.shape
-    size = 2
-    while size <= rows:
-        pairs = x.reshape(rows // size, 2, size // 2, columns)
-        low, high = pairs[:, 0], pairs[:, 1, ::-1]  # two ascending runs, one reversed
-        low, high = jnp.minimum(low, high), jnp.maximum(low, high)[:, ::-1]
-        x = jnp.stack([low, high], axis=1).reshape(rows, columns)
-        stride = size // 4
-        while stride:
-            pairs = x.reshape(rows // (2 * stride), 2, stride, columns)
-            low, high = pairs[:, 0], pairs[:, 1]
-            x = jnp.stack([jnp.minimum(low, high), jnp.maximum(low, high)], axis=1)
-            x = x.reshape(rows, columns)
-            stride //= 2
-        size *= 2
-    return x
-
 
 def _median_rows(matrix: jax.Array, valid: jax.Array) -> jax.Array:
-    """Median `[D]` of the valid rows of `[K, D]`; +inf where no row is valid."""
-    rows, columns = matrix.shape
-    num_valid = valid.sum(dtype=jnp.int32)
-    middle = jnp.maximum(jnp.stack([num_valid - 1, num_valid]), 0) // 2
-    block = min(_BLOCK, columns)
-    num_blocks = -(-columns // block)
-    padded = jnp.pad(matrix, ((0, 0), (0, num_blocks * block - columns)))
+    """Median `[D]` of the valid rows of `[K, D]`; 0 where no row is valid.
 
-    def of_block(number: jax.Array) -> jax.Array:
-        x = lax.dynamic_slice_in_dim(padded, number * block, block, axis=1)
-        x = jnp.where(valid[:, None], x, jnp.inf)  # sorted behind all valid rows
-        extra = (1 << (rows - 1).bit_length()) - rows
-        x = jnp.pad(x, ((0, extra), (0, 0)), constant_values=jnp.inf)
-        low, high = _sort_rows(x)[middle]
-        return low / 2 + high / 2  # the sum of two large values would overflow
-
-    return lax.map(of_block, jnp.arange(num_blocks)).reshape(-1)[:columns]
+    Of the others one half counts as -inf and one half as inf, the odd one as inf, so
+    that the middle stays in the middle.
+    """
+    rows, num_valid = valid.shape[0], valid.sum(dtype=jnp.int32)
+    position = jnp.cumsum(~valid, dtype=jnp.int32)
+    fill = jnp.where(position <= (rows - num_valid) // 2, -jnp.inf, jnp.inf)
+    fill = jnp.where(num_valid > 0, fill, 0).astype(matrix.dtype)
+    low, high = selection.middle(jnp.where(valid[:, None], matrix, fill[:, None]))
+    odd = num_valid % 2 == 1
+    if rows % 2:
+        low = jnp.where(odd, high, low)
+    else:
+        high = jnp.where(odd, low, high)
+    return low / 2 + high / 2  # the sum of two large values would overflow
 
 
 @struct.pytree_dataclass

@@ -22,7 +22,7 @@ medoid (the row closest to the others) if that is better. So outliers however fa
 drag the mean along, cost neither accuracy nor many steps. Meant for K up to about 1000.
 
 Two things keep rounding out of it. Rows are divided by a power of two of their size and
-the longest are shortened (`_bounded`), so that no square overflows and outliers that
+the longest are shortened (`lengths`), so that no square overflows and outliers that
 cancel in a sum leave nothing of their size behind. And the residual is at least what
 rounding of the Gram matrix may hide of it, so that a search never ends by cancellation.
 
@@ -51,6 +51,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl import checks, clients, struct, types
+from fedjax_pfl.aggregators import lengths
 
 __all__ = ["GeometricMedian", "GeometricMedianInfo"]
 
@@ -58,7 +59,6 @@ __all__ = ["GeometricMedian", "GeometricMedianInfo"]
 # of squared distances there, eps 4^2, is in float32 the default bound on the residual.
 _FAR = 4.0
 _MAX_FRAMES = 16
-_HUGE = 2.0**50  # in multiples of the median row; its square is far from overflow
 _dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
@@ -119,43 +119,10 @@ class _Frame:
     number: jax.Array
 
 
-def _median(values: jax.Array, p: jax.Array) -> jax.Array:
-    """Lower median of `[K]` under the probabilities p; `inf` if there are none."""
-    mass = jnp.where(values[None, :] <= values[:, None], p[None, :], 0).sum(axis=1)
-    half = (1 - p.shape[0] * jnp.finfo(p.dtype).eps) / 2  # less the sum's rounding
-    return jnp.where((p > 0) & (mass >= half), values, jnp.inf).min()
-
-
-def _precision(dtype: Any) -> float:
-    """Default bound on the residual."""
-    return 1e-10 if dtype == jnp.float64 else 1e-6
-
-
-def _bounded(
-    matrix: jax.Array, largest: jax.Array, p: jax.Array, rho: Any
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Rows of about unit size, what they were divided by, and which were shortened.
-
-    `largest [K]` are the largest magnitudes of the rows. A row that is far longer than
-    the median row and rho pulls with a unit force; the limit on its length turns that
-    by no more than the default bound on the residual.
-    """
-    rho = jnp.asarray(0 if rho is None else rho, matrix.dtype)
-    exponent = jnp.frexp(jnp.maximum(_median(largest, p), rho))[1] - 1
-    smallest = jnp.finfo(matrix.dtype).tiny
-    scale = jnp.maximum(jnp.ldexp(jnp.ones((), matrix.dtype), exponent), smallest)
-    rows = matrix / jnp.maximum(scale, largest / _HUGE)[:, None]
-    norm = jnp.sqrt(jnp.square(rows).sum(axis=1))
-    limit = jnp.maximum(_median(norm, p), rho / scale) / _precision(matrix.dtype)
-    shortened = norm > limit
-    factor = jnp.where(shortened, limit / jnp.where(shortened, norm, 1), 1)
-    return rows * factor[:, None], scale, shortened
-
-
 def _radius(rho: Any, distance: jax.Array, p: jax.Array) -> jax.Array:
     """The radius for rows at `distance [K]` from the center; positive."""
     if rho is None:
-        rho = 1e-6 * _median(distance, p)
+        rho = 1e-6 * lengths.median(distance, p)
     smallest = 1e3 * jnp.sqrt(jnp.finfo(distance.dtype).tiny)  # its square is exact
     return jnp.maximum(jnp.asarray(rho, distance.dtype), smallest)
 
@@ -179,7 +146,7 @@ def _evaluate(
         distance=distance,
         total=total,
         residual=jnp.sqrt(jnp.maximum(square, hidden)),
-        far=jnp.sqrt(jnp.maximum(shift, 0)) > _FAR * _median(distance, p),
+        far=jnp.sqrt(jnp.maximum(shift, 0)) > _FAR * lengths.median(distance, p),
         iterations=iterations,
     )
 
@@ -190,7 +157,7 @@ def _near_medoid(gram: jax.Array, p: jax.Array) -> jax.Array:
     pairs = jnp.sqrt(jnp.maximum(square[:, None] + square[None] - 2 * gram, 0))
     distance = pairs[jnp.argmin(jnp.where(p > 0, _dot(pairs, p), jnp.inf))]
     smallest = jnp.sqrt(jnp.finfo(gram.dtype).tiny)
-    pull = p / jnp.maximum(distance, jnp.maximum(_median(distance, p), smallest))
+    pull = p / jnp.maximum(distance, jnp.maximum(lengths.median(distance, p), smallest))
     total = pull.sum()
     return pull / jnp.where(total > 0, total, 1)
 
@@ -263,37 +230,34 @@ class GeometricMedian:
         """
         del key
         matrix, unravel = clients.ravel_rows(messages)
-        largest = jnp.abs(matrix).max(axis=1)
+        largest = lengths.magnitudes(matrix)
         valid = (weights > 0) & jnp.isfinite(largest)
         some = valid.any()
         p = weights if self.weighting == "examples" else jnp.ones_like(weights)
         p = jnp.where(valid, p, 0).astype(matrix.dtype)
         p = p / jnp.where(some, p.sum(), 1)
-        rows, largest = clients.select_rows(
-            valid, (matrix, largest), (jnp.zeros_like(matrix), jnp.zeros_like(largest))
-        )
-        rows, scale, shortened = _bounded(rows, largest, p, self.rho)
-        end = self._search(rows, p, None if self.rho is None else self.rho / scale)
-        outside = (end.outside | shortened).sum(dtype=matrix.dtype)
+        size = lengths.measure(matrix, p > 0, p, 0 if self.rho is None else self.rho)
+        end = self._search(matrix, size, p)
+        outside = (end.outside | size.shortened).sum(dtype=matrix.dtype)
         info = GeometricMedianInfo(
             iterations=end.iterations,
             residual=end.residual,
             fraction_outside=outside / jnp.maximum(valid.sum(dtype=matrix.dtype), 1),
             converged=end.residual <= self._tolerance(matrix.dtype),
         )
-        median = unravel(scale * end.center)
+        median = unravel(size.scale * end.center)
         return jax.tree.map(lambda m, r: jnp.where(some, m, r), median, reference), info
 
     def _tolerance(self, dtype: Any) -> jax.Array:
         """The bound on the residual, by dtype where it is not given."""
         given = self.tolerance
-        return jnp.asarray(_precision(dtype) if given is None else given, dtype)
+        return jnp.asarray(lengths.precision(dtype) if given is None else given, dtype)
 
-    def _search(self, matrix: jax.Array, p: jax.Array, rho: Any) -> _Frame:
+    def _search(self, matrix: jax.Array, size: lengths.Lengths, p: jax.Array) -> _Frame:
         """Searches in one frame after the other until one is about the result."""
         count = jnp.zeros((), jnp.int32)
         mean = _Frame(
-            center=_dot(p, matrix),
+            center=size.combine(p, matrix, jnp.zeros_like(matrix[0])),
             pi=p,
             outside=jnp.zeros(p.shape, bool),
             residual=jnp.zeros((), matrix.dtype),
@@ -306,15 +270,15 @@ class GeometricMedian:
             room = frame.iterations < self.max_iterations
             return frame.far & room & (frame.number < _MAX_FRAMES)
 
-        search = functools.partial(self._in_frame, matrix, p, rho)
+        search = functools.partial(self._in_frame, matrix, size, p)
         return lax.while_loop(again, search, mean)
 
     def _in_frame(
-        self, matrix: jax.Array, p: jax.Array, rho: Any, frame: _Frame
+        self, matrix: jax.Array, size: lengths.Lengths, p: jax.Array, frame: _Frame
     ) -> _Frame:
         """Searches with the Gram matrix about the last iterate."""
-        rows = jnp.where((p > 0)[:, None], matrix - frame.center[None], 0)
-        gram = _dot(rows, rows.T)
+        gram = size.gram(matrix, frame.center)
+        rho = None if self.rho is None else self.rho / size.scale
         rho = _radius(rho, jnp.sqrt(jnp.diag(gram)), p)
         tolerance = self._tolerance(matrix.dtype)
 
@@ -336,7 +300,7 @@ class GeometricMedian:
         start = jax.tree.map(lambda a, b: jnp.where(swap, b, a), start, jump)
         end = lax.while_loop(unfinished, step, start)
         return _Frame(
-            center=frame.center + _dot(end.pi, rows),
+            center=frame.center + size.combine(end.pi, matrix, frame.center),
             pi=end.pi,
             outside=(p > 0) & (end.distance > rho),
             residual=end.residual,

@@ -176,4 +176,7 @@ def ravel_rows(tree: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
       `[K, D]` and the function that turns `[D]` back into a tree of `[*P]`.
     """
     _, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], tree))
+    leaves = jax.tree.leaves(tree)
+    if len(leaves) == 1:  # nothing to copy
+        return _matrix(leaves[0]), unravel
     return jax.vmap(lambda row: ravel_pytree(row)[0])(tree), unravel

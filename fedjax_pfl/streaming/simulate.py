@@ -194,7 +194,7 @@ def _check(group: driver.Group, settings: settings_.Settings) -> None:
     settings.schedule.check(federation)
     driver.check_examples([federation])
     size = process.participation.cohort_size(federation.num_clients)
-    process.algorithm.check_cohort(size)
+    process.check_cohort(size, federation.num_clients)
 
 
 class _Run:

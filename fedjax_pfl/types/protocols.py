@@ -55,7 +55,11 @@ class Model(Protocol):
 
 
 class Aggregator(Protocol):
-    """Combines messages into one; the reference where all weights are zero."""
+    """Combines messages into one; the reference where all weights are zero.
+
+    A rule that does not fit every number of messages also has `check_cohort(size)`,
+    which refuses a K before anything is traced.
+    """
 
     @property
     def incremental(self) -> str | None:

@@ -1,0 +1,157 @@
+"""Rows of any finite size, brought to lengths whose squares float32 can hold."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import struct
+
+__all__ = ["Lengths", "magnitudes", "measure", "median", "precision"]
+
+_HUGE = 2.0**50  # in multiples of the median row; its square is far from overflow
+# On a CPU up to so many rows are scaled in blocks of columns, of so many values, and so
+# never written to memory; more rows would miss the threads of one large product.
+_MAX_ROWS, _VALUES = 256, 400_000
+_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+def _blocks(rows: int, columns: int) -> tuple[int, int]:
+    """Columns of a block, and the number of blocks before the last."""
+    if jax.default_backend() != "cpu" or rows > _MAX_ROWS:
+        return columns, 0
+    width = min(_VALUES // rows, columns)
+    return width, (columns - 1) // width
+
+
+def median(values: jax.Array, p: jax.Array) -> jax.Array:
+    """Lower median of `[K]` under the probabilities p; `inf` if there are none."""
+    mass = jnp.where(values[None, :] <= values[:, None], p[None, :], 0).sum(axis=1)
+    half = (1 - p.shape[0] * jnp.finfo(p.dtype).eps) / 2  # less the sum's rounding
+    return jnp.where((p > 0) & (mass >= half), values, jnp.inf).min()
+
+
+def magnitudes(matrix: jax.Array) -> jax.Array:
+    """Largest absolute values `[K]` of the rows of `[K, D]`; NaN if there is one.
+
+    Two plain reductions, since a CPU would write all absolute values to memory first.
+    """
+    return jnp.maximum(matrix.max(axis=1), -matrix.min(axis=1))
+
+
+def _norms(matrix: jax.Array, largest: jax.Array, divisor: jax.Array) -> jax.Array:
+    """Norms `[K]` of rows over their divisors, which only odd sizes need inside."""
+    square = jnp.square(matrix).sum(axis=1)
+    limits = jnp.finfo(matrix.dtype)
+    exact = jnp.isfinite(square) & (square > limits.tiny / limits.eps**2)
+
+    def divided() -> jax.Array:
+        return jnp.sqrt(jnp.square(matrix / divisor[:, None]).sum(axis=1))
+
+    ordinary = (exact | (largest == 0)).all()
+    return lax.cond(ordinary, lambda: jnp.sqrt(square) / divisor, divided)
+
+
+def precision(dtype: Any) -> float:
+    """What rounding leaves of a dimensionless number of order one."""
+    return 1e-10 if dtype == jnp.float64 else 1e-6
+
+
+@struct.pytree_dataclass
+class Lengths:
+    """How rows become rows of about unit size.
+
+    Attributes:
+      valid: `bool[K]` rows that take part; the others become zeros.
+      scale: `[]` a power of two, the unit of the result.
+      divisor: `[K]` the scale, or more for a row that would overflow.
+      factor: `[K]` 1, or less for a row that is shortened.
+      norm: `[K]` lengths of the result.
+    """
+
+    valid: jax.Array
+    scale: jax.Array
+    divisor: jax.Array
+    factor: jax.Array
+    norm: jax.Array
+
+    @property
+    def shortened(self) -> jax.Array:
+        """Which rows `bool[K]` count as less long than they are."""
+        return self.factor < 1
+
+    def _part(
+        self, matrix: jax.Array, center: jax.Array, start: Any, width: int
+    ) -> jax.Array:
+        """Some columns of the rows less the center, `[K, width]`."""
+        part = lax.dynamic_slice_in_dim(matrix, start, width, axis=1)
+        found = part / self.divisor[:, None] * self.factor[:, None]
+        found = found - lax.dynamic_slice_in_dim(center, start, width)[None]
+        return jnp.where(self.valid[:, None], found, 0)
+
+    def gram(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
+        """Inner products `[K, K]` of the rows less the center, exactly symmetric."""
+        count, columns = matrix.shape
+        width, blocks = _blocks(count, columns)
+
+        def add(number: jax.Array, total: jax.Array) -> jax.Array:
+            rows = self._part(matrix, center, number * width, width)
+            return total + _dot(rows, rows.T)
+
+        total = lax.fori_loop(0, blocks, add, jnp.zeros((count, count), matrix.dtype))
+        last = blocks * width
+        rows = self._part(matrix, center, last, columns - last)
+        total = total + _dot(rows, rows.T)
+        return (total + total.T) / 2
+
+    def combine(
+        self, weights: jax.Array, matrix: jax.Array, center: jax.Array
+    ) -> jax.Array:
+        """The sum `[D]` of the rows less the center by weights `[K]`."""
+        width, blocks = _blocks(*matrix.shape)
+
+        def of_block(number: jax.Array) -> jax.Array:
+            return _dot(weights, self._part(matrix, center, number * width, width))
+
+        last = blocks * width
+        rest = _dot(weights, self._part(matrix, center, last, matrix.shape[1] - last))
+        if not blocks:
+            return rest
+        found = lax.map(of_block, jnp.arange(blocks)).reshape(-1)
+        return jnp.concatenate([found, rest])
+
+
+def measure(matrix: jax.Array, valid: jax.Array, p: jax.Array, rho: Any = 0) -> Lengths:
+    """Measures rows, so that no square overflows and none hides the others.
+
+    A row that is far longer than the median row and rho counts as that long: as an
+    outlier among rows of ordinary size it then is as far away as numbers can tell.
+
+    Args:
+      matrix: `[K, D]`; rows that take no part may hold anything.
+      valid: `bool[K]` rows that take part, which are finite.
+      p: `[K]` their probabilities, 0 for the others.
+      rho: `[]` a length that is no outlier's.
+
+    Returns:
+      The lengths.
+    """
+    rho = jnp.asarray(rho, matrix.dtype)
+    largest = jnp.where(valid, magnitudes(matrix), 0)
+    exponent = jnp.frexp(jnp.maximum(median(largest, p), rho))[1] - 1
+    smallest = jnp.finfo(matrix.dtype).tiny
+    scale = jnp.maximum(jnp.ldexp(jnp.ones((), matrix.dtype), exponent), smallest)
+    divisor = jnp.maximum(scale, largest / _HUGE)
+    norm = jnp.where(valid, _norms(matrix, largest, divisor), 0)
+    limit = jnp.maximum(median(norm, p), rho / scale) / precision(matrix.dtype)
+    long = norm > limit
+    factor = jnp.where(long, limit / jnp.where(long, norm, 1), 1)
+    return Lengths(
+        valid=valid,
+        scale=scale,
+        divisor=divisor,
+        factor=factor,
+        norm=factor * norm,
+    )

@@ -1,0 +1,146 @@
+"""The two middle order statistics of every column, without a sort.
+
+Up to `MAX_NETWORK` rows by a selection network: Batcher's odd-even merge sort without
+the comparators that do not reach the middle. Written out row by row it is one kernel
+that keeps a column in registers. Its compilation grows faster than its length, so that
+more rows are counted instead: bisection on the integers that order like the floats,
+exact after one pass per bit, in blocks of columns that stay in cache.
+
+Milliseconds of CPU time for 1e5 float32 columns, and seconds to compile, on one core:
+
+    rows        5     10     20     50    100          200         1000
+    network   0.2    0.4    1.0    6.4     21   563 (9.0 s)           -
+    counting    -      -      -      -      -          167          843
+    bitonic     -    2.9      -     42    127          274         1797
+
+`bitonic` sorts by minima and maxima of whole blocks; `jnp.sort` of transposed blocks
+takes 2221 for 200 rows.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+__all__ = ["MAX_NETWORK", "middle"]
+
+MAX_NETWORK = 100  # rows; compiled in 1.8 s, in 9 s with 200, and then in pieces
+_COLUMNS = 272  # per block of counting; a power of two would let rows share cache sets
+_GROUP = 32  # rows that are counted in one kernel
+
+
+@functools.cache
+def _network(rows: int) -> tuple[tuple[int, int], ...]:
+    """Comparators `(low, high)` that put rows (rows - 1) // 2 and next into place.
+
+    Comparators with padding behind the last row are left out, since that stays there.
+    """
+    found = []
+    size = 1
+    while size < rows:
+        step = size
+        while step:
+            for start in range(step % size, rows - step, 2 * step):
+                for low in range(start, min(start + step, rows - step)):
+                    if low // (2 * size) == (low + step) // (2 * size):
+                        found.append((low, low + step))
+            step //= 2
+        size *= 2
+    needed = set(_middle_ranks(rows))
+    kept = []
+    for pair in reversed(found):
+        if needed.intersection(pair):
+            needed.update(pair)
+            kept.append(pair)
+    return tuple(reversed(kept))
+
+
+def _middle_ranks(rows: int) -> tuple[int, int]:
+    """The middle two of an even number of rows; of an odd one the middle and before."""
+    high = rows // 2
+    return max(high - 1, 0), high
+
+
+def _by_network(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Selects by minima and maxima of rows of `[K, D]`."""
+    rows = list(matrix)
+    for low, high in _network(len(rows)):
+        a, b = rows[low], rows[high]
+        rows[low], rows[high] = lax.min(a, b), lax.max(a, b)
+    low, high = _middle_ranks(len(rows))
+    return rows[low], rows[high]
+
+
+def _flip(bits: jax.Array) -> jax.Array:
+    """Turns bits of floats into integers of the same order, and back."""
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)
+
+
+def _count(groups: jax.Array, limit: jax.Array) -> jax.Array:
+    """Number `int32[B]` of values of `[G, R, B]` that are at most `limit [B]`."""
+
+    def more(group: jax.Array, count: jax.Array) -> jax.Array:
+        rows = list(groups[group])
+        return count + sum((row <= limit).astype(jnp.int32) for row in rows)
+
+    return lax.fori_loop(0, groups.shape[0], more, jnp.zeros(limit.shape, jnp.int32))
+
+
+def _by_counting(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Selects from `[K, B]` by bisection on the order of the bits."""
+    rows, columns = matrix.shape
+    floats, width = matrix.dtype, 8 * matrix.dtype.itemsize
+    matrix = jnp.pad(matrix, ((0, -rows % _GROUP), (0, 0)), constant_values=jnp.inf)
+    keys = _flip(lax.bitcast_convert_type(matrix, jnp.dtype(f"int{width}")))
+    groups = keys.reshape(-1, _GROUP, columns)
+    low_rank, high_rank = _middle_ranks(rows)
+    limits = jnp.iinfo(keys.dtype)
+
+    def halve(_: jax.Array, interval: tuple[jax.Array, jax.Array]):
+        low, high = interval
+        mid = (low & high) + ((low ^ high) >> 1)  # their mean without overflow
+        enough = _count(groups, mid) > low_rank
+        return jnp.where(enough, low, mid + 1), jnp.where(enough, mid, high)
+
+    interval = tuple(
+        jnp.full((columns,), limit, keys.dtype) for limit in (limits.min, limits.max)
+    )
+    low, _ = lax.fori_loop(0, width, halve, interval)
+    above = jnp.where(keys > low[None], keys, limits.max).min(axis=0)
+    high = jnp.where(_count(groups, low) > high_rank, low, above)
+    low, high = lax.bitcast_convert_type(_flip(jnp.stack([low, high])), floats)
+    return low, high
+
+
+def _in_blocks(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Counts in blocks of columns on a CPU, elsewhere in all columns at once."""
+    columns = matrix.shape[1]
+    if jax.default_backend() != "cpu" or columns <= _COLUMNS:
+        return _by_counting(matrix)
+    padded = jnp.pad(matrix, ((0, 0), (0, -columns % _COLUMNS)))
+
+    def of_block(start: jax.Array) -> tuple[jax.Array, jax.Array]:
+        block = lax.dynamic_slice_in_dim(padded, start, _COLUMNS, axis=1)
+        return _by_counting(block)
+
+    found = lax.map(of_block, jnp.arange(0, padded.shape[1], _COLUMNS))
+    return jax.tree.map(lambda x: x.reshape(-1)[:columns], found)
+
+
+def middle(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The values of ranks K // 2 - 1 (at least 0) and K // 2 of every column.
+
+    Args:
+      matrix: `[K, D]` floats without NaN; K at least 1.
+
+    Returns:
+      `[D]` and `[D]`.
+
+    Example:
+      >>> [rank.tolist() for rank in middle(jnp.array([[3.0], [1.0], [2.0], [9.0]]))]
+      [[2.0], [3.0]]
+    """
+    if matrix.shape[0] <= MAX_NETWORK:
+        return _by_network(matrix)
+    return _in_blocks(matrix)

@@ -108,6 +108,10 @@ def make_app(command: str, help: str) -> typer.Typer:
             int | None,
             typer.Option(min=1, max=1000, help="Split the CPU into N devices."),
         ] = None,
+        points_per_chunk: Annotated[
+            int | None,
+            typer.Option(min=1, help="Grid points computed together; bounds memory."),
+        ] = None,
         patience: Annotated[
             int | None,
             typer.Option(
@@ -148,6 +152,14 @@ def make_app(command: str, help: str) -> typer.Typer:
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Only say what would be trained.")
         ] = False,
+        profile: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="DIR",
+                help="Write a profile of the rounds between the second and the third"
+                " evaluation.",
+            ),
+        ] = None,
         out: Annotated[
             Path | None,
             typer.Option(help="New directory; results/<preset>-<time> if not given."),
@@ -178,6 +190,7 @@ def make_app(command: str, help: str) -> typer.Typer:
             seeds=_seeds(seed_list) if seed_list is not None else chosen,
             execution=execution,
             devices=devices,
+            points_per_chunk=points_per_chunk,
             data=own,
             evaluate_on=None if eval_on is None else _periods(eval_on),
             eval_clients=_number_or_name(eval_clients),
@@ -187,6 +200,7 @@ def make_app(command: str, help: str) -> typer.Typer:
             max_minutes=max_minutes,
             resume=None,
             dry_run=dry_run,
+            profile=profile,
             out=out,
             quiet=quiet,
         )

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -140,6 +141,9 @@ def run_group(
     store: checkpoint.Store | None = None,
     interrupt: Callable[[], str | None] = lambda: None,
     advance: Callable[[int, str], None] = lambda rounds, text: None,
+    around: Callable[[int], contextlib.AbstractContextManager[None]] = (
+        lambda number: contextlib.nullcontext()
+    ),
 ) -> tuple[history.History, types.State]:
     """Trains the points of one group together.
 
@@ -149,6 +153,7 @@ def run_group(
       store: where checkpoints are kept, or None. What it has is continued.
       interrupt: asked between segments; a reason ends the training.
       advance: called with rounds done since the last call and a short text.
+      around: gives the context of a segment from its number since the start.
 
     Returns:
       The history and the last states, with a leading axis of points.
@@ -169,12 +174,14 @@ def run_group(
             run.measure()
         else:
             advance(run.done, "going on")
+        segments = itertools.count()
         while not run.ended:
             reason = interrupt()
             if reason is not None:
                 run.save(seconds())
                 raise Interrupted(reason, run.done)
-            ran = run.segment()
+            with around(next(segments)):
+                ran = run.segment()
             run.measure()
             if run.ended or (store is not None and store.due()):
                 run.save(seconds())

@@ -21,7 +21,7 @@ LAYERS = (
     ("data", "models", "local", "aggregators", "attacks", "participation"),
     ("algorithms", "stopping", "checkpoint"),
     ("process", "evaluate", "history", "summaries", "schedule", "stacking", "folders"),
-    ("compiled", "settings"),
+    ("compiled", "settings", "profiling"),
     ("limits",),
     ("driver", "labeled"),
     ("results", "grids"),

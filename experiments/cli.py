@@ -33,7 +33,7 @@ def make_app(command: str, help: str) -> typer.Typer:
     """Makes the application of one command.
 
     Args:
-      command: `run` or `sweep`.
+      command: `run`, `sweep` or `plan`.
       help: first paragraph of `--help`.
 
     Returns:
@@ -152,6 +152,15 @@ def make_app(command: str, help: str) -> typer.Typer:
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Only say what would be trained.")
         ] = False,
+        as_if_clients: Annotated[
+            int | None,
+            typer.Option(
+                min=1,
+                max=2**31 - 1,
+                hidden=command != "plan",
+                help="Plan for so many clients like those that there are.",
+            ),
+        ] = None,
         profile: Annotated[
             Path | None,
             typer.Option(
@@ -168,6 +177,10 @@ def make_app(command: str, help: str) -> typer.Typer:
             bool, typer.Option("--quiet", help="Print only the directory's name.")
         ] = False,
     ) -> None:
+        if as_if_clients is not None and command != "plan":
+            raise typer.BadParameter("--as-if-clients is for experiments.plan")
+        if resume is not None and command == "plan":
+            raise typer.BadParameter("experiments.plan trains nothing to go on with")
         if resume is not None:
             _check_alone(context)
             _start(lambda: _resumed(resume, max_minutes, quiet))
@@ -191,6 +204,7 @@ def make_app(command: str, help: str) -> typer.Typer:
             execution=execution,
             devices=devices,
             points_per_chunk=points_per_chunk,
+            as_if_clients=as_if_clients,
             data=own,
             evaluate_on=None if eval_on is None else _periods(eval_on),
             eval_clients=_number_or_name(eval_clients),

@@ -23,6 +23,7 @@ from experiments import (
     arguments,
     cli,
     config,
+    estimates,
     figures,
     own_data,
     presets,
@@ -59,11 +60,14 @@ def do(options: arguments.Options) -> None:
     checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
     time_is_up = training.time_limit(options.max_minutes)
     out = options.out or _default_directory(experiment.name)
-    if options.resume is None:
+    if options.resume is None and options.command != "plan":
         folders.check_new(out)
     grouped = _groups(experiment)
     groups = list(itertools.chain.from_iterable(grouped))
     _check_tests(groups)
+    if options.command == "plan":
+        estimates.show(console, groups, settings, options.as_if_clients)
+        return
     profile = None if options.profile is None else _profile(options, settings)
     training.check_groups(groups, settings)
     _print_plan(console, experiment, grouped)

@@ -23,7 +23,15 @@ __all__ = ["CHECKPOINTS", "begun", "is_finished", "read", "resumed"]
 CHECKPOINTS = "checkpoints"
 _FILE = "experiment.json"
 _FORMAT = "fedjax_pfl run 2"
-_NOT_STORED = ("out", "resume", "quiet", "dry_run", "profile", "max_minutes")
+_NOT_STORED = (
+    "out",
+    "resume",
+    "quiet",
+    "dry_run",
+    "profile",
+    "max_minutes",
+    "as_if_clients",
+)
 
 
 @contextlib.contextmanager
@@ -166,5 +174,6 @@ def _from_json(found: dict[str, Any], directory: Path) -> arguments.Options:
         else tuple((str(name), rounds) for name, rounds in evaluate_on),
     }
     fixed = {"quiet": False, "dry_run": False, "profile": None, "max_minutes": None}
+    fixed |= {"as_if_clients": None}
     changed |= {"out": directory, "resume": directory}
     return arguments.Options(**(found | changed), **fixed)

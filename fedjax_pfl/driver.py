@@ -29,7 +29,15 @@ from fedjax_pfl import settings as settings_
 from fedjax_pfl.data import statistics
 from fedjax_pfl.process import FederatedProcess
 
-__all__ = ["Group", "Interrupted", "choose_execution", "run_group"]
+__all__ = [
+    "Group",
+    "Interrupted",
+    "check",
+    "check_parts",
+    "choose_execution",
+    "planned",
+    "run_group",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,6 +207,12 @@ def check(group: Group, settings: settings_.Settings) -> None:
     Raises:
       InputError: if something does not fit, in one sentence.
     """
+    check_parts(group, settings)
+    limits.check(*planned(group, settings), group.federations, settings.num_rounds)
+
+
+def check_parts(group: Group, settings: settings_.Settings) -> None:
+    """Checks everything but the memory; see `check`."""
     for federation in group.federations:
         settings.schedule.check(federation)
     _check_examples(group.federations)
@@ -209,13 +223,20 @@ def check(group: Group, settings: settings_.Settings) -> None:
     models = _predictor_names(group)
     if settings.stop_when is not None:
         settings.stop_when.model_of(models)
-    limits.check(*_planned(group, settings), group.federations, settings.num_rounds)
 
 
-def _planned(
+def planned(
     group: Group, settings: settings_.Settings
 ) -> tuple[compiled.Plan, FederatedProcess]:
-    """Everything static of a group, and its processes with stacked values."""
+    """Says how a group will be run.
+
+    Args:
+      group: points of one structure; shapes in place of its federations' arrays do.
+      settings: how they are to be trained.
+
+    Returns:
+      Everything static, and the processes with stacked values.
+    """
     first = group.federations[0]
     model = group.model.for_federation(first)
     execution = settings.execution
@@ -263,7 +284,7 @@ class _Run:
         first = group.federations[0]
         self._first, self._store = first, store
         self._num_rounds = settings.num_rounds
-        self._plan, processes = _planned(group, settings)
+        self._plan, processes = planned(group, settings)
         plan = self._plan
         rows, pool = stacking.federation_rows(group.federations)
         keys = jnp.stack([_own_key(key) for key in group.keys])

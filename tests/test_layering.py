@@ -15,14 +15,15 @@ PACKAGE = "fedjax_pfl"
 # A module imports from earlier rows only, and inside its own subpackage.
 LAYERS = (
     ("checks", "liveness", "progress"),
-    ("struct",),
-    ("types",),
+    ("struct", "counting"),
+    ("types", "machine"),
     ("clients",),
     ("data", "models", "local", "aggregators", "attacks", "participation"),
     ("algorithms", "stopping", "checkpoint"),
     ("process", "evaluate", "history", "summaries", "schedule", "stacking", "folders"),
     ("compiled", "settings", "profiling"),
-    ("limits",),
+    ("programs",),
+    ("limits", "costs"),
     ("driver", "labeled"),
     ("results", "grids"),
     ("training", "theory"),

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedjax_pfl import (
+    checks,
     clients,
     compiled,
     costs,
@@ -22,6 +23,7 @@ from fedjax_pfl import settings as settings_
 
 __all__ = ["enlarged", "show"]
 
+_MOST_EXAMPLES = 2**31 - 1
 _PARTS = ("data", "state", "round", "evaluation", "history", "compiler")
 
 
@@ -45,17 +47,16 @@ def show(
     rates, total = machine.Machine(), 0.0
     _print_machine(console, rates)
     larger = []
-    for number, group in enumerate(groups):
-        driver.check_parts(group, settings)
+    for number, known in enumerate(groups):
+        group = known
         if num_clients is not None:
-            federations = [enlarged(f, num_clients) for f in group.federations]
-            larger.append(dataclasses.replace(group, federations=federations))
-        else:
-            larger.append(group)
-        title = (
-            f"{number + 1}/{len(groups)} {type(group.processes[0].algorithm).__name__}"
-        )
-        total += _print_group(console, title, larger[-1], group, settings, rates)
+            federations = [enlarged(f, num_clients) for f in known.federations]
+            group = dataclasses.replace(known, federations=federations)
+        larger.append(group)
+        driver.check_parts(group, settings)
+        name = type(group.processes[0].algorithm).__name__
+        title = f"{number + 1}/{len(groups)} {name}"
+        total += _print_group(console, title, group, known, settings, rates)
     _print(console, f"All together about {_seconds(total)}, compilation apart.")
     for group in larger:
         plan, processes = driver.planned(group, settings)
@@ -72,6 +73,9 @@ def enlarged(federation: types.Federation, num_clients: int) -> types.Federation
 
     Returns:
       Shapes in place of arrays. The pool of examples grows with the clients.
+
+    Raises:
+      InputError: if there would be too many examples.
     """
     pools = {
         id(leaf)
@@ -83,6 +87,11 @@ def enlarged(federation: types.Federation, num_clients: int) -> types.Federation
         shape = leaf.shape
         if id(leaf) in pools:
             size = -(-shape[0] * num_clients // federation.num_clients)
+            if size > _MOST_EXAMPLES:
+                raise checks.InputError(
+                    f"{num_clients} clients like these would have {size} examples, more"
+                    f" than the {_MOST_EXAMPLES} that can be numbered."
+                )
             shape = (size, *shape[1:])
         elif shape[:1] == (federation.num_clients,):
             shape = (num_clients, *shape[1:])
@@ -138,7 +147,9 @@ def _print_group(
     table.add_row("time of an evaluation", _seconds(cost.evaluation))
     table.add_row("time of all rounds and evaluations", _seconds(cost.total) + limit)
     rate = cost.flops / max(cost.round, 1e-12) / 1e9
-    table.add_row("products", f"{cost.flops / 1e9:.3g} GFLOP a round, {rate:.3g}/s")
+    table.add_row(
+        "products", f"{cost.flops / 1e9:.3g} GFLOP a round, {rate:.3g} GFLOP/s"
+    )
     shares = [f"{kind} {share:.0%}" for kind, share in cost.kinds.items()]
     table.add_row("a round is", ", ".join(shares[:4]))
     console.print(table)

@@ -17,6 +17,7 @@ from fedjax_pfl import compiled, counting, evaluate, machine, programs, stacking
 
 __all__ = ["Cost", "chunk_size", "estimate", "largest_of_chunk"]
 
+_MOST_DRAWN = 1000  # chunks of a cohort that are looked at
 _DRAWS = 20  # cohorts whose sizes are looked at
 
 
@@ -58,6 +59,7 @@ def largest_of_chunk(
       The mean. Every member of a chunk takes as many steps as its largest one.
     """
     rng = np.random.default_rng(0)
+    cohort = min(cohort, _MOST_DRAWN * chunk)
     everyone = cohort == num_clients == len(num_examples)
     found = []
     for _ in range(1 if everyone else _DRAWS):

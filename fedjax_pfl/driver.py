@@ -29,15 +29,7 @@ from fedjax_pfl import settings as settings_
 from fedjax_pfl.data import statistics
 from fedjax_pfl.process import FederatedProcess
 
-__all__ = [
-    "Group",
-    "Interrupted",
-    "check",
-    "check_parts",
-    "choose_execution",
-    "planned",
-    "run_group",
-]
+__all__ = ["Group", "Interrupted", "choose_execution", "planned", "run_group"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +125,8 @@ def _own_key(key: types.Key) -> types.Key:
 def _check_examples(federations: Sequence[types.Federation]) -> None:
     """Refuses clients that have nothing to train on."""
     for federation in federations:
+        if isinstance(federation.malicious, jax.ShapeDtypeStruct):
+            continue
         empty = np.flatnonzero(np.asarray(federation.train.num_examples) == 0)
         if empty.size:
             raise checks.InputError(

@@ -146,7 +146,7 @@ class Machine:
             if total <= left:
                 break
             total -= weight
-            size = sum(_size(a) for a in item.operands)
+            size = sum(_size(a) for a in _measured_operands(item))
             if key not in self._items and size <= _MOST_BYTES:
                 self._items[key] = _seconds_of(item)
 
@@ -178,6 +178,17 @@ def _example(aval: Any, highest: int) -> jax.Array:
     return jnp.asarray(rng.integers(0, top, shape, dtype))
 
 
+def _measured_operands(item: counting.Item) -> tuple[Any, ...]:
+    """Operands; of a table that is read or written here and there, the first rows."""
+    assert item.op is not None
+    table, *others = item.operands
+    is_table = item.op.name == "gather" or item.op.name.startswith(_CARRIED)
+    if not is_table or _size(table) <= _MOST_BYTES // 4:
+        return item.operands
+    rows = _MOST_BYTES // 4 * table.shape[0] // _size(table)
+    return jax.ShapeDtypeStruct((max(rows, 1), *table.shape[1:]), table.dtype), *others
+
+
 def _seconds_of(item: counting.Item) -> tuple[float, float]:
     """Seconds of one operation, and the cores that it kept busy."""
     op = item.op
@@ -185,9 +196,10 @@ def _seconds_of(item: counting.Item) -> tuple[float, float]:
     if op.name == "dot_general":
         return _seconds_of_product(op, item.operands)
     is_indexed = op.name == "gather" or op.name.startswith(_CARRIED)
-    largest = max([1, *item.operands[0].shape[:1]])
+    given = _measured_operands(item)
+    largest = max([1, *given[0].shape[:1]])
     highest = largest if is_indexed else 2**31 - 1
-    operands = tuple(_example(aval, highest) for aval in item.operands)
+    operands = tuple(_example(aval, highest) for aval in given)
 
     def step(*operands: Any) -> tuple[Any, ...]:
         found = op.primitive.bind(*operands, **op.params)

@@ -107,6 +107,8 @@ class Options:
     seeds: tuple[int, ...] | None
     execution: str
     devices: int | None
+    points_per_chunk: int | None
+    as_if_clients: int | None
     data: Data
     evaluate_on: tuple[tuple[str, int | None], ...] | None
     eval_clients: str | int | None
@@ -116,5 +118,6 @@ class Options:
     max_minutes: float | None
     resume: Path | None
     dry_run: bool
+    profile: Path | None
     out: Path | None
     quiet: bool

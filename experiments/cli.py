@@ -33,7 +33,7 @@ def make_app(command: str, help: str) -> typer.Typer:
     """Makes the application of one command.
 
     Args:
-      command: `run` or `sweep`.
+      command: `run`, `sweep` or `plan`.
       help: first paragraph of `--help`.
 
     Returns:
@@ -108,6 +108,10 @@ def make_app(command: str, help: str) -> typer.Typer:
             int | None,
             typer.Option(min=1, max=1000, help="Split the CPU into N devices."),
         ] = None,
+        points_per_chunk: Annotated[
+            int | None,
+            typer.Option(min=1, help="Grid points computed together; bounds memory."),
+        ] = None,
         patience: Annotated[
             int | None,
             typer.Option(
@@ -148,6 +152,23 @@ def make_app(command: str, help: str) -> typer.Typer:
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Only say what would be trained.")
         ] = False,
+        as_if_clients: Annotated[
+            int | None,
+            typer.Option(
+                min=1,
+                max=2**31 - 1,
+                hidden=command != "plan",
+                help="Plan for so many clients like those that there are.",
+            ),
+        ] = None,
+        profile: Annotated[
+            Path | None,
+            typer.Option(
+                metavar="DIR",
+                help="Write a profile of the rounds between the second and the third"
+                " evaluation.",
+            ),
+        ] = None,
         out: Annotated[
             Path | None,
             typer.Option(help="New directory; results/<preset>-<time> if not given."),
@@ -156,6 +177,10 @@ def make_app(command: str, help: str) -> typer.Typer:
             bool, typer.Option("--quiet", help="Print only the directory's name.")
         ] = False,
     ) -> None:
+        if as_if_clients is not None and command != "plan":
+            raise typer.BadParameter("--as-if-clients is for experiments.plan")
+        if resume is not None and command == "plan":
+            raise typer.BadParameter("experiments.plan trains nothing to go on with")
         if resume is not None:
             _check_alone(context)
             _start(lambda: _resumed(resume, max_minutes, quiet))
@@ -178,6 +203,8 @@ def make_app(command: str, help: str) -> typer.Typer:
             seeds=_seeds(seed_list) if seed_list is not None else chosen,
             execution=execution,
             devices=devices,
+            points_per_chunk=points_per_chunk,
+            as_if_clients=as_if_clients,
             data=own,
             evaluate_on=None if eval_on is None else _periods(eval_on),
             eval_clients=_number_or_name(eval_clients),
@@ -187,6 +214,7 @@ def make_app(command: str, help: str) -> typer.Typer:
             max_minutes=max_minutes,
             resume=None,
             dry_run=dry_run,
+            profile=profile,
             out=out,
             quiet=quiet,
         )

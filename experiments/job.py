@@ -23,13 +23,14 @@ from experiments import (
     arguments,
     cli,
     config,
+    estimates,
     figures,
     own_data,
     presets,
     run_folder,
     signals,
 )
-from fedjax_pfl import checks, driver, folders, grids, results, training
+from fedjax_pfl import checks, driver, folders, grids, profiling, results, training
 from fedjax_pfl import settings as settings_
 
 __all__ = ["do"]
@@ -59,11 +60,15 @@ def do(options: arguments.Options) -> None:
     checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
     time_is_up = training.time_limit(options.max_minutes)
     out = options.out or _default_directory(experiment.name)
-    if options.resume is None:
+    if options.resume is None and options.command != "plan":
         folders.check_new(out)
     grouped = _groups(experiment)
     groups = list(itertools.chain.from_iterable(grouped))
     _check_tests(groups)
+    if options.command == "plan":
+        estimates.show(console, groups, settings, options.as_if_clients)
+        return
+    profile = None if options.profile is None else _profile(options, settings)
     training.check_groups(groups, settings)
     _print_plan(console, experiment, grouped)
     if options.dry_run:
@@ -72,12 +77,39 @@ def do(options: arguments.Options) -> None:
     if options.resume is not None:
         opened = run_folder.resumed(out)
     with opened:
-        result = _train(groups, settings, options, out, time_is_up)
+        result = _train(groups, settings, options, out, time_is_up, profile)
         with folders.filled(out, last="config.json") as folder:
             result.write(folder)
             figures.save_all(result, folder)
     _print_result(console, result)
+    if profile is not None:
+        _print_profile(console, profile)
     _print_place(console, options, out)
+
+
+def _profile(
+    options: arguments.Options, settings: settings_.Settings
+) -> profiling.Profile:
+    """The profile that is asked for, of rounds that there are."""
+    rounds, segment = settings.num_rounds, settings.schedule.segment
+    if segment >= rounds:
+        raise checks.InputError(
+            "Expected an --eval-every below the number of rounds with --profile, which"
+            f" records the second of these periods, got {segment} and {rounds} rounds."
+        )
+    return profiling.Profile(options.profile or ".")
+
+
+def _print_profile(console: Console, profile: profiling.Profile) -> None:
+    """Says which file to open with what."""
+    file = profile.newest()
+    text = "Nothing was profiled: all trainings ended in their first rounds."
+    if file is not None:
+        text = (
+            f"Profile: open {file} at https://ui.perfetto.dev, or {profile.directory}"
+            " with xprof or tensorboard --logdir."
+        )
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 def _settings(
@@ -95,6 +127,7 @@ def _settings(
         eval_clients=experiment.eval_clients,
         execution=options.execution,
         diagnostics=options.diagnostics,
+        points_per_chunk=options.points_per_chunk,
         stop_when=rule,
     )
 
@@ -105,6 +138,7 @@ def _train(
     options: arguments.Options,
     out: Path,
     time_is_up: Callable[[], str | None],
+    profile: profiling.Profile | None,
 ) -> results.Result:
     """Trains until the end, or until a signal or the time says otherwise."""
     checkpoints = fp.Checkpoints(
@@ -120,6 +154,7 @@ def _train(
                 checkpoints=checkpoints,
                 interrupt=lambda: caught.asked() or time_is_up(),
                 progress=not options.quiet,
+                profile=profile,
             )
         except driver.Interrupted as stopped:
             status = 3 if caught.number is None else 128 + caught.number

@@ -22,8 +22,16 @@ __all__ = ["CHECKPOINTS", "begun", "is_finished", "read", "resumed"]
 
 CHECKPOINTS = "checkpoints"
 _FILE = "experiment.json"
-_FORMAT = "fedjax_pfl run 1"
-_NOT_STORED = ("out", "resume", "quiet", "dry_run", "max_minutes")
+_FORMAT = "fedjax_pfl run 2"
+_NOT_STORED = (
+    "out",
+    "resume",
+    "quiet",
+    "dry_run",
+    "profile",
+    "max_minutes",
+    "as_if_clients",
+)
 
 
 @contextlib.contextmanager
@@ -138,6 +146,7 @@ def _from_json(found: dict[str, Any], directory: Path) -> arguments.Options:
         "seeds": list | None,
         "execution": str,
         "devices": int | None,
+        "points_per_chunk": int | None,
         "data": dict,
         "evaluate_on": list | None,
         "eval_clients": str | int | None,
@@ -164,6 +173,7 @@ def _from_json(found: dict[str, Any], directory: Path) -> arguments.Options:
         if evaluate_on is None
         else tuple((str(name), rounds) for name, rounds in evaluate_on),
     }
-    fixed = {"quiet": False, "dry_run": False, "max_minutes": None}
+    fixed = {"quiet": False, "dry_run": False, "profile": None, "max_minutes": None}
+    fixed |= {"as_if_clients": None}
     changed |= {"out": directory, "resume": directory}
     return arguments.Options(**(found | changed), **fixed)

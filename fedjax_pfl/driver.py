@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-import math
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -24,6 +24,7 @@ from fedjax_pfl import (
     struct,
     types,
 )
+from fedjax_pfl import execution as execution_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.data import statistics
 from fedjax_pfl.process import FederatedProcess
@@ -33,15 +34,11 @@ __all__ = [
     "Interrupted",
     "check",
     "check_examples",
-    "choose_execution",
     "compile_clock",
-    "form_chunks",
     "own_key",
+    "planned",
     "run_group",
 ]
-
-
-_EVEN, _RAGGED = 1.1, 2.0  # largest client in multiples of the mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,58 +78,6 @@ class Interrupted(Exception):  # noqa: N818 (not an error)
         self.reason, self.done = reason, done
 
 
-def choose_execution(
-    model: Any, federation: types.Federation, cohort_size: int
-) -> clients.Execution:
-    """Picks how the map over clients is run on this machine.
-
-    Several devices share the cohort. On a CPU a chunk of clients should stay in the L2
-    cache (about 1 MB for parameters, gradient, anchor and a batch): chunks pay where a
-    cohort holds many of them, or where clients of one chunk would wait for a much
-    larger one. Elsewhere everything is vmapped.
-
-    Args:
-      model: the model, already given the federation's shapes.
-      federation: data.
-      cohort_size: K.
-
-    Returns:
-      The execution.
-    """
-    if jax.device_count() > 1 and cohort_size >= jax.device_count():
-        return clients.Execution(mode="shard")
-    if jax.default_backend() != "cpu":
-        return clients.Execution()
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    floats = 4 * clients.size(params) + 32 * math.prod(federation.input_shape)
-    fits = max(1, 2**18 // max(floats, 1))
-    examples = np.asarray(federation.train.num_examples)
-    is_ragged = examples.max() > _RAGGED * examples.mean()
-    if cohort_size < 4 * fits or cohort_size < 32:
-        if not is_ragged or cohort_size < 4:
-            return clients.Execution()
-        return clients.Execution(mode="chunk", chunk_size=max(1, cohort_size // 8))
-    return clients.Execution(mode="chunk", chunk_size=max(fits, 8))
-
-
-def form_chunks(
-    execution: clients.Execution, federations: Sequence[types.Federation]
-) -> clients.Execution:
-    """Lets chunks be formed of clients with as much work where sizes differ.
-
-    Args:
-      execution: how the map over clients is run.
-      federations: of all points.
-
-    Returns:
-      The execution.
-    """
-    sizes = [np.asarray(f.train.num_examples) for f in federations]
-    ragged = any(size.max() > _EVEN * size.mean() for size in sizes)
-    is_chunked = execution.mode == "chunk" or execution.chunk_size > 0
-    return dataclasses.replace(execution, by_size=ragged and is_chunked)
-
-
 @contextlib.contextmanager
 def compile_clock() -> Iterator[list[float]]:
     """Adds up the seconds that JAX reports for lowering and compiling."""
@@ -160,6 +105,8 @@ def own_key(key: types.Key) -> types.Key:
 def check_examples(federations: Sequence[types.Federation]) -> None:
     """Refuses clients that have nothing to train on."""
     for federation in federations:
+        if isinstance(federation.malicious, jax.ShapeDtypeStruct):
+            continue
         empty = np.flatnonzero(np.asarray(federation.train.num_examples) == 0)
         if empty.size:
             raise checks.InputError(
@@ -176,6 +123,9 @@ def run_group(
     store: checkpoint.Store | None = None,
     interrupt: Callable[[], str | None] = lambda: None,
     advance: Callable[[int, str], None] = lambda rounds, text: None,
+    around: Callable[[int], contextlib.AbstractContextManager[None]] = (
+        lambda number: contextlib.nullcontext()
+    ),
 ) -> tuple[history.History, types.State]:
     """Trains the points of one group together.
 
@@ -185,6 +135,7 @@ def run_group(
       store: where checkpoints are kept, or None. What it has is continued.
       interrupt: asked between segments; a reason ends the training.
       advance: called with rounds done since the last call and a short text.
+      around: gives the context of a segment from its number since the start.
 
     Returns:
       The history and the last states, with a leading axis of points.
@@ -205,12 +156,14 @@ def run_group(
             run.measure()
         else:
             advance(run.done, "going on")
+        segments = itertools.count()
         while not run.ended:
             reason = interrupt()
             if reason is not None:
                 run.save(seconds())
                 raise Interrupted(reason, run.done)
-            ran = run.segment()
+            with around(next(segments)):
+                ran = run.segment()
             run.measure()
             if run.ended or (store is not None and store.due()):
                 run.save(seconds())
@@ -228,6 +181,12 @@ def check(group: Group, settings: settings_.Settings) -> None:
     Raises:
       InputError: if something does not fit, in one sentence.
     """
+    check_parts(group, settings)
+    limits.check(*planned(group, settings), group.federations, settings.num_rounds)
+
+
+def check_parts(group: Group, settings: settings_.Settings) -> None:
+    """Checks everything but the memory; see `check`."""
     for federation in group.federations:
         settings.schedule.check(federation)
     check_examples(group.federations)
@@ -238,20 +197,27 @@ def check(group: Group, settings: settings_.Settings) -> None:
     models = _predictor_names(group)
     if settings.stop_when is not None:
         settings.stop_when.model_of(models)
-    limits.check(*_planned(group, settings), group.federations, settings.num_rounds)
 
 
-def _planned(
+def planned(
     group: Group, settings: settings_.Settings
 ) -> tuple[compiled.Plan, FederatedProcess]:
-    """Everything static of a group, and its processes with stacked values."""
+    """Says how a group will be run.
+
+    Args:
+      group: points of one structure; shapes in place of its federations' arrays do.
+      settings: how they are to be trained.
+
+    Returns:
+      Everything static, and the processes with stacked values.
+    """
     first = group.federations[0]
     model = group.model.for_federation(first)
     execution = settings.execution
     if isinstance(execution, str):
         size = group.processes[0].participation.cohort_size(first.num_clients)
-        execution = choose_execution(model, first, size)
-    execution = form_chunks(execution, group.federations)
+        execution = execution_.choose(model, first, size)
+    execution = execution_.form_chunks(execution, group.federations)
     points_per_chunk = settings.points_per_chunk
     if points_per_chunk is None:
         points_per_chunk = 4 if jax.default_backend() == "cpu" else 64
@@ -293,7 +259,7 @@ class _Run:
         first = group.federations[0]
         self._first, self._store = first, store
         self._num_rounds = settings.num_rounds
-        self._plan, processes = _planned(group, settings)
+        self._plan, processes = planned(group, settings)
         plan = self._plan
         rows, pool = stacking.federation_rows(group.federations)
         keys = jnp.stack([own_key(key) for key in group.keys])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedjax_pfl import checks
 
-__all__ = ["check_new", "filled", "locked", "new"]
+__all__ = ["check_new", "check_writable", "filled", "locked", "new"]
 
 _LOCK, _OWNER, _FILLING = ".lock", ".owner.json", ".filling"
 
@@ -143,13 +143,26 @@ def check_new(directory: str | os.PathLike[str]) -> None:
         raise checks.InputError(
             f"Expected an output directory that does not exist yet, got '{directory}'."
         )
-    ancestor = directory.absolute().parent
+    check_writable(directory.absolute().parent, named=directory)
+
+
+def check_writable(directory: Path, *, named: Path | None = None) -> None:
+    """Checks that files can be written into a directory; makes nothing.
+
+    Args:
+      directory: path that may exist; else the nearest parent that does is tried.
+      named: the path that an error is about, if it is another one.
+
+    Raises:
+      InputError: if they cannot.
+    """
+    ancestor = directory.absolute()
     while not os.path.lexists(ancestor):
         ancestor = ancestor.parent
     try:
         os.rmdir(tempfile.mkdtemp(dir=ancestor, prefix=".check-"))
     except OSError as error:
-        raise _unwritable(directory, error) from error
+        raise _unwritable(named or directory, error) from error
 
 
 def _unwritable(directory: Path, error: OSError) -> checks.InputError:

@@ -7,22 +7,21 @@ has been within a factor of 2 of the resident memory.
 """
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import psutil
 
-from fedjax_pfl import checks, clients, compiled, liveness, stacking, struct, types
+from fedjax_pfl import checks, clients, compiled, liveness, programs, struct, types
 from fedjax_pfl import evaluate as evaluations
 
 __all__ = ["Estimate", "available_bytes", "check", "estimate"]
 
-COMPILER = 200 * 10**6
-"""Host memory of compilers and programs; 130 to 280 MB were measured."""
+COMPILER = 50 * 10**6
+EQUATION = 175 * 10**3
+"""Host memory of the compiler, and of each equation that it compiles; measured."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,48 +88,26 @@ def estimate(
     shards, mode = 1, plan.execution.mode
     if mode == "shard" and on_host:
         shards = clients.client_mesh(plan.execution.num_devices).size
-    if mode == "loop":  # has no program; one client at a time
-        one = clients.Execution(mode="chunk", chunk_size=1)
-        plan = dataclasses.replace(plan, execution=one)
-    leaves, structure = jax.tree.flatten(federations)
-    given = {id(leaf): leaf for leaf in leaves}  # parts share the arrays of a pool
-
-    def stacked(shared: dict[int, Any]) -> tuple[Any, Any]:
-        known = [shared[id(leaf)] for leaf in leaves]
-        return stacking.federation_rows(jax.tree.unflatten(structure, known))
-
-    rows, pool = jax.eval_shape(stacked, given)
-    keys = jax.eval_shape(lambda: jax.random.split(_key(), points))
-    going = jax.ShapeDtypeStruct((points,), bool)
-    number = jax.ShapeDtypeStruct((), jnp.int32)
-    start = (processes, keys, rows, pool)
-    init = compiled.init.trace(plan, *start)
-    states = jax.eval_shape(functools.partial(compiled.init, plan), *start)
-    now = (processes, states, rows, pool)
-    segment = compiled.segment.trace(plan, *now, going, number, number)
-    measured = compiled.evaluate.trace(plan, plan.schedule.data, *now)
-    mixed = compiled.collaboration.trace(plan, *now)
-    state = liveness.tree_bytes(states)
+    found = programs.trace(plan, processes, federations)
+    measured = found.evaluate(plan.schedule.data)
+    state = liveness.tree_bytes(found.states)
+    given = {id(leaf): leaf for leaf in jax.tree.leaves(federations)}
     return Estimate(
         points=points,
-        data=liveness.tree_bytes(given) + shards * liveness.tree_bytes(rows),
+        data=liveness.tree_bytes(given) + shards * liveness.tree_bytes(found.rows),
         held=liveness.tree_bytes(
             [leaf for leaf in given.values() if isinstance(leaf, jax.Array)]
         ),
         state=shards * state,
-        server=shards * liveness.tree_bytes((states.server, states.aggregate)),
-        round=max(_work_bytes(segment), _work_bytes(init) - state),
-        evaluation=max(_work_bytes(measured), _work_bytes(mixed)),
+        server=shards
+        * liveness.tree_bytes((found.states.server, found.states.aggregate)),
+        round=max(_work_bytes(found.segment), _work_bytes(found.init) - state),
+        evaluation=max(_work_bytes(measured), _work_bytes(found.mixed)),
         history=_history_bytes(
-            plan, num_rounds, federations, measured.out_info[1], mixed.out_info
+            plan, num_rounds, federations, measured.out_info[1], found.mixed.out_info
         ),
-        compiler=COMPILER if on_host else 0,
+        compiler=(COMPILER + EQUATION * found.num_equations()) if on_host else 0,
     )
-
-
-def _key() -> types.Key:
-    """Some key of the kind that trainings have."""
-    return jax.random.key(0, impl="threefry2x32")
 
 
 def _work_bytes(program: jax.stages.Traced) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 import jax
 from jax.extend import core
 
-__all__ = ["peak_bytes", "tree_bytes"]
+__all__ = ["Listing", "Op", "inner_programs", "peak_bytes", "tree_bytes"]
 
 _FUSED = frozenset(
     "abs add add_any and atan2 broadcast_in_dim cbrt ceil clamp convert_element_type "
@@ -51,16 +51,22 @@ def tree_bytes(tree: Any) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Op:
+class Op:
     """An equation on numbered values; None stands for a literal."""
 
-    name: str
+    primitive: core.Primitive
     params: dict[str, Any]
     inputs: list[int | None]
+    literals: list[Any]
     outputs: list[int]
 
+    @property
+    def name(self) -> str:
+        """The name of the primitive."""
+        return self.primitive.name
 
-def _inner(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
+
+def inner_programs(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
     """The programs among the parameters of an equation."""
     for value in params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
@@ -69,18 +75,20 @@ def _inner(params: dict[str, Any]) -> Iterator[core.Jaxpr]:
                 yield found
 
 
-class _Listing:
+class Listing:
     """The equations of a program in order, those of its calls among them."""
 
     def __init__(self, program: core.Jaxpr):
         """Lists the equations that matter for the outputs."""
         self.sizes: list[int] = []
-        ops: list[_Op] = []
+        self.avals: list[Any] = []
+        self.literals: dict[int, Any] = {}  # that calls were given
+        ops: list[Op] = []
         self.inputs = [self._new(v) for v in program.invars]
         names = dict(zip(program.invars, self.inputs, strict=True))
         self.outputs = [o for o in self._walk(program, names, ops) if o is not None]
         needed = set(self.outputs)
-        self.ops: list[_Op] = []
+        self.ops: list[Op] = []
         for op in reversed(ops):
             if needed.intersection(op.outputs):
                 needed.update(i for i in op.inputs if i is not None)
@@ -89,10 +97,11 @@ class _Listing:
 
     def _new(self, variable: Any) -> int:
         self.sizes.append(_bytes_of(variable.aval))
+        self.avals.append(variable.aval)
         return len(self.sizes) - 1
 
     def _walk(
-        self, program: core.Jaxpr, names: dict[Any, int], ops: list[_Op]
+        self, program: core.Jaxpr, names: dict[Any, int], ops: list[Op]
     ) -> list[int | None]:
         names |= {v: self._new(v) for v in program.constvars}
 
@@ -101,12 +110,20 @@ class _Listing:
 
         for equation in program.eqns:
             inputs = [known(v) for v in equation.invars]
+            literals = [getattr(v, "val", None) for v in equation.invars]
             name = equation.primitive.name
-            called = next(_inner(equation.params), None) if name in _CALLS else None
+            called = (
+                next(inner_programs(equation.params), None) if name in _CALLS else None
+            )
             if called is not None and len(called.invars) == len(inputs):
                 given = {
                     v: self._new(v) if i is None else i
                     for v, i in zip(called.invars, inputs, strict=True)
+                }
+                self.literals |= {
+                    given[v]: literal
+                    for v, literal in zip(called.invars, literals, strict=True)
+                    if literal is not None
                 }
                 found = self._walk(called, given, ops)
                 outputs = [
@@ -115,13 +132,14 @@ class _Listing:
                 ]
             else:
                 outputs = [self._new(v) for v in equation.outvars]
-                ops.append(_Op(name, equation.params, inputs, outputs))
+                parts = inputs, literals, outputs
+                ops.append(Op(equation.primitive, equation.params, *parts))
             names |= dict(zip(equation.outvars, outputs, strict=True))
         return [known(v) for v in program.outvars]
 
     def buffers(self) -> dict[int, frozenset[int]]:
         """For values that have no buffer of their own: those they are read from."""
-        readers: dict[int, list[_Op]] = {}
+        readers: dict[int, list[Op]] = {}
         for op in self.ops:
             for value in {i for i in op.inputs if i is not None}:
                 readers.setdefault(value, []).append(op)
@@ -165,7 +183,7 @@ def peak_bytes(program: core.Jaxpr, overwritten: Collection[int] = ()) -> int:
       >>> peak_bytes(program.jaxpr) // program.jaxpr.invars[0].aval.dtype.itemsize
       65
     """
-    listing = _Listing(program)
+    listing = Listing(program)
     sizes, fused = listing.sizes, listing.buffers()
 
     def read(values: Sequence[int | None]) -> set[int]:
@@ -196,7 +214,7 @@ def peak_bytes(program: core.Jaxpr, overwritten: Collection[int] = ()) -> int:
 
 
 def _extra_bytes(
-    op: _Op,
+    op: Op,
     sizes: list[int],
     made: list[int],
     read: Callable[[Sequence[int | None]], set[int]],
@@ -228,7 +246,7 @@ def _extra_bytes(
         return max(peak_bytes(branch, free) for branch in branches) - reused
     if op.name == "shard_map":
         on_host = jax.default_backend() == "cpu"  # whose devices share one memory
-        inside = max(map(peak_bytes, _inner(op.params)))
+        inside = max(map(peak_bytes, inner_programs(op.params)))
         return results + inside * (op.params["mesh"].size if on_host else 1)
     if op.name == "random_bits":
         return 4 * results  # counters and results of the generator
@@ -236,4 +254,4 @@ def _extra_bytes(
         sizes[i] == results for i in dying & set(op.inputs)
     ):
         return 0
-    return results + max(map(peak_bytes, _inner(op.params)), default=0)
+    return results + max(map(peak_bytes, inner_programs(op.params)), default=0)

@@ -146,8 +146,9 @@ class Result:
         """
         rows = []
         for group in self.groups:
+            none = np.full((len(group.points), 1), np.nan)  # it ended before a round
             for point in range(len(group.points)):
-                sent = {n: group.per_round[n][point] for n in _SENT}
+                sent = {n: group.per_round.get(n, none)[point] for n in _SENT}
                 rounds = int((~np.isnan(sent["floats_up"])).sum())
                 means = [float(np.nanmean(v)) if rounds else 0.0 for v in sent.values()]
                 rows.append((*self._head(group, point), *means, rounds))

@@ -22,6 +22,7 @@ from fedjax_pfl import (
     folders,
     grids,
     history,
+    profiling,
     results,
     stopping,
     types,
@@ -72,6 +73,7 @@ def run_groups(
     checkpoints: checkpoint.Checkpoints | None = None,
     interrupt: Callable[[], str | None] = lambda: None,
     progress: bool = True,
+    profile: profiling.Profile | None = None,
 ) -> results.Result:
     """Trains groups one after the other, with progress on standard error.
 
@@ -81,6 +83,7 @@ def run_groups(
       checkpoints: where they are saved, and continued from; None does neither.
       interrupt: asked between evaluations; a reason ends the training.
       progress: whether to show it: bars on a terminal, else lines.
+      profile: of a few rounds, or None.
 
     Returns:
       The result.
@@ -91,6 +94,7 @@ def run_groups(
     """
     check_groups(groups, settings)
     origin = provenance()
+    watched = {} if profile is None else {"around": profile.around}
     found: list[history.History] = []
     with contextlib.ExitStack() as stack:
         if checkpoints is not None:
@@ -109,6 +113,7 @@ def run_groups(
                 store=None if checkpoints is None else checkpoints.store(number, name),
                 interrupt=interrupt,
                 advance=advance,
+                **watched,
             )
             left = settings.num_rounds - int(record.rounds[-1])
             if left:

@@ -264,6 +264,7 @@ def test_too_many_points_are_refused(monkeypatch):
 
 def test_a_history_too_large_is_refused(monkeypatch):
     monkeypatch.setattr(limits, "COMPILER", 0)
+    monkeypatch.setattr(limits, "EQUATION", 0)
     options = {"federations": [federation_of(160, 1600)], "execution": "chunk=1"}
     options |= {"participation": fp.UniformCohort(size=1), "eval_every": 1}
     text = refusal(monkeypatch, 100_000, **options)
@@ -280,6 +281,7 @@ def test_a_history_too_large_is_refused(monkeypatch):
 )
 def test_the_setting_named_makes_it_fit(monkeypatch, options, setting):
     monkeypatch.setattr(limits, "COMPILER", 0)
+    monkeypatch.setattr(limits, "EQUATION", 0)
     options = dict(options)
     federations = [federation_of(64, 640)] * options.pop("points", 1)
     given = {"federations": federations, **options}

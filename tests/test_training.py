@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, data, driver, grids, progress, settings, stacking
+from fedjax_pfl import (
+    clients,
+    data,
+    driver,
+    execution,
+    grids,
+    progress,
+    settings,
+    stacking,
+)
 from tests.algorithms import toy
 
 KEY = jax.random.key(0)
@@ -306,8 +315,8 @@ def test_clients_without_training_examples_are_refused():
 def test_choice_of_execution():
     federation = toy.make_federation()
     model = fp.LogisticRegression().for_federation(federation)
-    assert driver.choose_execution(model, federation, 8).mode == "shard"
-    assert driver.choose_execution(model, federation, 4).mode == "vmap"
+    assert execution.choose(model, federation, 8).mode == "shard"
+    assert execution.choose(model, federation, 4).mode == "vmap"
 
 
 def test_medians_resist_what_the_mean_does_not():

@@ -28,6 +28,7 @@ from fedjax_pfl import (
     training,
     types,
 )
+from fedjax_pfl import execution as execution_
 from fedjax_pfl import progress as progress_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.process import FederatedProcess
@@ -219,8 +220,8 @@ class _Run:
         size = process.participation.cohort_size(federation.num_clients)
         execution = settings.execution
         if isinstance(execution, str):
-            execution = driver.choose_execution(model, federation, size)
-        execution = driver.form_chunks(execution, [federation])
+            execution = execution_.choose(model, federation, size)
+        execution = execution_.form_chunks(execution, [federation])
         population = streamed.Population(federation)
         like = streamed.Training.row_of(process, model, population, key)
         self._rows = rows_.RowStore(path, federation.num_clients, like, keep)

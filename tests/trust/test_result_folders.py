@@ -23,6 +23,8 @@ OPTIONS = arguments.Options(
     seeds=(0, 1),
     execution="vmap",
     devices=None,
+    points_per_chunk=3,
+    as_if_clients=None,
     data=arguments.Data(None, None, None, None),
     evaluate_on=(("test", None), ("train", 2)),
     eval_clients="all",
@@ -32,6 +34,7 @@ OPTIONS = arguments.Options(
     max_minutes=None,
     resume=None,
     dry_run=False,
+    profile=None,
     out=None,
     quiet=False,
 )

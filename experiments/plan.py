@@ -1,0 +1,12 @@
+"""Memory and time of a sweep before it is run: `python -m experiments.plan`."""
+
+from experiments import cli
+
+app = cli.make_app(
+    "plan",
+    "Says how much memory and time a sweep with the same options would take on this "
+    "machine, and trains nothing. Takes the options of experiments.sweep.",
+)
+
+if __name__ == "__main__":
+    app()

@@ -239,10 +239,10 @@ def _predictor_names(group: Group) -> tuple[str, ...]:
     process, federation = group.processes[0], group.federations[0]
     model = group.model.for_federation(federation)
 
-    def init(key):
+    def init(key, federation):
         return process.init(key, model, federation)
 
-    state = jax.eval_shape(init, own_key(group.keys[0]))
+    state = jax.eval_shape(init, own_key(group.keys[0]), federation)
     return evaluate.predictor_names(process, state, model, federation)
 
 

@@ -70,7 +70,7 @@ def segment(
 ) -> tuple[types.State, types.RoundInfo]:
     """Runs one segment of the points that are going; others stay as they are.
 
-    Rounds past `num_rounds` are masked.
+    Reports of rounds past `num_rounds` are zeros.
     """
 
     def one(row, shared):
@@ -81,18 +81,26 @@ def segment(
         def run(state):
             return process.round(state, plan.model, federation, plan.execution)
 
-        report = jax.eval_shape(run, before)[1]
+        def step(number, carry):
+            state, reports = carry
+            state, report = run(state)
+            reports = jax.tree.map(
+                lambda r, new: r.at[number].set(new), reports, report
+            )
+            return state, reports
 
-        def skip(state):
-            return state, jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), report)
-
-        def step(state, _):
-            return lax.cond(state.round < num_rounds, run, skip, state)
-
+        length = plan.schedule.segment
+        reports = jax.tree.map(
+            lambda s: jnp.zeros((length, *s.shape), s.dtype),
+            jax.eval_shape(run, before)[1],
+        )
         # The round number is the same for all points: as an unbatched value it keeps
         # the conditionals on it conditionals under vmap.
         state = dataclasses.replace(before, round=start)
-        after, info = lax.scan(step, state, None, length=plan.schedule.segment)
+        # Not a scan of rounds that are masked at the end: the conditional would copy
+        # the states of all clients in every round.
+        count = jnp.minimum(num_rounds - start, length)
+        after, info = lax.fori_loop(0, count, step, (state, reports))
         if plan.stops:
             after = jax.tree.map(lambda a, b: jnp.where(is_going, a, b), after, before)
         return after, info

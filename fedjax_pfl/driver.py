@@ -28,7 +28,14 @@ from fedjax_pfl import settings as settings_
 from fedjax_pfl.data import statistics
 from fedjax_pfl.process import FederatedProcess
 
-__all__ = ["Group", "Interrupted", "choose_execution", "run_group"]
+__all__ = [
+    "Group",
+    "Interrupted",
+    "Run",
+    "choose_execution",
+    "compile_clock",
+    "run_group",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +105,7 @@ def choose_execution(
 
 
 @contextlib.contextmanager
-def _compile_clock() -> Iterator[list[float]]:
+def compile_clock() -> Iterator[list[float]]:
     """Adds up the seconds that JAX reports for lowering and compiling."""
     total = [0.0]
 
@@ -157,11 +164,11 @@ def run_group(
       Interrupted: after a checkpoint, if there was a reason to end.
     """
     started = time.perf_counter()
-    with _compile_clock() as compile_clock:
-        run = _Run(group, settings, store)
+    with compile_clock() as clock:
+        run = Run(group, settings, store)
 
         def seconds() -> tuple[float, float]:
-            compiled = run.earlier[0] + compile_clock[0]
+            compiled = run.earlier[0] + clock[0]
             total = sum(run.earlier) + time.perf_counter() - started
             return min(compiled, total), max(total - compiled, 0.0)
 
@@ -243,7 +250,7 @@ def _predictor_names(group: Group) -> tuple[str, ...]:
     return evaluate.predictor_names(process, state, model, federation)
 
 
-class _Run:
+class Run:
     """One group being trained: its arguments on the device, its state, its history."""
 
     def __init__(

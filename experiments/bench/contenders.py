@@ -1,0 +1,139 @@
+"""What takes part in a comparison, by name, and our own side of it."""
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from experiments.bench import workloads
+from fedjax_pfl import driver, settings
+
+__all__ = ["PEERS", "Contender", "Loop", "Ours", "UnavailableError", "imported"]
+
+_CALLS = 400  # timed calls of one training; what its history keeps grows with them
+
+
+class UnavailableError(Exception):
+    """A peer cannot run here, with the reason."""
+
+
+class Contender(Protocol):
+    """One way to do the rounds of a workload."""
+
+    def run(self) -> None:
+        """Does the rounds of one call, to the end, going on where the last ended."""
+        ...
+
+    def result(self) -> Any:
+        """Global models now, a tree of NumPy arrays `[G, *P]` in our layout."""
+        ...
+
+
+class Ours:
+    """The package's own driver: compiled segments of rounds, nothing evaluated.
+
+    Attributes:
+      execution: how the map over clients is run, as the driver chose.
+    """
+
+    def __init__(self, workload: workloads.Workload, execution: str = "auto"):
+        self._group = workload.group()
+        self._settings = settings.Settings.parse(
+            _CALLS * workload.rounds,
+            eval_every=workload.rounds,
+            evaluate_on=("train",),
+            execution=execution,
+        )
+        self._run = self._start()
+        self.execution = str(self._run.config["execution"])
+
+    def _start(self) -> driver.Run:
+        return driver.Run(self._group, self._settings, None)
+
+    def run(self) -> None:
+        """One segment."""
+        if self._run.done >= self._settings.num_rounds:
+            self._run = self._start()
+        self._run.segment()
+        jax.block_until_ready(self._run.states)
+
+    def result(self) -> Any:
+        """Server states."""
+        # A copy: the next segment reuses the buffers.
+        return jax.tree.map(np.array, self._run.states.server)
+
+
+class Loop:
+    """A Python loop over the points of a grid, each a compiled training of its own."""
+
+    execution = ""
+
+    def __init__(self, workload: workloads.Workload):
+        self._group = workload.group()
+        self._settings = settings.Settings.parse(
+            _CALLS * workload.rounds,
+            eval_every=workload.rounds,
+            evaluate_on=("train",),
+        )
+        self._runs = [self._start(point) for point in range(workload.num_points)]
+
+    def _start(self, point: int) -> driver.Run:
+        group = self._group
+        single = driver.Group(
+            points=group.points[point : point + 1],
+            processes=group.processes[point : point + 1],
+            model=group.model,
+            federations=group.federations[point : point + 1],
+            described=group.described[point : point + 1],
+            keys=group.keys[point : point + 1],
+            config=group.config,
+        )
+        return driver.Run(single, self._settings, None)
+
+    def run(self) -> None:
+        """One segment of every training."""
+        for point, run in enumerate(self._runs):
+            if run.done >= self._settings.num_rounds:
+                self._runs[point] = run = self._start(point)
+            run.segment()
+            jax.block_until_ready(run.states)
+
+    def result(self) -> Any:
+        """Server states of all points."""
+        states = [run.states.server for run in self._runs]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
+
+
+def _torch(workload: workloads.Workload, **options: Any) -> Contender:
+    loops = imported("torch_loops")
+    return loops.TorchTraining(workload, loops.torch_core.Loop, **options)
+
+
+def _torch_func(workload: workloads.Workload) -> Contender:
+    loops = imported("torch_loops")
+    return loops.TorchTraining(workload, loops.torch_core.Stacked)
+
+
+def imported(module: str) -> Any:
+    """A module of this package whose library may not be installed.
+
+    Raises:
+      UnavailableError: if it is not.
+    """
+    try:
+        return importlib.import_module(f"experiments.bench.{module}")
+    except ImportError as error:
+        raise UnavailableError(f"cannot be imported: {error}") from error
+
+
+PEERS: dict[str, Callable[[workloads.Workload], Contender]] = {
+    "torch": _torch,
+    "torch.channels_last": functools.partial(_torch, channels_last=True),
+    "torch.func": _torch_func,
+    "vmap": functools.partial(Ours, execution="vmap"),
+    "loop-jit": Loop,
+}
+"""Makers of the peers of trainings."""

@@ -1,0 +1,425 @@
+"""The command `python -m experiments.bench`: costs, clocks, comparisons, reports."""
+
+import dataclasses
+import json
+import math
+import os
+
+import jax
+import numpy as np
+import pytest
+import typer.testing
+
+import fedjax_pfl as fp
+from experiments.bench import (
+    agreement,
+    catalog,
+    command,
+    contenders,
+    machine,
+    report,
+    rules,
+    timing,
+    worker,
+    workloads,
+)
+
+RUNNER = typer.testing.CliRunner()
+SHAPE = (4, 4)
+TINY = workloads.softmax(
+    "tiny", "a tiny one", (6, 6, 6), 4, peers=("torch", "vmap"), shape=SHAPE
+)
+TINY_GRID = dataclasses.replace(
+    TINY,
+    name="grid",
+    peers=("loop-jit", "torch"),
+    axes={"algorithm.lam": (0.5, 1.0), "algorithm.kappa": (2.0,)},
+)
+TINY_RULE = dataclasses.replace(
+    rules.RULES["A2"], name="rule", num_rows=20, num_columns=30
+)
+
+
+def run(*arguments):
+    return RUNNER.invoke(command.app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Tiny workloads, measured in this process, in samples of one call."""
+    timed = {one.name: one for one in (TINY, TINY_GRID, TINY_RULE)}
+    monkeypatch.setattr(catalog, "TIMED", timed)
+    monkeypatch.setattr(timing, "MIN_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "MORE_SECONDS", 0.0)
+    monkeypatch.setattr(machine, "pin", lambda threads: None)
+
+    def here(request, options, advance):
+        return json.loads(json.dumps(worker.measure(request, advance)))
+
+    monkeypatch.setattr(command, "launch", here)
+
+
+# What a round costs.
+
+
+def test_costs_of_softmax_regression():
+    # 784 x 10 weights: logits and their gradient, 2 operations per weight each.
+    assert workloads.WORKLOADS["W1"].flops_per_example == 2 * 2 * 7840
+    assert workloads.WORKLOADS["W1"].steps_per_round == 10 * 56
+    assert workloads.WORKLOADS["W1"].flops_per_round == 56_000 * 2 * 2 * 7840
+    assert workloads.WORKLOADS["W2"].steps_per_round == 1000 * 5
+    grid = workloads.WORKLOADS["W4"]
+    assert grid.num_points == 32
+    assert grid.steps_per_round == 32 * 10 * 6
+    assert grid.flops_per_round == 32 * 5600 * 2 * 2 * 7840
+
+
+def test_costs_of_cohorts():
+    warm = workloads.cohorts((10, 11, 29), 2, shape=SHAPE)
+    assert warm.steps_per_round == pytest.approx((1 + 2 + 3) * 2 / 3)
+    assert warm.flops_per_round == pytest.approx(50 * 2 / 3 * 2 * 2 * 160)
+
+
+def test_costs_of_convolutions():
+    model = workloads.BenchCNN(filters=(2, 3), hidden=4)
+    # 16 -> 12 -> 6 -> 2 -> 1; the first layer needs no gradient of its inputs.
+    first = 2 * 2 * 12 * 12 * (5 * 5 * 1) * 2
+    others = 3 * 2 * (2 * 2 * (5 * 5 * 2) * 3 + 3 * 4 + 4 * 10)
+    assert workloads.cnn_flops(model, (16, 16, 1), 10) == first + others
+
+
+def test_the_network_has_as_many_parameters_as_its_title_says():
+    workload = workloads.WORKLOADS["W3"]
+    small = workloads.cnn((2,)).spec.build()
+    model = workload.model.for_federation(small)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
+    assert count == 259_914
+    assert f"{count:,}" in workload.title
+
+
+def test_workloads_are_those_of_the_design():
+    sizes = {n: w.spec.dataset.sizes for n, w in workloads.WORKLOADS.items()}
+    assert sizes["W1"] == (5600,) * 10
+    assert sizes["W2"] == (48,) * 1000
+    assert sizes["W3"] == (50,) * 20
+    assert sizes["W4"] == (560,) * 10
+    assert len(sizes["W5"]) == 200
+    assert min(sizes["W5"]) >= 30 and max(sizes["W5"]) == 2000
+    assert len(sizes["W6"]) == 1000
+    assert 59 < np.mean(sizes["W6"]) < 61
+    assert workloads.WORKLOADS["W6"].process.participation.size == 10
+
+
+def test_data_are_images_that_can_be_learned():
+    dataset = workloads.Generated((300, 100)).load(
+        data_dir=None, seed=0, num_clients=None
+    )
+    assert dataset.x.dtype == np.uint8 and dataset.x.shape == (400, 28, 28)
+    assert 0.7 < (dataset.x == 0).mean() < 0.85
+    assert np.bincount(dataset.client).tolist() == [300, 100]
+    x = dataset.x.reshape(400, -1) / 255
+    means = np.stack([x[dataset.y == label].mean(axis=0) for label in range(10)])
+    nearest = ((x[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest == dataset.y).mean() > 0.8
+
+
+# Clocks and samples.
+
+
+class Clock:
+    """Time that passes only when somebody works."""
+
+    def __init__(self):
+        self.now = self.own = self.all = 0.0
+
+    def wall(self):
+        return self.now
+
+    def cpu(self):
+        return self.own
+
+    def busy(self):
+        return self.all
+
+    def work(self, seconds, others=0.0):
+        self.now += seconds * (1 + others)
+        self.own += seconds
+        self.all += seconds * (1 + others) ** 2  # all of the time, and others' own
+
+
+def test_contenders_take_turns_and_short_calls_are_repeated():
+    clock, order = Clock(), []
+
+    def call(name, seconds):
+        order.append(name)
+        clock.work(seconds)
+
+    calls = {"a": lambda: call("a", 1.0), "b": lambda: call("b", 0.125)}
+    turns = []
+    found = timing.interleave(calls, 3, clock, lambda: turns.append(1))
+    assert order == ["a", "b"] + ["a", "b", "b"] * 3  # 0.2 s are two calls of b
+    assert len(turns) == 3
+    assert [sample.wall for sample in found["a"]] == [1.0] * 3
+    assert [sample.wall for sample in found["b"]] == [0.125] * 3
+    assert [sample.cpu for sample in found["b"]] == [0.125] * 3
+
+
+def test_disturbed_samples_are_repeated_and_do_not_count():
+    clock, seen = Clock(), iter([0, 1, 0, 1, 0, 0, 0])
+    found = timing.interleave({"a": lambda: clock.work(1.0, next(seen))}, 3, clock)
+    assert [sample.wall for sample in found["a"]] == [2, 1, 2, 1, 1]
+    times = timing.Times.of(found["a"])
+    assert (times.wall, times.low, times.high) == (1, 1, 1)
+    assert (times.count, times.total) == (3, 5)
+
+
+def test_where_all_samples_are_disturbed_the_quietest_third_counts():
+    clock, seen = Clock(), iter([0, 3, 1, 2, 3, 3, 3, 2, 3, 3])
+    found = timing.interleave({"a": lambda: clock.work(1.0, next(seen))}, 3, clock)
+    times = timing.Times.of(found["a"])
+    assert times.total == 9
+    assert (times.wall, times.least, times.count) == (3, 2, 3)
+
+
+def test_extra_samples_end_after_a_while(monkeypatch):
+    monkeypatch.setattr(timing, "MORE_SECONDS", 5.0)
+    clock = Clock()
+    found = timing.interleave({"a": lambda: clock.work(1.0, others=1)}, 2, clock)
+    assert len(found["a"]) == 3
+
+
+def test_quartiles():
+    samples = [timing.Sample(wall, 1.0, 0.0) for wall in (5, 1, 4, 2, 3)]
+    times = timing.Times.of(samples)
+    assert times.wall == 3
+    assert times.low == 2 and times.high == 4
+    assert times.least == 1
+
+
+def test_the_clocks_of_the_system_go_on():
+    clock = timing.SystemClock(machine.cpus())
+    before = clock.wall(), clock.cpu(), clock.busy()
+    sum(range(10**6))
+    after = clock.wall(), clock.cpu(), clock.busy()
+    assert after[0] > before[0] and after[1] > before[1] and after[2] >= before[2]
+
+
+# Contenders compute the same.
+
+
+@pytest.mark.parametrize("name", ["vmap", "loop-jit"])
+def test_own_peers_agree(name):
+    workload = TINY_GRID if name == "loop-jit" else TINY
+    found = agreement.without_order(
+        workload, [name], lambda name, given: catalog.make(name, given, 1)
+    )
+    assert found[name] < 1e-12
+
+
+@pytest.mark.parametrize("name", ["torch", "torch.channels_last", "torch.func"])
+@pytest.mark.parametrize("method", ["flame", "fedavg", "grid"])
+def test_pytorch_agrees(name, method):
+    pytest.importorskip("torch")
+    if method == "fedavg":
+        model = workloads.BenchCNN(filters=(2, 3), hidden=4)
+        workload = workloads.cnn((3, 3), model=model, shape=(16, 16, 1))
+    else:
+        workload = TINY if method == "flame" else TINY_GRID
+    with jax.enable_x64(False):
+        found = agreement.without_order(
+            workload, [name], lambda name, given: catalog.make(name, given, 1)
+        )
+    # A few hundred float32 operations on the largest parameter.
+    assert found[name] < 500 * np.finfo(np.float32).eps
+
+
+def test_a_peer_that_computes_something_else_is_seen():
+    other = dataclasses.replace(
+        TINY, process=fp.FederatedProcess(algorithm=fp.Flame(lam=2.0))
+    )
+
+    def make(name, given):
+        return contenders.Ours(given if name == "ours" else other.without_order())
+
+    assert agreement.without_order(TINY, ["other"], make)["other"] > 1e-3
+
+
+def test_a_training_can_go_on_for_ever(monkeypatch):
+    monkeypatch.setattr(contenders, "_CALLS", 2)
+    ours = contenders.Ours(TINY)
+    results = []
+    for _ in range(3):
+        ours.run()
+        results.append(ours.result()["head"]["kernel"])
+    np.testing.assert_array_equal(results[0], results[2])  # started anew
+    assert np.abs(results[0] - results[1]).max() > 1e-3
+
+
+def test_accuracy_and_loss_of_known_models():
+    zero = {"head": {"kernel": np.zeros((1, 10, 16)), "bias": np.zeros((1, 10))}}
+    accuracy, loss = agreement.accuracy_and_loss(TINY, zero)
+    labels = np.asarray(TINY.spec.build().train.y)
+    assert loss == pytest.approx(math.log(10))
+    assert accuracy == pytest.approx((labels == 0).mean())
+    sure = {"head": zero["head"] | {"bias": 50.0 * np.eye(10)[labels[:1]]}}
+    accuracy, loss = agreement.accuracy_and_loss(TINY, sure)
+    share = (labels == labels[0]).mean()
+    assert accuracy == pytest.approx(share)
+    assert loss == pytest.approx(50 * (1 - share))
+
+
+# The command.
+
+
+def test_the_command_times_prints_and_writes(tiny, tmp_path):
+    file = tmp_path / "found.json"
+    jax.clear_caches()  # compiling is timed
+    options = ("--only", "tiny,rule", "--against", "vmap,loop-jit", "--repeat", 3)
+    done = run(*options, "--json", file)
+    assert done.exit_code == 0, done.output
+    for words in ("GFLOP/s", "of peak", "wall ratio", "compile s", "peak MB"):
+        assert words in done.stdout
+    found = json.loads(file.read_text("utf-8"))
+    assert os.listdir(tmp_path) == ["found.json"]
+    assert found["machine"]["versions"]["jax"] == jax.__version__
+    assert {"load_at_start", "device", "threads", "cpus"} <= set(found["machine"])
+    names = [workload["name"] for workload in found["workloads"]]
+    assert names == ["tiny", "rule"]
+    training = found["workloads"][0]
+    assert set(training["contenders"]) == {"ours", "vmap"}
+    for contender in training["contenders"].values():
+        times = contender["seconds_per_round"]
+        assert 0 < times["least"] <= times["low"] <= times["wall"] <= times["high"]
+        assert len(contender["samples"]) == times["total"] >= 3
+    peer = training["contenders"]["vmap"]["agreement"]
+    assert peer["difference"] < 1e-12
+    assert peer["loss"] == pytest.approx(
+        training["contenders"]["ours"]["agreement"]["loss"]
+    )
+    assert training["peak_bytes"] > 10**7
+    assert training["compile_seconds"] > 0
+
+
+def test_a_peer_that_cannot_run_is_reported(tiny, monkeypatch, tmp_path):
+    def fail(module):
+        raise contenders.UnavailableError(f"{module} is not installed")
+
+    monkeypatch.setattr(contenders, "imported", fail)
+    done = run("--only", "tiny", "--against", "torch", "--repeat", 3)
+    assert done.exit_code == 0, done.output
+    assert "tiny: torch cannot run: " in done.stdout
+    assert "is not installed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--only", "W9"), "Unknown workload 'W9'"),
+        (("--against", "troch"), "Unknown peer 'troch' (did you mean 'torch'?)"),
+        (("--threads", "100000"), "expected --threads of at most"),
+        (("--repeat", "0"), "Invalid value for '--repeat'"),
+        (("--check", "nothing.json"), "nothing.json"),
+        (("--json", "no/such/folder/x.json"), "Cannot read or write"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(tiny, arguments, words):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_list_names_everything():
+    done = run("--list")
+    assert done.exit_code == 0
+    for name in (*workloads.WORKLOADS, *rules.RULES, "W6cold"):
+        assert f"{name}: " in done.stdout
+
+
+def test_a_workload_that_fails_is_named_and_others_are_kept(tiny, monkeypatch):
+    def fail(name, timed, threads):
+        if timed.name == "grid":
+            raise RuntimeError("no memory")
+        return made(name, timed, threads)
+
+    made = catalog.make
+    monkeypatch.setattr(catalog, "make", fail)
+    launch = command.launch
+
+    def launched(request, options, advance):
+        try:
+            return launch(request, options, advance)
+        except RuntimeError as error:
+            raise command.subprocess.CalledProcessError(
+                1, "python", stderr=f"Traceback\n{error}\n"
+            ) from error
+
+    monkeypatch.setattr(command, "launch", launched)
+    done = run("--only", "grid,rule", "--repeat", 3)
+    assert done.exit_code == 1
+    assert "grid failed: no memory." in done.stderr
+    assert " rule " in done.stdout
+
+
+# Files and their comparison.
+
+
+def found(**walls):
+    """A run in which our rounds took so many seconds."""
+    return {
+        "format": report.FORMAT,
+        "workloads": [
+            {
+                "name": name,
+                "contenders": {"ours": {"seconds_per_round": {"wall": wall, "cpu": 1}}},
+            }
+            for name, wall in walls.items()
+        ],
+    }
+
+
+def test_runs_are_compared(tmp_path, capsys):
+    from rich.console import Console
+
+    earlier, later = found(W1=1.0, W2=1.0, W3=1.0), found(W1=1.05, W2=1.2, W5=3.0)
+    assert report.differing(earlier, later) == [
+        ("W1", pytest.approx(0.05), 0),
+        ("W2", pytest.approx(0.2), 0),
+    ]
+    assert report.print_difference(Console(), earlier, later) == ["W2"]
+    assert "+20.0 %" in capsys.readouterr().out
+
+
+def test_a_run_is_written_at_once(tmp_path, monkeypatch):
+    file = tmp_path / "run.json"
+    report.write(file, report.text_of(found(W1=1.0)))
+    assert report.read(file) == found(W1=1.0)
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError):
+        report.write(file, report.text_of(found(W1=2.0)))
+    assert report.read(file) == found(W1=1.0)
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 0}', "[1"])
+def test_files_that_are_no_runs_are_refused(tmp_path, text):
+    file = tmp_path / "run.json"
+    file.write_text(text)
+    with pytest.raises(fp.InputError, match="Expected '.*run.json' to be a file that"):
+        report.read(file)
+
+
+def test_a_process_of_its_own_gets_its_threads(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_some_flag=1")
+    given = machine.environment(2, 3)
+    assert given["XLA_FLAGS"].split() == [
+        "--xla_some_flag=1",
+        "--xla_force_host_platform_device_count=3",
+    ]
+    assert given["OMP_NUM_THREADS"] == "2"
+    assert machine.environment(1, 1)["XLA_FLAGS"] == "--xla_some_flag=1"

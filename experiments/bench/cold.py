@@ -6,7 +6,6 @@ global model.
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -57,7 +56,7 @@ def workload(warm: "workloads.Workload") -> "workloads.Workload":
         warm,
         name=f"{warm.name}cold",
         title=f"the process of {warm.rounds} rounds of {warm.name}, from its start on",
-        peers=("torch",),
+        peers=("torch", "pfl"),
     )
 
 
@@ -94,10 +93,16 @@ class Cold:
         self._command = [sys.executable, "-m", module, contender, str(self._path)]
 
     def run(self) -> None:
-        """One process."""
-        subprocess.run(
-            self._command, cwd=_ROOT, env=os.environ, check=True, capture_output=True
-        )
+        """One process.
+
+        Raises:
+          UnavailableError: if it fails, with the last line that it has said.
+        """
+        from experiments.bench import contenders
+
+        done = subprocess.run(self._command, cwd=_ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise contenders.UnavailableError(done.stderr.strip().splitlines()[-1])
 
     def result(self) -> Any:
         """The global model that the last process has left, `[1, *P]`."""
@@ -118,8 +123,8 @@ def _train_ours(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
     return ours.result()["head"]
 
 
-def _train_torch(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
-    """PyTorch's."""
+def _tensors(folder: Path, task: dict[str, Any]) -> tuple[list, list, Any]:
+    """Inputs and labels of every client, and settings, for PyTorch."""
     import torch
 
     from experiments.bench import torch_core
@@ -128,19 +133,34 @@ def _train_torch(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
     arrays = _read(folder)
     inputs = torch.from_numpy(arrays["x"]).flatten(1).float().div_(255)
     labels = torch.from_numpy(arrays["y"]).long()
-    start = [torch.zeros(10, inputs.shape[1]), torch.zeros(10)]
     names = ("learning_rate", "batch_size", "epochs", "cohort_size")
-    loop = torch_core.Loop(
-        list(inputs.split(task["sizes"])),
-        list(labels.split(task["sizes"])),
-        torch_core.forward(0),
-        start,
-        torch_core.Settings(**{name: task[name] for name in names}),
-    )
+    settings = torch_core.Settings(**{name: task[name] for name in names})
+    sizes = task["sizes"]
+    return list(inputs.split(sizes)), list(labels.split(sizes)), settings
+
+
+def _train_torch(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
+    """PyTorch's."""
+    import torch
+
+    from experiments.bench import torch_core
+
+    x, y, settings = _tensors(folder, task)
+    start = [torch.zeros(10, x[0].shape[1]), torch.zeros(10)]
+    loop = torch_core.Loop(x, y, torch_core.forward(0), start, settings)
     for _ in range(task["rounds"]):
         loop.round()
     kernel, bias = (leaf.detach().numpy()[None] for leaf in loop.server)
     return {"kernel": kernel, "bias": bias}
+
+
+def _train_pfl(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The one of `pfl`."""
+    from experiments.bench import peer_pfl
+
+    training = peer_pfl.Training(*_tensors(folder, task), task["rounds"])
+    training.run()
+    return training.result()["head"]
 
 
 def main() -> None:
@@ -148,7 +168,7 @@ def main() -> None:
     contender, path = sys.argv[1:]
     folder = Path(path)
     task = json.loads((folder / "task.json").read_text("utf-8"))
-    train = {"ours": _train_ours, "torch": _train_torch}[contender]
+    train = {"ours": _train_ours, "torch": _train_torch, "pfl": _train_pfl}[contender]
     np.savez(folder / "model.npz", **train(folder, task))
 
 

@@ -11,7 +11,16 @@ import numpy as np
 from experiments.bench import workloads
 from fedjax_pfl import driver, settings
 
-__all__ = ["PEERS", "Contender", "Loop", "Ours", "UnavailableError", "imported"]
+__all__ = [
+    "INEXACT",
+    "PEERS",
+    "Contender",
+    "Loop",
+    "Ours",
+    "UnavailableError",
+    "imported",
+    "library",
+]
 
 _CALLS = 400  # timed calls of one training; what its history keeps grows with them
 
@@ -117,14 +126,27 @@ def _torch_func(workload: workloads.Workload) -> Contender:
     return loops.TorchTraining(workload, loops.torch_core.Stacked)
 
 
+def _pfl(workload: workloads.Workload) -> Contender:
+    return imported("peer_pfl").start(workload)
+
+
 def imported(module: str) -> Any:
     """A module of this package whose library may not be installed.
 
     Raises:
       UnavailableError: if it is not.
     """
+    return library(f"experiments.bench.{module}")
+
+
+def library(name: str) -> Any:
+    """A module of a library that may not be installed.
+
+    Raises:
+      UnavailableError: if it is not.
+    """
     try:
-        return importlib.import_module(f"experiments.bench.{module}")
+        return importlib.import_module(name)
     except ImportError as error:
         raise UnavailableError(f"cannot be imported: {error}") from error
 
@@ -135,5 +157,9 @@ PEERS: dict[str, Callable[[workloads.Workload], Contender]] = {
     "torch.func": _torch_func,
     "vmap": functools.partial(Ours, execution="vmap"),
     "loop-jit": Loop,
+    "pfl": _pfl,
 }
 """Makers of the peers of trainings."""
+
+INEXACT = ("pfl",)
+"""Peers that weigh or draw clients in another way, so that models are not equal."""

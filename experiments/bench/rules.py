@@ -107,12 +107,44 @@ def _torch(rule: Rule) -> TheirRule:
     return TheirRule(torch_rules.of(rule), torch_rules.tensor(rule.messages()))
 
 
-PEERS = {"torch": _torch}
+def _byzfl(rule: Rule) -> TheirRule:
+    """Its rule; the geometric median with 20 steps, and a radius like ours."""
+    byzfl = contenders.library("byzfl")
+    torch_rules = contenders.imported("torch_rules")
+    apply = {
+        "median": lambda: byzfl.Median(),
+        "geometric_median": lambda: byzfl.GeometricMedian(1e-6, 20),
+        "krum": lambda: byzfl.Krum(rule.num_outliers),
+    }[rule.kind]()
+    return TheirRule(apply, torch_rules.tensor(rule.messages()))
+
+
+def _geom_median(rule: Rule) -> TheirRule:
+    """With its own defaults, which stop when the objective does not fall any more."""
+    compute = contenders.library("geom_median.torch").compute_geometric_median
+    rows = list(contenders.imported("torch_rules").tensor(rule.messages()))
+    return TheirRule(lambda rows: compute(rows).median, rows)
+
+
+PEERS = {"torch": _torch, "byzfl": _byzfl, "geom-median": _geom_median}
 """Makers of the peers of rules."""
 
 
+def _krum(name: str, num_rows: int) -> Rule:
+    """Krum that expects the outliers that there are."""
+    return Rule(
+        name,
+        f"Krum of {num_rows:,} x 100,000",
+        "krum",
+        num_rows,
+        100_000,
+        aggregators.Krum(num_malicious=num_rows // _OUTLIERS),
+        ("torch", "byzfl"),
+    )
+
+
 def _rules() -> list[Rule]:
-    """All rules that there are."""
+    """All rules."""
     found = [
         Rule(
             "A1",
@@ -121,7 +153,7 @@ def _rules() -> list[Rule]:
             100,
             100_000,
             aggregators.CoordinateMedian(),
-            ("torch",),
+            ("torch", "byzfl"),
         ),
         Rule(
             "A2",
@@ -130,9 +162,11 @@ def _rules() -> list[Rule]:
             100,
             100_000,
             aggregators.GeometricMedian(tolerance=1e-6),
-            ("torch",),
+            ("torch", "byzfl", "geom-median"),
         ),
     ]
+    if hasattr(aggregators, "Krum"):
+        found += [_krum("A3", 100), _krum("A3large", 1000)]
     return found
 
 

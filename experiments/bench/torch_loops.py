@@ -11,7 +11,7 @@ import torch
 import fedjax_pfl as fp
 from experiments.bench import torch_core, workloads
 
-__all__ = ["TorchTraining"]
+__all__ = ["TorchTraining", "settings_of"]
 
 Tensors = list[torch.Tensor]
 _ORDER = ("conv", "hidden", "head")
@@ -72,7 +72,7 @@ def _channels_last(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
-def _settings(process: fp.FederatedProcess, num_clients: int) -> torch_core.Settings:
+def settings_of(process: fp.FederatedProcess, num_clients: int) -> torch_core.Settings:
     """What PyTorch has to know of a process."""
     algorithm = process.algorithm
     given: dict[str, Any] = {
@@ -122,7 +122,7 @@ class TorchTraining:
                 labels,
                 forward,
                 [convert(leaf) for leaf in self._layout.tensors(start)],
-                _settings(process, len(inputs)),
+                settings_of(process, len(inputs)),
             )
             for process, start in zip(group.processes, starts, strict=True)
         ]

@@ -232,7 +232,7 @@ def cohorts(
         model=fp.LogisticRegression(),
         flops_per_example=dense_flops(math.prod(shape), CLASSES, first=True),
         rounds=rounds,
-        peers=("torch", "vmap"),
+        peers=("torch", "pfl", "vmap"),
     )
 
 

@@ -14,6 +14,7 @@ import fedjax_pfl as fp
 from experiments.bench import (
     agreement,
     catalog,
+    cold,
     command,
     contenders,
     machine,
@@ -256,6 +257,39 @@ def test_a_training_can_go_on_for_ever(monkeypatch):
     assert np.abs(results[0] - results[1]).max() > 1e-3
 
 
+def test_a_cold_start_trains_the_same():
+    warm = workloads.cohorts((6, 5, 7), 2, rounds=3)
+    process = cold.Cold(cold.workload(warm), "ours", 1)
+    folder = process._path
+    task = json.loads((folder / "task.json").read_text("utf-8"))
+    np.savez(folder / "model.npz", **cold._train_ours(folder, task))
+    ours = contenders.Ours(warm)
+    ours.run()
+    np.testing.assert_array_equal(
+        process.result()["head"]["kernel"], ours.result()["head"]["kernel"]
+    )
+
+
+def test_a_cold_start_in_pytorch_trains_the_same():
+    pytest.importorskip("torch")
+    warm = workloads.cohorts((6, 6), 2, rounds=3)  # one batch of all: no order
+    process = cold.Cold(cold.workload(warm), "torch", 1)
+    task = json.loads((process._path / "task.json").read_text("utf-8"))
+    theirs = cold._train_torch(process._path, task)
+    ours = contenders.Ours(warm)
+    ours.run()
+    np.testing.assert_allclose(
+        theirs["kernel"], ours.result()["head"]["kernel"], rtol=1e-4, atol=1e-6
+    )
+
+
+def test_a_process_that_fails_is_a_peer_that_cannot_run():
+    training = cold.workload(workloads.cohorts((6, 6), 2, rounds=3))
+    process = cold.Cold(training, "nobody", 1)
+    with pytest.raises(contenders.UnavailableError, match="nobody"):
+        process.run()
+
+
 def test_accuracy_and_loss_of_known_models():
     zero = {"head": {"kernel": np.zeros((1, 10, 16)), "bias": np.zeros((1, 10))}}
     accuracy, loss = agreement.accuracy_and_loss(TINY, zero)
@@ -337,7 +371,9 @@ def test_the_list_names_everything():
         assert f"{name}: " in done.stdout
 
 
-def test_a_workload_that_fails_is_named_and_others_are_kept(tiny, monkeypatch):
+def test_a_workload_that_fails_is_named_and_others_are_kept(
+    tiny, monkeypatch, tmp_path
+):
     def fail(name, timed, threads):
         if timed.name == "grid":
             raise RuntimeError("no memory")
@@ -356,8 +392,10 @@ def test_a_workload_that_fails_is_named_and_others_are_kept(tiny, monkeypatch):
             ) from error
 
     monkeypatch.setattr(command, "launch", launched)
-    done = run("--only", "grid,rule", "--repeat", 3)
+    file = tmp_path / "found.json"
+    done = run("--only", "grid,rule", "--repeat", 3, "--json", file)
     assert done.exit_code == 1
+    assert [one["name"] for one in report.read(file)["workloads"]] == ["rule"]
     assert "grid failed: no memory." in done.stderr
     assert " rule " in done.stdout
 

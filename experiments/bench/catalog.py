@@ -20,7 +20,9 @@ def names() -> tuple[str, ...]:
 
 def peers() -> tuple[str, ...]:
     """Names of all peers."""
-    return tuple(dict.fromkeys([*contenders.PEERS, *rules.PEERS]))
+    return tuple(
+        dict.fromkeys(peer for timed in TIMED.values() for peer in timed.peers)
+    )
 
 
 def find(name: str) -> Timed:
@@ -52,9 +54,8 @@ def make(name: str, timed: Timed, threads: int) -> contenders.Contender:
     Raises:
       UnavailableError: if it cannot run here.
     """
-    if timed.name == _COLD.name:
-        assert isinstance(timed, workloads.Workload)
-        return cold.Cold(timed, name, threads)
+    if timed is _COLD:
+        return cold.Cold(_COLD, name, threads)
     if name not in ("ours", "vmap", "loop-jit"):
         contenders.imported("torch_core").torch.set_num_threads(threads)
     if isinstance(timed, rules.Rule):
@@ -80,7 +81,7 @@ def compare(
     if isinstance(timed, rules.Rule):
         return agreement.of_rules(timed, results)
     found = agreement.of_trainings(timed, results)
-    if timed.name == _COLD.name:
+    if timed is _COLD:
         return found
     peers = [n for n in results if n != "ours" and n not in contenders.INEXACT]
     different = agreement.without_order(

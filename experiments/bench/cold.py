@@ -6,9 +6,13 @@ global model.
 
 import dataclasses
 import json
+import os
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +25,7 @@ __all__ = ["Cold", "workload"]
 
 _ROOT = Path(__file__).parents[2]
 _NAMES = ("x", "y", "client")
+_SETTINGS = ("learning_rate", "batch_size", "epochs", "cohort_size")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +61,7 @@ def workload(warm: "workloads.Workload") -> "workloads.Workload":
         warm,
         name=f"{warm.name}cold",
         title=f"the process of {warm.rounds} rounds of {warm.name}, from its start on",
-        peers=("torch", "pfl"),
+        peers=("torch", "pfl", "flwr"),
     )
 
 
@@ -71,8 +76,8 @@ class Cold:
 
     def __init__(self, training: "workloads.Workload", contender: str, threads: int):
         """Writes the examples."""
-        self._folder = tempfile.TemporaryDirectory(prefix="bench-cold-")
-        self._path = Path(self._folder.name)
+        self._path = Path(tempfile.mkdtemp(prefix="bench-cold-"))
+        weakref.finalize(self, shutil.rmtree, self._path, True)
         dataset = training.spec.dataset.load(data_dir=None, seed=0, num_clients=None)
         for name in _NAMES:
             np.save(self._path / f"{name}.npy", getattr(dataset, name))
@@ -104,6 +109,11 @@ class Cold:
         if done.returncode:
             raise contenders.UnavailableError(done.stderr.strip().splitlines()[-1])
 
+    def peak_bytes(self) -> int:
+        """Most resident memory of a process that has ended."""
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+
     def result(self) -> Any:
         """The global model that the last process has left, `[1, *P]`."""
         with np.load(self._path / "model.npz") as found:
@@ -133,8 +143,7 @@ def _tensors(folder: Path, task: dict[str, Any]) -> tuple[list, list, Any]:
     arrays = _read(folder)
     inputs = torch.from_numpy(arrays["x"]).flatten(1).float().div_(255)
     labels = torch.from_numpy(arrays["y"]).long()
-    names = ("learning_rate", "batch_size", "epochs", "cohort_size")
-    settings = torch_core.Settings(**{name: task[name] for name in names})
+    settings = torch_core.Settings(**{name: task[name] for name in _SETTINGS})
     sizes = task["sizes"]
     return list(inputs.split(sizes)), list(labels.split(sizes)), settings
 
@@ -163,13 +172,29 @@ def _train_pfl(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
     return training.result()["head"]
 
 
+def _train_flwr(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Flower's, without its messages about usage."""
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from experiments.bench import peer_flwr, torch_core
+
+    settings = torch_core.Settings(**{name: task[name] for name in _SETTINGS})
+    given = (task["sizes"], settings, task["rounds"], task["threads"])
+    return peer_flwr.train(folder, *given)
+
+
 def main() -> None:
     """Trains and writes the model."""
     contender, path = sys.argv[1:]
     folder = Path(path)
     task = json.loads((folder / "task.json").read_text("utf-8"))
-    train = {"ours": _train_ours, "torch": _train_torch, "pfl": _train_pfl}[contender]
-    np.savez(folder / "model.npz", **train(folder, task))
+    train = {
+        "ours": _train_ours,
+        "torch": _train_torch,
+        "pfl": _train_pfl,
+        "flwr": _train_flwr,
+    }
+    np.savez(folder / "model.npz", **train[contender](folder, task))
 
 
 if __name__ == "__main__":

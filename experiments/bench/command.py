@@ -132,7 +132,6 @@ def _do(options: Options) -> None:
     found, broken = _timed(options, requests)
     report.print_all(console, found)
     if options.json is not None:
-        report.write(options.json, report.text_of(found))
         print(f"Written: {options.json}")
     if broken:
         raise cli.StoppedError(" ".join(broken), 1)
@@ -178,23 +177,25 @@ def _timed(
 
     from experiments.bench import report
 
-    described = machine.describe(options.threads, options.devices)
-    asked = worker.Request(worker.MACHINE, (), options.repeat, options.threads)
-    workloads, broken = [], []
-    with Progress(console=Console(stderr=True)) as bar:
-        described |= _shown(bar, asked, options)
-        for request in requests:
-            try:
-                workloads.append(_shown(bar, request, options))
-            except subprocess.CalledProcessError as error:
-                broken.append(f"{request.workload} failed: {_last_line(error.stderr)}")
-    return {
+    found = {
         "format": report.FORMAT,
-        "machine": described,
+        "machine": machine.describe(options.threads, options.devices),
         "repeat": options.repeat,
         "against": list(options.against),
-        "workloads": workloads,
-    }, broken
+        "workloads": [],
+    }
+    asked = worker.Request(worker.MACHINE, (), options.repeat, options.threads)
+    broken = []
+    with Progress(console=Console(stderr=True)) as bar:
+        found["machine"] |= _shown(bar, asked, options)
+        for request in requests:
+            try:
+                found["workloads"].append(_shown(bar, request, options))
+            except subprocess.CalledProcessError as error:
+                broken.append(f"{request.workload} failed: {_last_line(error.stderr)}")
+            if options.json is not None:  # what was measured outlives an interruption
+                report.write(options.json, report.text_of(found))
+    return found, broken
 
 
 def _last_line(text: str) -> str:

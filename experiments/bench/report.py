@@ -175,7 +175,7 @@ def _own_table(workloads: Iterable[Mapping[str, Any]]) -> Table:
                 "" if steps is None else f"{steps / times['wall']:,.0f}",
                 "" if rate is None else f"{rate:,.1f}",
                 "" if share is None else f"{share:.0f} %",
-                f"{workload['compile_seconds']:.1f}",
+                _number(workload["compile_seconds"] or None, ".1f"),
                 f"{workload['peak_bytes'] / 1e6:,.0f}",
                 f"{times['count']}/{times['total']}",
             )

@@ -209,13 +209,11 @@ def test_the_clocks_of_the_system_go_on():
 # Contenders compute the same.
 
 
-@pytest.mark.parametrize("name", ["vmap", "loop-jit"])
-def test_own_peers_agree(name):
-    workload = TINY_GRID if name == "loop-jit" else TINY
+def test_a_loop_over_single_trainings_agrees_with_the_grid():
     found = agreement.without_order(
-        workload, [name], lambda name, given: catalog.make(name, given, 1)
+        TINY_GRID, ["loop-jit"], lambda name, given: catalog.make(name, given, 1)
     )
-    assert found[name] < 1e-12
+    assert found["loop-jit"] < 1e-12
 
 
 @pytest.mark.parametrize("name", ["torch", "torch.channels_last", "torch.func"])

@@ -147,9 +147,9 @@ def _requests(options: Options) -> list[worker.Request]:
     from experiments.bench import catalog
     from fedjax_pfl import checks
 
-    peers = catalog.peers() if options.against == ("all",) else options.against
-    for name in peers:
+    for name in options.against:
         checks.known(name, (*catalog.peers(), "all"), "peer")
+    peers = catalog.peers() if "all" in options.against else options.against
     return [
         worker.Request(catalog.find(name).name, peers, options.repeat, options.threads)
         for name in options.only or catalog.names()

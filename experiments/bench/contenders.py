@@ -41,6 +41,13 @@ class Contender(Protocol):
         ...
 
 
+def _segments(rounds: int, execution: str) -> settings.Settings:
+    """Settings of a training whose segments have so many rounds."""
+    return settings.Settings.parse(
+        _CALLS * rounds, eval_every=rounds, evaluate_on=("train",), execution=execution
+    )
+
+
 class Ours:
     """The package's own driver: compiled segments of rounds, nothing evaluated.
 
@@ -50,12 +57,7 @@ class Ours:
 
     def __init__(self, workload: workloads.Workload, execution: str = "auto"):
         self._group = workload.group()
-        self._settings = settings.Settings.parse(
-            _CALLS * workload.rounds,
-            eval_every=workload.rounds,
-            evaluate_on=("train",),
-            execution=execution,
-        )
+        self._settings = _segments(workload.rounds, execution)
         self._run = self._start()
         self.execution = str(self._run.config["execution"])
 
@@ -82,11 +84,7 @@ class Loop:
 
     def __init__(self, workload: workloads.Workload):
         self._group = workload.group()
-        self._settings = settings.Settings.parse(
-            _CALLS * workload.rounds,
-            eval_every=workload.rounds,
-            evaluate_on=("train",),
-        )
+        self._settings = _segments(workload.rounds, "auto")
         self._runs = [self._start(point) for point in range(workload.num_points)]
 
     def _start(self, point: int) -> driver.Run:

@@ -191,6 +191,19 @@ def test_the_command_times_prints_and_writes(tiny, tmp_path):
     assert training["compile_seconds"] > 0
 
 
+@pytest.mark.parametrize(("tolerance", "status"), [(math.inf, 0), (-1.0, 1)])
+def test_a_run_is_checked_against_an_earlier_one(
+    tiny, tmp_path, monkeypatch, tolerance, status
+):
+    monkeypatch.setattr(report, "TOLERANCE", tolerance)
+    file = tmp_path / "earlier.json"
+    report.write(file, report.text_of(found(rule=1.0)))
+    done = run("--only", "rule", "--repeat", 3, "--check", file)
+    assert done.exit_code == status, done.output
+    assert "Change from the earlier run" in done.stdout
+    assert ("More than 10 % apart: rule." in done.stderr) == bool(status)
+
+
 def test_a_peer_that_cannot_run_is_reported(tiny, monkeypatch, tmp_path):
     def fail(module):
         raise contenders.UnavailableError(f"{module} is not installed")

@@ -32,6 +32,7 @@ from fedjax_pfl.process import FederatedProcess
 __all__ = [
     "Group",
     "Interrupted",
+    "Run",
     "check",
     "check_examples",
     "compile_clock",
@@ -144,11 +145,11 @@ def run_group(
       Interrupted: after a checkpoint, if there was a reason to end.
     """
     started = time.perf_counter()
-    with compile_clock() as compiling:
-        run = _Run(group, settings, store)
+    with compile_clock() as clock:
+        run = Run(group, settings, store)
 
         def seconds() -> tuple[float, float]:
-            compiled = run.earlier[0] + compiling[0]
+            compiled = run.earlier[0] + clock[0]
             total = sum(run.earlier) + time.perf_counter() - started
             return min(compiled, total), max(total - compiled, 0.0)
 
@@ -246,7 +247,7 @@ def _predictor_names(group: Group) -> tuple[str, ...]:
     return evaluate.predictor_names(process, state, model, federation)
 
 
-class _Run:
+class Run:
     """One group being trained: its arguments on the device, its state, its history."""
 
     def __init__(

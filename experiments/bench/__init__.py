@@ -1,0 +1,1 @@
+"""Times what the design is judged by: `python -m experiments.bench`."""

@@ -1,0 +1,201 @@
+"""A whole training from a cold start, as a process: `python -m experiments.bench.cold`.
+
+Started with the name of a contender and a directory that has the examples and gets the
+global model.
+"""
+
+import dataclasses
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from experiments.bench import workloads
+
+__all__ = ["Cold", "workload"]
+
+_ROOT = Path(__file__).parents[2]
+_NAMES = ("x", "y", "client")
+_SETTINGS = ("learning_rate", "batch_size", "epochs", "cohort_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """Examples in files, read by every contender.
+
+    Attributes:
+      folder: where the files are.
+      sizes: examples of every client.
+    """
+
+    folder: str
+    sizes: tuple[int, ...]
+    name: ClassVar[str] = "stored"
+
+    def load(self, *, data_dir: str | None, seed: int, num_clients: int | None) -> Any:
+        """Reads them."""
+        import fedjax_pfl as fp
+
+        del data_dir, seed, num_clients
+        arrays = _read(Path(self.folder))
+        return fp.Dataset(name="stored", num_classes=10, scale=1 / 255, **arrays)
+
+
+def _read(folder: Path) -> dict[str, np.ndarray]:
+    """The arrays of a directory."""
+    return {name: np.load(folder / f"{name}.npy") for name in _NAMES}
+
+
+def workload(warm: "workloads.Workload") -> "workloads.Workload":
+    """The same training, from a cold start."""
+    return dataclasses.replace(
+        warm,
+        name=f"{warm.name}cold",
+        title=f"the process of {warm.rounds} rounds of {warm.name}, from its start on",
+        peers=("torch", "pfl", "flwr"),
+    )
+
+
+class Cold:
+    """A process that trains once, from importing its libraries on.
+
+    Attributes:
+      execution: empty; the process has chosen it.
+    """
+
+    execution = ""
+
+    def __init__(self, training: "workloads.Workload", contender: str, threads: int):
+        """Writes the examples."""
+        self._path = Path(tempfile.mkdtemp(prefix="bench-cold-"))
+        weakref.finalize(self, shutil.rmtree, self._path, True)
+        dataset = training.spec.dataset.load(data_dir=None, seed=0, num_clients=None)
+        for name in _NAMES:
+            np.save(self._path / f"{name}.npy", getattr(dataset, name))
+        solver = training.process.algorithm.local
+        task = {
+            "rounds": training.rounds,
+            "threads": threads,
+            "sizes": training.spec.dataset.sizes,
+            "cohort_size": training.process.participation.cohort_size(
+                len(training.spec.dataset.sizes)
+            ),
+            "learning_rate": solver.learning_rate,
+            "batch_size": solver.batch_size,
+            "epochs": solver.epochs,
+        }
+        (self._path / "task.json").write_text(json.dumps(task), "utf-8")
+        module = "experiments.bench.cold"
+        self._command = [sys.executable, "-m", module, contender, str(self._path)]
+
+    def run(self) -> None:
+        """One process.
+
+        Raises:
+          UnavailableError: if it fails, with the last line that it has said.
+        """
+        from experiments.bench import contenders
+
+        done = subprocess.run(self._command, cwd=_ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise contenders.UnavailableError(done.stderr.strip().splitlines()[-1])
+
+    def peak_bytes(self) -> int:
+        """Most resident memory of a process that has ended."""
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+
+    def result(self) -> Any:
+        """The global model that the last process has left, `[1, *P]`."""
+        with np.load(self._path / "model.npz") as found:
+            return {"head": {name: found[name] for name in ("kernel", "bias")}}
+
+
+def _train_ours(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The package's training."""
+    from experiments.bench import contenders, workloads
+
+    training = workloads.cohorts(task["sizes"], task["cohort_size"])
+    source = Stored(str(folder), tuple(task["sizes"]))
+    spec = dataclasses.replace(training.spec, dataset=source)
+    training = dataclasses.replace(training, spec=spec, rounds=task["rounds"])
+    ours = contenders.Ours(training)
+    ours.run()
+    return ours.result()["head"]
+
+
+def _tensors(folder: Path, task: dict[str, Any]) -> tuple[list, list, Any]:
+    """Inputs and labels of every client, and settings, for PyTorch."""
+    import torch
+
+    from experiments.bench import torch_core
+
+    torch.set_num_threads(task["threads"])
+    arrays = _read(folder)
+    inputs = torch.from_numpy(arrays["x"]).flatten(1).float().div_(255)
+    labels = torch.from_numpy(arrays["y"]).long()
+    settings = torch_core.Settings(**{name: task[name] for name in _SETTINGS})
+    sizes = task["sizes"]
+    return list(inputs.split(sizes)), list(labels.split(sizes)), settings
+
+
+def _train_torch(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
+    """PyTorch's."""
+    import torch
+
+    from experiments.bench import torch_core
+
+    x, y, settings = _tensors(folder, task)
+    start = [torch.zeros(10, x[0].shape[1]), torch.zeros(10)]
+    loop = torch_core.Loop(x, y, torch_core.forward(0), start, settings)
+    for _ in range(task["rounds"]):
+        loop.round()
+    kernel, bias = (leaf.detach().numpy()[None] for leaf in loop.server)
+    return {"kernel": kernel, "bias": bias}
+
+
+def _train_pfl(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The one of `pfl`."""
+    from experiments.bench import peer_pfl
+
+    training = peer_pfl.Training(*_tensors(folder, task), task["rounds"])
+    training.run()
+    return training.result()["head"]
+
+
+def _train_flwr(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Flower's, without its messages about usage."""
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from experiments.bench import peer_flwr, torch_core
+
+    settings = torch_core.Settings(**{name: task[name] for name in _SETTINGS})
+    given = (task["sizes"], settings, task["rounds"], task["threads"])
+    return peer_flwr.train(folder, *given)
+
+
+def main() -> None:
+    """Trains and writes the model."""
+    contender, path = sys.argv[1:]
+    folder = Path(path)
+    task = json.loads((folder / "task.json").read_text("utf-8"))
+    train = {
+        "ours": _train_ours,
+        "torch": _train_torch,
+        "pfl": _train_pfl,
+        "flwr": _train_flwr,
+    }
+    np.savez(folder / "model.npz", **train[contender](folder, task))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""Interleaved samples on a machine that others may use, too, and their statistics.
+
+Contenders take turns (A B A B), so that a change of the machine's speed meets all of
+them. Every sample has its wall time, the CPU time of this process, and how busy the
+same CPUs were with others; medians are taken over quiet samples.
+"""
+
+import dataclasses
+import math
+import resource
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import psutil
+
+__all__ = ["Clock", "Sample", "SystemClock", "Times", "interleave", "quiet"]
+
+QUIET = 0.15
+"""CPUs that others may use during a quiet sample."""
+MIN_SECONDS = 0.2
+"""Least length of a sample, of several calls if need be."""
+MORE_SECONDS = 60.0
+"""Time after which no further samples are taken in place of disturbed ones."""
+_MOST = 3  # as many samples as were asked for, at most, until enough are quiet
+
+
+class Clock(Protocol):
+    """What a sample is measured with, in seconds."""
+
+    def wall(self) -> float:
+        """Time that passes."""
+        ...
+
+    def cpu(self) -> float:
+        """CPU time of this process and of its ended children."""
+        ...
+
+    def busy(self) -> float:
+        """CPU time of everybody on the CPUs that this process may use."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class SystemClock:
+    """The clocks of the operating system, for the CPUs given."""
+
+    cpus: tuple[int, ...]
+
+    def wall(self) -> float:
+        return time.perf_counter()
+
+    def cpu(self) -> float:
+        who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        used = [resource.getrusage(one) for one in who]
+        return sum(one.ru_utime + one.ru_stime for one in used)
+
+    def busy(self) -> float:
+        every = psutil.cpu_times(percpu=True)
+        mine = [every[number] for number in self.cpus if number < len(every)]
+        idle = ("idle", "iowait", "guest", "guest_nice")  # guests are in user, too
+        return sum(
+            value
+            for times in mine
+            for name, value in times._asdict().items()
+            if name not in idle
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Seconds per call, and CPUs that others used meanwhile."""
+
+    wall: float
+    cpu: float
+    others: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Statistics of the quiet samples, in seconds per call.
+
+    Attributes:
+      wall: median wall time.
+      low: first quartile of the wall time.
+      high: third quartile.
+      least: least wall time of all samples.
+      cpu: median CPU time.
+      others: median number of CPUs that others used, of all samples.
+      count: samples that count.
+      total: samples taken.
+    """
+
+    wall: float
+    low: float
+    high: float
+    least: float
+    cpu: float
+    others: float
+    count: int
+    total: int
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> "Times":
+        """Takes the statistics."""
+        chosen = quiet(samples)
+        walls = sorted(sample.wall for sample in chosen)
+        low, _, high = statistics.quantiles(walls * 2, n=4, method="inclusive")
+        return cls(
+            wall=statistics.median(walls),
+            low=low,
+            high=high,
+            least=min(sample.wall for sample in samples),
+            cpu=statistics.median(sample.cpu for sample in chosen),
+            others=statistics.median(sample.others for sample in samples),
+            count=len(chosen),
+            total=len(samples),
+        )
+
+
+def quiet(samples: Sequence[Sample]) -> list[Sample]:
+    """Samples during which others used at most `QUIET` CPUs.
+
+    If these are fewer than a third of all, then the third with the least use by others.
+    """
+    least = math.ceil(len(samples) / 3)
+    found = [sample for sample in samples if sample.others <= QUIET]
+    if len(found) >= least:
+        return found
+    return sorted(samples, key=lambda sample: sample.others)[:least]
+
+
+def _sample(call: Callable[[], Any], count: int, clock: Clock) -> Sample:
+    """One sample of several calls."""
+    busy, cpu, wall = clock.busy(), clock.cpu(), clock.wall()
+    for _ in range(count):
+        call()
+    wall = max(clock.wall() - wall, 1e-9)
+    cpu = clock.cpu() - cpu
+    others = max(clock.busy() - busy - cpu, 0.0) / wall
+    return Sample(wall / count, cpu / count, others)
+
+
+def interleave(
+    calls: Mapping[str, Callable[[], Any]],
+    repeat: int,
+    clock: Clock,
+    advance: Callable[[], None] = lambda: None,
+) -> dict[str, list[Sample]]:
+    """Samples contenders in turn.
+
+    Args:
+      calls: what is timed, by name; each was called before and returns when its work
+        is done.
+      repeat: quiet samples that are wanted of each; more are taken where others
+        disturb, for a while.
+      clock: clocks.
+      advance: called after every turn of all.
+
+    Returns:
+      Samples by name, the same number for each.
+    """
+    counts = {}
+    for name, call in calls.items():
+        once = _sample(call, 1, clock).wall
+        counts[name] = max(1, math.ceil(MIN_SECONDS / once))
+    found: dict[str, list[Sample]] = {name: [] for name in calls}
+    start = clock.wall()
+    for turn in range(_MOST * repeat):
+        if turn >= repeat and (
+            clock.wall() - start > MORE_SECONDS or _enough(found, repeat)
+        ):
+            break
+        for name, call in calls.items():
+            found[name].append(_sample(call, counts[name], clock))
+        advance()
+    return found
+
+
+def _enough(found: Mapping[str, Sequence[Sample]], repeat: int) -> bool:
+    """Whether all have as many quiet samples as are wanted."""
+    return all(
+        sum(sample.others <= QUIET for sample in samples) >= repeat
+        for samples in found.values()
+    )

@@ -1,0 +1,194 @@
+"""FLAME and FedAvg in plain PyTorch: a loop over clients, and all of them in one vmap.
+
+Batches are rows picked by a fresh permutation, gradients come from autograd, updates
+are made in place. Nothing here imports JAX, so that a cold start is PyTorch's own.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch.nn import functional
+
+__all__ = ["Loop", "Settings", "Stacked", "forward"]
+
+Tensors = list[torch.Tensor]
+Forward = Callable[[Sequence[torch.Tensor], torch.Tensor], torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How a training goes.
+
+    Attributes:
+      learning_rate: of SGD.
+      batch_size: examples per batch.
+      epochs: local epochs.
+      cohort_size: clients per round.
+      lam: FLAME's weight, or None for FedAvg.
+      share: FLAME's `1 / (1 + kappa)`.
+    """
+
+    learning_rate: float
+    batch_size: int
+    epochs: int
+    cohort_size: int
+    lam: float | None = None
+    share: float = 0.5
+
+
+def forward(convolutions: int) -> Forward:
+    """Logits of parameters `kernel, bias, kernel, bias, ...`; so many convolutions."""
+
+    def apply(params: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        for i in range(0, 2 * convolutions, 2):
+            x = functional.conv2d(x, params[i], params[i + 1])
+            x = functional.max_pool2d(functional.relu(x), 2)
+        x = x.flatten(1)
+        for i in range(2 * convolutions, len(params), 2):
+            x = functional.linear(x, params[i], params[i + 1])
+            x = functional.relu(x) if i + 2 < len(params) else x
+        return x
+
+    return apply
+
+
+class Loop:
+    """A plain loop over clients and their batches.
+
+    Attributes:
+      server: the global model.
+    """
+
+    def __init__(
+        self, x: Tensors, y: Tensors, model: Forward, start: Tensors, settings: Settings
+    ):
+        """Takes inputs and labels of every client and the first global model."""
+        self._x, self._y, self._model, self._settings = x, y, model, settings
+        self.server = _copies(start)
+        if settings.lam is not None:
+            self._theta = [_copies(start) for _ in x]
+            self._w_local = [_copies(start) for _ in x]
+            self._dual = [[torch.zeros_like(p) for p in start] for _ in x]
+
+    def round(self) -> None:
+        """One round."""
+        if self._settings.lam is None:
+            self._fedavg_round()
+        else:
+            self._flame_round(self._settings.share)
+
+    def _batches(self, client: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """One epoch in a fresh order."""
+        x, y = self._x[client], self._y[client]
+        for rows in torch.randperm(len(y)).split(self._settings.batch_size):
+            yield x[rows], y[rows]
+
+    def _train(self, client: int, theta: Tensors, centre: Tensors | None) -> None:
+        """Local epochs of SGD in place, with a prox term if there is a centre."""
+        settings = self._settings
+        for p in theta:
+            p.requires_grad_()
+        for _ in range(settings.epochs):
+            for x, y in self._batches(client):
+                loss = functional.cross_entropy(self._model(theta, x), y)
+                gradient = torch.autograd.grad(loss, theta)
+                with torch.no_grad():
+                    if centre is not None:
+                        for g, p, c in zip(gradient, theta, centre, strict=True):
+                            g.add_(p - c, alpha=settings.lam)
+                    for p, g in zip(theta, gradient, strict=True):
+                        p.sub_(g, alpha=settings.learning_rate)
+
+    def _flame_round(self, share: float) -> None:
+        """Personal solve, local copy, dual, upload; the mean of the uploads."""
+        mean = [torch.zeros_like(p) for p in self.server]
+        for client, theta in enumerate(self._theta):
+            w_local = self._w_local[client]
+            self._train(client, theta, w_local)
+            leaves = (theta, w_local, self._dual[client], self.server, mean)
+            with torch.no_grad():
+                for t, v, p, w, m in zip(*leaves, strict=True):
+                    torch.add(share * t, w - p, alpha=1 - share, out=v)
+                    p.add_(v).sub_(w)
+                    m.add_(v + p, alpha=1 / len(self._x))
+        self.server = mean
+
+    def _fedavg_round(self) -> None:
+        """Local models from the server's; their mean by examples."""
+        cohort = torch.randperm(len(self._y))[: self._settings.cohort_size].tolist()
+        total = sum(len(self._y[client]) for client in cohort)
+        mean = [torch.zeros_like(p) for p in self.server]
+        for client in cohort:
+            theta = _copies(self.server)
+            self._train(client, theta, None)
+            with torch.no_grad():
+                for m, p in zip(mean, theta, strict=True):
+                    m.add_(p, alpha=len(self._y[client]) / total)
+        self.server = mean
+
+
+def _copies(tensors: Tensors) -> Tensors:
+    """Tensors of their own."""
+    return [tensor.clone() for tensor in tensors]
+
+
+class Stacked:
+    """`torch.func`: gradients of all clients, of one size, in one vmap.
+
+    Attributes:
+      server: the global model.
+    """
+
+    def __init__(
+        self, x: Tensors, y: Tensors, model: Forward, start: Tensors, settings: Settings
+    ):
+        """Takes inputs and labels of every client and the first global model."""
+        self._x, self._y, self._settings = torch.stack(x), torch.stack(y), settings
+        self._rows = torch.arange(len(x))[:, None]
+        self.server = _copies(start)
+
+        def loss(params, x, y):
+            return functional.cross_entropy(model(params, x), y)
+
+        self._gradient = torch.func.vmap(torch.func.grad(loss))
+        self._theta = [self._repeated(p) for p in start]
+        self._w_local = [self._repeated(p) for p in start]
+        self._dual = [torch.zeros_like(p) for p in self._theta]
+
+    def _repeated(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy for every client."""
+        return tensor.expand(len(self._rows), *tensor.shape).clone()
+
+    @torch.no_grad()
+    def round(self) -> None:
+        """One round of all clients."""
+        if self._settings.lam is None:
+            theta = [self._repeated(p) for p in self.server]
+            self._train(theta, None)
+            self.server = [p.mean(dim=0) for p in theta]  # clients of one size
+        else:
+            self._flame_round(self._settings.share)
+
+    def _train(self, theta: Tensors, centre: Tensors | None) -> None:
+        """Local epochs of all clients at once, in place."""
+        settings = self._settings
+        for _ in range(settings.epochs):
+            order = torch.rand(self._y.shape).argsort(dim=1)
+            for part in order.split(settings.batch_size, dim=1):
+                x, y = self._x[self._rows, part], self._y[self._rows, part]
+                gradient = self._gradient(theta, x, y)
+                if centre is not None:
+                    for g, p, c in zip(gradient, theta, centre, strict=True):
+                        g.add_(p - c, alpha=settings.lam)
+                for p, g in zip(theta, gradient, strict=True):
+                    p.sub_(g, alpha=settings.learning_rate)
+
+    def _flame_round(self, share: float) -> None:
+        """Personal solve, local copy, dual, upload; the mean of the uploads."""
+        self._train(self._theta, self._w_local)
+        leaves = (self._theta, self._w_local, self._dual, self.server)
+        for i, (t, v, p, w) in enumerate(zip(*leaves, strict=True)):
+            torch.add(share * t, w - p, alpha=1 - share, out=v)
+            p.add_(v).sub_(w)
+            self.server[i] = (v + p).mean(dim=0)

@@ -1,0 +1,139 @@
+"""Workloads given to PyTorch: the same examples, start and settings in its layout."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+import fedjax_pfl as fp
+from experiments.bench import torch_core, workloads
+
+__all__ = ["TorchTraining", "settings_of"]
+
+Tensors = list[torch.Tensor]
+_ORDER = ("conv", "hidden", "head")
+
+
+class _Layout:
+    """Parameters and inputs of a network between our layout and PyTorch's."""
+
+    def __init__(self, params: Any):
+        """Learns the layers from parameters `[*P]` in our layout."""
+        self._layers = sorted(
+            params, key=lambda name: (_ORDER.index(name.split("_")[0]), name)
+        )
+        convolutions = [name for name in self._layers if name.startswith("conv")]
+        self.convolutions = len(convolutions)
+        self._flattened = self._layers[self.convolutions]
+        if convolutions:
+            self._channels = params[convolutions[-1]]["kernel"].shape[-1]
+
+    def _transposed(self, name: str, kernel: np.ndarray, to_torch: bool) -> np.ndarray:
+        """A kernel in the other layout."""
+        if name.startswith("conv"):
+            return kernel.transpose((3, 2, 0, 1) if to_torch else (2, 3, 1, 0))
+        if name != self._flattened or not self.convolutions:
+            return kernel
+        side, channels = math.isqrt(kernel.shape[1] // self._channels), self._channels
+        shape = (side, side, channels) if to_torch else (channels, side, side)
+        images = kernel.reshape(-1, *shape)
+        images = images.transpose((0, 3, 1, 2) if to_torch else (0, 2, 3, 1))
+        return images.reshape(kernel.shape)
+
+    def tensors(self, params: Any) -> Tensors:
+        """PyTorch's parameters."""
+        found = []
+        for name in self._layers:
+            kernel = self._transposed(name, np.asarray(params[name]["kernel"]), True)
+            found += [kernel, np.asarray(params[name]["bias"])]
+        return [torch.tensor(np.ascontiguousarray(leaf)) for leaf in found]
+
+    def params(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Our parameters."""
+        leaves = [tensor.detach().numpy() for tensor in tensors]
+        pairs = zip(self._layers, leaves[::2], leaves[1::2], strict=True)
+        return {
+            name: {"kernel": self._transposed(name, kernel, False), "bias": bias}
+            for name, kernel, bias in pairs
+        }
+
+    def inputs(self, x: np.ndarray) -> torch.Tensor:
+        """Images `[n, channels, height, width]`, or vectors."""
+        if not self.convolutions:
+            return torch.from_numpy(x.reshape(len(x), -1))
+        return torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+
+
+def _channels_last(x: torch.Tensor) -> torch.Tensor:
+    """Images or kernels with the channels last in memory."""
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+def settings_of(process: fp.FederatedProcess, num_clients: int) -> torch_core.Settings:
+    """What PyTorch has to know of a process."""
+    algorithm = process.algorithm
+    given: dict[str, Any] = {
+        "learning_rate": algorithm.local.learning_rate,
+        "batch_size": algorithm.local.batch_size,
+        "epochs": algorithm.local.epochs,
+        "cohort_size": process.participation.cohort_size(num_clients),
+    }
+    if isinstance(algorithm, fp.Flame):
+        kappa = 1.0 if algorithm.kappa is None else algorithm.kappa
+        given |= {"lam": algorithm.lam, "share": 1 / (1 + kappa)}
+    return torch_core.Settings(**given)
+
+
+class TorchTraining:
+    """The trainings of a workload, one grid point after the other.
+
+    Attributes:
+      execution: empty; there is one way to run it.
+    """
+
+    execution = ""
+
+    def __init__(
+        self,
+        workload: workloads.Workload,
+        kind: type[torch_core.Loop] | type[torch_core.Stacked],
+        *,
+        channels_last: bool = False,
+    ):
+        group = workload.group()
+        federation, model = group.federations[0], group.model
+        model = model.for_federation(federation)
+        starts = [
+            process.init(key, model, federation).server
+            for process, key in zip(group.processes, group.keys, strict=True)
+        ]
+        self._layout, self._rounds = _Layout(starts[0]), workload.rounds
+        convert = _channels_last if channels_last else lambda tensor: tensor
+        examples = workloads.examples_of(federation)
+        inputs = [convert(self._layout.inputs(x)) for x, _ in examples]
+        labels = [torch.from_numpy(y) for _, y in examples]
+        forward = torch_core.forward(self._layout.convolutions)
+        self._points = [
+            kind(
+                inputs,
+                labels,
+                forward,
+                [convert(leaf) for leaf in self._layout.tensors(start)],
+                settings_of(process, len(inputs)),
+            )
+            for process, start in zip(group.processes, starts, strict=True)
+        ]
+
+    def run(self) -> None:
+        """The rounds of all points."""
+        for point in self._points:
+            for _ in range(self._rounds):
+                point.round()
+
+    def result(self) -> Any:
+        """Global models, `[G, *P]`."""
+        found = [self._layout.params(point.server) for point in self._points]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *found)

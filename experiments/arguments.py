@@ -108,6 +108,7 @@ class Options:
     execution: str
     devices: int | None
     points_per_chunk: int | None
+    streamed: bool
     as_if_clients: int | None
     data: Data
     evaluate_on: tuple[tuple[str, int | None], ...] | None

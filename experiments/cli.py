@@ -112,6 +112,15 @@ def make_app(command: str, help: str) -> typer.Typer:
             int | None,
             typer.Option(min=1, help="Grid points computed together; bounds memory."),
         ] = None,
+        streamed: Annotated[
+            bool,
+            typer.Option(
+                "--streamed",
+                hidden=command != "run",
+                help="Keep the clients' models in a file: for populations beyond the"
+                " memory.",
+            ),
+        ] = False,
         patience: Annotated[
             int | None,
             typer.Option(
@@ -179,6 +188,12 @@ def make_app(command: str, help: str) -> typer.Typer:
     ) -> None:
         if as_if_clients is not None and command != "plan":
             raise typer.BadParameter("--as-if-clients is for experiments.plan")
+        if streamed and command != "run":
+            raise typer.BadParameter("--streamed is for experiments.run")
+        if streamed and (diagnostics or profile is not None):
+            raise typer.BadParameter(
+                "--streamed goes with neither --diagnostics nor --profile"
+            )
         if resume is not None and command == "plan":
             raise typer.BadParameter("experiments.plan trains nothing to go on with")
         if resume is not None:
@@ -204,6 +219,7 @@ def make_app(command: str, help: str) -> typer.Typer:
             execution=execution,
             devices=devices,
             points_per_chunk=points_per_chunk,
+            streamed=streamed,
             as_if_clients=as_if_clients,
             data=own,
             evaluate_on=None if eval_on is None else _periods(eval_on),

@@ -30,7 +30,16 @@ from experiments import (
     run_folder,
     signals,
 )
-from fedjax_pfl import checks, driver, folders, grids, profiling, results, training
+from fedjax_pfl import (
+    checks,
+    driver,
+    folders,
+    grids,
+    profiling,
+    results,
+    streaming,
+    training,
+)
 from fedjax_pfl import settings as settings_
 
 __all__ = ["do"]
@@ -69,7 +78,10 @@ def do(options: arguments.Options) -> None:
         estimates.show(console, groups, settings, options.as_if_clients)
         return
     profile = None if options.profile is None else _profile(options, settings)
-    training.check_groups(groups, settings)
+    if options.streamed:
+        streaming.check(groups[0], settings)
+    else:
+        training.check_groups(groups, settings)
     _print_plan(console, experiment, grouped)
     if options.dry_run:
         return
@@ -120,11 +132,14 @@ def _settings(
     if stop.patience is not None or stop.target is not None:
         given = {n: v for n, v in vars(stop).items() if v is not None}
         rule = fp.StopWhen(**given)
+    eval_clients = experiment.eval_clients
+    if options.streamed and options.eval_clients is None:
+        eval_clients = streaming.EVAL_CLIENTS
     return settings_.Settings.parse(
         experiment.num_rounds,
         eval_every=experiment.eval_every,
         evaluate_on=dict(experiment.evaluate_on),
-        eval_clients=experiment.eval_clients,
+        eval_clients=eval_clients,
         execution=options.execution,
         diagnostics=options.diagnostics,
         points_per_chunk=options.points_per_chunk,
@@ -148,14 +163,14 @@ def _train(
     hint = f"go on with: python -m experiments.{options.command} --resume {place}"
     with signals.Signals() as caught:
         try:
-            return training.run_groups(
-                groups,
-                settings,
-                checkpoints=checkpoints,
-                interrupt=lambda: caught.asked() or time_is_up(),
-                progress=not options.quiet,
-                profile=profile,
-            )
+            how: dict[str, Any] = {
+                "checkpoints": checkpoints,
+                "interrupt": lambda: caught.asked() or time_is_up(),
+                "progress": not options.quiet,
+            }
+            if options.streamed:
+                return streaming.run(groups[0], settings, **how)
+            return training.run_groups(groups, settings, profile=profile, **how)
         except driver.Interrupted as stopped:
             status = 3 if caught.number is None else 128 + caught.number
             raise cli.StoppedError(f"{stopped}; {hint}", status) from None

@@ -147,6 +147,7 @@ def _from_json(found: dict[str, Any], directory: Path) -> arguments.Options:
         "execution": str,
         "devices": int | None,
         "points_per_chunk": int | None,
+        "streamed": bool,
         "data": dict,
         "evaluate_on": list | None,
         "eval_clients": str | int | None,

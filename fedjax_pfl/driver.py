@@ -335,6 +335,7 @@ class Run:
         # A curve of its clusters needs the weights always, a heat map at the end.
         is_wanted = self.ended or self._first.cluster is not None
         mixed = compiled.collaboration(self._plan, *now) if is_wanted else {}
+        found, mixed = clients.fetch((found, mixed))
         self.recorder.evaluated(
             self.done, data, *found, collaboration=mixed, again=again
         )
@@ -350,14 +351,15 @@ class Run:
             self.states,
             rows,
             pool,
-            jnp.asarray(self.recorder.going()),
-            jnp.asarray(self.done, jnp.int32),
-            jnp.asarray(self._num_rounds, jnp.int32),
+            # On the host: all processes have them.
+            self.recorder.going(),
+            np.asarray(self.done, np.int32),
+            np.asarray(self._num_rounds, np.int32),
         )
         # Placed as at the start and after a checkpoint: one program for all segments.
         self.states = self._placed(states)
         ran = min(self._plan.schedule.segment, self._num_rounds - self.done)
-        self.recorder.ran(self.done, ran, info)
+        self.recorder.ran(self.done, ran, clients.fetch(info))
         self.done += ran
         return ran
 

@@ -92,6 +92,13 @@ def run_groups(
       Interrupted: if there was a reason to end; `checkpoints` have all until then.
       InputError: if `checkpoints` belong to another training or are damaged.
     """
+    several = jax.process_count() > 1
+    quiet = not progress or jax.process_index() > 0
+    if several and checkpoints is not None:
+        raise checks.InputError(
+            "Checkpoints are written by trainings of one process, got"
+            f" {jax.process_count()} processes; leave checkpoints out."
+        )
     check_groups(groups, settings)
     origin = provenance()
     watched = {} if profile is None else {"around": profile.around}
@@ -100,9 +107,7 @@ def run_groups(
         if checkpoints is not None:
             stack.enter_context(folders.locked(checkpoints.path))
             checkpoints.check(len(groups))
-        begin = stack.enter_context(
-            progress_.shown(settings.num_rounds, quiet=not progress)
-        )
+        begin = stack.enter_context(progress_.shown(settings.num_rounds, quiet=quiet))
         for number, group in enumerate(groups):
             name = type(group.processes[0].algorithm).__name__
             title = f"{number + 1}/{len(groups)} {name} x {len(group.points)}"

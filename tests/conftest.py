@@ -24,7 +24,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 _finished = itertools.count(1)
 
-collect_ignore = ["trust/fuzz_reader.py"]  # a command that instruments its imports
+# Commands: one instruments its imports, one is a process of several.
+collect_ignore = ["trust/fuzz_reader.py", "distributed_worker.py"]
 
 
 # Files whose tests of one case share compiled programs.

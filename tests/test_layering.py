@@ -38,7 +38,7 @@ MAX_LINES = 400
 ONLY_IN = {  # what is imported or used -> the files that may
     "flax": {"models/modules.py", "models/recurrent.py", "models/residual.py"},
     "tensorflow_datasets": {"data/sources/prepared.py"},
-    "jax.jit": {"compiled.py", "streaming/programs.py"},
+    "jax.jit": {"compiled.py", "streaming/programs.py", "clients/mapping.py"},
     "jax.experimental": set(),
     "jax.pmap": set(),
     "jax.random.PRNGKey": set(),

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -17,6 +18,7 @@ __all__ = [
     "Execution",
     "chunked",
     "client_mesh",
+    "fetch",
     "lane_max",
     "map_chunks",
     "map_clients",
@@ -134,15 +136,40 @@ def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0)
     def place(leaf: jax.Array) -> jax.Array:
         rows = leaf.ndim > axis and leaf.shape[axis] == num_rows
         spec = split if rows and num_rows % mesh.size == 0 else PartitionSpec()
-        return jax.device_put(leaf, NamedSharding(mesh, spec))
+        return _placed(leaf, NamedSharding(mesh, spec))
 
     return jax.tree.map(place, tree)
+
+
+def _placed(leaf: jax.Array, sharding: NamedSharding) -> jax.Array:
+    """Places an array on the devices of all processes, each of which has all of it."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
+    if not leaf.is_fully_addressable:  # placed before
+        return jax.jit(lambda x: x, out_shardings=sharding)(leaf)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = _placed(jax.random.key_data(leaf), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, sharding, lambda part: host[part])
+
+
+def fetch(tree: Any) -> Any:
+    """Brings a tree to the host, in every process whole, as NumPy arrays."""
+
+    def whole(leaf: Any) -> np.ndarray:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            everywhere = NamedSharding(client_mesh(0), PartitionSpec())
+            leaf = _placed(leaf, everywhere).addressable_data(0)
+        return np.asarray(leaf)
+
+    return jax.tree.map(whole, tree)
 
 
 def replicate(tree: Any, execution: Execution) -> Any:
     """Places all of a tree on every device of an execution of mode `shard`."""
     sharding = NamedSharding(client_mesh(execution.num_devices), PartitionSpec())
-    return jax.device_put(tree, sharding)
+    return jax.tree.map(lambda leaf: _placed(leaf, sharding), tree)
 
 
 @jax.custom_batching.custom_vmap

@@ -1,6 +1,11 @@
 """Trainings whose clients' states are in a file, not on the device."""
 
 from fedjax_pfl.streaming.rows import RowStore
-from fedjax_pfl.streaming.simulate import simulate_streamed
+from fedjax_pfl.streaming.simulate import (
+    EVAL_CLIENTS,
+    check,
+    run,
+    simulate_streamed,
+)
 
-__all__ = ["RowStore", "simulate_streamed"]
+__all__ = ["EVAL_CLIENTS", "RowStore", "check", "run", "simulate_streamed"]

@@ -35,7 +35,7 @@ from fedjax_pfl.process import FederatedProcess
 from fedjax_pfl.streaming import driver as streamed
 from fedjax_pfl.streaming import rows as rows_
 
-__all__ = ["EVAL_CLIENTS", "run", "simulate_streamed"]
+__all__ = ["EVAL_CLIENTS", "check", "run", "simulate_streamed"]
 
 EVAL_CLIENTS = 1000
 """Most clients evaluated by default."""
@@ -97,7 +97,7 @@ def simulate_streamed(
         eval_every=eval_every,
         execution=execution,
         evaluate_on=evaluate_on,
-        eval_clients=min(eval_clients, federation.num_clients),
+        eval_clients=eval_clients,
         stop_when=stop_when,
     )
     group = driver.Group(
@@ -142,7 +142,8 @@ def run(
       Interrupted: if there was a reason to end.
       InputError: if something does not fit, in one sentence.
     """
-    _check(group, settings)
+    check(group, settings)
+    settings = _with_sample(group, settings)
     provenance = training.provenance()
     name = type(group.processes[0].algorithm).__name__
     with contextlib.ExitStack() as stack:
@@ -166,6 +167,17 @@ def run(
     return results.Result(groups=(record,), provenance=provenance)
 
 
+def _with_sample(
+    group: driver.Group, settings: settings_.Settings
+) -> settings_.Settings:
+    """The settings with a sample of clients that is not larger than their number."""
+    schedule, count = settings.schedule, group.federations[0].num_clients
+    clients = min(int(schedule.clients), count)
+    return dataclasses.replace(
+        settings, schedule=dataclasses.replace(schedule, clients=clients)
+    )
+
+
 @contextlib.contextmanager
 def _temporary() -> Iterator[str]:
     """A directory that goes with the training."""
@@ -173,8 +185,16 @@ def _temporary() -> Iterator[str]:
         yield folder
 
 
-def _check(group: driver.Group, settings: settings_.Settings) -> None:
-    """Lets every part object before anything is trained."""
+def check(group: driver.Group, settings: settings_.Settings) -> None:
+    """Lets every part object before anything is trained.
+
+    Args:
+      group: what is to be trained.
+      settings: how.
+
+    Raises:
+      InputError: if something does not fit, in one sentence.
+    """
     if len(group.points) != 1:
         raise checks.InputError(
             f"A streamed training has one grid point, got {len(group.points)}."
@@ -192,7 +212,6 @@ def _check(group: driver.Group, settings: settings_.Settings) -> None:
             "A streamed training evaluates a sample of clients: expected a number of"
             f" eval_clients, got {settings.schedule.clients!r}."
         )
-    settings.schedule.check(federation)
     driver.check_examples([federation])
     size = process.participation.cohort_size(federation.num_clients)
     process.check_cohort(size, federation.num_clients)

@@ -24,6 +24,7 @@ OPTIONS = arguments.Options(
     execution="vmap",
     devices=None,
     points_per_chunk=3,
+    streamed=False,
     as_if_clients=None,
     data=arguments.Data(None, None, None, None),
     evaluate_on=(("test", None), ("train", 2)),

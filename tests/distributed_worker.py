@@ -1,0 +1,47 @@
+"""One of several processes of a training; started by test_distributed.py."""
+
+import os
+import sys
+
+PROCESSES, PROCESS, PORT, DEVICES, OUT = (
+    int(sys.argv[1]),
+    int(sys.argv[2]),
+    sys.argv[3],
+    sys.argv[4],
+    sys.argv[5],
+)
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
+
+import jax  # noqa: E402
+
+jax.config.update("jax_enable_x64", True)
+if PROCESSES > 1:
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        f"127.0.0.1:{PORT}", PROCESSES, PROCESS, initialization_timeout=60
+    )
+
+import numpy as np  # noqa: E402
+
+import fedjax_pfl as fp  # noqa: E402
+from tests.algorithms import toy  # noqa: E402
+
+local = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
+process = fp.FederatedProcess(
+    algorithm=fp.Flame(lam=1.0, kappa=2.0, local=local),
+    participation=fp.UniformCohort(size=6),
+)
+result = fp.simulate(
+    jax.random.key(0),
+    process,
+    fp.LogisticRegression(),
+    toy.make_federation(),
+    6,
+    eval_every=3,
+    execution="shard",
+    progress=False,
+)
+(group,) = result.groups
+np.savez(OUT, **group.metrics, **group.per_round, selected=group.times_selected)
+print("finished on", jax.device_count(), "devices of", jax.process_count(), "processes")

@@ -104,3 +104,46 @@ def test_pairs_cost_one_product_per_leaf_at_highest_precision(fn):
     assert len(products) == len(jax.tree.leaves(ROWS))
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
     assert "concatenate" not in text
+
+
+def test_chunks_are_formed_of_clients_with_as_much_work():
+    """Every client waits for the largest of its chunk only, and gets its own result."""
+    work = jnp.array([3.0, 90.0, 1.0, 5.0, 80.0, 2.0, 4.0])
+    rows = {"work": work, "name": jnp.arange(7)}
+
+    def one(row, shared):
+        return row["name"] + shared, clients.lane_max(row["work"])
+
+    sorted_, waits = clients.map_chunks(one, rows, 10, 2, work)
+    np.testing.assert_array_equal(sorted_, 10 + np.arange(7))
+    # Chunks (90, 80), (5, 4), (3, 2) and (1, 1), the last one filled up.
+    np.testing.assert_array_equal(waits, [3, 90, 1, 5, 90, 3, 5])
+    _, waits = clients.map_chunks(one, rows, 10, 2)
+    np.testing.assert_array_equal(waits, [90, 90, 5, 5, 80, 80, 4])
+
+
+@pytest.mark.parametrize("mode", ["chunk", "shard"])
+def test_an_execution_by_size_maps_like_any_other(mode):
+    work = jax.random.uniform(jax.random.key(0), (13,))
+
+    def one(row, shared):
+        return jnp.sin(row) * shared
+
+    how = clients.Execution(mode=mode, chunk_size=2, num_devices=4, by_size=True)
+    if mode == "chunk":
+        how = clients.Execution(mode=mode, chunk_size=2, by_size=True)
+    found = clients.map_clients(one, work, 2.0, how, work)
+    np.testing.assert_allclose(found, 2 * np.sin(work), rtol=1e-14)
+
+
+def test_a_chunked_function_is_mapped_in_chunks_and_equals_vmap():
+    def one(row, shared):
+        return row["x"] @ shared, clients.lane_max(row["n"])
+
+    rows = {"x": jnp.arange(10.0).reshape(5, 2), "n": jnp.arange(5)}
+    shared = jnp.ones((2, 3))
+    values, largest = jax.vmap(clients.chunked(one, 2), in_axes=(0, None))(rows, shared)
+    np.testing.assert_allclose(values, rows["x"] @ shared)
+    np.testing.assert_array_equal(largest, [1, 1, 3, 3, 4])
+    alone, _ = clients.chunked(one, 2)(clients.take(rows, 1), shared)
+    np.testing.assert_allclose(alone, values[1])

@@ -1,5 +1,7 @@
 """Local work against plain NumPy, epoch by epoch."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -94,6 +96,46 @@ def test_shuffles_are_uniform():
     statistic = ((counts - expected) ** 2 / expected).sum()
     # Sums of permutation matrices: (9 - 1)^2 degrees of freedom after the factor 8/9.
     assert statistic * 8 / 9 < stats.chi2.ppf(1 - 1e-5, 64)
+
+
+def _orders(count, slots, draws):
+    """Orders `[draws, count]` of one client's positions."""
+    data = dataclasses.replace(
+        client(0),
+        index=jnp.zeros((slots,), jnp.int32),
+        num_examples=jnp.int32(count),
+    )
+    keys = jax.random.split(KEY, draws)
+    shuffle = jax.jit(jax.vmap(lambda k: scan._shuffled_positions(k, data, slots)))
+    return np.asarray(shuffle(keys))[:, :count]
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 256, 300])
+def test_shuffles_do_not_depend_on_padding_and_visit_everything(count):
+    """Whatever the sort is made for: sizes below and above its steps."""
+    orders = _orders(count, count, 3)
+    np.testing.assert_array_equal(np.sort(orders), np.tile(np.arange(count), (3, 1)))
+    for slots in (count + 1, 1200):
+        np.testing.assert_array_equal(_orders(count, slots, 3), orders)
+
+
+def test_pairs_of_a_shuffle_are_as_good_as_independent():
+    """Which of two examples comes first, and who follows whom, by chi-square."""
+    draws, count = 4000, 70
+    orders = _orders(count, 128, draws)
+    place = np.argsort(orders, axis=1)
+    first = (place[:, :, None] < place[:, None, :]).sum(axis=0)
+    pairs = np.triu_indices(count, 1)
+    # Each count is binomial(draws, 1/2); normal scores of 2415 pairs stay below 5.
+    scores = (first[pairs] - draws / 2) / np.sqrt(draws / 4)
+    assert np.abs(scores).max() < 5
+    follows = np.zeros((count, count))
+    np.add.at(follows, (orders[:, :-1].ravel(), orders[:, 1:].ravel()), 1)
+    off = ~np.eye(count, dtype=bool)
+    expected = draws * (count - 1) / (count * (count - 1))
+    statistic = ((follows[off] - expected) ** 2 / expected).sum()
+    # As many degrees of freedom as pairs, less one per row and column.
+    assert statistic < stats.chi2.ppf(1 - 1e-5, off.sum())
 
 
 @pytest.mark.parametrize(

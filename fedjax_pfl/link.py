@@ -226,7 +226,7 @@ def shares(
     """Shares `[K]` in the mean over all clients, from numbers of examples `[K]`."""
     if aggregator.incremental == "uniform":
         return jnp.full(counts.shape, 1 / population.num_clients)
-    return counts / population.num_examples
+    return counts.astype(jnp.zeros(()).dtype) / population.num_examples
 
 
 def cached_mean(

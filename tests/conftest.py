@@ -32,22 +32,36 @@ collect_ignore = ["trust/fuzz_reader.py", "distributed_worker.py"]
 _BY_NAME = ("test_conformance.py", "test_models.py")
 
 
+def _group(nodeid):
+    """Name of the tests that share compiled programs with this one, or nothing."""
+    path, _, test = nodeid.partition("::")
+    file = path.rpartition("/")[2]
+    if file == "test_processes.py":
+        return file  # which share compiled programs and a whole result
+    if test.startswith("test_loop_reference["):
+        return "loops"  # which share the programs of single operations
+    name = test.rpartition("[")[2].rstrip("]").partition("-")[0]
+    return f"{file} {name}" if file in _BY_NAME and "[" in test else ""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Runs the tests of one group in one worker."""
+    from xdist import scheduler
+
+    class Grouped(scheduler.LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return _group(nodeid) or nodeid
+
+    return Grouped(config, log)
+
+
 def _put_together(items):
-    """Runs the tests of one case one after the other, and in one worker."""
+    """Runs the tests of one group one after the other."""
     place = {}
 
     def key(item):
-        first = place.setdefault(item.path, len(place))
-        name = ""
-        if item.path.name in _BY_NAME:
-            name = getattr(item, "callspec", None) and item.callspec.params.get("name")
-        if item.path.name == "test_processes.py":
-            name = "processes"  # which share compiled programs and a whole result
-        if getattr(item, "originalname", "") == "test_loop_reference":
-            name = "loops"  # which share the programs of single operations
-        if name:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.name} {name}"))
-        return first, name or ""
+        return place.setdefault(item.path, len(place)), _group(item.nodeid)
 
     items.sort(key=key)
 
@@ -69,7 +83,6 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "wide: only run with --all-algorithms or --long")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config, items):
     _put_together(items)
     if config.getoption("--all-algorithms") or config.getoption("--long"):

@@ -214,14 +214,18 @@ def planned(
     """
     first = group.federations[0]
     model = group.model.for_federation(first)
-    execution = settings.execution
+    execution, process = settings.execution, group.processes[0]
+    size = process.participation.cohort_size(first.num_clients)
     if isinstance(execution, str):
-        size = group.processes[0].participation.cohort_size(first.num_clients)
         execution = execution_.choose(model, first, size)
     execution = execution_.form_chunks(execution, group.federations)
     points_per_chunk = settings.points_per_chunk
     if points_per_chunk is None:
-        points_per_chunk = 4 if jax.default_backend() == "cpu" else 64
+        solver = getattr(process.algorithm, "local", None)
+        batch_size = getattr(solver, "batch_size", 32)
+        points_per_chunk = execution_.points_at_once(
+            execution, model, first, size, batch_size
+        )
     plan = compiled.Plan(
         model=model,
         execution=execution,

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_pfl import clients, types
 
-__all__ = ["choose", "form_chunks"]
+__all__ = ["choose", "form_chunks", "points_at_once"]
 
 _EVEN, _RAGGED = 1.1, 2.0  # largest client in multiples of the mean
 
@@ -63,6 +63,35 @@ def form_chunks(
     ragged = any(_largest(federation) > _EVEN for federation in federations)
     is_chunked = execution.mode == "chunk" or execution.chunk_size > 0
     return dataclasses.replace(execution, by_size=ragged and is_chunked)
+
+
+def points_at_once(
+    execution: clients.Execution,
+    model: Any,
+    federation: types.Federation,
+    cohort_size: int,
+    batch_size: int,
+) -> int:
+    """Picks how many points of a grid are vmapped together on this machine.
+
+    On a CPU as many as the caches hold models and batches of, at most 4; elsewhere 64.
+
+    Args:
+      execution: how the map over clients is run.
+      model: the model, already given the federation's shapes.
+      federation: data.
+      cohort_size: K.
+      batch_size: examples of a step of one client.
+
+    Returns:
+      The number.
+    """
+    if jax.default_backend() != "cpu":
+        return 64
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    floats = 4 * clients.size(params) + batch_size * math.prod(federation.input_shape)
+    at_once = min(execution.chunk_size or cohort_size, cohort_size)
+    return min(max(2**20 // max(floats * at_once, 1), 1), 4)
 
 
 def _largest(federation: types.Federation) -> float:

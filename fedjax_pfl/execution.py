@@ -33,19 +33,25 @@ def choose(
     Returns:
       The execution.
     """
-    if jax.device_count() > 1 and cohort_size >= jax.device_count():
-        return clients.Execution(mode="shard")
+    devices = jax.device_count()
+    if devices > 1 and cohort_size >= devices:
+        chunk = _chunk_size(model, federation, -(-cohort_size // devices))
+        return clients.Execution(mode="shard", chunk_size=chunk)
+    chunk = _chunk_size(model, federation, cohort_size)
+    return clients.Execution(mode="chunk" if chunk else "vmap", chunk_size=chunk)
+
+
+def _chunk_size(model: Any, federation: types.Federation, count: int) -> int:
+    """Clients of a chunk where one device maps `count` of them; 0 for all at once."""
     if jax.default_backend() != "cpu":
-        return clients.Execution()
+        return 0
     params = jax.eval_shape(model.init, jax.random.key(0))
     floats = 4 * clients.size(params) + 32 * math.prod(federation.input_shape)
     fits = max(1, 2**18 // max(floats, 1))
+    if count >= max(4 * fits, 32):
+        return max(fits, 8)
     is_ragged = _largest(federation) > _RAGGED
-    if cohort_size < 4 * fits or cohort_size < 32:
-        if not is_ragged or cohort_size < 4:
-            return clients.Execution()
-        return clients.Execution(mode="chunk", chunk_size=max(1, cohort_size // 8))
-    return clients.Execution(mode="chunk", chunk_size=max(fits, 8))
+    return max(1, count // 8) if is_ragged and count >= 4 else 0
 
 
 def form_chunks(

@@ -89,8 +89,10 @@ class Execution:
         return cls(mode=mode, chunk_size=count)
 
     def __str__(self) -> str:
-        count = self.num_devices if self.mode == "shard" else self.chunk_size
-        return f"{self.mode}={count}" if count else self.mode
+        if self.mode != "shard":
+            return f"{self.mode}={self.chunk_size}" if self.chunk_size else self.mode
+        name = f"shard={self.num_devices}" if self.num_devices else "shard"
+        return f"{name} in chunks of {self.chunk_size}" if self.chunk_size else name
 
 
 @functools.cache

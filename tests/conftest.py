@@ -3,13 +3,20 @@
 import gc
 import itertools
 import os
+import shutil
+import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 )
-# The commands keep compiled programs for their users; tests compile what they test.
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+# The commands keep compiled programs for their users; tests compile what they test, and
+# the workers of one run tell each other.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = (
+    os.environ.get("FEDJAX_PFL_TESTS_COMPILED") or tempfile.mkdtemp()
+)
+os.environ["FEDJAX_PFL_TESTS_COMPILED"] = os.environ["JAX_COMPILATION_CACHE_DIR"]
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 import jax
 import pytest
@@ -90,6 +97,11 @@ def pytest_collection_modifyitems(config, items):
     wide = [item for item in items if item.get_closest_marker("wide")]
     config.hook.pytest_deselected(items=wide)
     items[:] = [item for item in items if item not in wide]
+
+
+def pytest_unconfigure(config):
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["FEDJAX_PFL_TESTS_COMPILED"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

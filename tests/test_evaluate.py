@@ -96,7 +96,12 @@ def expected(federation, client, name, weights, inputs):
 
 @pytest.mark.parametrize(
     ("noise", "members"),
-    [(fp.FeatureNoise(std=0.5, graded=True), None), (None, (4, 1))],
+    [
+        pytest.param(
+            fp.FeatureNoise(std=0.5, graded=True), None, marks=pytest.mark.wide
+        ),
+        (None, (4, 1)),
+    ],
 )
 def test_every_value_is_that_of_a_loop(noise, members):
     federation = make_federation(noise=noise)

@@ -161,6 +161,7 @@ def _grid(**parts):
     return fp.grid(rules.KEY, process, model, spec, axes, 3, progress=False).groups[0]
 
 
+@pytest.mark.wide
 def test_a_grid_refuses_before_training_and_records_the_row():
     rows = _grid(aggregator=fp.Krum()).per_round["aggregator_row"]
     assert rows.shape == (2, 3) and (rows >= 0).all() and (rows < 8).all()

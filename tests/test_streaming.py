@@ -53,12 +53,11 @@ def assert_same(one, other, tolerance=1e-12):
 @pytest.mark.parametrize(
     "name",
     [
-        "flame",
-        "flame_by_examples",
         "fedamp",
         *(
             pytest.param(name, marks=pytest.mark.wide)
-            for name in ("fedavg", "local", "apfl", "scaffold")
+            for name in METHODS
+            if name != "fedamp"
         ),
     ],
 )
@@ -79,6 +78,7 @@ def test_attacks_and_stragglers_are_those_of_the_training_in_memory():
     assert_same(one, train(fp.simulate_streamed, process, federation))
 
 
+@pytest.mark.wide
 def test_everybody_may_take_part():
     federation = toy.make_federation()
     process = make_process("flame", participation=fp.AllClients())

@@ -319,6 +319,7 @@ def test_choice_of_execution():
     assert execution.choose(model, federation, 4).mode == "vmap"
 
 
+@pytest.mark.wide
 def test_medians_resist_what_the_mean_does_not():
     """A quarter of the clients flips signs; the medians stay near the honest models."""
     federation = small_spec(num_clients=8, malicious_fraction=0.25, seed=3).build()

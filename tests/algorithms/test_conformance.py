@@ -31,11 +31,14 @@ TIGHT = 1e3 * np.finfo(np.float64).eps
 all_cases = pytest.mark.parametrize("name", cases.CASES)
 
 
-def cases_with(costly):
+def cases_with(costly, wide=()):
     """Cases of a property; what takes long is run with --all-algorithms only."""
     skipped = ("light", "variant") if costly else ("variant",)
     return [
-        pytest.param(name, marks=[pytest.mark.wide] if case.depth in skipped else [])
+        pytest.param(
+            name,
+            marks=[pytest.mark.wide] if case.depth in skipped or name in wide else [],
+        )
         for name, case in cases.CASES.items()
     ]
 
@@ -100,7 +103,7 @@ def assert_same(a, b):
         np.testing.assert_array_equal(x, y)
 
 
-@all_cases
+@most_cases
 def test_state_layout_and_stability(name):
     process, model, federation = setting(name)
     first = jax.eval_shape(lambda key: process.init(key, model, federation), KEY)
@@ -121,16 +124,17 @@ def test_same_key_same_result(name):
 
 
 EXECUTIONS = ("chunk=2", "chunk=3", "shard=1", "shard=2", "shard=4", "shard=8")
-EVERY_EXECUTION = ("flame",)  # the others: an odd chunk, two devices
+EVERY_EXECUTION = ("flame",)
+BOTH = clients.Execution(mode="shard", num_devices=2, chunk_size=3, by_size=True)
 PAIRS = [
-    pytest.param(*case.values, execution, marks=case.marks)
+    pytest.param(name, execution, marks=case.marks)
     for case in cases_with(costly=False)
-    for execution in EXECUTIONS
-    if case.values[0] in EVERY_EXECUTION or execution in ("chunk=3", "shard=2")
+    for name in case.values
+    for execution in (EXECUTIONS if name in EVERY_EXECUTION else ()) + (BOTH,)
 ]
 
 
-@pytest.mark.parametrize(("name", "execution"), PAIRS)
+@pytest.mark.parametrize(("name", "execution"), PAIRS, ids=str)
 def test_execution_changes_rounding_only(name, execution):
     state, info = one_round(name)
     other, other_info = one_round(name, execution=clients.Execution.parse(execution))
@@ -138,7 +142,7 @@ def test_execution_changes_rounding_only(name, execution):
     assert_close(info, other_info)
 
 
-@costly_cases
+@pytest.mark.parametrize("name", cases_with(costly=True, wide=("two_exchanges",)))
 def test_loop_reference(name):
     process, model, federation = setting(name)
     with jax.disable_jit():

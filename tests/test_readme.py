@@ -57,7 +57,8 @@ def test_commands_set_everything_up(marker):
     assert re.match(start, command)
 
 
-def test_programs_of_the_readme_run_in_order():
+def test_programs_of_the_readme_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # they save checkpoints
     programs = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
     assert "num_rounds=50" in programs[0] and len(programs[0].splitlines()) <= 12
     names = {}

@@ -17,7 +17,7 @@ from fedjax_pfl import link
 from tests import problems
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
-CENTRES = ("received", "joint")
+OTHERS = [pytest.param(c, marks=pytest.mark.wide) for c in ("received", "joint")]
 
 
 def independent(
@@ -201,9 +201,7 @@ def test_diagnostics_are_their_definitions_at_any_state():
 
 
 @pytest.mark.parametrize("cadence", ["round", "epoch"])
-@pytest.mark.parametrize(
-    "centre", ["local", *(pytest.param(c, marks=pytest.mark.wide) for c in CENTRES)]
-)
+@pytest.mark.parametrize("centre", ["local", *OTHERS])
 def test_scaled_equals_unscaled(centre, cadence):
     # T4, and P4 along the run; alpha is not uniform and half of the clients take part.
     problem, lam, rho = problems.waves(), 0.7, 0.3

@@ -106,7 +106,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(autouse=True)
 def _forget_compiled_programs():
-    """Drops compiled programs before there are too many maps of memory, as they make."""
+    """Drops compiled programs when there are too many: each maps memory."""
     yield
     if next(_finished) % 40 == 0 and _number_of_maps() > 25_000:
         jax.clear_caches()

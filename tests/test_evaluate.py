@@ -131,6 +131,7 @@ def test_others_are_distinct_other_clients_drawn_once():
         make_federation(num_others=6)
 
 
+@pytest.mark.wide
 def test_with_all_others_everybody_gets_the_same():
     federation = make_federation(num_others=N - 1)
     metrics, _ = evaluate.evaluate(

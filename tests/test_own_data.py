@@ -123,6 +123,7 @@ def test_text_among_numbers_names_the_line(table):
     refuse("line 8", "--data", "bad.csv", "--label", "y", "--client", "user")
 
 
+@pytest.mark.wide
 def test_evaluation_options_reach_the_result():
     periods = "test,validation,others=2,everybody=4"
     result = train(

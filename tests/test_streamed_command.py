@@ -15,6 +15,7 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
 
 
+@pytest.mark.wide
 def test_a_streamed_run_is_the_run_in_memory():
     arguments = ["--set", "algorithm=flame", "--set", "participation=uniform"]
     arguments += ["--set", "participation.size=3", "--rounds", "4", "--eval-every", "2"]

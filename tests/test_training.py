@@ -98,6 +98,7 @@ def test_seeds_of_generated_data_have_pools_of_their_own():
     assert rows["pool"].train.x.shape[0] == 2
 
 
+@pytest.mark.wide
 def test_an_axis_may_hold_algorithms():
     process = fp.FederatedProcess(algorithm=fp.Local(local=SGD))
     axes = {"algorithm": [fp.Local(local=SGD), fp.FedAvg(local=SGD)]}

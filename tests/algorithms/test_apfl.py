@@ -101,6 +101,7 @@ def test_a_step_follows_finite_differences_of_the_mixed_loss():
         assert abs(for_alpha) > 1e-4
 
 
+@pytest.mark.wide
 def test_limits_are_fedavg_and_local_with_the_same_keys():
     problem = problems.waves()
     for decay in (0.0, 0.3):

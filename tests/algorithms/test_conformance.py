@@ -215,7 +215,7 @@ def run(name, fields, *, segment=2, rounds=4, store=None, interrupt=None, **opti
     return driver.run_group(group, plan, store=store, interrupt=interrupt)
 
 
-@costly_cases
+@pytest.mark.parametrize("name", cases_with(costly=True, wide=("two_exchanges",)))
 def test_grid_equals_single_runs_and_segments_are_bit_identical(name):
     field, other = cases.CASES[name].field
     first = struct.get_field(make_process(name), field)

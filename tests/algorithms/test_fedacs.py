@@ -340,6 +340,7 @@ def test_attacks_change_what_others_receive():
     assert changed[[0, 2, 3, 4, 5]].all()
 
 
+@pytest.mark.wide
 def test_clusters_find_each_other():
     """16 clients in 4 clusters; by chance 3 of 15 others are of the own cluster."""
     spec = fp.FederationSpec("clustered_classes", "by_client", num_clients=16)

@@ -80,6 +80,7 @@ def fedavg(problem, local, num_rounds):
     )[0]
 
 
+@pytest.mark.wide
 def test_identical_clients_are_fedavg_and_one_client_is_local():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(6, 2)), rng.normal(size=6)

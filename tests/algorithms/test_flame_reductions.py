@@ -81,6 +81,7 @@ def test_without_duals_the_local_copy_is_a_pfedme_step():
         np.testing.assert_allclose(states.server["theta"][number], w, **CLOSE)
 
 
+@pytest.mark.wide
 def test_restarted_from_w_at_kappa_1_is_fedprox_and_without_lam_fedavg():
     problem = problems.waves()
     fields = {"kappa": 1.0, "prox_centre": "received"}

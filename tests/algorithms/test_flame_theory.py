@@ -205,6 +205,7 @@ def largest_rise(centre, kappa):
     return max(np.diff(values["lagrangian"]).max() for values in runs)
 
 
+@pytest.mark.wide
 def test_the_lagrangian_rises_at_kappa_1_but_not_above_the_convex_bound():
     assert largest_rise("local", 1.0) > 1e-4
     assert largest_rise("local", 1.01 * theory.smallest_kappa(0.0)) <= 1e-12
@@ -250,6 +251,7 @@ def test_fixed_point_is_the_minimizer_for_any_curvature(centre, weighting):
     np.testing.assert_allclose(pi, lam * alpha[:, None] * (theta - w), atol=1e-10)
 
 
+@pytest.mark.wide
 def test_fixed_point_with_one_curvature_is_the_mean_of_the_targets():
     problem, lam = problems.random_quadratics(curvature=0.8), 0.6
     for weighting in ("uniform", "examples"):

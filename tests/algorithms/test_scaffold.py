@@ -77,6 +77,7 @@ def fedavg_limit(problem, eta, steps):
     return np.linalg.solve((eye - maps).sum(axis=0), right)
 
 
+@pytest.mark.wide
 def test_fedavg_ends_beside_the_optimum_and_scaffold_at_it():
     problem, eta, steps = problems.regressions(), 0.1, 10
     best, beside = optimum(problem), fedavg_limit(problem, eta, steps)

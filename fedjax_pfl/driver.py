@@ -36,6 +36,7 @@ __all__ = [
     "check",
     "check_examples",
     "compile_clock",
+    "configuration",
     "own_key",
     "planned",
     "run_group",
@@ -251,6 +252,30 @@ def _predictor_names(group: Group) -> tuple[str, ...]:
     return evaluate.predictor_names(process, state, model, federation)
 
 
+def configuration(
+    group: Group, settings: settings_.Settings, model: Any, execution: str
+) -> dict[str, Any]:
+    """Flat configuration of a group and of how it is run.
+
+    Args:
+      group: what is trained.
+      settings: how.
+      model: given the shapes of the data.
+      execution: how the map over clients is run, in words.
+
+    Returns:
+      Values as JSON knows them, by dotted name.
+    """
+    return group.config | {
+        "num_rounds": settings.num_rounds,
+        "eval_every": settings.schedule.segment,
+        "evaluate_on": dict(settings.schedule.every),
+        "eval_clients": settings.schedule.clients,
+        "execution": execution,
+        "num_parameters": clients.size(jax.eval_shape(model.init, group.keys[0])),
+    }
+
+
 class Run:
     """One group being trained: its arguments on the device, its state, its history."""
 
@@ -279,16 +304,7 @@ class Run:
             stops=group.processes[0].on_nonfinite == "stop",
             stop_when=settings.stop_when,
         )
-        self.config = group.config | {
-            "num_rounds": settings.num_rounds,
-            "eval_every": plan.schedule.segment,
-            "evaluate_on": dict(plan.schedule.every),
-            "eval_clients": plan.schedule.clients,
-            "execution": str(plan.execution),
-            "num_parameters": clients.size(
-                jax.eval_shape(plan.model.init, group.keys[0])
-            ),
-        }
+        self.config = configuration(group, settings, plan.model, str(plan.execution))
         self.done, self.earlier, self.ended = 0, (0.0, 0.0), False
         found = None
         if store is not None:

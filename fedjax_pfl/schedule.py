@@ -139,7 +139,6 @@ class Schedule:
             return None
         if self.clients == "participants":
             last = jnp.maximum(state.round - 1, 0)
-            key = types.stream_key(state.key, types.Stream.PARTICIPATION, last)
-            return process.participation(key, num_clients)
+            return process.cohort(state.key, last, num_clients)
         key = types.stream_key(state.key, types.Stream.EVALUATED_CLIENTS, 0)
         return jax.random.permutation(key, num_clients)[: self.clients]

@@ -262,14 +262,8 @@ class _Run:
             clients=self._members,
             num_clients=federation.num_clients,
         )
-        self.config = group.config | {
-            "num_rounds": settings.num_rounds,
-            "eval_every": settings.schedule.segment,
-            "evaluate_on": dict(settings.schedule.every),
-            "eval_clients": settings.schedule.clients,
-            "execution": f"streamed, {execution}",
-            "num_parameters": clients.size(jax.eval_shape(model.init, key)),
-        }
+        how = f"streamed, {execution}"
+        self.config = driver.configuration(group, settings, model, how)
         self._identity = self.config | {
             "dtype": str(dtype),
             "stop_when": str(settings.stop_when),

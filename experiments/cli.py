@@ -16,7 +16,7 @@ import typer
 
 from experiments import arguments
 
-__all__ = ["StoppedError", "answer", "make_app"]
+__all__ = ["StoppedError", "answer", "make_app", "num_cores"]
 
 _MAX_DIGITS = 18
 
@@ -106,7 +106,11 @@ def make_app(command: str, help: str) -> typer.Typer:
         ] = "auto",
         devices: Annotated[
             int | None,
-            typer.Option(min=1, max=1000, help="Split the CPU into N devices."),
+            typer.Option(
+                min=1,
+                max=1000,
+                help="Devices that the CPU is split into; one per core if not given.",
+            ),
         ] = None,
         points_per_chunk: Annotated[
             int | None,
@@ -294,19 +298,27 @@ def _is_whole(text: str) -> bool:
 
 
 def _start(read: Callable[[], arguments.Options]) -> None:
-    """Does the job, on simulated devices if wanted."""
+    """Does the job, on a CPU by default with a device per core."""
 
     def work() -> None:
         options = read()
-        if options.devices is not None:  # JAX looks when it is first used
-            flag = f"--xla_force_host_platform_device_count={options.devices}"
-            flags = os.environ.get("XLA_FLAGS", "")
-            os.environ["XLA_FLAGS"] = f"{flags} {flag}".strip()
+        flag = "--xla_force_host_platform_device_count"
+        flags = os.environ.get("XLA_FLAGS", "")
+        if options.devices is not None or flag not in flags:
+            devices = options.devices or num_cores()  # JAX looks when it is first used
+            os.environ["XLA_FLAGS"] = f"{flags} {flag}={devices}".strip()
         from experiments import job
 
         job.do(options)
 
     answer(work)
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def answer(work: Callable[[], None]) -> None:

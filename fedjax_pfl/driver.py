@@ -216,17 +216,12 @@ def planned(
     first = group.federations[0]
     model = group.model.for_federation(first)
     execution, process = settings.execution, group.processes[0]
-    size = process.participation.cohort_size(first.num_clients)
     if isinstance(execution, str):
-        execution = execution_.choose(model, first, size)
+        execution = execution_.choose(process, model, first)
     execution = execution_.form_chunks(execution, group.federations)
     points_per_chunk = settings.points_per_chunk
     if points_per_chunk is None:
-        solver = getattr(process.algorithm, "local", None)
-        batch_size = getattr(solver, "batch_size", 32)
-        points_per_chunk = execution_.points_at_once(
-            execution, model, first, size, batch_size
-        )
+        points_per_chunk = execution_.points_at_once(execution, process, model, first)
     plan = compiled.Plan(
         model=model,
         execution=execution,

@@ -13,45 +13,59 @@ from fedjax_pfl import clients, types
 __all__ = ["choose", "form_chunks", "points_at_once"]
 
 _EVEN, _RAGGED = 1.1, 2.0  # largest client in multiples of the mean
+_BUSY = 2**16  # numbers that one client's step works on
 
 
-def choose(
-    model: Any, federation: types.Federation, cohort_size: int
-) -> clients.Execution:
+def choose(process: Any, model: Any, federation: types.Federation) -> clients.Execution:
     """Picks how the map over clients is run on this machine.
 
-    Several devices share the cohort. On a CPU a chunk of clients should stay in the L2
-    cache (about 1 MB for parameters, gradient, anchor and a batch): chunks pay where a
-    cohort holds many of them, or where clients of one chunk would wait for a much
-    larger one. Elsewhere everything is vmapped.
+    Accelerators share the cohort and vmap their parts. On a CPU clients go one by one
+    where a step of one keeps a core busy: plain products and convolutions are faster
+    than batched ones; its devices, if there are several, share clients of whom two keep
+    a core busy. Smaller steps are vmapped, in chunks that stay in the L2 cache where a
+    cohort is large or clients of one chunk would wait for a much larger one.
 
     Args:
+      process: what is trained.
       model: the model, already given the federation's shapes.
       federation: data.
-      cohort_size: K.
 
     Returns:
       The execution.
     """
-    devices = jax.device_count()
-    if devices > 1 and cohort_size >= devices:
-        chunk = _chunk_size(model, federation, -(-cohort_size // devices))
-        return clients.Execution(mode="shard", chunk_size=chunk)
-    chunk = _chunk_size(model, federation, cohort_size)
-    return clients.Execution(mode="chunk" if chunk else "vmap", chunk_size=chunk)
+    devices, is_cpu = jax.device_count(), jax.default_backend() == "cpu"
+    count = process.participation.cohort_size(federation.num_clients)
+    floats = _floats_of_a_step(process, model, federation)
+    if count < 2 or (is_cpu and floats < _BUSY // 2):
+        devices = 1
+    each = -(-count // devices)
+    chunk = 0
+    if is_cpu and each > 1:
+        chunk = _chunk_size(floats, each, _largest(federation) > _RAGGED)
+    if devices == 1:
+        return clients.Execution(mode="chunk" if chunk else "vmap", chunk_size=chunk)
+    used = -(-count // each)  # as many as needed, so that none idles
+    return clients.Execution(
+        mode="shard", chunk_size=chunk, num_devices=used if used < devices else 0
+    )
 
 
-def _chunk_size(model: Any, federation: types.Federation, count: int) -> int:
+def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
     """Clients of a chunk where one device maps `count` of them; 0 for all at once."""
-    if jax.default_backend() != "cpu":
-        return 0
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    floats = 4 * clients.size(params) + 32 * math.prod(federation.input_shape)
-    fits = max(1, 2**18 // max(floats, 1))
+    if floats >= (_BUSY // 2 if is_ragged else _BUSY):
+        return 1
+    fits = max(2**18 // floats, 8)
     if count >= max(4 * fits, 32):
-        return max(fits, 8)
-    is_ragged = _largest(federation) > _RAGGED
+        return fits
     return max(1, count // 8) if is_ragged and count >= 4 else 0
+
+
+def _floats_of_a_step(process: Any, model: Any, federation: types.Federation) -> int:
+    """Numbers that a step of one client works on: models and a batch."""
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    solver = getattr(process.algorithm, "local", None)
+    batch_size = getattr(solver, "batch_size", 32)
+    return 4 * clients.size(params) + batch_size * math.prod(federation.input_shape)
 
 
 def form_chunks(
@@ -73,10 +87,9 @@ def form_chunks(
 
 def points_at_once(
     execution: clients.Execution,
+    process: Any,
     model: Any,
     federation: types.Federation,
-    cohort_size: int,
-    batch_size: int,
 ) -> int:
     """Picks how many points of a grid are vmapped together on this machine.
 
@@ -84,20 +97,19 @@ def points_at_once(
 
     Args:
       execution: how the map over clients is run.
+      process: what is trained.
       model: the model, already given the federation's shapes.
       federation: data.
-      cohort_size: K.
-      batch_size: examples of a step of one client.
 
     Returns:
       The number.
     """
     if jax.default_backend() != "cpu":
         return 64
-    params = jax.eval_shape(model.init, jax.random.key(0))
-    floats = 4 * clients.size(params) + batch_size * math.prod(federation.input_shape)
+    cohort_size = process.participation.cohort_size(federation.num_clients)
+    floats = _floats_of_a_step(process, model, federation)
     at_once = min(execution.chunk_size or cohort_size, cohort_size)
-    return min(max(2**20 // max(floats * at_once, 1), 1), 4)
+    return min(max(2**20 // (floats * at_once), 1), 4)
 
 
 def _largest(federation: types.Federation) -> float:

@@ -6,6 +6,8 @@ import os
 import shutil
 import tempfile
 
+from tests import compiler_flags
+
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
@@ -18,9 +20,18 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = (
 os.environ["FEDJAX_PFL_TESTS_COMPILED"] = os.environ["JAX_COMPILATION_CACHE_DIR"]
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
+os.environ["FEDJAX_PFL_TESTS_XLA_FLAGS"] = os.environ.get(
+    "FEDJAX_PFL_TESTS_XLA_FLAGS"
+) or compiler_flags.fast(os.environ["XLA_FLAGS"])
+
 import jax
 import pytest
 
+# Not for the commands that tests start in processes of their own.
+_for_commands = os.environ["XLA_FLAGS"]
+os.environ["XLA_FLAGS"] = os.environ["FEDJAX_PFL_TESTS_XLA_FLAGS"]
+jax.devices()  # reads the flags
+os.environ["XLA_FLAGS"] = _for_commands
 jax.config.update("jax_enable_x64", True)
 # Tests compile hundreds of tiny programs and run each once: XLA's expensive passes
 # would take most of their time. Tests that start commands in processes of their own

@@ -61,6 +61,21 @@ def test_finite_rows_look_at_every_leaf():
     assert clients.finite_rows(None, 2).tolist() == [True, True]
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
+def test_any_value_of_many_that_is_not_finite_is_found(dtype):
+    """Also where the largest finite values would overflow a sum."""
+    largest = jnp.finfo(dtype).max
+    rows = jnp.full((6, 5000), largest, dtype)
+    rows = rows.at[1, ::2].multiply(-1).at[2, 4999].set(jnp.nan)
+    rows = rows.at[3, 2500].set(jnp.inf).at[4, 0].set(-jnp.inf)
+    rows = rows.at[5, 7].set(jnp.inf).at[5, 8].set(-jnp.inf)
+    expected = [True, True, False, False, False, False]
+    assert clients.finite_rows(rows, 6).tolist() == expected
+    assert [np.isfinite(clients.magnitude(row)) for row in rows] == expected
+    assert clients.magnitude({"a": rows[1], "b": rows[0, :1]}) == largest
+    assert not np.isfinite(clients.magnitude({"a": rows[0], "b": rows[2]}))
+
+
 def test_ravel_rows_and_back():
     matrix, unravel = clients.ravel_rows(ROWS)
     assert matrix.shape == (7, 3)
@@ -120,6 +135,29 @@ def test_chunks_are_formed_of_clients_with_as_much_work():
     np.testing.assert_array_equal(waits, [3, 90, 1, 5, 90, 3, 5])
     _, waits = clients.map_chunks(one, rows, 10, 2)
     np.testing.assert_array_equal(waits, [90, 90, 5, 5, 80, 80, 4])
+
+
+@pytest.mark.parametrize("chunk", range(9))
+@pytest.mark.parametrize("count", [1, 7, 8])
+@pytest.mark.parametrize("by_work", [False, True])
+def test_chunks_of_any_size_map_every_row_once(chunk, count, by_work):
+    rows = {"x": jnp.arange(2.0 * count).reshape(count, 2), "n": jnp.arange(count)}
+    work = jnp.sin(jnp.arange(count)) if by_work else None
+    found = clients.map_chunks(
+        lambda row, shared: (row["x"] * shared, row["n"] + 1), rows, 3.0, chunk, work
+    )
+    np.testing.assert_array_equal(found[0], 3 * np.asarray(rows["x"]))
+    np.testing.assert_array_equal(found[1], np.arange(count) + 1)
+
+
+def test_clients_that_go_one_by_one_have_no_client_axis():
+    kernels, x = jnp.ones((5, 3, 2)), jnp.ones((5, 4, 3))
+    text = str(
+        jax.make_jaxpr(
+            lambda *rows: clients.map_chunks(lambda r, s: r[1] @ r[0], rows, None, 1)
+        )(kernels, x)
+    )
+    assert "f64[4,2] = dot_general" in text
 
 
 @pytest.mark.parametrize("mode", ["chunk", "shard"])

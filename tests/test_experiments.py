@@ -10,7 +10,7 @@ import pytest
 import typer.testing
 
 import fedjax_pfl as fp
-from experiments import config, job, presets, run, sweep
+from experiments import cli, config, job, presets, run, sweep
 from fedjax_pfl import checks, results, training
 
 RUNNER = typer.testing.CliRunner()
@@ -379,8 +379,11 @@ def test_help_does_not_import_jax():
     assert "--seed-list" in done.stdout
 
 
-def test_devices_are_made_before_jax_starts(tmp_path):
-    command = "-m experiments.run --preset quadratic --rounds 2 --quiet --devices 2"
+@pytest.mark.parametrize("devices", [3, None])
+def test_devices_are_made_before_jax_starts(tmp_path, devices):
+    """By default one per core."""
+    command = "-m experiments.run --preset quadratic --rounds 2 --quiet"
+    command += f" --devices {devices}" if devices else ""
     environment = os.environ | {
         "XLA_FLAGS": "",
         "JAX_PLATFORMS": "cpu",
@@ -393,5 +396,4 @@ def test_devices_are_made_before_jax_starts(tmp_path):
         check=True,
     )
     result = results.Result.load(tmp_path / "out")
-    assert result.provenance["num_devices"] == 2
-    assert result.groups[0].config["execution"].startswith("shard")
+    assert result.provenance["num_devices"] == (devices or cli.num_cores())

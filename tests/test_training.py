@@ -12,7 +12,6 @@ from fedjax_pfl import (
     clients,
     data,
     driver,
-    execution,
     grids,
     progress,
     settings,
@@ -311,13 +310,6 @@ def test_clients_without_training_examples_are_refused():
         fp.InputError, match="1 of 8 have none, the first of them client 3"
     ):
         quiet(fp.simulate, KEY, process, fp.LogisticRegression(), federation, 2)
-
-
-def test_choice_of_execution():
-    federation = toy.make_federation()
-    model = fp.LogisticRegression().for_federation(federation)
-    assert execution.choose(model, federation, 8).mode == "shard"
-    assert execution.choose(model, federation, 4).mode == "vmap"
 
 
 @pytest.mark.wide

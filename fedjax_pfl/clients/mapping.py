@@ -238,7 +238,7 @@ def map_clients(
 
 
 def _pad_rows(rows: Any, extra: int) -> Any:
-    """Repeats the last row `extra` times, so that chunks and devices are full."""
+    """Repeats the last row `extra` times, so that devices are full."""
     if not extra:
         return rows
     return jax.tree.map(
@@ -267,16 +267,99 @@ def map_chunks(
       Pytree of `[K, ...]` outputs.
     """
     count = jax.tree.leaves(rows)[0].shape[0]
+    # A row that is alone has no client axis: plain products are faster than batched.
+    if count == 1:
+        output = fn(jax.tree.map(lambda leaf: leaf[0], rows), shared)
+        return jax.tree.map(lambda leaf: leaf[None], output)
+    at_once = jax.vmap(fn, in_axes=(0, None))
     if chunk == 0 or chunk >= count:
-        return jax.vmap(fn, in_axes=(0, None))(rows, shared)
-    chunk = -(-count // -(-count // chunk))
+        return at_once(rows, shared)
+    num_chunks = -(-count // chunk)
+    chunk = -(-count // num_chunks)
     order = None if work is None else jnp.argsort(-work)
-    if order is not None:
-        rows = rows_.take(rows, order)
-    padded = _pad_rows(rows, -count % chunk)
-    outputs = lax.map(lambda row: fn(row, shared), padded, batch_size=chunk)
-    outputs = jax.tree.map(lambda leaf: leaf[:count], outputs)
-    return outputs if order is None else rows_.take(outputs, jnp.argsort(order))
+    read, write = _access(count, chunk, order)
+
+    def step(number: jax.Array, outputs: Any) -> Any:
+        members = read(rows, number)
+        found = fn(members, shared) if chunk == 1 else at_once(members, shared)
+        return write(outputs, found, number)
+
+    row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
+    shapes = jax.eval_shape(fn, row, shared)
+    outputs = jax.tree.map(lambda s: jnp.zeros((count, *s.shape), s.dtype), shapes)
+    return lax.fori_loop(0, num_chunks, step, outputs)
+
+
+def _access(
+    count: int, chunk: int, order: jax.Array | None
+) -> tuple[Callable[[Any, jax.Array], Any], Callable[[Any, Any, jax.Array], Any]]:
+    """How the rows of a chunk are read and written.
+
+    Args:
+      count: K.
+      chunk: rows per chunk.
+      order: `int32[K]` in which rows are taken, or None.
+
+    Returns:
+      `(tree, chunk number) -> rows` and `(tree, rows, chunk number) -> tree`. Where the
+      last chunk lacks rows, the last one takes their place and is written once.
+    """
+    if chunk == 1:
+
+        def row(number: jax.Array) -> jax.Array:
+            return number if order is None else order[number]
+
+        def read(tree: Any, number: jax.Array) -> Any:
+            at = row(number)
+            return jax.tree.map(
+                lambda leaf: lax.dynamic_index_in_dim(leaf, at, 0, keepdims=False), tree
+            )
+
+        def write(tree: Any, new: Any, number: jax.Array) -> Any:
+            at = row(number)
+            return jax.tree.map(
+                lambda leaf, value: lax.dynamic_update_index_in_dim(leaf, value, at, 0),
+                tree,
+                new,
+            )
+
+        return read, write
+
+    if order is None and count % chunk == 0:
+
+        def read_slice(tree: Any, number: jax.Array) -> Any:
+            return jax.tree.map(
+                lambda leaf: lax.dynamic_slice_in_dim(leaf, number * chunk, chunk), tree
+            )
+
+        def write_slice(tree: Any, new: Any, number: jax.Array) -> Any:
+            return jax.tree.map(
+                lambda leaf, value: lax.dynamic_update_slice_in_dim(
+                    leaf, value, number * chunk, 0
+                ),
+                tree,
+                new,
+            )
+
+        return read_slice, write_slice
+
+    order = jnp.arange(count) if order is None else order
+
+    def members(number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        slots = number * chunk + jnp.arange(chunk)
+        return order[jnp.minimum(slots, count - 1)], slots < count
+
+    def gather(tree: Any, number: jax.Array) -> Any:
+        return rows_.take(tree, members(number)[0])
+
+    def scatter(tree: Any, new: Any, number: jax.Array) -> Any:
+        rows, is_member = members(number)
+        at = jnp.where(is_member, rows, count)
+        return jax.tree.map(
+            lambda leaf, value: leaf.at[at].set(value, mode="drop"), tree, new
+        )
+
+    return gather, scatter
 
 
 def chunked(fn: Callable[..., Any], chunk: int) -> Callable[..., Any]:

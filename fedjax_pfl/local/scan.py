@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 _SORTED = tuple(64 * 4**k for k in range(12))
-"""Numbers of positions for which there is a sort."""
+"""Numbers of positions for which there is a sort, up to half of the slots."""
 
 Objective = Callable[[types.Key | None, Any, types.Batch, Any], jax.Array]
 
@@ -63,7 +63,7 @@ def _shuffled_positions(
     The time follows the largest client of the vmapped chunk, not the padding.
     """
     slots = data.index.shape[0]
-    sizes = [size for size in _SORTED if size < slots] + [slots]
+    sizes = [size for size in _SORTED if 2 * size <= slots] + [slots]
 
     def shuffle(size: int) -> Callable[[types.Key, jax.Array], jax.Array]:
         def run(key: types.Key, count: jax.Array) -> jax.Array:

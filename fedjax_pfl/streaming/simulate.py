@@ -236,10 +236,9 @@ class _Run:
         model = group.model.for_federation(federation)
         dtype = jnp.zeros(()).dtype
         process = struct.as_arrays(group.processes[0], dtype)
-        size = process.participation.cohort_size(federation.num_clients)
         execution = settings.execution
         if isinstance(execution, str):
-            execution = execution_.choose(model, federation, size)
+            execution = execution_.choose(process, model, federation)
         execution = execution_.form_chunks(execution, [federation])
         population = streamed.Population(federation)
         like = streamed.Training.row_of(process, model, population, key)

@@ -174,7 +174,7 @@ def _sizes(
         ("clients N, cohort K", f"{count:,}, {cohort:,}"),
         ("parameters D", f"{parameters:,}"),
         ("examples per client", f"{low} to {high}, median {middle:g}"),
-        ("execution", str(plan.execution)),
+        ("execution", str(plan)),
         ("work wasted on padding", f"{wasted:.0%}, {chunk} clients at a time"),
     ]
 

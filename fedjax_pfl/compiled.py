@@ -24,8 +24,10 @@ class Plan:
       execution: how the map over clients is run.
       schedule: what is evaluated when; a segment lies between two evaluations.
       diagnostics: whether the algorithm's diagnostics are computed.
-      points_per_chunk: grid points vmapped together.
+      points_per_chunk: grid points vmapped together, on each device.
       stops: whether points may end early.
+      point_devices: devices that share the points; where there are several, they do not
+        share clients.
     """
 
     model: Any
@@ -34,16 +36,27 @@ class Plan:
     diagnostics: bool
     points_per_chunk: int
     stops: bool
+    point_devices: int = 1
+
+    @property
+    def points(self) -> clients.Execution:
+        """How the map over points is run."""
+        return clients.Execution(
+            mode="shard" if self.point_devices > 1 else "chunk",
+            chunk_size=self.points_per_chunk,
+            num_devices=self.point_devices,
+        )
+
+    def __str__(self) -> str:
+        shared = f", points on {self.point_devices} devices"
+        return str(self.execution) + (shared if self.point_devices > 1 else "")
 
 
 def _map_points(
     fn: Callable[[Any, Any], Any], rows: Any, shared: Any, plan: Plan
 ) -> Any:
     """Applies a function of one grid point to all; a single point is not vmapped."""
-    if jax.tree.leaves(rows)[0].shape[0] == 1:
-        single = fn(jax.tree.map(lambda leaf: leaf[0], rows), shared)
-        return jax.tree.map(lambda leaf: leaf[None], single)
-    return clients.map_chunks(fn, rows, shared, plan.points_per_chunk)
+    return clients.map_clients(fn, rows, shared, plan.points)
 
 
 @functools.partial(jax.jit, static_argnames="plan")

@@ -217,17 +217,19 @@ def planned(
     model = group.model.for_federation(first)
     execution, process = settings.execution, group.processes[0]
     if isinstance(execution, str):
-        execution = execution_.choose(process, model, first)
+        execution = execution_.choose(process, model, first, len(group.points))
     execution = execution_.form_chunks(execution, group.federations)
     points_per_chunk = settings.points_per_chunk
     if points_per_chunk is None:
         points_per_chunk = execution_.points_at_once(execution, process, model, first)
+    devices = execution_.devices_of_points(execution, len(group.points))
     plan = compiled.Plan(
         model=model,
         execution=execution,
         schedule=settings.schedule,
         diagnostics=settings.diagnostics,
-        points_per_chunk=min(points_per_chunk, len(group.points)),
+        points_per_chunk=min(points_per_chunk, -(-len(group.points) // devices)),
+        point_devices=devices,
         stops=settings.stop_when is not None,
     )
     dtype = jnp.zeros(()).dtype
@@ -283,7 +285,7 @@ class Run:
         """Makes the first states, or reads those of the newest checkpoint."""
         first = group.federations[0]
         self._first, self._store = first, store
-        self._num_rounds = settings.num_rounds
+        self._num_points, self._num_rounds = len(group.points), settings.num_rounds
         self._plan, processes = planned(group, settings)
         plan = self._plan
         rows, pool = stacking.federation_rows(group.federations)
@@ -299,7 +301,7 @@ class Run:
             stops=group.processes[0].on_nonfinite == "stop",
             stop_when=settings.stop_when,
         )
-        self.config = configuration(group, settings, plan.model, str(plan.execution))
+        self.config = configuration(group, settings, plan.model, str(plan))
         self.done, self.earlier, self.ended = 0, (0.0, 0.0), False
         found = None
         if store is not None:
@@ -320,12 +322,17 @@ class Run:
         states = compiled.init(*first_states) if found is None else found.states
         if plan.execution.mode == "shard":
             pool, processes = clients.replicate((pool, processes), plan.execution)
+        if plan.points.mode == "shard":
+            pool = clients.replicate(pool, plan.points)
+            processes = self._placed(processes)
         self._fixed = (processes, self._placed(rows), pool)
         self.states = self._placed(states)
 
     def _placed(self, tree: Any) -> Any:
-        """Leaves `[G, N, ...]` with their rows on the devices that map them."""
+        """Leaves `[G, N, ...]` with points or rows on the devices that map them."""
         plan, count = self._plan, self._first.num_clients
+        if plan.points.mode == "shard":
+            return clients.shard_rows(tree, self._num_points, plan.points)
         if plan.execution.mode != "shard":
             return tree
         return clients.shard_rows(tree, count, plan.execution, axis=1)

@@ -10,13 +10,32 @@ import numpy as np
 
 from fedjax_pfl import clients, types
 
-__all__ = ["choose", "form_chunks", "points_at_once"]
+__all__ = ["choose", "devices_of_points", "form_chunks", "points_at_once"]
 
 _EVEN, _RAGGED = 1.1, 2.0  # largest client in multiples of the mean
 _BUSY = 2**16  # numbers that one client's step works on
+_FULL = 0.75  # share of the devices that grid points keep busy
 
 
-def choose(process: Any, model: Any, federation: types.Federation) -> clients.Execution:
+def devices_of_points(execution: clients.Execution, num_points: int) -> int:
+    """Picks how many devices share the points of a grid.
+
+    Args:
+      execution: how the map over clients is run; its devices cannot share points, too.
+      num_points: G.
+
+    Returns:
+      The largest number of devices that get equally many points.
+    """
+    if execution.mode in ("shard", "loop"):
+        return 1
+    most = min(num_points, jax.device_count())
+    return max(k for k in range(1, most + 1) if num_points % k == 0)
+
+
+def choose(
+    process: Any, model: Any, federation: types.Federation, num_points: int = 1
+) -> clients.Execution:
     """Picks how the map over clients is run on this machine.
 
     Accelerators share the cohort and vmap their parts. On a CPU clients go one by one
@@ -29,11 +48,15 @@ def choose(process: Any, model: Any, federation: types.Federation) -> clients.Ex
       process: what is trained.
       model: the model, already given the federation's shapes.
       federation: data.
+      num_points: grid points that are trained together; devices that these keep busy do
+        not share clients.
 
     Returns:
       The execution.
     """
     devices, is_cpu = jax.device_count(), jax.default_backend() == "cpu"
+    if devices_of_points(clients.Execution(), num_points) >= _FULL * devices:
+        devices = 1
     count = process.participation.cohort_size(federation.num_clients)
     floats = _floats_of_a_step(process, model, federation)
     if count < 2 or (is_cpu and floats < _BUSY // 2):

@@ -91,10 +91,17 @@ def estimate(
     found = programs.trace(plan, processes, federations)
     measured = found.evaluate(plan.schedule.data)
     state = liveness.tree_bytes(found.states)
+    pools = liveness.tree_bytes(found.pool) if plan.point_devices > 1 else 0
+    if on_host:
+        pools *= plan.point_devices - 1
+    else:
+        state //= plan.point_devices
     given = {id(leaf): leaf for leaf in jax.tree.leaves(federations)}
     return Estimate(
         points=points,
-        data=liveness.tree_bytes(given) + shards * liveness.tree_bytes(found.rows),
+        data=liveness.tree_bytes(given)
+        + shards * liveness.tree_bytes(found.rows)
+        + pools,
         held=liveness.tree_bytes(
             [leaf for leaf in given.values() if isinstance(leaf, jax.Array)]
         ),

@@ -1,10 +1,11 @@
 """How the map over clients is run where nobody says."""
 
 import jax
+import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import execution
+from fedjax_pfl import clients, driver, execution, grids, settings
 from tests.algorithms import toy
 
 
@@ -39,3 +40,44 @@ def test_choice_of_chunks_on_one_device(monkeypatch, num_clients, width, expecte
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
     found = execution.choose(process, model, federation)
     assert str(found) == expected or found.mode == expected and found.chunk_size > 8
+
+
+@pytest.mark.parametrize(
+    ("num_points", "mode", "expected"),
+    [(1, "vmap", 1), (3, "chunk", 3), (12, "vmap", 6), (7, "vmap", 7), (11, "vmap", 1)]
+    + [(8, "vmap", 8), (8, "shard", 1), (8, "loop", 1)],
+)
+def test_devices_get_equally_many_points(num_points, mode, expected):
+    """Of 8 devices; those that share clients or none do not share points."""
+    how = clients.Execution(mode=mode, chunk_size=2 if mode == "chunk" else 0)
+    assert execution.devices_of_points(how, num_points) == expected
+
+
+def test_points_on_several_devices_are_trained_as_on_one():
+    """Also where points end early; states are on the devices of their points."""
+    spec = fp.FederationSpec("quadratic", "by_client", num_clients=6)
+    axes = {"algorithm.lam": [0.5, 2.0], "seed": [0, 1]}
+    key = jax.random.key(0, impl="threefry2x32")
+    process = fp.FederatedProcess(
+        algorithm=fp.Flame(), participation=fp.UniformCohort(size=3)
+    )
+    (group,) = grids.groups_of(key, process, fp.Quadratic(), spec, axes)
+    stop = fp.StopWhen(model="global", data="train", metric="loss", patience=2)
+
+    def train(how):
+        given = settings.Settings.parse(
+            12, eval_every=2, execution=how, evaluate_on=("train",), stop_when=stop
+        )
+        return driver.run_group(group, given)
+
+    history, states = train("vmap")
+    assert history.config["execution"] == "vmap, points on 4 devices"
+    assert all(
+        len(leaf.sharding.device_set) == 4 and leaf.addressable_shards[0].data.size
+        for leaf in jax.tree.leaves(states)
+    )
+    alone, reference = train("shard")
+    for name, values in alone.metrics.items():
+        np.testing.assert_allclose(history.metrics[name], values, rtol=1e-9)
+    for one, other in zip(toy.leaves(states), toy.leaves(reference), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)

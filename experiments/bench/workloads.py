@@ -193,7 +193,7 @@ def softmax(
     batch_size: int,
     *,
     peers: tuple[str, ...],
-    rounds: int = 2,
+    rounds: int = 10,
     shape: tuple[int, ...] = (28, 28),
     axes: Mapping[str, Sequence[Any]] | None = None,
 ) -> Workload:

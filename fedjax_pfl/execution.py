@@ -14,6 +14,7 @@ __all__ = ["choose", "devices_of_points", "form_chunks", "points_at_once"]
 
 _EVEN, _RAGGED = 1.1, 2.0  # largest client in multiples of the mean
 _BUSY = 2**16  # numbers that one client's step works on
+_SHARED = 2**18  # numbers that the clients of a device work on, for sharing to pay
 _FULL = 0.75  # share of the devices that grid points keep busy
 
 
@@ -41,8 +42,9 @@ def choose(
     Accelerators share the cohort and vmap their parts. On a CPU clients go one by one
     where a step of one keeps a core busy: plain products and convolutions are faster
     than batched ones; its devices, if there are several, share clients of whom two keep
-    a core busy. Smaller steps are vmapped, in chunks that stay in the L2 cache where a
-    cohort is large or clients of one chunk would wait for a much larger one.
+    a core busy, if there is enough for each. Smaller steps are vmapped, in chunks that
+    stay in the L2 cache where a cohort is large or clients of one chunk would wait for
+    a much larger one.
 
     Args:
       process: what is trained.
@@ -59,8 +61,11 @@ def choose(
         devices = 1
     count = process.participation.cohort_size(federation.num_clients)
     floats = _floats_of_a_step(process, model, federation)
-    if count < 2 or (is_cpu and floats < _BUSY // 2):
+    if count < 2:
         devices = 1
+    elif is_cpu:
+        each = floats * count / min(devices, count)
+        devices = 1 if floats < _BUSY // 2 or each < _SHARED else devices
     each = -(-count // devices)
     chunk = 0
     if is_cpu and each > 1:

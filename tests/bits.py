@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 import fedjax_pfl as fp
-from fedjax_pfl import data, driver, settings
+from fedjax_pfl import driver, settings
+from tests import problems
 from tests.algorithms import toy
 
 OPTIONS = {
@@ -35,15 +36,8 @@ def final(seed=2, **options):
         work=fp.Stragglers(fraction=0.5),
         attack=fp.Gaussian(),
     )
-    group = driver.Group(
-        points=[{}],
-        processes=[process],
-        model=fp.LogisticRegression(),
-        federations=[federation],
-        described=[data.describe(federation)],
-        keys=[jax.random.key(seed, impl="threefry2x32")],
-        config={},
-    )
+    key = jax.random.key(seed, impl="threefry2x32")
+    group = problems.group(key, process, fp.LogisticRegression(), federation)
     options = {"eval_every": 2, "execution": "vmap"} | options
     _, states = driver.run_group(group, settings.Settings.parse(4, **options))
     return [np.asarray(leaf) for leaf in toy.leaves(states)]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import data, driver, settings
-from tests import bits
+from fedjax_pfl import driver, settings
+from tests import bits, problems
 
 KEY = jax.random.key(2, impl="threefry2x32")
 
@@ -55,15 +55,8 @@ def test_state_and_rows_are_split_over_devices(tmp_path):
     """Also between segments and after a checkpoint: every program sees one layout."""
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=8)
     federation = spec.build()
-    group = driver.Group(
-        points=[{}],
-        processes=[fp.FederatedProcess(algorithm=fp.Flame())],
-        model=fp.Quadratic(),
-        federations=[federation],
-        described=[data.describe(federation)],
-        keys=[KEY],
-        config={},
-    )
+    process = fp.FederatedProcess(algorithm=fp.Flame())
+    group = problems.group(KEY, process, fp.Quadratic(), federation)
     plan = settings.Settings.parse(4, eval_every=2, execution="shard=4")
     options = fp.Checkpoints(tmp_path, min_seconds=0)
     _, states = driver.run_group(group, plan, store=options.store(0, "flame"))

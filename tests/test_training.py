@@ -17,6 +17,7 @@ from fedjax_pfl import (
     settings,
     stacking,
 )
+from tests import problems
 from tests.algorithms import toy
 
 KEY = jax.random.key(0)
@@ -159,15 +160,7 @@ def test_evaluation_equals_numpy():
     process = fp.FederatedProcess(
         algorithm=fp.Flame(local=SGD), participation=fp.UniformCohort(size=3)
     )
-    group = driver.Group(
-        points=[{}],
-        processes=[process],
-        model=fp.LogisticRegression(),
-        federations=[federation],
-        described=[data.describe(federation)],
-        keys=[KEY],
-        config={},
-    )
+    group = problems.group(KEY, process, fp.LogisticRegression(), federation)
     record, states = driver.run_group(
         group,
         settings.Settings.parse(

@@ -280,8 +280,7 @@ def map_chunks(
     read, write = _access(count, chunk, order)
 
     def step(number: jax.Array, outputs: Any) -> Any:
-        members = read(rows, number)
-        found = fn(members, shared) if chunk == 1 else at_once(members, shared)
+        found = map_chunks(fn, read(rows, number), shared, chunk=0)
         return write(outputs, found, number)
 
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
@@ -304,39 +303,21 @@ def _access(
       `(tree, chunk number) -> rows` and `(tree, rows, chunk number) -> tree`. Where the
       last chunk lacks rows, the last one takes their place and is written once.
     """
-    if chunk == 1:
+    if chunk == 1 or (order is None and count % chunk == 0):
 
-        def row(number: jax.Array) -> jax.Array:
-            return number if order is None else order[number]
-
-        def read(tree: Any, number: jax.Array) -> Any:
-            at = row(number)
-            return jax.tree.map(
-                lambda leaf: lax.dynamic_index_in_dim(leaf, at, 0, keepdims=False), tree
-            )
-
-        def write(tree: Any, new: Any, number: jax.Array) -> Any:
-            at = row(number)
-            return jax.tree.map(
-                lambda leaf, value: lax.dynamic_update_index_in_dim(leaf, value, at, 0),
-                tree,
-                new,
-            )
-
-        return read, write
-
-    if order is None and count % chunk == 0:
+        def start(number: jax.Array) -> jax.Array:
+            return number * chunk if order is None else order[number]
 
         def read_slice(tree: Any, number: jax.Array) -> Any:
+            at = start(number)
             return jax.tree.map(
-                lambda leaf: lax.dynamic_slice_in_dim(leaf, number * chunk, chunk), tree
+                lambda leaf: lax.dynamic_slice_in_dim(leaf, at, chunk), tree
             )
 
         def write_slice(tree: Any, new: Any, number: jax.Array) -> Any:
+            at = start(number)
             return jax.tree.map(
-                lambda leaf, value: lax.dynamic_update_slice_in_dim(
-                    leaf, value, number * chunk, 0
-                ),
+                lambda leaf, value: lax.dynamic_update_slice_in_dim(leaf, value, at, 0),
                 tree,
                 new,
             )

@@ -14,12 +14,12 @@ from fedjax_pfl import (
     checkpoint,
     clients,
     compiled,
-    data,
     driver,
     results,
     settings,
     struct,
 )
+from tests import problems
 from tests.algorithms import cases, probes, toy
 
 COHORT = 5
@@ -200,14 +200,11 @@ def run(name, fields, *, segment=2, rounds=4, store=None, interrupt=None, **opti
     """Runs points that differ in one traced field through the driver."""
     process, model, federation = setting(name)
     field = cases.CASES[name].field[0]
-    group = driver.Group(
-        points=[{field: value} for value in fields],
-        processes=[struct.replace_field(process, field, value) for value in fields],
-        model=fp.LogisticRegression(),
-        federations=[federation] * len(fields),
-        described=[data.describe(federation)] * len(fields),
-        keys=[KEY] * len(fields),
-        config={},
+    processes = [struct.replace_field(process, field, value) for value in fields]
+    first, *others = processes
+    points = [{field: value} for value in fields]
+    group = problems.group(
+        *(KEY, first, fp.LogisticRegression(), federation, *others), points=points
     )
     options = {"execution": "vmap", "evaluate_on": ("test",)} | options
     plan = settings.Settings.parse(rounds, eval_every=segment, **options)

@@ -10,12 +10,11 @@ import dataclasses
 import itertools
 import json
 import math
-import types
-import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import fedjax_pfl as fp
+from experiments import fields as fields_
 from fedjax_pfl import checks, schedule, settings, struct
 
 __all__ = ["Experiment", "Grid", "apply_settings"]
@@ -24,6 +23,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "algorithm.local": fp.LOCAL_SOLVERS,
     "algorithm.fine_tune": fp.LOCAL_SOLVERS,
     "algorithm.personal": fp.LOCAL_SOLVERS,
+    "algorithm.phi": fp.PHIS,
     "aggregator": fp.AGGREGATORS,
     "attack": fp.ATTACKS,
     "participation": fp.PARTICIPATIONS,
@@ -42,7 +42,14 @@ _OPTIONAL = (
     "federation.label_poisoning",
     "federation.feature_noise",
 )
-_ALTERNATIVES = {"algorithm.kappa": "algorithm.rho", "algorithm.rho": "algorithm.kappa"}
+_ALTERNATIVES = {
+    "algorithm.kappa": "algorithm.rho",
+    "algorithm.rho": "algorithm.kappa",
+    "algorithm.alpha": "algorithm.theta",
+    "algorithm.theta": "algorithm.alpha",
+    "aggregator.rho": "aggregator.rho_quantile",
+    "aggregator.rho_quantile": "aggregator.rho",
+}
 _DEFAULTS = {fp.Optax: {"hyperparameters": {"learning_rate": 0.001}}}  # adam
 _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
 _FROM_DATA = {
@@ -50,13 +57,6 @@ _FROM_DATA = {
     for field in ("input_shape", "inputs", "num_classes", "embedding_size")
 }
 _EVALUATE_ON = tuple((name, None) for name in settings.EVALUATE_ON)
-_WORDS = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a name",
-    type(None): "null",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +257,7 @@ def _set_algorithms(
 def _set_own(experiment: Experiment, name: str, values: tuple[Any, ...]) -> Experiment:
     """Sets seeds or a number of rounds."""
     for value in values:
-        _check(name, value, int)
+        fields_.check(name, value, int)
     if name == "seed":
         return dataclasses.replace(experiment, seeds=values)
     value, *others = values
@@ -300,7 +300,7 @@ def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
                 f"Expected --set {setting}=... together with {name}={value}."
             )
         fields[field.name] = parsed[setting][0]
-        _check(setting, fields[field.name], _annotation(cls, field))
+        fields_.check(setting, fields[field.name], fields_.annotation(cls, field))
     return cls(**fields)
 
 
@@ -317,78 +317,16 @@ def _set_field(
     annotation: Any = float
     if dataclasses.is_dataclass(owner):
         found = {f.name: f for f in dataclasses.fields(owner)}
-        annotation = _annotation(type(owner), found[field])
+        annotation = fields_.annotation(type(owner), found[field])
     other = _ALTERNATIVES.get(name)
     if other in parsed:
         raise checks.InputError(f"Expected {name} or {other}, got both.")
     if other in grid.names():
         grid = grid.replace(other, None)
-    values = tuple(_check(name, v, annotation) for v in parsed[name])
+    values = tuple(fields_.check(name, v, annotation) for v in parsed[name])
     for value in values:  # every value is checked by the object that takes it
         changed = grid.replace(name, value)
     if len(values) == 1 and name != "federation.seed":  # which follows the seed
         return [changed]
     first = grid.replace(name, values[0])
     return [dataclasses.replace(first, axes={**first.axes, name: values})]
-
-
-def _annotation(cls: type, field: dataclasses.Field) -> Any:
-    """Declared type of a field; traced fields, declared as anything, are numbers."""
-    declared = typing.get_type_hints(cls)[field.name]
-    if declared is Any:
-        return float | None if field.default is None else float
-    return declared
-
-
-def _check(name: str, value: Any, annotation: Any) -> Any:
-    """Returns the value, whole numbers as floats where the field is one."""
-    if not _fits(value, annotation):
-        expected = f"Expected {name} to be {_describe(annotation)}"
-        raise checks.InputError(f"{expected}, got {json.dumps(value)}.")
-    if isinstance(value, str):
-        checks.text(name, value)
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if not is_whole or _fits_exactly(value, annotation):
-        return value
-    try:
-        return float(value)
-    except OverflowError as error:
-        raise checks.InputError(
-            f"Expected {name} to be a finite number, got {value}."
-        ) from error
-
-
-def _members(annotation: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, or the type itself."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
-    return (annotation,)
-
-
-def _fits_exactly(value: Any, annotation: Any) -> bool:
-    """Whether the value's own type is among the alternatives."""
-    return type(value) in _members(annotation)
-
-
-def _fits(value: Any, annotation: Any) -> bool:
-    """Whether a JSON value may be put into a field of this type."""
-    for member in _members(annotation):
-        if typing.get_origin(member) is tuple and isinstance(value, tuple):
-            inner = typing.get_args(member)[0]
-            if all(_fits(v, inner) for v in value):
-                return True
-        if type(value) is member or (member is float and type(value) is int):
-            return True
-    return False
-
-
-def _describe(annotation: Any) -> str:
-    """A type in words."""
-    words = []
-    for member in _members(annotation):
-        if typing.get_origin(member) is tuple:
-            inner = _WORDS.get(typing.get_args(member)[0], "value").partition(" ")[2]
-            words.append(f"a list of {inner}s")
-        elif member in _WORDS:
-            words.append(_WORDS[member])
-    return " or ".join(words) or "set in Python"

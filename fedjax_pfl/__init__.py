@@ -17,6 +17,8 @@ from fedjax_pfl.algorithms import (
     FedAMP,
     FedAvg,
     FedPer,
+    FedPlus,
+    FedProx,
     Flame,
     HeurFedAMP,
     Local,
@@ -78,10 +80,12 @@ from fedjax_pfl.participation import (
     PARTICIPATIONS,
     WORK,
     AllClients,
+    ClientBudgets,
     FullWork,
     Stragglers,
     UniformCohort,
 )
+from fedjax_pfl.phi import PHIS, LayerWise
 from fedjax_pfl.process import FederatedProcess
 from fedjax_pfl.results import Result
 from fedjax_pfl.stopping import StopWhen
@@ -113,6 +117,7 @@ __all__ = [
     "Centralized",
     "Checkpoints",
     "CifarCNN",
+    "ClientBudgets",
     "ClientData",
     "CoordinateMedian",
     "DATASETS",
@@ -129,6 +134,8 @@ __all__ = [
     "FedAcsCNN",
     "FedAvg",
     "FedPer",
+    "FedPlus",
+    "FedProx",
     "FederatedProcess",
     "Federation",
     "FederationSpec",
@@ -148,6 +155,7 @@ __all__ = [
     "LOCAL_SOLVERS",
     "LSTM",
     "LabelShards",
+    "LayerWise",
     "LeNet5",
     "LeakyDirichletLabels",
     "LeakyHybridSkew",
@@ -162,6 +170,7 @@ __all__ = [
     "Optax",
     "PARTICIPATIONS",
     "PARTITIONS",
+    "PHIS",
     "PFedMe",
     "PairwiseLabels",
     "Partition",

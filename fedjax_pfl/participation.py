@@ -11,6 +11,7 @@ __all__ = [
     "PARTICIPATIONS",
     "WORK",
     "AllClients",
+    "ClientBudgets",
     "FullWork",
     "Stragglers",
     "UniformCohort",
@@ -137,28 +138,28 @@ class FullWork:
         """Returns budgets without caps for clients `int32[K]`; the key is unused."""
         del key
         cap = jnp.full(client_ids.shape, NO_CAP, jnp.int32)
-        return types.Budget(
-            epochs=cap, steps=cap, straggler=jnp.zeros(client_ids.shape, bool)
-        )
+        return _capped(cap, jnp.zeros(client_ids.shape, bool))
 
 
 @struct.pytree_dataclass
 class Stragglers:
-    """Some cohort members stop early, independently in every round.
+    """Some cohort members stop early, drawn afresh in every round.
 
-    A client is a straggler with probability `fraction` and then has time for a number
-    of epochs uniform in 1, ..., max_epochs - 1. What a client draws depends on the key
-    and its id only: every method sees the same stragglers.
+    As in FedProx's experiments, `round((1 - fraction) K)` of the K members do all of
+    their work, and each of the others has time for a number of epochs uniform in 1,
+    ..., max_epochs - 1. What a client draws depends on the key and its id only, and who
+    straggles on these draws in the cohort: every method sees the same stragglers.
 
     Attributes:
-      fraction: `[]` probability of being a straggler, between 0 and 1.
-      max_epochs: static, at least 2; the local epochs of those who are no stragglers.
+      fraction: `[]` of stragglers, between 0 and 1.
+      max_epochs: static, at least 2; the local epochs of those who are no stragglers,
+        or their local steps where a method counts those.
 
     Example:
       >>> import jax
-      >>> work = Stragglers(fraction=1.0, max_epochs=2)
-      >>> work(jax.random.key(0), jax.numpy.arange(3)).epochs.tolist()
-      [1, 1, 1]
+      >>> work = Stragglers(fraction=0.5, max_epochs=2)
+      >>> sorted(work(jax.random.key(0), jax.numpy.arange(4)).epochs.tolist())
+      [1, 1, 1073741824, 1073741824]
     """
 
     fraction: float = 0.5
@@ -178,20 +179,61 @@ class Stragglers:
         Returns:
           Budgets with leading axis K; epochs of non-stragglers and steps have no cap.
         """
-        fraction = jnp.asarray(self.fraction, jnp.float32)
 
         def draw(client_id: jax.Array) -> tuple[jax.Array, jax.Array]:
             who, how_much = jax.random.split(jax.random.fold_in(key, client_id))
             epochs = jax.random.randint(how_much, (), 1, self.max_epochs, jnp.int32)
-            return jax.random.uniform(who, (), jnp.float32) < fraction, epochs
+            return jax.random.bits(who, (), jnp.uint32), epochs
 
-        straggler, epochs = jax.vmap(draw)(client_ids)
-        return types.Budget(
-            epochs=jnp.where(straggler, epochs, NO_CAP),
-            steps=jnp.full(client_ids.shape, NO_CAP, jnp.int32),
-            straggler=straggler,
-        )
+        bits, epochs = jax.vmap(draw)(client_ids)
+        count = client_ids.shape[0]
+        slots = jnp.arange(count, dtype=jnp.int32)
+        order = lax.sort((bits, client_ids, slots), num_keys=2)[2]
+        place = jnp.zeros_like(slots).at[order].set(slots)
+        fraction = jnp.asarray(self.fraction, jnp.float32)
+        straggler = place >= jnp.round((1 - fraction) * count).astype(jnp.int32)
+        return _capped(jnp.where(straggler, epochs, NO_CAP), straggler)
+
+
+@struct.pytree_dataclass
+class ClientBudgets:
+    """Every client has a number of local epochs of its own, the same in every round.
+
+    Attributes:
+      epochs: static tuple of numbers of epochs (steps where a method counts those), at
+        least 0; client i has the number i modulo their count. A method's own number is
+        a cap on top.
+
+    Example:
+      >>> import jax
+      >>> ClientBudgets(epochs=(1, 5))(None, jax.numpy.arange(3)).epochs.tolist()
+      [1, 5, 1]
+    """
+
+    epochs: tuple[int, ...] = struct.static_field(default=(1, 5))
+
+    def __post_init__(self):
+        if not isinstance(self.epochs, tuple) or not self.epochs:
+            raise checks.InputError(
+                "Expected epochs to be a tuple of whole numbers, at least one, got"
+                f" {self.epochs!r}."
+            )
+        for number in self.epochs:
+            checks.whole("every number of epochs", number, at_least=0)
+
+    def __call__(self, key: types.Key, client_ids: jax.Array) -> types.Budget:
+        """Returns the budgets of clients `int32[K]`; the key is unused."""
+        del key
+        numbers = jnp.asarray(self.epochs, jnp.int32)
+        epochs = numbers[client_ids % len(self.epochs)]
+        return _capped(epochs, jnp.zeros(client_ids.shape, bool))
+
+
+def _capped(epochs: jax.Array, straggler: jax.Array) -> types.Budget:
+    """Budgets with caps on epochs only."""
+    steps = jnp.full(epochs.shape, NO_CAP, jnp.int32)
+    return types.Budget(epochs=epochs, steps=steps, straggler=straggler)
 
 
 PARTICIPATIONS = {"all": AllClients, "uniform": UniformCohort}
-WORK = {"full": FullWork, "stragglers": Stragglers}
+WORK = {"full": FullWork, "per_client": ClientBudgets, "stragglers": Stragglers}

@@ -255,7 +255,7 @@ def test_epoch_end_changes_the_context_of_the_next_epoch():
     seen = []
 
     def end(epoch, params, context):
-        return context + 1
+        return params, context + 1
 
     def objective(key, params, batch, context):
         return quadratic(key, params, batch, None) + 0 * context

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks, models, types
-from fedjax_pfl.models import modules, parts
+from fedjax_pfl import checks, leaves, models, types
+from fedjax_pfl.models import modules
 
 KEY = jax.random.key(3)
 TABLE = {"embeddings": jnp.asarray(np.random.default_rng(1).normal(size=(9, 4)))}
@@ -206,14 +206,14 @@ def test_gradients_of_clients_at_once_equal_one_after_the_other(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_the_head_is_exactly_the_last_layer(name):
     _, params, _ = small(name)
-    head, body = parts.split(params, "^head/")
-    names = jax.tree.leaves(parts.leaf_names(head))
+    head, body = leaves.split(params, "^head/")
+    names = jax.tree.leaves(leaves.names(head))
     assert names == ["head/bias", "head/kernel"]
     assert len(jax.tree.leaves(head)) + len(jax.tree.leaves(body)) == len(
         jax.tree.leaves(params)
     )
     for first, second in ((head, body), (body, head)):
-        joined = parts.join(first, second)
+        joined = leaves.join(first, second)
         assert jax.tree.structure(joined) == jax.tree.structure(params)
         jax.tree.map(np.testing.assert_array_equal, joined, params)
 
@@ -232,9 +232,9 @@ def test_the_head_is_exactly_the_last_layer(name):
 )
 def test_other_rules_split_as_well(name, pattern, count):
     _, params, _ = small(name)
-    matching, rest = parts.split(params, pattern)
+    matching, rest = leaves.split(params, pattern)
     assert len(jax.tree.leaves(matching)) == count
-    joined = parts.join(matching, rest)
+    joined = leaves.join(matching, rest)
     jax.tree.map(np.testing.assert_array_equal, joined, params)
 
 
@@ -248,7 +248,7 @@ def initial(name, **fields):
     ("name", "scheme"), [("mlp", "glorot"), ("cnn", "he"), ("lstm", "glorot")]
 )
 def test_biases_start_at_zero_but_for_pytorch(name, scheme):
-    biases, kernels = parts.split(initial(name, initialization=scheme), "bias$")
+    biases, kernels = leaves.split(initial(name, initialization=scheme), "bias$")
     assert not any(leaf.any() for leaf in jax.tree.leaves(biases))
     assert all(leaf.all() for leaf in jax.tree.leaves(kernels))
 

@@ -102,15 +102,41 @@ def test_full_work_has_no_caps():
 
 
 def test_stragglers_have_the_promised_law():
+    """As many as promised in every cohort, everyone equally often, evenly early."""
     work = participation.Stragglers(fraction=0.3, max_epochs=5)
-    budget = _work(work, jnp.arange(20000))
+    keys = jax.random.split(KEY, 2000)
+    budget = jax.vmap(lambda key: work(key, jnp.arange(20)))(keys)
     straggler, epochs = np.asarray(budget.straggler), np.asarray(budget.epochs)
-    standard_error = np.sqrt(0.3 * 0.7 / 20000)
-    assert abs(straggler.mean() - 0.3) < 4 * standard_error
+    assert (straggler.sum(axis=1) == 6).all()
+    # Stragglers of a round exclude each other: a client's variance is x (1 - x).
+    statistic = np.square(straggler.sum(axis=0) - 600.0).sum() / (2000 * 0.21) * 19 / 20
+    assert 1e-3 < scipy.stats.chi2(19).sf(statistic) < 1 - 1e-3
     values, counts = np.unique(epochs[straggler], return_counts=True)
     assert values.tolist() == [1, 2, 3, 4]
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
     assert (epochs[~straggler] == participation.NO_CAP).all()
+
+
+@pytest.mark.parametrize(
+    ("fraction", "size", "active"), [(0.9, 10, 1), (0.5, 10, 5), (0.5, 5, 2), (0, 7, 7)]
+)
+def test_the_number_of_active_members_is_rounded_as_in_fedprox(fraction, size, active):
+    work = participation.Stragglers(fraction=fraction)
+    assert int((~_work(work, jnp.arange(size)).straggler).sum()) == active
+    assert active == round((1 - fraction) * size)
+
+
+def test_clients_have_budgets_of_their_own():
+    work = participation.ClientBudgets(epochs=(3, 0, 7))
+    budget = _work(work, jnp.array([5, 0, 1, 3]))
+    assert budget.epochs.tolist() == [7, 3, 0, 3]
+    assert not budget.straggler.any()
+
+
+@pytest.mark.parametrize("epochs", [(), (1, -1), (1.5,), 3])
+def test_wrong_budgets_are_named(epochs):
+    with pytest.raises(checks.InputError, match="epochs"):
+        participation.ClientBudgets(epochs=epochs)
 
 
 def test_budgets_belong_to_the_client_not_to_the_slot():
@@ -150,4 +176,4 @@ def test_wrong_work_is_named(fields):
 def test_registries():
     assert participation.PARTICIPATIONS["uniform"](size=2).size == 2
     assert set(participation.PARTICIPATIONS) == {"all", "uniform"}
-    assert set(participation.WORK) == {"full", "stragglers"}
+    assert set(participation.WORK) == {"full", "per_client", "stragglers"}

@@ -7,6 +7,8 @@ from fedjax_pfl.algorithms.fedacs import FedACS
 from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
 from fedjax_pfl.algorithms.fedper import FedPer
+from fedjax_pfl.algorithms.fedplus import FedPlus
+from fedjax_pfl.algorithms.fedprox import FedProx
 from fedjax_pfl.algorithms.flame import Flame
 from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
 from fedjax_pfl.algorithms.pfedme import PFedMe
@@ -22,6 +24,8 @@ __all__ = [
     "FedAMP",
     "FedAvg",
     "FedPer",
+    "FedPlus",
+    "FedProx",
     "Flame",
     "HeurFedAMP",
     "Link",
@@ -40,6 +44,8 @@ ALGORITHMS = {
     "fedamp": FedAMP,
     "fedavg": FedAvg,
     "fedper": FedPer,
+    "fedplus": FedPlus,
+    "fedprox": FedProx,
     "flame": Flame,
     "heur_fedamp": HeurFedAMP,
     "local": Local,

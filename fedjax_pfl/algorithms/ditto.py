@@ -130,12 +130,12 @@ class Ditto(base.SingleExchange):
         """The published bug, like `_train`."""
 
         def epoch_end(epoch, v, context):
-            del v
             epoch_key = jax.random.fold_in(jax.random.fold_in(key, _DRIFT), epoch)
             moved, seen = self._single_batches(
                 epoch_key, plain, context["w_local"], data
             )
-            return {"anchor": moved, "w_local": moved, "seen": context["seen"] + seen}
+            seen = context["seen"] + seen
+            return v, {"anchor": moved, "w_local": moved, "seen": seen}
 
         start = {
             "anchor": w,

@@ -27,9 +27,8 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl import checks, leaves, local, struct, types
 from fedjax_pfl.algorithms import base, fedavg
-from fedjax_pfl.models import parts
 
 __all__ = ["FedPer"]
 
@@ -63,10 +62,10 @@ class FedPer(base.SingleExchange):
         """One drawn network: its body at the server, its head at every client."""
         del population, data
         params = model.init(key)
-        head, body = parts.split(params, self.head)
+        head, body = leaves.split(params, self.head)
         for part, words in ((head, "some"), (body, "not all")):
             if not jax.tree.leaves(part):
-                names = ", ".join(jax.tree.leaves(parts.leaf_names(params)))
+                names = ", ".join(jax.tree.leaves(leaves.names(params)))
                 raise checks.InputError(
                     f"Expected head={self.head!r} to match {words} of the model's "
                     f"parameters: {names}."
@@ -76,16 +75,16 @@ class FedPer(base.SingleExchange):
     def client_update(self, key, round, work, down, client, model, data):
         """Local training of both parts; the body is sent."""
         del round
-        start = parts.join(client, down.shared)
+        start = leaves.join(client, down.shared)
         theta, _, info = self.local.solve(
             key, work, fedavg.data_objective(model), start, None, data
         )
-        head, body = parts.split(theta, self.head)
+        head, body = leaves.split(theta, self.head)
         upload = types.Upload(message=body, weight=base.example_weight(data, theta))
         return head, upload, {"gradient_evaluations": info.num_examples}
 
     def predictors(self, key, round, server, client, model, data):
         """The latest body under the client's own head."""
         del key, round
-        params = parts.join(client, server)
+        params = leaves.join(client, server)
         return {"personal": base.model_predictor(model, params, data.constants)}

@@ -232,7 +232,7 @@ class Flame(base.SingleExchange):
             w_local, p = consensus(theta, context["p"])
             joint = optax.tree.sub(w, p)
             centre = joint if self.prox_centre == "joint" else w_local
-            return {"centre": centre, "w_local": w_local, "p": p}
+            return theta, {"centre": centre, "w_local": w_local, "p": p}
 
         eps = client.eps
         if self._to_tolerance:

@@ -109,6 +109,7 @@ def local_scan(
     *,
     batch_size: int,
     epochs: int = 1,
+    num_steps: int | None = None,
     batches_per_step: int = 1,
     sampler: Callable[..., tuple[jax.Array, jax.Array]] | None = None,
     epoch_steps: int | None = None,
@@ -130,6 +131,8 @@ def local_scan(
       data: examples of one client (`index [M]`).
       batch_size: B, examples per batch.
       epochs: local epochs.
+      num_steps: local steps in place of epochs, through as many epochs as they take,
+        the last one broken off; a budget of epochs then caps steps.
       batches_per_step: batches that one step consumes.
       sampler: `(key, data, batch_size) -> (positions int32[B], weight [B])` in place of
         shuffled epochs; an epoch is then as many steps as it would be with shuffling.
@@ -148,7 +151,11 @@ def local_scan(
     own_steps = -(-data.num_examples // per_step)
     if epoch_steps is not None:
         own_steps = jnp.where(data.num_examples > 0, jnp.int32(epoch_steps), 0)
-    own_epochs = jnp.minimum(jnp.int32(epochs), work.epochs)
+    own_epochs, most_steps = jnp.minimum(jnp.int32(epochs), work.epochs), work.steps
+    if num_steps is not None:
+        most_steps = jnp.minimum(jnp.minimum(num_steps, work.epochs), work.steps)
+        many = -(-most_steps // jnp.maximum(own_steps, 1))
+        own_epochs = jnp.where(own_steps > 0, many, 0)
 
     def batch_of(step_key: types.Key, order: jax.Array, start: jax.Array, part: int):
         access = jax.random.fold_in(step_key, part)
@@ -168,7 +175,7 @@ def local_scan(
             batch_of(step_key, order, start, p) for p in range(batches_per_step)
         )
         new = step(step_key, carry, batches)
-        active = (index < own_steps) & (epoch < own_epochs) & (steps < work.steps)
+        active = (index < own_steps) & (epoch < own_epochs) & (steps < most_steps)
         carry = jax.tree.map(lambda a, b: jnp.where(active, a, b), new, carry)
         seen = sum((batch.weight.sum() for batch in batches), jnp.zeros((), dtype))
         return (
@@ -187,7 +194,7 @@ def local_scan(
         before = state[1]
         state = lax.fori_loop(
             0,
-            clients.lane_max(own_steps),
+            clients.lane_max(jnp.minimum(own_steps, most_steps - before)),
             lambda i, s: run_step(i, s, order=order, epoch_key=epoch_key, epoch=epoch),
             state,
         )

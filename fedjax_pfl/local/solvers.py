@@ -13,14 +13,22 @@ from fedjax_pfl.local import scan
 
 __all__ = ["LOCAL_SOLVERS", "SGD", "Optax", "ToTolerance"]
 
-EpochEnd = Callable[[jax.Array, Any, Any], Any]
+StepEnd = Callable[[Any, Any], Any]
+EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
 
 
 class _MinibatchSolver:
     """Shared part of the solvers that walk over shuffled minibatches."""
 
     epochs: int
+    num_steps: int | None
     batch_size: int
+
+    def _check(self) -> None:
+        checks.positive_int("epochs", self.epochs)
+        if self.num_steps is not None:
+            checks.positive_int("num_steps", self.num_steps)
+        checks.positive_int("batch_size", self.batch_size)
 
     def _init(self, params: Any) -> Any:
         raise NotImplementedError
@@ -37,6 +45,7 @@ class _MinibatchSolver:
         context: Any,
         data: types.ClientData,
         *,
+        step_end: StepEnd | None = None,
         epoch_end: EpochEnd | None = None,
     ) -> tuple[Any, Any, scan.LocalInfo]:
         """Minimizes an objective approximately, starting at `params`.
@@ -49,7 +58,8 @@ class _MinibatchSolver:
           context: what the objective reads besides (a prox centre); constant within an
             epoch.
           data: examples of one client.
-          epoch_end: `(epoch, params, context) -> context`, after every epoch.
+          step_end: `(params, context) -> params`, after every step.
+          epoch_end: `(epoch, params, context) -> (params, context)`, after every epoch.
 
         Returns:
           Parameters, context and a `LocalInfo`.
@@ -61,11 +71,14 @@ class _MinibatchSolver:
                 step_key, params, batches[0], context
             )
             params, memory = self._update(gradient, memory, params)
+            if step_end is not None:
+                params = step_end(params, context)
             return params, memory, context
 
         def end(epoch, carry):
             params, memory, context = carry
-            return params, memory, epoch_end(epoch, params, context)  # pyright: ignore
+            params, context = epoch_end(epoch, params, context)  # pyright: ignore
+            return params, memory, context
 
         (params, _, context), info = scan.local_scan(
             key,
@@ -75,6 +88,7 @@ class _MinibatchSolver:
             data,
             batch_size=self.batch_size,
             epochs=self.epochs,
+            num_steps=self.num_steps,
             epoch_end=None if epoch_end is None else end,
             dtype=scan.params_dtype(params),
         )
@@ -91,6 +105,8 @@ class SGD(_MinibatchSolver):
     Attributes:
       learning_rate: `[]` step size, > 0. A traced bad value gives a diverging run.
       epochs: local epochs H, at least 1.
+      num_steps: local steps in place of epochs, or None; a straggler's budget of epochs
+        then counts steps.
       batch_size: B, at least 1; the last batch of an epoch may be short.
       momentum: `[]` in [0, 1), or None for none (and no buffer).
       weight_decay: `[]` L2 weight added to the gradient, at least 0.
@@ -98,14 +114,14 @@ class SGD(_MinibatchSolver):
 
     learning_rate: Any = 0.1
     epochs: int = struct.static_field(default=1)
+    num_steps: int | None = struct.static_field(default=None)
     batch_size: int = struct.static_field(default=20)
     momentum: Any = None
     weight_decay: Any = 0.0
 
     def __post_init__(self):
         checks.number("learning_rate", self.learning_rate, above=0)
-        checks.positive_int("epochs", self.epochs)
-        checks.positive_int("batch_size", self.batch_size)
+        self._check()
         checks.number("weight_decay", self.weight_decay, at_least=0)
         if self.momentum is not None:
             checks.number("momentum", self.momentum, at_least=0, below=1)
@@ -135,6 +151,7 @@ class Optax(_MinibatchSolver):
         `local.hyperparameters.learning_rate`.
       optimizer: function such as `optax.adam`.
       epochs: local epochs, at least 1.
+      num_steps: local steps in place of epochs, or None; see `SGD`.
       batch_size: B, at least 1.
     """
 
@@ -143,11 +160,11 @@ class Optax(_MinibatchSolver):
         default=optax.adam
     )
     epochs: int = struct.static_field(default=1)
+    num_steps: int | None = struct.static_field(default=None)
     batch_size: int = struct.static_field(default=20)
 
     def __post_init__(self):
-        checks.positive_int("epochs", self.epochs)
-        checks.positive_int("batch_size", self.batch_size)
+        self._check()
         if isinstance(self.hyperparameters, dict):
             for name, value in self.hyperparameters.items():
                 checks.number(f"hyperparameters.{name}", value)

@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import clients, local, struct, types
+from fedjax_pfl import clients, leaves, local, struct, types
 from fedjax_pfl.algorithms import base, fedavg
-from fedjax_pfl.models import parts
 
 
 def _full_batch(solver_rate, key, work, model, params, data, rate=1.0):
@@ -208,18 +207,18 @@ class BodyHead(base.SingleExchange):
     head: str = struct.static_field(default="^bias")
 
     def init(self, key, model, population, data):
-        head, body = parts.split(model.init(key), self.head)
+        head, body = leaves.split(model.init(key), self.head)
         return body, head, None
 
     def client_update(self, key, round, work, down, client, model, data):
-        params = parts.join(client, down.shared)
+        params = leaves.join(client, down.shared)
         theta = _full_batch(self.learning_rate, key, work, model, params, data)
-        head, body = parts.split(theta, self.head)
+        head, body = leaves.split(theta, self.head)
         upload = types.Upload(message=body, weight=base.example_weight(data, theta))
         return head, upload, {}
 
     def predictors(self, key, round, server, client, model, data):
-        params = parts.join(client, server)
+        params = leaves.join(client, server)
         return {"personal": base.model_predictor(model, params, data.constants)}
 
 

@@ -1,0 +1,372 @@
+"""Fed+: personal models pulled to anchors between themselves and a robust center.
+
+Problem, with a convex phi and its Moreau envelope Phi of radius `rho = mu / alpha`:
+
+    min_W F(W) = sum_k p_k [f_k(w_k) + mu Phi(w_k - A(W))]
+    A(W) = argmin_c sum_k p_k Phi(w_k - c)
+
+One round, for members k (Algorithm 1), with a local step size eta:
+
+    z_k = c + prox(w_k - c)                                   the anchor
+    w_k <- (1 - lam) w_k + lam c                              the start
+    w_k <- theta (w_k - eta grad f_k(w_k)) + (1 - theta) z_k  E_k times
+    c   = A of the members' models, or of all last models
+
+`theta = 1 / (1 + alpha eta)`, so that a step is one of gradient descent on `f_k(w) +
+alpha/2 ||w - z_k||^2` with step size `theta eta` (Proposition 2).
+
+| symbol | field | shape |
+|---|---|---|
+| w_k | `clients`, message | `[N, *P]` |
+| c | `server.c` | `[*P]` |
+| rho | `server.rho` | `[]`, or `[L]` for blocks |
+
+| method | phi | aggregate | here |
+|---|---|---|---|
+| FedAvg+ | `sq` | mean | `FedPlus.mean()` |
+| FedGeoMed+ | `l2` | smoothed geometric median | `FedPlus.geometric_median()` |
+| FedCoMed+ | `l1` | smoothed coordinate median | `FedPlus.coordinate_median()` |
+| hybrid | by layers | by layers | `FedPlus.layer_wise(...)` |
+| FedProx | `indicator` | mean | `FedPlus.fedprox(mu=...)` |
+
+Limits: `theta = 1` with `lam = 0` is local training, with `lam = 1` FedAvg, and with
+the exact medians for aggregators RFA and coordinate-wise median. As soon as rho is
+above all distances of models to their mean, `l2` and `l1` are `indicator`: the anchors
+are the center and the center is the mean. As rho -> 0 the anchors are the models and
+the center is their median: robustness and personalization hang on the same radius.
+
+Reference: Yu, Kundu, Wynter, Lim, "Fed+: A Unified Approach to Robust Personalized
+Federated Learning". Deviations, each a switch: the center is over the members of the
+round (section 5.2 of the paper; Algorithm 1 and Theorem 2 take all last models:
+`aggregate_over="all"`); the prox of l1 has two sides; local iterations are epochs, as
+in FedProx's experiments (`local.num_steps` counts steps); the anchor pulls after every
+step (the authors' software: after every epoch, `pull_every="epoch"`). A member that
+takes no step, for lack of examples or of budget, is as if not selected. Optimizers with
+memory take their step before the pull; the theory covers plain gradient steps only.
+"""
+
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from fedjax_pfl import checks, clients, local, phi, struct, types
+from fedjax_pfl.algorithms import base, fedavg
+
+__all__ = ["FedPlus", "FedPlusServer", "pull"]
+
+
+@struct.pytree_dataclass
+class FedPlusServer:
+    """State of the server; see the module's table."""
+
+    c: Any
+    rho: jax.Array
+
+
+def pull(w: Any, z: Any, theta: Any) -> Any:
+    """The convex combination `theta w + (1 - theta) z`.
+
+    Args:
+      w: `[*P]` parameters after a step.
+      z: `[*P]` anchor.
+      theta: `[]` in (0, 1].
+
+    Returns:
+      `[*P]`; at theta = 1 exactly w.
+
+    Example:
+      >>> pull(4.0, 0.0, 0.75)
+      3.0
+    """
+    return jax.tree.map(lambda a, b: theta * a + (1 - theta) * b, w, z)
+
+
+@struct.pytree_dataclass
+class FedPlus(base.SingleExchange):
+    """Fed+ with every choice of paper and software as a switch.
+
+    Attributes:
+      phi: what couples a model to the center; see `fedjax_pfl.phi`.
+      alpha: `[]` strength of the pull, at least 0, or None where `theta` is given.
+        Neither given means 0.01, as in the paper.
+      theta: `[]` own share of a step in (0, 1], in place of alpha.
+      rho: `[]` radius of phi, > 0: a distance between models for `l1` and `l2`, a pure
+        number for others. The paper has 10, and 1000 for `sq`.
+      rho_quantile: `[]` in (0, 1), or None: scale-free, the radius of `l1` and `l2` is
+        this quantile of the members' last distances to the center (0.5: the median), in
+        place of rho. A distance is the norm for `l2` and the root mean square of the
+        coordinates for `l1`.
+      lam: `[]` share of the center in the start of a round, in [0, 1].
+      local: local solver. `ToTolerance` minimizes `f_k + alpha/2 ||w - z_k||^2`.
+      pull_every: static, `step` or `epoch`.
+      weighting: static, p_k `uniform` (the paper) or by `examples`.
+      drop_stragglers: static; whether stragglers' messages are dropped, as by FedAvg.
+      aggregate_over: static, `cohort` or `all` clients' last models.
+    """
+
+    phi: Any = phi.L2()
+    alpha: Any = None
+    theta: Any = None
+    rho: Any = 10.0
+    rho_quantile: Any = None
+    lam: Any = 0.0
+    local: Any = local.SGD()
+    pull_every: str = struct.static_field(default="step")
+    weighting: str = struct.static_field(default="uniform")
+    drop_stragglers: bool = struct.static_field(default=False)
+    aggregate_over: str = struct.static_field(default="cohort")
+
+    def __post_init__(self):
+        if self.alpha is not None and self.theta is not None:
+            raise checks.InputError(
+                f"Expected alpha or theta, got both: alpha={self.alpha!r},"
+                f" theta={self.theta!r}."
+            )
+        if self.alpha is not None:
+            checks.number("alpha", self.alpha, at_least=0)
+        if self.theta is not None:
+            checks.number("theta", self.theta, above=0, at_most=1)
+        checks.number("rho", self.rho, above=0)
+        if self.rho_quantile is not None:
+            checks.number("rho_quantile", self.rho_quantile, above=0, below=1)
+            if isinstance(self.phi, phi.Phi) and not self.phi.has_lengths:
+                raise checks.InputError(
+                    "Expected rho_quantile with phi l1 or l2, whose radius is a"
+                    f" distance, got {type(self.phi).__name__}."
+                )
+        checks.number("lam", self.lam, at_least=0, at_most=1)
+        checks.known(self.pull_every, ("step", "epoch"), "pull_every")
+        checks.known(self.weighting, ("uniform", "examples"), "weighting")
+        checks.boolean("drop_stragglers", self.drop_stragglers)
+        checks.known(self.aggregate_over, ("cohort", "all"), "aggregate_over")
+        if self._exact and (self.theta is not None or self.pull_every == "epoch"):
+            raise checks.InputError(
+                "Expected alpha and pull_every='step' with local=ToTolerance, which"
+                " has neither steps to share nor epochs, got"
+                f" theta={self.theta!r} and pull_every={self.pull_every!r}."
+            )
+        if self.theta is None and not self._exact and self._step_size() is None:
+            raise checks.InputError(
+                "Expected theta in place of alpha with a local optimizer that has no"
+                f" learning rate, got {self.local!r}."
+            )
+
+    @classmethod
+    def mean(cls, *, rho: Any = 1000.0, **fields: Any) -> Self:
+        """FedAvg+."""
+        return cls(phi=phi.Squared(), rho=rho, **fields)
+
+    @classmethod
+    def geometric_median(cls, **fields: Any) -> Self:
+        """FedGeoMed+."""
+        return cls(phi=phi.L2(), **fields)
+
+    @classmethod
+    def coordinate_median(cls, **fields: Any) -> Self:
+        """FedCoMed+."""
+        return cls(phi=phi.L1(), **fields)
+
+    @classmethod
+    def layer_wise(
+        cls, patterns: tuple[str, ...], phis: tuple[str, ...], **fields: Any
+    ) -> Self:
+        """A phi of its own for every block of leaves; see `phi.LayerWise`."""
+        return cls(phi=phi.LayerWise(patterns=patterns, phis=phis), **fields)
+
+    @classmethod
+    def fedprox(cls, *, mu: float, local: Any, **fields: Any) -> Self:
+        """FedProx's steps of size e: `theta = 1 - mu e` and `eta = e / (1 - mu e)`.
+
+        Args:
+          mu: weight of the proximal term, at least 0, below 1 / e.
+          local: SGD without momentum or weight decay and with learning rate e.
+          **fields: other fields.
+
+        Returns:
+          The method; its server has FedProx's model.
+
+        Raises:
+          InputError: if `mu e >= 1`.
+        """
+        base.check_plain_sgd("FedProx as Fed+", local)
+        checks.number("mu", mu, at_least=0)
+        checks.number("mu times the learning rate", mu * local.learning_rate, below=1)
+        theta = 1 - mu * local.learning_rate
+        solver = struct.replace_field(
+            local, "learning_rate", local.learning_rate / theta
+        )
+        given = {"phi": phi.Indicator(), "lam": 1.0, "weighting": "examples"}
+        return cls(theta=theta, local=solver, **(given | fields))
+
+    @property
+    def _exact(self) -> bool:
+        """Whether local problems are solved, instead of walked along in steps."""
+        return isinstance(self.local, local.ToTolerance)
+
+    def _step_size(self) -> Any:
+        """Eta, or None where the local optimizer does not tell."""
+        found = getattr(self.local, "learning_rate", None)
+        named = getattr(self.local, "hyperparameters", {})
+        return named.get("learning_rate") if found is None else found
+
+    def _alpha(self) -> Any:
+        """The strength of the pull, or None where only a step's share is known."""
+        if self.theta is None:
+            return 0.01 if self.alpha is None else self.alpha
+        eta = self._step_size()
+        return None if eta is None else (1 / self.theta - 1) / eta
+
+    def _theta(self) -> Any:
+        """The own share of a step."""
+        if self.theta is not None:
+            return self.theta
+        return 1 / (1 + self._alpha() * self._step_size())
+
+    def default_aggregator(self) -> types.Aggregator:
+        """The one that belongs to phi."""
+        return self.phi.aggregator(self.rho, self.rho_quantile, self.weighting)
+
+    def init(self, key, model, population, data):
+        """One drawn network for everybody, which is then the center, too."""
+        del population, data
+        params = model.init(key)
+        self.phi.check(params)
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        rho = self._radii(self.phi.lengths(nothing))
+        message = params if self.aggregate_over == "all" else None
+        return FedPlusServer(c=params, rho=rho), params, message
+
+    def _radii(self, quantiles: jax.Array) -> jax.Array:
+        """Radii of phi's blocks, from quantiles of their lengths."""
+        if self.rho_quantile is None:
+            quantiles = jnp.full_like(quantiles, jnp.nan)
+        rho = jnp.asarray(self.rho, quantiles.dtype)
+        return self.phi.radii(rho, quantiles)
+
+    def reference(self, server):
+        """The center."""
+        return server.c
+
+    def anchor(self, server: FedPlusServer, w: Any) -> Any:
+        """`z = c + prox(w - c)`, trees of `[*P]`."""
+        nearer = self.phi.prox(optax.tree.sub(w, server.c), server.rho)
+        return jax.tree.map(lambda c, x: c + x, server.c, nearer)
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Steps on the own loss, each followed by a pull to the anchor."""
+        del round
+        c = down.shared.c
+        difference = optax.tree.sub(client, c)
+        z = self.anchor(down.shared, client)
+        start = pull(client, c, 1 - self.lam)
+        w, info = self._solve(key, work, model, start, z, data)
+        is_idle = (data.num_examples if self._exact else info.num_steps) == 0
+        w = jax.tree.map(lambda a, b: jnp.where(is_idle, a, b), client, w)
+        is_dropped = is_idle | (work.straggler & self.drop_stragglers)
+        weight = jnp.where(is_dropped, 0, base.example_weight(data, w))
+        distance = optax.tree.norm(difference)
+        report = {
+            "gradient_evaluations": info.num_examples,
+            "distance": distance,
+            "clipped": self.phi.clipped(difference, down.shared.rho),
+            "jump": self.lam * distance,
+        }
+        return w, types.Upload(message=w, weight=weight), report
+
+    def _solve(self, key, work, model, start, z, data):
+        """Local work about the anchor: new parameters and what it took."""
+        plain = fedavg.data_objective(model)
+        if self._exact:
+
+            def objective(key, w, batch, anchor):
+                distance = base.half_squared_distance(w, anchor)
+                return plain(key, w, batch, None) + self._alpha() * distance
+
+            w, _, info = self.local.solve(key, work, objective, start, z, data)
+            return w, info
+        theta = self._theta()
+        if self.pull_every == "step":
+            hook = {"step_end": lambda w, anchor: pull(w, anchor, theta)}
+        else:
+            hook = {"epoch_end": lambda _, w, anchor: (pull(w, anchor, theta), anchor)}
+        w, _, info = self.local.solve(key, work, plain, start, z, data, **hook)
+        return w, info
+
+    def server_update(self, ctx, server, aggregate, uploads):
+        """The new center; where the radius is a quantile, also the new radius."""
+        del ctx
+        if self.rho_quantile is None:
+            return FedPlusServer(c=aggregate, rho=server.rho)
+        messages, weights = uploads.message, uploads.weight
+        here = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
+        quantiles = _quantiles(
+            jax.vmap(lambda w: self.phi.lengths(optax.tree.sub(w, aggregate)))(
+                messages
+            ),
+            here,
+            self.rho_quantile,
+        )
+        rho = jnp.where(here.any(), self._radii(quantiles), server.rho)
+        return FedPlusServer(c=aggregate, rho=rho)
+
+    def predictors(self, key, round, server, client, model, data):
+        """The personal model w_k, its anchor z_k and the center c."""
+        del key, round
+        shown = {
+            "personal": client,
+            "anchor": self.anchor(server, client),
+            "global": server.c,
+        }
+        return {
+            name: base.model_predictor(model, params, data.constants)
+            for name, params in shown.items()
+        }
+
+    def diagnostics(self, state, model, federation):
+        """The objective, and how far from stationary the clients are.
+
+        Args:
+          state: state after a round.
+          model: the model.
+          federation: data of N clients.
+
+        Returns:
+          `objective`, `sum_k p_k [f_k(w_k) + mu Phi(w_k - c)]` with the server's center
+          c, which is F where c is that of all models; `residual`, the largest
+          `||grad f_k(w_k) + alpha (w_k - z_k)||`. Nothing where alpha is not known.
+        """
+        alpha = self._alpha()
+        if alpha is None:
+            return {}
+        plain, server = fedavg.data_objective(model), state.server
+
+        def one(row):
+            w, fields = row
+            data = federation.train.pool().with_rows(fields)
+            loss, gradient = local.full_value_and_gradient(plain, w, None, data)
+            away = optax.tree.sub(w, self.anchor(server, w))
+            residual = optax.tree.norm(optax.tree.add_scale(gradient, alpha, away))
+            penalty = self.phi.penalty(optax.tree.sub(w, server.c), server.rho)
+            return loss + alpha * penalty, residual
+
+        rows = (state.clients, federation.train.rows())
+        values, residuals = lax.map(one, rows, batch_size=_CHUNK)
+        counts = federation.train.num_examples.astype(values.dtype)
+        weights = counts if self.weighting == "examples" else jnp.ones_like(counts)
+        weights = jnp.where(counts > 0, weights, 0)
+        objective = jnp.vdot(weights, values) / weights.sum()
+        return {"objective": objective, "residual": residuals.max()}
+
+
+_CHUNK = 16  # clients whose full gradients are in memory at once
+
+
+def _quantiles(values: jax.Array, here: jax.Array, level: Any) -> jax.Array:
+    """Lower quantiles of the rows of `[K, ...]` that are here; NaN where they are."""
+    shown = clients.select_rows(here, values, jnp.full_like(values, jnp.inf))
+    rank = jnp.ceil(level * here.sum()).astype(jnp.int32) - 1
+    found = jnp.sort(shown, axis=0)[jnp.maximum(rank, 0)]
+    return jnp.where(jnp.isnan(values[0]), jnp.nan, found)

@@ -60,6 +60,7 @@ from fedjax_pfl.data.synthetic import (
     LinearRegression,
     Quadratic,
 )
+from fedjax_pfl.data.synthetic_logistic import Synthetic
 
 __all__ = [
     "Cifar10",
@@ -107,6 +108,7 @@ __all__ = [
     "QualitySkew",
     "QuantitySkew",
     "Source",
+    "Synthetic",
     "UniformLabels",
     "describe",
     "from_arrays",

@@ -61,6 +61,7 @@ from fedjax_pfl.data.synthetic import (
     Quadratic,
 )
 from fedjax_pfl.data.synthetic_logistic import Synthetic
+from fedjax_pfl.data.synthetic_text import SyntheticSentiment
 
 __all__ = [
     "Cifar10",
@@ -109,6 +110,7 @@ __all__ = [
     "QuantitySkew",
     "Source",
     "Synthetic",
+    "SyntheticSentiment",
     "UniformLabels",
     "describe",
     "from_arrays",

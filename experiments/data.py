@@ -111,13 +111,16 @@ def _list() -> None:
 
 def _kind(kind: type) -> str:
     """Where the examples of a data set come from."""
-    from fedjax_pfl.data import synthetic
+    from fedjax_pfl.data import generated
     from fedjax_pfl.data.sources import base, embedded
 
-    if issubclass(kind, base.FileSource):
-        return "files"
-    names = {synthetic.__name__: "generated", embedded.__name__: "embedded"}
-    return names.get(kind.__module__, "yours")
+    kinds = {
+        base.FileSource: "files",
+        generated.Generated: "generated",
+        embedded.Digits: "embedded",
+    }
+    found = [what for parent, what in kinds.items() if issubclass(kind, parent)]
+    return found[0] if found else "yours"
 
 
 def _options(kind: Any) -> str:

@@ -19,6 +19,7 @@ from fedjax_pfl.data.partition import (
     IID,
     PARTITIONS,
     ByClient,
+    ClassWindows,
     DirichletLabels,
     FeatureSkew,
     HybridSkew,
@@ -59,6 +60,8 @@ from fedjax_pfl.data.synthetic import (
     LinearRegression,
     Quadratic,
 )
+from fedjax_pfl.data.synthetic_logistic import Synthetic
+from fedjax_pfl.data.synthetic_text import SyntheticSentiment
 
 __all__ = [
     "Cifar10",
@@ -82,6 +85,7 @@ __all__ = [
     "LABEL_POISONINGS",
     "PARTITIONS",
     "ByClient",
+    "ClassWindows",
     "Dataset",
     "DirichletLabels",
     "FeatureNoise",
@@ -105,6 +109,8 @@ __all__ = [
     "QualitySkew",
     "QuantitySkew",
     "Source",
+    "Synthetic",
+    "SyntheticSentiment",
     "UniformLabels",
     "describe",
     "from_arrays",

@@ -7,62 +7,20 @@ minimizer matters, split with `test_fraction=0` and `validation_fraction=0`, or 
 without noise.
 """
 
-import abc
 import dataclasses
-import functools
 from typing import ClassVar
 
 import numpy as np
 
 from fedjax_pfl import checks
 from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data import generated
 
 __all__ = ["ClusteredClasses", "GaussianClasses", "LinearRegression", "Quadratic"]
 
-_COPIES = 4  # of the examples, that exist while they are drawn
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Generated(abc.ABC):
-    """A source that draws its examples."""
-
-    name: ClassVar[str]
-
-    def load(
-        self, *, data_dir: str | None, seed: int, num_clients: int | None
-    ) -> datasets.Dataset:
-        """Draws the data set, once per seed and number of clients."""
-        if num_clients is None:
-            raise checks.InputError(
-                f"Data set {self.name!r} is generated for a number of clients: expected"
-                " num_clients, got None."
-            )
-        checks.memory(
-            f"Data set {self.name!r} of {num_clients} clients",
-            _COPIES * 8 * num_clients * self.numbers_per_client,
-            "generate fewer clients, or fewer or smaller examples",
-        )
-        return _generate(self, seed, num_clients)
-
-    @property
-    @abc.abstractmethod
-    def numbers_per_client(self) -> int:
-        """Numbers that are drawn or computed for every client."""
-
-    @abc.abstractmethod
-    def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
-        """Draws the data set from a generator."""
-
-
-@functools.lru_cache(maxsize=64)
-def _generate(source: _Generated, seed: int, num_clients: int) -> datasets.Dataset:
-    """Keeps generated sets, so that specifications that differ elsewhere share them."""
-    rng = datasets.generator(seed, datasets.Purpose.DATASET)
-    return source.draw(rng, num_clients)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Quadratic(_Generated):
+class Quadratic(generated.Generated):
     """Points around one target per client, for the loss `b/2 |theta - x|^2`.
 
     Examples are `t_i + noise * z`, in `x` and in `y`, with `t_i ~ N(0, spread^2 I)`.
@@ -97,18 +55,19 @@ class Quadratic(_Generated):
         """Draws targets, then points."""
         targets = self.spread * rng.standard_normal((num_clients, self.dim))
         shape = (num_clients, self.examples_per_client, self.dim)
-        x = _rounded(targets[:, None] + self.noise * rng.standard_normal(shape))
+        points = targets[:, None] + self.noise * rng.standard_normal(shape)
+        x = generated.rounded(points)
         return datasets.Dataset(
             name=self.name,
             x=x.reshape(-1, self.dim),
             y=x.reshape(-1, self.dim),
-            client=_owners(num_clients, self.examples_per_client),
+            client=generated.owners(num_clients, self.examples_per_client),
             truth={"parameters": targets, "minimizers": x.mean(axis=1)},
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LinearRegression(_Generated):
+class LinearRegression(generated.Generated):
     """Linear regression `y = X_i t_i + z`, for the loss `1/(2n) |X_i theta - y|^2`.
 
     Truth: `parameters [N, dim]` (the `t_i ~ N(0, spread^2 I)`), `minimizers [N, dim]`
@@ -152,16 +111,16 @@ class LinearRegression(_Generated):
         designs = rng.standard_normal((num_clients, num_rows, self.dim))
         if self.orthonormal:
             designs = np.linalg.qr(designs).Q * np.sqrt(num_rows)
-        x = _rounded(np.sqrt(self.curvature) * designs)
+        x = generated.rounded(np.sqrt(self.curvature) * designs)
         noise = self.sigma * rng.standard_normal((num_clients, num_rows))
-        y = _rounded(np.einsum("ind,id->in", x, parameters) + noise)
+        y = generated.rounded(np.einsum("ind,id->in", x, parameters) + noise)
         hessians = np.einsum("ind,ine->ide", x, x) / num_rows
         moments = np.einsum("ind,in->id", x, y) / num_rows
         return datasets.Dataset(
             name=self.name,
             x=x.reshape(-1, self.dim),
             y=y.reshape(-1),
-            client=_owners(num_clients, num_rows),
+            client=generated.owners(num_clients, num_rows),
             truth={
                 "parameters": parameters,
                 "minimizers": np.linalg.solve(hessians, moments[..., None])[..., 0],
@@ -171,7 +130,7 @@ class LinearRegression(_Generated):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GaussianClasses(_Generated):
+class GaussianClasses(generated.Generated):
     """A mixture of unit Gaussians, one per class, moved by a shift of each client.
 
     Truth: `means [N, num_classes, dim]`; labels are uniform, so the best classifier of
@@ -211,7 +170,7 @@ class GaussianClasses(_Generated):
         )
         shifts = self.shift * rng.standard_normal((num_clients, 1, self.dim))
         means = class_means + shifts
-        client = _owners(num_clients, self.examples_per_client)
+        client = generated.owners(num_clients, self.examples_per_client)
         y = rng.integers(self.num_classes, size=len(client))
         x = means[client, y] + rng.standard_normal((len(client), self.dim))
         return datasets.Dataset(
@@ -225,7 +184,7 @@ class GaussianClasses(_Generated):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClusteredClasses(_Generated):
+class ClusteredClasses(generated.Generated):
     """Clusters of clients with the same inputs and labels that contradict each other.
 
     All clients draw inputs from one mixture of unit Gaussians; clients of cluster k
@@ -264,7 +223,7 @@ class ClusteredClasses(_Generated):
         """Draws means, components, then inputs."""
         means = self.separation * rng.standard_normal((self.num_classes, self.dim))
         clusters = np.arange(num_clients) % self.num_clusters
-        client = _owners(num_clients, self.examples_per_client)
+        client = generated.owners(num_clients, self.examples_per_client)
         component = rng.integers(self.num_classes, size=len(client))
         x = means[component] + rng.standard_normal((len(client), self.dim))
         return datasets.Dataset(
@@ -276,19 +235,3 @@ class ClusteredClasses(_Generated):
             cluster=clusters,
             truth={"means": means, "clusters": clusters},
         )
-
-
-def _rounded(values: np.ndarray) -> np.ndarray:
-    """Rounds to float32, the stored precision."""
-    largest = np.abs(values).max()
-    if not largest <= np.finfo(np.float32).max:
-        raise checks.InputError(
-            "Expected generated values that fit into 32 bits, got one of size"
-            f" {largest:g}; use smaller options."
-        )
-    return values.astype(np.float32).astype(np.float64)
-
-
-def _owners(num_clients: int, examples_per_client: int) -> np.ndarray:
-    """Client `int32[S]` of each example."""
-    return np.repeat(np.arange(num_clients, dtype=np.int32), examples_per_client)

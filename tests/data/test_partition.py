@@ -331,6 +331,7 @@ def test_registry():
         "pathological_blocks",
         "quantity_skew",
         "power_law",
+        "class_windows",
         "quality_skew",
         "hybrid_skew",
         "by_client",

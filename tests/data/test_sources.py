@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from fedjax_pfl import checks
-from fedjax_pfl.data import sources
+from fedjax_pfl.data import federation as federations
+from fedjax_pfl.data import partition, sources
 from fedjax_pfl.data.readers import files
+from fedjax_pfl.data.sources import mnist
 
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
 NAMES = (
@@ -88,6 +90,50 @@ def test_idx_files_give_train_then_test(folder, compress, nested, name):
         (pixels / 255 - 0.1307) / 0.3081,
         atol=1e-6,  # float32 rounding of values up to 3
     )
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_every_pixel_is_standardized(folder, name, monkeypatch):
+    monkeypatch.setattr(mnist, "_ROWS", 4)  # squares are summed in parts
+    parts = arrays()
+    for images in parts[::2]:
+        images[:, 0] = 0  # as at the border
+        images[:, 1] = 255
+    write(folder, map(idx, parts))
+    options = {"verify": False, "standardize": "pixel"}
+    dataset = sources.load_dataset(name, folder, **options)
+    x = np.concatenate(parts[::2]).astype(float)
+    np.testing.assert_array_equal(dataset.x, x)
+    assert dataset.x.dtype == np.uint8 and dataset.scale.shape == (28, 28)
+    federation = federations.from_dataset(
+        dataset, partition.IID(), num_clients=2, test_fraction=0.0
+    )
+    train = federation.train.with_rows(
+        {
+            key: rows[1]
+            for key, rows in federation.train.rows().items()
+            if rows is not None
+        }
+    )
+    batch = train.gather(jnp.array([2, 0, 1]), jnp.array([1.0, 1.0, 0.0]))
+    wanted = (x - x.mean(axis=0)) / (x.std(axis=0) + 0.001)
+    rows = np.asarray(train.index)[[2, 0]]
+    # Float32 rounding of `x * scale`, up to 255 / std of the least std but 0, which is
+    # above 10 here; constant pixels are 0.
+    assert batch.x.shape == (3, 28, 28)
+    np.testing.assert_allclose(batch.x[:2], wanted[rows], atol=1e-5)
+    assert (np.asarray(batch.x[:2, :2]) == 0).all() and not np.asarray(batch.x[2]).any()
+    default = sources.load_dataset(name, folder, verify=False)
+    assert default == sources.load_dataset(
+        name, folder, verify=False, standardize="global"
+    )
+    assert "did you mean 'pixel'" in refusal(name, folder, standardize="pixels")
+
+
+def test_no_image_has_no_mean(folder):
+    write(folder, map(idx, arrays(0, 0)))
+    sentence = refusal("mnist", folder, verify=False, standardize="pixel")
+    assert "at least one" in sentence
 
 
 def test_the_environment_names_the_directory(folder, monkeypatch):

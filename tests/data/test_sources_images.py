@@ -98,7 +98,7 @@ def test_normalizations(tmp_path):
         )
     assert "did you mean 'half'" in refusal("cifar10", normalization="hal")
     assert "allowed: coarse, fine" in refusal("cifar100", labels="rough")
-    assert "allowed: all, digits" in refusal("femnist", classes="lowercase")
+    assert "allowed: all, digits, letters" in refusal("femnist", classes="lowercase")
 
 
 def test_archives_come_before_folders_before_sheets(tmp_path):
@@ -268,6 +268,14 @@ def test_writers_of_femnist(tmp_path):
     digits = sources.load_dataset("femnist", tmp_path, verify=False, classes="digits")
     assert digits.y.tolist() == [9, 3, 0] and digits.num_classes == 10
     assert digits.client_names == ("f0",)  # the other writers wrote none
+    letters = {**arrays, "labels": np.array([46, 45, 36, 35, 38, 36], np.uint8)}
+    npz(path, **letters)
+    some = sources.load_dataset("femnist", tmp_path, verify=False, classes="letters")
+    # Rows 1, 2 and 4 are of writer 0, row 5 of writer 1; 35 is "Z" and 46 is "k".
+    assert some.y.tolist() == [9, 0, 2, 0] and some.num_classes == 10
+    np.testing.assert_array_equal(some.x, arrays["images"][[1, 2, 4, 5]])
+    assert some.client_names == ("f0", "f1") and some.client.tolist() == [0, 0, 0, 1]
+    assert some.class_names == tuple("abcdefghij")
     for wrong in (
         {"writer": arrays["writer"] + 1},
         {"labels": arrays["labels"] + 1},
@@ -277,8 +285,9 @@ def test_writers_of_femnist(tmp_path):
         npz(path, **{**arrays, **wrong})
         assert "but they differ" in refusal("femnist", tmp_path, verify=False)
     npz(path, **{**arrays, "labels": arrays["labels"] % 2 + 10})
-    sentence = refusal("femnist", tmp_path, verify=False, classes="digits")
-    assert "at least one" in sentence
+    for classes in ("digits", "letters"):
+        sentence = refusal("femnist", tmp_path, verify=False, classes=classes)
+        assert "at least one" in sentence
 
 
 def leaf_json(**users):
@@ -306,6 +315,21 @@ def test_leaf_files_of_femnist(tmp_path, inside):
     assert dataset.y.tolist() == [y[row] for row in rows]
     named = [dataset.client_names[k] for k in dataset.client]
     assert named == [user for user, own in by_user.items() for _ in own]
+
+
+def test_letters_of_leaf_files_of_femnist(tmp_path):
+    labels = [0, 10, 35, *range(36, 62)]
+    pixels = [[label / 255] * 784 for label in labels]
+    (tmp_path / "train").mkdir()
+    content = leaf_json(
+        ann=(pixels[::2], labels[::2]), bob=(pixels[1::2], labels[1::2])
+    )
+    (tmp_path / "train" / "a.json").write_text(json.dumps(content))
+    dataset = sources.load_dataset("femnist", tmp_path, classes="letters")
+    kept = [label for k in (0, 1) for label in labels[k::2] if 36 <= label < 46]
+    assert dataset.x[:, 0, 0].tolist() == kept and len(kept) == 10
+    assert dataset.y.tolist() == [label - 36 for label in kept]
+    assert dataset.client.tolist() == [0] * 5 + [1] * 5
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from fedjax_pfl.data import partition as partitions
 from fedjax_pfl.data import sources
 
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
@@ -93,6 +94,44 @@ def test_femnist_equals_its_leaf_files(tmp_path):
         np.testing.assert_array_equal(some.y[own], dataset.y[rows])
 
 
+def test_letters_of_femnist():
+    folder("femnist")
+    dataset = sources.load_dataset("femnist", SHARED, classes="letters")
+    everything = sources.load_dataset("femnist", SHARED)
+    sizes = [85, 93, 99, 88, 93, 88, 85, 94, 92, 60]  # of a, ..., j, measured
+    assert np.bincount(dataset.y).tolist() == sizes and dataset.num_samples == 877
+    is_letter = np.isin(everything.y, range(36, 46))
+    np.testing.assert_array_equal(dataset.x, everything.x[is_letter])
+    assert "".join(dataset.class_names) == "abcdefghij"
+    assert len(dataset.client_names) == 98  # the other seven wrote none of them
+
+
+@pytest.mark.parametrize(("labels_per_client", "total"), [(1, 69_500), (2, 69_000)])
+def test_a_thousand_clients_of_mnist(labels_per_client, total):
+    folder("mnist")
+    dataset = sources.load_dataset("mnist", SHARED)
+    law = partitions.PowerLaw(labels_per_client=labels_per_client)
+    parts = law(np.random.default_rng(0), dataset, 1000)
+    parts.validate(70_000, 1000)
+    assert parts.num_examples.min() == 10
+    # Of each class, less than one example per client that holds it is left over.
+    assert total - 1 <= parts.num_examples.sum() <= 70_000
+    for client in range(0, 1000, 37):
+        held = {(client + j) % 10 for j in range(labels_per_client)}
+        assert set(dataset.y[parts.rows(client)].tolist()) == held
+
+
+def test_standardized_pixels_of_mnist():
+    folder("mnist")
+    dataset = sources.load_dataset("mnist", SHARED, standardize="pixel")
+    assert dataset.x.dtype == np.uint8 and dataset.scale.shape == (28, 28)
+    x = dataset.x[:, 10:18].astype(float)
+    shown = dataset.x[:, 10:18] * dataset.scale[10:18] + dataset.shift[10:18]
+    wanted = (x - x.mean(axis=0)) / (x.std(axis=0) + 0.001)
+    # Float32 rounding of `x * scale`, which is below 300, and of its sum with shift.
+    np.testing.assert_allclose(shown, wanted, atol=300 * 2.0**-23)
+
+
 def test_sent140():
     path = folder("sent140") / "all_data_niid_05_keep_3_test_9.json.gz"
     folder("glove")
@@ -103,6 +142,8 @@ def test_sent140():
     assert np.bincount(dataset.client).tolist() == content["num_samples"]
     sizes = np.bincount(dataset.client)
     assert [(sizes >= n).sum() for n in (2, 3, 4, 5, 10)] == [906, 282, 142, 86, 13]
+    # A sample by tweets: nobody has the more than 30 that some published settings ask.
+    assert sizes.max() == 29 and (sizes > 30).sum() == 0
     vectors = dataset.constants["embeddings"]
     assert vectors.shape[1] == 50 and vectors.shape[0] == dataset.x.max() + 1 < 5051
     # "very bored right now .": the words have the vectors of the GloVe file.

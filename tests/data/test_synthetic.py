@@ -3,7 +3,7 @@ import pytest
 from scipy import optimize
 
 from fedjax_pfl import checks
-from fedjax_pfl.data import sources, synthetic
+from fedjax_pfl.data import generated, sources, synthetic
 
 
 def load(source, seed=0, num_clients=6):
@@ -20,7 +20,7 @@ def load(source, seed=0, num_clients=6):
 )
 def test_generated_sets_are_a_function_of_the_seed(source):
     dataset = load(source)
-    synthetic._generate.cache_clear()
+    generated._generate.cache_clear()
     again, other = load(source), load(source, seed=1)
     np.testing.assert_array_equal(dataset.x, again.x)
     np.testing.assert_array_equal(dataset.y, again.y)

@@ -2,7 +2,8 @@
 
 A partition object is a frozen dataclass, called with a generator, a `Dataset` and the
 number of clients. Clients are disjoint, except in partitions named `leaky_...`, which
-repeat published code. `PARTITIONS` maps command-line names to the classes.
+repeat published code, and in `class_windows` where a class has too few examples.
+`PARTITIONS` maps command-line names to the classes.
 """
 
 from typing import Any
@@ -19,11 +20,13 @@ from fedjax_pfl.data.partition.leaky import (
 from fedjax_pfl.data.partition.natural import ByClient, FeatureSkew
 from fedjax_pfl.data.partition.quality import QualitySkew
 from fedjax_pfl.data.partition.sizes import IID, QuantitySkew
+from fedjax_pfl.data.partition.windows import ClassWindows
 
 __all__ = [
     "IID",
     "PARTITIONS",
     "ByClient",
+    "ClassWindows",
     "DirichletLabels",
     "FeatureSkew",
     "HybridSkew",
@@ -48,6 +51,7 @@ PARTITIONS: dict[str, Any] = {
         PathologicalBlocks,
         QuantitySkew,
         PowerLaw,
+        ClassWindows,
         QualitySkew,
         HybridSkew,
         ByClient,

@@ -16,6 +16,7 @@ __all__ = [
     "dirichlet_sizes",
     "fill",
     "lognormal",
+    "lognormal_sizes",
     "raised",
     "require_classes",
     "require_labels",
@@ -85,6 +86,17 @@ def lognormal(rng: np.random.Generator, sigma: float, count: int) -> np.ndarray:
     """Shares `[count]` in proportion to lognormal variates of scale `sigma`."""
     # A huge sigma makes a single share of 1 instead of inf / inf.
     return _shares(min(sigma, 1e300) * rng.standard_normal((1, count)))[0]
+
+
+def lognormal_sizes(
+    rng: np.random.Generator, mean: float, sigma: float, count: int
+) -> np.ndarray:
+    """Whole numbers `int[count]`, `lognormal(mean, sigma)` variates rounded down.
+
+    Above `exp(40)`, more than any data set has examples, they stay there.
+    """
+    logs = mean + min(sigma, 1e300) * rng.standard_normal(count)
+    return np.floor(np.exp(np.minimum(logs, 40.0))).astype(np.int64)
 
 
 def _shares(logs: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedjax_pfl import checks
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data import synthetic
+from fedjax_pfl.data import synthetic, synthetic_logistic, synthetic_text
 from fedjax_pfl.data.sources import base
 from fedjax_pfl.data.sources.cifar import Cifar10, Cifar100
 from fedjax_pfl.data.sources.embedded import Digits
@@ -65,6 +65,8 @@ DATASETS: dict[str, Any] = {
         synthetic.LinearRegression,
         synthetic.GaussianClasses,
         synthetic.ClusteredClasses,
+        synthetic_logistic.Synthetic,
+        synthetic_text.SyntheticSentiment,
     )
 }
 

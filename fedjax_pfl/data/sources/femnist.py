@@ -17,7 +17,11 @@ __all__ = ["Femnist"]
 
 _FILE = "leaf_femnist_105_writers.npz"
 _CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
-_NUM_CLASSES = {"all": 62, "digits": 10}  # the first ones
+_KEPT = {  # the labels of each option, relabelled from 0
+    "all": range(len(_CLASSES)),
+    "digits": range(10),
+    "letters": range(_CLASSES.index("a"), _CLASSES.index("j") + 1),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +34,8 @@ class Femnist(base.FileSource):
     Attributes:
       verify: compare the file of 105 writers with its checksum. LEAF's JSON files have
         none: their names tell how they were made, not what is in them.
-      classes: "all" or "digits", which drops the letters.
+      classes: "all"; "digits", which drops the letters; or "letters", the lower-case
+        a to j alone, as classes 0 to 9.
     """
 
     classes: str = "all"
@@ -55,22 +60,22 @@ class Femnist(base.FileSource):
 
     def __post_init__(self):
         super().__post_init__()
-        checks.known(self.classes, _NUM_CLASSES, "classes")
+        checks.known(self.classes, _KEPT, "classes")
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x uint8[S, 28, 28]`, the writers' examples one after the other."""
         read = self._read_npz if located.layout == "npz" else _read_leaf
         x, y, client, names = read(located.paths)
-        num_classes = _NUM_CLASSES[self.classes]
-        kept = np.flatnonzero(y < num_classes)
+        labels = _KEPT[self.classes]
+        kept = np.flatnonzero((labels.start <= y) & (y < labels.stop))
         kept = kept[np.argsort(client[kept], kind="stable")]
         writers, client = np.unique(client[kept], return_inverse=True)
         return datasets.Dataset(
             name=self.name,
             x=x[kept],
-            y=y[kept],
-            num_classes=num_classes,
-            class_names=_CLASSES[:num_classes],
+            y=y[kept].astype(np.int64) - labels.start,
+            num_classes=len(labels),
+            class_names=_CLASSES[labels.start : labels.stop],
             client=client,
             client_names=tuple(names[writer] for writer in writers),
             scale=1 / 255,

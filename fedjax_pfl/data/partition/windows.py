@@ -1,0 +1,108 @@
+"""Runs of consecutive classes, one further for every client, in lognormal sizes."""
+
+import dataclasses
+import warnings
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data.partition import base, draws
+
+__all__ = ["ClassWindows"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassWindows(base.Drawn):
+    """Client i holds the classes `(i + j) mod C`, j < k, in lognormal sizes.
+
+    Its size is `int(lognormal(mean, sigma)) + extra`, split evenly over its classes,
+    whose sizes differ by 1 at most; then those below `min_per_class` are raised to it,
+    and those above the number of examples of the class cut to that.
+
+    Examples of a class are dealt in one shuffled order, client after client, without
+    replacement. Where the clients together want more than there are, the order starts
+    over: then clients share examples, one may train on what another is tested on, the
+    partition is `leaky`, and a warning says so. No client has an example twice.
+
+    Attributes:
+      labels_per_client: k, at most the number of classes.
+      mean: of the logarithms of the sizes.
+      sigma: standard deviation of the logarithms of the sizes, at least 0.
+      extra: examples added to every size.
+      min_per_class: examples that a client has of each of its classes at least.
+    """
+
+    labels_per_client: int = 5
+    mean: float = 4.0
+    sigma: float = 1.0
+    extra: int = 5
+    min_per_class: int = 2
+    name: ClassVar[str] = "class_windows"
+
+    def __post_init__(self):
+        checks.positive_int("labels_per_client", self.labels_per_client)
+        checks.number("mean", self.mean)
+        checks.number("sigma", self.sigma, at_least=0)
+        checks.whole("extra", self.extra, at_least=0)
+        checks.positive_int("min_per_class", self.min_per_class)
+
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
+    ) -> base.Partition:
+        """Draws sizes, then shuffles the classes."""
+        sizes = draws.lognormal_sizes(rng, self.mean, self.sigma, num_clients)
+        classes = draws.shuffled_classes(rng, self.name, dataset)
+        draws.require_classes(self.labels_per_client, classes, dataset.name)
+        slot = np.arange(self.labels_per_client)
+        held = (np.arange(num_clients)[:, None] + slot) % len(classes)  # [N, k]
+        self._require_examples(dataset, classes, held)
+        parts = (sizes[:, None] + self.extra + slot[::-1]) // self.labels_per_client
+        available = np.array([len(rows) for rows in classes])
+        parts = np.minimum(np.maximum(parts, self.min_per_class), available[held])
+        wanted = np.bincount(held.ravel(), parts.ravel(), len(classes)).astype(np.int64)
+        self._warn(dataset, wanted, available)
+        dealt = np.zeros(len(classes), np.int64)
+        clients = []
+        for labels, counts in zip(held, parts, strict=True):
+            rows = [
+                classes[c].take(np.arange(start, start + count), mode="wrap")
+                for c, start, count in zip(labels, dealt[labels], counts, strict=True)
+            ]
+            dealt[labels] += counts
+            clients.append(np.concatenate(rows))
+        is_leaky = bool((wanted > available).any())
+        return base.Partition.from_rows(clients, leaky=is_leaky)
+
+    def _require_examples(
+        self,
+        dataset: datasets.Dataset,
+        classes: Sequence[np.ndarray],
+        held: np.ndarray,
+    ) -> None:
+        """Checks that every class that somebody holds has enough for one client."""
+        for label in np.unique(held).tolist():
+            if len(classes[label]) < self.min_per_class:
+                raise checks.InputError(
+                    f"Partition {self.name!r} needs at least {self.min_per_class}"
+                    f" examples of class {label} of {dataset.name}, got"
+                    f" {len(classes[label])}; use a smaller min_per_class."
+                )
+
+    def _warn(
+        self, dataset: datasets.Dataset, wanted: np.ndarray, available: np.ndarray
+    ) -> None:
+        """Warns that clients share examples, if they do."""
+        short = np.flatnonzero(wanted > available)
+        if len(short) == 0:
+            return
+        label = short[(wanted[short] / available[short]).argmax()]
+        warnings.warn(
+            f"Partition {self.name!r} wants {wanted[label]} examples of class {label}"
+            f" of {dataset.name}, which has {available[label]}; of"
+            f" {len(short)} of its classes there are too few, so that clients share"
+            " examples and test scores are too good.",
+            stacklevel=2,
+        )

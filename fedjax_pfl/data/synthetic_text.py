@@ -1,0 +1,162 @@
+"""Generated sentences of known sentiment, a stand-in for tweets."""
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from fedjax_pfl import checks
+from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data import generated
+
+__all__ = ["SyntheticSentiment"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SyntheticSentiment(generated.Generated):
+    """Generated sentences with a sentiment; every client prefers words of one topic.
+
+    Every word belongs to one topic and is positive, negative or neutral. A sentence of
+    client k is positive with probability p_k, and of `min_words` to `num_words` words.
+    Each of them carries sentiment with probability `polarity`, and this sentiment is
+    the sentence's with probability `agreement`; it is of the client's topic with
+    probability `topic_shift`, else of any, and there all words are alike. Hence the
+    best guess of `y` from the words alone is the sign of `log(p_k / (1 - p_k))` plus
+    `log(agreement / (1 - agreement))` times the positive words less the negative ones.
+
+    Ids are as in `Sent140`: 0 pads sentences at the end and has the vector 0. Vectors
+    are `0.5 (z + s a + b)` with `z` of the word, `s` its sentiment, `a` a direction
+    common to all and `b` the topic's, all standard Gaussian.
+
+    Truth, by id: `sentiment [V + 1]` (-1, 0 or 1), `topic [V + 1]` (-1 for padding);
+    by client: `preferred [N]` (its topic, also its cluster) and `positive [N]` (p_k).
+
+    Attributes:
+      num_words: words of the longest sentences.
+      min_words: words of the shortest sentences, at most `num_words`.
+      num_topics: number of topics.
+      words_per_topic: words of a topic; V is `num_topics * words_per_topic`.
+      polar_words: positive words of a topic, and as many negative ones; at least one
+        word has to be left that is neutral.
+      embedding_size: length of the words' vectors.
+      examples_per_client: sentences of each client.
+      topic_shift: 0 for clients alike, 1 for words of a client's own topic only.
+      balance_shift: p_k is uniform in `(1 +- balance_shift) / 2`.
+      polarity: share of the words that carry sentiment.
+      agreement: share of these whose sentiment is the sentence's.
+    """
+
+    num_words: int = 25
+    min_words: int = 8
+    num_topics: int = 5
+    words_per_topic: int = 100
+    polar_words: int = 20
+    embedding_size: int = 50
+    examples_per_client: int = 50
+    topic_shift: float = 0.8
+    balance_shift: float = 0.0
+    polarity: float = 0.3
+    agreement: float = 0.85
+    name: ClassVar[str] = "synthetic_sentiment"
+
+    def __post_init__(self):
+        checks.positive_int("num_words", self.num_words)
+        checks.whole("min_words", self.min_words, at_least=1, at_most=self.num_words)
+        checks.positive_int("num_topics", self.num_topics)
+        checks.positive_int("polar_words", self.polar_words)
+        least = 2 * self.polar_words + 1
+        checks.whole("words_per_topic", self.words_per_topic, at_least=least)
+        checks.positive_int("embedding_size", self.embedding_size)
+        checks.positive_int("examples_per_client", self.examples_per_client)
+        for name in ("topic_shift", "balance_shift", "polarity", "agreement"):
+            checks.number(name, getattr(self, name), at_least=0, at_most=1)
+
+    @property
+    def numbers_per_client(self) -> int:
+        """Numbers that are drawn or computed for every client, also on the way."""
+        return 2 * self.examples_per_client * self.num_words
+
+    @property
+    def common_numbers(self) -> int:
+        """Numbers of the lexicon and of the words' vectors."""
+        return self.num_topics * self.words_per_topic * (2 + self.embedding_size)
+
+    def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
+        """Draws the lexicon, topics and balances of clients, then sentences."""
+        ids, sentiment, topic = self._lexicon(rng)
+        embeddings = self._embeddings(rng, sentiment, topic)
+        preferred = rng.integers(self.num_topics, size=num_clients)
+        positive = (1 + self.balance_shift * rng.uniform(-1, 1, num_clients)) / 2
+        client = generated.owners(num_clients, self.examples_per_client)
+        y = (rng.random(len(client)) < positive[client]).astype(np.int64)
+        kind = self._kinds(rng, y)
+        x = self._words(rng, ids, kind, preferred[client])
+        length = rng.integers(self.min_words, self.num_words + 1, (len(client), 1))
+        x[np.arange(self.num_words) >= length] = 0
+        return datasets.Dataset(
+            name=self.name,
+            x=x,
+            y=y,
+            num_classes=2,
+            class_names=("negative", "positive"),
+            client=client,
+            cluster=preferred,
+            constants={"embeddings": embeddings},
+            truth={
+                "sentiment": sentiment,
+                "topic": topic,
+                "preferred": preferred,
+                "positive": positive,
+            },
+        )
+
+    def _lexicon(
+        self, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids `[T, words]`, in random order, and sentiment and topic of each id.
+
+        A topic's words are the negative, then the positive, then the neutral ones.
+        """
+        shape = (self.num_topics, self.words_per_topic)
+        ids = 1 + rng.permutation(shape[0] * shape[1]).reshape(shape)
+        sentiment = np.zeros(ids.size + 1)
+        sentiment[ids[:, : self.polar_words]] = -1
+        sentiment[ids[:, self.polar_words : 2 * self.polar_words]] = 1
+        topic = np.full(ids.size + 1, -1)
+        topic[ids] = np.arange(self.num_topics)[:, None]
+        return ids, sentiment, topic
+
+    def _embeddings(
+        self, rng: np.random.Generator, sentiment: np.ndarray, topic: np.ndarray
+    ) -> np.ndarray:
+        """Vectors `float32[V + 1, E]`; the first is zero."""
+        vectors = rng.standard_normal((len(topic), self.embedding_size))
+        vectors += sentiment[:, None] * rng.standard_normal(self.embedding_size)
+        directions = rng.standard_normal((self.num_topics, self.embedding_size))
+        vectors = 0.5 * (vectors + directions[topic])
+        vectors[0] = 0
+        return vectors.astype(np.float32)
+
+    def _kinds(self, rng: np.random.Generator, y: np.ndarray) -> np.ndarray:
+        """Sentiments `[S, num_words]` of words: 0 negative, 1 positive, 2 neutral."""
+        shape = (len(y), self.num_words)
+        agrees = rng.random(shape) < self.agreement
+        kind = np.where(agrees, y[:, None], 1 - y[:, None])
+        return np.where(rng.random(shape) < self.polarity, kind, 2)
+
+    def _words(
+        self,
+        rng: np.random.Generator,
+        ids: np.ndarray,
+        kind: np.ndarray,
+        preferred: np.ndarray,
+    ) -> np.ndarray:
+        """Ids `int32[S, num_words]` of words of given sentiments."""
+        is_own = rng.random(kind.shape) < self.topic_shift
+        topic = np.where(
+            is_own, preferred[:, None], rng.integers(self.num_topics, size=kind.shape)
+        )
+        count = np.array([self.polar_words, self.polar_words, 0])
+        count[2] = self.words_per_topic - count.sum()
+        position = self.polar_words * kind + rng.integers(count[kind])
+        return ids[topic, position].astype(np.int32)

@@ -22,6 +22,7 @@ __all__ = [
     "number",
     "one_line",
     "positive_int",
+    "radius",
     "text",
     "whole",
 ]
@@ -144,6 +145,25 @@ def positive_int(name: str, value: Any) -> None:
       InputError: if it is not.
     """
     whole(name, value, at_least=1)
+
+
+def radius(rho: Any, quantile: Any) -> None:
+    """Checks a smoothing radius, given as a length or as a quantile of distances.
+
+    Args:
+      rho: the length, or None.
+      quantile: the quantile, or None.
+
+    Raises:
+      InputError: if one of them is out of range, or both are given.
+    """
+    number("rho", rho, above=0)
+    number("rho_quantile", quantile, above=0, below=1)
+    if rho is not None and quantile is not None:
+        raise InputError(
+            f"Expected at most one of rho and rho_quantile, got rho={rho!r} and"
+            f" rho_quantile={quantile!r}."
+        )
 
 
 def boolean(name: str, value: Any) -> None:

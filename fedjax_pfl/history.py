@@ -1,7 +1,7 @@
 """What a group of trainings left behind, on the host."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -91,14 +91,24 @@ class History:
 def _named(info: Any) -> dict[str, Any]:
     """Numbers `[G, segment]` of an aggregator's report, by name.
 
-    The report is a dict, a dataclass or None; what it says of every row is left out.
+    The report is a dict, a dataclass, a tuple of reports or None; what it says of every
+    row is left out.
     """
     if info is None or isinstance(info, dict):
         return info or {}
-    named = {f.name: getattr(info, f.name) for f in dataclasses.fields(info)}
-    return {
-        f"aggregator_{name}": value for name, value in named.items() if value.ndim == 2
-    }
+    return {f"aggregator_{name}": value for name, value in _numbers(info, "")}
+
+
+def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Numbers of a report by name; those of the reports in a tuple get its number."""
+    if isinstance(info, tuple):
+        for number, part in enumerate(info):
+            yield from _numbers(part, f"{prefix}{number}_")
+    elif info is not None:
+        for field in dataclasses.fields(info):
+            value = getattr(info, field.name)
+            if value is not None and value.ndim == 2:
+                yield f"{prefix}{field.name}", value
 
 
 class Recorder:

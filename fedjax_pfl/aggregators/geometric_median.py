@@ -5,8 +5,8 @@ Problem, with the Huber function `Phi(t) = t^2 / (2 rho)` for `t <= rho`, else
 
     c* = argmin_c G(c),    G(c) = sum_k p_k Phi(|x_k - c|)
 
-Updates, from the mean, with `eta_k = 1 / max(|x_k - c|, rho)` and the negative gradient
-`g = sum_k p_k eta_k (x_k - c)`:
+Updates, from the mean or the reference, with `eta_k = 1 / max(|x_k - c|, rho)` and the
+negative gradient `g = sum_k p_k eta_k (x_k - c)`:
 
     weiszfeld:  c <- c + g / sum_k p_k eta_k     = sum_k p_k eta_k x_k / sum_k p_k eta_k
     prox:       c <- c + rho g                   (Fed+, equation (34))
@@ -30,8 +30,11 @@ rounding of the Gram matrix may hide of it, so that a search never ends by cance
     x_k      matrix        [K, D]    rows, one per message
     p        p             [K]       probabilities; 0 for rows that take no part
     rho      rho           []        smoothing radius
-    pi       pi            [K]       weights of the iterate, of sum 1
+    pi       pi            [K]       weights of the iterate
     g        direction     [K]       in weight space: g = direction @ matrix
+
+The files: `search` for frames and steps, `anderson` for their acceleration, `implicit`
+for derivatives, `lengths` for rows of any size.
 
 Limits: `rho -> 0` is the geometric median; for `rho >= max_k |x_k - mean|` the result
 is the mean, without a step.
@@ -42,24 +45,15 @@ Learning". Deviation: the stop is on the dimensionless norm of g, not on the len
 step, because a step of `prox` is never longer than rho.
 """
 
-import dataclasses
-import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fedjax_pfl import checks, clients, struct, types
-from fedjax_pfl.aggregators import lengths
+from fedjax_pfl.aggregators import implicit, lengths, search
 
 __all__ = ["GeometricMedian", "GeometricMedianInfo"]
-
-# An iterate this many median distances off the center asks for a new frame: the error
-# of squared distances there, eps 4^2, is in float32 the default bound on the residual.
-_FAR = 4.0
-_MAX_FRAMES = 16
-_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 @struct.pytree_dataclass
@@ -72,94 +66,18 @@ class GeometricMedianInfo:
       fraction_outside: `[]` fraction of the rows in use further than rho from the
         result; 0 says that the result is the mean.
       converged: `bool[]` whether the residual is at most the tolerance.
+      radius: `[]` the rho used, in units of the messages.
+      smallest_eigenvalue: `[]` of the Hessian of G at the result, in 1 over units of
+        the messages, or None where it is not asked for. The distance to the minimizer
+        is about the residual divided by it; near 0 the objective is flat.
     """
 
     iterations: jax.Array
     residual: jax.Array
     fraction_outside: jax.Array
     converged: jax.Array
-
-
-@struct.pytree_dataclass
-class _Iterate:
-    """An iterate in weight space and what the Gram matrix says about it.
-
-    Attributes:
-      pi: `[K]` weights, of sum 1.
-      direction: `[K]` a, of sum 0.
-      distance: `[K]` of the rows from the iterate.
-      total: `[]` sum of `p_k eta_k`.
-      residual: `[]` norm of g, at least its rounding error.
-      far: `bool[]` whether the Gram matrix is formed about a point too far away.
-      iterations: `int32[]` steps taken.
-    """
-
-    pi: jax.Array
-    direction: jax.Array
-    distance: jax.Array
-    total: jax.Array
-    residual: jax.Array
-    far: jax.Array
-    iterations: jax.Array
-
-
-@struct.pytree_dataclass
-class _Frame:
-    """A finished frame: the iterate `center [D]`, `pi [K]`, and what is known of it.
-
-    `outside bool[K]` are the rows further than rho; the rest are scalars.
-    """
-
-    center: jax.Array
-    pi: jax.Array
-    outside: jax.Array
-    residual: jax.Array
-    far: jax.Array
-    iterations: jax.Array
-    number: jax.Array
-
-
-def _radius(rho: Any, distance: jax.Array, p: jax.Array) -> jax.Array:
-    """The radius for rows at `distance [K]` from the center; positive."""
-    if rho is None:
-        rho = 1e-6 * lengths.median(distance, p)
-    smallest = 1e3 * jnp.sqrt(jnp.finfo(distance.dtype).tiny)  # its square is exact
-    return jnp.maximum(jnp.asarray(rho, distance.dtype), smallest)
-
-
-def _evaluate(
-    gram: jax.Array, p: jax.Array, rho: jax.Array, pi: jax.Array, iterations: jax.Array
-) -> _Iterate:
-    """Computes distances, direction and residual at the weights `pi`."""
-    mixed = _dot(gram, pi)
-    shift = _dot(pi, mixed)
-    distance = jnp.sqrt(jnp.maximum(jnp.diag(gram) - 2 * mixed + shift, 0))
-    pull = p / jnp.maximum(distance, rho)
-    total = pull.sum()
-    direction = pull - pi * total
-    square = _dot(direction, _dot(gram, direction))
-    length = jnp.sqrt(jnp.diag(gram))
-    hidden = jnp.finfo(gram.dtype).eps * jnp.square(_dot(jnp.abs(direction), length))
-    return _Iterate(
-        pi=pi,
-        direction=direction,
-        distance=distance,
-        total=total,
-        residual=jnp.sqrt(jnp.maximum(square, hidden)),
-        far=jnp.sqrt(jnp.maximum(shift, 0)) > _FAR * lengths.median(distance, p),
-        iterations=iterations,
-    )
-
-
-def _near_medoid(gram: jax.Array, p: jax.Array) -> jax.Array:
-    """Weights `[K]` of one step from the medoid, smoothed by its median distance."""
-    square = jnp.diag(gram)
-    pairs = jnp.sqrt(jnp.maximum(square[:, None] + square[None] - 2 * gram, 0))
-    distance = pairs[jnp.argmin(jnp.where(p > 0, _dot(pairs, p), jnp.inf))]
-    smallest = jnp.sqrt(jnp.finfo(gram.dtype).tiny)
-    pull = p / jnp.maximum(distance, jnp.maximum(lengths.median(distance, p), smallest))
-    total = pull.sum()
-    return pull / jnp.where(total > 0, total, 1)
+    radius: jax.Array
+    smallest_eigenvalue: jax.Array | None
 
 
 @struct.pytree_dataclass
@@ -174,16 +92,28 @@ class GeometricMedian:
     from the minimizer. Where the minimizer is a row, the steps shrink slowly; a larger
     rho or more iterations make the residual pass.
 
-    A traced `rho <= 0` acts like the smallest representable radius; a traced negative
-    tolerance is never met. Reverse-mode derivatives are not defined.
+    A traced `rho <= 0` acts like the smallest representable radius, a traced quantile
+    outside (0, 1) like the nearer end; a traced negative tolerance is never met.
+
+    Reverse-mode derivatives are those of the minimizer, however it was found: by the
+    implicit function theorem (`implicit`), with respect to messages, rho and, under
+    `examples`, positive weights. They are wrong as far as the search is from its end.
+    A radius that follows from the rows counts as a constant, the report too.
 
     Attributes:
       rho: `[]` smoothing radius, > 0, or None: 1e-6 times the median distance of the
         rows from the center of the last Gram matrix. `method="prox"` needs about
         `distance / rho` steps; give it a rho of the size of the distances.
+      rho_quantile: `[]` in (0, 1), or None: the radius is this quantile of the same
+        distances. At most one of the two is given.
       tolerance: `[]` bound on the residual, or None: 1e-6 in float32, 1e-10 in float64.
       method: static, `weiszfeld` or `prox`.
       weighting: static, `uniform` or `examples` (the weights of the uploads).
+      start: static, `mean` or `reference`: where the search starts. A reference too
+        far off to say anything about the rows counts as their mean.
+      acceleration: static number of steps that an extrapolation looks back on
+        (`anderson`); 0 for none, 5 where rows lie nearly on a line.
+      curvature: static, whether to report the smallest eigenvalue of the Hessian.
       max_iterations: static bound on the number of steps.
 
     Example:
@@ -197,16 +127,23 @@ class GeometricMedian:
     """
 
     rho: float | None = None
+    rho_quantile: float | None = None
     tolerance: float | None = None
     method: str = struct.static_field(default="weiszfeld")
     weighting: str = struct.static_field(default="uniform")
+    start: str = struct.static_field(default="mean")
+    acceleration: int = struct.static_field(default=0)
+    curvature: bool = struct.static_field(default=False)
     max_iterations: int = struct.static_field(default=100)
 
     def __post_init__(self):
-        checks.number("rho", self.rho, above=0)
+        checks.radius(self.rho, self.rho_quantile)
         checks.number("tolerance", self.tolerance, above=0)
         checks.known(self.method, ("weiszfeld", "prox"), "method")
         checks.known(self.weighting, ("uniform", "examples"), "weighting")
+        checks.known(self.start, ("mean", "reference"), "start")
+        checks.whole("acceleration", self.acceleration, at_least=0, at_most=100)
+        checks.boolean("curvature", self.curvature)
         checks.positive_int("max_iterations", self.max_iterations)
 
     @property
@@ -230,81 +167,87 @@ class GeometricMedian:
         """
         del key
         matrix, unravel = clients.ravel_rows(messages)
-        largest = lengths.magnitudes(matrix)
+        largest = lengths.magnitudes(jax.lax.stop_gradient(matrix))
         valid = (weights > 0) & jnp.isfinite(largest)
         some = valid.any()
         p = weights if self.weighting == "examples" else jnp.ones_like(weights)
         p = jnp.where(valid, p, 0).astype(matrix.dtype)
         p = p / jnp.where(some, p.sum(), 1)
-        size = lengths.measure(matrix, p > 0, p, 0 if self.rho is None else self.rho)
-        end = self._search(matrix, size, p)
+        start = None
+        if self.start == "reference":
+            start, _ = clients.ravel_rows(clients.broadcast(reference, 1))
+            start = start[0]
+        rho = None if self.rho is None else jnp.asarray(self.rho, matrix.dtype)
+        median, info = _minimizer(self, rho, matrix, p, start)
+        median = unravel(median)
+        return jax.tree.map(lambda m, r: jnp.where(some, m, r), median, reference), info
+
+    def _found(
+        self,
+        rho: jax.Array | None,
+        matrix: jax.Array,
+        p: jax.Array,
+        start: jax.Array | None,
+    ) -> tuple[lengths.Lengths, search.Frame, GeometricMedianInfo]:
+        """Searches, and says how that ended."""
+        size = lengths.measure(matrix, p > 0, p, 0 if rho is None else rho)
+        tolerance = self.tolerance
+        if tolerance is None:
+            tolerance = lengths.precision(matrix.dtype)
+        tolerance = jnp.asarray(tolerance, matrix.dtype)
+        end = search.Search(
+            rho=rho,
+            rho_quantile=self.rho_quantile,
+            tolerance=tolerance,
+            method=self.method,
+            acceleration=self.acceleration,
+            curvature=self.curvature,
+            max_iterations=self.max_iterations,
+        )(matrix, size, p, start)
         outside = (end.outside | size.shortened).sum(dtype=matrix.dtype)
+        used = (p > 0).sum(dtype=matrix.dtype)
+        eigenvalue = end.eigenvalue
         info = GeometricMedianInfo(
             iterations=end.iterations,
             residual=end.residual,
-            fraction_outside=outside / jnp.maximum(valid.sum(dtype=matrix.dtype), 1),
-            converged=end.residual <= self._tolerance(matrix.dtype),
+            fraction_outside=outside / jnp.maximum(used, 1),
+            converged=end.residual <= tolerance,
+            radius=jnp.where(used > 0, end.radius, 0) * size.scale,
+            smallest_eigenvalue=None if eigenvalue is None else eigenvalue / size.scale,
         )
-        median = unravel(size.scale * end.center)
-        return jax.tree.map(lambda m, r: jnp.where(some, m, r), median, reference), info
+        return size, end, info
 
-    def _tolerance(self, dtype: Any) -> jax.Array:
-        """The bound on the residual, by dtype where it is not given."""
-        given = self.tolerance
-        return jnp.asarray(lengths.precision(dtype) if given is None else given, dtype)
 
-    def _search(self, matrix: jax.Array, size: lengths.Lengths, p: jax.Array) -> _Frame:
-        """Searches in one frame after the other until one is about the result."""
-        count = jnp.zeros((), jnp.int32)
-        mean = _Frame(
-            center=size.combine(p, matrix, jnp.zeros_like(matrix[0])),
-            pi=p,
-            outside=jnp.zeros(p.shape, bool),
-            residual=jnp.zeros((), matrix.dtype),
-            far=jnp.ones((), bool),
-            iterations=count,
-            number=count,
-        )
+@jax.custom_vjp
+def _minimizer(
+    rule: GeometricMedian,
+    rho: jax.Array | None,
+    matrix: jax.Array,
+    p: jax.Array,
+    start: jax.Array | None,
+) -> tuple[jax.Array, GeometricMedianInfo]:
+    """The median `[D]` of rows `[K, D]`, and how the search ended."""
+    return _forward(rule, rho, matrix, p, start)[0]
 
-        def again(frame: _Frame) -> jax.Array:
-            room = frame.iterations < self.max_iterations
-            return frame.far & room & (frame.number < _MAX_FRAMES)
 
-        search = functools.partial(self._in_frame, matrix, size, p)
-        return lax.while_loop(again, search, mean)
+def _forward(
+    rule: GeometricMedian,
+    rho: jax.Array | None,
+    matrix: jax.Array,
+    p: jax.Array,
+    start: jax.Array | None,
+) -> tuple[tuple[jax.Array, GeometricMedianInfo], Any]:
+    """The same, and what derivatives need of it."""
+    size, end, info = rule._found(rho, matrix, p, start)
+    kept = (matrix, size, p, end.center, end.radius), rho
+    return (size.scale * end.center, info), kept
 
-    def _in_frame(
-        self, matrix: jax.Array, size: lengths.Lengths, p: jax.Array, frame: _Frame
-    ) -> _Frame:
-        """Searches with the Gram matrix about the last iterate."""
-        gram = size.gram(matrix, frame.center)
-        rho = None if self.rho is None else self.rho / size.scale
-        rho = _radius(rho, jnp.sqrt(jnp.diag(gram)), p)
-        tolerance = self._tolerance(matrix.dtype)
 
-        def unfinished(now: _Iterate) -> jax.Array:
-            room = now.iterations < self.max_iterations
-            return (now.residual > tolerance) & room & ~now.far
+def _backward(kept: Any, cotangents: tuple[jax.Array, Any]) -> tuple[Any, ...]:
+    """Cotangents of all arguments; None for constants."""
+    problem, rho = kept
+    of_rows, of_p, of_rho = implicit.cotangents(*problem, cotangents[0])
+    return None, None if rho is None else of_rho, of_rows, of_p, None
 
-        def step(now: _Iterate) -> _Iterate:
-            length = rho if self.method == "prox" else 1 / now.total
-            pi = now.pi + length * now.direction
-            return _evaluate(gram, p, rho, pi, now.iterations + 1)
 
-        # The frame is about this iterate: not far, so that there is a step.
-        start = _evaluate(gram, p, rho, frame.pi, frame.iterations)
-        start = dataclasses.replace(start, far=jnp.zeros((), bool))
-        jump = _evaluate(gram, p, rho, _near_medoid(gram, p), frame.iterations)
-        nearer = _dot(p, jump.distance) < _dot(p, start.distance)
-        swap = nearer & (frame.number > 0)  # the search starts at the mean
-        start = jax.tree.map(lambda a, b: jnp.where(swap, b, a), start, jump)
-        end = lax.while_loop(unfinished, step, start)
-        return _Frame(
-            center=frame.center + size.combine(end.pi, matrix, frame.center),
-            pi=end.pi,
-            outside=(p > 0) & (end.distance > rho),
-            residual=end.residual,
-            far=end.far,
-            iterations=end.iterations,
-            number=frame.number + 1,
-        )
+_minimizer.defvjp(_forward, _backward)

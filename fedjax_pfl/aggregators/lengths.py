@@ -9,7 +9,7 @@ from jax import lax
 
 from fedjax_pfl import struct
 
-__all__ = ["Lengths", "magnitudes", "measure", "median", "precision"]
+__all__ = ["Lengths", "magnitudes", "measure", "median", "precision", "quantile"]
 
 _HUGE = 2.0**50  # in multiples of the median row; its square is far from overflow
 # On a CPU up to so many rows are scaled in blocks of columns, of so many values, and so
@@ -26,11 +26,21 @@ def _blocks(rows: int, columns: int) -> tuple[int, int]:
     return width, (columns - 1) // width
 
 
+def quantile(values: jax.Array, p: jax.Array, share: Any) -> jax.Array:
+    """Lower quantile of `[K]` under the probabilities p; `inf` if there are none.
+
+    It is the least value that, with the smaller ones, has the share; a share above 1
+    gives the largest value.
+    """
+    mass = jnp.where(values[None, :] <= values[:, None], p[None, :], 0).sum(axis=1)
+    share = jnp.minimum(jnp.asarray(share, p.dtype), 1)
+    enough = (1 - p.shape[0] * jnp.finfo(p.dtype).eps) * share  # less its rounding
+    return jnp.where((p > 0) & (mass >= enough), values, jnp.inf).min()
+
+
 def median(values: jax.Array, p: jax.Array) -> jax.Array:
     """Lower median of `[K]` under the probabilities p; `inf` if there are none."""
-    mass = jnp.where(values[None, :] <= values[:, None], p[None, :], 0).sum(axis=1)
-    half = (1 - p.shape[0] * jnp.finfo(p.dtype).eps) / 2  # less the sum's rounding
-    return jnp.where((p > 0) & (mass >= half), values, jnp.inf).min()
+    return quantile(values, p, 0.5)
 
 
 def magnitudes(matrix: jax.Array) -> jax.Array:
@@ -91,6 +101,10 @@ class Lengths:
         found = found - lax.dynamic_slice_in_dim(center, start, width)[None]
         return jnp.where(self.valid[:, None], found, 0)
 
+    def rows(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
+        """The rows less the center, `[K, D]`."""
+        return self._part(matrix, center, 0, matrix.shape[1])
+
     def gram(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
         """Inner products `[K, K]` of the rows less the center, exactly symmetric."""
         count, columns = matrix.shape
@@ -105,6 +119,22 @@ class Lengths:
         rows = self._part(matrix, center, last, columns - last)
         total = total + _dot(rows, rows.T)
         return (total + total.T) / 2
+
+    def project(
+        self, matrix: jax.Array, center: jax.Array, vector: jax.Array
+    ) -> jax.Array:
+        """Inner products `[K]` of the rows less the center with a vector `[D]`."""
+        width, blocks = _blocks(*matrix.shape)
+
+        def add(number: jax.Array, total: jax.Array) -> jax.Array:
+            rows = self._part(matrix, center, number * width, width)
+            part = lax.dynamic_slice_in_dim(vector, number * width, width)
+            return total + _dot(rows, part)
+
+        total = lax.fori_loop(0, blocks, add, jnp.zeros_like(matrix[:, 0]))
+        last = blocks * width
+        rows = self._part(matrix, center, last, matrix.shape[1] - last)
+        return total + _dot(rows, vector[last:])
 
     def combine(
         self, weights: jax.Array, matrix: jax.Array, center: jax.Array

@@ -1,6 +1,9 @@
 """Rules that combine the messages of a round into one."""
 
-from fedjax_pfl.aggregators.coordinate_median import CoordinateMedian
+from fedjax_pfl.aggregators.coordinate_median import (
+    CoordinateMedian,
+    CoordinateMedianInfo,
+)
 from fedjax_pfl.aggregators.geometric_median import GeometricMedian, GeometricMedianInfo
 from fedjax_pfl.aggregators.krum import Krum, KrumInfo
 from fedjax_pfl.aggregators.mean import Mean, WeightedMean
@@ -8,6 +11,7 @@ from fedjax_pfl.aggregators.mean import Mean, WeightedMean
 __all__ = [
     "AGGREGATORS",
     "CoordinateMedian",
+    "CoordinateMedianInfo",
     "GeometricMedian",
     "GeometricMedianInfo",
     "Krum",

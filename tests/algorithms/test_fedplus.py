@@ -279,10 +279,9 @@ def test_members_without_a_step_are_as_if_not_selected(over):
     assert np.abs(w[-1, [0, 1, 3, 5]] - w[0, 0]).min() > 0
     # Without data a client has no say; without a step its last model may have one.
     rows = [0, 1, 3, 5] if over == "cohort" else [0, 1, 2, 3, 5]
-    p = np.full(len(rows), 1 / len(rows))
-    for number in (1, 2, 3):
-        expected = oracles.center("l1", w[number, rows], p, 0.1)
-        np.testing.assert_allclose(c[number], expected, atol=1e-8)
+    for number in (1, 2, 3):  # the center of these: their clipped gaps cancel
+        gaps = np.clip(w[number, rows] - c[number], -0.1, 0.1)
+        np.testing.assert_allclose(gaps.sum(axis=0), 0, atol=1e-12)
 
 
 # The radius.

@@ -2,6 +2,7 @@
 
 from fedjax_pfl.aggregators import (
     AGGREGATORS,
+    Blockwise,
     CoordinateMedian,
     GeometricMedian,
     Krum,
@@ -105,6 +106,7 @@ __all__ = [
     "ATTACKS",
     "AllClients",
     "Batch",
+    "Blockwise",
     "Budget",
     "ByClient",
     "CNN",

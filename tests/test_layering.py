@@ -15,7 +15,7 @@ PACKAGE = "fedjax_pfl"
 # A module imports from earlier rows only, and inside its own subpackage.
 LAYERS = (
     ("checks", "liveness", "progress"),
-    ("struct", "counting"),
+    ("struct", "counting", "leaves"),
     ("types", "machine"),
     ("clients",),
     ("data", "models", "local", "aggregators", "attacks", "participation", "execution"),

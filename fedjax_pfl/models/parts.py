@@ -5,21 +5,9 @@ from typing import Any
 
 import jax
 
+from fedjax_pfl.leaves import leaf_names
+
 __all__ = ["join", "leaf_names", "split"]
-
-
-def leaf_names(tree: Any) -> Any:
-    """Names every leaf by its path.
-
-    Args:
-      tree: parameter tree.
-
-    Returns:
-      The same tree with leaves such as `"head/kernel"`.
-    """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), tree
-    )
 
 
 def split(tree: Any, pattern: str) -> tuple[Any, Any]:

@@ -1,5 +1,6 @@
 """Rules that combine the messages of a round into one."""
 
+from fedjax_pfl.aggregators.blockwise import Blockwise
 from fedjax_pfl.aggregators.coordinate_median import (
     CoordinateMedian,
     CoordinateMedianInfo,
@@ -10,6 +11,7 @@ from fedjax_pfl.aggregators.mean import Mean, WeightedMean
 
 __all__ = [
     "AGGREGATORS",
+    "Blockwise",
     "CoordinateMedian",
     "CoordinateMedianInfo",
     "GeometricMedian",

@@ -1,0 +1,94 @@
+"""Another rule for every block of leaves, such as the layers of a network."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, clients, leaves, struct, types
+
+__all__ = ["Blockwise"]
+
+
+@struct.pytree_dataclass
+class Blockwise:
+    """Combines every block of leaves by a rule of its own.
+
+    A leaf belongs to the first pattern that is found in its path; the leaves of one
+    pattern are one block, with one norm and one choice of rows. A row with a non-finite
+    value anywhere takes no part in any block; if none is left, the reference is
+    returned. Which rows are outliers is decided anew in every block.
+
+    Attributes:
+      patterns: static, regular expressions searched in paths such as `head/kernel`; the
+        empty one matches every leaf.
+      parts: aggregators, one per pattern.
+
+    Example:
+      >>> import fedjax_pfl as fp
+      >>> parts = fp.Mean(), fp.GeometricMedian()
+      >>> rule = Blockwise(patterns=("^head", ""), parts=parts)
+      >>> rows = {"body": jnp.array([1.0, 2, 60]), "head": jnp.array([1.0, 2, 6])}
+      >>> reference = {"body": jnp.array(0.0), "head": jnp.array(0.0)}
+      >>> found, _ = rule(jax.random.key(0), rows, jnp.ones(3), reference)
+      >>> round(float(found["body"]), 3), float(found["head"])
+      (2.0, 3.0)
+    """
+
+    parts: tuple[types.Aggregator, ...]
+    patterns: tuple[str, ...] = struct.static_field()
+
+    def __post_init__(self):
+        leaves.check_patterns(self.patterns)
+        if not isinstance(self.parts, tuple) or len(self.patterns) != len(self.parts):
+            raise checks.InputError(
+                f"Expected parts to be a tuple with one part per pattern of"
+                f" {self.patterns!r}, got {self.parts!r}."
+            )
+
+    @property
+    def incremental(self) -> str | None:
+        """The weighting that all parts share, or None."""
+        weightings = {part.incremental for part in self.parts}
+        return weightings.pop() if len(weightings) == 1 else None
+
+    def check_cohort(self, size: int) -> None:
+        """Lets every part refuse a number of rows; before tracing.
+
+        Args:
+          size: K, rows per round.
+        """
+        for part in self.parts:
+            check = getattr(part, "check_cohort", None)
+            if check is not None:
+                check(size)
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Combines block by block.
+
+        Args:
+          key: `[]` what random parts draw from.
+          messages: pytree of `[K, *P]`, with one dtype per block.
+          weights: `[K]`, at least 0; 0 means dropped.
+          reference: pytree of `[*P]`, returned if no row takes part.
+
+        Returns:
+          Pytree of `[*P]`, and the reports of the parts in their order.
+
+        Raises:
+          InputError: if a pattern gets no leaf, or a leaf no pattern.
+        """
+        finite = clients.finite_rows(messages, weights.shape[0])
+        weights = jnp.where(finite, weights, 0)
+        found, reports = [], []
+        rows = leaves.blocks(messages, self.patterns)
+        references = leaves.blocks(reference, self.patterns)
+        blocks = zip(self.parts, rows, references, strict=True)
+        for number, (part, block, own) in enumerate(blocks):
+            block_key = jax.random.fold_in(key, number)
+            aggregate, report = part(block_key, block, weights, own)
+            found.append(aggregate)
+            reports.append(report)
+        return leaves.join_blocks(found), tuple(reports)

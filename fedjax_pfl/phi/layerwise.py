@@ -77,8 +77,8 @@ class LayerWise(functions.Phi):
     @property
     def _scales(self) -> jax.Array:
         """Factors `[L]` of the radii."""
-        given = self.scales
-        return jnp.ones(len(self.patterns)) if given is None else jnp.stack([*given])
+        given = (1.0,) * len(self.patterns) if self.scales is None else self.scales
+        return jnp.stack([jnp.asarray(scale) for scale in given])
 
     def check(self, params: Any) -> None:
         """Refuses a pattern without leaves and a leaf without pattern."""

@@ -82,7 +82,7 @@ def test_acceleration_never_increases_the_objective(method, noise):
     rows = np.concatenate([_collinear(noise, seed=3), 10 + _collinear(0.1, count=3)])
     p, rho = np.full(13, 1 / 13), 0.01
     values = [medians.objective(p @ rows, rows, p, rho)]
-    for steps in range(1, 13):
+    for steps in (1, 2, 3, 4, 6, 12):
         rule = Geometric(rho=rho, method=method, acceleration=4, max_iterations=steps)
         out, _ = rules.matrix(rows, rule=rule)
         values.append(medians.objective(out, rows, p, rho))

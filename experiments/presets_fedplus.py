@@ -14,7 +14,6 @@ from fedjax_pfl import data
 
 __all__ = ["PRESETS"]
 
-_SEEDS = (0, 1, 2, 3, 4)
 _COHORT = 10
 
 
@@ -53,6 +52,7 @@ def _experiment(
     model: Any,
     spec: fp.FederationSpec,
     num_rounds: int,
+    num_seeds: int = 5,
     **axes: tuple[Any, ...],
 ) -> config.Experiment:
     """All processes on one federation; 80 % for training, 20 % for tests."""
@@ -62,7 +62,7 @@ def _experiment(
         name=name,
         grids=tuple(config.Grid(p, model, spec, swept) for p in processes),
         num_rounds=num_rounds,
-        seeds=_SEEDS,
+        seeds=tuple(range(num_seeds)),
         eval_every=max(1, num_rounds // 10),
         evaluate_on=(("test", None),),
     )
@@ -71,11 +71,11 @@ def _experiment(
 def fedplus_synthetic() -> config.Experiment:
     """Synthetic(1000, 10) as printed, and (1, 1) with a zeta that matters.
 
-    At most 500 examples per client, of whom the largest would else take most of the
-    time.
+    At most 200 examples per client, of whom the largest would else take most of the
+    time, and 100 rounds.
     """
-    printed = data.Synthetic(zeta=1000.0, beta=10.0, mode="paper", max_examples=500)
-    moderate = data.Synthetic(zeta=1.0, beta=1.0, max_examples=500)
+    printed = data.Synthetic(zeta=1000.0, beta=10.0, mode="paper", max_examples=200)
+    moderate = data.Synthetic(zeta=1.0, beta=1.0, max_examples=200)
     cohort = fp.UniformCohort(size=_COHORT)
     processes = _processes(_sgd(0.01), mu=1.0, participation=cohort)
     parts = [
@@ -84,7 +84,7 @@ def fedplus_synthetic() -> config.Experiment:
             processes,
             fp.LogisticRegression(),
             fp.FederationSpec(source, "by_client", num_clients=30),
-            200,
+            100,
         )
         for source in (printed, moderate)
     ]
@@ -133,7 +133,7 @@ def fedplus_parties() -> config.Experiment:
 
 
 def fedplus_attacks() -> config.Experiment:
-    """MNIST with 100 parties of two digits, up to 40 % of whom send flipped models.
+    """MNIST with 50 parties of two digits, up to 40 % of whom send flipped models.
 
     All parties take part in every round, so that attackers are heard at once; one local
     epoch. As in the paper, lam = 0, and with lam = 0.5, where the center matters.
@@ -141,18 +141,20 @@ def fedplus_attacks() -> config.Experiment:
     spec = fp.FederationSpec(
         data.Mnist(standardize="pixel"),
         fp.PowerLaw(labels_per_client=2),
-        num_clients=100,
+        num_clients=50,
         train_examples=100,
     )
     sgd, attack = dataclasses.replace(_sgd(0.03), epochs=1), fp.SignFlip(scale=2.0)
-    processes = _processes(sgd, mu=1.0, attack=attack)[1:]
-    processes += _processes(sgd, mu=1.0, lam=0.5, attack=attack)[6:]
+    printed = _processes(sgd, mu=1.0, attack=attack)
+    mixed = _processes(sgd, mu=1.0, lam=0.5, attack=attack)
+    processes = [*printed[1:9], mixed[6], *mixed[9:]]
     return _experiment(
         "fedplus_attacks",
         processes,
         fp.LogisticRegression(),
         spec,
-        50,
+        40,
+        num_seeds=3,
         federation__malicious_fraction=(0.0, 0.1, 0.2, 0.3, 0.4),
     )
 
@@ -175,7 +177,7 @@ def fedplus_femnist() -> config.Experiment:
 def fedplus_sentiment() -> config.Experiment:
     """A stand-in for Sent140: generated tweets, 90 % stragglers, a small LSTM.
 
-    77 parties, 40 rounds and LSTM(width=16) where the paper has 772 parties and a width
+    77 parties, 20 rounds and LSTM(width=16) where the paper has 772 parties and a width
     of 256; the real file at hand has no account with more than 29 tweets.
     """
     spec = fp.FederationSpec(
@@ -189,7 +191,7 @@ def fedplus_sentiment() -> config.Experiment:
         work=fp.Stragglers(fraction=0.9, max_epochs=20),
     )
     model = fp.LSTM(width=16, num_layers=1)
-    return _experiment("fedplus_sentiment", processes, model, spec, 40)
+    return _experiment("fedplus_sentiment", processes, model, spec, 20, num_seeds=3)
 
 
 PRESETS = {

@@ -4,7 +4,7 @@ The numbers are those printed in Chen, Li, Shen, "Personalized Federated Learnin
 Attention-based Client Selection".
 """
 
-from experiments import cards
+from experiments import card_runs, cards
 
 __all__ = ["CARD"]
 
@@ -67,16 +67,16 @@ next to nothing to select from: there it is Local, and the claim is open.
 """
 
 # As in the paper; with the cosines of updates it is another method.
-_FEDACS = cards.Side("FedACS", "personal", {"algorithm.similarity": "parameters"})
-_BY_UPDATES = cards.Side("FedACS", "personal", {"algorithm.similarity": "update"})
+_FEDACS = card_runs.Side("FedACS", "personal", {"algorithm.similarity": "parameters"})
+_BY_UPDATES = card_runs.Side("FedACS", "personal", {"algorithm.similarity": "update"})
 _OTHERS = {
-    "local training": cards.Side("Local", "personal"),
-    "FedAvg": cards.Side("FedAvg", "global"),
-    "Ditto": cards.Side("Ditto", "personal"),
-    "Per-FedAvg": cards.Side("PerFedAvg", "personal"),
-    "pFedMe": cards.Side("PFedMe", "personal"),
-    "APFL": cards.Side("APFL", "personal"),
-    "FedAMP": cards.Side("FedAMP", "personal"),
+    "local training": card_runs.Side("Local", "personal"),
+    "FedAvg": card_runs.Side("FedAvg", "global"),
+    "Ditto": card_runs.Side("Ditto", "personal"),
+    "Per-FedAvg": card_runs.Side("PerFedAvg", "personal"),
+    "pFedMe": card_runs.Side("PFedMe", "personal"),
+    "APFL": card_runs.Side("APFL", "personal"),
+    "FedAMP": card_runs.Side("FedAMP", "personal"),
 }
 
 
@@ -124,6 +124,6 @@ CARD = cards.Card(
     method="fedacs",
     title="FedACS",
     text=_TEXT,
-    reference=cards.Side("Local", "personal"),
+    reference=card_runs.Side("Local", "personal"),
     claims=(*_claims("fmnist"), *_claims("cifar10")),
 )

@@ -1,13 +1,14 @@
 """Keeps what a card needs of a result: `python -m experiments.keep`."""
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
 
-from experiments import cards, cli
+from experiments import card_runs, cards, cli
 
 __all__ = ["app"]
 
@@ -16,7 +17,7 @@ app = typer.Typer(
 )
 
 
-@app.command(help="Copies a result's rows that a card uses to the method's runs.")
+@app.command(help="Copies what a card uses of a result to the method's runs.")
 def main(
     result: Annotated[Path, typer.Argument(help="Directory of a saved result.")],
     method: Annotated[str, typer.Argument(help="Method that has a card.")],
@@ -34,15 +35,24 @@ def _keep(result: Path, method: str, command: str, results: Path) -> None:
     from fedjax_pfl import checks, folders
 
     table = result / "summary.csv"
-    if not table.is_file():
-        raise checks.InputError(f"Expected a result with a summary.csv in '{result}'.")
+    for file in (table, result / "reports.csv"):
+        if not file.is_file():
+            raise checks.InputError(
+                f"Expected a result with a {file.name} in '{result}'."
+            )
     if not shlex.split(command) or "\n" in command:
         raise checks.InputError(f"Expected one command line, got {command!r}.")
     rows = pd.read_csv(table, low_memory=False)  # columns of one type each
+    reports = pd.read_csv(result / "reports.csv", low_memory=False)
+    reports = reports[reports["name"].isin(card_runs.REPORTS)]
     wanted = (rows["when"] == "last") & (rows["metric"] == "accuracy")
-    wanted &= (rows["stat"] == "mean") & rows["data"].isin(cards.DATA)
+    wanted &= (rows["stat"] == "mean") & rows["data"].isin(card_runs.DATA)
     with folders.new(results / method / result.resolve().name) as folder:
-        rows[wanted].round({"value": 6}).to_csv(folder / "summary.csv", index=False)
+        for name, table in (("summary", rows[wanted]), ("reports", reports)):
+            table.round({"value": 6}).to_csv(folder / f"{name}.csv", index=False)
+        curves = result / "figures" / card_runs.CURVES
+        if curves.is_file():
+            shutil.copyfile(curves, folder / card_runs.CURVES)
         (folder / "command.txt").write_text(f"{command}\n", "utf-8")
 
 

@@ -1,5 +1,6 @@
 """Method cards: tables and verdicts from result files, and the committed cards."""
 
+import dataclasses
 import itertools
 import pathlib
 
@@ -12,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from experiments import cards, cards_fedacs, paired, presets_fedacs
+from experiments import card_runs, cards, cards_fedacs, paired, presets
 from fedjax_pfl import checks
 
 RUNNER = typer.testing.CliRunner()
-A = cards.Side("Alpha", "personal")
-B = cards.Side("Beta", "personal")
+A = card_runs.Side("Alpha", "personal")
+B = card_runs.Side("Beta", "personal")
 CARD = cards.Card(
     method="toy",
     title="Toy",
@@ -183,7 +184,7 @@ def test_settings_are_chosen_on_validation_data(tmp_path):
     text = cards.render(CARD, tmp_path)
     assert "+6.00 [" in line_with(text, "alpha beats beta")  # of lam = 1
     assert "| Alpha, lam = 0.1 |" in text and "| Alpha, lam = 1.0 |" in text
-    fixed = cards.Side("Alpha", "personal", {"algorithm.lam": 0.1})
+    fixed = card_runs.Side("Alpha", "personal", {"algorithm.lam": 0.1})
     card = cards.Card("toy", "Toy", "", B, (cards.Claim("x", "first", fixed, B),))
     assert "+11.00 [" in line_with(cards.render(card, tmp_path), "| x |")
 
@@ -224,6 +225,8 @@ def test_missing_runs_and_sides_are_said(tmp_path):
         ("summary.csv", "a,b\n1,2\n", "no column algorithm"),
         ("summary.csv", "", "Expected a table"),
         ("summary.csv", "a\n1,2\n1,2,3\n", "Expected"),
+        ("reports.csv", "a,b\n1,2\n", "reports.csv .* no column algorithm"),
+        ("reports.csv", "", "Expected a table"),
     ],
 )
 def test_damaged_runs_are_one_sentence(tmp_path, file, content, match):
@@ -247,17 +250,66 @@ def test_the_command_writes_the_card(tmp_path):
     assert missing.exit_code == 2 and "directory of runs" in missing.stderr
 
 
+def test_what_rounds_reported_and_who_never_trained_have_columns(tmp_path):
+    rows = pairs([0.8, 0.6], [0.7, 0.7])
+    rows += [
+        {**cells("Alpha", s, 0.1)[0], "population": "never selected"} for s in (0, 1)
+    ]
+    folder = save(tmp_path, "first", rows)
+    names = ["algorithm", "dataset", "partition", "seed", "algorithm.lam"]
+    names += ["federation.partition.concentration"]
+    reports = pd.DataFrame([row for row in rows if row["algorithm"] == "Alpha"])[names]
+    reports = reports.drop_duplicates()
+    reports = pd.concat(
+        [
+            reports.assign(name="clipped", value=[0.25, 0.75]),
+            reports.assign(name="coverage", value=0.9),
+            reports.assign(name="distance", value=7.0),
+        ]
+    )
+    reports.to_csv(folder / "reports.csv", index=False)
+    (folder / card_runs.CURVES).write_bytes(b"")
+    text = cards.render(CARD, tmp_path)
+    header = line_with(text, "| algorithm | model")
+    assert header.endswith("| never trained | clipped | trained |")
+    assert line_with(text, "| Alpha | personal").endswith("| 10.0 | 50.0 | 90.0 |")
+    assert line_with(text, "| Beta | personal").endswith("|  |  |  |")
+    assert "![Learning curves](../results/toy/first/learning_curves.png)" in text
+    assert "0.8" not in header and "70.00" in line_with(text, "| Alpha | personal")
+
+
+def test_sides_may_ask_for_a_missing_field_and_for_other_environments(tmp_path):
+    swept = {"aggregator": "Median", "federation.partition.concentration": 9.0}
+    rows = pairs([0.8, 0.82], [0.5, 0.52])
+    rows += itertools.chain(*(cells("Alpha", s, 0.9, **swept) for s in (0, 1)))
+    save(tmp_path, "first", rows)
+    plain = card_runs.Side("Alpha", "personal", {"aggregator": None})
+    robust = card_runs.Side("Alpha", "personal", {"aggregator": "Median"})
+    card = dataclasses.replace(
+        CARD,
+        claims=(
+            cards.Claim("in each", "first", plain, B),
+            cards.Claim("across", "first", robust, plain, across=True),
+        ),
+    )
+    text = cards.render(card, tmp_path)
+    assert "+30.00" in line_with(text, "in each", "concentration = 0.5")
+    assert "not run" in line_with(text, "in each", "concentration = 9")
+    assert "+9.00" in line_with(text, "| across | all of these")
+
+
 def test_claims_name_methods_and_presets_that_exist():
     known = {kind.__name__ for kind in fp.ALGORITHMS.values()}
-    for claim in cards_fedacs.CARD.claims:
-        assert {claim.better.algorithm, claim.worse.algorithm} <= known
-        assert claim.run in presets_fedacs.PRESETS
+    for card in cards.methods().values():
+        for claim in card.claims:
+            assert {claim.better.algorithm, claim.worse.algorithm} <= known
+            assert claim.run in presets.PRESETS
 
 
 def test_committed_cards_are_those_of_the_committed_runs():
     folder = pathlib.Path(cards.__file__).parent
     committed = sorted((folder / "cards").glob("*.md"))
-    known = {card.method: card for card in (cards_fedacs.CARD,)}
+    known = cards.methods()
     assert [path.stem for path in committed] == sorted(known)
     for path in committed:
         expected = cards.render(known[path.stem], folder / "results")

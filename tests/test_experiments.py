@@ -267,6 +267,7 @@ def test_sweep_leaves_one_directory(tmp_path):
     assert written == {
         "experiment.json",
         "config.json",
+        "reports.csv",
         "summary.csv",
         "history.nc",
         "figures/clients.png",

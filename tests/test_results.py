@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from fedjax_pfl import checks, folders, results
+from fedjax_pfl import checks, folders, history, results
 from tests.histories import make_history, make_result, pick, with_metrics
 
 
@@ -177,6 +177,7 @@ def test_files_are_read_back_unchanged(tmp_path, result):
         "config.json",
         "history-0-flame.nc",
         "history-1-fedavg.nc",
+        "reports.csv",
         "summary.csv",
     ]
     assert os.listdir(tmp_path / "new") == ["out"]
@@ -290,3 +291,21 @@ def test_a_result_without_classes_is_read_back(tmp_path):
     result = make_result(record)
     result.save(tmp_path / "out")
     assert results.Result.load(tmp_path / "out") == result
+
+
+def test_reports_are_means_over_rounds_and_the_share_that_took_part():
+    record = make_history(never=(3, 4, 5, 6, 7))
+    clipped = np.tile(np.array([0.0, 0.5, np.nan, 1.0] + 6 * [np.nan]), (2, 1))
+    per_round = record.per_round | {"clipped": clipped}
+    table = make_result(dataclasses.replace(record, per_round=per_round)).reports()
+    first = table[table["seed"] == 0].set_index("name")["value"]
+    assert first["clipped"] == 0.5 and first["coverage"] == 0.75
+    expected = record.per_round["floats_up"][0].mean()
+    np.testing.assert_allclose(first["floats_up"], expected)
+
+
+def test_counts_of_a_cohort_add_up_and_other_values_are_averaged():
+    values = np.arange(6).reshape(1, 2, 3)
+    assert history._over_cohort(values).tolist() == [[3, 12]]
+    assert history._over_cohort(values > 1).tolist() == [[1, 3]]
+    assert history._over_cohort(values / 1).tolist() == [[1.0, 4.0]]

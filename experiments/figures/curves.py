@@ -21,6 +21,8 @@ _DATA = summaries.OWN_TEST
 def learning_curves(result: results.Result) -> Figure:
     """The mean over clients against rounds, one line per algorithm and model.
 
+    Where that is too many lines, an algorithm's personal model stands for it.
+
     Of the settings of an algorithm's own fields, the one that is best on validation
     data in the last round is drawn, the first if there are no such data; all other
     swept fields are compared.
@@ -33,7 +35,7 @@ def learning_curves(result: results.Result) -> Figure:
     """
     curves, metric = selection.shown_curves(result)
     figure, (axes,) = drawing.panels(1)
-    lines = list(selection.groups(curves, [*selection.settings(result), "model"]))
+    lines = _lines(curves, selection.settings(result))
     names = selection.varying(curves, selection.settings(result))
     colors: dict[str, str] = {}
     for line in lines[: drawing.MAX_LINES]:
@@ -62,6 +64,19 @@ def learning_curves(result: results.Result) -> Figure:
         figure, axes, f"model × population × data × algorithm\n{title}", len(lines)
     )
     return figure
+
+
+def _lines(curves: pd.DataFrame, settings: list[str]) -> list[pd.DataFrame]:
+    """One line per setting and model; of too many only a setting's first model."""
+    lines = list(selection.groups(curves, [*settings, "model"]))
+    if len(lines) <= drawing.MAX_LINES:
+        return lines
+    order = list(selection.MODELS).index
+    first = []
+    for rows in selection.groups(curves, settings):
+        model = min(rows["model"].unique(), key=order)
+        first.append(rows[rows["model"] == model])
+    return first
 
 
 def sweep(result: results.Result) -> Figure | None:

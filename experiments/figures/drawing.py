@@ -17,12 +17,14 @@ __all__ = [
     "panels",
 ]
 
-# Okabe and Ito's colors that can be told apart with any color vision, without yellow.
+# Okabe and Ito's colors that can be told apart with any color vision, without yellow;
+# then gray and wine for the longest comparisons.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = "osD^vPX"
+COLORS += ("#999999", "#882255")
+MARKERS = "osD^vPX*h"
 DASHES = {"personal": "-", "global": "--"}
 OTHER_DASH = ":"
-MAX_LINES = 7  # as many as colors
+MAX_LINES = 9  # as many as colors
 TEXT = {"fontsize": 8}
 WIDTH, HEIGHT, LINE = 6.0, 3.2, 0.18  # inches; 600 pixels at 100 dots per inch
 

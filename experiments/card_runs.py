@@ -1,0 +1,171 @@
+"""Committed runs, as method cards read them, and sides of comparisons in them."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+__all__ = ["CURVES", "DATA", "REPORTS", "Run", "Side", "by_seed"]
+
+DATA = ("own test", "own validation")
+_POINT = ("algorithm", "dataset", "partition", "seed")
+_VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
+_TUNED = ("algorithm.", "aggregator")  # fields that make a method, not its environment
+REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's title
+CURVES = "learning_curves.png"
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+      algorithm: class name, as in the tables.
+      model: `personal`, `global` or another predictor.
+      where: values of the algorithm's swept fields, None for a missing one; of several
+        settings that remain, the best on validation data is taken.
+    """
+
+    algorithm: str
+    model: str
+    where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        given = {n: v for n, v in self.where.items() if v is not None}
+        fields = [f"{n.rpartition('.')[2]} = {v}" for n, v in given.items()]
+        return " ".join([self.algorithm, self.model, *fields])
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One committed run: own test and validation accuracy of the last round.
+
+    `rows` also has the columns of `REPORTS` that were reported, and `untrained`, the
+    accuracy of clients that were never selected, where there are any.
+    """
+
+    name: str
+    command: str
+    rows: pd.DataFrame
+    fields: tuple[str, ...]
+    has_curves: bool
+
+    @classmethod
+    def read(cls, folder: Path) -> "Run":
+        """Reads a run's directory."""
+        from fedjax_pfl import checks
+
+        try:
+            command = (folder / "command.txt").read_text("utf-8").strip()
+            table = pd.read_csv(folder / "summary.csv")
+            has_reports = (folder / "reports.csv").is_file()
+            reports = pd.read_csv(folder / "reports.csv") if has_reports else None
+        except (UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError):
+            raise checks.InputError(
+                f"Expected a table and one line of text in '{folder}'."
+            ) from None
+        missing = [n for n in (*_POINT, *_VALUE) if n not in table]
+        if missing or "\n" in command or not command:
+            reason = f"no column {missing[0]}" if missing else "not one command"
+            raise checks.InputError(
+                f"Expected summary.csv of a result and command.txt with one line in"
+                f" '{folder}', got {reason}."
+            )
+        is_shown = (table["when"] == "last") & (table["metric"] == "accuracy")
+        is_shown &= (table["stat"] == "mean") & table["data"].isin(DATA)
+        is_whole = table["population"].isin(["all", "honest"])
+        rows: Any = table[is_shown & is_whole]
+        if rows[rows["data"] == "own test"].empty:
+            raise checks.InputError(
+                f"Expected accuracies on own test data in '{folder}/summary.csv'."
+            )
+        fields = tuple(n for n in table if n not in (*_POINT, *_VALUE))
+        names = [*_POINT, *fields, "model", "data"]
+        rows = rows.drop_duplicates(names, keep="last")  # honest, where there is one
+        point = [*_POINT, *fields]
+        others = table[is_shown & (table["population"] == "never selected")]
+        if not others.empty:
+            others = others.rename(columns={"value": "untrained"})
+            rows = rows.merge(others[[*names, "untrained"]], how="left", on=names)
+        if reports is not None:
+            lacking = [n for n in (*point, "name", "value") if n not in reports]
+            if lacking:
+                raise checks.InputError(
+                    f"Expected reports.csv of a result in '{folder}', got no column"
+                    f" {lacking[0]}."
+                )
+            for name in REPORTS:
+                found = reports[reports["name"] == name]
+                found = found.rename(columns={"value": name})[[*point, name]]
+                rows = rows.merge(found, how="left", on=point) if len(found) else rows
+        return cls(
+            name=folder.name,
+            command=command,
+            rows=rows,
+            fields=fields,
+            has_curves=(folder / CURVES).is_file(),
+        )
+
+    @property
+    def _environment(self) -> list[str]:
+        """Columns that are not chosen by anybody."""
+        return [
+            "dataset",
+            "partition",
+            *(f for f in self.fields if not f.startswith(_TUNED)),
+        ]
+
+    def environments(self) -> Iterator[tuple[str, "Run"]]:
+        """The run by data set, partition and fields of neither; with a title."""
+        columns = self._environment
+        for values, rows in self.rows.groupby(columns, sort=False, dropna=False):
+            named = zip(columns[2:], values[2:], strict=True)
+            parts = [f"{n.rpartition('.')[2]} = {v}" for n, v in named if v == v]
+            title = ", ".join([f"{values[0]}, {values[1]}", *parts])
+            yield title, dataclasses.replace(self, rows=rows)
+
+    def settings(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        """Rows of every algorithm with one setting of its own fields; with a name."""
+        own = [f for f in self.fields if f.startswith(_TUNED)]
+        for values, rows in self.rows.groupby(
+            ["algorithm", *own], sort=False, dropna=False
+        ):
+            named = zip(own, values[1:], strict=True)
+            fields = [f"{n.rpartition('.')[2]} = {v}" for n, v in named if v == v]
+            yield ", ".join([values[0], *fields]), rows
+
+    def accuracies(self, side: Side) -> pd.Series | None:
+        """Test accuracy of one side by seed; None if the run does not have it."""
+        found = []
+        for _, rows in self.settings():
+            is_side = (rows["algorithm"] == side.algorithm) & (
+                rows["model"] == side.model
+            )
+            for name, value in side.where.items():
+                column = rows[name] if name in rows else pd.Series(None, rows.index)
+                is_side &= column.isna() if value is None else column == value
+            if is_side.any():
+                rows = rows[is_side]
+                on = {d: by_seed(rows, f"own {d}") for d in ("test", "validation")}
+                found.append((on["validation"].mean(), on["test"]))
+        if not found:
+            return None
+        scores = [score for score, _ in found]
+        if len(found) > 1 and np.isnan(scores).all():
+            from fedjax_pfl import checks
+
+            raise checks.InputError(
+                f"Expected validation accuracies to choose among {len(found)} settings"
+                f" of {side} in run '{self.name}'."
+            )
+        best = int(np.nanargmax(scores)) if len(found) > 1 else 0
+        return found[best][1]
+
+
+def by_seed(rows: pd.DataFrame, data: str) -> pd.Series:
+    """Accuracies by seed, in percent; NaN where a training diverged."""
+    chosen = rows[rows["data"] == data]
+    return 100 * chosen.set_index("seed")["value"].sort_index()

@@ -193,10 +193,13 @@ class CohortLink:
         if state.aggregate is not None:
             return state.aggregate, {}
         key = types.stream_key(self.key, types.Stream.AGGREGATION, self.ctx.round)
+        messages, weights = received.message, received.weight
         if self.aggregate_over == "all":
-            weights = self.federation.train.num_examples.astype(received.weight.dtype)
-            return self.aggregator(key, state.messages, weights, reference)
-        return self.aggregator(key, received.message, received.weight, reference)
+            weights = self.federation.train.num_examples.astype(weights.dtype)
+            messages = state.messages
+        if not self.aggregator.incremental:  # a mean sums where the rows are
+            messages = clients.split_parameters(messages, self.execution)
+        return self.aggregator(key, messages, weights, reference)
 
     def info(
         self, client: Any, aggregator: Any, server: Any = None, **floats: Any

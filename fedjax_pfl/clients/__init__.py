@@ -10,6 +10,7 @@ from fedjax_pfl.clients.mapping import (
     map_clients,
     replicate,
     shard_rows,
+    split_parameters,
 )
 from fedjax_pfl.clients.rows import (
     broadcast,
@@ -44,6 +45,7 @@ __all__ = [
     "replicate",
     "select_rows",
     "shard_rows",
+    "split_parameters",
     "size",
     "take",
     "weighted_mean",

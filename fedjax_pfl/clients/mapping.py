@@ -24,6 +24,7 @@ __all__ = [
     "map_clients",
     "replicate",
     "shard_rows",
+    "split_parameters",
 ]
 
 AXIS = "clients"
@@ -141,6 +142,31 @@ def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0)
         return _placed(leaf, NamedSharding(mesh, spec))
 
     return jax.tree.map(place, tree)
+
+
+def split_parameters(tree: Any, execution: Execution) -> Any:
+    """Moves rows of a compiled program from the client axis to the parameter axis.
+
+    Every device then has its part of all rows, as rules coordinate by coordinate need
+    them; sums over parameters, such as inner products of rows, are summed over devices.
+
+    Args:
+      tree: pytree of `[K, *P]`.
+      execution: how the map over clients is run; unless it is `shard`, nothing moves.
+
+    Returns:
+      The same values.
+    """
+    if execution.mode != "shard":
+        return tree
+    mesh = client_mesh(execution.num_devices)
+
+    def split(leaf: jax.Array) -> jax.Array:
+        matrix = leaf.reshape(leaf.shape[0], -1)
+        spec = NamedSharding(mesh, PartitionSpec(None, AXIS))
+        return lax.with_sharding_constraint(matrix, spec).reshape(leaf.shape)
+
+    return jax.tree.map(split, tree)
 
 
 def _placed(leaf: jax.Array, sharding: NamedSharding) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from fedjax_pfl.aggregators import (
     AGGREGATORS,
+    Blockwise,
     CoordinateMedian,
     GeometricMedian,
     Krum,
@@ -110,6 +111,7 @@ __all__ = [
     "ATTACKS",
     "AllClients",
     "Batch",
+    "Blockwise",
     "Budget",
     "ByClient",
     "CNN",

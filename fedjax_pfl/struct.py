@@ -114,11 +114,16 @@ def as_arrays(tree: _T, dtype: Any = jnp.float32) -> _T:
 
 
 def _children(node: Any) -> Mapping[str, Any] | None:
-    """Named children of a node that dotted names may enter, else None."""
+    """Named children of a node that dotted names may enter, else None.
+
+    Those of a tuple of dataclasses are named by their numbers.
+    """
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         return {f.name: getattr(node, f.name) for f in dataclasses.fields(node)}
     if isinstance(node, Mapping):
         return node
+    if isinstance(node, tuple) and node and all(map(dataclasses.is_dataclass, node)):
+        return {str(number): part for number, part in enumerate(node)}
     return None
 
 
@@ -194,4 +199,7 @@ def replace_field(node: _T, name: str, value: Any) -> _T:
         value = replace_field(child, rest, value)
     if isinstance(node, Mapping):
         return {**node, head: value}  # pyright: ignore[reportReturnType]
+    if isinstance(node, tuple):
+        parts = {**(_children(node) or {}), head: value}
+        return tuple(parts.values())  # pyright: ignore[reportReturnType]
     return dataclasses.replace(node, **{head: value})  # pyright: ignore

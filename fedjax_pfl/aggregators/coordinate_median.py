@@ -1,18 +1,44 @@
-"""The median of every coordinate: exact, with a dynamic number of rows."""
+"""The median of every coordinate, exact or smoothed.
 
+Problem, for every coordinate, with the Huber function `Phi(t) = t^2 / (2 rho)` for
+`|t| <= rho`, else `|t| - rho / 2`:
+
+    m* = argmin_m sum_k p_k Phi(x_k - m)
+
+Without a radius it is the exact median: the midpoint of the two middle values, of the
+lower and the upper weighted median under weights (`selection`). With one, Newton steps
+from there (`huber`). Derivatives are those of the minimizer:
+
+    dm/dx_k = p_k [|x_k - m| < rho] / n,    n = sum_k p_k [|x_k - m| < rho]
+    dm/drho = (sum_k p_k sign(x_k - m) [|x_k - m| > rho]) / n
+    dm/dp_k = clip(x_k - m, -rho, rho) / n
+
+and where nobody is within rho, and of the exact median, one half for each of the two
+middle values, which rows of one value share, and 0 for rho and p.
+
+Reference: Yu, Kundu, Wynter, Lim, "Fed+: A Unified Approach to Robust Personalized
+Federated Learning". Deviation: Newton steps instead of its equation (34), whose steps
+near the median are of the size of rho / K.
+"""
+
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from fedjax_pfl import clients, struct, types
-from fedjax_pfl.aggregators import selection
+from fedjax_pfl import checks, clients, struct, types
+from fedjax_pfl.aggregators import huber, lengths, search, selection
 
-__all__ = ["CoordinateMedian"]
+__all__ = ["CoordinateMedian", "CoordinateMedianInfo"]
+
+_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+_Pair = tuple[jax.Array, jax.Array]
 
 
-def _median_rows(matrix: jax.Array, valid: jax.Array) -> jax.Array:
-    """Median `[D]` of the valid rows of `[K, D]`; 0 where no row is valid.
+def _middle_rows(matrix: jax.Array, valid: jax.Array) -> _Pair:
+    """The middle values `[D]` of the valid rows of `[K, D]`; 0 where none is valid.
 
     Of the others one half counts as -inf and one half as inf, the odd one as inf, so
     that the middle stays in the middle.
@@ -27,17 +53,94 @@ def _median_rows(matrix: jax.Array, valid: jax.Array) -> jax.Array:
         low = jnp.where(odd, high, low)
     else:
         high = jnp.where(odd, low, high)
-    return low / 2 + high / 2  # the sum of two large values would overflow
+    return low, high
+
+
+def _middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
+    """The middle values `[D]`; 0 where no row takes part."""
+    valid = p > 0
+    if not weighted:
+        return _middle_rows(matrix, valid)
+    clean = jnp.where(valid[:, None], matrix, 0)
+    low, high = selection.weighted_middle(clean, p)
+    return jnp.where(valid.any(), low, 0), jnp.where(valid.any(), high, 0)
+
+
+def _midpoint(low: jax.Array, high: jax.Array) -> jax.Array:
+    """The mean of two values, whose sum may overflow."""
+    return low / 2 + high / 2
+
+
+def _shared(
+    matrix: jax.Array, valid: jax.Array, pair: _Pair, cotangent: jax.Array
+) -> jax.Array:
+    """What `[K, D]` the rows with the middle values get of a cotangent `[D]`."""
+    total = jnp.zeros_like(matrix)
+    for value in pair:
+        equal = valid[:, None] & (matrix == value[None])
+        count = _dot(jnp.ones_like(matrix[:, 0]), equal.astype(matrix.dtype))
+        half = cotangent / 2 / jnp.maximum(count, 1)
+        total = total + jnp.where(equal, half[None], 0)
+    return total
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _exact(weighted: bool, matrix: jax.Array, p: jax.Array) -> jax.Array:
+    """The exact median `[D]`."""
+    return _midpoint(*_middle(matrix, p, weighted))
+
+
+def _exact_forward(weighted: bool, matrix: jax.Array, p: jax.Array) -> Any:
+    """The same, and what derivatives need of it."""
+    pair = _middle(matrix, p, weighted)
+    return _midpoint(*pair), (matrix, p > 0, pair)
+
+
+def _exact_backward(weighted: bool, kept: Any, cotangent: jax.Array) -> Any:
+    """Cotangents of the rows; of p there are none."""
+    del weighted
+    matrix, valid, pair = kept
+    return _shared(matrix, valid, pair, cotangent), None
+
+
+_exact.defvjp(_exact_forward, _exact_backward)
+
+
+@struct.pytree_dataclass
+class CoordinateMedianInfo:
+    """What the radius of a smoothed median did.
+
+    Attributes:
+      fraction_clipped: `[]` fraction of the values of the rows in use that are further
+        than rho from the result; 0 says that the result is the mean.
+      radius: `[]` the rho used.
+    """
+
+    fraction_clipped: jax.Array
+    radius: jax.Array
 
 
 @struct.pytree_dataclass
 class CoordinateMedian:
-    """Median per coordinate over the rows of positive weight, otherwise unweighted.
+    """Median per coordinate over the rows of positive weight, exact or smoothed.
 
     With an even number of rows it is the midpoint of the two middle values. Rows of
     weight 0 and rows with a non-finite value take no part; if none is left, the
     reference is returned. Bounded by honest values as long as fewer than half of the
-    rows are not honest.
+    rows are not honest; the smoothed median is within rho of the exact one.
+
+    A traced `rho <= 0` acts like the smallest representable radius, a traced quantile
+    outside (0, 1) like the nearer end. Reverse-mode derivatives are defined with
+    respect to messages, rho and, where smoothed under `examples`, positive weights; a
+    radius that follows from the rows counts as a constant, the report too.
+
+    Attributes:
+      rho: `[]` smoothing radius, > 0, or None. It is one for all coordinates.
+      rho_quantile: `[]` in (0, 1), or None: the radius is this quantile of the rows'
+        distances from the exact median, as root mean squares over the coordinates. A
+        row that is 1e6 times as long as the median row (1e10 in float64) counts as
+        that long. Without either radius the median is exact.
+      weighting: static, `uniform` or `examples` (the weights of the uploads).
 
     Example:
       >>> import jax
@@ -47,7 +150,20 @@ class CoordinateMedian:
       ... )
       >>> float(aggregate)
       2.0
+      >>> aggregate, info = CoordinateMedian(rho=2.0)(
+      ...     jax.random.key(0), rows, weights, jax.numpy.array(0.0)
+      ... )
+      >>> float(aggregate), round(float(info.fraction_clipped), 3)
+      (2.5, 0.333)
     """
+
+    rho: float | None = None
+    rho_quantile: float | None = None
+    weighting: str = struct.static_field(default="uniform")
+
+    def __post_init__(self):
+        checks.radius(self.rho, self.rho_quantile)
+        checks.known(self.weighting, ("uniform", "examples"), "weighting")
 
     @property
     def incremental(self) -> None:
@@ -56,21 +172,99 @@ class CoordinateMedian:
 
     def __call__(
         self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, None]:
+    ) -> tuple[Any, CoordinateMedianInfo | None]:
         """Takes the median of every coordinate.
 
         Args:
           key: `[]` unused.
           messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`; 0 means dropped, other values do not matter.
+          weights: `[K]`, at least 0; 0 means dropped. Under `uniform` other values do
+            not matter.
           reference: pytree of `[*P]`, returned if no row takes part.
 
         Returns:
-          Pytree of `[*P]`, and None.
+          Pytree of `[*P]`; and what the radius did, or None for the exact median.
         """
         del key
         valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
         matrix, unravel = clients.ravel_rows(messages)
-        median = unravel(_median_rows(matrix, valid))
-        some = valid.any()
-        return jax.tree.map(lambda m, r: jnp.where(some, m, r), median, reference), None
+        some, weighted = valid.any(), self.weighting == "examples"
+        p = weights if weighted else jnp.ones_like(weights)
+        p = jnp.where(valid, p, 0).astype(matrix.dtype)
+        p = p / jnp.where(some, p.sum(), 1)
+        if self.rho is None and self.rho_quantile is None:
+            median, info = unravel(jnp.asarray(_exact(weighted, matrix, p))), None
+        else:
+            rho = None if self.rho is None else jnp.asarray(self.rho, matrix.dtype)
+            median, info = _smoothed(self, rho, matrix, p)
+            median = unravel(median)
+        return jax.tree.map(lambda m, r: jnp.where(some, m, r), median, reference), info
+
+    def _radius(
+        self, rho: jax.Array | None, matrix: jax.Array, p: jax.Array, median: jax.Array
+    ) -> jax.Array:
+        """The radius; positive and far from overflow."""
+        radius = rho
+        if radius is None:
+            size = lengths.measure(matrix, p > 0, p)
+            distance = size.norms(matrix, median / size.scale)
+            chosen = lengths.quantile(distance, p, self.rho_quantile)
+            radius = size.scale * (chosen / matrix.shape[1] ** 0.5)
+        radius = jnp.maximum(radius, search.smallest_radius(matrix.dtype))
+        return jnp.minimum(radius, jnp.finfo(matrix.dtype).max / 4)
+
+    def _found(
+        self, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
+    ) -> tuple[jax.Array, huber.Centers, jax.Array]:
+        """The exact median `[D]`, the centers, and the radius."""
+        # A branch, else selection would be compiled into everything that reads it.
+        median = lax.cond(
+            p.sum() > 0,
+            lambda: _midpoint(*_middle(matrix, p, self.weighting == "examples")),
+            lambda: jnp.zeros_like(matrix[0]),
+        )
+        radius = self._radius(rho, matrix, p, median)
+        return median, huber.centers(matrix, p, median, radius), radius
+
+
+@jax.custom_vjp
+def _smoothed(
+    rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
+) -> tuple[jax.Array, CoordinateMedianInfo]:
+    """The smoothed median `[D]` of rows `[K, D]`, and what the radius did."""
+    return _smoothed_forward(rule, rho, matrix, p)[0]
+
+
+def _smoothed_forward(
+    rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
+) -> Any:
+    """The same, and what derivatives need of it."""
+    median, found, radius = rule._found(rho, matrix, p)
+    used = (p > 0).sum(dtype=matrix.dtype)
+    info = CoordinateMedianInfo(
+        fraction_clipped=found.outside.mean() / jnp.maximum(used, 1),
+        radius=jnp.where(used > 0, radius, 0),
+    )
+    return (median + found.shift, info), (rule, rho, matrix, p, median, found, radius)
+
+
+def _smoothed_backward(kept: Any, cotangents: tuple[jax.Array, Any]) -> Any:
+    """Cotangents of all arguments; None for constants."""
+    rule, rho, matrix, p, median, found, radius = kept
+    cotangent, valid, some = cotangents[0], p > 0, found.inside > 0
+    difference = jnp.where(valid[:, None], matrix, 0) - median[None]
+    difference = difference - found.shift[None]
+    size = jnp.abs(difference)
+    share = jnp.where(some, cotangent / jnp.where(some, found.inside, 1), 0)
+    of_rows = jnp.where(size < radius, p[:, None] * share[None], 0)
+    rest = jnp.where(some, 0, cotangent)
+    pair = _middle(matrix, p, rule.weighting == "examples")
+    of_rows = of_rows + _shared(matrix, valid, pair, rest)
+    of_p = jnp.where(valid, _dot(jnp.clip(difference, -radius, radius), share), 0)
+    if rho is None:
+        return None, None, of_rows, of_p
+    outside = jnp.where(size > radius, jnp.sign(difference), 0)
+    return None, _dot(p, _dot(outside, share)), of_rows, of_p
+
+
+_smoothed.defvjp(_smoothed_forward, _smoothed_backward)

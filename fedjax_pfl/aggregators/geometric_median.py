@@ -245,8 +245,10 @@ def _forward(
 
 def _backward(kept: Any, cotangents: tuple[jax.Array, Any]) -> tuple[Any, ...]:
     """Cotangents of all arguments; None for constants."""
-    problem, rho = kept
-    of_rows, of_p, of_rho = implicit.cotangents(*problem, cotangents[0])
+    (matrix, size, p, center, radius), rho = kept
+    of_rows, of_p, of_rho = implicit.cotangents(
+        matrix, size, p, center, radius, cotangents[0]
+    )
     return None, None if rho is None else of_rho, of_rows, of_p, None
 
 

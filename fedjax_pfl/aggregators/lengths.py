@@ -120,6 +120,19 @@ class Lengths:
         total = total + _dot(rows, rows.T)
         return (total + total.T) / 2
 
+    def norms(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
+        """Norms `[K]` of the rows less the center."""
+        width, blocks = _blocks(*matrix.shape)
+
+        def add(number: jax.Array, total: jax.Array) -> jax.Array:
+            rows = self._part(matrix, center, number * width, width)
+            return total + jnp.square(rows).sum(axis=1)
+
+        total = lax.fori_loop(0, blocks, add, jnp.zeros_like(matrix[:, 0]))
+        last = blocks * width
+        rows = self._part(matrix, center, last, matrix.shape[1] - last)
+        return jnp.sqrt(total + jnp.square(rows).sum(axis=1))
+
     def project(
         self, matrix: jax.Array, center: jax.Array, vector: jax.Array
     ) -> jax.Array:

@@ -44,6 +44,14 @@ def answers(found):
     return {row.quantity: row.holds for row in found}
 
 
+@pytest.mark.parametrize("name", ["sq", "zero"])
+def test_corollaries_hold_that_quick_pages_leave_out(problem, name):
+    run = problem.visited(quadratics.exact(name, problem), ROUNDS)
+    found = fedplus_fixed_points.statements(name, problem, run)
+    assert sum("Corollary 1" in row.quantity for row in found) == 1
+    assert {row.holds for row in found if row.relation} == {"yes"}
+
+
 def test_another_center_is_no_fixed_point(problem):
     """Nor is a point before the end, whatever the rule."""
     process = quadratics.exact("l2", problem, aggregator=fp.Mean())

@@ -45,7 +45,7 @@ class Aggregated:
 
 def failure(options: rows.Options) -> rows.Findings:
     """Accuracy from trained models to the aggregate, and where rounds start."""
-    count = 20 if options.quick else 100
+    count = 10 if options.quick else 100
     seeds = range(min(options.seeds, _REPETITIONS))
     federations = _federations(seeds)
     shares = np.linspace(0, 1, 11)

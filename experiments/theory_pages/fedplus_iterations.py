@@ -78,7 +78,7 @@ def iterations(options: rows.Options) -> rows.Findings:
     sets = row_sets()
     models = np.stack(list(sets.values()))
     ratios = np.array(_RATIOS)
-    centers, typical = _solutions(models, ratios)
+    centers, typical = _solutions(models, ratios, most)
     radii = typical[:, None] * ratios
     counts = {
         name: _counts(fields, radii, models, most) for name, fields in METHODS.items()
@@ -96,25 +96,28 @@ def iterations(options: rows.Options) -> rows.Findings:
         for name, values in of_kind.items():
             style = {"color": drawing.COLORS[k], "linestyle": _DASHES[name]}
             style |= {"marker": drawing.MARKERS[k], "markersize": 4}
-            axes.plot(ratios, values, **style, label=f"{name}, {kind}")
+            axes.plot(ratios, values, **style)
+        axes.plot([], [], drawing.MARKERS[k], color=drawing.COLORS[k], label=kind)
+    for name, dash in _DASHES.items():
+        axes.plot([], [], dash, color="black", label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("rho / D, D: median distance of models to the median", fontsize=9)
     axes.set_ylabel(f"steps to a residual of {_RESIDUAL:g}", fontsize=9)
     title = f"{_COUNT} models of {_DIM} parameters, from their mean; at most {most:,}"
-    drawing.legend(figure, axes, title, 1)
+    drawing.legend(figure, axes, title, len(sets))
     return rows.Findings(found, {"fedplus_iterations": figure})
 
 
-def _solutions(models: np.ndarray, ratios: np.ndarray):
+def _solutions(models: np.ndarray, ratios: np.ndarray, most: int):
     """Medians `[M, R, d]` for radii of the typical distances `[M]`, and these."""
     rule = fp.GeometricMedian(
-        rho=1.0, tolerance=_RESIDUAL / 100, acceleration=5, max_iterations=10_000
+        rho=1.0, tolerance=_RESIDUAL / 100, acceleration=5, max_iterations=most
     )
     away = models - models.mean(axis=1, keepdims=True)
     first = 1e-6 * np.linalg.norm(away, axis=2).max(axis=1)
-    exact, _, _ = _search(rule, first[:, None], models)
-    typical = np.median(np.linalg.norm(models - exact, axis=2), axis=1)
+    exact, _, _ = _search(rule, first[:, None] * np.ones_like(ratios), models)
+    typical = np.median(np.linalg.norm(models - exact[:, :1], axis=2), axis=1)
     centers, _, _ = _search(rule, typical[:, None] * ratios, models)
     return centers, typical
 

@@ -181,12 +181,10 @@ def _states(key, process, federation, *, model, num_rounds):
 
     def step(state, _):
         new, _ = process.round(state, model, federation)
-        return new, shown(new)
+        return new, shown(state)
 
     state = process.init(key, model, federation)
-    _, seen = lax.scan(step, state, None, length=num_rounds)
-    first = shown(state)
-    return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, seen)
+    return lax.scan(step, state, None, length=num_rounds + 1)[1]
 
 
 def exact(

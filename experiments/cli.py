@@ -51,8 +51,8 @@ def make_app(command: str, help: str) -> typer.Typer:
             typer.Option(
                 help="digits, flame_mnist, quadratic, or a data set's name: mnist,"
                 " fashion_mnist, cifar10, cifar100, medical_mnist, femnist, sent140,"
-                " shakespeare, stocks; or fedacs_(fmnist|cifar10)_(pat2|dirichlet|"
-                "small|many)."
+                " shakespeare, stocks; fedacs_(fmnist|cifar10)_(pat2|dirichlet|small|"
+                "many); or fedplus_(synthetic|mnist|parties|attacks|femnist|sentiment)."
             ),
         ] = "digits",
         set_: Annotated[

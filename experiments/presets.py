@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fedjax_pfl as fp
-from experiments import config, presets_fedacs
+from experiments import config, presets_fedacs, presets_fedplus
 from fedjax_pfl import checks, data
 
 __all__ = ["PRESETS", "get"]
@@ -191,7 +191,8 @@ def _compare(
     )
 
 
-PRESETS: dict[str, Callable[[], config.Experiment]] = presets_fedacs.PRESETS | {
+_OF_CARDS = presets_fedacs.PRESETS | presets_fedplus.PRESETS
+PRESETS: dict[str, Callable[[], config.Experiment]] = _OF_CARDS | {
     make.__name__: make
     for make in (
         digits,

@@ -38,7 +38,8 @@ class History:
       own_cluster: `[G, E, N]` share of these weights, without a client's own, that lies
         in its own cluster; None where no clusters are known.
       cluster: `int[G, N]` known cluster of each client, or None.
-      per_round: name -> `[G, R]` totals over the cohort, and values of the aggregator.
+      per_round: name -> `[G, R]` over the cohort totals of counts and means of other
+        values, and values of the aggregator.
       diagnostics: name -> `[G, E]`.
       diverged_at: `int[G]` round of the first non-finite value, from 1, or -1.
       stopped_at: `int[G]` round at which a point was stopped early, or -1; its later
@@ -86,6 +87,12 @@ class History:
                 self.diverged_at, self.stopped_at, self.reached_target, strict=True
             )
         )
+
+
+def _over_cohort(values: np.ndarray) -> np.ndarray:
+    """Totals of counts `[G, segment, K]`, means of other values; `[G, segment]`."""
+    is_count = values.dtype.kind in "biu"
+    return values.sum(axis=2) if is_count else values.mean(axis=2)
 
 
 def _named(info: Any) -> dict[str, Any]:
@@ -168,9 +175,9 @@ class Recorder:
         going = self.going()
         for point in np.flatnonzero(going):
             np.add.at(self._selected[point], info.cohort[point].reshape(-1), 1)
-        totals = {name: value.sum(axis=2) for name, value in info.client.items()}
+        over = {n: _over_cohort(value) for n, value in info.client.items()}
         fixed = ("num_nonfinite", "floats_up", "floats_down")
-        values = totals | info.server | _named(info.aggregator)
+        values = over | info.server | _named(info.aggregator)
         values |= {name: getattr(info, name) for name in fixed}
         for name, value in values.items():
             if name not in self._per_round:

@@ -8,7 +8,7 @@ import jax
 
 from fedjax_pfl import checks
 
-__all__ = ["blocks", "join", "join_blocks", "names", "split"]
+__all__ = ["blocks", "check_patterns", "join", "join_blocks", "names", "split"]
 
 
 def names(tree: Any) -> Any:
@@ -52,6 +52,21 @@ def join(first: Any, second: Any) -> Any:
     return jax.tree.map(
         lambda a, b: b if a is None else a, first, second, is_leaf=lambda x: x is None
     )
+
+
+def check_patterns(patterns: Any) -> None:
+    """Refuses what is not a tuple of regular expressions, at least one."""
+    if not isinstance(patterns, tuple) or not patterns:
+        raise checks.InputError(
+            f"Expected patterns to be a tuple, not empty, got {patterns!r}."
+        )
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except (re.error, TypeError):
+            raise checks.InputError(
+                f"Expected patterns to be regular expressions, got {pattern!r}."
+            ) from None
 
 
 def blocks(tree: Any, patterns: Sequence[str]) -> list[Any]:

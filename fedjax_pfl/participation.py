@@ -55,6 +55,8 @@ class UniformCohort:
 
     Attributes:
       size: static number of cohort members K, at most the number of clients.
+      among: static; only the first so many clients are ever drawn, the others never
+        take part. None for all.
 
     Example:
       >>> import jax
@@ -64,9 +66,12 @@ class UniformCohort:
     """
 
     size: int = struct.static_field()
+    among: int | None = struct.static_field(default=None)
 
     def __post_init__(self):
         checks.positive_int("size", self.size)
+        if self.among is not None:
+            checks.whole("among", self.among, at_least=self.size)
 
     @property
     def everyone(self) -> bool:
@@ -85,11 +90,12 @@ class UniformCohort:
         Raises:
           InputError: if there are fewer clients.
         """
-        if self.size > num_clients:
-            raise checks.InputError(
-                f"Expected the cohort size to be at most the number of clients "
-                f"{num_clients}, got size={self.size}."
-            )
+        for name, value in (("cohort size", self.size), ("among", self.among)):
+            if value is not None and value > num_clients:
+                raise checks.InputError(
+                    f"Expected the {name} to be at most the number of clients "
+                    f"{num_clients}, got {name.rpartition(' ')[2]}={value}."
+                )
         return self.size
 
     def __call__(self, key: types.Key, num_clients: int) -> jax.Array:
@@ -103,6 +109,7 @@ class UniformCohort:
           `int32[K]`, distinct and ascending.
         """
         size = self.cohort_size(num_clients)
+        num_clients = num_clients if self.among is None else self.among
         sparse = num_clients > _LARGE and num_clients > 8 * size
         draw = _draw_distinct if sparse else _draw_by_sorting
         return jnp.sort(draw(key, num_clients, size))

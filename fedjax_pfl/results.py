@@ -154,6 +154,26 @@ class Result:
                 rows.append((*self._head(group, point), *means, rounds))
         return pd.DataFrame(rows, columns=[*self._columns, *_SENT, "rounds"])
 
+    def reports(self) -> pd.DataFrame:
+        """Returns what rounds reported of the method, one row per value.
+
+        Returns:
+          The columns that name a point, then `name` and `value`, the mean over the
+          rounds: of the members' counts their total, of other values their mean, and
+          the aggregator's own. `coverage` is the fraction of clients that have taken
+          part.
+        """
+        rows = []
+        for group in self.groups:
+            for point in range(len(group.points)):
+                values = {n: v[point] for n, v in group.per_round.items()}
+                values["coverage"] = group.times_selected[point, -1] > 0
+                for name, value in values.items():
+                    seen = value[~np.isnan(value)] if value.dtype.kind == "f" else value
+                    if len(seen):
+                        rows.append((*self._head(group, point), name, seen.mean()))
+        return pd.DataFrame(rows, columns=[*self._columns, "name", "value"])
+
     def summary(self) -> pd.DataFrame:
         """Returns a small table: last round, own test data, mean ± std over seeds.
 
@@ -200,7 +220,7 @@ class Result:
         return labeled.to_dataset(record, title)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
-        """Writes `config.json`, `summary.csv` and the histories into a new directory.
+        """Writes `config.json`, two tables and the histories into a new directory.
 
         Everything is written under a temporary name beside it and renamed at the end.
 
@@ -231,6 +251,7 @@ class Result:
         config["digest"] = files.digest_of(config)
         (directory / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
         self.table().to_csv(directory / "summary.csv", index=False)
+        self.reports().to_csv(directory / "reports.csv", index=False)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "Result":

@@ -81,6 +81,20 @@ def test_large_population_is_covered_evenly():
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
+def test_a_cohort_may_be_of_the_first_clients_only():
+    few = participation.UniformCohort(size=3, among=5)
+    keys = jax.random.split(KEY, 300)
+    cohorts = np.asarray(jax.vmap(lambda key: few(key, 100))(keys))
+    assert sorted(np.unique(cohorts).tolist()) == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(
+        cohorts, jax.vmap(lambda key: participation.UniformCohort(size=3)(key, 5))(keys)
+    )
+    with pytest.raises(checks.InputError, match="20, got among=50"):
+        participation.UniformCohort(size=3, among=50).cohort_size(20)
+    with pytest.raises(checks.InputError, match="among"):
+        participation.UniformCohort(size=3, among=2)
+
+
 def test_the_cost_of_a_cohort_follows_its_size():
     draw = jax.jit(participation.UniformCohort(size=100), static_argnums=1)
     text = draw.lower(KEY, 10**8).as_text()

@@ -21,6 +21,7 @@ __all__ = [
 ]
 
 MODELS = ("personal", "global", "fine-tuned", "hybrid (validation)")
+_METHODS = ("algorithm.phi",)  # fields that make another method of an algorithm
 DESCRIPTION = ("algorithm", "dataset", "partition")
 
 
@@ -51,7 +52,8 @@ def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
 
 
 def _tuned(result: results.Result) -> list[str]:
-    return [f for f in result.fields if f.startswith("algorithm.")]
+    own = [f for f in result.fields if f.startswith("algorithm.")]
+    return [f for f in own if f not in _METHODS]
 
 
 def _compared(result: results.Result) -> list[str]:

@@ -1,6 +1,5 @@
 """Another rule for every block of leaves, such as the layers of a network."""
 
-import re
 from typing import Any
 
 import jax
@@ -40,24 +39,12 @@ class Blockwise:
     patterns: tuple[str, ...] = struct.static_field()
 
     def __post_init__(self):
-        if not isinstance(self.patterns, tuple) or not isinstance(self.parts, tuple):
+        leaves.check_patterns(self.patterns)
+        if not isinstance(self.parts, tuple) or len(self.patterns) != len(self.parts):
             raise checks.InputError(
-                "Expected patterns and parts to be tuples, got"
-                f" {type(self.patterns).__name__} and {type(self.parts).__name__}."
+                f"Expected parts to be a tuple with one part per pattern of"
+                f" {self.patterns!r}, got {self.parts!r}."
             )
-        if not self.patterns or len(self.patterns) != len(self.parts):
-            raise checks.InputError(
-                f"Expected one part per pattern, got {len(self.parts)} parts and"
-                f" patterns={self.patterns!r}."
-            )
-        for pattern in self.patterns:
-            try:
-                re.compile(pattern)
-            except (re.error, TypeError) as error:
-                raise checks.InputError(
-                    f"Expected patterns to be regular expressions, got {pattern!r}:"
-                    f" {error}."
-                ) from None
 
     @property
     def incremental(self) -> str | None:
@@ -93,45 +80,15 @@ class Blockwise:
         Raises:
           InputError: if a pattern gets no leaf, or a leaf no pattern.
         """
-        block = self._blocks(messages)
         finite = clients.finite_rows(messages, weights.shape[0])
         weights = jnp.where(finite, weights, 0)
-        joined: list[Any] = [None] * len(block)
-        structure = jax.tree.structure(messages)
-        reports = []
-        for number, part in enumerate(self.parts):
-
-            def own(tree: Any, number: int = number) -> Any:
-                each = zip(jax.tree.leaves(tree), block, strict=True)
-                chosen = [leaf if b == number else None for leaf, b in each]
-                return jax.tree.unflatten(structure, chosen)
-
-            found, report = part(
-                jax.random.fold_in(key, number), own(messages), weights, own(reference)
-            )
-            places = [place for place, b in enumerate(block) if b == number]
-            for place, leaf in zip(places, jax.tree.leaves(found), strict=True):
-                joined[place] = leaf
+        found, reports = [], []
+        rows = leaves.blocks(messages, self.patterns)
+        references = leaves.blocks(reference, self.patterns)
+        blocks = zip(self.parts, rows, references, strict=True)
+        for number, (part, block, own) in enumerate(blocks):
+            block_key = jax.random.fold_in(key, number)
+            aggregate, report = part(block_key, block, weights, own)
+            found.append(aggregate)
             reports.append(report)
-        return jax.tree.unflatten(structure, joined), tuple(reports)
-
-    def _blocks(self, messages: Any) -> list[int]:
-        """The number of every leaf's pattern."""
-        found = []
-        for name in jax.tree.leaves(leaves.names(messages)):
-            matching = (n for n, p in enumerate(self.patterns) if re.search(p, name))
-            number = next(matching, None)
-            if number is None:
-                raise checks.InputError(
-                    f"Expected every leaf to match one of patterns={self.patterns!r},"
-                    f" got {name!r}, which matches none."
-                )
-            found.append(number)
-        for number, pattern in enumerate(self.patterns):
-            if number not in found:
-                names = ", ".join(jax.tree.leaves(leaves.names(messages)))
-                raise checks.InputError(
-                    f"Expected pattern {pattern!r} to be the first that matches some"
-                    f" leaf, got the leaves {names}."
-                )
-        return found
+        return leaves.join_blocks(found), tuple(reports)

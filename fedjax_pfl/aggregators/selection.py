@@ -16,7 +16,8 @@ say little (the whole rule takes 53 for 100 rows):
     bitonic     -    2.9      -     42    127          274         1797
 
 `bitonic` sorts by minima and maxima of whole blocks; `jnp.sort` of transposed blocks
-takes 2221 for 200 rows. Under weights rows are always counted, by their mass.
+takes 2221 for 200 rows. Under weights rows are always counted, by their mass; the whole
+rule then takes 113 for 100 rows.
 """
 
 import functools

@@ -10,6 +10,7 @@ from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.fedplus import FedPlus
 from fedjax_pfl.algorithms.fedprox import FedProx
 from fedjax_pfl.algorithms.flame import Flame
+from fedjax_pfl.algorithms.majority import Majority
 from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
 from fedjax_pfl.algorithms.pfedme import PFedMe
 from fedjax_pfl.algorithms.scaffold import Scaffold
@@ -30,6 +31,7 @@ __all__ = [
     "HeurFedAMP",
     "Link",
     "Local",
+    "Majority",
     "PFedMe",
     "PerFedAvg",
     "Scaffold",
@@ -49,6 +51,7 @@ ALGORITHMS = {
     "flame": Flame,
     "heur_fedamp": HeurFedAMP,
     "local": Local,
+    "majority": Majority,
     "per_fedavg": PerFedAvg,
     "pfedme": PFedMe,
     "scaffold": Scaffold,

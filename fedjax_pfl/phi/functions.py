@@ -34,7 +34,8 @@ __all__ = ["L1", "L2", "Diagonal", "Indicator", "Phi", "Squared", "Zero"]
 
 def _total(tree: Any) -> jax.Array:
     """Sum `[]` of all values of a tree."""
-    return sum((jnp.sum(leaf) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
+    first, *others = [jnp.sum(leaf) for leaf in jax.tree.leaves(tree)]
+    return sum(others, first)
 
 
 def _square(x: Any) -> jax.Array:

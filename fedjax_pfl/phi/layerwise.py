@@ -1,6 +1,5 @@
 """A phi of its own for every block of leaves."""
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -49,18 +48,9 @@ class LayerWise(functions.Phi):
     scales: tuple[float, ...] | None = None
 
     def __post_init__(self):
-        for name, value in (("patterns", self.patterns), ("phis", self.phis)):
-            if not isinstance(value, tuple) or not value:
-                raise checks.InputError(
-                    f"Expected {name} to be a tuple, not empty, got {value!r}."
-                )
-        for pattern in self.patterns:
-            try:
-                re.compile(pattern)
-            except (re.error, TypeError):
-                raise checks.InputError(
-                    f"Expected patterns to be regular expressions, got {pattern!r}."
-                ) from None
+        leaves.check_patterns(self.patterns)
+        if not isinstance(self.phis, tuple):
+            raise checks.InputError(f"Expected phis to be a tuple, got {self.phis!r}.")
         for name in self.phis:
             checks.known(name, FUNCTIONS, "phi of a block")
         counts = {"phis": len(self.phis)}
@@ -87,8 +77,8 @@ class LayerWise(functions.Phi):
     @property
     def _scales(self) -> jax.Array:
         """Factors `[L]` of the radii."""
-        given = self.scales
-        return jnp.ones(len(self.patterns)) if given is None else jnp.stack([*given])
+        given = (1.0,) * len(self.patterns) if self.scales is None else self.scales
+        return jnp.stack([jnp.asarray(scale) for scale in given])
 
     def check(self, params: Any) -> None:
         """Refuses a pattern without leaves and a leaf without pattern."""

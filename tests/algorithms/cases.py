@@ -199,6 +199,32 @@ CASES = {
         ),
         limit=weighted_mean,
     ),
+    "fedprox": Case(
+        depth="light",
+        make=lambda: algorithms.FedProx(mu=0.5, local=SGD),
+        field=("algorithm.mu", 0.1),
+        full=lambda: algorithms.FedProx(mu=0.5, local=FULL),
+        limit=weighted_mean,
+    ),
+    "fedplus": Case(
+        depth="light",
+        make=lambda: algorithms.FedPlus(alpha=0.5, rho=0.2, lam=0.1, local=SGD),
+        field=("algorithm.rho", 0.05),
+    ),
+    "fedplus_all_coordinates": Case(
+        depth="variant",
+        make=lambda: algorithms.FedPlus.coordinate_median(
+            theta=0.9, rho=0.1, aggregate_over="all", pull_every="epoch", local=SGD
+        ),
+        field=("algorithm.theta", 0.7),
+    ),
+    "fedplus_layers": Case(
+        depth="variant",
+        make=lambda: algorithms.FedPlus.layer_wise(
+            ("bias$", ""), ("l1", "l2"), rho_quantile=0.5, alpha=0.5, local=SGD
+        ),
+        field=("algorithm.rho_quantile", 0.8),
+    ),
     "own_down": Case(
         depth="light", make=probes.OwnDown, field=("algorithm.mixing", 0.1)
     ),

@@ -34,7 +34,9 @@ def center(name, rows, p, rho):
     if name == "l2":
         for _ in range(5000):
             eta = p / np.maximum(np.linalg.norm(rows - c, axis=1), rho)
-            c = eta @ rows / eta.sum()
+            before, c = c, eta @ rows / eta.sum()
+            if np.abs(c - before).max() < 1e-15 * np.abs(rows).max():
+                break
     if name == "l1":
         low, high = rows.min(axis=0), rows.max(axis=0)
         for _ in range(200):  # the slope falls in c

@@ -64,100 +64,6 @@ def test_rounds_are_the_equations_in_numpy(name):
         np.testing.assert_array_equal(infos.client["clipped"], members > rho)
 
 
-# Special cases, each with the same minibatches as its own implementation.
-
-
-def same_server(algorithm, other, problem, **fields):
-    """The server's models of both, after every round."""
-    ours, _, _ = run(algorithm, problem, **fields)
-    theirs, _, _ = run(other, problem, **fields)
-    assert np.ptp(theirs.server["theta"], axis=0).min() > 1e-3
-    np.testing.assert_allclose(ours.server.c["theta"], theirs.server["theta"], **CLOSE)
-    return ours
-
-
-def test_local_training_is_a_special_case():
-    problem = problems.waves()
-    ours, _, _ = run(fp.FedPlus(theta=1.0, lam=0.0, local=BATCHES), problem)
-    theirs, _, _ = run(fp.Local(local=BATCHES), problem)
-    np.testing.assert_array_equal(ours.clients["theta"], theirs.clients["theta"])
-
-
-@pytest.mark.parametrize("weighting", ["examples", "uniform"])
-def test_fedavg_is_a_special_case_that_drops_stragglers(weighting):
-    algorithm = fp.FedPlus(
-        phi=phi.Indicator(),
-        theta=1.0,
-        lam=1.0,
-        weighting=weighting,
-        drop_stragglers=True,
-        local=BATCHES,
-    )
-    other = fp.FedAvg(local=BATCHES, weighting=weighting)
-    work = fp.Stragglers(fraction=0.5, max_epochs=3)
-    same_server(algorithm, other, problems.waves(), work=work)
-
-
-@pytest.mark.parametrize("rule", [fp.GeometricMedian(), fp.CoordinateMedian()])
-def test_rfa_and_coordinate_median_are_special_cases(rule):
-    algorithm = fp.FedPlus(theta=1.0, lam=1.0, drop_stragglers=True, local=BATCHES)
-    other = fp.FedAvg(local=BATCHES)
-    work = fp.Stragglers(fraction=0.4, max_epochs=3)
-    same_server(algorithm, other, problems.waves(), aggregator=rule, work=work)
-
-
-def test_fedprox_is_a_special_case_with_the_mapped_step():
-    mu, problem = 0.8, problems.waves()
-    other = fp.FedProx(mu=mu, local=BATCHES)
-    work = fp.Stragglers(fraction=0.5, max_epochs=3)
-    same_server(fp.FedPlus.fedprox(mu=mu, local=BATCHES), other, problem, work=work)
-    # The paper's own setting is FedProx with another step size.
-    literal = fp.FedPlus(
-        phi=phi.Indicator(), alpha=mu, lam=1.0, weighting="examples", local=BATCHES
-    )
-    e = BATCHES.learning_rate
-    slower = dataclasses.replace(BATCHES, learning_rate=e / (1 + mu * e))
-    same_server(literal, fp.FedProx(mu=mu, local=slower), problem, work=work)
-
-
-def test_fedprox_is_its_equation_in_numpy():
-    problem, mu, steps = problems.waves(), 0.8, 4
-    algorithm = fp.FedProx(mu=mu, local=problems.full_gradient_steps(steps, 0.3))
-    states, infos, _ = run(algorithm, problem, 5)
-    w = states.server["theta"][0]
-    counts = np.asarray(problem.federation.train.num_examples, float)
-    for number, members in enumerate(infos.cohort):
-        sent = [problem.descend(k, w, w, mu, steps) for k in members]
-        w = np.average(sent, axis=0, weights=counts[members])
-        np.testing.assert_allclose(states.server["theta"][number + 1], w, atol=1e-12)
-
-
-def test_without_mu_fedprox_is_fedavg_that_keeps_stragglers():
-    problem = problems.waves()
-    work = fp.Stragglers(fraction=0.5, max_epochs=3)
-    ours, _, _ = run(fp.FedProx(mu=0.0, local=BATCHES), problem, work=work)
-    kept = fp.FedAvg(local=BATCHES, drop_stragglers=False)
-    theirs, _, _ = run(kept, problem, work=work)
-    np.testing.assert_array_equal(ours.server["theta"], theirs.server["theta"])
-    dropped, _, _ = run(fp.FedAvg(local=BATCHES), problem, work=work)
-    assert np.abs(dropped.server["theta"] - ours.server["theta"]).max() > 1e-3
-
-
-@pytest.mark.parametrize("name", ["l2", "l1"])
-def test_a_radius_above_all_distances_is_the_indicator(name):
-    """As at the radius of the paper wherever models stay near each other."""
-    problem, far = problems.waves(), 1e3
-    found = []
-    for choice in (PHIS[name], phi.Indicator()):
-        algorithm = fp.FedPlus(phi=choice, alpha=0.5, rho=far, local=BATCHES)
-        states, infos, _ = run(algorithm, problem)
-        assert (infos.client["clipped"] == 0).all()
-        found.append(states)
-    np.testing.assert_allclose(
-        found[0].clients["theta"], found[1].clients["theta"], **CLOSE
-    )
-
-
 # Local steps (Proposition 2), their number, and members without any.
 
 
@@ -279,10 +185,9 @@ def test_members_without_a_step_are_as_if_not_selected(over):
     assert np.abs(w[-1, [0, 1, 3, 5]] - w[0, 0]).min() > 0
     # Without data a client has no say; without a step its last model may have one.
     rows = [0, 1, 3, 5] if over == "cohort" else [0, 1, 2, 3, 5]
-    p = np.full(len(rows), 1 / len(rows))
-    for number in (1, 2, 3):
-        expected = oracles.center("l1", w[number, rows], p, 0.1)
-        np.testing.assert_allclose(c[number], expected, atol=1e-8)
+    for number in (1, 2, 3):  # the center of these: their clipped gaps cancel
+        gaps = np.clip(w[number, rows] - c[number], -0.1, 0.1)
+        np.testing.assert_allclose(gaps.sum(axis=0), 0, atol=1e-12)
 
 
 # The radius.
@@ -330,7 +235,10 @@ def test_layers_are_separate_methods():
     for _ in range(2):
         state, _ = step(state, model, federation)
     z = jax.vmap(lambda w: algorithm.anchor(state.server, w))(state.clients)
-    jax.tree.map(np.testing.assert_array_equal, z["head"], state.clients["head"])
+    for found, own in zip(
+        *map(jax.tree.leaves, (z["head"], state.clients["head"])), strict=True
+    ):
+        np.testing.assert_allclose(found, own, rtol=1e-12, atol=1e-12)
     body = {name: leaf for name, leaf in z.items() if name != "head"}
     for found, c in zip(
         jax.tree.leaves(body),

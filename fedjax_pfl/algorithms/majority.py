@@ -1,0 +1,48 @@
+"""The majority class: every client predicts its own most frequent label, always.
+
+No training and no messages: what a method must beat where clients have few classes. The
+outputs are logarithms of smoothed frequencies, `log((n_c + 1) / (n + C))`, so that the
+loss is finite for labels that a client has not seen; ties go to the lower class.
+
+| symbol | field | shape |
+|---|---|---|
+| n_c | examples of class c among the client's training examples | `[C]` |
+"""
+
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, struct, types
+from fedjax_pfl.algorithms import base
+
+__all__ = ["Majority"]
+
+
+@struct.pytree_dataclass
+class Majority(base.SingleExchange):
+    """The most frequent label of every client; a bound from below, not a method."""
+
+    def init(self, key, model, population, data):
+        """Nothing; refuses what has no classes."""
+        del key, population, data
+        if getattr(model, "num_classes", None) is None:
+            raise checks.InputError(
+                f"Expected a model of classes for Majority, got {model!r}."
+            )
+        return None, None, None
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Nothing."""
+        del key, round, work, down, model
+        weight = data.num_examples.astype(jnp.zeros(()).dtype)
+        upload = types.Upload(message=None, weight=weight)
+        return client, upload, {"gradient_evaluations": jnp.zeros((), jnp.int32)}
+
+    def predictors(self, key, round, server, client, model, data):
+        """The smoothed frequencies, for every input the same."""
+        del key, round, server, client
+        positions = jnp.arange(data.index.shape[0])
+        here = (positions < data.num_examples).astype(jnp.zeros(()).dtype)
+        labels = data.gather(positions, here).y
+        counts = jnp.zeros(model.num_classes).at[labels].add(here)
+        logits = jnp.log((counts + 1) / (counts + 1).sum())
+        return {"personal": lambda x: jnp.broadcast_to(logits, (len(x), len(logits)))}

@@ -30,6 +30,7 @@ class Page(enum.StrEnum):
 
     FLAME = "flame"
     FEDACS = "fedacs"
+    FEDPLUS = "fedplus"
     ALL = "all"
 
 

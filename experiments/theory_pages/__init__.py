@@ -1,10 +1,11 @@
 """Pages that compare simulations with theory: parts with rows and figures."""
 
-from experiments.theory_pages import fedacs, flame, rows
+from experiments.theory_pages import fedacs, fedplus, flame, rows
 
 __all__ = ["PAGES"]
 
 PAGES: dict[str, tuple[rows.Part, ...]] = {
     "flame": flame.PARTS,
     "fedacs": fedacs.PARTS,
+    "fedplus": fedplus.PARTS,
 }

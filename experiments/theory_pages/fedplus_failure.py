@@ -1,0 +1,211 @@
+"""What aggregation does to clients' models: the paper's "training failure"."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import fedjax_pfl as fp
+from experiments.figures import drawing
+from experiments.theory_pages import fedplus_quadratics, rows
+from fedjax_pfl import phi, struct, types
+
+__all__ = ["METHODS", "Aggregated", "aggregated", "failure"]
+
+_LOCAL = fp.SGD(learning_rate=0.1, epochs=2, batch_size=20)
+METHODS = {
+    # FedAvg whose trained models are kept: `clients`, between rounds.
+    "FedAvg": fp.FedPlus(
+        phi=phi.Indicator(), theta=1.0, lam=1.0, weighting="examples", local=_LOCAL
+    ),
+    "Fed+": fp.FedPlus.geometric_median(alpha=0.1, rho_quantile=0.5, local=_LOCAL),
+}
+_ABSORBED = 1e-300  # a step size that leaves every parameter as it is
+_CLIENTS, _REPETITIONS = 20, 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregated:
+    """What an aggregation did.
+
+    Attributes:
+      accuracy: `[S]` on own test examples, mean over clients, along the line from a
+        client's model to the new center.
+      distance: mean over clients from its model to the new center.
+      jump: mean over clients from its model to where the next round starts.
+    """
+
+    accuracy: np.ndarray
+    distance: float
+    jump: float
+
+
+def failure(options: rows.Options) -> rows.Findings:
+    """Accuracy from trained models to the aggregate, and where rounds start."""
+    count = 10 if options.quick else 100
+    seeds = range(min(options.seeds, _REPETITIONS))
+    federations = _federations(seeds)
+    shares = np.linspace(0, 1, 11)
+    figure, (axes,) = drawing.panels(1)
+    found: list[rows.Row] = []
+    for k, (name, algorithm) in enumerate(METHODS.items()):
+        cases = [
+            aggregated(algorithm, federation, seed, count, shares)
+            for seed, federation in zip(seeds, federations, strict=True)
+        ]
+        accuracy = np.stack([case.accuracy for case in cases])
+        found += [_accuracy_row(name, accuracy), jump_row(name, algorithm, cases)]
+        mean, color = accuracy.mean(axis=0), drawing.COLORS[k]
+        spread = accuracy.std(axis=0, ddof=1) / len(cases) ** 0.5
+        axes.errorbar(shares, mean, 2 * spread, color=color, capsize=2, label=name)
+        start = -1 if algorithm.lam else 0
+        axes.plot(shares[start], mean[start], "o", color=color, markersize=8)
+    axes.set_xlabel("s: 0 a client's trained model, 1 the new center", fontsize=9)
+    axes.set_ylabel("accuracy on own test examples", fontsize=9)
+    title = f"(1 - s) w + s c after {count} rounds, mean ± 2 standard errors of"
+    title += f" {len(seeds)} seeds\ndot: where the next round starts"
+    drawing.legend(figure, axes, title, len(METHODS))
+    return rows.Findings(found, {"fedplus_failure": figure})
+
+
+def _federations(seeds: range) -> list[types.Federation]:
+    """Digits in few classes per client, padded so that one program runs all seeds."""
+    spec = fp.FederationSpec(
+        "digits",
+        fp.DirichletLabels(concentration=0.1),
+        num_clients=_CLIENTS,
+        validation_fraction=0.0,
+    )
+    found = [dataclasses.replace(spec, seed=seed).build() for seed in seeds]
+    for name in ("train", "validation", "test"):
+        most = max(getattr(f, name).index.shape[1] for f in found)
+        found = [_padded(f, name, most) for f in found]
+    return found
+
+
+def _padded(federation: types.Federation, name: str, most: int) -> types.Federation:
+    """A federation with `most` slots per client in one of its splits."""
+    data = getattr(federation, name)
+    index = jnp.pad(data.index, ((0, 0), (0, most - data.index.shape[1])))
+    changed = {name: dataclasses.replace(data, index=index)}
+    return dataclasses.replace(federation, **changed)
+
+
+def aggregated(
+    algorithm: fp.FedPlus,
+    federation: types.Federation,
+    seed: int,
+    num_rounds: int,
+    shares: np.ndarray,
+) -> Aggregated:
+    """Trains, and looks at the last aggregation.
+
+    Args:
+      algorithm: whose `clients` are trained models.
+      federation: data.
+      seed: of the training.
+      num_rounds: R.
+      shares: `[S]` of the center.
+
+    Returns:
+      What it did; the jump is measured by a round whose steps are absorbed by rounding.
+    """
+    model = fp.MLP(widths=(32,)).for_federation(federation)
+    dtype = jnp.zeros(()).dtype
+    process = struct.as_arrays(fp.FederatedProcess(algorithm=algorithm), dtype)
+    key = jax.random.key(seed, impl="threefry2x32")
+    state = _first(key, process, federation, model=model)
+    state = _advanced(process, state, federation, num_rounds, model=model)
+    still = struct.replace_field(
+        process, "algorithm.local.learning_rate", jnp.asarray(_ABSORBED, dtype)
+    )
+    started = _advanced(still, state, federation, 1, model=model)
+    accuracy, distance, jump = _looked_at(
+        state, started.clients, federation, jnp.asarray(shares), model=model
+    )
+    return Aggregated(np.asarray(accuracy), float(distance), float(jump))
+
+
+_compiled = functools.partial(
+    jax.jit,
+    static_argnames="model",
+    compiler_options=fedplus_quadratics.QUICK_COMPILATION,
+)
+
+
+@_compiled
+def _first(key, process, federation, *, model):
+    """The state before the first round."""
+    return process.init(key, model, federation)
+
+
+@_compiled
+def _advanced(process, state, federation, count, *, model):
+    """The state `count` rounds later."""
+    return jax.lax.fori_loop(
+        0, count, lambda _, s: process.round(s, model, federation)[0], state
+    )
+
+
+@_compiled
+def _looked_at(state, started, federation, shares, *, model):
+    """Accuracies `[S]`, the mean distance to the center and the mean jump."""
+    center = state.server.c
+
+    def accuracy(row):
+        w, fields = row
+        data = federation.test.pool().with_rows(fields)
+        positions = jnp.arange(data.index.shape[0])
+        weight = (positions < data.num_examples).astype(shares.dtype)
+        batch = data.gather(positions, weight)
+
+        def at(share):
+            mixed = jax.tree.map(lambda a, b: (1 - share) * a + share * b, w, center)
+            hits = model.metrics(model.apply(mixed, batch.x), batch)["accuracy"]
+            return jnp.vdot(weight, hits) / weight.sum()
+
+        return jax.vmap(at)(shares)
+
+    def length(w, other):
+        return optax.tree.norm(optax.tree.sub(w, other))
+
+    accuracies = jax.lax.map(accuracy, (state.clients, federation.test.rows()))
+    distances = jax.vmap(lambda w: length(w, center))(state.clients)
+    jumps = jax.vmap(length)(state.clients, started)
+    return accuracies.mean(axis=0), distances.mean(), jumps.mean()
+
+
+def _accuracy_row(name: str, accuracy: np.ndarray) -> rows.Row:
+    """Both ends of the line; nothing is claimed of data that are what they are."""
+    row = rows.mean_row(
+        "own accuracy: of trained models (left) and of the new center (right)",
+        {"method": name},
+        accuracy[:, 0].mean(),
+        accuracy[:, -1],
+    )
+    return dataclasses.replace(row, relation="")
+
+
+def jump_row(name: str, algorithm: fp.FedPlus, cases: list[Aggregated]) -> rows.Row:
+    """How far clients are moved: lam times their distance, so exactly 0 without lam.
+
+    Args:
+      name: of the method.
+      algorithm: the method.
+      cases: what its aggregations did.
+
+    Returns:
+      A row about the seed where the two differ most.
+    """
+    worst = max(cases, key=lambda x: abs(x.jump - algorithm.lam * x.distance))
+    expected = float(algorithm.lam * worst.distance)
+    return rows.Row(
+        quantity="mean distance by which the start of a round moves a model",
+        settings={"method": name},
+        theory=expected,
+        simulation=worst.jump,
+        tolerance=1e-12 * expected,  # sums of less than 1e4 squares, 1e-16 each
+    )

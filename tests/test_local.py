@@ -330,3 +330,33 @@ def test_lane_max_is_one_value_for_all_lanes():
 def test_wrong_fields_get_one_sentence(make, message):
     with pytest.raises(fp.InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize(("count", "cap"), [(1, 9), (3, 9), (7, 9), (7, 5)])
+def test_steps_in_place_of_epochs_go_through_as_many_as_they_take(count, cap):
+    """Nine examples in batches of four: epochs of three steps, all in fresh orders."""
+    data = client(2)
+
+    def step(params, context):
+        return {"theta": params["theta"] + 1}
+
+    solver = fp.SGD(learning_rate=1e-300, num_steps=count, epochs=99, batch_size=4)
+    params, _, info = solver.solve(
+        KEY,
+        budget(epochs=cap),
+        quadratic,
+        {"theta": jnp.zeros(4)},
+        None,
+        data,
+        step_end=step,
+    )
+    taken = min(count, cap)
+    assert params["theta"].tolist() == [taken] * 4
+    assert int(info.num_steps) == taken
+    sizes = [4, 4, 1] * 3
+    assert int(info.num_examples) == sum(sizes[:taken])
+
+
+def test_wrong_numbers_of_steps_are_named():
+    with pytest.raises(fp.InputError, match="num_steps"):
+        fp.SGD(num_steps=0)

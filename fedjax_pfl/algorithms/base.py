@@ -1,10 +1,12 @@
 """The abstract base of algorithms whose round has one exchange."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fedjax_pfl import aggregators, checks, clients, local, struct, types
 
@@ -14,6 +16,7 @@ __all__ = [
     "SingleExchange",
     "check_plain_sgd",
     "half_squared_distance",
+    "map_everyone",
 ]
 
 
@@ -282,6 +285,31 @@ class SingleExchange:
             floats_down=clients.size(down.shared) * cohort_size
             + clients.size(down.own),
         )
+
+
+CHUNK = 16
+"""Clients whose full gradients are in memory at once."""
+
+
+def map_everyone(
+    fn: Callable[[Any, types.ClientData], Any], rows: Any, federation: types.Federation
+) -> Any:
+    """Applies `fn(row, training examples)` to every client, `CHUNK` at a time.
+
+    Args:
+      fn: function of ONE client.
+      rows: pytree of `[N, ...]`.
+      federation: data of N clients.
+
+    Returns:
+      Pytree of `[N, ...]`.
+    """
+    pool = federation.train.pool()
+
+    def one(row: tuple[Any, dict[str, Any]]) -> Any:
+        return fn(row[0], pool.with_rows(row[1]))
+
+    return lax.map(one, (rows, federation.train.rows()), batch_size=CHUNK)
 
 
 def check_plain_sgd(algorithm: str, solver: Any) -> None:

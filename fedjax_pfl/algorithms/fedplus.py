@@ -50,7 +50,6 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 
 from fedjax_pfl import checks, clients, local, phi, struct, types
 from fedjax_pfl.algorithms import base, fedavg
@@ -343,25 +342,19 @@ class FedPlus(base.SingleExchange):
             return {}
         plain, server = fedavg.data_objective(model), state.server
 
-        def one(row):
-            w, fields = row
-            data = federation.train.pool().with_rows(fields)
+        def one(w, data):
             loss, gradient = local.full_value_and_gradient(plain, w, None, data)
             away = optax.tree.sub(w, self.anchor(server, w))
             residual = optax.tree.norm(optax.tree.add_scale(gradient, alpha, away))
             penalty = self.phi.penalty(optax.tree.sub(w, server.c), server.rho)
             return loss + alpha * penalty, residual
 
-        rows = (state.clients, federation.train.rows())
-        values, residuals = lax.map(one, rows, batch_size=_CHUNK)
+        values, residuals = base.map_everyone(one, state.clients, federation)
         counts = federation.train.num_examples.astype(values.dtype)
         weights = counts if self.weighting == "examples" else jnp.ones_like(counts)
         weights = jnp.where(counts > 0, weights, 0)
         objective = jnp.vdot(weights, values) / weights.sum()
         return {"objective": objective, "residual": residuals.max()}
-
-
-_CHUNK = 16  # clients whose full gradients are in memory at once
 
 
 def _quantiles(values: jax.Array, here: jax.Array, level: Any) -> jax.Array:

@@ -38,7 +38,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 
 from fedjax_pfl import aggregators, checks, clients, local, struct, types
 from fedjax_pfl.algorithms import base, fedavg
@@ -295,9 +294,7 @@ class Flame(base.SingleExchange):
         w, rows = state.server, state.clients
         plain = fedavg.data_objective(model)
 
-        def one(row):
-            client, fields = row
-            data = federation.train.pool().with_rows(fields)
+        def one(client, data):
             loss, gradient = local.full_value_and_gradient(
                 plain, client.theta, None, data
             )
@@ -312,7 +309,7 @@ class Flame(base.SingleExchange):
                 "dual": optax.tree.vdot(client.p, optax.tree.sub(client.w_local, w)),
             }
 
-        parts = lax.map(one, (rows, federation.train.rows()), batch_size=_CHUNK)
+        parts = base.map_everyone(one, rows, federation)
         alpha = rows.alpha
         share = self.share(alpha, rows.ratio)
         rho = self.lam * alpha * (1 - share) / jnp.where(share > 0, share, 1)
@@ -341,9 +338,6 @@ class Flame(base.SingleExchange):
         }
 
 
-_CHUNK = 16  # clients whose full gradients are in memory at once
-
-
 def _gradient_norm(model, batch_size):
     """Squared norm `[]` of ONE client's full gradient, a function `(params, data)`."""
     objective = fedavg.data_objective(model)
@@ -354,4 +348,4 @@ def _gradient_norm(model, batch_size):
         )
         return optax.tree.norm(gradient, squared=True)
 
-    return clients.chunked(norm, _CHUNK)
+    return clients.chunked(norm, base.CHUNK)

@@ -100,3 +100,37 @@ def test_a_radius_above_all_distances_is_the_indicator(name):
     np.testing.assert_allclose(
         found[0].clients["theta"], found[1].clients["theta"], **CLOSE
     )
+
+
+def test_every_method_sees_the_same_stragglers_and_only_fedavg_drops_them():
+    """Of equal budgets in every round; a dropped message leaves the server alone."""
+    problem, rounds = problems.waves(), 5
+    work = fp.Stragglers(fraction=0.75, max_epochs=3)
+    kinds = {
+        "fedavg": fp.FedAvg(local=BATCHES),
+        "fedprox": fp.FedProx(mu=0.5, local=BATCHES),
+        "fedplus": fp.FedPlus(rho=0.3, lam=0.5, local=BATCHES),
+    }
+    found = {
+        name: run(kind, problem, rounds, work=work) for name, kind in kinds.items()
+    }
+    _, reference, _ = found["fedavg"]
+    for states, infos, _ in found.values():
+        np.testing.assert_array_equal(infos.cohort, reference.cohort)
+        seen = infos.client["gradient_evaluations"]
+        expected = reference.client["gradient_evaluations"]
+        np.testing.assert_array_equal(seen, expected)
+        del states
+    counts = np.asarray(problem.federation.train.num_examples)[reference.cohort]
+    epochs = reference.client["gradient_evaluations"] / counts
+    assert ((epochs == 3).sum(axis=1) == 1).all()  # round(0.25 * 4) did all of it
+    assert set(np.unique(epochs)) == {1, 2, 3}
+    # Fed+ without a pull keeps what FedAvg trained: its one active model is the mean.
+    alone = fp.FedPlus(theta=1.0, lam=1.0, local=BATCHES)
+    states, infos, _ = run(alone, problem, 1, work=work)
+    active = infos.cohort[0][epochs[0] == 3]
+    trained = states.clients["theta"][1][active][0]
+    averaged = found["fedavg"][0].server["theta"][1]
+    np.testing.assert_allclose(averaged, trained, atol=1e-12)
+    kept = found["fedprox"][0].server["theta"][1]
+    assert np.abs(kept - found["fedavg"][0].server["theta"][1]).max() > 1e-3

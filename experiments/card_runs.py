@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-__all__ = ["CURVES", "DATA", "REPORTS", "Run", "Side", "by_seed"]
+__all__ = ["DATA", "REPORTS", "Run", "Side", "by_seed"]
 
 DATA = ("own test", "own validation")
 _POINT = ("algorithm", "dataset", "partition", "seed")
 _VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
 _TUNED = ("algorithm.", "aggregator")  # fields that make a method, not its environment
 REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's title
-CURVES = "learning_curves.png"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Run:
     command: str
     rows: pd.DataFrame
     fields: tuple[str, ...]
-    has_curves: bool
+    figures: tuple[str, ...]
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
@@ -106,7 +105,7 @@ class Run:
             command=command,
             rows=rows,
             fields=fields,
-            has_curves=(folder / CURVES).is_file(),
+            figures=tuple(sorted(path.name for path in folder.glob("*.png"))),
         )
 
     @property

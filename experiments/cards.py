@@ -1,9 +1,8 @@
 """Method cards from committed runs: `python -m experiments.cards`.
 
 A run is a directory `results/<method>/<run>` with `summary.csv` and `reports.csv`, as
-`Result.save` wrote them, `command.txt`, the one line that reproduces it, and possibly
-`learning_curves.png`. A card is a function of these files and of the method's texts
-alone, byte for byte.
+`Result.save` wrote them, `command.txt`, the one line that reproduces it, and figures. A
+card is a function of these files and of the method's texts alone, byte for byte.
 """
 
 import dataclasses
@@ -107,9 +106,9 @@ def render(card: Card, results: Path) -> str:
 def _run_lines(run: card_runs.Run, reference: card_runs.Side, method: str) -> list[str]:
     """Command and tables of one run."""
     lines = [f"### {run.name}", "", "```sh", run.command, "```", ""]
-    if run.has_curves:
-        file = f"../results/{method}/{run.name}/{card_runs.CURVES}"
-        lines += [f"![Learning curves]({file})", ""]
+    for name in run.figures:
+        title = name.removesuffix(".png").replace("_", " ")
+        lines += [f"![{title}](../results/{method}/{run.name}/{name})", ""]
     for title, part in run.environments():
         base = part.accuracies(reference)
         more = {n: t for n, t in _EXTRAS.items() if n in run.rows}

@@ -22,23 +22,27 @@ def main(
     result: Annotated[Path, typer.Argument(help="Directory of a saved result.")],
     method: Annotated[str, typer.Argument(help="Method that has a card.")],
     command: Annotated[str, typer.Option(help="The line that made the result.")],
+    figure: Annotated[
+        str, typer.Option(help="Which of the result's figures the card shows.")
+    ] = "learning_curves",
     results: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory of the methods' runs.")
     ] = cards.FOLDER / "results",
 ) -> None:
     """Writes `<results>/<method>/<name of the result>/`."""
-    cli.answer(lambda: _keep(result, method, command, results))
+    cli.answer(lambda: _keep(result, method, command, figure, results))
 
 
-def _keep(result: Path, method: str, command: str, results: Path) -> None:
-    """Filters the table and writes it beside the command."""
+def _keep(result: Path, method: str, command: str, figure: str, results: Path) -> None:
+    """Filters the tables and writes them beside the command and a figure."""
     from fedjax_pfl import checks, folders
 
     table = result / "summary.csv"
-    for file in (table, result / "reports.csv"):
+    drawing = result / "figures" / Path(f"{figure}.png").name
+    for file in (table, result / "reports.csv", drawing):
         if not file.is_file():
             raise checks.InputError(
-                f"Expected a result with a {file.name} in '{result}'."
+                f"Expected a result with a {file.name} in '{file.parent}'."
             )
     if not shlex.split(command) or "\n" in command:
         raise checks.InputError(f"Expected one command line, got {command!r}.")
@@ -50,9 +54,7 @@ def _keep(result: Path, method: str, command: str, results: Path) -> None:
     with folders.new(results / method / result.resolve().name) as folder:
         for name, table in (("summary", rows[wanted]), ("reports", reports)):
             table.round({"value": 6}).to_csv(folder / f"{name}.csv", index=False)
-        curves = result / "figures" / card_runs.CURVES
-        if curves.is_file():
-            shutil.copyfile(curves, folder / card_runs.CURVES)
+        shutil.copyfile(drawing, folder / drawing.name)
         (folder / "command.txt").write_text(f"{command}\n", "utf-8")
 
 

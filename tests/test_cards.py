@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from experiments import card_runs, cards, cards_fedacs, paired, presets
+from experiments import card_runs, cards, cards_fedacs, keep, paired, presets
 from fedjax_pfl import checks
+from tests import histories
 
 RUNNER = typer.testing.CliRunner()
 A = card_runs.Side("Alpha", "personal")
@@ -268,13 +269,13 @@ def test_what_rounds_reported_and_who_never_trained_have_columns(tmp_path):
         ]
     )
     reports.to_csv(folder / "reports.csv", index=False)
-    (folder / card_runs.CURVES).write_bytes(b"")
+    (folder / "learning_curves.png").write_bytes(b"")
     text = cards.render(CARD, tmp_path)
     header = line_with(text, "| algorithm | model")
     assert header.endswith("| never trained | clipped | trained |")
     assert line_with(text, "| Alpha | personal").endswith("| 10.0 | 50.0 | 90.0 |")
     assert line_with(text, "| Beta | personal").endswith("|  |  |  |")
-    assert "![Learning curves](../results/toy/first/learning_curves.png)" in text
+    assert "![learning curves](../results/toy/first/learning_curves.png)" in text
     assert "0.8" not in header and "70.00" in line_with(text, "| Alpha | personal")
 
 
@@ -314,3 +315,30 @@ def test_committed_cards_are_those_of_the_committed_runs():
     for path in committed:
         expected = cards.render(known[path.stem], folder / "results")
         assert path.read_bytes() == expected.encode("utf-8"), path.name
+
+
+def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
+    record = histories.make_history()
+    per_round = record.per_round | {"clipped": np.full((2, 10), 0.25)}
+    result = histories.make_result(dataclasses.replace(record, per_round=per_round))
+    result.save(tmp_path / "first")
+    (tmp_path / "first/figures").mkdir()
+    (tmp_path / "first/figures/sweep.png").write_bytes(b"picture")
+    command = ["--command", "python -m experiments.sweep --seeds 2"]
+    options = [*command, "--results", str(tmp_path / "kept")]
+    given = [str(tmp_path / "first"), "toy", *options]
+    done = RUNNER.invoke(keep.app, given)
+    assert done.exit_code == 2 and "learning_curves.png" in done.stderr
+    done = RUNNER.invoke(keep.app, [*given, "--figure", "sweep"])
+    assert done.exit_code == 0, done.output
+    folder = tmp_path / "kept/toy/first"
+    assert (folder / "sweep.png").read_bytes() == b"picture"
+    reports = pd.read_csv(folder / "reports.csv")
+    assert set(reports["name"]) == {"clipped", "coverage"}
+    table = pd.read_csv(folder / "summary.csv")
+    assert set(table["metric"]) == {"accuracy"} and set(table["stat"]) == {"mean"}
+    side = card_runs.Side("Flame", "personal")
+    card = dataclasses.replace(CARD, reference=side, claims=())
+    text = cards.render(card, tmp_path / "kept")
+    assert "| 25.0 | 100.0 |" in line_with(text, "| Flame", "global")
+    assert "![sweep](../results/toy/first/sweep.png)" in text

@@ -335,7 +335,9 @@ class FedPlus(base.SingleExchange):
         Returns:
           `objective`, `sum_k p_k [f_k(w_k) + mu Phi(w_k - c)]` with the server's center
           c, which is F where c is that of all models; `residual`, the largest
-          `||grad f_k(w_k) + alpha (w_k - z_k)||`. Nothing where alpha is not known.
+          `||grad f_k(w_k) + alpha (w_k - z_k)||`; `center_shift`, the distance of c to
+          the mean of all models over the median distance of models to c: how much
+          another center it is than FedAvg's. Nothing where alpha is not known.
         """
         alpha = self._alpha()
         if alpha is None:
@@ -347,14 +349,22 @@ class FedPlus(base.SingleExchange):
             away = optax.tree.sub(w, self.anchor(server, w))
             residual = optax.tree.norm(optax.tree.add_scale(gradient, alpha, away))
             penalty = self.phi.penalty(optax.tree.sub(w, server.c), server.rho)
-            return loss + alpha * penalty, residual
+            gap = optax.tree.norm(optax.tree.sub(w, server.c))
+            return loss + alpha * penalty, residual, gap
 
-        values, residuals = base.map_everyone(one, state.clients, federation)
+        values, residuals, gaps = base.map_everyone(one, state.clients, federation)
         counts = federation.train.num_examples.astype(values.dtype)
         weights = counts if self.weighting == "examples" else jnp.ones_like(counts)
         weights = jnp.where(counts > 0, weights, 0)
         objective = jnp.vdot(weights, values) / weights.sum()
-        return {"objective": objective, "residual": residuals.max()}
+        mean = clients.weighted_mean(state.clients, weights)
+        shift = optax.tree.norm(optax.tree.sub(mean, server.c))
+        typical = jnp.median(gaps)
+        return {
+            "objective": objective,
+            "residual": residuals.max(),
+            "center_shift": shift / jnp.where(typical > 0, typical, 1),
+        }
 
 
 def _quantiles(values: jax.Array, here: jax.Array, level: Any) -> jax.Array:

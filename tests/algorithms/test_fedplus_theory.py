@@ -377,6 +377,9 @@ def test_the_diagnostics_are_the_objective_and_the_residual():
         _, _, slopes = client_values(problem, "l2", w, c)
         largest = np.linalg.norm(slopes, axis=1).max()
         np.testing.assert_allclose(seen["residual"][number], largest, rtol=1e-9)
+        typical = np.median(np.linalg.norm(w - c, axis=1)) or 1.0
+        shift = np.linalg.norm(w.mean(axis=0) - c) / typical
+        np.testing.assert_allclose(seen["center_shift"][number], shift, rtol=1e-9)
     by_theta = dataclasses.replace(
         algorithm, alpha=None, theta=1 / (1 + ALPHA / problem.smoothness)
     )

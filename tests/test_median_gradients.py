@@ -34,7 +34,8 @@ def _value(make, rows, weights, rho):
 _values = jax.jit(_value, static_argnums=0)
 _grads = jax.jit(jax.grad(_value, (1, 2, 3)), static_argnums=0)
 _smooth = pytest.mark.parametrize("make", [_geometric, _coordinate])
-_radii = pytest.mark.parametrize("rho", [0.4, 1.0, 2.2])
+_wide = pytest.param(2.2, marks=pytest.mark.wide)
+_radii = pytest.mark.parametrize("rho", [0.4, 1.0, _wide])
 
 
 @_smooth
@@ -72,7 +73,7 @@ def test_derivatives_against_finite_differences(make, rho):
         aggregators.CoordinateMedian(weighting="examples"),
     ],
 )
-@pytest.mark.parametrize("count", [8, 9])
+@pytest.mark.parametrize("count", [8, pytest.param(9, marks=pytest.mark.wide)])
 def test_derivatives_over_all_rows_sum_to_the_identity(rule, count):
     rows = jnp.asarray(rules.random_rows(count, 4))
 
@@ -130,7 +131,9 @@ def test_a_row_at_the_center_and_equal_rows_have_finite_derivatives(make):
 
 
 @_smooth
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
+)
 def test_rows_that_take_no_part_get_zeros(make, dtype):
     rows = rules.random_rows(9).astype(dtype)
     clean, _, _ = _grads(make, rows[:6], np.ones(6, dtype), dtype(0.7))

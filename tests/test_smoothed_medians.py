@@ -28,6 +28,11 @@ def _spread(rows):
     return np.linalg.norm(rows - rows.mean(axis=0), axis=1).mean()
 
 
+def _wide(value):
+    """A case of the wide suite only."""
+    return pytest.param(value, marks=pytest.mark.wide)
+
+
 @pytest.mark.parametrize("rho", RHOS)
 def test_weiszfeld_prox_and_an_optimizer_agree(rho):
     rows = rules.random_rows()
@@ -77,7 +82,7 @@ def test_acceleration_solves_nearly_collinear_rows():
 
 
 @pytest.mark.parametrize("method", ["weiszfeld", "prox"])
-@pytest.mark.parametrize("noise", [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("noise", [1e-3, _wide(0.1), _wide(1.0)])
 def test_acceleration_never_increases_the_objective(method, noise):
     rows = np.concatenate([_collinear(noise, seed=3), 10 + _collinear(0.1, count=3)])
     p, rho = np.full(13, 1 / 13), 0.01
@@ -221,7 +226,7 @@ _SAMPLES = {
 _centers = jax.jit(huber.centers)
 
 
-@pytest.mark.parametrize("count", [2, 3, 10, 31, 100, 301])
+@pytest.mark.parametrize("count", [2, _wide(3), _wide(10), 31, _wide(100), 301])
 @pytest.mark.parametrize("kind", _SAMPLES)
 def test_eight_newton_steps_are_enough(kind, count):
     rng = np.random.default_rng(count)
@@ -240,7 +245,7 @@ def test_eight_newton_steps_are_enough(kind, count):
             assert np.abs(force).max() <= 1e-12 + 1e-15 * np.abs(center).max() / rho
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5])
+@pytest.mark.parametrize("offset", [_wide(0.0), 1e3, _wide(1e5)])
 def test_float32_with_a_common_offset(offset):
     """Relative to the spread, beside what the result itself is rounded to."""
     rows = (rules.random_rows(10, 1200) + offset).astype(np.float32)
@@ -255,7 +260,7 @@ def test_float32_with_a_common_offset(offset):
         assert np.abs(out - exact).max() < 1e-5 + rounding
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 40, 130])
+@pytest.mark.parametrize("count", [1, _wide(2), 7, _wide(40), 130])
 def test_weighted_coordinate_median_against_repetition(count):
     rng = np.random.default_rng(count)
     rows, weights = rng.normal(size=(count, 300)).round(1), rng.integers(0, 6, count)
@@ -271,7 +276,7 @@ def test_weighted_coordinate_median_against_repetition(count):
     np.testing.assert_array_equal(ones, exact)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, _wide(np.float64)])
 @pytest.mark.parametrize(
     "rule",
     [

@@ -147,8 +147,7 @@ def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0)
 def split_parameters(tree: Any, execution: Execution) -> Any:
     """Moves rows of a compiled program from the client axis to the parameter axis.
 
-    Every device then has its part of all rows, as rules coordinate by coordinate need
-    them; sums over parameters, such as inner products of rows, are summed over devices.
+    Every device then has its part of all rows; sums over parameters cross devices.
 
     Args:
       tree: pytree of `[K, *P]`.

@@ -191,10 +191,12 @@ def local_scan(
             order = _shuffled_positions(
                 jax.random.fold_in(epoch_key, 0), data, max_steps * per_step
             )
-        before = state[1]
+        before, bound = state[1], own_steps
+        if num_steps is not None:
+            bound = jnp.minimum(own_steps, most_steps - before)
         state = lax.fori_loop(
             0,
-            clients.lane_max(jnp.minimum(own_steps, most_steps - before)),
+            clients.lane_max(bound),
             lambda i, s: run_step(i, s, order=order, epoch_key=epoch_key, epoch=epoch),
             state,
         )

@@ -200,7 +200,7 @@ CASES = {
         limit=weighted_mean,
     ),
     "fedprox": Case(
-        depth="light",
+        depth="variant",
         make=lambda: algorithms.FedProx(mu=0.5, local=SGD),
         field=("algorithm.mu", 0.1),
         full=lambda: algorithms.FedProx(mu=0.5, local=FULL),

@@ -27,7 +27,9 @@ def test_local_training_is_a_special_case():
     np.testing.assert_array_equal(ours.clients["theta"], theirs.clients["theta"])
 
 
-@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+@pytest.mark.parametrize(
+    "weighting", ["examples", pytest.param("uniform", marks=pytest.mark.wide)]
+)
 def test_fedavg_is_a_special_case_that_drops_stragglers(weighting):
     algorithm = fp.FedPlus(
         phi=phi.Indicator(),
@@ -87,7 +89,7 @@ def test_without_mu_fedprox_is_fedavg_that_keeps_stragglers():
     assert np.abs(dropped.server["theta"] - ours.server["theta"]).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["l2", "l1"])
+@pytest.mark.parametrize("name", ["l1", pytest.param("l2", marks=pytest.mark.wide)])
 def test_a_radius_above_all_distances_is_the_indicator(name):
     """As at the radius of the paper wherever models stay near each other."""
     problem, far = problems.waves(), 1e3

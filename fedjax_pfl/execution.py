@@ -121,7 +121,8 @@ def points_at_once(
 ) -> int:
     """Picks how many points of a grid are vmapped together on this machine.
 
-    On a CPU as many as the caches hold models and batches of, at most 4; elsewhere 64.
+    On a CPU as many as the caches hold models and batches of, at most 4, but one where
+    a client alone would wait for another point's much larger one; elsewhere 64.
 
     Args:
       execution: how the map over clients is run.
@@ -134,6 +135,8 @@ def points_at_once(
     """
     if jax.default_backend() != "cpu":
         return 64
+    if execution.chunk_size == 1 and _largest(federation) > _RAGGED:
+        return 1
     cohort_size = process.participation.cohort_size(federation.num_clients)
     floats = _floats_of_a_step(process, model, federation)
     at_once = min(execution.chunk_size or cohort_size, cohort_size)

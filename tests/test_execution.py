@@ -81,3 +81,17 @@ def test_points_on_several_devices_are_trained_as_on_one():
         np.testing.assert_allclose(history.metrics[name], values, rtol=1e-9)
     for one, other in zip(toy.leaves(states), toy.leaves(reference), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_points_go_one_by_one_where_a_client_would_wait_for_a_larger_one():
+    """Of another point, whose client of the same slot has another size."""
+    model = fp.LogisticRegression()
+    process = fp.FederatedProcess(algorithm=fp.FedAvg())
+    alone = fp.Execution(mode="chunk", chunk_size=1)
+    at_once = {}
+    for name, partition in (("even", "iid"), ("ragged", fp.PowerLaw())):
+        spec = fp.FederationSpec("digits", partition, num_clients=40)
+        federation = spec.build()
+        given = process, model.for_federation(federation), federation
+        at_once[name] = execution.points_at_once(alone, *given)
+    assert at_once["ragged"] == 1 < at_once["even"]

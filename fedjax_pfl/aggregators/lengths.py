@@ -1,6 +1,7 @@
 """Rows of any finite size, brought to lengths whose squares float32 can hold."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -105,49 +106,51 @@ class Lengths:
         """The rows less the center, `[K, D]`."""
         return self._part(matrix, center, 0, matrix.shape[1])
 
+    def _sum(
+        self,
+        matrix: jax.Array,
+        center: jax.Array,
+        fn: Callable[[jax.Array, Any], jax.Array],
+    ) -> jax.Array:
+        """The sum over blocks of columns of `fn(rows less center, first column)`."""
+        width, blocks = _blocks(*matrix.shape)
+
+        def of_block(start: Any, width: int) -> jax.Array:
+            return fn(self._part(matrix, center, start, width), start)
+
+        last = blocks * width
+        rest = of_block(last, matrix.shape[1] - last)
+        return rest + lax.fori_loop(
+            0,
+            blocks,
+            lambda number, total: total + of_block(number * width, width),
+            jnp.zeros_like(rest),
+        )
+
     def gram(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
         """Inner products `[K, K]` of the rows less the center, exactly symmetric."""
-        count, columns = matrix.shape
-        width, blocks = _blocks(count, columns)
-
-        def add(number: jax.Array, total: jax.Array) -> jax.Array:
-            rows = self._part(matrix, center, number * width, width)
-            return total + _dot(rows, rows.T)
-
-        total = lax.fori_loop(0, blocks, add, jnp.zeros((count, count), matrix.dtype))
-        last = blocks * width
-        rows = self._part(matrix, center, last, columns - last)
-        total = total + _dot(rows, rows.T)
+        total = self._sum(matrix, center, lambda rows, _: _dot(rows, rows.T))
         return (total + total.T) / 2
 
     def norms(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
         """Norms `[K]` of the rows less the center."""
-        width, blocks = _blocks(*matrix.shape)
 
-        def add(number: jax.Array, total: jax.Array) -> jax.Array:
-            rows = self._part(matrix, center, number * width, width)
-            return total + jnp.square(rows).sum(axis=1)
+        def squares(rows: jax.Array, start: Any) -> jax.Array:
+            del start
+            return jnp.square(rows).sum(axis=1)
 
-        total = lax.fori_loop(0, blocks, add, jnp.zeros_like(matrix[:, 0]))
-        last = blocks * width
-        rows = self._part(matrix, center, last, matrix.shape[1] - last)
-        return jnp.sqrt(total + jnp.square(rows).sum(axis=1))
+        return jnp.sqrt(self._sum(matrix, center, squares))
 
     def project(
         self, matrix: jax.Array, center: jax.Array, vector: jax.Array
     ) -> jax.Array:
         """Inner products `[K]` of the rows less the center with a vector `[D]`."""
-        width, blocks = _blocks(*matrix.shape)
 
-        def add(number: jax.Array, total: jax.Array) -> jax.Array:
-            rows = self._part(matrix, center, number * width, width)
-            part = lax.dynamic_slice_in_dim(vector, number * width, width)
-            return total + _dot(rows, part)
+        def products(rows: jax.Array, start: Any) -> jax.Array:
+            part = lax.dynamic_slice_in_dim(vector, start, rows.shape[1])
+            return _dot(rows, part)
 
-        total = lax.fori_loop(0, blocks, add, jnp.zeros_like(matrix[:, 0]))
-        last = blocks * width
-        rows = self._part(matrix, center, last, matrix.shape[1] - last)
-        return total + _dot(rows, vector[last:])
+        return self._sum(matrix, center, products)
 
     def combine(
         self, weights: jax.Array, matrix: jax.Array, center: jax.Array

@@ -38,7 +38,7 @@ from jax import lax
 from fedjax_pfl import checks, local, struct, types
 from fedjax_pfl.algorithms import base, fedavg
 
-__all__ = ["APFL", "mixture"]
+__all__ = ["APFL"]
 
 
 @struct.pytree_dataclass
@@ -47,24 +47,6 @@ class ApflClient:
 
     v: Any
     alpha: jax.Array
-
-
-def mixture(v: Any, w: Any, alpha: Any) -> Any:
-    """The convex combination `alpha v + (1 - alpha) w`.
-
-    Args:
-      v: `[*P]` the client's own parameters.
-      w: `[*P]` global parameters.
-      alpha: `[]` weight of the own ones.
-
-    Returns:
-      `[*P]`.
-
-    Example:
-      >>> mixture(4.0, 0.0, 0.25)
-      1.0
-    """
-    return jax.tree.map(lambda a, b: alpha * a + (1 - alpha) * b, v, w)
 
 
 @struct.pytree_dataclass
@@ -118,8 +100,8 @@ class APFL(base.SingleExchange):
             return model.apply(params, x, key=key, constants=constants)
 
         if self.mix == "parameters":
-            return apply(mixture(v, w, alpha))
-        return mixture(apply(v), apply(w), alpha)
+            return apply(base.mixture(v, w, alpha))
+        return base.mixture(apply(v), apply(w), alpha)
 
     def _descend(self, params, gradient):
         """One plain step of the local solver."""

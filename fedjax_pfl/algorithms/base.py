@@ -17,6 +17,7 @@ __all__ = [
     "check_plain_sgd",
     "half_squared_distance",
     "map_everyone",
+    "mixture",
 ]
 
 
@@ -319,6 +320,24 @@ def check_plain_sgd(algorithm: str, solver: Any) -> None:
             f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
             f"plain steps its rule is made of, got {solver!r}."
         )
+
+
+def mixture(v: Any, w: Any, alpha: Any) -> Any:
+    """The convex combination `alpha v + (1 - alpha) w`.
+
+    Args:
+      v: `[*P]`.
+      w: `[*P]`.
+      alpha: `[]` weight of v; at 1 the result is exactly v where w is finite.
+
+    Returns:
+      `[*P]`.
+
+    Example:
+      >>> mixture(4.0, 0.0, 0.25)
+      1.0
+    """
+    return jax.tree.map(lambda a, b: alpha * a + (1 - alpha) * b, v, w)
 
 
 def half_squared_distance(a: Any, b: Any) -> jax.Array:

@@ -52,9 +52,10 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import checks, clients, local, phi, struct, types
+from fedjax_pfl.aggregators import lengths
 from fedjax_pfl.algorithms import base, fedavg
 
-__all__ = ["FedPlus", "FedPlusServer", "pull"]
+__all__ = ["FedPlus", "FedPlusServer"]
 
 
 @struct.pytree_dataclass
@@ -63,24 +64,6 @@ class FedPlusServer:
 
     c: Any
     rho: jax.Array
-
-
-def pull(w: Any, z: Any, theta: Any) -> Any:
-    """The convex combination `theta w + (1 - theta) z`.
-
-    Args:
-      w: `[*P]` parameters after a step.
-      z: `[*P]` anchor.
-      theta: `[]` in (0, 1].
-
-    Returns:
-      `[*P]`; at theta = 1 exactly w.
-
-    Example:
-      >>> pull(4.0, 0.0, 0.75)
-      3.0
-    """
-    return jax.tree.map(lambda a, b: theta * a + (1 - theta) * b, w, z)
 
 
 @struct.pytree_dataclass
@@ -260,7 +243,7 @@ class FedPlus(base.SingleExchange):
         c = down.shared.c
         difference = optax.tree.sub(client, c)
         z = self.anchor(down.shared, client)
-        start = pull(client, c, 1 - self.lam)
+        start = base.mixture(client, c, 1 - self.lam)
         w, info = self._solve(key, work, model, start, z, data)
         is_idle = (data.num_examples if self._exact else info.num_steps) == 0
         w = jax.tree.map(lambda a, b: jnp.where(is_idle, a, b), client, w)
@@ -288,9 +271,14 @@ class FedPlus(base.SingleExchange):
             return w, info
         theta = self._theta()
         if self.pull_every == "step":
-            hook = {"step_end": lambda w, anchor: pull(w, anchor, theta)}
+            hook = {"step_end": lambda w, anchor: base.mixture(w, anchor, theta)}
         else:
-            hook = {"epoch_end": lambda _, w, anchor: (pull(w, anchor, theta), anchor)}
+            hook = {
+                "epoch_end": lambda _, w, anchor: (
+                    base.mixture(w, anchor, theta),
+                    anchor,
+                )
+            }
         w, _, info = self.local.solve(key, work, plain, start, z, data, **hook)
         return w, info
 
@@ -369,7 +357,7 @@ class FedPlus(base.SingleExchange):
 
 def _quantiles(values: jax.Array, here: jax.Array, level: Any) -> jax.Array:
     """Lower quantiles of the rows of `[K, ...]` that are here; NaN where they are."""
-    shown = clients.select_rows(here, values, jnp.full_like(values, jnp.inf))
-    rank = jnp.ceil(level * here.sum()).astype(jnp.int32) - 1
-    found = jnp.sort(shown, axis=0)[jnp.maximum(rank, 0)]
-    return jnp.where(jnp.isnan(values[0]), jnp.nan, found)
+    p = here.astype(values.dtype) / jnp.maximum(here.sum(), 1)
+    columns = values.reshape(values.shape[0], -1)
+    found = jax.vmap(lengths.quantile, in_axes=(1, None, None))(columns, p, level)
+    return jnp.where(jnp.isnan(values[0]), jnp.nan, found.reshape(values.shape[1:]))

@@ -22,6 +22,7 @@ Federated Learning", section 3. The printed prox of l1, `max(0, x - rho sign(x))
 wrong for negative x.
 """
 
+import abc
 from typing import Any
 
 import jax
@@ -55,7 +56,7 @@ def _huber(length: jax.Array, rho: Any) -> jax.Array:
     return jnp.where(length <= rho, length**2 / (2 * rho), length - rho / 2)
 
 
-class Phi:
+class Phi(abc.ABC):
     """What all functions share; each is of ONE model's difference to the center.
 
     The methods `value`, `prox`, `envelope` and `gradient` take a tree x `[*P]` and the
@@ -76,34 +77,35 @@ class Phi:
         """Radii: the quantiles of the lengths where these are numbers, or rho `[]`."""
         return jnp.where(jnp.isnan(quantiles), rho, quantiles)
 
+    @abc.abstractmethod
     def value(self, x: Any) -> jax.Array:
         """Phi without smoothing, `[]`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def prox(self, x: Any, rho: Any) -> Any:
         """The proximal point, `[*P]`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def envelope(self, x: Any, rho: Any) -> jax.Array:
         """The Moreau envelope, `[]`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def gradient(self, x: Any, rho: Any) -> Any:
         """The envelope's gradient, `[*P]`."""
-        raise NotImplementedError
 
     def penalty(self, x: Any, rho: Any) -> jax.Array:
         """The envelope times the radius, `[]`: `min_v rho phi(v) + |x - v|^2 / 2`."""
         return rho * self.envelope(x, rho)
 
+    @abc.abstractmethod
     def lengths(self, x: Any) -> jax.Array:
         """What the radius is compared with, `[]` or `[L]`; NaN where it is a number."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def clipped(self, x: Any, rho: Any) -> jax.Array:
         """Fraction `[]` of what is longer than the radius: 0 says that prox is 0."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
         """The rule whose aggregate minimizes the summed envelopes.
 
@@ -116,7 +118,6 @@ class Phi:
         Returns:
           An aggregator.
         """
-        raise NotImplementedError
 
 
 class _Averaged(Phi):

@@ -10,7 +10,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import checks, phi
-from fedjax_pfl.algorithms import fedplus
+from fedjax_pfl.algorithms import base
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
 
@@ -328,4 +328,4 @@ def test_the_mapping_of_fedprox_needs_small_steps():
 
 def test_pull_is_exact_at_its_ends():
     w, z = {"theta": jnp.array([0.1, 0.2])}, {"theta": jnp.array([1e8, 3.0])}
-    np.testing.assert_array_equal(fedplus.pull(w, z, 1.0)["theta"], w["theta"])
+    np.testing.assert_array_equal(base.mixture(w, z, 1.0)["theta"], w["theta"])

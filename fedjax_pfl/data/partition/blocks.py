@@ -50,7 +50,7 @@ class PathologicalBlocks(base.Drawn):
         owners = _dealt(num_clients, self.labels_per_client, len(classes))
         smallest = -(-self.min_examples // self.labels_per_client)
         needed = [smallest * len(clients) for clients in owners]
-        _require_examples(self.name, dataset, classes, needed)
+        draws.require_examples(self.name, dataset, classes, needed)
         sizes = [
             self._sizes(rng, len(rows), len(clients), smallest)
             for rows, clients in zip(classes, owners, strict=True)
@@ -118,7 +118,8 @@ class PowerLaw(base.Drawn):
         held = (np.arange(num_clients)[:, None] + slot) % len(classes)  # [N, k]
         found = [np.nonzero(held == c) for c in range(len(classes))]
         smallest = [shares[slots] for _, slots in found]
-        _require_examples(self.name, dataset, classes, [sum(s) for s in smallest])
+        needed = [sum(s) for s in smallest]
+        draws.require_examples(self.name, dataset, classes, needed)
         sizes = [
             self._sizes(rng, len(rows), least)
             for rows, least in zip(classes, smallest, strict=True)
@@ -169,19 +170,3 @@ def _assembled(
     client = np.repeat(np.concatenate(owners), np.concatenate(sizes))
     counts = np.bincount(client, minlength=num_clients)
     return base.Partition.from_sizes(rows[np.argsort(client, kind="stable")], counts)
-
-
-def _require_examples(
-    name: str,
-    dataset: datasets.Dataset,
-    classes: Sequence[np.ndarray],
-    needed: Sequence[int],
-) -> None:
-    """Checks that every class has enough examples for the clients that hold it."""
-    for label, (rows, count) in enumerate(zip(classes, needed, strict=True)):
-        if len(rows) < count:
-            raise checks.InputError(
-                f"Partition {name!r} needs at least {count} examples of class {label}"
-                f" of {dataset.name}, got {len(rows)}; use fewer clients or a smaller"
-                " min_examples."
-            )

@@ -19,6 +19,7 @@ __all__ = [
     "lognormal_sizes",
     "raised",
     "require_classes",
+    "require_examples",
     "require_labels",
     "shuffled_classes",
 ]
@@ -45,6 +46,23 @@ def require_classes(
             f"Expected labels_per_client to be at most {len(classes)}, the number of"
             f" classes of {dataset_name}, got {labels_per_client}."
         )
+
+
+def require_examples(
+    name: str,
+    dataset: datasets.Dataset,
+    classes: Sequence[np.ndarray],
+    needed: Sequence[int],
+    *,
+    advice: str = "fewer clients or a smaller min_examples",
+) -> None:
+    """Checks that every class has enough examples for the clients that hold it."""
+    for label, (rows, count) in enumerate(zip(classes, needed, strict=True)):
+        if len(rows) < count:
+            raise checks.InputError(
+                f"Partition {name!r} needs at least {count} examples of class {label}"
+                f" of {dataset.name}, got {len(rows)}; use {advice}."
+            )
 
 
 def class_rows(

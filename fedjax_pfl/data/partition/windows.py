@@ -2,7 +2,6 @@
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -58,7 +57,13 @@ class ClassWindows(base.Drawn):
         draws.require_classes(self.labels_per_client, classes, dataset.name)
         slot = np.arange(self.labels_per_client)
         held = (np.arange(num_clients)[:, None] + slot) % len(classes)  # [N, k]
-        self._require_examples(dataset, classes, held)
+        draws.require_examples(
+            self.name,
+            dataset,
+            classes,
+            [self.min_per_class * (c in held) for c in range(len(classes))],
+            advice="a smaller min_per_class",
+        )
         parts = (sizes[:, None] + self.extra + slot[::-1]) // self.labels_per_client
         available = np.array([len(rows) for rows in classes])
         parts = np.minimum(np.maximum(parts, self.min_per_class), available[held])
@@ -75,21 +80,6 @@ class ClassWindows(base.Drawn):
             clients.append(np.concatenate(rows))
         is_leaky = bool((wanted > available).any())
         return base.Partition.from_rows(clients, leaky=is_leaky)
-
-    def _require_examples(
-        self,
-        dataset: datasets.Dataset,
-        classes: Sequence[np.ndarray],
-        held: np.ndarray,
-    ) -> None:
-        """Checks that every class that somebody holds has enough for one client."""
-        for label in np.unique(held).tolist():
-            if len(classes[label]) < self.min_per_class:
-                raise checks.InputError(
-                    f"Partition {self.name!r} needs at least {self.min_per_class}"
-                    f" examples of class {label} of {dataset.name}, got"
-                    f" {len(classes[label])}; use a smaller min_per_class."
-                )
 
     def _warn(
         self, dataset: datasets.Dataset, wanted: np.ndarray, available: np.ndarray

@@ -23,6 +23,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "algorithm.local": fp.LOCAL_SOLVERS,
     "algorithm.fine_tune": fp.LOCAL_SOLVERS,
     "algorithm.personal": fp.LOCAL_SOLVERS,
+    "algorithm.inner": fp.LOCAL_SOLVERS,
     "algorithm.phi": fp.PHIS,
     "aggregator": fp.AGGREGATORS,
     "attack": fp.ATTACKS,
@@ -37,6 +38,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
 _OPTIONAL = (
     "algorithm.fine_tune",
     "algorithm.personal",
+    "algorithm.inner",
     "aggregator",
     "attack",
     "federation.label_poisoning",

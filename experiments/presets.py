@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import fedjax_pfl as fp
-from experiments import config, presets_fedacs, presets_fedplus
+from experiments import config, presets_fedacs, presets_fedplus, presets_flame
 from fedjax_pfl import checks, data
 
 __all__ = ["PRESETS", "get"]
@@ -30,23 +30,6 @@ def digits() -> config.Experiment:
         num_rounds=50,
         seeds=(0, 1, 2),
         eval_every=5,
-    )
-
-
-def flame_mnist() -> config.Experiment:
-    """The row Dir(0.5), MNIST of FLAME's table: ten clients, five seeds, 100 rounds."""
-    sgd = fp.SGD(learning_rate=0.01, epochs=1, batch_size=100)
-    flame = fp.Flame(lam=1.0, kappa=1.0, local=sgd)
-    spec = fp.FederationSpec(
-        "mnist", fp.DirichletLabels(concentration=0.5), num_clients=10
-    )
-    process = fp.FederatedProcess(algorithm=flame)
-    return config.Experiment(
-        name="flame_mnist",
-        grids=(config.Grid(process, fp.MLP(widths=(128, 64)), spec),),
-        num_rounds=100,
-        seeds=(1, 10, 100, 1000, 10000),
-        eval_every=10,
     )
 
 
@@ -191,12 +174,11 @@ def _compare(
     )
 
 
-_OF_CARDS = presets_fedacs.PRESETS | presets_fedplus.PRESETS
+_OF_CARDS = presets_fedacs.PRESETS | presets_fedplus.PRESETS | presets_flame.PRESETS
 PRESETS: dict[str, Callable[[], config.Experiment]] = _OF_CARDS | {
     make.__name__: make
     for make in (
         digits,
-        flame_mnist,
         quadratic,
         mnist,
         fashion_mnist,

@@ -88,6 +88,16 @@ class Ditto(base.SingleExchange):
                     f"as in the code it repeats, got {solver!r}."
                 )
 
+    @classmethod
+    def official(cls, **fields: Any) -> "Ditto":
+        """FLAME's comparison: never synchronized; give `local`, and use `Mean()`."""
+        personal = local.SGD(
+            learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
+        )
+        drift = local.SGD(learning_rate=0.1, batch_size=100, momentum=0.5)
+        defaults = {"personal": personal, "local": drift, "unsynced": True}
+        return cls(**(defaults | fields))
+
     def _personal(self) -> Any:
         """The solver of the personal part."""
         return self.local if self.personal is None else self.personal

@@ -159,6 +159,51 @@ def test_flame_at_kappa_one_is_a_step_of_one_over_lam():
     )
 
 
+def test_w_takes_a_step_after_every_epoch_of_the_inner_solver():
+    problem, lam, eta, rate, decay = problems.waves(), 2.0, 0.3, 0.2, 0.05
+    inner = fp.SGD(
+        learning_rate=rate,
+        epochs=3,
+        batch_size=problems.FULL_BATCH,
+        momentum=0.5,
+        weight_decay=decay,
+    )
+    fields = {"lam": lam, "learning_rate": eta, "inner": inner}
+    states, infos, _ = problems.run(process(4, **fields), problem, 6)
+    w = states.server["theta"][0]
+    theta = np.tile(w, (6, 1))
+    for number, cohort in enumerate(infos.cohort):
+        sent = {}
+        for i in cohort:
+            own, memory = w, 0.0
+            for _ in range(3):
+                slope = problem.gradient(i, theta[i]) + lam * (theta[i] - own)
+                memory = 0.5 * memory + slope + decay * theta[i]
+                theta[i] = theta[i] - rate * memory
+                own = own - eta * lam * (own - theta[i])
+            sent[i] = own
+        w = np.average(list(sent.values()), axis=0, weights=counts(problem)[cohort])
+        np.testing.assert_allclose(states.server["theta"][number + 1], w, **CLOSE)
+        np.testing.assert_allclose(states.clients["theta"][number + 1], theta, **CLOSE)
+    work = infos.client["gradient_evaluations"]
+    np.testing.assert_array_equal(work, 3 * counts(problem)[infos.cohort])
+
+
+def test_the_grid_of_flames_paper_leaves_out_its_own_method():
+    """At `eta = 1 / lam` the compared pFedMe is FLAME's release, minibatches and all."""
+    problem, lam = problems.waves(), 1.5
+    solver = fp.SGD(learning_rate=0.1, batch_size=2, momentum=0.5, weight_decay=0.01)
+    flame = fp.Flame.official(lam=lam, kappa=1.0, local=solver)
+    theirs, _, _ = problems.run(fp.FederatedProcess(algorithm=flame), problem, 10)
+    apart = []
+    for eta in (1 / lam, 0.5 / lam):
+        pfedme = algorithms.PFedMe.official(lam=lam, learning_rate=eta, inner=solver)
+        whole = fp.FederatedProcess(algorithm=pfedme, aggregator=fp.Mean())
+        ours, _, _ = problems.run(whole, problem, 10)
+        apart.append(np.abs(ours.server["theta"] - theirs.server["theta"]).max())
+    assert apart[0] < 1e-12 and apart[1] > 1e-2
+
+
 @pytest.mark.parametrize("product", [1.9, 2.1])
 def test_inner_steps_are_stable_below_the_stated_bound(product):
     problem, lam, inner = problems.random_quadratics(curvature=2.0), 3.0, 7
@@ -255,6 +300,7 @@ def test_the_personal_model_is_theta_and_not_w_local():
         ("num_steps", 0, "num_steps to be a whole number of at least 1"),
         ("inner_steps", 1.5, "inner_steps to be a whole number of at least 1"),
         ("batch_size", 0, "batch_size to be a whole number of at least 1"),
+        ("inner", fp.ToTolerance(), "inner of PFedMe to be a solver in epochs"),
         ("start", "w", "Unknown start 'w'.*; allowed: own, received"),
     ],
 )

@@ -1,0 +1,150 @@
+"""FLAME's comparisons: its table, its figures, and what it leaves out.
+
+A row of the table is `flame_<profile>_<data>_<scheme>`. Profiles: `paper`, what the
+text says, on clean partitions; `official`, what the released code does, leaks between
+clients included; `fair`, as `paper` with pFedMe at 1 / lam too, and Ditto with as many
+gradients behind its global model as the others have. Ten clients, all of them in every
+round, one epoch of batches of 100, lam = 1, rho = 0.1 (kappa = 1), 100 rounds, which
+the paper does not state.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import fedjax_pfl as fp
+from experiments import config
+from fedjax_pfl import data
+
+__all__ = ["PRESETS", "PROFILES", "ROWS"]
+
+PROFILES = ("paper", "official", "fair")
+_SEEDS = (1, 10, 100, 1000, 10000)  # the released code's
+_GRID = (0.01, 0.05, 0.1, 0.2, 0.5)  # global learning rates of the paper
+# Best on validation data in the presets `flame_rates_mnist_labels2` and
+# `flame_rates_fmnist_dir`, of the paper's grid; see the card.
+_PFEDME_RATE, _DITTO_RATE = 0.5, 0.5
+
+_DATA = {
+    "mnist": (data.Mnist(), fp.MLP(widths=(128, 64))),
+    "fmnist": (data.FashionMnist(), fp.MLP(widths=(128, 64))),
+    "mmnist": (data.MedicalMnist(), fp.CNN1()),
+    "cifar10": (data.Cifar10(), fp.CNN()),
+}
+_LABELS = tuple(range(2, 7))
+_CLEAN = {
+    "hybrid": fp.HybridSkew(labels_per_client=2, concentration=0.5),
+    "dir": fp.DirichletLabels(concentration=0.5, min_examples=100),
+    **{f"labels{q}": fp.LabelShards(labels_per_client=q) for q in _LABELS},
+    "quality": fp.QualitySkew(sigma=0.1),
+    "quantity": fp.QuantitySkew(concentration=0.5, min_examples=100),
+}
+_RELEASED = {
+    "hybrid": fp.LeakyHybridSkew(labels_per_client=2, concentration=0.5),
+    "dir": fp.LeakyDirichletLabels(concentration=0.5, min_examples=100),
+    **{
+        f"labels{q}": fp.LabelShards(labels_per_client=q, in_file_order=True)
+        for q in _LABELS
+    },
+    "quality": fp.QualitySkew(sigma=0.1, resample=True, in_file_order=True),
+    "quantity": fp.LeakyQuantitySkew(concentration=0.5),
+}
+_WRITERS = "femnist_writers"
+ROWS = (*(f"{d}_{scheme}" for d in _DATA for scheme in _CLEAN), _WRITERS)
+"""The rows of Table III, `<data>_<scheme>`."""
+
+
+def _row(row: str, profile: str) -> tuple[fp.FederationSpec, Any]:
+    """Federation and model of a row."""
+    held_out = 0.0 if profile == "official" else 0.1
+    fields = {"num_clients": 10, "test_fraction": 0.2, "validation_fraction": held_out}
+    if row == _WRITERS:
+        source, partition, model = data.Femnist(), fp.FeatureSkew(), fp.CNN2()
+    else:
+        name, _, scheme = row.partition("_")
+        source, model = _DATA[name]
+        partition = (_RELEASED if profile == "official" else _CLEAN)[scheme]
+    return fp.FederationSpec(source, partition, **fields), model
+
+
+def _sgd(learning_rate: float = 0.01, **fields: Any) -> fp.SGD:
+    return fp.SGD(**({"learning_rate": learning_rate, "batch_size": 100} | fields))
+
+
+def _ditto(learning_rate: float, parity: str) -> fp.Ditto:
+    """Ditto whose global model moves by one `update` or by an epoch of `gradients`."""
+    steps = {"num_steps": 1} if parity == "update" else {}
+    return fp.Ditto(lam=1.0, local=_sgd(learning_rate, **steps), personal=_sgd())
+
+
+def _algorithms(profile: str) -> list[Any]:
+    """The compared methods of a profile."""
+    if profile == "official":
+        return [
+            fp.Flame.official(lam=1.0, kappa=1.0),
+            fp.PFedMe.official(lam=1.0, learning_rate=_PFEDME_RATE),
+            fp.Ditto.official(lam=1.0),
+        ]
+    flame = fp.Flame(lam=1.0, kappa=1.0, local=_sgd())
+    pfedme = fp.PFedMe(lam=1.0, learning_rate=_PFEDME_RATE, inner=_sgd())
+    methods = [flame, pfedme, _ditto(_DITTO_RATE, "update")]
+    if profile == "fair":
+        methods.insert(2, dataclasses.replace(pfedme, learning_rate=1.0))
+        methods.append(_ditto(_FAIR_DITTO_RATE, "gradients"))
+    return methods
+
+
+_FAIR_DITTO_RATE = 0.05
+
+
+def _process(algorithm: Any, **fields: Any) -> fp.FederatedProcess:
+    """A process in which all clients count the same."""
+    is_other = isinstance(algorithm, fp.PFedMe | fp.Ditto)
+    fields = {"aggregator": fp.Mean()} | fields if is_other else fields
+    return fp.FederatedProcess(algorithm=algorithm, **fields)
+
+
+def _experiment(name: str, grids: Sequence[config.Grid], **fields: Any) -> Any:
+    """What all of them share."""
+    defaults = {"num_rounds": 100, "seeds": _SEEDS, "eval_every": 10}
+    return config.Experiment(name=name, grids=tuple(grids), **(defaults | fields))
+
+
+def _table(name: str, row: str, profile: str) -> config.Experiment:
+    """A row of Table III; its curves and its fairness are figures of the paper too."""
+    spec, model = _row(row, profile)
+    grids = [config.Grid(_process(a), model, spec) for a in _algorithms(profile)]
+    return _experiment(name, grids)
+
+
+def _rates(name: str, row: str) -> config.Experiment:
+    """Global learning rates of pFedMe and of Ditto, seed 1."""
+    spec, model = _row(row, "fair")
+    pfedme = fp.PFedMe(lam=1.0, learning_rate=0.1, inner=_sgd())
+    pairs = [
+        (pfedme, {"algorithm.learning_rate": (*_GRID, 1.0)}),
+        (_ditto(0.1, "update"), {"algorithm.local.learning_rate": _GRID}),
+        (_ditto(0.1, "gradients"), {"algorithm.local.learning_rate": _GRID}),
+    ]
+    grids = [config.Grid(_process(a), model, spec, axes) for a, axes in pairs]
+    return _experiment(name, grids, seeds=_SEEDS[:1])
+
+
+def _named(name: str, make: Callable[..., config.Experiment], *given: Any) -> Any:
+    """A preset whose experiment bears its name."""
+    return functools.partial(make, name, *given)
+
+
+def _presets() -> dict[str, Callable[[], config.Experiment]]:
+    """Everything by name."""
+    found = {}
+    for row in ROWS:
+        for profile in PROFILES:
+            name = f"flame_{profile}_{row}"
+            found[name] = _named(name, _table, row, profile)
+        found[f"flame_rates_{row}"] = _named(f"flame_rates_{row}", _rates, row)
+    return found
+
+
+PRESETS = _presets()

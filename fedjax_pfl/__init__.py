@@ -29,7 +29,18 @@ from fedjax_pfl.algorithms import (
     Scaffold,
     SingleExchange,
 )
-from fedjax_pfl.attacks import ATTACKS, Gaussian, SignFlip
+from fedjax_pfl.attacks import (
+    ALIE,
+    ATTACKS,
+    IPM,
+    Gaussian,
+    Mimic,
+    MinMax,
+    MinSum,
+    SameValue,
+    Scaling,
+    SignFlip,
+)
 from fedjax_pfl.checkpoint import Checkpoints
 from fedjax_pfl.checks import InputError
 from fedjax_pfl.clients import Execution
@@ -108,6 +119,7 @@ from fedjax_pfl.types import (
 __all__ = [
     "AGGREGATORS",
     "ALGORITHMS",
+    "ALIE",
     "APFL",
     "ATTACKS",
     "AllClients",
@@ -153,6 +165,7 @@ __all__ = [
     "History",
     "HybridSkew",
     "IID",
+    "IPM",
     "InputError",
     "Interrupted",
     "Krum",
@@ -172,6 +185,9 @@ __all__ = [
     "MLP",
     "MODELS",
     "Mean",
+    "Mimic",
+    "MinMax",
+    "MinSum",
     "NFResNet18",
     "Optax",
     "PARTICIPATIONS",
@@ -188,7 +204,9 @@ __all__ = [
     "QuantitySkew",
     "Result",
     "SGD",
+    "SameValue",
     "Scaffold",
+    "Scaling",
     "SignFlip",
     "SingleExchange",
     "State",

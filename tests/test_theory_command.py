@@ -153,17 +153,6 @@ def test_rounds_of_the_simulator_have_the_losses_of_theory():
         assert wrong.holds == "no"
 
 
-def test_the_same_value_is_one_draw_for_every_malicious_client():
-    keys = jax.random.split(jax.random.key(0), 4)
-    messages = {"theta": jnp.arange(12.0).reshape(4, 3)}
-    malicious = jnp.array([False, True, True, False])
-    sent, _ = one_round.SameValue()(keys, None, messages, malicious, None)
-    theta = np.asarray(sent["theta"])
-    np.testing.assert_array_equal(theta[[0, 3]], messages["theta"][np.array([0, 3])])
-    assert (theta[1] == theta[1, 0]).all() and (theta[2] == theta[2, 0]).all()
-    assert theta[1, 0] != theta[2, 0]
-
-
 def test_the_mixing_gradient_is_that_of_the_penalty():
     rng = np.random.default_rng(0)
     models = rng.normal(size=(5, 3))

@@ -20,7 +20,7 @@ from experiments.figures import drawing
 from experiments.theory_pages import rows
 from fedjax_pfl import struct, theory
 
-__all__ = ["Draws", "SameValue", "fairness", "losses_over_malicious", "losses_over_q"]
+__all__ = ["Draws", "fairness", "losses_over_malicious", "losses_over_q"]
 
 CURVATURE, LAM = 2.0, 1.0
 SHARE = CURVATURE / (CURVATURE + LAM)
@@ -29,33 +29,9 @@ DRAWS = 200  # per seed
 _LANES = DRAWS  # draws at once; divides their number, so that one program is compiled
 _QUANTITIES = ("loss of w", "loss of theta")
 
-
-@struct.pytree_dataclass
-class SameValue:
-    """Malicious clients send one draw of `N(0, std^2)` in every coordinate.
-
-    Attributes:
-      std: `[]` standard deviation.
-    """
-
-    std: Any = VARIANCE**0.5
-
-    def init(self, messages):
-        del messages
-
-    def __call__(self, key, state, messages, malicious, reference):
-        del state, reference
-
-        def send(key, message, is_malicious):
-            value = self.std * jax.random.normal(key)
-            return jax.tree.map(lambda u: jnp.where(is_malicious, value, u), message)
-
-        return jax.vmap(send)(key, messages, malicious), None
-
-
 ATTACKS: dict[str, Any] = {
     "none": None,
-    "same_value": SameValue(),
+    "same_value": fp.SameValue(std=VARIANCE**0.5),
     "sign_flip": fp.SignFlip(std=VARIANCE**0.5),
     "gaussian": fp.Gaussian(std=VARIANCE**0.5),
 }

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import checks, struct, types
+from fedjax_pfl.attacks import honest
 
 __all__ = ["Gaussian"]
 
@@ -15,7 +16,10 @@ class Gaussian:
     """Replaces malicious messages by `N(0, std^2 I)`, drawn anew in every round.
 
     Attributes:
-      std: `[]` standard deviation, at least 0; `sqrt(0.1)` in FLAME's experiments.
+      std: `[]` standard deviation, at least 0; `sqrt(0.1)` in FLAME's paper, 1 in its
+        released code (`official`) and in FedPG's experiments.
+      about: static; `message` sends the noise alone, `reference` adds it to the model
+        that clients received, as FedPG's experiments do (A1).
 
     Example:
       >>> import jax
@@ -27,9 +31,16 @@ class Gaussian:
     """
 
     std: float = 0.1**0.5
+    about: str = struct.static_field(default="message")
 
     def __post_init__(self):
         checks.number("std", self.std, at_least=0)
+        checks.known(self.about, honest.ABOUT, "center of the attack")
+
+    @classmethod
+    def official(cls) -> "Gaussian":
+        """The strength of FLAME's released code: std 1."""
+        return cls(std=1.0)
 
     def init(self, messages: Any) -> None:
         """Returns None: the attack remembers nothing."""
@@ -51,21 +62,25 @@ class Gaussian:
           state: None.
           messages: pytree of `[K, *P]`.
           malicious: `bool[K]`.
-          reference: pytree of `[*P]`, unused.
+          reference: pytree of `[*P]` that clients received; unused for
+            `about="message"`.
 
         Returns:
           Pytree of `[K, *P]`, and None.
         """
-        del state, reference
+        del state
+        center = honest.origin(self.about, messages, reference)
 
         def send(key: types.Key, message: Any, is_malicious: jax.Array) -> Any:
             leaves, structure = jax.tree.flatten(message)
             keys = jax.random.split(key, len(leaves))
 
-            def noise(key: types.Key, u: jax.Array) -> jax.Array:
+            def noise(key: types.Key, u: jax.Array, r: jax.Array) -> jax.Array:
                 draw = jax.random.normal(key, u.shape, u.dtype)
-                return jnp.where(is_malicious, jnp.asarray(self.std, u.dtype) * draw, u)
+                sent = r + jnp.asarray(self.std, u.dtype) * draw
+                return jnp.where(is_malicious, sent, u)
 
-            return structure.unflatten(map(noise, keys, leaves))
+            centers = jax.tree.leaves(center)
+            return structure.unflatten(map(noise, keys, leaves, centers))
 
         return jax.vmap(send)(key, messages, malicious), None

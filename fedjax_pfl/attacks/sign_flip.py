@@ -15,13 +15,15 @@ class SignFlip:
     """Replaces a malicious message u by `-s u`.
 
     Without `std` the multiplier s is `scale`. With it s is `scale * |xi|`, with a draw
-    `xi ~ N(0, std^2)` for every client and round; FLAME's experiments use
-    `std = sqrt(0.1)`. A traced negative `scale` does not flip.
+    `xi ~ N(0, std^2)` for every client and round; FLAME's paper has `std = sqrt(0.1)`,
+    its released code what `official` returns. A traced negative `scale` does not flip.
 
     Attributes:
       scale: `[]` multiplier, at least 0.
       std: `[]` standard deviation of xi, at least 0, or None for a fixed multiplier.
-      about: static; `message` flips u, `reference` flips the update `u - reference`.
+      about: static, what is flipped: the `message` u; the update `u - reference`
+        (`reference`); or the `received` model in place of u, so that nothing of the
+        client's own work is sent.
 
     Example:
       >>> import jax
@@ -38,7 +40,13 @@ class SignFlip:
     def __post_init__(self):
         checks.number("scale", self.scale, at_least=0)
         checks.number("std", self.std, at_least=0)
-        checks.known(self.about, ("message", "reference"), "center of the attack")
+        kinds = ("message", "reference", "received")
+        checks.known(self.about, kinds, "center of the attack")
+
+    @classmethod
+    def official(cls) -> "SignFlip":
+        """What FLAME's released code does: `-|xi|` times the received model, std 1."""
+        return cls(std=1.0, about="received")
 
     def init(self, messages: Any) -> None:
         """Returns None: the attack remembers nothing."""
@@ -71,15 +79,16 @@ class SignFlip:
         def send(key: types.Key, message: Any, is_malicious: jax.Array) -> Any:
             draw = 1.0 if self.std is None else jax.random.normal(key, (), jnp.float32)
 
-            def flip(u: jax.Array, center: jax.Array | float) -> jax.Array:
+            def flip(u: jax.Array, own: jax.Array, center: Any) -> jax.Array:
                 size = jnp.asarray(self.scale, u.dtype)
                 if self.std is not None:
                     xi = jnp.asarray(self.std, u.dtype) * jnp.asarray(draw, u.dtype)
                     size = size * jnp.abs(xi)
-                return jnp.where(is_malicious, center - size * (u - center), u)
+                return jnp.where(is_malicious, center - size * (own - center), u)
 
             if self.about == "reference":
-                return jax.tree.map(flip, message, reference)
-            return jax.tree.map(lambda u: flip(u, 0.0), message)
+                return jax.tree.map(lambda u, r: flip(u, u, r), message, reference)
+            own = reference if self.about == "received" else message
+            return jax.tree.map(lambda u, r: flip(u, r, 0.0), message, own)
 
         return jax.vmap(send)(key, messages, malicious), None

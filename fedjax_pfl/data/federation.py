@@ -34,7 +34,8 @@ class FederationSpec:
       num_clients: N, or None for all natural clients of the data set.
       seed: of generated data, partition, splits, malicious clients, poisoned labels and
         `others`, independently.
-      malicious_fraction: `round(malicious_fraction * N)` clients are malicious.
+      malicious_fraction: `round(malicious_fraction * N)` clients are malicious; at
+        least one must stay honest.
       validation_fraction: share of each client's examples, rounded down.
       test_fraction: share of each client's examples, rounded down, but at least one
         example unless the fraction is 0.
@@ -177,7 +178,7 @@ def from_dataset(
       partition: partition object.
       num_clients: N, or None for all natural clients.
       seed: see `FederationSpec`.
-      malicious_fraction: share of malicious clients, in [0, 1].
+      malicious_fraction: see `FederationSpec`.
       validation_fraction: in [0, 1); see `splits.split`.
       test_fraction: in [0, 1); see `splits.split`.
       train_examples: see `FederationSpec`.

@@ -81,9 +81,24 @@ def split(
 
 
 def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarray:
-    """Mask `bool[N]` of `round(fraction N)` clients; more of them keep the others."""
+    """Mask `bool[N]` of `round(fraction N)` clients; more of them keep the others.
+
+    Args:
+      seed: of the draw.
+      num_clients: N.
+      fraction: share of malicious clients.
+
+    Raises:
+      InputError: if nobody would be honest, whom attacks and metrics are about.
+    """
+    count = round(float(fraction) * num_clients)
+    if count == num_clients:
+        raise checks.InputError(
+            f"Expected malicious_fraction to leave one of {num_clients} clients honest,"
+            f" got {fraction}, which makes {count} of them malicious."
+        )
     rng = datasets.generator(seed, datasets.Purpose.MALICIOUS)
-    chosen = rng.permutation(num_clients)[: round(float(fraction) * num_clients)]
+    chosen = rng.permutation(num_clients)[:count]
     return np.isin(np.arange(num_clients), chosen)
 
 

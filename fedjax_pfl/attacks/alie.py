@@ -1,0 +1,111 @@
+"""A little is enough: malicious clients shift the honest mean within its spread."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy import special
+
+from fedjax_pfl import checks, struct, types
+from fedjax_pfl.attacks import honest
+
+__all__ = ["ALIE", "largest_shift"]
+
+
+def largest_shift(num_honest: jax.Array, num_malicious: jax.Array) -> jax.Array:
+    """The shift behind which attackers are joined by enough honest clients.
+
+    With n clients, f of them malicious, a majority needs `s = floor(n/2 + 1) - f`
+    honest supporters, and `z = Phi^-1((n - f - s) / (n - f))`. Where attackers are a
+    majority themselves, s counts as 1; where nobody needs to be left out (n < 3), z is
+    0. With few attackers z is below 0, and the shift turns around.
+
+    Args:
+      num_honest: `[]` n - f, at least 1.
+      num_malicious: `[]` f.
+
+    Returns:
+      `[]` z.
+
+    Example:
+      >>> round(float(largest_shift(jnp.asarray(27.0), jnp.asarray(24.0))), 3)
+      1.446
+    """
+    half = jnp.floor((num_honest + num_malicious) / 2 + 1)
+    left = num_honest - jnp.maximum(half - num_malicious, 1)
+    z = special.ndtri(jnp.maximum(left, 0.5) / num_honest)
+    return jnp.where(left > 0, z, 0)
+
+
+@struct.pytree_dataclass
+class ALIE:
+    """Replaces malicious messages by `mu - z sd`, mean and deviation by coordinate.
+
+    Both are of the cohort's honest messages that are finite. Where there is none,
+    nothing changes; of one honest message sd is 0 and attackers copy it. Moving all
+    messages moves what is sent, so that a reference makes no difference.
+
+    Attributes:
+      z: `[]` shift in standard deviations, or None: the largest one with enough
+        supporters among this round's clients, see `largest_shift`.
+      plus: static; whether the shift is `+ z sd`.
+      deviation: static; `population` (sums of squares over n) or `sample` (n - 1).
+
+    Example:
+      >>> import jax
+      >>> messages, malicious = jax.numpy.array([1.0, 3, 9]), jax.numpy.arange(3) > 1
+      >>> ALIE(z=1.5)(None, None, messages, malicious, None)[0].tolist()
+      [1.0, 3.0, 0.5]
+
+    Reference: Baruch, Baruch, Goldberg, "A Little Is Enough: Circumventing Defenses For
+    Distributed Learning". There attackers estimate mean and deviation from their own
+    messages; here they know the honest ones.
+    """
+
+    z: float | None = None
+    plus: bool = struct.static_field(default=False)
+    deviation: str = struct.static_field(default="population")
+
+    def __post_init__(self):
+        checks.number("z", self.z)
+        checks.boolean("plus", self.plus)
+        checks.known(self.deviation, ("population", "sample"), "deviation")
+
+    def init(self, messages: Any) -> None:
+        """Returns None: the attack remembers nothing."""
+        del messages
+
+    def __call__(
+        self,
+        key: types.Key | None,
+        state: None,
+        messages: Any,
+        malicious: jax.Array,
+        reference: Any,
+    ) -> tuple[Any, None]:
+        """Replaces the messages of malicious clients; the others stay bit-identical.
+
+        Args:
+          key: unused.
+          state: None.
+          messages: pytree of `[K, *P]`.
+          malicious: `bool[K]`.
+          reference: pytree of `[*P]`, unused.
+
+        Returns:
+          Pytree of `[K, *P]`, and None.
+        """
+        del key, state, reference
+        if not jax.tree.leaves(messages):  # of methods that send nothing
+            return messages, None
+        seen = honest.look(messages, malicious)
+        if self.z is None:
+            num_malicious = malicious.sum().astype(seen.count.dtype)
+            shift = largest_shift(seen.count, num_malicious)
+        else:
+            shift = jnp.asarray(self.z, seen.count.dtype)
+        if not self.plus:
+            shift = -shift
+        spread = seen.deviation(sample=self.deviation == "sample")
+        sent = seen.mean_plus(jax.tree.map(lambda s: shift * s, spread))
+        return honest.change(messages, seen.acts, sent), None

@@ -1,0 +1,177 @@
+"""What colluding attackers know: the honest messages of the cohort, and nobody's data.
+
+Sums leave out malicious rows and rows with a value that is not finite. Rows are formed
+about a point near their mean, so that float32 keeps their differences where all of them
+share a large offset, and lengths, which are of the whole model, are taken of rows over
+a power of two, so that no square overflows or vanishes.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import clients, struct
+
+__all__ = [
+    "ABOUT",
+    "DIRECTIONS",
+    "Honest",
+    "change",
+    "direction",
+    "inner",
+    "look",
+    "origin",
+    "rescale",
+    "square_norms",
+]
+
+ABOUT = ("message", "reference")
+"""What an attack changes: the message itself, or its difference to the reference."""
+
+DIRECTIONS = ("unit", "sign", "std")
+"""Where Min-Max and Min-Sum go: against the mean, its signs, or the deviations."""
+
+
+@struct.pytree_dataclass
+class Honest:
+    """The honest rows of a cohort.
+
+    Attributes:
+      known: `bool[K]` rows that are honest and finite.
+      acts: `bool[K]` malicious rows; none where no row is known.
+      center: `[*P]` a point near the mean of the known rows.
+      offset: `[*P]` the mean less the center: what rounding left of it.
+      rows: `[K, *P]` rows less the mean; zeros for rows that are not known.
+    """
+
+    known: jax.Array
+    acts: jax.Array
+    center: Any
+    offset: Any
+    rows: Any
+
+    @property
+    def count(self) -> jax.Array:
+        """Number `[]` of known rows, at least 1, in the rows' dtype."""
+        dtype = jnp.result_type(*jax.tree.leaves(self.rows))
+        return jnp.maximum(self.known.sum(), 1).astype(dtype)
+
+    def mean_less(self, point: Any) -> Any:
+        """The mean less a point `[*P]`."""
+        return jax.tree.map(
+            lambda c, o, p: (c - p) + o, self.center, self.offset, point
+        )
+
+    def mean_plus(self, step: Any) -> Any:
+        """The mean plus a step `[*P]`."""
+        return jax.tree.map(lambda c, o, s: c + (o + s), self.center, self.offset, step)
+
+    def deviation(self, *, sample: bool = False) -> Any:
+        """Standard deviation `[*P]` of every coordinate; of one row it is 0.
+
+        Args:
+          sample: whether sums of squares are divided by one less than the rows.
+        """
+        rows, scale = rescale(self.rows)
+        divisor = jnp.maximum(self.count - 1, 1) if sample else self.count
+        return jax.tree.map(
+            lambda x: scale * jnp.sqrt(jnp.square(x).sum(axis=0) / divisor), rows
+        )
+
+
+def look(messages: Any, malicious: jax.Array) -> Honest:
+    """Finds the honest rows, their mean, and what they differ from it.
+
+    Args:
+      messages: pytree of `[K, *P]` with one dtype, not empty.
+      malicious: `bool[K]`.
+
+    Returns:
+      What attackers know.
+    """
+    known = ~malicious & clients.finite_rows(messages, malicious.shape[0])
+    weights = known.astype(jnp.result_type(*jax.tree.leaves(messages)))
+    center = clients.weighted_mean(messages, weights)
+    rows = jax.tree.map(lambda x, c: x - c[None], messages, center)
+    offset = clients.weighted_mean(rows, weights)
+    rows = jax.tree.map(lambda x, o: x - o[None], rows, offset)
+    return Honest(
+        known=known,
+        acts=malicious & known.any(),
+        center=center,
+        offset=offset,
+        rows=clients.select_rows(known, rows, jax.tree.map(jnp.zeros_like, rows)),
+    )
+
+
+def change(messages: Any, rows: jax.Array, sent: Any) -> Any:
+    """Messages `[K, *P]` in which some rows `bool[K]` are one model `[*P]`."""
+    count = rows.shape[0]
+    return clients.select_rows(rows, clients.broadcast(sent, count), messages)
+
+
+def origin(about: str, messages: Any, reference: Any) -> Any:
+    """The point `[*P]` that an attack takes for zero.
+
+    Args:
+      about: one of `ABOUT`.
+      messages: pytree of `[K, *P]`.
+      reference: pytree of `[*P]`, unused for `message`.
+    """
+    if about == "reference":
+        return reference
+    return jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), messages)
+
+
+def rescale(tree: Any) -> tuple[Any, jax.Array]:
+    """A tree over a power of two, with magnitudes below 2, and that power `[]`."""
+    largest = clients.magnitude(tree)
+    scale = jnp.ldexp(jnp.ones_like(largest), jnp.frexp(largest)[1] - 1)
+    scale = jnp.maximum(scale, jnp.finfo(largest.dtype).tiny)
+    return jax.tree.map(lambda leaf: leaf / scale, tree), scale
+
+
+def square_norms(rows: Any) -> jax.Array:
+    """Squared norms `[K]` of the rows of a tree `[K, *P]`."""
+
+    def of_leaf(leaf: jax.Array) -> jax.Array:
+        return jnp.square(leaf.reshape(leaf.shape[0], -1)).sum(axis=1)
+
+    return functools.reduce(jnp.add, map(of_leaf, jax.tree.leaves(rows)))
+
+
+def inner(rows: Any, vector: Any) -> jax.Array:
+    """Inner products `[K]` of the rows of a tree `[K, *P]` with a vector `[*P]`."""
+
+    def of_leaf(leaf: jax.Array, part: jax.Array) -> jax.Array:
+        matrix = leaf.reshape(leaf.shape[0], -1)
+        return jnp.matmul(matrix, part.reshape(-1), precision=lax.Precision.HIGHEST)
+
+    products = jax.tree.leaves(jax.tree.map(of_leaf, rows, vector))
+    return functools.reduce(jnp.add, products)
+
+
+def direction(kind: str, honest: Honest, start: Any) -> Any:
+    """The direction `[*P]` of length 1 in which a message leaves the honest mean.
+
+    Args:
+      kind: one of `DIRECTIONS`: against the mean less the start, its signs, or the
+        standard deviations.
+      honest: what attackers know.
+      start: `[*P]` the attack's zero.
+
+    Returns:
+      The direction; zeros where it has no length.
+    """
+    if kind == "std":
+        found = honest.deviation()
+    else:
+        found = honest.mean_less(start)
+    if kind == "sign":
+        found = jax.tree.map(jnp.sign, found)
+    found, _ = rescale(found)
+    norm = jnp.sqrt(square_norms(jax.tree.map(lambda leaf: leaf[None], found))[0])
+    return jax.tree.map(lambda leaf: -leaf / jnp.where(norm > 0, norm, 1), found)

@@ -1,0 +1,93 @@
+"""Mimic: malicious clients send the message of one honest client once more."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, clients, struct, types
+from fedjax_pfl.attacks import honest
+
+__all__ = ["Mimic"]
+
+
+@struct.pytree_dataclass
+class Mimic:
+    """Replaces malicious messages by a copy of one honest message.
+
+    Nothing that is sent is an outlier, but the copied client counts several times, and
+    rules that drop messages drop others in its place.
+
+    Without a `victim` it is the honest client whose message has the largest absolute
+    projection on the top eigenvector of the honest messages' covariance, found anew in
+    every round. Projections within a relative `sqrt(eps)` of the largest tie, and the
+    lowest row wins; with two honest clients that is always so, and where the two
+    largest eigenvalues are equal, rounding decides.
+
+    Only the cohort's honest messages that are finite count; where there is none,
+    nothing changes.
+
+    Attributes:
+      victim: static; number of the copied client among the honest clients of the
+        cohort, from 0 in the order of clients; the last one where there are fewer. None
+        for the rule above.
+
+    Example:
+      >>> import jax
+      >>> messages, malicious = jax.numpy.array([1.0, 7, 2, 9]), jax.numpy.arange(4) > 2
+      >>> Mimic()(None, None, messages, malicious, None)[0].tolist()
+      [1.0, 7.0, 2.0, 7.0]
+
+    Reference: Karimireddy, He, Jaggi, "Byzantine-Robust Learning on Heterogeneous
+    Datasets via Bucketing". There one victim is chosen in the first rounds and kept.
+    """
+
+    victim: int | None = struct.static_field(default=None)
+
+    def __post_init__(self):
+        if self.victim is not None:
+            checks.whole("victim", self.victim, at_least=0)
+
+    def init(self, messages: Any) -> None:
+        """Returns None: the attack remembers nothing."""
+        del messages
+
+    def __call__(
+        self,
+        key: types.Key | None,
+        state: None,
+        messages: Any,
+        malicious: jax.Array,
+        reference: Any,
+    ) -> tuple[Any, None]:
+        """Replaces the messages of malicious clients; the others stay bit-identical.
+
+        Args:
+          key: unused.
+          state: None.
+          messages: pytree of `[K, *P]`.
+          malicious: `bool[K]`.
+          reference: pytree of `[*P]`, unused.
+
+        Returns:
+          Pytree of `[K, *P]`, and None.
+        """
+        del key, state, reference
+        if not jax.tree.leaves(messages):  # of methods that send nothing
+            return messages, None
+        seen = honest.look(messages, malicious)
+        row = self._row(seen)
+        sent = jax.tree.map(lambda leaf: leaf[row], messages)
+        return honest.change(messages, seen.acts, sent), None
+
+    def _row(self, seen: honest.Honest) -> jax.Array:
+        """Row `int32[]` of the victim."""
+        if self.victim is not None:
+            rank = jnp.minimum(self.victim, seen.known.sum() - 1)
+            return jnp.argmax(seen.known & (jnp.cumsum(seen.known) - 1 == rank))
+        # Projections are the eigenvector of the rows' Gram matrix, up to a factor.
+        products = clients.gram(honest.rescale(seen.rows)[0])
+        size = jnp.abs(jnp.linalg.eigh(products)[1][:, -1])
+        size = jnp.where(seen.known, size, -1)
+        near = 1 - jnp.sqrt(jnp.finfo(size.dtype).eps)
+        return jnp.argmax(seen.known & (size >= near * size.max()))

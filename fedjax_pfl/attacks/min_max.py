@@ -1,0 +1,102 @@
+"""Min-Max: attackers are no farther from honest clients than two of those are apart."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, clients, struct, types
+from fedjax_pfl.attacks import honest
+
+__all__ = ["MinMax"]
+
+
+@struct.pytree_dataclass
+class MinMax:
+    """Replaces malicious messages by `mu + gamma p` with the largest allowed gamma.
+
+    No honest message may be farther away than the largest distance M between two of
+    them. With `|p| = 1`, `d_i = mu - h_i` and `b_i = <d_i, p>` that is
+
+        gamma = min_i  -b_i + sqrt(b_i^2 + M^2 - |d_i|^2),
+
+    where every root is real, since a mean is nearer to each message than M. Distances
+    are of whole models.
+
+    The mean is over the cohort's honest messages that are finite; where there is none,
+    nothing changes; of one, and where the direction has no length, attackers send it.
+
+    Attributes:
+      direction: static; p is along `-sd` by coordinate (`std`), against the mean
+        (`unit`) or its signs (`sign`).
+      about: static; whether that is the mean of updates `u - reference`, or of messages
+        (`message`). Makes no difference for `std`.
+
+    Example:
+      >>> import jax
+      >>> messages, malicious = jax.numpy.array([1.0, 3, 9]), jax.numpy.arange(3) > 1
+      >>> MinMax()(None, None, messages, malicious, jax.numpy.array(0.0))[0].tolist()
+      [1.0, 3.0, 1.0]
+
+    Reference: Shejwalkar, Houmansadr, "Manipulating the Byzantine: Optimizing Model
+    Poisoning Attacks and Defenses for Federated Learning". There gamma is searched by
+    halving; the closed form is its limit.
+    """
+
+    direction: str = struct.static_field(default="std")
+    about: str = struct.static_field(default="reference")
+
+    def __post_init__(self):
+        checks.known(self.direction, honest.DIRECTIONS, "direction")
+        checks.known(self.about, honest.ABOUT, "center of the attack")
+
+    def init(self, messages: Any) -> None:
+        """Returns None: the attack remembers nothing."""
+        del messages
+
+    def __call__(
+        self,
+        key: types.Key | None,
+        state: None,
+        messages: Any,
+        malicious: jax.Array,
+        reference: Any,
+    ) -> tuple[Any, None]:
+        """Replaces the messages of malicious clients; the others stay bit-identical.
+
+        Args:
+          key: unused.
+          state: None.
+          messages: pytree of `[K, *P]`.
+          malicious: `bool[K]`.
+          reference: pytree of `[*P]` that clients received; unused for
+            `about="message"`.
+
+        Returns:
+          Pytree of `[K, *P]`, and None.
+        """
+        del key, state
+        if not jax.tree.leaves(messages):  # of methods that send nothing
+            return messages, None
+        seen = honest.look(messages, malicious)
+        zero = honest.origin(self.about, messages, reference)
+        away = honest.direction(self.direction, seen, zero)
+        gamma = _largest_step(seen, away)
+        sent = seen.mean_plus(jax.tree.map(lambda p: gamma * p, away))
+        return honest.change(messages, seen.acts, sent), None
+
+
+def _largest_step(seen: honest.Honest, away: Any) -> jax.Array:
+    """Gamma `[]`, from inner products of the rows `h_i - mu = -d_i`."""
+    rows, scale = honest.rescale(seen.rows)
+    products = clients.gram(rows)
+    squares = jnp.diag(products)
+    pairs = seen.known[:, None] & seen.known[None]
+    apart = squares[:, None] + squares[None] - 2 * products
+    room = jnp.where(pairs, apart, 0).max() - squares
+    b = -honest.inner(rows, away)
+    root = jnp.sqrt(jnp.square(b) + jnp.maximum(room, 0))
+    # The larger root, without the difference of two near numbers.
+    ahead = jnp.where(b > 0, b + root, 1)
+    gamma = jnp.where(b > 0, jnp.maximum(room, 0) / ahead, root - b)
+    return scale * jnp.where(seen.known, gamma, jnp.inf).min()

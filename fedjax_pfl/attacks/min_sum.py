@@ -1,0 +1,82 @@
+"""Min-Sum: attackers are no farther from all honest clients than one of those is."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, struct, types
+from fedjax_pfl.attacks import honest
+
+__all__ = ["MinSum"]
+
+
+@struct.pytree_dataclass
+class MinSum:
+    """Replaces malicious messages by `mu + gamma p` with the largest allowed gamma.
+
+    The squared distances to the honest messages may not sum to more than those of any
+    honest message. Sums about the mean differ from the least one by n times a squared
+    distance, so that with `|p| = 1` the quadratic is `gamma = max_i |h_i - mu|`,
+    whatever the direction. Distances are of whole models.
+
+    The mean is over the cohort's honest messages that are finite; where there is none,
+    nothing changes; of one, and where the direction has no length, attackers send it.
+
+    Attributes:
+      direction: static; p is along `-sd` by coordinate (`std`), against the mean
+        (`unit`) or its signs (`sign`).
+      about: static; whether that is the mean of updates `u - reference`, or of messages
+        (`message`). Makes no difference for `std`.
+
+    Example:
+      >>> import jax
+      >>> messages, malicious = jax.numpy.array([1.0, 3, 9]), jax.numpy.arange(3) > 1
+      >>> MinSum()(None, None, messages, malicious, jax.numpy.array(0.0))[0].tolist()
+      [1.0, 3.0, 1.0]
+
+    Reference: see `MinMax`.
+    """
+
+    direction: str = struct.static_field(default="std")
+    about: str = struct.static_field(default="reference")
+
+    def __post_init__(self):
+        checks.known(self.direction, honest.DIRECTIONS, "direction")
+        checks.known(self.about, honest.ABOUT, "center of the attack")
+
+    def init(self, messages: Any) -> None:
+        """Returns None: the attack remembers nothing."""
+        del messages
+
+    def __call__(
+        self,
+        key: types.Key | None,
+        state: None,
+        messages: Any,
+        malicious: jax.Array,
+        reference: Any,
+    ) -> tuple[Any, None]:
+        """Replaces the messages of malicious clients; the others stay bit-identical.
+
+        Args:
+          key: unused.
+          state: None.
+          messages: pytree of `[K, *P]`.
+          malicious: `bool[K]`.
+          reference: pytree of `[*P]` that clients received; unused for
+            `about="message"`.
+
+        Returns:
+          Pytree of `[K, *P]`, and None.
+        """
+        del key, state
+        if not jax.tree.leaves(messages):  # of methods that send nothing
+            return messages, None
+        seen = honest.look(messages, malicious)
+        zero = honest.origin(self.about, messages, reference)
+        away = honest.direction(self.direction, seen, zero)
+        rows, scale = honest.rescale(seen.rows)
+        gamma = scale * jnp.sqrt(honest.square_norms(rows).max())
+        sent = seen.mean_plus(jax.tree.map(lambda p: gamma * p, away))
+        return honest.change(messages, seen.acts, sent), None

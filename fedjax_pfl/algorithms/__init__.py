@@ -4,6 +4,7 @@ from fedjax_pfl.algorithms.apfl import APFL
 from fedjax_pfl.algorithms.base import ClientView, Link, SingleExchange
 from fedjax_pfl.algorithms.ditto import Ditto
 from fedjax_pfl.algorithms.fedacs import FedACS
+from fedjax_pfl.algorithms.fedadmm import FedADMM
 from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
 from fedjax_pfl.algorithms.fedper import FedPer
@@ -22,6 +23,7 @@ __all__ = [
     "ClientView",
     "Ditto",
     "FedACS",
+    "FedADMM",
     "FedAMP",
     "FedAvg",
     "FedPer",
@@ -43,6 +45,7 @@ ALGORITHMS = {
     "centralized": Centralized,
     "ditto": Ditto,
     "fedacs": FedACS,
+    "fedadmm": FedADMM,
     "fedamp": FedAMP,
     "fedavg": FedAvg,
     "fedper": FedPer,

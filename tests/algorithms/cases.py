@@ -118,6 +118,22 @@ CASES = {
         ),
         field=("algorithm.mixing", 0.7),
     ),
+    "fedadmm": Case(
+        depth="light",
+        make=lambda: algorithms.FedADMM(mu=0.5, local=SGD),
+        field=("algorithm.mu", 0.2),
+    ),
+    "fedadmm_delta": Case(
+        depth="variant",
+        make=lambda: algorithms.FedADMM(
+            rho=0.1,
+            server_mode="delta_selected",
+            server_learning_rate=0.8,
+            weighting="examples",
+            local=SGD,
+        ),
+        field=("algorithm.server_learning_rate", 0.5),
+    ),
     "fedamp": Case(
         depth="light",
         make=lambda: algorithms.FedAMP(local=SGD),

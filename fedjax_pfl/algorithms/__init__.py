@@ -11,6 +11,7 @@ from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.fedplus import FedPlus
 from fedjax_pfl.algorithms.fedprox import FedProx
 from fedjax_pfl.algorithms.flame import Flame
+from fedjax_pfl.algorithms.lp_proj import LpProj
 from fedjax_pfl.algorithms.majority import Majority
 from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
 from fedjax_pfl.algorithms.pfedme import PFedMe
@@ -33,6 +34,7 @@ __all__ = [
     "HeurFedAMP",
     "Link",
     "Local",
+    "LpProj",
     "Majority",
     "PFedMe",
     "PerFedAvg",
@@ -54,6 +56,7 @@ ALGORITHMS = {
     "flame": Flame,
     "heur_fedamp": HeurFedAMP,
     "local": Local,
+    "lp_proj": LpProj,
     "majority": Majority,
     "per_fedavg": PerFedAvg,
     "pfedme": PFedMe,

@@ -215,6 +215,26 @@ CASES = {
         ),
         limit=weighted_mean,
     ),
+    "lp_proj": Case(
+        depth="light",
+        make=lambda: algorithms.LpProj(
+            lam=2.0,
+            learning_rate=0.3,
+            clip_norm=0.5,
+            dim=6,
+            num_steps=2,
+            inner_steps=3,
+            batch_size=4,
+        ),
+        field=("algorithm.server_learning_rate", 0.7),
+    ),
+    "lp_proj_admm": Case(
+        depth="variant",
+        make=lambda: algorithms.LpProj(
+            form="admm", lam=2.0, kappa=2.0, dim=3, orthogonal=True, local=SGD
+        ),
+        field=("algorithm.kappa", 0.5),
+    ),
     "fedprox": Case(
         depth="variant",
         make=lambda: algorithms.FedProx(mu=0.5, local=SGD),

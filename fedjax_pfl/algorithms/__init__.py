@@ -4,12 +4,14 @@ from fedjax_pfl.algorithms.apfl import APFL
 from fedjax_pfl.algorithms.base import ClientView, Link, SingleExchange
 from fedjax_pfl.algorithms.ditto import Ditto
 from fedjax_pfl.algorithms.fedacs import FedACS
+from fedjax_pfl.algorithms.fedadmm import FedADMM
 from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
 from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.fedplus import FedPlus
 from fedjax_pfl.algorithms.fedprox import FedProx
 from fedjax_pfl.algorithms.flame import Flame
+from fedjax_pfl.algorithms.lp_proj import LpProj
 from fedjax_pfl.algorithms.majority import Majority
 from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
 from fedjax_pfl.algorithms.pfedme import PFedMe
@@ -22,6 +24,7 @@ __all__ = [
     "ClientView",
     "Ditto",
     "FedACS",
+    "FedADMM",
     "FedAMP",
     "FedAvg",
     "FedPer",
@@ -31,6 +34,7 @@ __all__ = [
     "HeurFedAMP",
     "Link",
     "Local",
+    "LpProj",
     "Majority",
     "PFedMe",
     "PerFedAvg",
@@ -43,6 +47,7 @@ ALGORITHMS = {
     "centralized": Centralized,
     "ditto": Ditto,
     "fedacs": FedACS,
+    "fedadmm": FedADMM,
     "fedamp": FedAMP,
     "fedavg": FedAvg,
     "fedper": FedPer,
@@ -51,6 +56,7 @@ ALGORITHMS = {
     "flame": Flame,
     "heur_fedamp": HeurFedAMP,
     "local": Local,
+    "lp_proj": LpProj,
     "majority": Majority,
     "per_fedavg": PerFedAvg,
     "pfedme": PFedMe,

@@ -18,6 +18,7 @@ __all__ = [
     "half_squared_distance",
     "map_everyone",
     "mixture",
+    "problem_weight",
 ]
 
 
@@ -371,3 +372,16 @@ def model_predictor(model: types.Model, params: Any, constants: Any) -> Any:
 def example_weight(data: types.ClientData, params: Any) -> jax.Array:
     """Number of training examples as a weight `[]` in the parameters' dtype."""
     return data.num_examples.astype(jnp.result_type(*jax.tree.leaves(params)))
+
+
+def problem_weight(
+    weighting: str, population: types.Population, data: types.ClientData, params: Any
+) -> jax.Array:
+    """Weight alpha_i `[]` of ONE client's loss, in the dtype of the parameters.
+
+    1/N where `weighting` is `uniform`, else its share of all examples.
+    """
+    dtype = jnp.result_type(*jax.tree.leaves(params))
+    if weighting == "uniform":
+        return jnp.asarray(1 / population.num_clients, dtype)
+    return data.num_examples / population.num_examples.astype(dtype)

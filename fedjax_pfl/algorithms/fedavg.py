@@ -13,15 +13,17 @@ Deviation: the fine-tuned global model, which other papers call a personalized b
 is a predictor here (`fine_tune`), because it changes nothing in the training.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedjax_pfl import aggregators, checks, clients, local, struct, types
 from fedjax_pfl.algorithms import base
 
-__all__ = ["FedAvg", "data_objective", "unlimited"]
+__all__ = ["FedAvg", "data_objective", "squared_gradient", "unlimited"]
 
 
 def data_objective(model: types.Model) -> local.Objective:
@@ -33,6 +35,21 @@ def data_objective(model: types.Model) -> local.Objective:
         return model.loss(outputs, batch)
 
     return objective
+
+
+def squared_gradient(
+    model: types.Model, batch_size: int
+) -> Callable[[Any, types.ClientData], jax.Array]:
+    """Squared norm `[]` of ONE client's full gradient, a function `(params, data)`."""
+    objective = data_objective(model)
+
+    def norm(params, data):
+        _, gradient = local.full_value_and_gradient(
+            objective, params, None, data, batch_size
+        )
+        return optax.tree.norm(gradient, squared=True)
+
+    return clients.chunked(norm, base.CHUNK)
 
 
 def unlimited() -> types.Budget:

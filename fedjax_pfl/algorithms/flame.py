@@ -178,22 +178,17 @@ class Flame(base.SingleExchange):
     def init(self, key, model, population, data):
         """All models equal, duals zero: the start that the descent theory needs."""
         params = model.init(key)
-        count = population.num_clients
-        dtype = jnp.result_type(*jax.tree.leaves(params))
-        if self.weighting == "uniform":
-            alpha = jnp.asarray(1 / count, dtype)
-        else:
-            alpha = data.num_examples / population.num_examples.astype(dtype)
+        alpha = base.problem_weight(self.weighting, population, data, params)
         eps = None
         if self._to_tolerance:
-            norm = _gradient_norm(model, self.local.batch_size)
+            norm = fedavg.squared_gradient(model, self.local.batch_size)
             eps = alpha**2 * norm(params, data)
         state = FlameClient(
             theta=params,
             w_local=params,
             p=jax.tree.map(jnp.zeros_like, params),
             alpha=alpha,
-            ratio=1 / (count * alpha),
+            ratio=1 / (population.num_clients * alpha),
             eps=eps,
         )
         return params, state, params
@@ -336,16 +331,3 @@ class Flame(base.SingleExchange):
             "dual_sum": optax.tree.norm(duals),
             "consensus_distance": jnp.sqrt(2 * parts["copy"].mean()),
         }
-
-
-def _gradient_norm(model, batch_size):
-    """Squared norm `[]` of ONE client's full gradient, a function `(params, data)`."""
-    objective = fedavg.data_objective(model)
-
-    def norm(params, data):
-        _, gradient = local.full_value_and_gradient(
-            objective, params, None, data, batch_size
-        )
-        return optax.tree.norm(gradient, squared=True)
-
-    return clients.chunked(norm, base.CHUNK)

@@ -118,6 +118,22 @@ CASES = {
         ),
         field=("algorithm.mixing", 0.7),
     ),
+    "fedadmm": Case(
+        depth="light",
+        make=lambda: algorithms.FedADMM(mu=0.5, local=SGD),
+        field=("algorithm.mu", 0.2),
+    ),
+    "fedadmm_delta": Case(
+        depth="variant",
+        make=lambda: algorithms.FedADMM(
+            rho=0.1,
+            server_mode="delta_selected",
+            server_learning_rate=0.8,
+            weighting="examples",
+            local=SGD,
+        ),
+        field=("algorithm.server_learning_rate", 0.5),
+    ),
     "fedamp": Case(
         depth="light",
         make=lambda: algorithms.FedAMP(local=SGD),
@@ -198,6 +214,26 @@ CASES = {
             lam=2.0, learning_rate=0.3, inner_learning_rate=0.3, batch_size=64
         ),
         limit=weighted_mean,
+    ),
+    "lp_proj": Case(
+        depth="light",
+        make=lambda: algorithms.LpProj(
+            lam=2.0,
+            learning_rate=0.3,
+            clip_norm=0.5,
+            dim=6,
+            num_steps=2,
+            inner_steps=3,
+            batch_size=4,
+        ),
+        field=("algorithm.server_learning_rate", 0.7),
+    ),
+    "lp_proj_admm": Case(
+        depth="variant",
+        make=lambda: algorithms.LpProj(
+            form="admm", lam=2.0, kappa=2.0, dim=3, orthogonal=True, local=SGD
+        ),
+        field=("algorithm.kappa", 0.5),
     ),
     "fedprox": Case(
         depth="variant",

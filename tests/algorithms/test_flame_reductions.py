@@ -140,12 +140,15 @@ def fedadmm(targets, curvature, rho, num_rounds):
 def test_large_lam_is_fedadmm_with_the_joint_centre():
     problem, rho = problems.random_quadratics(curvature=0.6), 0.2
     expected = np.stack(list(fedadmm(problem.estimates, 0.6, rho, 30)))
+    ours = fp.FedADMM(rho=rho, local=problems.exact_step(problem, 6 * rho))
+    states, _, _ = problems.run(fp.FederatedProcess(algorithm=ours), problem, 30)
+    np.testing.assert_allclose(states.server["theta"][1:], expected, **CLOSE)
     errors = {}
     for lam in (1e4, 1e6):
         pull = lam * rho / (lam / 6 + rho)  # lam kappa / (1 + kappa)
         algorithm = fp.Flame(
             lam=lam,
-            rho=rho,
+            kappa=6 * rho / lam,
             prox_centre="joint",
             local=problems.exact_step(problem, pull),
         )

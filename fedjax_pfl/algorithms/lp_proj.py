@@ -1,0 +1,333 @@
+"""Lp-Proj: personal models coupled in a random low-dimensional projection only.
+
+Problem: `min_w (1/N) sum_i min_theta f_i(theta) + lam R(w - P theta)` with
+`R(c) = ||c||_q^q / q`, q = 2 or 1 (`norm`), and a fixed P `[dim, D]` whose rows are
+normal, of length 1, drawn once and the same for all. w lives in R^dim: `dim` numbers
+per message whatever the model. One round, for members i:
+
+`original` (Lin, Han, Li, Zhang), from `w_i = w`, R times
+
+    theta_i <- theta_i - eta_p (clip(grad f_i) + lam P' r(P theta_i - w_i)
+                                + mu theta_i)                     K times, K batches
+    w_i     <- w_i - eta lam r(w_i - P theta_i)
+
+with `r(c)` = c at q = 2, sign c at q = 1, and `w <- (1 - beta) w + beta mean_S w_i`; or
+`admm`, which is FLAME with P theta_i in place of theta_i (q = 2),
+
+    theta_i ~= argmin f_i(theta) + lam/2 ||P theta - w_i||^2      started at theta_i
+    w_i     = (P theta_i + kappa (w - p_i)) / (1 + kappa)
+    p_i    += w_i - w
+    u_i     = w_i + p_i                                           the upload
+    w       = mean of u_i over ALL clients, cached for absent ones
+
+| symbol | field | shape |
+|---|---|---|
+| theta_i, the personal model | `clients.theta` | `[N, *P]` |
+| w_i, p_i (`admm` only) | `clients.w_local`, `.p` | `[N, dim]` |
+| w_i after R steps, or u_i | message | `[dim]` per member |
+| w | `server.w` | `[dim]` |
+| P, a row for every number of w | `server.projection` | `[dim, *P]` |
+| R, K; eta, eta_p, beta, mu | `num_steps`, `inner_steps`; see `LpProj` | |
+
+w starts at 0 in the original form, as in the release, and at `P theta^0` with all w_i
+in the other, the start of FLAME's theory. There is no global model: w does not say
+what theta is, so that `personal` is the only predictor. P is kept in the server's
+state, drawn once per training, and is not counted as sent: clients draw it from the
+run's seed.
+
+Stability, for L-smooth f_i: `eta_p (L + lam ||P||^2 + mu) < 2` and `eta lam < 2`; ||P||
+is 1 where `orthogonal`, else about `1 + sqrt(dim / D)`. Limits: with `dim = D` and
+`orthogonal` the ADMM form is `Flame` with the same kappa, in rotated coordinates; with
+R = 1 and full batches the original form's stationary points are the problem's, and
+with R > 1 w_i goes on to P theta_i within a round.
+
+Reference: Lin, Han, Li, Zhang, "Personalized Federated Learning towards Communication
+Efficiency, Robustness and Fairness", NeurIPS 2022; the ADMM form is Algorithm 2 of
+FLAME's paper, which says "upload z_i" and means u_i. Deviations from the release, with
+reasons: only members train (there all clients do, N/K times the work); `r(c)` is the
+gradient of R in both steps, where the release's general code takes that of the norm
+itself in the step of w_i, `sign(c) (|c| / ||c||_q)^(q-1)`, which is equal at q = 1 but
+at q = 2 has length 1 however close w_i is; a batch is a fresh uniform subset, as in
+`PFedMe` (theirs walk through the examples). FLAME's release has no step of w_i for
+Lp-Proj, so that its w never changes.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from fedjax_pfl import aggregators, checks, clients, local, struct, types
+from fedjax_pfl.algorithms import base, fedavg, flame
+from fedjax_pfl.local import scan
+
+__all__ = ["LpProj", "draw_projection", "project"]
+
+_PROJECTION = 0x50  # what the key of P is folded with; the network has the key itself
+
+
+@struct.pytree_dataclass
+class LpProjServer:
+    """State of the server; see the module's table."""
+
+    w: jax.Array
+    projection: Any
+
+
+@struct.pytree_dataclass
+class LpProjClient:
+    """State of one client; see the module's table."""
+
+    theta: Any
+    w_local: jax.Array | None = None
+    p: jax.Array | None = None
+
+
+def draw_projection(key: types.Key, params: Any, dim: int, orthogonal: bool) -> Any:
+    """Draws P, whose rows are random directions of the parameters' space.
+
+    Args:
+      key: `[]` key.
+      params: `[*P]` parameters, D numbers in all.
+      dim: rows, at most D.
+      orthogonal: whether rows are made orthogonal to each other.
+
+    Returns:
+      `[dim, *P]`; every row has length 1 over all leaves together.
+    """
+    flat, unravel = ravel_pytree(params)
+    rows = jax.random.normal(key, (dim, flat.size), flat.dtype)
+    if orthogonal:
+        rows = jnp.linalg.qr(rows.T)[0].T
+    else:
+        rows = rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
+    return jax.vmap(unravel)(rows)
+
+
+def project(projection: Any, params: Any) -> jax.Array:
+    """`P theta`, at highest precision.
+
+    Args:
+      projection: `[dim, *P]`.
+      params: `[*P]`.
+
+    Returns:
+      `[dim]`.
+
+    Example:
+      >>> rows = {"a": jnp.eye(2), "b": jnp.array([0.0, 1.0])}
+      >>> project(rows, {"a": jnp.array([3.0, 4.0]), "b": jnp.array(2.0)}).tolist()
+      [3.0, 6.0]
+    """
+    parts = jax.tree.map(
+        lambda rows, leaf: jnp.tensordot(
+            rows, leaf, axes=leaf.ndim, precision=lax.Precision.HIGHEST
+        ),
+        projection,
+        params,
+    )
+    first, *others = jax.tree.leaves(parts)
+    return sum(others, first)
+
+
+@struct.pytree_dataclass
+class LpProj(base.SingleExchange):
+    """Lp-Proj-2, its variant with the l1 norm, and its ADMM form.
+
+    Attributes:
+      lam: `[]` weight of the coupling, > 0.
+      kappa: `[]` `admm`: ratio `rho N / lam`, > 0; see `Flame`.
+      learning_rate: `[]` `original`: eta, > 0, of w_i; eta lam above 1 overshoots.
+      inner_learning_rate: `[]` `original`: eta_p, > 0, of theta_i.
+      server_learning_rate: `[]` `original`: beta, > 0; 1 takes the mean.
+      weight_decay: `[]` `original`: mu, at least 0.
+      clip_norm: `[]` `original`: longest gradient of f_i in a step of theta_i, > 0, or
+        None; coupling and weight decay are not clipped.
+      local: `admm`: local solver.
+      form: `original` or `admm`.
+      dim: rows of P, at most the D numbers of the model.
+      orthogonal: whether rows of P are orthogonal to each other.
+      norm: q, 2 or 1; `admm` has 2 only.
+      num_steps: `original`: R, steps of w_i per round. A straggler's budget of epochs
+        caps them: each counts as one epoch.
+      inner_steps: `original`: K, steps of theta_i, each with a batch of its own, for
+        one of w_i.
+      batch_size: `original`: B, at least 1.
+    """
+
+    lam: Any = 15.0
+    kappa: Any = 1.0
+    learning_rate: Any = 0.1
+    inner_learning_rate: Any = 0.1
+    server_learning_rate: Any = 1.0
+    weight_decay: Any = 0.001
+    clip_norm: Any = 60.0
+    local: Any = local.SGD()
+    form: str = struct.static_field(default="original")
+    dim: int = struct.static_field(default=10)
+    orthogonal: bool = struct.static_field(default=False)
+    norm: int = struct.static_field(default=2)
+    num_steps: int = struct.static_field(default=5)
+    inner_steps: int = struct.static_field(default=20)
+    batch_size: int = struct.static_field(default=64)
+
+    def __post_init__(self):
+        for name in (
+            "lam",
+            "kappa",
+            "learning_rate",
+            "inner_learning_rate",
+            "server_learning_rate",
+        ):
+            checks.number(name, getattr(self, name), above=0)
+        checks.number("weight_decay", self.weight_decay, at_least=0)
+        if self.clip_norm is not None:
+            checks.number("clip_norm", self.clip_norm, above=0)
+        checks.known(self.form, ("original", "admm"), "form")
+        checks.positive_int("dim", self.dim)
+        checks.boolean("orthogonal", self.orthogonal)
+        checks.whole("norm", self.norm, at_least=1, at_most=2)
+        checks.positive_int("num_steps", self.num_steps)
+        checks.positive_int("inner_steps", self.inner_steps)
+        checks.positive_int("batch_size", self.batch_size)
+        if self.form == "admm" and self.norm != 2:
+            raise checks.InputError(
+                "Expected norm=2 with form='admm', whose step of w_i is that of "
+                f"squares, got {self.norm!r}."
+            )
+
+    @property
+    def aggregate_over(self) -> str:
+        """The members' messages or, in the ADMM form, those of all clients."""
+        return "cohort" if self.form == "original" else "all"
+
+    def default_aggregator(self) -> types.Aggregator:
+        """Uniform mean."""
+        return aggregators.Mean()
+
+    def init(self, key, model, population, data):
+        """One network and one projection for everybody."""
+        del population, data
+        params = model.init(key)
+        if self.dim > clients.size(params):
+            raise checks.InputError(
+                f"Expected dim to be at most the model's {clients.size(params)} "
+                f"numbers, got {self.dim}."
+            )
+        projection = draw_projection(
+            jax.random.fold_in(key, _PROJECTION), params, self.dim, self.orthogonal
+        )
+        w = project(projection, params)
+        if self.form == "original":
+            zero = LpProjServer(w=jnp.zeros_like(w), projection=projection)
+            return zero, LpProjClient(theta=params), None
+        client = LpProjClient(theta=params, w_local=w, p=jnp.zeros_like(w))
+        return LpProjServer(w=w, projection=projection), client, w
+
+    def reference(self, server):
+        """The server's w, which messages are compared with."""
+        return server.w
+
+    def coupling(self, projection: Any, theta: Any, w_local: jax.Array) -> jax.Array:
+        """`R(P theta - w_i)` `[]`: half the square of the l2 norm, or the l1 norm."""
+        gap = project(projection, theta) - w_local
+        return jnp.vdot(gap, gap) / 2 if self.norm == 2 else jnp.abs(gap).sum()
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Local work in either form."""
+        del round
+        update = self._original if self.form == "original" else self._admm
+        client, message, info = update(key, work, down.shared, client, model, data)
+        weight = base.example_weight(data, client.theta)
+        report = {
+            "gradient_evaluations": info.num_examples,
+            "unconverged": ~info.converged,
+        }
+        return client, types.Upload(message=message, weight=weight), report
+
+    def _original(self, key, work, server, client, model, data):
+        """R steps of w_i, each after K steps of theta_i."""
+        gradient = jax.grad(fedavg.data_objective(model), argnums=1)
+        pull = jax.grad(self.coupling, argnums=1)
+
+        def step(step_key, carry, batches):
+            theta, w_local = carry
+            slope = gradient(step_key, theta, batches[0], None)
+            if self.clip_norm is not None:
+                longest = jnp.maximum(optax.tree.norm(slope), self.clip_norm)
+                slope = optax.tree.scale(self.clip_norm / longest, slope)
+            pulled = pull(server.projection, theta, w_local)
+            return jax.tree.map(self._inner_step, theta, slope, pulled), w_local
+
+        def w_step(epoch, carry):
+            del epoch
+            theta, w_local = carry
+            slope = jax.grad(self.coupling, argnums=2)(
+                server.projection, theta, w_local
+            )
+            return theta, w_local - self.learning_rate * self.lam * slope
+
+        (theta, w_local), info = local.local_scan(
+            key,
+            work,
+            step,
+            (client.theta, server.w),
+            data,
+            batch_size=self.batch_size,
+            epochs=self.num_steps,
+            sampler=scan.independent_batch,
+            epoch_steps=self.inner_steps,
+            epoch_end=w_step,
+            dtype=scan.params_dtype(client.theta),
+        )
+        return LpProjClient(theta=theta), w_local, info
+
+    def _inner_step(self, theta, slope, pulled):
+        """One step of theta_i in one leaf."""
+        direction = slope + self.lam * pulled + self.weight_decay * theta
+        return theta - self.inner_learning_rate * direction
+
+    def _admm(self, key, work, server, client, model, data):
+        """Personal solve, then FLAME's local copy, dual and message in R^dim."""
+        plain = fedavg.data_objective(model)
+
+        def objective(step_key, theta, batch, w_local):
+            coupling = self.coupling(server.projection, theta, w_local)
+            return plain(step_key, theta, batch, None) + self.lam * coupling
+
+        theta, _, info = self.local.solve(
+            key, work, objective, client.theta, client.w_local, data
+        )
+        w_local = flame.local_consensus_update(
+            project(server.projection, theta),
+            server.w,
+            client.p,
+            share=1 / (1 + self.kappa),
+        )
+        p = flame.dual_update(client.p, w_local, server.w)
+        return LpProjClient(theta=theta, w_local=w_local, p=p), w_local + p, info
+
+    def server_update(self, ctx, server, aggregate, uploads):
+        """`(1 - beta) w + beta mean`, or the mean of all messages."""
+        del ctx, uploads
+        if self.form == "original":
+            beta = self.server_learning_rate
+            aggregate = ((1 - beta) * server.w + beta * aggregate).astype(
+                server.w.dtype
+            )
+        return LpProjServer(w=aggregate, projection=server.projection)
+
+    def round(self, state, link):
+        """The usual exchange; P, which all draw from one seed, is not sent."""
+        state, info = super().round(state, link)
+        down = jnp.full_like(info.floats_down, self.dim * link.ctx.cohort.shape[0])
+        return state, dataclasses.replace(info, floats_down=down)
+
+    def predictors(self, key, round, server, client, model, data):
+        """The personal model; w is no model."""
+        del key, round, server
+        return {"personal": base.model_predictor(model, client.theta, data.constants)}

@@ -8,9 +8,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-__all__ = ["DATA", "REPORTS", "Run", "Side", "by_seed"]
+__all__ = [
+    "DATA",
+    "LOSSES",
+    "REPORTS",
+    "Run",
+    "Side",
+    "by_seed",
+    "is_accuracy",
+    "is_loss",
+    "title",
+]
 
 DATA = ("own test", "own validation")
+LOSSES = {
+    "loss variance": ("variance", "own test"),
+    "training loss": ("mean", "own training"),
+}
+"""What is known of losses besides accuracies: statistic over clients, and data."""
 _POINT = ("algorithm", "dataset", "partition", "seed")
 _VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
 _TUNED = ("algorithm.", "aggregator")  # fields that make a method, not its environment
@@ -42,8 +57,9 @@ class Side:
 class Run:
     """One committed run: own test and validation accuracy of the last round.
 
-    `rows` also has the columns of `REPORTS` that were reported, and `untrained`, the
-    accuracy of clients that were never selected, where there are any.
+    `rows` also has the columns of `REPORTS` that were reported, those of `LOSSES` that
+    were kept, and `untrained`, the accuracy of clients that were never selected, where
+    there are any.
     """
 
     name: str
@@ -73,8 +89,7 @@ class Run:
                 f"Expected summary.csv of a result and command.txt with one line in"
                 f" '{folder}', got {reason}."
             )
-        is_shown = (table["when"] == "last") & (table["metric"] == "accuracy")
-        is_shown &= (table["stat"] == "mean") & table["data"].isin(DATA)
+        is_shown = is_accuracy(table)
         is_whole = table["population"].isin(["all", "honest"])
         rows: Any = table[is_shown & is_whole]
         if rows[rows["data"] == "own test"].empty:
@@ -89,6 +104,13 @@ class Run:
         if not others.empty:
             others = others.rename(columns={"value": "untrained"})
             rows = rows.merge(others[[*names, "untrained"]], how="left", on=names)
+        for name in LOSSES:
+            found = table[is_loss(table, name) & is_whole]
+            if len(found):
+                of_model = [*point, "model"]
+                found = found.drop_duplicates(of_model, keep="last")
+                found = found.rename(columns={"value": name})[[*of_model, name]]
+                rows = rows.merge(found, how="left", on=of_model)
         if reports is not None:
             lacking = [n for n in (*point, "name", "value") if n not in reports]
             if lacking:
@@ -109,7 +131,7 @@ class Run:
         )
 
     @property
-    def _environment(self) -> list[str]:
+    def environment(self) -> list[str]:
         """Columns that are not chosen by anybody."""
         return [
             "dataset",
@@ -117,14 +139,19 @@ class Run:
             *(f for f in self.fields if not f.startswith(_TUNED)),
         ]
 
-    def environments(self) -> Iterator[tuple[str, "Run"]]:
-        """The run by data set, partition and fields of neither; with a title."""
-        columns = self._environment
+    def environments(
+        self, only: Mapping[str, Any] | None = None
+    ) -> Iterator[tuple[str, "Run"]]:
+        """The run by data set, partition and fields of neither; with a title.
+
+        Args:
+          only: values by field, of environments that are wanted; None for all.
+        """
+        columns = self.environment
         for values, rows in self.rows.groupby(columns, sort=False, dropna=False):
-            named = zip(columns[2:], values[2:], strict=True)
-            parts = [f"{n.rpartition('.')[2]} = {v}" for n, v in named if v == v]
-            title = ", ".join([f"{values[0]}, {values[1]}", *parts])
-            yield title, dataclasses.replace(self, rows=rows)
+            named = dict(zip(columns, values, strict=True))
+            if all(named[field] == value for field, value in (only or {}).items()):
+                yield title(named), dataclasses.replace(self, rows=rows)
 
     def settings(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Rows of every algorithm with one setting of its own fields; with a name."""
@@ -136,8 +163,8 @@ class Run:
             fields = [f"{n.rpartition('.')[2]} = {v}" for n, v in named if v == v]
             yield ", ".join([values[0], *fields]), rows
 
-    def accuracies(self, side: Side) -> pd.Series | None:
-        """Test accuracy of one side by seed; None if the run does not have it."""
+    def values(self, side: Side, measure: str = "accuracy") -> pd.Series | None:
+        """One side by seed: test accuracy in percent, or a loss; None if it lacks."""
         found = []
         for _, rows in self.settings():
             is_side = (rows["algorithm"] == side.algorithm) & (
@@ -148,8 +175,8 @@ class Run:
                 is_side &= column.isna() if value is None else column == value
             if is_side.any():
                 rows = rows[is_side]
-                on = {d: by_seed(rows, f"own {d}") for d in ("test", "validation")}
-                found.append((on["validation"].mean(), on["test"]))
+                score = by_seed(rows, DATA[1]).mean()
+                found.append((score, by_seed(rows, DATA[0], measure)))
         if not found:
             return None
         scores = [score for score, _ in found]
@@ -164,7 +191,31 @@ class Run:
         return found[best][1]
 
 
-def by_seed(rows: pd.DataFrame, data: str) -> pd.Series:
-    """Accuracies by seed, in percent; NaN where a training diverged."""
-    chosen = rows[rows["data"] == data]
-    return 100 * chosen.set_index("seed")["value"].sort_index()
+def title(environment: Mapping[str, Any]) -> str:
+    """An environment in words: data set, partition, and other fields by name."""
+    dataset, partition, *others = environment.items()
+    fields = [f"{n.rpartition('.')[2]} = {v}" for n, v in others if v == v]
+    return ", ".join([dataset[1], partition[1], *fields])
+
+
+def by_seed(rows: pd.DataFrame, data: str, measure: str = "accuracy") -> pd.Series:
+    """Accuracies in percent, or losses, by seed; NaN where a training diverged."""
+    chosen = rows[rows["data"] == data].set_index("seed").sort_index()
+    if measure == "accuracy":
+        return 100 * chosen["value"]
+    if measure not in chosen:
+        return pd.Series(np.nan, chosen.index)
+    return chosen[measure]
+
+
+def is_accuracy(table: pd.DataFrame) -> pd.Series:
+    """Rows of a result's table that are accuracies of the last round."""
+    found = (table["when"] == "last") & (table["metric"] == "accuracy")
+    return found & (table["stat"] == "mean") & table["data"].isin(DATA)
+
+
+def is_loss(table: pd.DataFrame, name: str) -> pd.Series:
+    """Rows of a result's table that are one of `LOSSES` in the last round."""
+    stat, data = LOSSES[name]
+    found = (table["when"] == "last") & (table["metric"] == "loss")
+    return found & (table["stat"] == stat) & (table["data"] == data)

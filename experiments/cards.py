@@ -7,43 +7,23 @@ card is a function of these files and of the method's texts alone, byte for byte
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import pandas as pd
 import typer
 
-from experiments import card_runs, cli, paired
+from experiments import card_claims, card_runs, card_tables, cli, paired
 
-__all__ = ["Card", "Claim", "app", "methods", "render"]
+__all__ = ["Card", "app", "methods", "render"]
 
 FOLDER = Path(__file__).parent
-_EXTRAS = {"untrained": "never trained"} | card_runs.REPORTS
+_EXTRAS = {"untrained": "never trained"} | card_runs.REPORTS  # in percent
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """That one side has a higher mean accuracy than the other.
-
-    Attributes:
-      text: the claim in words.
-      run: name of the run that decides it.
-      better: the side claimed to be better.
-      worse: the other side.
-      across: whether the sides are of different environments of the run, which their
-        fields name, and not compared in each.
-    """
-
-    text: str
-    run: str
-    better: card_runs.Side
-    worse: card_runs.Side
-    across: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +36,22 @@ class Card:
       text: what the paper reports and why it is not comparable; Markdown.
       reference: what all others are compared with.
       claims: what the runs are to decide.
+      figures: figures of the paper, with what each is said to show.
+      reasons: why runs were not run, by a part of their names.
+      printed: a table of the paper beside our runs, or None.
+      by_field: runs, by the start of their names, whose tables have one column per
+        value of a field.
     """
 
     method: str
     title: str
     text: str
     reference: card_runs.Side
-    claims: Sequence[Claim] = ()
+    claims: Sequence[card_claims.Claim] = ()
+    figures: Sequence[card_claims.Drawing] = ()
+    reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    printed: card_tables.Printed | None = None
+    by_field: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def render(card: Card, results: Path) -> str:
@@ -87,6 +76,8 @@ def render(card: Card, results: Path) -> str:
         "",
         card.text.strip(),
         "",
+        *(() if card.printed is None else card.printed.lines(runs, card.reasons)),
+        *card_claims.of_figures(card.figures, runs, card.reasons),
         "## Our runs",
         "",
         "Mean over clients of the accuracy on their own test data after the last round,"
@@ -96,41 +87,48 @@ def render(card: Card, results: Path) -> str:
         "",
     ]
     for run in runs.values():
-        lines += _run_lines(run, card.reference, card.method)
+        lines += _run_lines(run, card)
     if not runs:
         lines += ["There are none yet.", ""]
-    lines += _claim_lines(card, runs)
+    lines += card_claims.lines(card.claims, runs)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _run_lines(run: card_runs.Run, reference: card_runs.Side, method: str) -> list[str]:
-    """Command and tables of one run."""
+def _run_lines(run: card_runs.Run, card: Card) -> list[str]:
+    """Command, figures and tables of one run."""
     lines = [f"### {run.name}", "", "```sh", run.command, "```", ""]
     for name in run.figures:
         title = name.removesuffix(".png").replace("_", " ")
-        lines += [f"![{title}](../results/{method}/{run.name}/{name})", ""]
+        lines += [f"![{title}](../results/{card.method}/{run.name}/{name})", ""]
+    for start, field in card.by_field.items():
+        if run.name.startswith(start):
+            return [*lines, *card_tables.by_field(run, field)]
     for title, part in run.environments():
-        base = part.accuracies(reference)
-        more = {n: t for n, t in _EXTRAS.items() if n in run.rows}
-        header = ("algorithm", "model", "seeds", "accuracy", "difference")
-        header = (*header, *more.values())
-        lines += [
-            f"{title}:",
-            "",
-            f"| {' | '.join(header)} |",
-            "|---" * len(header) + "|",
-        ]
-        for name, rows in part.settings():
-            for model, found in rows.groupby("model", sort=False):
-                if model == "hybrid (oracle)":
-                    continue  # a bound, not a method
-                values = card_runs.by_seed(found, "own test")
-                cells = (name, model, *_cells(values), _difference(values, base))
-                tested = found[found["data"] == card_runs.DATA[0]]
-                cells = (*cells, *(_percent(tested[n]) for n in more))
-                lines.append(f"| {' | '.join(cells)} |")
-        lines.append("")
+        lines += _table_lines(title, part, card.reference)
     return lines
+
+
+def _table_lines(
+    title: str, part: card_runs.Run, reference: card_runs.Side
+) -> list[str]:
+    """The table of one environment."""
+    base = part.values(reference)
+    extras = {n: t for n, t in _EXTRAS.items() if n in part.rows}
+    losses = [n for n in card_runs.LOSSES if n in part.rows]
+    header = ("algorithm", "model", "seeds", "accuracy", "difference")
+    header = (*header, *extras.values(), *losses)
+    lines = [f"{title}:", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
+    for name, rows in part.settings():
+        for model, found in rows.groupby("model", sort=False):
+            if model == "hybrid (oracle)":
+                continue  # a bound, not a method
+            values = card_runs.by_seed(found, "own test")
+            cells = (name, model, *_cells(values), _difference(values, base))
+            tested = found[found["data"] == card_runs.DATA[0]]
+            cells = (*cells, *(_percent(tested[n]) for n in extras))
+            cells = (*cells, *(f"{tested[n].mean():.4g}" for n in losses))
+            lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _percent(values: pd.Series) -> str:
@@ -157,45 +155,6 @@ def _difference(values: pd.Series, base: pd.Series | None) -> str:
     return str(paired.interval(values, base))
 
 
-def _claim_lines(card: Card, runs: Mapping[str, card_runs.Run]) -> list[str]:
-    """Table of verdicts: one row per claim and environment."""
-    if not card.claims:
-        return []
-    lines = [
-        "## Claims",
-        "",
-        "A claim holds if the whole interval is above zero, does not hold if it is"
-        " below, and is undecided otherwise.",
-        "",
-        "| claim | where | difference | verdict | command |",
-        "|---|---|---|---|---|",
-    ]
-    for claim in card.claims:
-        for cells in _verdicts(claim, runs.get(claim.run)):
-            lines.append(f"| {claim.text} | {' | '.join(cells)} |")
-    return lines
-
-
-def _verdicts(claim: Claim, run: card_runs.Run | None) -> Iterator[tuple[str, ...]]:
-    """Environment, difference, verdict and command of one claim."""
-    if run is None:
-        yield f"run `{claim.run}`", "", "not run", ""
-        return
-    whole = [("all of these", run)] if claim.across else run.environments()
-    for title, part in whole:
-        sides = [part.accuracies(side) for side in (claim.better, claim.worse)]
-        lacking = [
-            str(side)
-            for side, found in zip((claim.better, claim.worse), sides, strict=True)
-            if found is None
-        ]
-        if lacking:
-            yield title, f"no {lacking[0]}", "not run", f"`{run.command}`"
-            continue
-        found = paired.interval(*sides)
-        yield title, str(found), found.verdict, f"`{run.command}`"
-
-
 @app.command(help="Writes the cards of all methods, or of one, from committed runs.")
 def main(
     method: Annotated[str | None, typer.Argument(help="Only this method.")] = None,
@@ -212,9 +171,10 @@ def main(
 
 def methods() -> dict[str, Card]:
     """All cards by method."""
-    from experiments import cards_fedacs, cards_fedplus
+    from experiments import cards_fedacs, cards_fedplus, cards_flame
 
-    return {card.method: card for card in (cards_fedacs.CARD, cards_fedplus.CARD)}
+    found = (cards_flame.CARD, cards_fedacs.CARD, cards_fedplus.CARD)
+    return {card.method: card for card in found}
 
 
 def _write(method: str | None, results: Path, out: Path) -> None:

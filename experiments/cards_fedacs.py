@@ -4,7 +4,7 @@ The numbers are those printed in Chen, Li, Shen, "Personalized Federated Learnin
 Attention-based Client Selection".
 """
 
-from experiments import card_runs, cards
+from experiments import card_claims, card_runs, cards
 
 __all__ = ["CARD"]
 
@@ -80,37 +80,39 @@ _OTHERS = {
 }
 
 
-def _claims(data: str) -> list[cards.Claim]:
+def _claims(data: str) -> list[card_claims.Claim]:
     """The paper's claims on one data set; runs have the names of presets."""
     run = f"fedacs_{data}_"
     fewer = {"small": "few samples", "many": "many clients"}
-    claims = [
-        cards.Claim(f"{text}: FedACS is better than {name}", run + kind, _FEDACS, side)
+    pairs = [
+        card_claims.Claim(
+            f"{text}: FedACS is better than {name}", run + kind, _FEDACS, side
+        )
         for kind, text in fewer.items()
         for name, side in _OTHERS.items()
     ]
     per_fedavg, pfedme = _OTHERS["Per-FedAvg"], _OTHERS["pFedMe"]
-    claims += [
-        cards.Claim(
+    pairs += [
+        card_claims.Claim(
             f"{text}: Per-FedAvg is better than pFedMe", run + kind, per_fedavg, pfedme
         )
         for kind, text in fewer.items()
     ]
     return [
-        *claims,
-        cards.Claim(
+        *pairs,
+        card_claims.Claim(
             "two classes per client: APFL is better than FedACS",
             f"{run}pat2",
             _OTHERS["APFL"],
             _FEDACS,
         ),
-        cards.Claim(
+        card_claims.Claim(
             "all samples: FedACS is better than FedAvg",
             f"{run}dirichlet",
             _FEDACS,
             _OTHERS["FedAvg"],
         ),
-        cards.Claim(
+        card_claims.Claim(
             "ours, few samples: FedACS by cosines of updates is better than by"
             " parameters",
             f"{run}small",

@@ -4,7 +4,7 @@ The numbers are those printed in Yu, Kundu, Wynter, Lim, "Fed+: A Unified Approa
 Robust Personalized Federated Learning".
 """
 
-from experiments import card_runs, cards
+from experiments import card_claims, card_runs, cards
 
 __all__ = ["CARD"]
 
@@ -113,11 +113,11 @@ _ABOVE_MEAN = (
 )
 
 
-def _benchmark_claims(data: str) -> list[cards.Claim]:
+def _benchmark_claims(data: str) -> list[card_claims.Claim]:
     """What is claimed of one benchmark; runs have the names of presets."""
     pairs = [*_PAIRS, *(_ABOVE_MEAN if data in ("synthetic", "sentiment") else ())]
     return [
-        cards.Claim(f"{data}: {text}", f"fedplus_{data}", better, worse)
+        card_claims.Claim(f"{data}: {text}", f"fedplus_{data}", better, worse)
         for text, better, worse in pairs
     ]
 
@@ -129,12 +129,12 @@ def _among(side: card_runs.Side, count: int) -> card_runs.Side:
     )
 
 
-def _party_claims() -> list[cards.Claim]:
+def _party_claims() -> list[card_claims.Claim]:
     """That more parties help, over all of them."""
     # In this run the radius is the paper's everywhere.
     phi = {"FedAvg+": "Squared", "FedGeoMed+": "L2", "FedCoMed+": "L1"}
     return [
-        cards.Claim(
+        card_claims.Claim(
             f"MNIST, {name}: {more} parties in training are better than {fewer}",
             "fedplus_parties",
             _among(side, more),
@@ -154,7 +154,7 @@ def _with_lam(side: card_runs.Side, lam: float) -> card_runs.Side:
     )
 
 
-def _attack_claims() -> list[cards.Claim]:
+def _attack_claims() -> list[card_claims.Claim]:
     """What robustness would mean; ours, the paper has no attack."""
     pairs = (
         ("FedGeoMed+ is better than FedAvg", _with_lam(_GEO, 0.0), _FEDAVG),
@@ -177,7 +177,7 @@ def _attack_claims() -> list[cards.Claim]:
         ),
     )
     return [
-        cards.Claim(f"ours, sign flip: {text}", "fedplus_attacks", better, worse)
+        card_claims.Claim(f"ours, sign flip: {text}", "fedplus_attacks", better, worse)
         for text, better, worse in pairs
     ]
 

@@ -49,10 +49,11 @@ def make_app(command: str, help: str) -> typer.Typer:
         preset: Annotated[
             str,
             typer.Option(
-                help="digits, flame_mnist, quadratic, or a data set's name: mnist,"
-                " fashion_mnist, cifar10, cifar100, medical_mnist, femnist, sent140,"
-                " shakespeare, stocks; fedacs_(fmnist|cifar10)_(pat2|dirichlet|small|"
-                "many); or fedplus_(synthetic|mnist|parties|attacks|femnist|sentiment)."
+                help="digits, quadratic, a data set's name (mnist, fashion_mnist,"
+                " cifar10, cifar100, medical_mnist, femnist, sent140, shakespeare,"
+                " stocks), or a card's comparison: fedacs_*, fedplus_*, flame_*; a"
+                " pattern such as 'flame_fair_mnist_*' runs all that match, one after"
+                " the other, in one directory."
             ),
         ] = "digits",
         set_: Annotated[
@@ -307,9 +308,9 @@ def _start(read: Callable[[], arguments.Options]) -> None:
         if options.devices is not None or flag not in flags:
             devices = options.devices or num_cores()  # JAX looks when it is first used
             os.environ["XLA_FLAGS"] = f"{flags} {flag}={devices}".strip()
-        from experiments import job
+        from experiments import batch
 
-        job.do(options)
+        batch.do(options)
 
     answer(work)
 

@@ -42,7 +42,7 @@ from fedjax_pfl import (
 )
 from fedjax_pfl import settings as settings_
 
-__all__ = ["do"]
+__all__ = ["default_directory", "do"]
 
 _MAX_FEDERATIONS = 2  # described before starting
 _WIDTH = 160  # of files and pipes, where rich would assume 80
@@ -68,7 +68,7 @@ def do(options: arguments.Options) -> None:
     settings = _settings(experiment, options)
     checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
     time_is_up = training.time_limit(options.max_minutes)
-    out = options.out or _default_directory(experiment.name)
+    out = options.out or default_directory(experiment.name)
     if options.resume is None and options.command != "plan":
         folders.check_new(out)
     grouped = _groups(experiment)
@@ -212,7 +212,7 @@ def _experiment(options: arguments.Options) -> config.Experiment:
     return experiment
 
 
-def _default_directory(name: str) -> Path:
+def default_directory(name: str) -> Path:
     """A new directory below the current one."""
     time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return Path("results") / f"{name}-{time}"

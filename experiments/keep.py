@@ -23,23 +23,30 @@ def main(
     method: Annotated[str, typer.Argument(help="Method that has a card.")],
     command: Annotated[str, typer.Option(help="The line that made the result.")],
     figure: Annotated[
-        str, typer.Option(help="Which of the result's figures the card shows.")
-    ] = "learning_curves",
+        list[str] | None,
+        typer.Option(
+            help="Which of the result's figures the card shows, learning_curves if not"
+            " given. Repeatable."
+        ),
+    ] = None,
     results: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory of the methods' runs.")
     ] = cards.FOLDER / "results",
 ) -> None:
     """Writes `<results>/<method>/<name of the result>/`."""
-    cli.answer(lambda: _keep(result, method, command, figure, results))
+    names = figure or ["learning_curves"]
+    cli.answer(lambda: _keep(result, method, command, names, results))
 
 
-def _keep(result: Path, method: str, command: str, figure: str, results: Path) -> None:
-    """Filters the tables and writes them beside the command and a figure."""
+def _keep(
+    result: Path, method: str, command: str, names: list[str], results: Path
+) -> None:
+    """Filters the tables and writes them beside the command and figures."""
     from fedjax_pfl import checks, folders
 
     table = result / "summary.csv"
-    drawing = result / "figures" / Path(f"{figure}.png").name
-    for file in (table, result / "reports.csv", drawing):
+    drawings = [result / "figures" / Path(f"{name}.png").name for name in names]
+    for file in (table, result / "reports.csv", *drawings):
         if not file.is_file():
             raise checks.InputError(
                 f"Expected a result with a {file.name} in '{file.parent}'."
@@ -49,12 +56,14 @@ def _keep(result: Path, method: str, command: str, figure: str, results: Path) -
     rows = pd.read_csv(table, low_memory=False)  # columns of one type each
     reports = pd.read_csv(result / "reports.csv", low_memory=False)
     reports = reports[reports["name"].isin(card_runs.REPORTS)]
-    wanted = (rows["when"] == "last") & (rows["metric"] == "accuracy")
-    wanted &= (rows["stat"] == "mean") & rows["data"].isin(card_runs.DATA)
+    wanted = card_runs.is_accuracy(rows)
+    for name in card_runs.LOSSES:
+        wanted |= card_runs.is_loss(rows, name)
     with folders.new(results / method / result.resolve().name) as folder:
         for name, table in (("summary", rows[wanted]), ("reports", reports)):
             table.round({"value": 6}).to_csv(folder / f"{name}.csv", index=False)
-        shutil.copyfile(drawing, folder / drawing.name)
+        for drawing in drawings:
+            shutil.copyfile(drawing, folder / drawing.name)
         (folder / "command.txt").write_text(f"{command}\n", "utf-8")
 
 

@@ -38,7 +38,8 @@ _NOT_STORED = (
 def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
     """Makes the directory, and keeps other processes out of it.
 
-    Nothing is left if the block refuses its input before the first checkpoint.
+    Nothing is left if the block refuses its input before the first checkpoint, or,
+    where it holds several runs, before the first of them.
 
     Args:
       directory: path that does not exist.
@@ -59,7 +60,8 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
         with folders.locked(directory):
             yield
     except checks.InputError:
-        if not any((directory / CHECKPOINTS).glob("*/*")):
+        left = (f"{CHECKPOINTS}/*/*", f"*/{_FILE}")
+        if not any(any(directory.glob(pattern)) for pattern in left):
             shutil.rmtree(directory, ignore_errors=True)
             with contextlib.suppress(OSError):
                 for path in missing:

@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from experiments import card_runs, cards, cards_fedacs, keep, paired, presets
+from experiments import (
+    card_claims,
+    card_runs,
+    cards,
+    cards_fedacs,
+    keep,
+    paired,
+    presets,
+)
 from fedjax_pfl import checks
 from tests import histories
 
@@ -25,7 +33,7 @@ CARD = cards.Card(
     title="Toy",
     text="Words.",
     reference=B,
-    claims=(cards.Claim("alpha beats beta", "first", A, B),),
+    claims=(card_claims.Claim("alpha beats beta", "first", A, B),),
 )
 
 
@@ -186,7 +194,7 @@ def test_settings_are_chosen_on_validation_data(tmp_path):
     assert "+6.00 [" in line_with(text, "alpha beats beta")  # of lam = 1
     assert "| Alpha, lam = 0.1 |" in text and "| Alpha, lam = 1.0 |" in text
     fixed = card_runs.Side("Alpha", "personal", {"algorithm.lam": 0.1})
-    card = cards.Card("toy", "Toy", "", B, (cards.Claim("x", "first", fixed, B),))
+    card = cards.Card("toy", "Toy", "", B, (card_claims.Claim("x", "first", fixed, B),))
     assert "+11.00 [" in line_with(cards.render(card, tmp_path), "| x |")
 
 
@@ -212,7 +220,7 @@ def test_claims_are_decided_for_every_environment(tmp_path):
 
 def test_missing_runs_and_sides_are_said(tmp_path):
     assert "There are none yet." in cards.render(CARD, tmp_path)
-    assert "| not run |" in line_with(cards.render(CARD, tmp_path), "alpha beats beta")
+    assert "not decided lack run `first`." in cards.render(CARD, tmp_path)
     save(tmp_path, "first", cells("Alpha", 0, 0.5))
     row = line_with(cards.render(CARD, tmp_path), "alpha beats beta")
     assert "no Beta personal | not run" in row
@@ -289,8 +297,8 @@ def test_sides_may_ask_for_a_missing_field_and_for_other_environments(tmp_path):
     card = dataclasses.replace(
         CARD,
         claims=(
-            cards.Claim("in each", "first", plain, B),
-            cards.Claim("across", "first", robust, plain, across=True),
+            card_claims.Claim("in each", "first", plain, B),
+            card_claims.Claim("across", "first", robust, plain, across=True),
         ),
     )
     text = cards.render(card, tmp_path)
@@ -336,7 +344,9 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     reports = pd.read_csv(folder / "reports.csv")
     assert set(reports["name"]) == {"clipped", "coverage"}
     table = pd.read_csv(folder / "summary.csv")
-    assert set(table["metric"]) == {"accuracy"} and set(table["stat"]) == {"mean"}
+    assert (table["when"] == "last").all()
+    kinds = set(zip(table["metric"], table["stat"], strict=True))
+    assert kinds == {("accuracy", "mean"), ("loss", "variance")}
     side = card_runs.Side("Flame", "personal")
     card = dataclasses.replace(CARD, reference=side, claims=())
     text = cards.render(card, tmp_path / "kept")

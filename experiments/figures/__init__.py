@@ -9,6 +9,7 @@ __all__ = ["save_all"]
 
 _DRAWINGS = {
     "learning_curves": curves.learning_curves,
+    "training_loss": curves.training_loss,
     "sweep": curves.sweep,
     "clients": clients.distribution,
     "fairness": clients.fairness,

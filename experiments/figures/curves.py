@@ -13,9 +13,10 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from experiments.figures import drawing, selection
 from fedjax_pfl import results, summaries
 
-__all__ = ["learning_curves", "sweep"]
+__all__ = ["learning_curves", "sweep", "training_loss"]
 
 _DATA = summaries.OWN_TEST
+_TRAINING = "own training"
 
 
 def learning_curves(result: results.Result) -> Figure:
@@ -34,6 +35,31 @@ def learning_curves(result: results.Result) -> Figure:
       The figure.
     """
     curves, metric = selection.shown_curves(result)
+    return _draw(result, curves, f"mean {metric} over clients", _DATA)
+
+
+def training_loss(result: results.Result) -> Figure | None:
+    """The mean loss on clients' own training data against rounds, of all settings.
+
+    Args:
+      result: what to draw.
+
+    Returns:
+      The figure; None if nothing was evaluated on training data.
+    """
+    curves, _ = selection.reported(result, result.curves(), "loss")
+    shown = (curves["data"] == _TRAINING) & curves["model"].isin(selection.MODELS)
+    if not shown.any():
+        return None
+    figure = _draw(result, curves[shown], "mean training loss over clients", _TRAINING)
+    figure.axes[0].set_yscale("log")
+    return figure
+
+
+def _draw(
+    result: results.Result, curves: pd.DataFrame, ylabel: str, data: str
+) -> Figure:
+    """One line per setting and model, with a band over seeds."""
     figure, (axes,) = drawing.panels(1)
     lines = _lines(curves, selection.settings(result))
     names = selection.varying(curves, selection.settings(result))
@@ -51,11 +77,11 @@ def learning_curves(result: results.Result) -> Figure:
             mean,
             drawing.DASHES.get(model, drawing.OTHER_DASH),
             color=color,
-            label=" × ".join((model, first["population"], _DATA, algorithm)),
+            label=" × ".join((model, first["population"], data, algorithm)),
         )
         axes.fill_between(mean.index, low, high, color=color, alpha=0.2, lw=0)
     axes.set_xlabel("round", fontsize=9)
-    axes.set_ylabel(f"mean {metric} over clients", fontsize=9)
+    axes.set_ylabel(ylabel, fontsize=9)
     seeds = curves["seed"].nunique()
     title = (
         f"mean over {seeds} seeds, band from min to max" if seeds > 1 else "one seed"

@@ -35,11 +35,11 @@ is kept from the last round, so that state persists (there it restarts at w^t, w
 network, which holds w_i when it is evaluated). The mean is weighted by examples, as in
 that code; the paper's is plain (`aggregator=Mean()`).
 
-The code that accompanies FLAME compares with another pFedMe, `PFedMe.official`: theta_i
-takes a whole epoch of minibatches before each step of w_i (`inner`), with momentum 0.5
-from zero in every round and an L2 term, lam = 1, a mean over all clients. At eta lam = 1
-and one epoch that is FLAME's release at kappa = 1, to rounding where the mean is plain;
-its grid for eta, {0.01, 0.05, 0.1, 0.2, 0.5}, leaves this value out.
+The code that accompanies FLAME compares with another pFedMe, `PFedMe.official`: before
+each step of w_i theta_i takes a whole epoch of minibatches (`inner`), with momentum 0.5
+from zero in every round and an L2 term; lam = 1, a mean over all clients. One epoch at
+eta lam = 1 is FLAME's release at kappa = 1, to rounding where the mean is plain; its
+grid for eta, {0.01, 0.05, 0.1, 0.2, 0.5}, leaves this value out.
 """
 
 from typing import Any
@@ -135,7 +135,7 @@ class PFedMe(base.SingleExchange):
         return jax.tree.map(lambda w, t: w - rate * (w - t), w_local, theta)
 
     def _in_epochs(self, key, work, w, theta, model, data):
-        """`(w_i, theta_i, gradients evaluated)` with a step of w_i after every epoch."""
+        """`(w_i, theta_i, gradients evaluated)`, a step of w_i after every epoch."""
         plain = fedavg.data_objective(model)
 
         def objective(key, theta, batch, w_local):

@@ -190,7 +190,7 @@ def test_w_takes_a_step_after_every_epoch_of_the_inner_solver():
 
 
 def test_the_grid_of_flames_paper_leaves_out_its_own_method():
-    """At `eta = 1 / lam` the compared pFedMe is FLAME's release, minibatches and all."""
+    """At `eta = 1 / lam` its pFedMe is FLAME's release, minibatches and all."""
     problem, lam = problems.waves(), 1.5
     solver = fp.SGD(learning_rate=0.1, batch_size=2, momentum=0.5, weight_decay=0.01)
     flame = fp.Flame.official(lam=lam, kappa=1.0, local=solver)

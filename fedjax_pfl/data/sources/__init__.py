@@ -11,6 +11,7 @@ from fedjax_pfl import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import synthetic, synthetic_logistic, synthetic_text
 from fedjax_pfl.data.sources import base
+from fedjax_pfl.data.sources.base import MissingFilesError
 from fedjax_pfl.data.sources.cifar import Cifar10, Cifar100
 from fedjax_pfl.data.sources.embedded import Digits
 from fedjax_pfl.data.sources.femnist import Femnist
@@ -34,6 +35,7 @@ __all__ = [
     "ImageFolder",
     "LeafJson",
     "MedicalMnist",
+    "MissingFilesError",
     "Mnist",
     "Npz",
     "Sent140",

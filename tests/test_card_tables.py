@@ -1,0 +1,173 @@
+"""Printed numbers beside runs, tables by a field, and claims about losses."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments import card_claims, card_runs, card_tables, cards, cards_flame, keep
+from tests import test_cards
+
+A, B = test_cards.A, test_cards.B
+SWEEP = "python -m experiments.sweep --preset digits"
+COLUMNS = (
+    card_tables.Column("alpha", "Alpha", "personal", A),
+    card_tables.Column("beta", "Beta", "personal", B),
+)
+
+
+@pytest.fixture
+def printed(tmp_path, monkeypatch):
+    """A paper that says 90 ± 1 for Alpha and 80 ± 1 for Beta in both rows."""
+    lines = ["row,algorithm,model,mean,std"]
+    for row, (name, mean) in itertools.product("xy", (("Alpha", 0.9), ("Beta", 0.8))):
+        lines.append(f"{row},{name},personal,{mean},0.01")
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    monkeypatch.setattr(card_tables, "FOLDER", tmp_path)
+    return card_tables.Printed("Table", "t.csv", "run_{row}", COLUMNS, ((0, 1),))
+
+
+def loss(algorithm, seed, value, **changes):
+    """A row of a loss, as `keep` leaves it."""
+    first, *_ = test_cards.cells(algorithm, seed, value, metric="loss", **changes)
+    return first
+
+
+def card(**fields):
+    return cards.Card(method="toy", title="Toy", text="Words.", reference=B, **fields)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "verdict"),
+    [
+        ([0.905, 0.895], [0.81, 0.80], "holds"),
+        ([0.99, 0.98], [0.81, 0.80], "ordering holds"),
+        ([0.70, 0.71], [0.81, 0.80], "fails: alpha − beta is -10.00"),
+    ],
+)
+def test_rows_are_judged_by_digits_then_by_order(
+    tmp_path, printed, alpha, beta, verdict
+):
+    test_cards.save(tmp_path, "run_x", test_cards.pairs(alpha, beta), SWEEP)
+    text = cards.render(card(printed=printed, reasons={"run_y": "a reason"}), tmp_path)
+    line = test_cards.line_with(text, "| x |")
+    mean, std = 100 * np.mean(alpha), 100 * np.std(alpha, ddof=1)
+    assert f"90.00 ± 1.00 → {mean:.2f} ± {std:.2f}" in line
+    assert f"| 2 | 50 | {verdict} | `{SWEEP}` |" in line
+    line = test_cards.line_with(text, "| y |")
+    assert "| 90.00 ± 1.00 | 80.00 ± 1.00 |" in line
+    assert "not run: a reason | `python -m experiments.sweep --preset run_y" in line
+
+
+def test_rounds_are_those_of_the_command():
+    assert card_tables.rounds_of(SWEEP) == 50
+    assert card_tables.rounds_of(f"{SWEEP} --rounds 7") == 7
+
+
+def test_a_field_becomes_columns(tmp_path):
+    rows = []
+    for fraction, told in ((0.0, 0.0), (0.2, 0.2)):
+        more = {"federation.malicious_fraction": fraction, "attack": "X"}
+        told = {"algorithm.malicious_fraction": told}
+        for seed in (0, 1):
+            rows += test_cards.cells("Alpha", seed, 0.5 + fraction, **more)
+            rows += test_cards.cells("Beta", seed, 0.25, **more, **told)
+    test_cards.save(tmp_path, "attacks_x", rows)
+    by_field = {"attacks": "federation.malicious_fraction"}
+    text = cards.render(card(by_field=by_field), tmp_path)
+    header = "| algorithm | model | malicious_fraction = 0 | malicious_fraction = 0.2 |"
+    assert header in text and "attack = X" in text
+    assert "| Alpha | personal | 50.00 ± 0.00 | 70.00 ± 0.00 |" in text
+    assert "| Beta | personal | 25.00 ± 0.00 | 25.00 ± 0.00 |" in text
+
+
+def test_less_loss_is_better_and_environments_can_be_chosen(tmp_path):
+    rows = test_cards.pairs([0.5, 0.6], [0.5, 0.6])
+    for seed in (0, 1):
+        for name, value in (("Alpha", 0.2 + seed / 100), ("Beta", 0.5)):
+            rows.append(loss(name, seed, value, stat="variance"))
+    test_cards.save(tmp_path, "first", rows)
+    claim = card_claims.Claim("fair", "first", A, B, measure="loss variance")
+    runs = {"first": card_runs.Run.read(tmp_path / "toy" / "first")}
+    (found,) = card_claims.decide(claim, runs)
+    assert found.verdict == "holds" and found.difference.startswith("+0.29")
+    text = cards.render(card(claims=(claim,)), tmp_path)
+    assert "| loss variance |" in text
+    assert test_cards.line_with(text, "Alpha", "personal").endswith("| 0.205 |")
+    only = {"federation.partition.concentration": 7.0}
+    nowhere = card_claims.Claim("x", "first", A, B, only=only)
+    assert not list(card_claims.decide(nowhere, runs))
+
+
+def test_sides_may_be_of_different_runs(tmp_path):
+    test_cards.save(tmp_path, "few", test_cards.pairs([0.5, 0.6], [0.1, 0.1]))
+    test_cards.save(tmp_path, "many", test_cards.pairs([0.7, 0.9], [0.1, 0.1]))
+    paths = (tmp_path / "toy").iterdir()
+    runs = {path.name: card_runs.Run.read(path) for path in paths}
+    claim = card_claims.Claim("rises", "many", A, A, worse_run="few")
+    (found,) = card_claims.decide(claim, runs)
+    assert found.difference.startswith("+25.00") and found.verdict == "undecided"
+    missing = card_claims.Claim("rises", "many", A, A, worse_run="none")
+    (found,) = card_claims.decide(missing, runs)
+    assert (found.where, found.verdict) == ("run `none`", "not run")
+
+
+def test_figures_count_what_holds(tmp_path):
+    test_cards.save(tmp_path, "first", test_cards.pairs([0.9, 0.91], [0.1, 0.11]))
+    both = (
+        card_claims.Claim("a", "first", A, B),
+        card_claims.Claim("b", "first", B, A),
+    )
+    figures = (
+        card_claims.Drawing("3", "curves", "first", both),
+        card_claims.Drawing("4", "more", "second", both),
+    )
+    text = cards.render(card(figures=figures, reasons={"second": "why"}), tmp_path)
+    assert "| holds 1, does not hold 1 |" in test_cards.line_with(text, "| 3 |")
+    assert "| not run: why |" in test_cards.line_with(text, "| 4 |")
+
+
+def test_losses_and_several_figures_are_kept(tmp_path):
+    rows = test_cards.pairs([0.9], [0.8])
+    rows += [loss("Alpha", 0, 0.2, stat="variance"), loss("Alpha", 0, 0.3)]
+    rows.append(loss("Alpha", 0, 0.4, data="own training"))
+    result = tmp_path / "run"
+    (result / "figures").mkdir(parents=True)
+    pd.DataFrame(rows).to_csv(result / "summary.csv", index=False)
+    (result / "reports.csv").write_text("name,value\n")
+    options = ["--command", SWEEP, "--results", str(tmp_path / "kept")]
+    for name in ("sweep", "fairness"):
+        (result / "figures" / f"{name}.png").write_bytes(b"png")
+        options += ["--figure", name]
+    done = test_cards.RUNNER.invoke(keep.app, [str(result), "toy", *options])
+    assert done.exit_code == 0, done.output
+    kept = pd.read_csv(tmp_path / "kept" / "toy" / "run" / "summary.csv")
+    losses = kept[kept["metric"] == "loss"]["value"]
+    assert sorted(losses) == [0.2, 0.4] and len(kept) == 4
+    images = sorted(p.name for p in (tmp_path / "kept/toy/run").glob("*.png"))
+    assert images == ["fairness.png", "sweep.png"]
+
+
+def test_every_number_of_flames_table_is_there():
+    """A copying error would show in the averages that the paper's text states."""
+    table = pd.read_csv(card_tables.FOLDER / "flame_table3.csv")
+    assert len(table) == 37 * 7
+    wide = table.pivot_table(index="row", columns=["algorithm", "model"], values="mean")
+    personal = wide[[("PFedMe", "personal"), ("Ditto", "personal")]].mean(axis=1)
+    shared = wide[[("PFedMe", "global"), ("Ditto", "global")]].mean(axis=1)
+    gains = (
+        wide[("Flame", "personal")] - personal,
+        wide[("Flame", "global")] - shared,
+        wide[("Flame", "hybrid")]
+        - wide[[("Flame", "personal"), ("Flame", "global")]].mean(axis=1),
+    )
+    assert gains[0].mean() == pytest.approx(0.0394, abs=5e-5)
+    assert gains[1].mean() == pytest.approx(0.1436, abs=5e-5)
+    hybrid = gains[2].filter(like="hybrid")
+    assert len(hybrid) == 4 and hybrid.mean() == pytest.approx(0.0422, abs=5e-5)
+
+
+def test_flames_figures_are_all_there():
+    numbers = {int(figure.number) for figure in cards_flame.CARD.figures}
+    assert numbers == {*range(3, 13), *range(13, 44)}

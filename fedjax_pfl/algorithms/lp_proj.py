@@ -1,7 +1,7 @@
 """Lp-Proj: personal models coupled in a random low-dimensional projection only.
 
-Problem: `min_w (1/N) sum_i min_theta f_i(theta) + lam R(w - P theta)` with
-`R(c) = ||c||_q^q / q`, q = 2 or 1 (`norm`), and a fixed P `[dim, D]` whose rows are
+Problem: `min_w (1/N) sum_i min_theta f_i(theta) + lam h(w - P theta)` with
+`h(c) = ||c||_q^q / q`, q = 2 or 1 (`norm`), and a fixed P `[dim, D]` whose rows are
 normal, of length 1, drawn once and the same for all. w lives in R^dim: `dim` numbers
 per message whatever the model. One round, for members i:
 
@@ -11,8 +11,9 @@ per message whatever the model. One round, for members i:
                                 + mu theta_i)                     K times, K batches
     w_i     <- w_i - eta lam r(w_i - P theta_i)
 
-with `r(c)` = c at q = 2, sign c at q = 1, and `w <- (1 - beta) w + beta mean_S w_i`; or
-`admm`, which is FLAME with P theta_i in place of theta_i (q = 2),
+with `r = grad h`, c at q = 2 and sign c at q = 1, and
+`w <- (1 - beta) w + beta mean_S w_i`; or `admm`, which is FLAME with P theta_i in
+place of theta_i (q = 2),
 
     theta_i ~= argmin f_i(theta) + lam/2 ||P theta - w_i||^2      started at theta_i
     w_i     = (P theta_i + kappa (w - p_i)) / (1 + kappa)
@@ -39,13 +40,13 @@ Stability, for L-smooth f_i: `eta_p (L + lam ||P||^2 + mu) < 2` and `eta lam < 2
 is 1 where `orthogonal`, else about `1 + sqrt(dim / D)`. Limits: with `dim = D` and
 `orthogonal` the ADMM form is `Flame` with the same kappa, in rotated coordinates; with
 R = 1 and full batches the original form's stationary points are the problem's, and
-with R > 1 w_i goes on to P theta_i within a round.
+with R > 1 w_i goes on towards P theta_i within a round.
 
 Reference: Lin, Han, Li, Zhang, "Personalized Federated Learning towards Communication
 Efficiency, Robustness and Fairness", NeurIPS 2022; the ADMM form is Algorithm 2 of
 FLAME's paper, which says "upload z_i" and means u_i. Deviations from the release, with
 reasons: only members train (there all clients do, N/K times the work); `r(c)` is the
-gradient of R in both steps, where the release's general code takes that of the norm
+gradient of h in both steps, where the release's general code takes that of the norm
 itself in the step of w_i, `sign(c) (|c| / ||c||_q)^(q-1)`, which is equal at q = 1 but
 at q = 2 has length 1 however close w_i is; a batch is a fresh uniform subset, as in
 `PFedMe` (theirs walk through the examples). FLAME's release has no step of w_i for
@@ -233,7 +234,7 @@ class LpProj(base.SingleExchange):
         return server.w
 
     def coupling(self, projection: Any, theta: Any, w_local: jax.Array) -> jax.Array:
-        """`R(P theta - w_i)` `[]`: half the square of the l2 norm, or the l1 norm."""
+        """`h(P theta - w_i)` `[]`: half the square of the l2 norm, or the l1 norm."""
         gap = project(projection, theta) - w_local
         return jnp.vdot(gap, gap) / 2 if self.norm == 2 else jnp.abs(gap).sum()
 

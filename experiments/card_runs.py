@@ -13,7 +13,8 @@ __all__ = ["DATA", "REPORTS", "Run", "Side", "by_seed"]
 DATA = ("own test", "own validation")
 _POINT = ("algorithm", "dataset", "partition", "seed")
 _VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
-_TUNED = ("algorithm.", "aggregator")  # fields that make a method, not its environment
+# Fields that make a method, not its environment.
+_TUNED = ("algorithm.", "aggregator", "server_optimizer")
 REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's title
 
 

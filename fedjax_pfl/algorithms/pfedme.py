@@ -89,6 +89,11 @@ class PFedMe(base.SingleExchange):
         checks.positive_int("batch_size", self.batch_size)
         checks.known(self.start, ("own", "received"), "start")
 
+    @property
+    def server_is_model(self) -> bool:
+        """Clients start from w, and their copies are averaged into it."""
+        return True
+
     def init(self, key, model, population, data):
         """One drawn network for everybody."""
         del population, data

@@ -28,7 +28,8 @@ LOSSES = {
 """What is known of losses besides accuracies: statistic over clients, and data."""
 _POINT = ("algorithm", "dataset", "partition", "seed")
 _VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
-_TUNED = ("algorithm.", "aggregator")  # fields that make a method, not its environment
+# Fields that make a method, not its environment.
+_TUNED = ("algorithm.", "aggregator", "server_optimizer")
 REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's title
 
 

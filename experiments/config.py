@@ -1,9 +1,9 @@
 """What a command runs: grids of settings, changed by `--set name=value`.
 
 Names are those of result files: fields of the process (`algorithm.lam`, `aggregator`,
-`attack`, `participation`, `work`, `on_nonfinite`), `federation.*`, `model.*`, and the
-experiment's own `seed`, `num_rounds` and `eval_every`. Values are JSON, names need no
-quotes, commas sweep. A component's value is its name in a registry.
+`server_optimizer`, `attack`, `participation`, `work`, `on_nonfinite`), `federation.*`,
+`model.*`, and the experiment's own `seed`, `num_rounds` and `eval_every`. Values are
+JSON, names need no quotes, commas sweep. A component's value is its name in a registry.
 """
 
 import dataclasses
@@ -26,6 +26,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "algorithm.inner": fp.LOCAL_SOLVERS,
     "algorithm.phi": fp.PHIS,
     "aggregator": fp.AGGREGATORS,
+    "server_optimizer": fp.SERVER_OPTIMIZERS,
     "attack": fp.ATTACKS,
     "participation": fp.PARTICIPATIONS,
     "work": fp.WORK,
@@ -40,6 +41,7 @@ _OPTIONAL = (
     "algorithm.personal",
     "algorithm.inner",
     "aggregator",
+    "server_optimizer",
     "attack",
     "federation.label_poisoning",
     "federation.feature_noise",

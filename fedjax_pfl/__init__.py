@@ -104,6 +104,11 @@ from fedjax_pfl.participation import (
 from fedjax_pfl.phi import PHIS, LayerWise
 from fedjax_pfl.process import FederatedProcess
 from fedjax_pfl.results import Result
+from fedjax_pfl.server_optimizers import (
+    SERVER_OPTIMIZERS,
+    ServerAdam,
+    ServerMomentum,
+)
 from fedjax_pfl.stopping import StopWhen
 from fedjax_pfl.streaming import simulate_streamed
 from fedjax_pfl.struct import pytree_dataclass, static_field
@@ -207,10 +212,13 @@ __all__ = [
     "QualitySkew",
     "QuantitySkew",
     "Result",
+    "SERVER_OPTIMIZERS",
     "SGD",
     "SameValue",
     "Scaffold",
     "Scaling",
+    "ServerAdam",
+    "ServerMomentum",
     "SignFlip",
     "SingleExchange",
     "State",

@@ -35,6 +35,7 @@ class CohortLink:
       execution: how the map over clients is run.
       aggregator: how messages are combined.
       attack: what malicious clients send, or None.
+      server_optimizer: what the server does with its new model, or None.
       aggregate_over: `"cohort"`, or `"all"` clients' last messages.
       on_nonfinite: what is done with values that are not finite.
       population: what is known of all clients.
@@ -49,6 +50,7 @@ class CohortLink:
     execution: clients.Execution
     aggregator: types.Aggregator
     attack: Any
+    server_optimizer: Any
     aggregate_over: str
     on_nonfinite: str
     population: types.Population
@@ -200,6 +202,13 @@ class CohortLink:
         if not self.aggregator.incremental:  # a mean sums where the rows are
             messages = clients.split_parameters(messages, self.execution)
         return self.aggregator(key, messages, weights, reference)
+
+    def step(self, state: types.State, server: Any) -> tuple[types.State, Any]:
+        """The server optimizer's step in place of a new model, where there is one."""
+        if self.server_optimizer is None:
+            return state, server
+        server, memory = self.server_optimizer(state.optimizer, state.server, server)
+        return dataclasses.replace(state, optimizer=memory), server
 
     def info(
         self, client: Any, aggregator: Any, server: Any = None, **floats: Any

@@ -22,6 +22,8 @@ class FederatedProcess:
     Attributes:
       algorithm: the method.
       aggregator: how messages are combined; None takes the algorithm's own.
+      server_optimizer: what takes the change of the server's model in a round for a
+        gradient, or None; only for methods whose server state is such a model.
       participation: who takes part in a round.
       work: how much local work the members may do.
       attack: what malicious clients send, or None.
@@ -34,6 +36,7 @@ class FederatedProcess:
 
     algorithm: Any
     aggregator: Any = None
+    server_optimizer: Any = None
     participation: Any = participations.AllClients()
     work: Any = participations.FullWork()
     attack: Any = None
@@ -47,6 +50,23 @@ class FederatedProcess:
         if self.aggregator is None:
             return self.algorithm.default_aggregator()
         return self.aggregator
+
+    def first_memory(self, server: Any) -> Any:
+        """Memory of the server optimizer before the first round, or None."""
+        self._check_server_optimizer()
+        if self.server_optimizer is None:
+            return None
+        return self.server_optimizer.init(server)
+
+    def _check_server_optimizer(self) -> None:
+        """Refuses an optimizer where the server has no model to be optimized."""
+        if self.server_optimizer is None or self.algorithm.server_is_model:
+            return
+        raise checks.InputError(
+            f"Expected no server_optimizer with {type(self.algorithm).__name__}, whose"
+            " server state is not one model into which the clients' are averaged, got"
+            f" {type(self.server_optimizer).__name__}."
+        )
 
     @property
     def keeps_mean(self) -> bool:
@@ -109,12 +129,13 @@ class FederatedProcess:
         return True
 
     def check_cohort(self, size: int, num_clients: int) -> None:
-        """Lets the algorithm and the aggregator refuse; before anything is traced.
+        """Lets all parts refuse what does not fit; before anything is traced.
 
         Args:
           size: K, clients per round.
           num_clients: N.
         """
+        self._check_server_optimizer()
         self.algorithm.check_cohort(size)
         everyone = self.algorithm.aggregate_over == "all"
         check = getattr(self.used_aggregator(), "check_cohort", None)
@@ -151,6 +172,7 @@ class FederatedProcess:
             nonfinite=jnp.zeros((), jnp.int32),
             round=jnp.zeros((), jnp.int32),
             key=key,
+            optimizer=self.first_memory(server),
         )
 
     def cohort(self, key: types.Key, round: jax.Array, num_clients: int) -> jax.Array:
@@ -213,6 +235,7 @@ class FederatedProcess:
             execution=execution,
             aggregator=self.used_aggregator(),
             attack=self.attack,
+            server_optimizer=self.server_optimizer,
             aggregate_over=self.algorithm.aggregate_over,
             on_nonfinite=self.on_nonfinite,
             population=population,
@@ -231,16 +254,21 @@ class FederatedProcess:
         return new, dataclasses.replace(info, num_nonfinite=num_nonfinite)
 
     def _treat_server(self, old: types.State, new: types.State) -> types.State:
-        """Counts a non-finite server state; outside `stop`, keeps the old one."""
-        as_row = clients.broadcast(new.server, 1)
+        """Counts a non-finite server state; outside `stop`, keeps the old one.
+
+        The memory of the server optimizer is a part of it.
+        """
+        as_row = clients.broadcast((new.server, new.optimizer), 1)
         finite = clients.finite_rows(as_row, 1)[0]
         new = link_.count(new, ~finite)
         if self.on_nonfinite == "stop":
             return new
-        server = jax.tree.map(
-            lambda a, b: jnp.where(finite, a, b), new.server, old.server
+        server, optimizer = jax.tree.map(
+            lambda a, b: jnp.where(finite, a, b),
+            (new.server, new.optimizer),
+            (old.server, old.optimizer),
         )
-        return dataclasses.replace(new, server=server)
+        return dataclasses.replace(new, server=server, optimizer=optimizer)
 
     def _treat_rows(
         self, link: link_.CohortLink, old: types.State, new: types.State

@@ -18,7 +18,8 @@ LAYERS = (
     ("struct", "counting", "leaves"),
     ("types", "machine"),
     ("clients",),
-    ("data", "models", "local", "aggregators", "attacks", "participation", "execution"),
+    ("data", "models", "local", "aggregators", "server_optimizers", "attacks")
+    + ("participation", "execution"),
     ("phi",),
     ("algorithms", "stopping", "checkpoint"),
     ("link",),

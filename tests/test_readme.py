@@ -72,6 +72,7 @@ def test_programs_of_the_readme_run_in_order(tmp_path, monkeypatch):
     [
         fp.ALGORITHMS,
         fp.AGGREGATORS,
+        fp.SERVER_OPTIMIZERS,
         fp.ATTACKS,
         fp.PARTITIONS,
         fp.DATASETS,

@@ -80,6 +80,11 @@ class APFL(base.SingleExchange):
         checks.known(self.mix, ("parameters", "outputs"), "mix")
         base.check_plain_sgd("APFL", self.local)
 
+    @property
+    def server_is_model(self) -> bool:
+        """Clients start from w, and their copies are averaged into it."""
+        return True
+
     def init(self, key, model, population, data):
         """One drawn network for everybody; all mix with the first alpha."""
         del population, data

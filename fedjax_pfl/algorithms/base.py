@@ -82,6 +82,10 @@ class Link(Protocol):
         """Aggregate over the cohort or over all, and the aggregator's info."""
         ...
 
+    def step(self, state: types.State, server: Any) -> tuple[types.State, Any]:
+        """The server optimizer's step in place of a new model, where there is one."""
+        ...
+
     def keep_finite(self, state: types.State, old: Any, new: Any) -> tuple[Any, Any]:
         """Counts rows that are not finite and treats them as the process says."""
         ...
@@ -110,6 +114,15 @@ class SingleExchange:
     def reads(self) -> str:
         """Whose rows a round looks at: the `"cohort"`'s, or `"all"` clients'."""
         return "cohort"
+
+    @property
+    def server_is_model(self) -> bool:
+        """Whether a change of the server state can be taken for a gradient.
+
+        That is where the server state is exactly the model that clients start from and
+        into which the messages, models of theirs, are averaged.
+        """
+        return False
 
     def default_aggregator(self) -> types.Aggregator:
         """The aggregator where the process names none: the weighted mean."""
@@ -274,6 +287,7 @@ class SingleExchange:
         state = link.store(state, received)
         aggregate, aggregator_info = link.aggregate(state, received, reference)
         server = self.server_update(ctx, state.server, aggregate, received)
+        state, server = link.step(state, server)
         rows = self.finish(ctx, server, rows)
         state = dataclasses.replace(
             state, server=server, clients=link.put(state.clients, rows)

@@ -102,6 +102,11 @@ class Ditto(base.SingleExchange):
         """The solver of the personal part."""
         return self.local if self.personal is None else self.personal
 
+    @property
+    def server_is_model(self) -> bool:
+        """That of FedAvg, unless clients never load it."""
+        return not self.unsynced
+
     def init(self, key, model, population, data):
         """One drawn network for everybody."""
         del population, data

@@ -84,6 +84,11 @@ class FedAvg(base.SingleExchange):
             return aggregators.Mean()
         return aggregators.WeightedMean()
 
+    @property
+    def server_is_model(self) -> bool:
+        """Clients start from w, and their models are averaged into it."""
+        return True
+
     def init(self, key, model, population, data):
         """One drawn network at the server; clients keep nothing."""
         del population, data

@@ -58,6 +58,11 @@ class FedPer(base.SingleExchange):
                 f"Expected head to be a regular expression, got {self.head!r}: {error}."
             ) from None
 
+    @property
+    def server_is_model(self) -> bool:
+        """Clients start from the body, and theirs are averaged into it."""
+        return True
+
     def init(self, key, model, population, data):
         """One drawn network: its body at the server, its head at every client."""
         del population, data

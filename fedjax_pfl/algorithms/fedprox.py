@@ -47,6 +47,11 @@ class FedProx(base.SingleExchange):
     def __post_init__(self):
         checks.number("mu", self.mu, at_least=0)
 
+    @property
+    def server_is_model(self) -> bool:
+        """Clients start from w, and their models are averaged into it."""
+        return True
+
     def init(self, key, model, population, data):
         """One drawn network at the server; clients keep nothing."""
         del population, data

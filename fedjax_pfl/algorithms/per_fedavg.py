@@ -128,6 +128,11 @@ class PerFedAvg(base.SingleExchange):
         checks.known(self.hessian, kinds, "hessian")
         checks.positive_int("adapt_steps", self.adapt_steps)
 
+    @property
+    def server_is_model(self) -> bool:
+        """Clients start from w, and their models are averaged into it."""
+        return True
+
     def init(self, key, model, population, data):
         """One drawn network at the server; clients keep nothing."""
         del population, data

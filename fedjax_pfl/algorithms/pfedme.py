@@ -112,6 +112,11 @@ class PFedMe(base.SingleExchange):
         defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": solver}
         return cls(**(defaults | fields))
 
+    @property
+    def server_is_model(self) -> bool:
+        """Clients start from w, and their copies are averaged into it."""
+        return True
+
     def init(self, key, model, population, data):
         """One drawn network for everybody."""
         del population, data

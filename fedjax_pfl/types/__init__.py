@@ -11,6 +11,7 @@ from fedjax_pfl.types.protocols import (
     Model,
     Params,
     Participation,
+    ServerOptimizer,
     Work,
 )
 from fedjax_pfl.types.randomness import Key, Stream, stream_key
@@ -41,6 +42,7 @@ __all__ = [
     "Participation",
     "RoundContext",
     "RoundInfo",
+    "ServerOptimizer",
     "State",
     "Stream",
     "Upload",

@@ -14,6 +14,7 @@ __all__ = [
     "Model",
     "Params",
     "Participation",
+    "ServerOptimizer",
     "Work",
 ]
 
@@ -87,6 +88,18 @@ class Attack(Protocol):
 
         `key` is `[K]`, one key per client: randomness belongs to the client.
         """
+        ...
+
+
+class ServerOptimizer(Protocol):
+    """Takes the change that a round made of the server's model for a gradient."""
+
+    def init(self, params: Any) -> Any:
+        """Memory before the first round, of a model `[*P]`; without a client axis."""
+        ...
+
+    def __call__(self, memory: Any, params: Any, target: Any) -> tuple[Any, Any]:
+        """Maps the model and what a round made of it to the next one, and memory."""
         ...
 
 

@@ -35,6 +35,7 @@ class State:
       nonfinite: `int32[]` non-finite messages and state rows met so far.
       round: `int32[]` number of finished rounds.
       key: `[]` key of the run.
+      optimizer: memory of the server optimizer, without a client axis, or None.
     """
 
     server: Any
@@ -46,6 +47,7 @@ class State:
     round: jax.Array
     key: Key
     aggregate_peak: Any = None
+    optimizer: Any = None
 
 
 @struct.pytree_dataclass

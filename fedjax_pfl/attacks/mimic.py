@@ -22,7 +22,8 @@ class Mimic:
     projection on the top eigenvector of the honest messages' covariance, found anew in
     every round. Projections within a relative `sqrt(eps)` of the largest tie, and the
     lowest row wins; with two honest clients that is always so, and where the two
-    largest eigenvalues are equal, rounding decides.
+    largest eigenvalues are equal, rounding decides. The rule costs the eigenvectors
+    of a `[K, K]` matrix, about a second for K = 1000 on a CPU.
 
     Only the cohort's honest messages that are finite count; where there is none,
     nothing changes.

@@ -93,10 +93,9 @@ def _largest_step(seen: honest.Honest, away: Any) -> jax.Array:
     squares = jnp.diag(products)
     pairs = seen.known[:, None] & seen.known[None]
     apart = squares[:, None] + squares[None] - 2 * products
-    room = jnp.where(pairs, apart, 0).max() - squares
+    room = jnp.maximum(jnp.where(pairs, apart, 0).max() - squares, 0)
     b = -honest.inner(rows, away)
-    root = jnp.sqrt(jnp.square(b) + jnp.maximum(room, 0))
+    root = jnp.sqrt(jnp.square(b) + room)
     # The larger root, without the difference of two near numbers.
-    ahead = jnp.where(b > 0, b + root, 1)
-    gamma = jnp.where(b > 0, jnp.maximum(room, 0) / ahead, root - b)
+    gamma = jnp.where(b > 0, room / jnp.where(b > 0, b + root, 1), root - b)
     return scale * jnp.where(seen.known, gamma, jnp.inf).min()

@@ -11,6 +11,7 @@ from fedjax_pfl.algorithms.fedplus import FedPlus
 from fedjax_pfl.algorithms.fedprox import FedProx
 from fedjax_pfl.algorithms.flame import Flame
 from fedjax_pfl.algorithms.majority import Majority
+from fedjax_pfl.algorithms.multi_krum import MultiKrum
 from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
 from fedjax_pfl.algorithms.pfedme import PFedMe
 from fedjax_pfl.algorithms.scaffold import Scaffold
@@ -32,6 +33,7 @@ __all__ = [
     "Link",
     "Local",
     "Majority",
+    "MultiKrum",
     "PFedMe",
     "PerFedAvg",
     "Scaffold",
@@ -52,6 +54,7 @@ ALGORITHMS = {
     "heur_fedamp": HeurFedAMP,
     "local": Local,
     "majority": Majority,
+    "multi_krum": MultiKrum,
     "per_fedavg": PerFedAvg,
     "pfedme": PFedMe,
     "scaffold": Scaffold,

@@ -23,6 +23,7 @@ PARTS = {  # where a component is set, and what there is
     "algorithm.fine_tune": fp.LOCAL_SOLVERS,
     "algorithm.personal": fp.LOCAL_SOLVERS,
     "aggregator": fp.AGGREGATORS,
+    "aggregator.rule": fp.AGGREGATORS,
     "attack": fp.ATTACKS,
     "participation": fp.PARTICIPATIONS,
     "work": fp.WORK,

@@ -63,9 +63,9 @@ class Bulyan:
     among the n rows; if none is left, the reference is returned. Other weights do not
     matter. Ties go to the lower row, and of two values at one distance from the median
     to the lower value; for f <= 2 the last scores have one neighbor, so that the two
-    nearest rows always tie, and the order of the rows matters. Rounding decides between scores closer than 1e-5 of their size
-    in float32, in which a row that is 1e6 times as long as the median row (1e10 in
-    float64) counts as that long.
+    nearest rows always tie, and the order of the rows matters. Rounding decides between
+    scores closer than 1e-5 of their size in float32, in which a row that is 1e6 times
+    as long as the median row (1e10 in float64) counts as that long.
 
     Before anything is traced, a number f with 4 f + 3 > K is refused; a traced f, or
     one that is too large because messages are lost later, counts as the largest that

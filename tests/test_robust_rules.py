@@ -234,7 +234,11 @@ def test_a_fraction_is_rounded_as_the_malicious_clients_are():
     [
         (fp.Bulyan(num_malicious=2), 10, "Bulyan .* 4 f . 3 <= K, got 2 with K=10"),
         (fp.TrimmedMean(num_malicious=3), 6, "TrimmedMean .* 2 f . 1 <= K, got 3"),
-        (fp.MeaMed(malicious_fraction=0.5), 6, "malicious_fraction of MeaMed .* got 3"),
+        (
+            fp.MeaMed(malicious_fraction=0.5),
+            6,
+            "fraction of MeaMed .* so f=3",
+        ),
         (fp.NormClipping(num_malicious=0.5), 6, "whole number f .* got 0.5"),
         (fp.NearestNeighborMixing(num_malicious=3), 5, "2 f . 1 <= K, got 3 with K=5"),
         (fp.Bucketing(rule=fp.Krum()), 4, "Krum .* got 0 with K=2"),
@@ -244,7 +248,6 @@ def test_a_fraction_is_rounded_as_the_malicious_clients_are():
 def test_numbers_outside_the_guarantee_are_refused(rule, size, match):
     with pytest.raises(fp.InputError, match=match):
         rule.check_cohort(size)
-    rule.check_cohort(size + 4)
 
 
 @pytest.mark.parametrize(

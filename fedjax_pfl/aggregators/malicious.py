@@ -76,16 +76,20 @@ class Guarantee:
         """
         if isinstance(num_malicious, core.Tracer):
             return
-        name, f = "num_malicious", num_malicious
-        if malicious_fraction is not None:
-            name, f = "malicious_fraction", round(float(malicious_fraction) * size)
-        f = 0.0 if f is None else float(f)
+        f = 0.0 if num_malicious is None else float(num_malicious)
+        if malicious_fraction is None:
+            wanted = f"num_malicious of {self.rule} to be a whole number f"
+            got = f"{f:g}"
+        else:
+            f = round(float(malicious_fraction) * size)
+            wanted = f"malicious_fraction of {self.rule} to give a number f"
+            got = f"{malicious_fraction:g}, so f={f},"
         fits = self.factor * f + self.margin <= size if needed else f < size
         if f % 1 or not fits:
             bound = f"{self.factor} f + {self.margin} <= K" if needed else "f < K"
             raise checks.InputError(
-                f"Expected {name} of {self.rule} to be a whole number f with {bound},"
-                f" got {f:g} with K={size} messages per round."
+                f"Expected {wanted} with {bound}, got {got} with K={size} messages per"
+                " round."
             )
 
     def number(

@@ -116,7 +116,8 @@ class NearestNeighborMixing:
         itself = jnp.eye(weights.shape[0], dtype=bool)
         distance = jnp.where(itself, -1, found.distance)
         rank = jnp.argsort(jnp.argsort(distance, axis=1, stable=True), axis=1)
-        share = (valid[None] & (rank < near)) / jnp.maximum(near, 1)
+        share = (valid[None] & (rank < near)).astype(matrix.dtype)
+        share = share / jnp.maximum(near, 1).astype(matrix.dtype)
         mixed = _means_about(share, messages, valid, found.row)
         return clients.select_rows(valid, mixed, messages)
 
@@ -200,7 +201,8 @@ class Bucketing:
         place = jnp.argsort(order)  # of every row among those that take part
         bucket = jnp.arange(-(-count // self.size))[:, None]
         member = valid[None] & (place[None] // self.size == bucket)
-        share = member / jnp.maximum(member.sum(axis=1, keepdims=True), 1)
+        share = member.astype(weights.dtype)
+        share = share / jnp.maximum(share.sum(axis=1, keepdims=True), 1)
         zeros = jax.tree.map(jnp.zeros_like, messages)
         rows = clients.mix(clients.select_rows(valid, messages, zeros), share)
         return rows, jnp.where(member, weights[None], 0).sum(axis=1)

@@ -27,6 +27,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "algorithm.phi": fp.PHIS,
     "aggregator": fp.AGGREGATORS,
     "server_optimizer": fp.SERVER_OPTIMIZERS,
+    "aggregator.rule": fp.AGGREGATORS,
     "attack": fp.ATTACKS,
     "participation": fp.PARTICIPATIONS,
     "work": fp.WORK,
@@ -46,14 +47,16 @@ _OPTIONAL = (
     "federation.label_poisoning",
     "federation.feature_noise",
 )
-_ALTERNATIVES = {
-    "algorithm.kappa": "algorithm.rho",
-    "algorithm.rho": "algorithm.kappa",
-    "algorithm.alpha": "algorithm.theta",
-    "algorithm.theta": "algorithm.alpha",
-    "aggregator.rho": "aggregator.rho_quantile",
-    "aggregator.rho_quantile": "aggregator.rho",
-}
+_EITHER = (
+    ("algorithm.kappa", "algorithm.rho"),
+    ("algorithm.alpha", "algorithm.theta"),
+    ("algorithm.num_malicious", "algorithm.malicious_fraction"),
+    ("aggregator.rho", "aggregator.rho_quantile"),
+    ("aggregator.num_malicious", "aggregator.malicious_fraction"),
+    ("aggregator.rule.rho", "aggregator.rule.rho_quantile"),
+    ("aggregator.rule.num_malicious", "aggregator.rule.malicious_fraction"),
+)
+_ALTERNATIVES = {**dict(_EITHER), **{other: one for one, other in _EITHER}}
 _DEFAULTS = {fp.Optax: {"hyperparameters": {"learning_rate": 0.001}}}  # adam
 _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
 _FROM_DATA = {

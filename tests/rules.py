@@ -13,10 +13,27 @@ RULES["geometric_median, prox"] = aggregators.GeometricMedian(
     rho=2.0, method="prox", weighting="examples", max_iterations=2000
 )
 # Only means can be kept incrementally, and only they are not robust.
-ROBUST = [n for n in aggregators.AGGREGATORS if RULES[n].incremental is None]
-MEANS = [name for name in aggregators.AGGREGATORS if name not in ROBUST]
-each_rule = pytest.mark.parametrize("name", RULES)
-each_robust_rule = pytest.mark.parametrize("name", ROBUST)
+MEANS = [name for name, rule in RULES.items() if rule.incremental is not None]
+CLIPPING = ["centered_clipping", "norm_clipping"]  # about the server's model
+# Rules without a parameter that needs a smaller share of attackers than one half.
+ROBUST = ["coordinate_median", "geometric_median", "krum"]
+ROBUST += ["trimmed_mean", "meamed", "nearest_neighbor_mixing"]
+# Rules whose mathematics is in tests/test_robust_rules.py; here on demand only.
+_MORE = {*ROBUST[3:], *CLIPPING, "bulyan", "bucketing"}
+
+
+def _each(names):
+    params = [
+        pytest.param(name, marks=pytest.mark.wide if name in _MORE else ())
+        for name in names
+    ]
+    return pytest.mark.parametrize("name", params)
+
+
+each_rule = _each(RULES)
+each_free_rule = _each([name for name in RULES if name not in CLIPPING])
+each_robust_rule = _each(ROBUST)
+each_mean_or_robust_rule = _each([*MEANS, *ROBUST])
 
 run = jax.jit(lambda rule, *args: rule(KEY, *args))
 

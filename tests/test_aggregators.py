@@ -27,13 +27,15 @@ def _oracle(rows, p, rho):
 
 @rules.each_rule
 def test_the_order_of_rows_does_not_matter(name):
+    if name in ("bucketing", "bulyan"):
+        pytest.skip("places are drawn; the two nearest of the last rows tie")
     rows, order = rules.random_rows(), np.array([3, 0, 6, 1, 5, 2, 4])
     one, _ = rules.matrix(rows, rules.WEIGHTS, name=name)
     other, _ = rules.matrix(rows[order], rules.WEIGHTS[order], name=name)
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-8)
 
 
-@rules.each_rule
+@rules.each_free_rule
 def test_translation(name):
     rows, shift = rules.random_rows(), np.arange(6) * 10.0
     one, _ = rules.matrix(rows, rules.WEIGHTS, name=name)
@@ -41,7 +43,7 @@ def test_translation(name):
     np.testing.assert_allclose(one + shift, other, rtol=0, atol=1e-8)
 
 
-@rules.each_rule
+@rules.each_free_rule
 @pytest.mark.parametrize("scale", [2.0**-40, -(2.0**40)])
 def test_scale(name, scale):
     rows, rule = rules.random_rows(), rules.RULES[name]
@@ -54,7 +56,7 @@ def test_scale(name, scale):
     np.testing.assert_allclose(scale * one, other, rtol=1e-8, atol=1e-8 * abs(scale))
 
 
-@rules.each_rule
+@rules.each_free_rule
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_identical_rows_return_that_row(name, dtype):
     row = np.array([1 / 3, -1e3, 0, 5, 1e-3, 2], dtype)
@@ -64,7 +66,7 @@ def test_identical_rows_return_that_row(name, dtype):
     )
 
 
-@rules.each_rule
+@rules.each_free_rule
 def test_a_single_row_is_returned(name):
     out, _ = rules.matrix(rules.random_rows(1), name=name)
     np.testing.assert_allclose(out, rules.random_rows(1)[0], rtol=1e-15)
@@ -72,6 +74,8 @@ def test_a_single_row_is_returned(name):
 
 @rules.each_rule
 def test_dropped_rows_may_hold_anything(name):
+    if name == "bucketing":
+        pytest.skip("draws other buckets from more rows")
     rows = np.concatenate(
         [rules.random_rows(), [[np.nan] * 6, [1e38] * 6, [np.inf] * 6]]
     )
@@ -130,9 +134,9 @@ def test_means_against_numpy():
     out, _ = rules.matrix(rows, weights, name="mean")
     np.testing.assert_allclose(out, rows[weights > 0].mean(axis=0), rtol=1e-12)
     assert info is None
-    assert [
-        rules.RULES[n].incremental for n in ("mean", "weighted_mean", *rules.ROBUST)
-    ] == ["uniform", "weighted", None, None, None]
+    incremental = {name: rule.incremental for name, rule in rules.RULES.items()}
+    assert [incremental.pop(n) for n in rules.MEANS] == ["uniform", "weighted"]
+    assert set(incremental.values()) == {None}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 13, 33, 101, 130])

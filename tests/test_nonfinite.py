@@ -10,7 +10,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import aggregators, clients, data, struct, types
 from fedjax_pfl.algorithms import base
-from tests import faults, problems
+from tests import faults, problems, rules
 
 KEY = jax.random.key(0)
 
@@ -219,7 +219,7 @@ def _trained(aggregator, value, turn=1.0):
     return states.server["theta"][-2:]
 
 
-@pytest.mark.parametrize("name", aggregators.AGGREGATORS)
+@rules.each_mean_or_robust_rule
 def test_trainings_converge_under_such_attackers(name):
     honest = faults.problem().estimates[faults.NUM_MALICIOUS :]
     center = honest.mean(axis=0)

@@ -1,6 +1,12 @@
 """Rules that combine the messages of a round into one."""
 
 from fedjax_pfl.aggregators.blockwise import Blockwise
+from fedjax_pfl.aggregators.bulyan import Bulyan, BulyanInfo
+from fedjax_pfl.aggregators.clipping import (
+    CenteredClipping,
+    ClippingInfo,
+    NormClipping,
+)
 from fedjax_pfl.aggregators.coordinate_median import (
     CoordinateMedian,
     CoordinateMedianInfo,
@@ -8,17 +14,28 @@ from fedjax_pfl.aggregators.coordinate_median import (
 from fedjax_pfl.aggregators.geometric_median import GeometricMedian, GeometricMedianInfo
 from fedjax_pfl.aggregators.krum import Krum, KrumInfo
 from fedjax_pfl.aggregators.mean import Mean, WeightedMean
+from fedjax_pfl.aggregators.mixing import Bucketing, NearestNeighborMixing
+from fedjax_pfl.aggregators.trimmed import MeaMed, TrimmedMean
 
 __all__ = [
     "AGGREGATORS",
     "Blockwise",
+    "Bucketing",
+    "Bulyan",
+    "BulyanInfo",
+    "CenteredClipping",
+    "ClippingInfo",
     "CoordinateMedian",
     "CoordinateMedianInfo",
     "GeometricMedian",
     "GeometricMedianInfo",
     "Krum",
     "KrumInfo",
+    "MeaMed",
     "Mean",
+    "NearestNeighborMixing",
+    "NormClipping",
+    "TrimmedMean",
     "WeightedMean",
 ]
 
@@ -28,4 +45,11 @@ AGGREGATORS = {
     "coordinate_median": CoordinateMedian,
     "geometric_median": GeometricMedian,
     "krum": Krum,
+    "trimmed_mean": TrimmedMean,
+    "meamed": MeaMed,
+    "bulyan": Bulyan,
+    "centered_clipping": CenteredClipping,
+    "norm_clipping": NormClipping,
+    "nearest_neighbor_mixing": NearestNeighborMixing,
+    "bucketing": Bucketing,
 }

@@ -37,30 +37,11 @@ _dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 _Pair = tuple[jax.Array, jax.Array]
 
 
-def _middle_rows(matrix: jax.Array, valid: jax.Array) -> _Pair:
-    """The middle values `[D]` of the valid rows of `[K, D]`; 0 where none is valid.
-
-    Of the others one half counts as -inf and one half as inf, the odd one as inf, so
-    that the middle stays in the middle.
-    """
-    rows, num_valid = valid.shape[0], valid.sum(dtype=jnp.int32)
-    position = jnp.cumsum(~valid, dtype=jnp.int32)
-    fill = jnp.where(position <= (rows - num_valid) // 2, -jnp.inf, jnp.inf)
-    fill = jnp.where(num_valid > 0, fill, 0).astype(matrix.dtype)
-    low, high = selection.middle(jnp.where(valid[:, None], matrix, fill[:, None]))
-    odd = num_valid % 2 == 1
-    if rows % 2:
-        low = jnp.where(odd, high, low)
-    else:
-        high = jnp.where(odd, low, high)
-    return low, high
-
-
 def _middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
     """The middle values `[D]`; 0 where no row takes part."""
     valid = p > 0
     if not weighted:
-        return _middle_rows(matrix, valid)
+        return selection.middle_rows(matrix, valid)
     clean = jnp.where(valid[:, None], matrix, 0)
     low, high = selection.weighted_middle(clean, p)
     return jnp.where(valid.any(), low, 0), jnp.where(valid.any(), high, 0)
@@ -74,11 +55,6 @@ def _written_middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
     zeros = jnp.zeros_like(matrix[0])
     found = functools.partial(_middle, matrix, p, weighted)
     return lax.cond(p.sum() > 0, found, lambda: (zeros, zeros))
-
-
-def _midpoint(low: jax.Array, high: jax.Array) -> jax.Array:
-    """The mean of two values, whose sum may overflow."""
-    return low / 2 + high / 2
 
 
 def _shared(
@@ -97,13 +73,13 @@ def _shared(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _exact(weighted: bool, matrix: jax.Array, p: jax.Array) -> jax.Array:
     """The exact median `[D]`."""
-    return _midpoint(*_middle(matrix, p, weighted))
+    return selection.midpoint(*_middle(matrix, p, weighted))
 
 
 def _exact_forward(weighted: bool, matrix: jax.Array, p: jax.Array) -> Any:
     """The same, and what derivatives need of it."""
     pair = _written_middle(matrix, p, weighted)
-    return _midpoint(*pair), (matrix, p > 0, pair)
+    return selection.midpoint(*pair), (matrix, p > 0, pair)
 
 
 def _exact_backward(weighted: bool, kept: Any, cotangent: jax.Array) -> Any:
@@ -230,7 +206,9 @@ class CoordinateMedian:
         # A branch, as in `_written_middle`; its one result takes half of the time.
         median = lax.cond(
             p.sum() > 0,
-            lambda: _midpoint(*_middle(matrix, p, self.weighting == "examples")),
+            lambda: selection.midpoint(
+                *_middle(matrix, p, self.weighting == "examples")
+            ),
             lambda: jnp.zeros_like(matrix[0]),
         )
         radius = self._radius(rho, matrix, p, median)

@@ -10,7 +10,15 @@ from jax import lax
 
 from fedjax_pfl import struct
 
-__all__ = ["Lengths", "magnitudes", "measure", "median", "precision", "quantile"]
+__all__ = [
+    "Lengths",
+    "distances",
+    "magnitudes",
+    "measure",
+    "median",
+    "precision",
+    "quantile",
+]
 
 _HUGE = 2.0**50  # in multiples of the median row; its square is far from overflow
 # On a CPU up to so many rows are scaled in blocks of columns, of so many values, and so
@@ -50,6 +58,33 @@ def magnitudes(matrix: jax.Array) -> jax.Array:
     Two plain reductions, since a CPU would write all absolute values to memory first.
     """
     return jnp.maximum(matrix.max(axis=1), -matrix.min(axis=1))
+
+
+def distances(
+    matrix: jax.Array, valid: jax.Array, center: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Distances from a center, every one in a unit of its own.
+
+    Both points are divided by the unit before they are subtracted, so that a square
+    neither overflows nor vanishes, whatever the size of a row.
+
+    Args:
+      matrix: `[K, D]`; rows that are not valid may hold anything.
+      valid: `bool[K]`.
+      center: `[D]`.
+
+    Returns:
+      The units `[K]`, powers of two, and the distances `[K]` in them, 0 where a row is
+      not valid.
+    """
+    most = jnp.where(valid, magnitudes(matrix), 0)
+    most = jnp.maximum(most, jnp.abs(center).max())
+    exponent = jnp.frexp(most)[1] - 1
+    unit = jnp.ldexp(jnp.ones_like(most), exponent)
+    unit = jnp.maximum(unit, jnp.finfo(matrix.dtype).tiny)
+    difference = matrix / unit[:, None] - center[None] / unit[:, None]
+    norm = jnp.sqrt(jnp.square(difference).sum(axis=1))
+    return unit, jnp.where(valid, norm, 0)
 
 
 def _norms(matrix: jax.Array, largest: jax.Array, divisor: jax.Array) -> jax.Array:

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["MAX_NETWORK", "middle", "weighted_middle"]
+__all__ = ["MAX_NETWORK", "middle", "middle_rows", "midpoint", "weighted_middle"]
 
 MAX_NETWORK = 100  # rows; compiled in 1.8 s, in 9 s with 200, and then in pieces
 _COLUMNS = 272  # per block of counting; a power of two would let rows share cache sets
@@ -197,6 +197,30 @@ def middle(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     if matrix.shape[0] <= MAX_NETWORK:
         return _by_network(matrix)
     return _in_blocks(_by_counting, matrix)
+
+
+def middle_rows(matrix: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The middle values `[D]` of the valid rows of `[K, D]`; 0 where none is valid.
+
+    Of the others one half counts as -inf and one half as inf, the odd one as inf, so
+    that the middle stays in the middle.
+    """
+    rows, num_valid = valid.shape[0], valid.sum(dtype=jnp.int32)
+    position = jnp.cumsum(~valid, dtype=jnp.int32)
+    fill = jnp.where(position <= (rows - num_valid) // 2, -jnp.inf, jnp.inf)
+    fill = jnp.where(num_valid > 0, fill, 0).astype(matrix.dtype)
+    low, high = middle(jnp.where(valid[:, None], matrix, fill[:, None]))
+    odd = num_valid % 2 == 1
+    if rows % 2:
+        low = jnp.where(odd, high, low)
+    else:
+        high = jnp.where(odd, low, high)
+    return low, high
+
+
+def midpoint(low: jax.Array, high: jax.Array) -> jax.Array:
+    """The mean of two values, whose sum may overflow."""
+    return low / 2 + high / 2
 
 
 def weighted_middle(matrix: jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -13,6 +13,7 @@ from fedjax_pfl.algorithms.fedprox import FedProx
 from fedjax_pfl.algorithms.flame import Flame
 from fedjax_pfl.algorithms.lp_proj import LpProj
 from fedjax_pfl.algorithms.majority import Majority
+from fedjax_pfl.algorithms.multi_krum import MultiKrum
 from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
 from fedjax_pfl.algorithms.pfedme import PFedMe
 from fedjax_pfl.algorithms.scaffold import Scaffold
@@ -36,6 +37,7 @@ __all__ = [
     "Local",
     "LpProj",
     "Majority",
+    "MultiKrum",
     "PFedMe",
     "PerFedAvg",
     "Scaffold",
@@ -58,6 +60,7 @@ ALGORITHMS = {
     "local": Local,
     "lp_proj": LpProj,
     "majority": Majority,
+    "multi_krum": MultiKrum,
     "per_fedavg": PerFedAvg,
     "pfedme": PFedMe,
     "scaffold": Scaffold,

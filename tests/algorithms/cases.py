@@ -242,6 +242,11 @@ CASES = {
         full=lambda: algorithms.FedProx(mu=0.5, local=FULL),
         limit=weighted_mean,
     ),
+    "multi_krum": Case(
+        depth="variant",
+        make=lambda: algorithms.MultiKrum(num_malicious=1, local=SGD),
+        field=("algorithm.num_malicious", 2.0),
+    ),
     "fedplus": Case(
         depth="light",
         make=lambda: algorithms.FedPlus(alpha=0.5, rho=0.2, lam=0.1, local=SGD),

@@ -24,6 +24,7 @@ PARTS = {  # where a component is set, and what there is
     "algorithm.personal": fp.LOCAL_SOLVERS,
     "aggregator": fp.AGGREGATORS,
     "server_optimizer": fp.SERVER_OPTIMIZERS,
+    "aggregator.rule": fp.AGGREGATORS,
     "attack": fp.ATTACKS,
     "participation": fp.PARTICIPATIONS,
     "work": fp.WORK,

@@ -1,0 +1,245 @@
+"""Means of messages whose distances from a point are clipped.
+
+Centered clipping moves a point v, which starts at the server's model,
+
+    v <- v + (1/n) sum_k (x_k - v) min(1, tau / ||x_k - v||),
+
+norm clipping averages rows whose distance from the server's model is at most c,
+
+    ref + (1/n) sum_k (x_k - ref) min(1, c / ||x_k - ref||).
+
+Norms are over the whole model; every row is measured in a power of two of its own
+(`lengths.distances`). Adaptively, c is such that of n rows the floor(2 f (n - f) / n)
+longest are clipped, to the length of the next one.
+
+References: Karimireddy, He, Jaggi, "Learning from History for Byzantine Robust
+Optimization"; Sun, Kairouz, Suresh, McMahan, "Can You Really Backdoor Federated
+Learning?"; Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan, "Adaptive Gradient
+Clipping for Robust Federated Learning".
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import checks, clients, struct, types
+from fedjax_pfl.aggregators import lengths, malicious
+
+__all__ = ["CenteredClipping", "ClippingInfo", "NormClipping"]
+
+_GUARANTEE = malicious.Guarantee("NormClipping", 2, 1)
+
+
+@struct.pytree_dataclass
+class ClippingInfo:
+    """What was clipped.
+
+    Attributes:
+      fraction_clipped: `[]` fraction of the rows in use that were shortened; by
+        centered clipping in its last iteration.
+      max_norm: `[]` the norm to which rows were clipped, 0 if none took part.
+    """
+
+    fraction_clipped: jax.Array
+    max_norm: jax.Array
+
+
+def _clipped_mean(
+    matrix: jax.Array, valid: jax.Array, center: jax.Array, max_norm: Any
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """One step from a center.
+
+    Args:
+      matrix: `[K, D]`.
+      valid: `bool[K]` rows that take part.
+      center: `[D]`.
+      max_norm: the limit `[]`, or a function that finds it from norms `[K]`.
+
+    Returns:
+      The center plus the mean of clipped differences, `[D]`; which rows were clipped,
+      `bool[K]`; the limit.
+    """
+    unit, distance = lengths.distances(matrix, valid, center)
+    norm = jnp.minimum(unit * distance, jnp.finfo(matrix.dtype).max)
+    limit = max_norm(norm) if callable(max_norm) else max_norm
+    clipped = valid & (norm > limit)
+    share = 1 / jnp.maximum(valid.sum(dtype=matrix.dtype), 1)
+    # In units of a row; its clipped length is the limit, whose product may be small.
+    factor = jnp.where(clipped, limit / jnp.where(clipped, distance, 1), unit) * share
+    difference = matrix / unit[:, None] - center[None] / unit[:, None]
+    step = jnp.where(valid[:, None], difference * factor[:, None], 0).sum(axis=0)
+    return center + step, clipped, limit
+
+
+def _fraction(clipped: jax.Array, valid: jax.Array, dtype: Any) -> jax.Array:
+    """Share `[]` of the rows in use."""
+    return clipped.sum(dtype=dtype) / jnp.maximum(valid.sum(dtype=dtype), 1)
+
+
+def _vectors(messages: Any, reference: Any) -> tuple[jax.Array, jax.Array, Any]:
+    """Rows `[K, D]`, the reference `[D]`, and what turns it back into a tree."""
+    matrix, unravel = clients.ravel_rows(messages)
+    rows, _ = clients.ravel_rows(jax.tree.map(lambda r: r[None], reference))
+    return matrix, rows[0].astype(matrix.dtype), unravel
+
+
+@struct.pytree_dataclass
+class CenteredClipping:
+    """Mean of differences from a moving center, each clipped to length tau.
+
+    The center starts at the reference, the server's model, and moves by at most tau in
+    an iteration, whatever the attackers send. With a large tau one iteration is the
+    mean. Rows of weight 0 and rows with a non-finite value take no part; if none is
+    left, the reference is returned. Other weights do not matter. A traced `tau <= 0`
+    returns the reference.
+
+    Attributes:
+      tau: `[]` > 0, the largest length of a difference, of the size of honest updates.
+      num_iterations: static.
+
+    Example:
+      >>> rows, weights = jnp.array([1.0, 90.0, 2.0]), jnp.ones(3)
+      >>> rule = CenteredClipping(tau=3.0)
+      >>> aggregate, info = rule(jax.random.key(0), rows, weights, jnp.array(0.0))
+      >>> round(float(aggregate), 3), round(float(info.fraction_clipped), 3)
+      (2.0, 0.333)
+    """
+
+    tau: float = 10.0
+    num_iterations: int = struct.static_field(default=1)
+
+    def __post_init__(self):
+        checks.number("tau", self.tau, above=0)
+        checks.positive_int("num_iterations", self.num_iterations)
+
+    @property
+    def incremental(self) -> None:
+        """None: distances from the server's model need all messages."""
+        return None
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, ClippingInfo]:
+        """Moves from the reference.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`; 0 means dropped, other values do not matter.
+          reference: pytree of `[*P]`, the start; returned if no row takes part.
+
+        Returns:
+          Pytree of `[*P]`, and what was clipped.
+        """
+        del key
+        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
+        matrix, start, unravel = _vectors(messages, reference)
+        tau = jnp.maximum(jnp.asarray(self.tau, matrix.dtype), 0)
+
+        def move(_: jax.Array, last: tuple[jax.Array, jax.Array]):
+            center, clipped, _ = _clipped_mean(matrix, valid, last[0], tau)
+            return center, clipped
+
+        found = lax.fori_loop(0, self.num_iterations, move, (start, valid))
+        info = ClippingInfo(
+            fraction_clipped=_fraction(found[1], valid, matrix.dtype),
+            max_norm=jnp.where(valid.any(), tau, 0),
+        )
+        return unravel(found[0]), info
+
+
+@struct.pytree_dataclass
+class NormClipping:
+    """Mean of messages whose distance from the server's model is clipped.
+
+    Rows of weight 0 and rows with a non-finite value take no part and do not count
+    among the n rows; if none is left, the reference is returned. Other weights do not
+    matter. With a fixed limit an attacker moves the result by at most c / n; an
+    adaptive one bounds attackers by the length of an honest update. A norm that
+    overflows counts as the largest number; a traced `max_norm <= 0` returns the
+    reference.
+
+    Before anything is traced, a number f with 2 f + 1 > K is refused; a traced one, or
+    one that is too large because messages are lost later, counts as the largest with
+    2 f < n.
+
+    Attributes:
+      max_norm: `[]` c > 0, or None: adaptive.
+      num_malicious: `[]` f of an adaptive limit, a whole number, or None.
+      malicious_fraction: static, f as a share of the n rows, rounded; or None. Without
+        either f is the largest with 2 f < n, and about half of the rows are clipped.
+
+    Example:
+      >>> rows, weights = jnp.array([1.0, 90.0, -2.0]), jnp.ones(3)
+      >>> aggregate, info = NormClipping()(
+      ...     jax.random.key(0), rows, weights, jnp.array(0.0)
+      ... )
+      >>> round(float(aggregate), 3), float(info.max_norm)
+      (0.333, 2.0)
+    """
+
+    max_norm: float | None = None
+    num_malicious: float | None = None
+    malicious_fraction: float | None = struct.static_field(default=None)
+
+    def __post_init__(self):
+        checks.number("max_norm", self.max_norm, above=0)
+        malicious.check_fields(self.num_malicious, self.malicious_fraction)
+        fields = self.num_malicious, self.malicious_fraction
+        if self.max_norm is not None and fields != (None, None):
+            raise checks.InputError(
+                "Expected no number of malicious rows where max_norm is given, got"
+                f" max_norm={self.max_norm!r}, num_malicious={fields[0]!r} and"
+                f" malicious_fraction={fields[1]!r}."
+            )
+
+    @property
+    def incremental(self) -> None:
+        """None: distances from the server's model need all messages."""
+        return None
+
+    def check_cohort(self, size: int) -> None:
+        """Refuses an f with 2 f + 1 > K, or one that is not whole; before tracing.
+
+        Args:
+          size: K, rows per round.
+        """
+        _GUARANTEE.check_cohort(self.num_malicious, self.malicious_fraction, size)
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, ClippingInfo]:
+        """Averages what is not further from the reference than the limit.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`; 0 means dropped, other values do not matter.
+          reference: pytree of `[*P]`; returned if no row takes part.
+
+        Returns:
+          Pytree of `[*P]`, and what was clipped.
+        """
+        del key
+        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
+        matrix, center, unravel = _vectors(messages, reference)
+
+        def limit(norm: jax.Array) -> jax.Array:
+            if self.max_norm is not None:
+                return jnp.maximum(jnp.asarray(self.max_norm, norm.dtype), 0)
+            n = valid.sum(dtype=jnp.int32)
+            fields = self.num_malicious, self.malicious_fraction
+            f = jnp.minimum(_GUARANTEE.number(*fields, n, len(valid)), (n - 1) // 2)
+            f = jnp.maximum(f, 0)
+            number = (2 * f * (n - f)) // jnp.maximum(n, 1)
+            longest = -jnp.sort(-jnp.where(valid, norm, 0))
+            return longest[number]
+
+        mean, clipped, used = _clipped_mean(matrix, valid, center, limit)
+        info = ClippingInfo(
+            fraction_clipped=_fraction(clipped, valid, matrix.dtype),
+            max_norm=jnp.where(valid.any(), used, 0),
+        )
+        return unravel(mean), info

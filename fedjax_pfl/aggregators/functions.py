@@ -1,0 +1,269 @@
+"""Robust rules as plain functions, for use without the simulator.
+
+Rows are an array `[K, D]`, or a pytree of `[K, *P]` such as K models; the result is one
+row. Two functions map rows to rows and go in front of any other:
+
+    >>> rows = jnp.array([[1.0, 2], [1.5, 2.5], [90.0, -90], [2.0, 3], [1.0, 3]])
+    >>> trimmed_mean(rows, num_malicious=1).tolist()
+    [1.5, 2.5]
+    >>> mixed = nearest_neighbor_mixing(rows, num_malicious=1)
+    >>> krum(mixed, num_malicious=1).tolist()
+    [1.375, 2.625]
+
+Every function is a call of the class of the same name, whose docstring says what the
+fields mean. `weights [K]` leave out rows where they are 0 and matter otherwise only
+where a rule weighs by examples; rows with a non-finite value take no part either. What
+does not fit is one sentence in an `InputError`, unless it is traced. Functions may be
+transformed by `jit`, `vmap` and, the medians, by `grad`.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl import checks, clients, types
+from fedjax_pfl.aggregators import bulyan as bulyan_
+from fedjax_pfl.aggregators import clipping, mixing, trimmed
+from fedjax_pfl.aggregators import coordinate_median as coordinate_median_
+from fedjax_pfl.aggregators import geometric_median as geometric_median_
+from fedjax_pfl.aggregators import krum as krum_
+
+__all__ = [
+    "bucketing",
+    "bulyan",
+    "centered_clipping",
+    "coordinate_median",
+    "geometric_median",
+    "krum",
+    "meamed",
+    "multi_krum",
+    "nearest_neighbor_mixing",
+    "norm_clipping",
+    "trimmed_mean",
+]
+
+
+def _checked(rule: Any, rows: Any, weights: Any) -> tuple[Any, jax.Array]:
+    """Rows as arrays and weights `[K]`, when the rule fits them."""
+    rows = jax.tree.map(jnp.asarray, rows)
+    leaves = jax.tree.leaves(rows)
+    shapes = [leaf.shape for leaf in leaves]
+    counts = {shape[0] if shape else 0 for shape in shapes}
+    if len(counts) != 1 or counts == {0}:
+        raise checks.InputError(
+            "Expected rows to be arrays with one leading axis of K >= 1 rows, got"
+            f" shapes {shapes}."
+        )
+    dtypes = {str(leaf.dtype) for leaf in leaves}
+    if len(dtypes) != 1 or not jnp.issubdtype(leaves[0].dtype, jnp.floating):
+        raise checks.InputError(
+            f"Expected rows to have one floating dtype, got {', '.join(sorted(dtypes))}"
+            "."
+        )
+    (count,) = counts
+    check = getattr(rule, "check_cohort", None)
+    if check is not None:
+        check(count)
+    if weights is None:
+        return rows, jnp.ones(count, leaves[0].dtype)
+    checks.number("weights", weights, at_least=0)
+    if np.shape(weights) != (count,):
+        raise checks.InputError(
+            f"Expected weights to have the shape ({count},), got {np.shape(weights)}."
+        )
+    return rows, jnp.asarray(weights, leaves[0].dtype)
+
+
+def _apply(rule: types.Aggregator, rows: Any, weights: Any, reference: Any = None):
+    """The rule's aggregate; none of these rules draws anything."""
+    rows, weights = _checked(rule, rows, weights)
+    if reference is None:
+        reference = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), rows)
+    else:
+        reference = jax.tree.map(
+            lambda r, leaf: jnp.asarray(r, leaf.dtype), reference, rows
+        )
+    return rule(jax.random.key(0), rows, weights, reference)[0]
+
+
+def krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
+    """The row of lowest score.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `Krum`: `num_malicious` or `malicious_fraction`, `squared`,
+        `guarantee`, `num_selected`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+
+    Example:
+      >>> float(krum(jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), num_malicious=1))
+      2.0
+    """
+    return _apply(krum_.Krum(**fields), rows, weights)
+
+
+def multi_krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
+    """The mean of the rows of lowest score, n - f of them unless `num_selected` says.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `Krum`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+
+    Example:
+      >>> float(multi_krum(jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), num_malicious=1))
+      1.75
+    """
+    return _apply(krum_.Krum(**{"num_selected": None, **fields}), rows, weights)
+
+
+def trimmed_mean(rows: Any, weights: Any = None, **fields: Any) -> Any:
+    """The mean per coordinate without the f smallest and the f largest values.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `TrimmedMean`: `num_malicious` or `malicious_fraction`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
+    return _apply(trimmed.TrimmedMean(**fields), rows, weights)
+
+
+def meamed(rows: Any, weights: Any = None, **fields: Any) -> Any:
+    """The mean per coordinate of the n - f values nearest to the median.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `MeaMed`: `num_malicious` or `malicious_fraction`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
+    return _apply(trimmed.MeaMed(**fields), rows, weights)
+
+
+def bulyan(rows: Any, weights: Any = None, **fields: Any) -> Any:
+    """The mean around the median of rows that Krum selects.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `Bulyan`: `num_malicious` or `malicious_fraction`, `one_shot`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
+    return _apply(bulyan_.Bulyan(**fields), rows, weights)
+
+
+def centered_clipping(
+    rows: Any, weights: Any = None, reference: Any = None, **fields: Any
+) -> Any:
+    """The mean of differences from a moving center, clipped.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      reference: where the center starts, like a row, or None for zeros.
+      **fields: of `CenteredClipping`: `tau`, `num_iterations`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
+    return _apply(clipping.CenteredClipping(**fields), rows, weights, reference)
+
+
+def norm_clipping(
+    rows: Any, weights: Any = None, reference: Any = None, **fields: Any
+) -> Any:
+    """The mean of rows whose distance from a reference is clipped.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      reference: like a row, or None for zeros.
+      **fields: of `NormClipping`: `max_norm`, or `num_malicious` or
+        `malicious_fraction`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
+    return _apply(clipping.NormClipping(**fields), rows, weights, reference)
+
+
+def coordinate_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
+    """The median per coordinate, exact or smoothed.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `CoordinateMedian`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
+    return _apply(coordinate_median_.CoordinateMedian(**fields), rows, weights)
+
+
+def geometric_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
+    """The geometric median, smoothed.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `GeometricMedian`.
+
+    Returns:
+      `[D]`, or pytree of `[*P]`.
+    """
+    return _apply(geometric_median_.GeometricMedian(**fields), rows, weights)
+
+
+def nearest_neighbor_mixing(rows: Any, weights: Any = None, **fields: Any) -> Any:
+    """Replaces every row by the mean of its n - f nearest rows, itself included.
+
+    Args:
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones.
+      **fields: of `NearestNeighborMixing`: `num_malicious` or `malicious_fraction`.
+
+    Returns:
+      Rows like the given ones; those that take no part are as they were, so that the
+      next function gets the same weights.
+    """
+    rule = mixing.NearestNeighborMixing(**fields)
+    return rule.mix(*_checked(rule, rows, weights))
+
+
+def bucketing(key: types.Key, rows: Any, weights: Any = None, *, size: int = 2) -> Any:
+    """Permutes rows and averages consecutive buckets of them.
+
+    Args:
+      key: `[]` of the permutation.
+      rows: `[K, D]`, or pytree of `[K, *P]`.
+      weights: `[K]`, or None for ones; what they leave out fills no bucket.
+      size: rows per bucket.
+
+    Returns:
+      `[ceil(K / size), D]`, or a pytree; buckets without rows are NaN, and take no part
+      in the next function.
+
+    Example:
+      >>> bucketing(jax.random.key(0), jnp.ones((5, 3))).shape
+      (3, 3)
+    """
+    rule = mixing.Bucketing(size=size)
+    found, weights = rule.mix(key, *_checked(rule, rows, weights))
+    nothing = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), found)
+    return clients.select_rows(weights > 0, found, nothing)

@@ -1,0 +1,225 @@
+"""What is put in front of a rule: rows become means of several rows.
+
+Nearest-neighbor mixing replaces every one of n rows by the mean of its n - f nearest
+rows, itself included. Bucketing permutes the rows and averages consecutive buckets of s
+of them; the last bucket may be shorter and counts as one row. Both bring honest rows
+nearer together before a rule looks for outliers.
+
+References: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan, "Fixing by Mixing: A
+Recipe for Optimal Byzantine ML under Heterogeneity"; Karimireddy, He, Jaggi,
+"Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing".
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, clients, struct, types
+from fedjax_pfl.aggregators import coordinate_median, lengths, malicious, neighbors
+
+__all__ = ["Bucketing", "NearestNeighborMixing"]
+
+_GUARANTEE = malicious.Guarantee("NearestNeighborMixing", 2, 1)
+
+
+def _means_about(
+    share: jax.Array, messages: Any, valid: jax.Array, center: jax.Array
+) -> Any:
+    """Means `[J, *P]` of valid rows by shares `[J, K]` with sum 1, formed about a row.
+
+    About a row, so that a common offset costs no digits; of halves, whose differences
+    cannot overflow.
+    """
+    middle = jax.tree.map(lambda leaf: leaf[center][None] / 2, messages)
+    halves = jax.tree.map(lambda leaf, half: leaf / 2 - half, messages, middle)
+    zeros = jax.tree.map(jnp.zeros_like, messages)
+    found = clients.mix(clients.select_rows(valid, halves, zeros), share)
+    return jax.tree.map(lambda half, mean: 2 * (half + mean), middle, found)
+
+
+def _check_rule(rule: Any, size: int) -> None:
+    """Lets the rule behind refuse a number of rows."""
+    check = getattr(rule, "check_cohort", None)
+    if check is not None:
+        check(size)
+
+
+@struct.pytree_dataclass
+class NearestNeighborMixing:
+    """A rule for rows that are means of their nearest rows.
+
+    Rows of weight 0 and rows with a non-finite value take no part and do not count
+    among the n rows; the others keep their weights. Ties go to the lower row.
+    Distances are those of `Krum`: a row that is 1e6 times as long as the median row
+    (1e10 in float64) counts as that long, and rounding decides where distances differ
+    by less than 1e-5 of the longer one in float32.
+
+    Before anything is traced, a number f with 2 f + 1 > K is refused; a traced one, or
+    one that is too large because messages are lost later, counts as the largest with
+    2 f < n. The rule behind has a number of its own.
+
+    Attributes:
+      rule: the rule behind, any aggregator.
+      num_malicious: `[]` f, a whole number, or None.
+      malicious_fraction: static, f as a share of the n rows, rounded; or None. Without
+        either f is the largest with 2 f < n.
+
+    Example:
+      >>> rows, weights = jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), jnp.ones(5)
+      >>> NearestNeighborMixing().mix(rows, weights).tolist()
+      [1.5, 4.5, 2.0, 2.0, 1.5]
+      >>> reference = jnp.array(0.0)
+      >>> rule = NearestNeighborMixing()
+      >>> float(rule(jax.random.key(0), rows, weights, reference)[0])
+      2.0
+    """
+
+    rule: types.Aggregator = coordinate_median.CoordinateMedian()
+    num_malicious: float | None = None
+    malicious_fraction: float | None = struct.static_field(default=None)
+
+    def __post_init__(self):
+        malicious.check_fields(self.num_malicious, self.malicious_fraction)
+
+    @property
+    def incremental(self) -> None:
+        """None: distances between all clients need all messages."""
+        return None
+
+    def check_cohort(self, size: int) -> None:
+        """Refuses an f with 2 f + 1 > K, or what the rule behind refuses.
+
+        Args:
+          size: K, rows per round.
+        """
+        _GUARANTEE.check_cohort(self.num_malicious, self.malicious_fraction, size)
+        _check_rule(self.rule, size)
+
+    def mix(self, messages: Any, weights: jax.Array) -> Any:
+        """Replaces every row by the mean of its nearest rows.
+
+        Args:
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`; 0 means dropped, other values do not matter.
+
+        Returns:
+          Pytree of `[K, *P]`; rows that take no part are as they were.
+        """
+        matrix, _ = clients.ravel_rows(messages)
+        valid = (weights > 0) & jnp.isfinite(lengths.magnitudes(matrix))
+        n = valid.sum(dtype=jnp.int32)
+        fields = self.num_malicious, self.malicious_fraction
+        f = jnp.minimum(_GUARANTEE.number(*fields, n, len(valid)), (n - 1) // 2)
+        near = n - jnp.maximum(f, 0)
+        _, found = neighbors.search(matrix, valid, jnp.maximum(near - 1, 1))
+        itself = jnp.eye(weights.shape[0], dtype=bool)
+        distance = jnp.where(itself, -1, found.distance)
+        rank = jnp.argsort(jnp.argsort(distance, axis=1, stable=True), axis=1)
+        share = (valid[None] & (rank < near)).astype(matrix.dtype)
+        share = share / jnp.maximum(near, 1).astype(matrix.dtype)
+        mixed = _means_about(share, messages, valid, found.row)
+        return clients.select_rows(valid, mixed, messages)
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, Any]:
+        """Mixes, then applies the rule.
+
+        Args:
+          key: `[]` what the rule draws from.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`, at least 0; 0 means dropped.
+          reference: pytree of `[*P]`, returned if no row takes part.
+
+        Returns:
+          Pytree of `[*P]`, and the report of the rule.
+        """
+        return self.rule(key, self.mix(messages, weights), weights, reference)
+
+
+@struct.pytree_dataclass
+class Bucketing:
+    """A rule for the means of random buckets of rows.
+
+    Rows of weight 0 and rows with a non-finite value take no part and fill no bucket;
+    the n others fill ceil(n / size) buckets. The weight of a bucket is the sum of its
+    rows' weights, its row their plain mean. Which rows are together is drawn from the
+    round's key.
+
+    A rule behind that is told how many rows are malicious gets fewer rows, of which
+    up to f hold a malicious one.
+
+    Attributes:
+      rule: the rule behind, any aggregator.
+      size: static, rows per bucket; with 1 they are only permuted.
+
+    Example:
+      >>> rows, weights = jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), jnp.ones(5)
+      >>> buckets, weights = Bucketing().mix(jax.random.key(0), rows, weights)
+      >>> buckets.shape, weights.tolist()
+      ((3,), [2.0, 2.0, 1.0])
+    """
+
+    rule: types.Aggregator = coordinate_median.CoordinateMedian()
+    size: int = struct.static_field(default=2)
+
+    def __post_init__(self):
+        checks.positive_int("size", self.size)
+
+    @property
+    def incremental(self) -> None:
+        """None: buckets are drawn anew in every round."""
+        return None
+
+    def check_cohort(self, size: int) -> None:
+        """Lets the rule behind refuse the number of buckets; before tracing.
+
+        Args:
+          size: K, rows per round.
+        """
+        _check_rule(self.rule, -(-size // self.size))
+
+    def mix(
+        self, key: types.Key, messages: Any, weights: jax.Array
+    ) -> tuple[Any, jax.Array]:
+        """Averages buckets of rows.
+
+        Args:
+          key: `[]` consumed.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`, at least 0; 0 means dropped.
+
+        Returns:
+          Pytree of `[ceil(K / size), *P]`, and the weights of its rows; a bucket
+          without rows has weight 0.
+        """
+        count = weights.shape[0]
+        valid = (weights > 0) & clients.finite_rows(messages, count)
+        order = jax.random.permutation(key, count)
+        order = order[jnp.argsort(~valid[order], stable=True)]
+        place = jnp.argsort(order)  # of every row among those that take part
+        bucket = jnp.arange(-(-count // self.size))[:, None]
+        member = valid[None] & (place[None] // self.size == bucket)
+        share = member.astype(weights.dtype)
+        share = share / jnp.maximum(share.sum(axis=1, keepdims=True), 1)
+        zeros = jax.tree.map(jnp.zeros_like, messages)
+        rows = clients.mix(clients.select_rows(valid, messages, zeros), share)
+        return rows, jnp.where(member, weights[None], 0).sum(axis=1)
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, Any]:
+        """Averages buckets, then applies the rule.
+
+        Args:
+          key: `[]` what the permutation and the rule draw from.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`, at least 0; 0 means dropped.
+          reference: pytree of `[*P]`, returned if no row takes part.
+
+        Returns:
+          Pytree of `[*P]`, and the report of the rule.
+        """
+        own, rest = jax.random.split(key)
+        return self.rule(rest, *self.mix(own, messages, weights), reference)

@@ -1,0 +1,142 @@
+"""Means over a range of order statistics of every column.
+
+Columns are sorted by minima and maxima of whole blocks of rows (a bitonic sort), in
+blocks of columns that stay in cache. The number of values kept may be traced, so that a
+network pruned to fixed ranks (`selection`) does not serve; and a network whose outputs
+are all used is computed anew for many of them.
+
+Milliseconds of CPU time for 1e5 float32 columns of a mean without the largest and the
+smallest tenth, on one core of a busy machine, so that factors below 2 say little:
+
+    rows             10      64     100     200     1000
+    blocks            5      41     123     360    2,240
+    network           1     389       -       -        -  (18 s to compile 64 rows)
+    `jnp.sort`       55   1,250   2,100       -        -
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+__all__ = ["mean_of_nearest", "mean_of_ranks"]
+
+_COLUMNS = 80  # per block; a power of two would let rows share cache sets
+
+
+def _sorted(matrix: jax.Array, last: jax.Array) -> jax.Array:
+    """Sorts the columns of `[K, B]`; padding to a power of two is `last`."""
+    rows, columns = matrix.shape
+    count = 1 << (rows - 1).bit_length()
+    x = jnp.pad(matrix, ((0, count - rows), (0, 0)), constant_values=last)
+    size = 2
+    while size <= count:
+        step = size // 2
+        pair = x.reshape(-1, 2, step, columns)
+        low, high = pair[:, 0], pair[:, 1, ::-1]  # the mirrored half: bitonic
+        x = _joined(lax.min(low, high), lax.max(low, high)[:, ::-1], columns)
+        while step > 1:
+            step //= 2
+            pair = x.reshape(-1, 2, step, columns)
+            low, high = pair[:, 0], pair[:, 1]
+            x = _joined(lax.min(low, high), lax.max(low, high), columns)
+        size *= 2
+    return x
+
+
+def _joined(low: jax.Array, high: jax.Array, columns: int) -> jax.Array:
+    """Blocks of rows `[.., step, B]` one after the other, `[K, B]`."""
+    return jnp.concatenate([low[:, None], high[:, None]], axis=1).reshape(-1, columns)
+
+
+def _in_blocks(
+    fn: Callable[[jax.Array, jax.Array], jax.Array],
+    matrix: jax.Array,
+    center: jax.Array,
+) -> jax.Array:
+    """Applies `fn` to blocks of columns on a CPU, elsewhere to all columns at once."""
+    columns = matrix.shape[1]
+    if jax.default_backend() != "cpu" or columns <= _COLUMNS:
+        return fn(matrix, center)
+    rows = jnp.pad(matrix, ((0, 0), (0, -columns % _COLUMNS)))
+    centers = jnp.pad(center, (0, -columns % _COLUMNS))
+
+    def of_block(start: jax.Array) -> jax.Array:
+        part = lax.dynamic_slice_in_dim(rows, start, _COLUMNS, axis=1)
+        return fn(part, lax.dynamic_slice_in_dim(centers, start, _COLUMNS))
+
+    found = lax.map(of_block, jnp.arange(0, centers.shape[0], _COLUMNS))
+    return found.reshape(-1)[:columns]
+
+
+def mean_of_ranks(matrix: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array:
+    """The mean of the values of ranks `start <= rank < stop` of every column.
+
+    Differences from the midpoint of the first and the last of them are summed, so that
+    neither a common offset nor a value beyond them costs digits.
+
+    Args:
+      matrix: `[K, D]` floats without NaN; inf comes last.
+      start: `int32[]`, at least 0.
+      stop: `int32[]`, above `start`, at most K.
+
+    Returns:
+      `[D]`.
+
+    Example:
+      >>> rows = jnp.array([[3.0], [1.0], [2.0], [90.0]])
+      >>> mean_of_ranks(rows, jnp.array(1), jnp.array(3)).tolist()
+      [2.5]
+    """
+
+    def of_block(part: jax.Array, center: jax.Array) -> jax.Array:
+        del center
+        x = _sorted(part, jnp.asarray(jnp.inf, part.dtype))
+        middle = x[start] / 2 + x[stop - 1] / 2
+        rank = jnp.arange(x.shape[0])[:, None]
+        kept = (start <= rank) & (rank < stop)
+        share = 1 / (stop - start).astype(x.dtype)
+        return middle + jnp.where(kept, (x - middle[None]) * share, 0).sum(axis=0)
+
+    return _in_blocks(of_block, matrix, jnp.zeros_like(matrix[0]))
+
+
+def mean_of_nearest(
+    matrix: jax.Array, valid: jax.Array, center: jax.Array, count: jax.Array
+) -> jax.Array:
+    """The mean of the values of every column that are nearest to a center.
+
+    Of two values at one distance the lower one is nearer. Differences from the center
+    are ordered as integers whose lowest bit is the sign, and lose nothing.
+
+    Args:
+      matrix: `[K, D]` floats; rows that are not valid may hold anything.
+      valid: `bool[K]`.
+      center: `[D]`.
+      count: `int32[]` how many values, at least 1 and at most as many as are valid.
+
+    Returns:
+      `[D]`.
+
+    Example:
+      >>> rows, valid = jnp.array([[3.0], [1.0], [2.5], [90.0]]), jnp.ones(4, bool)
+      >>> mean_of_nearest(rows, valid, jnp.array([2.75]), jnp.array(2)).tolist()
+      [2.75]
+    """
+    ints = jnp.dtype(f"uint{8 * matrix.dtype.itemsize}")
+    top = jnp.asarray(8 * matrix.dtype.itemsize - 1, ints)
+    one = jnp.ones((), ints)
+    last = jnp.asarray(jnp.iinfo(ints).max, ints)
+
+    def of_block(part: jax.Array, center: jax.Array) -> jax.Array:
+        half = part / 2 - center[None] / 2  # whose difference cannot overflow
+        bits = lax.bitcast_convert_type(-half, ints)  # below the center: sign bit 0
+        keys = jnp.where(valid[:, None], (bits << one) | (bits >> top), last)
+        x = _sorted(keys, last)
+        half = -lax.bitcast_convert_type((x >> one) | (x << top), part.dtype)
+        kept = jnp.arange(x.shape[0])[:, None] < count
+        share = 1 / count.astype(part.dtype)
+        return 2 * (center / 2 + jnp.where(kept, half * share, 0).sum(axis=0))
+
+    return _in_blocks(of_block, matrix, center)

@@ -1,0 +1,184 @@
+"""Means of every coordinate without its outermost values.
+
+With n rows in use, of which f may be malicious, the trimmed mean drops the f smallest
+and the f largest values of a coordinate; MeaMed keeps the n - f values that are nearest
+to the median, the midpoint of the two middle values. Both need 2 f < n (`sorting` says
+how they are found).
+
+References: Yin, Chen, Ramchandran, Bartlett, "Byzantine-Robust Distributed Learning:
+Towards Optimal Statistical Rates"; Xie, Koyejo, Gupta, "Generalized Byzantine-tolerant
+SGD".
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import clients, struct, types
+from fedjax_pfl.aggregators import malicious, selection, sorting
+
+__all__ = ["MeaMed", "TrimmedMean", "nearest_to_median"]
+
+_TRIMMED = malicious.Guarantee("TrimmedMean", 2, 1)
+_MEAMED = malicious.Guarantee("MeaMed", 2, 1)
+
+
+def nearest_to_median(
+    matrix: jax.Array, valid: jax.Array, count: jax.Array
+) -> jax.Array:
+    """The mean of the values of every column that are nearest to its median.
+
+    Args:
+      matrix: `[K, D]`; rows that are not valid may hold anything.
+      valid: `bool[K]`, some of them true.
+      count: `int32[]` how many values.
+
+    Returns:
+      `[D]`.
+    """
+    # A branch, else selection would be compiled into everything that reads it.
+    median = lax.cond(
+        valid.any(),
+        lambda: selection.midpoint(*selection.middle_rows(matrix, valid)),
+        lambda: jnp.zeros_like(matrix[0]),
+    )
+    return sorting.mean_of_nearest(matrix, valid, median, count)
+
+
+@struct.pytree_dataclass
+class TrimmedMean:
+    """Mean per coordinate without the f smallest and the f largest values.
+
+    Rows of weight 0 and rows with a non-finite value take no part and do not count
+    among the n rows; if none is left, the reference is returned. Other weights do not
+    matter. Bounded by honest values while at most f rows are not honest.
+
+    Before anything is traced, a number f with 2 f + 1 > K is refused; a traced one, or
+    one that is too large because messages are lost later, counts as the largest that
+    leaves a value: the median.
+
+    Attributes:
+      num_malicious: `[]` f, a whole number, or None.
+      malicious_fraction: static, f as a share of the n rows, rounded; or None. Without
+        either f is the largest with 2 f < n, and the result the median.
+
+    Example:
+      >>> rows, weights = jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), jnp.ones(5)
+      >>> rule = TrimmedMean(num_malicious=1)
+      >>> float(rule(jax.random.key(0), rows, weights, jnp.array(0.0))[0])
+      2.0
+    """
+
+    num_malicious: float | None = None
+    malicious_fraction: float | None = struct.static_field(default=None)
+
+    def __post_init__(self):
+        malicious.check_fields(self.num_malicious, self.malicious_fraction)
+
+    @property
+    def incremental(self) -> None:
+        """None: order statistics of all clients need all messages."""
+        return None
+
+    def check_cohort(self, size: int) -> None:
+        """Refuses an f with 2 f + 1 > K, or one that is not whole; before tracing.
+
+        Args:
+          size: K, rows per round.
+        """
+        _TRIMMED.check_cohort(self.num_malicious, self.malicious_fraction, size)
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, None]:
+        """Averages the inner values of every coordinate.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`; 0 means dropped, other values do not matter.
+          reference: pytree of `[*P]`, returned if no row takes part.
+
+        Returns:
+          Pytree of `[*P]`, and None.
+        """
+        del key
+        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
+        matrix, unravel = clients.ravel_rows(messages)
+        n = valid.sum(dtype=jnp.int32)
+        fields = self.num_malicious, self.malicious_fraction
+        f = jnp.minimum(_TRIMMED.number(*fields, n, len(valid)), (n - 1) // 2)
+        f = jnp.maximum(f, 0)
+        rows = jnp.where(valid[:, None], matrix, jnp.inf)
+        found = unravel(sorting.mean_of_ranks(rows, f, jnp.maximum(n, 1) - f))
+        return jax.tree.map(lambda m, r: jnp.where(n > 0, m, r), found, reference), None
+
+
+@struct.pytree_dataclass
+class MeaMed:
+    """Mean per coordinate of the n - f values that are nearest to the median.
+
+    Of two values at one distance the lower one is taken. Rows of weight 0 and rows with
+    a non-finite value take no part and do not count among the n rows; if none is left,
+    the reference is returned. Other weights do not matter.
+
+    Before anything is traced, a number f with 2 f + 1 > K is refused; a traced one, or
+    one that is too large because messages are lost later, counts as the largest with
+    2 f < n.
+
+    Attributes:
+      num_malicious: `[]` f, a whole number, or None.
+      malicious_fraction: static, f as a share of the n rows, rounded; or None. Without
+        either f is the largest with 2 f < n.
+
+    Example:
+      >>> rows, weights = jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), jnp.ones(5)
+      >>> rule = MeaMed(num_malicious=1)
+      >>> float(rule(jax.random.key(0), rows, weights, jnp.array(0.0))[0])
+      1.75
+    """
+
+    num_malicious: float | None = None
+    malicious_fraction: float | None = struct.static_field(default=None)
+
+    def __post_init__(self):
+        malicious.check_fields(self.num_malicious, self.malicious_fraction)
+
+    @property
+    def incremental(self) -> None:
+        """None: medians of all clients need all messages."""
+        return None
+
+    def check_cohort(self, size: int) -> None:
+        """Refuses an f with 2 f + 1 > K, or one that is not whole; before tracing.
+
+        Args:
+          size: K, rows per round.
+        """
+        _MEAMED.check_cohort(self.num_malicious, self.malicious_fraction, size)
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, None]:
+        """Averages the values of every coordinate that are near its median.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`; 0 means dropped, other values do not matter.
+          reference: pytree of `[*P]`, returned if no row takes part.
+
+        Returns:
+          Pytree of `[*P]`, and None.
+        """
+        del key
+        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
+        matrix, unravel = clients.ravel_rows(messages)
+        n = valid.sum(dtype=jnp.int32)
+        fields = self.num_malicious, self.malicious_fraction
+        f = jnp.minimum(_MEAMED.number(*fields, n, len(valid)), (n - 1) // 2)
+        kept = jnp.maximum(n - jnp.maximum(f, 0), 1)
+        found = unravel(nearest_to_median(matrix, valid, kept))
+        return jax.tree.map(lambda m, r: jnp.where(n > 0, m, r), found, reference), None

@@ -54,6 +54,7 @@ Lp-Proj, so that its w never changes.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -131,8 +132,7 @@ def project(projection: Any, params: Any) -> jax.Array:
         projection,
         params,
     )
-    first, *others = jax.tree.leaves(parts)
-    return sum(others, first)
+    return functools.reduce(jnp.add, jax.tree.leaves(parts))
 
 
 @struct.pytree_dataclass

@@ -311,8 +311,8 @@ Heterogeneous Federated Learning: Personalization, Robustness, and Fairness".
 Table III, below; averages of its 37 rows: FLAME-PM is 3.9 points above the mean of
 pFedMe-PM and Ditto-PM, FLAME-GM 14.4 above that of their GMs, and HM 4.2 above the mean
 of PM and GM under hybrid skew. Of its figures: all methods lose accuracy with the
-fraction of malicious clients, FLAME least; HM has a variance of test losses 4.4 % below
-that of PM, and FLAME variances 51.5 % (PM) and 47.7 % (GM) below those of the baselines.
+fraction of malicious clients, FLAME least; HM has a variance of test losses 4.4 %
+below that of PM, and FLAME variances 51.5 % (PM) and 47.7 % (GM) below the baselines'.
 
 ## Why our numbers are not comparable
 

@@ -4,7 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import fedjax_pfl as fp
-from experiments import config, presets_fedacs, presets_fedplus, presets_flame
+from experiments import (
+    config,
+    presets_fedacs,
+    presets_fedplus,
+    presets_flame,
+    presets_flame_attacks,
+)
 from fedjax_pfl import checks, data
 
 __all__ = ["PRESETS", "get"]
@@ -174,7 +180,12 @@ def _compare(
     )
 
 
-_OF_CARDS = presets_fedacs.PRESETS | presets_fedplus.PRESETS | presets_flame.PRESETS
+_OF_CARDS: dict[str, Callable[[], config.Experiment]] = {
+    **presets_fedacs.PRESETS,
+    **presets_fedplus.PRESETS,
+    **presets_flame.PRESETS,
+    **presets_flame_attacks.PRESETS,
+}
 PRESETS: dict[str, Callable[[], config.Experiment]] = _OF_CARDS | {
     make.__name__: make
     for make in (

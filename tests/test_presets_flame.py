@@ -99,3 +99,40 @@ def test_curves_of_the_loss_vary_one_thing():
         flame = grid.process.algorithm
         assert (flame.lam, flame.rho) == fixed[what]
         assert ("train", None) in experiment.evaluate_on
+
+
+def test_attacks_have_the_strengths_of_text_and_release():
+    strengths = {"paper": [0.1**0.5] * 3, "official": [0.01, 1.0, 1.0]}
+    for profile, expected in strengths.items():
+        found = grids(f"flame_attacks_{profile}_mnist_hybrid")
+        assert all(grid.spec.num_clients == 50 for grid in found)
+        attacks = [g.process.attack for g in found if g.process.attack is not None]
+        stds = {type(attack): attack.std for attack in attacks}
+        assert stds == dict(
+            zip((fp.SameValue, fp.SignFlip, fp.Gaussian), expected, strict=True)
+        )
+        flame = [g for g in found if isinstance(g.process.algorithm, fp.Flame)]
+        fractions = [g.axes["federation.malicious_fraction"] for g in flame]
+        assert fractions == [(0.0,), *[(0.2, 0.5, 0.8)] * 4]
+        poisoned = [g.spec.label_poisoning is not None for g in flame]
+        assert poisoned == [False, True, False, False, False]
+
+
+def test_multi_krum_is_told_the_fraction():
+    for profile, selected in (("paper", None), ("official", 5)):
+        told = []
+        for grid in grids(f"flame_attacks_{profile}_fmnist_labels2"):
+            krum = grid.process.algorithm
+            if isinstance(krum, fp.MultiKrum):
+                (fraction,) = grid.axes["federation.malicious_fraction"]
+                told.append((krum.malicious_fraction, fraction, krum.num_selected))
+        assert len(told) == 13
+        assert all(a == b and c == selected for a, b, c in told)
+
+
+def test_beyond_the_paper_every_method_meets_every_attack():
+    found = grids("flame_beyond_mnist_hybrid")
+    kinds = len(fp.ATTACKS) + 2  # label poisoning, and none
+    assert len(found) == 8 * kinds
+    kinds = {type(grid.process.attack) for grid in found} - {type(None)}
+    assert kinds == set(fp.ATTACKS.values())

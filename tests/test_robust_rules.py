@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
+from experiments import config, presets
 from fedjax_pfl.aggregators import sorting
 from tests import robust_oracles, rules
 
@@ -276,3 +277,15 @@ def test_krum_without_its_guarantee():
     square = ((rows[:, None] - rows[None]) ** 2).sum(axis=2) + 1e9 * np.eye(6)
     np.testing.assert_allclose(info.scores, square.min(axis=1), rtol=1e-12)
     assert info.selected.sum() == 1 and info.row == square.min(axis=1).argmin()
+
+
+def test_a_rule_behind_another_is_set_from_the_command_line():
+    start = presets.PRESETS["quadratic"]()
+    settings = ["aggregator.rule.num_selected=3", "aggregator=bucketing"]
+    settings += ["aggregator.rule=krum", "aggregator.rule.malicious_fraction=0.1"]
+    found = config.apply_settings(start, settings).grids[0].process.aggregator
+    krum = fp.Krum(num_selected=3, malicious_fraction=0.1)
+    assert found == fp.Bucketing(rule=krum, size=2)
+    both = [*settings, "aggregator.rule.num_malicious=1"]
+    with pytest.raises(fp.InputError, match="got both"):
+        config.apply_settings(start, both)

@@ -18,6 +18,7 @@ Learning?"; Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan, "Adaptive Gradie
 Clipping for Robust Federated Learning".
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -47,7 +48,10 @@ class ClippingInfo:
 
 
 def _clipped_mean(
-    matrix: jax.Array, valid: jax.Array, center: jax.Array, max_norm: Any
+    matrix: jax.Array,
+    valid: jax.Array,
+    center: jax.Array,
+    max_norm: Callable[[jax.Array], jax.Array],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """One step from a center.
 
@@ -55,7 +59,7 @@ def _clipped_mean(
       matrix: `[K, D]`.
       valid: `bool[K]` rows that take part.
       center: `[D]`.
-      max_norm: the limit `[]`, or a function that finds it from norms `[K]`.
+      max_norm: finds the limit `[]` from the norms `[K]`.
 
     Returns:
       The center plus the mean of clipped differences, `[D]`; which rows were clipped,
@@ -63,7 +67,7 @@ def _clipped_mean(
     """
     unit, distance = lengths.distances(matrix, valid, center)
     norm = jnp.minimum(unit * distance, jnp.finfo(matrix.dtype).max)
-    limit = max_norm(norm) if callable(max_norm) else max_norm
+    limit = max_norm(norm)
     clipped = valid & (norm > limit)
     share = 1 / jnp.maximum(valid.sum(dtype=matrix.dtype), 1)
     # In units of a row; its clipped length is the limit, whose product may be small.
@@ -139,7 +143,7 @@ class CenteredClipping:
         tau = jnp.maximum(jnp.asarray(self.tau, matrix.dtype), 0)
 
         def move(_: jax.Array, last: tuple[jax.Array, jax.Array]):
-            center, clipped, _ = _clipped_mean(matrix, valid, last[0], tau)
+            center, clipped, _ = _clipped_mean(matrix, valid, last[0], lambda _: tau)
             return center, clipped
 
         found = lax.fori_loop(0, self.num_iterations, move, (start, valid))

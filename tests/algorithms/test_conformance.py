@@ -370,7 +370,12 @@ def test_nonfinite_messages_never_enter(mode):
     assert int(state.round) == 1
 
 
-@pytest.mark.parametrize("rule", [None, fp.CoordinateMedian(), fp.GeometricMedian()])
+WIDE_RULES = [fp.MeaMed(), fp.CenteredClipping(), fp.NormClipping(), fp.Bucketing()]
+RULES = [None, fp.CoordinateMedian(), fp.GeometricMedian(), fp.TrimmedMean()]
+RULES += [pytest.param(rule, marks=pytest.mark.wide) for rule in WIDE_RULES]
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_sharded_round_gathers_no_rows(rule):
     """A compiled sharded round contains no all-gather of client rows."""
     federation = toy.make_federation()

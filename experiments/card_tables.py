@@ -201,6 +201,8 @@ def by_field(run: card_runs.Run, field: str) -> Iterator[str]:
         yield from (f"| {' | '.join(header)} |", "|---" * len(header) + "|")
         for name, setting in part.settings():
             for model, found in setting.groupby("model", sort=False):
+                if model == "hybrid (oracle)":
+                    continue  # a bound, not a method
                 at = [found[found[field] == value] for value in columns]
                 tested = (card_runs.by_seed(part, card_runs.DATA[0]) for part in at)
                 cells = ["" if v.empty else _mean(v) for v in tested]

@@ -153,7 +153,7 @@ def _fairness(row: str) -> tuple[card_claims.Claim, ...]:
 def _under(row: str, attack: dict[str, Any]) -> tuple[card_claims.Claim, ...]:
     """What the figures of an attack are said to show: FLAME is ahead throughout."""
     pairs = (
-        ("FLAME HM is better than pFedMe PM", _HM, _PFEDME_PM),
+        ("FLAME HM is better than pFedMe PM", _HM, _side("PFedMe", "personal")),
         ("FLAME HM is better than Ditto PM", _HM, _DITTO_PM),
         ("FLAME PM is better than multi-Krum", _PM, _side("MultiKrum", "global")),
         ("FLAME GM is better than multi-Krum", _GM, _side("MultiKrum", "global")),

@@ -181,30 +181,43 @@ def rounds_of(command: str) -> int:
     return presets.get(words[words.index("--preset") + 1]).num_rounds
 
 
-def by_field(run: card_runs.Run, field: str) -> Iterator[str]:
-    """Markdown: accuracies of a run with one column per value of a field.
+def by_field(run: card_runs.Run, *fields: str) -> Iterator[str]:
+    """Markdown: accuracies of a run with one column per value of some fields.
 
     Args:
       run: the run.
-      field: a number that is part of its environments.
+      *fields: parts of its environments; a column has the first that is given.
     """
-    others = [name for name in run.environment if name != field]
-    columns = sorted(run.rows[field].unique())
-    own = f"algorithm.{field.rpartition('.')[2]}"  # what a rule is told of it
-    fields = tuple(name for name in run.fields if name not in (field, own))
+    others = [name for name in run.environment if name not in fields]
+    own = {f"algorithm.{name.rpartition('.')[2]}" for name in fields}  # what it is told
+    kept = tuple(name for name in run.fields if name not in (own | set(fields)))
+    columns = _heads(run.rows, fields)
+    heads = list(dict.fromkeys(columns.sort_values(kind="stable")))
+    if len(fields) > 1:
+        heads = list(dict.fromkeys(columns))
     for values, rows in run.rows.groupby(others, sort=False, dropna=False):
         named = dict(zip(others, values, strict=True))
-        part = dataclasses.replace(run, rows=rows, fields=fields)
+        part = dataclasses.replace(run, rows=rows, fields=kept)
         yield from (f"{card_runs.title(named)}:", "")
-        heads = [f"{field.rpartition('.')[2]} = {v:g}" for v in columns]
         header = ["algorithm", "model", *heads]
         yield from (f"| {' | '.join(header)} |", "|---" * len(header) + "|")
         for name, setting in part.settings():
             for model, found in setting.groupby("model", sort=False):
                 if model == "hybrid (oracle)":
                     continue  # a bound, not a method
-                at = [found[found[field] == value] for value in columns]
-                tested = (card_runs.by_seed(part, card_runs.DATA[0]) for part in at)
+                at = [found[columns[found.index] == head] for head in heads]
+                tested = (card_runs.by_seed(rows, card_runs.DATA[0]) for rows in at)
                 cells = ["" if v.empty else _mean(v) for v in tested]
                 yield f"| {name} | {model} | {' | '.join(cells)} |"
         yield ""
+
+
+def _heads(rows: pd.DataFrame, fields: Sequence[str]) -> pd.Series:
+    """The heading of every row's column."""
+    if len(fields) == 1:
+        short = fields[0].rpartition(".")[2]
+        return rows[fields[0]].map(lambda value: f"{short} = {value:g}")
+    found = pd.Series(None, rows.index, dtype=object)
+    for name in fields:
+        found = found.fillna(rows[name]) if name in rows else found
+    return found.fillna("none")

@@ -40,7 +40,7 @@ class Card:
       reasons: why runs were not run, by a part of their names.
       printed: a table of the paper beside our runs, or None.
       by_field: runs, by the start of their names, whose tables have one column per
-        value of a field.
+        value of some fields.
     """
 
     method: str
@@ -51,7 +51,7 @@ class Card:
     figures: Sequence[card_claims.Drawing] = ()
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     printed: card_tables.Printed | None = None
-    by_field: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    by_field: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
 
 def render(card: Card, results: Path) -> str:
@@ -100,9 +100,9 @@ def _run_lines(run: card_runs.Run, card: Card) -> list[str]:
     for name in run.figures:
         title = name.removesuffix(".png").replace("_", " ")
         lines += [f"![{title}](../results/{card.method}/{run.name}/{name})", ""]
-    for start, field in card.by_field.items():
+    for start, fields in card.by_field.items():
         if run.name.startswith(start):
-            return [*lines, *card_tables.by_field(run, field)]
+            return [*lines, *card_tables.by_field(run, *fields)]
     for title, part in run.environments():
         lines += _table_lines(title, part, card.reference)
     return lines

@@ -352,6 +352,36 @@ _REASONS = {
 }
 
 
+def _beyond(row: str) -> list[card_claims.Claim]:
+    """FLAME with robust rules or a tuned kappa against what it is compared with."""
+    plain = {"aggregator": None}
+    ours = {
+        "tuned kappa": plain,
+        "the geometric median": {"aggregator": "GeometricMedian"},
+        "the coordinate median": {"aggregator": "CoordinateMedian"},
+        "the trimmed mean": {"aggregator": "TrimmedMean"},
+        "multi-Krum for its messages": {"aggregator": "Krum"},
+        "mixing and the trimmed mean": {"aggregator": "NearestNeighborMixing"},
+    }
+    others = {
+        "plain": ("Flame", plain | {"algorithm.kappa": 1.0}),
+        "Ditto": ("Ditto", {}),
+        "multi-Krum": ("MultiKrum", {}),
+    }
+    return [
+        card_claims.Claim(
+            f"ours, {_words(row)}: FLAME {short} with {what} is better than {other}"
+            f"{' FLAME' if other == 'plain' else ''}",
+            f"flame_beyond_{row}",
+            _side("Flame", model, where),
+            _side(algorithm, "global" if algorithm == "MultiKrum" else model, than),
+        )
+        for short, model in (("PM", "personal"), ("GM", "global"))
+        for what, where in ours.items()
+        for other, (algorithm, than) in others.items()
+    ]
+
+
 def _all_claims() -> list[card_claims.Claim]:
     """Everything that is claimed, the paper's first."""
     rows = presets_flame.ROWS
@@ -362,6 +392,7 @@ def _all_claims() -> list[card_claims.Claim]:
         *(_global_wins(row) for row in few),
         *(c for row in rows if row.endswith("hybrid") for c in _hybrid_choice(row)),
         *(claim for row in rows for claim in _against_others(row)),
+        *(c for data in _NAMES for c in _beyond(f"{data}_hybrid")),
     ]
 
 
@@ -380,5 +411,8 @@ CARD = cards.Card(
         columns=_COLUMNS,
         orders=((1, 3, 5), (2, 4, 6)),
     ),
-    by_field={"flame_attacks": "federation.malicious_fraction"},
+    by_field={
+        "flame_attacks": ("federation.malicious_fraction",),
+        "flame_beyond": ("attack", "federation.label_poisoning"),
+    },
 )

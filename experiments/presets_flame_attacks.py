@@ -95,8 +95,8 @@ _KAPPAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 def _beyond(name: str, row: str) -> config.Experiment:
     """FLAME with robust rules and at other kappa, under every attack by a fifth.
 
-    Rules and multi-Krum assume a fifth also where nobody attacks. At most 200
-    examples per client and 50 rounds, since there are many trainings.
+    The same clients are malicious where they do nothing. At most 200 training examples
+    per client and 50 rounds, since there are many trainings.
     """
     spec, model = presets_flame.federation(row, "fair")
     spec = dataclasses.replace(spec, num_clients=50, train_examples=200)
@@ -104,7 +104,6 @@ def _beyond(name: str, row: str) -> config.Experiment:
     ditto = presets_flame.ditto(presets_flame.DITTO_RATE, "gradients")
     grids = []
     for kind, attack in {"none": None, **_ZOO}.items():
-        fraction = 0.0 if kind == "none" else _ASSUMED
         attacked, fields = _under_attack(spec, kind == "label_poisoning", attack)
         pairs = [
             (presets_flame.process(flame, **fields), {"algorithm.kappa": _KAPPAS}),
@@ -115,7 +114,7 @@ def _beyond(name: str, row: str) -> config.Experiment:
             (presets_flame.process(ditto, **fields), {}),
             (presets_flame.process(_multi_krum("fair", _ASSUMED), **fields), {}),
         ]
-        axis = {_FRACTION: (fraction,)}
+        axis = {_FRACTION: (_ASSUMED,)}
         grids += [config.Grid(p, model, attacked, axis | axes) for p, axes in pairs]
     few = {"seeds": presets_flame.SEEDS[:3], "num_rounds": 50}
     return presets_flame.experiment(name, grids, **few)

@@ -74,12 +74,25 @@ def test_a_field_becomes_columns(tmp_path):
             rows += test_cards.cells("Alpha", seed, 0.5 + fraction, **more)
             rows += test_cards.cells("Beta", seed, 0.25, **more, **told)
     test_cards.save(tmp_path, "attacks_x", rows)
-    by_field = {"attacks": "federation.malicious_fraction"}
+    by_field = {"attacks": ("federation.malicious_fraction",)}
     text = cards.render(card(by_field=by_field), tmp_path)
     header = "| algorithm | model | malicious_fraction = 0 | malicious_fraction = 0.2 |"
     assert header in text and "attack = X" in text
     assert "| Alpha | personal | 50.00 ± 0.00 | 70.00 ± 0.00 |" in text
     assert "| Beta | personal | 25.00 ± 0.00 | 25.00 ± 0.00 |" in text
+
+
+def test_kinds_of_attacks_become_columns(tmp_path):
+    rows = []
+    for kind, value in ((None, 0.9), ("SignFlip", 0.5), (None, 0.7)):
+        poisoning = "UniformLabels" if value == 0.7 else None
+        more = {"attack": kind, "federation.label_poisoning": poisoning}
+        rows += test_cards.cells("Beta", 0, value, **more)
+    test_cards.save(tmp_path, "beyond_x", rows)
+    fields = ("attack", "federation.label_poisoning")
+    text = cards.render(card(by_field={"beyond": fields}), tmp_path)
+    assert "| algorithm | model | none | SignFlip | UniformLabels |" in text
+    assert "| Beta | personal | 90.00 | 50.00 | 70.00 |" in text
 
 
 def test_less_loss_is_better_and_environments_can_be_chosen(tmp_path):

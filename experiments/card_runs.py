@@ -1,6 +1,7 @@
 """Committed runs, as method cards read them, and sides of comparisons in them."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -148,11 +149,21 @@ class Run:
         Args:
           only: values by field, of environments that are wanted; None for all.
         """
-        columns = self.environment
-        for values, rows in self.rows.groupby(columns, sort=False, dropna=False):
-            named = dict(zip(columns, values, strict=True))
+        for named, part in self._environments:
             if all(named[field] == value for field, value in (only or {}).items()):
-                yield title(named), dataclasses.replace(self, rows=rows)
+                yield title(named), part
+
+    @functools.cached_property
+    def _environments(self) -> list[tuple[dict[str, Any], "Run"]]:
+        """Values by column, and the run where they hold."""
+        columns = self.environment
+        return [
+            (
+                dict(zip(columns, values, strict=True)),
+                dataclasses.replace(self, rows=rows),
+            )
+            for values, rows in self.rows.groupby(columns, sort=False, dropna=False)
+        ]
 
     def settings(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Rows of every algorithm with one setting of its own fields; with a name."""
@@ -166,18 +177,15 @@ class Run:
 
     def values(self, side: Side, measure: str = "accuracy") -> pd.Series | None:
         """One side by seed: test accuracy in percent, or a loss; None if it lacks."""
+        rows = self.rows
+        wanted = {"algorithm": side.algorithm, "model": side.model, **side.where}
+        for name, value in wanted.items():
+            column = rows[name] if name in rows else pd.Series(None, rows.index)
+            rows = rows[column.isna() if value is None else column == value]
         found = []
-        for _, rows in self.settings():
-            is_side = (rows["algorithm"] == side.algorithm) & (
-                rows["model"] == side.model
-            )
-            for name, value in side.where.items():
-                column = rows[name] if name in rows else pd.Series(None, rows.index)
-                is_side &= column.isna() if value is None else column == value
-            if is_side.any():
-                rows = rows[is_side]
-                score = by_seed(rows, DATA[1]).mean()
-                found.append((score, by_seed(rows, DATA[0], measure)))
+        for _, setting in dataclasses.replace(self, rows=rows).settings():
+            score = by_seed(setting, DATA[1]).mean()
+            found.append((score, by_seed(setting, DATA[0], measure)))
         if not found:
             return None
         scores = [score for score, _ in found]

@@ -152,7 +152,13 @@ def two_clients(params):
     return jax.tree.map(lambda leaf: np.stack([leaf, 0.5 * leaf]), params)
 
 
-@pytest.mark.parametrize("name", SMALL)
+# The residual network takes as long as all others, of whose layers it is made.
+_SLOW = {"nf_resnet18": pytest.mark.wide}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=_SLOW.get(name, ())) for name in SMALL]
+)
 def test_clients_at_once_equal_one_after_the_other(name):
     """Also: shapes, and finite gradients in training."""
     model, params, batch = small(name)

@@ -391,10 +391,7 @@ def example_weight(data: types.ClientData, params: Any) -> jax.Array:
 def problem_weight(
     weighting: str, population: types.Population, data: types.ClientData, params: Any
 ) -> jax.Array:
-    """Weight alpha_i `[]` of ONE client's loss, in the dtype of the parameters.
-
-    1/N where `weighting` is `uniform`, else its share of all examples.
-    """
+    """Weight alpha_i `[]` of ONE client: 1/N if `uniform`, else by its examples."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     if weighting == "uniform":
         return jnp.asarray(1 / population.num_clients, dtype)

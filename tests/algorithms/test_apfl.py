@@ -162,7 +162,9 @@ def network_state(mix):
     return algorithm, model, federation, run(KEY)
 
 
-@pytest.mark.parametrize("mix", ["parameters", "outputs"])
+@pytest.mark.parametrize(
+    "mix", ["parameters", pytest.param("outputs", marks=pytest.mark.wide)]
+)
 def test_personal_predictor_mixes_with_the_latest_global_model(mix):
     algorithm, model, federation, state = network_state(mix)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(7, 4)))

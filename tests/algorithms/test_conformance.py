@@ -128,7 +128,7 @@ EVERY_EXECUTION = ("flame",)
 BOTH = clients.Execution(mode="shard", num_devices=2, chunk_size=3, by_size=True)
 PAIRS = [
     pytest.param(name, execution, marks=case.marks)
-    for case in cases_with(costly=False)
+    for case in cases_with(costly=True)
     for name in case.values
     for execution in (EXECUTIONS if name in EVERY_EXECUTION else ()) + (BOTH,)
 ]

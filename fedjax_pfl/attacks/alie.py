@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy import special
 
-from fedjax_pfl import checks, struct, types
-from fedjax_pfl.attacks import honest
+from fedjax_pfl import checks, struct
+from fedjax_pfl.attacks import base, honest
 
 __all__ = ["ALIE", "largest_shift"]
 
@@ -38,7 +38,7 @@ def largest_shift(num_honest: jax.Array, num_malicious: jax.Array) -> jax.Array:
 
 
 @struct.pytree_dataclass
-class ALIE:
+class ALIE(base.Colluding):
     """Replaces malicious messages by `mu - z sd`, mean and deviation by coordinate.
 
     Both are of the cohort's honest messages that are finite. Where there is none,
@@ -71,41 +71,14 @@ class ALIE:
         checks.boolean("plus", self.plus)
         checks.known(self.deviation, ("population", "sample"), "deviation")
 
-    def init(self, messages: Any) -> None:
-        """Returns None: the attack remembers nothing."""
-        del messages
-
-    def __call__(
-        self,
-        key: types.Key | None,
-        state: None,
-        messages: Any,
-        malicious: jax.Array,
-        reference: Any,
-    ) -> tuple[Any, None]:
-        """Replaces the messages of malicious clients; the others stay bit-identical.
-
-        Args:
-          key: unused.
-          state: None.
-          messages: pytree of `[K, *P]`.
-          malicious: `bool[K]`.
-          reference: pytree of `[*P]`, unused.
-
-        Returns:
-          Pytree of `[K, *P]`, and None.
-        """
-        del key, state, reference
-        if not jax.tree.leaves(messages):  # of methods that send nothing
-            return messages, None
-        seen = honest.look(messages, malicious)
+    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+        """The mean, shifted."""
+        del messages, reference
         if self.z is None:
-            num_malicious = malicious.sum().astype(seen.count.dtype)
+            num_malicious = seen.acts.sum().astype(seen.count.dtype)
             shift = largest_shift(seen.count, num_malicious)
         else:
             shift = jnp.asarray(self.z, seen.count.dtype)
-        if not self.plus:
-            shift = -shift
+        shift = shift if self.plus else -shift
         spread = seen.deviation(sample=self.deviation == "sample")
-        sent = seen.mean_plus(jax.tree.map(lambda s: shift * s, spread))
-        return honest.change(messages, seen.acts, sent), None
+        return seen.mean_plus(jax.tree.map(lambda s: shift * s, spread))

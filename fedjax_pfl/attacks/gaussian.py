@@ -5,14 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, struct, types
-from fedjax_pfl.attacks import honest
+from fedjax_pfl import checks, struct
+from fedjax_pfl.attacks import base, honest
 
 __all__ = ["Gaussian"]
 
 
 @struct.pytree_dataclass
-class Gaussian:
+class Gaussian(base.Alone):
     """Replaces malicious messages by `N(0, std^2 I)`, drawn anew in every round.
 
     Attributes:
@@ -42,45 +42,16 @@ class Gaussian:
         """The strength of FLAME's released code: std 1."""
         return cls(std=1.0)
 
-    def init(self, messages: Any) -> None:
-        """Returns None: the attack remembers nothing."""
-        del messages
+    def one(self, key: Any, message: Any, reference: Any) -> Any:
+        """Noise, about zero or the received model."""
+        leaves, structure = jax.tree.flatten(message)
+        keys = jax.random.split(key, len(leaves))
+        centers = [jnp.zeros((), u.dtype) for u in leaves]
+        if self.about == "reference":
+            centers = jax.tree.leaves(reference)
 
-    def __call__(
-        self,
-        key: types.Key,
-        state: None,
-        messages: Any,
-        malicious: jax.Array,
-        reference: Any,
-    ) -> tuple[Any, None]:
-        """Replaces the messages of malicious clients; the others stay bit-identical.
+        def noise(key: Any, u: jax.Array, center: jax.Array) -> jax.Array:
+            draw = jax.random.normal(key, u.shape, u.dtype)
+            return center + jnp.asarray(self.std, u.dtype) * draw
 
-        Args:
-          key: `[K]` one key per client, so that a draw belongs to the client, not the
-            slot.
-          state: None.
-          messages: pytree of `[K, *P]`.
-          malicious: `bool[K]`.
-          reference: pytree of `[*P]` that clients received; unused for
-            `about="message"`.
-
-        Returns:
-          Pytree of `[K, *P]`, and None.
-        """
-        del state
-        center = honest.origin(self.about, messages, reference)
-
-        def send(key: types.Key, message: Any, is_malicious: jax.Array) -> Any:
-            leaves, structure = jax.tree.flatten(message)
-            keys = jax.random.split(key, len(leaves))
-
-            def noise(key: types.Key, u: jax.Array, r: jax.Array) -> jax.Array:
-                draw = jax.random.normal(key, u.shape, u.dtype)
-                sent = r + jnp.asarray(self.std, u.dtype) * draw
-                return jnp.where(is_malicious, sent, u)
-
-            centers = jax.tree.leaves(center)
-            return structure.unflatten(map(noise, keys, leaves, centers))
-
-        return jax.vmap(send)(key, messages, malicious), None
+        return structure.unflatten(map(noise, keys, leaves, centers))

@@ -5,14 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, struct, types
-from fedjax_pfl.attacks import honest
+from fedjax_pfl import checks, struct
+from fedjax_pfl.attacks import base, honest
 
 __all__ = ["IPM"]
 
 
 @struct.pytree_dataclass
-class IPM:
+class IPM(base.Colluding):
     """Replaces malicious messages by `r - tau (mu - r)`, mu the honest messages' mean.
 
     A small tau stays among the honest messages, so that distances do not betray it; one
@@ -43,39 +43,11 @@ class IPM:
         checks.number("tau", self.tau, at_least=0)
         checks.known(self.about, honest.ABOUT, "center of the attack")
 
-    def init(self, messages: Any) -> None:
-        """Returns None: the attack remembers nothing."""
-        del messages
-
-    def __call__(
-        self,
-        key: types.Key | None,
-        state: None,
-        messages: Any,
-        malicious: jax.Array,
-        reference: Any,
-    ) -> tuple[Any, None]:
-        """Replaces the messages of malicious clients; the others stay bit-identical.
-
-        Args:
-          key: unused.
-          state: None.
-          messages: pytree of `[K, *P]`.
-          malicious: `bool[K]`.
-          reference: pytree of `[*P]` that clients received; unused for
-            `about="message"`.
-
-        Returns:
-          Pytree of `[K, *P]`, and None.
-        """
-        del key, state
-        if not jax.tree.leaves(messages):  # of methods that send nothing
-            return messages, None
-        seen = honest.look(messages, malicious)
+    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+        """The mean update, turned around."""
         zero = honest.origin(self.about, messages, reference)
-        sent = jax.tree.map(
+        return jax.tree.map(
             lambda r, update: r - jnp.asarray(self.tau, r.dtype) * update,
             zero,
             seen.mean_less(zero),
         )
-        return honest.change(messages, seen.acts, sent), None

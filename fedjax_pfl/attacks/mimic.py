@@ -5,14 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, clients, struct, types
-from fedjax_pfl.attacks import honest
+from fedjax_pfl import checks, clients, struct
+from fedjax_pfl.attacks import base, honest
 
 __all__ = ["Mimic"]
 
 
 @struct.pytree_dataclass
-class Mimic:
+class Mimic(base.Colluding):
     """Replaces malicious messages by a copy of one honest message.
 
     Nothing that is sent is an outlier, but the copied client counts several times, and
@@ -49,37 +49,11 @@ class Mimic:
         if self.victim is not None:
             checks.whole("victim", self.victim, at_least=0)
 
-    def init(self, messages: Any) -> None:
-        """Returns None: the attack remembers nothing."""
-        del messages
-
-    def __call__(
-        self,
-        key: types.Key | None,
-        state: None,
-        messages: Any,
-        malicious: jax.Array,
-        reference: Any,
-    ) -> tuple[Any, None]:
-        """Replaces the messages of malicious clients; the others stay bit-identical.
-
-        Args:
-          key: unused.
-          state: None.
-          messages: pytree of `[K, *P]`.
-          malicious: `bool[K]`.
-          reference: pytree of `[*P]`, unused.
-
-        Returns:
-          Pytree of `[K, *P]`, and None.
-        """
-        del key, state, reference
-        if not jax.tree.leaves(messages):  # of methods that send nothing
-            return messages, None
-        seen = honest.look(messages, malicious)
+    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+        """The victim's message."""
+        del reference
         row = self._row(seen)
-        sent = jax.tree.map(lambda leaf: leaf[row], messages)
-        return honest.change(messages, seen.acts, sent), None
+        return jax.tree.map(lambda leaf: leaf[row], messages)
 
     def _row(self, seen: honest.Honest) -> jax.Array:
         """Row `int32[]` of the victim."""

@@ -5,14 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, clients, struct, types
-from fedjax_pfl.attacks import honest
+from fedjax_pfl import checks, clients, struct
+from fedjax_pfl.attacks import base, honest
 
 __all__ = ["MinMax"]
 
 
 @struct.pytree_dataclass
-class MinMax:
+class MinMax(base.Colluding):
     """Replaces malicious messages by `mu + gamma p` with the largest allowed gamma.
 
     No honest message may be farther away than the largest distance M between two of
@@ -50,40 +50,12 @@ class MinMax:
         checks.known(self.direction, honest.DIRECTIONS, "direction")
         checks.known(self.about, honest.ABOUT, "center of the attack")
 
-    def init(self, messages: Any) -> None:
-        """Returns None: the attack remembers nothing."""
-        del messages
-
-    def __call__(
-        self,
-        key: types.Key | None,
-        state: None,
-        messages: Any,
-        malicious: jax.Array,
-        reference: Any,
-    ) -> tuple[Any, None]:
-        """Replaces the messages of malicious clients; the others stay bit-identical.
-
-        Args:
-          key: unused.
-          state: None.
-          messages: pytree of `[K, *P]`.
-          malicious: `bool[K]`.
-          reference: pytree of `[*P]` that clients received; unused for
-            `about="message"`.
-
-        Returns:
-          Pytree of `[K, *P]`, and None.
-        """
-        del key, state
-        if not jax.tree.leaves(messages):  # of methods that send nothing
-            return messages, None
-        seen = honest.look(messages, malicious)
+    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+        """The mean and the longest allowed step."""
         zero = honest.origin(self.about, messages, reference)
         away = honest.direction(self.direction, seen, zero)
         gamma = _largest_step(seen, away)
-        sent = seen.mean_plus(jax.tree.map(lambda p: gamma * p, away))
-        return honest.change(messages, seen.acts, sent), None
+        return seen.mean_plus(jax.tree.map(lambda p: gamma * p, away))
 
 
 def _largest_step(seen: honest.Honest, away: Any) -> jax.Array:

@@ -5,13 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, struct, types
+from fedjax_pfl import checks, struct
+from fedjax_pfl.attacks import base
 
 __all__ = ["SameValue"]
 
 
 @struct.pytree_dataclass
-class SameValue:
+class SameValue(base.Alone):
     """Replaces malicious messages by `xi * (1, ..., 1)`.
 
     `xi ~ N(0, std^2)` is one draw for every client and round.
@@ -38,40 +39,13 @@ class SameValue:
         """The strength of FLAME's released code."""
         return cls(std=0.01)
 
-    def init(self, messages: Any) -> None:
-        """Returns None: the attack remembers nothing."""
-        del messages
+    def one(self, key: Any, message: Any, reference: Any) -> Any:
+        """One draw in every coordinate."""
+        del reference
+        draw = jax.random.normal(key, (), jnp.float32)
 
-    def __call__(
-        self,
-        key: types.Key,
-        state: None,
-        messages: Any,
-        malicious: jax.Array,
-        reference: Any,
-    ) -> tuple[Any, None]:
-        """Replaces the messages of malicious clients; the others stay bit-identical.
+        def fill(u: jax.Array) -> jax.Array:
+            xi = jnp.asarray(self.std, u.dtype) * jnp.asarray(draw, u.dtype)
+            return jnp.broadcast_to(xi, u.shape)
 
-        Args:
-          key: `[K]` one key per client, so that a draw belongs to the client, not the
-            slot.
-          state: None.
-          messages: pytree of `[K, *P]`.
-          malicious: `bool[K]`.
-          reference: pytree of `[*P]`, unused.
-
-        Returns:
-          Pytree of `[K, *P]`, and None.
-        """
-        del state, reference
-
-        def send(key: types.Key, message: Any, is_malicious: jax.Array) -> Any:
-            draw = jax.random.normal(key, (), jnp.float32)
-
-            def fill(u: jax.Array) -> jax.Array:
-                xi = jnp.asarray(self.std, u.dtype) * jnp.asarray(draw, u.dtype)
-                return jnp.where(is_malicious, xi, u)
-
-            return jax.tree.map(fill, message)
-
-        return jax.vmap(send)(key, messages, malicious), None
+        return jax.tree.map(fill, message)

@@ -5,14 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, struct, types
-from fedjax_pfl.attacks import honest
+from fedjax_pfl import checks, struct
+from fedjax_pfl.attacks import base, honest
 
 __all__ = ["Scaling"]
 
 
 @struct.pytree_dataclass
-class Scaling:
+class Scaling(base.Alone):
     """Replaces a malicious message u by `r + factor (u - r)`, r the attack's zero.
 
     Attributes:
@@ -35,39 +35,13 @@ class Scaling:
         checks.number("factor", self.factor)
         checks.known(self.about, honest.ABOUT, "center of the attack")
 
-    def init(self, messages: Any) -> None:
-        """Returns None: the attack remembers nothing."""
-        del messages
+    def one(self, key: Any, message: Any, reference: Any) -> Any:
+        """The message or its update, scaled."""
+        del key
 
-    def __call__(
-        self,
-        key: types.Key | None,
-        state: None,
-        messages: Any,
-        malicious: jax.Array,
-        reference: Any,
-    ) -> tuple[Any, None]:
-        """Scales the messages of malicious clients; the others stay bit-identical.
+        def scale(u: jax.Array, center: Any) -> jax.Array:
+            return center + jnp.asarray(self.factor, u.dtype) * (u - center)
 
-        Args:
-          key: unused.
-          state: None.
-          messages: pytree of `[K, *P]`.
-          malicious: `bool[K]`.
-          reference: pytree of `[*P]` that clients received; unused for
-            `about="message"`.
-
-        Returns:
-          Pytree of `[K, *P]`, and None.
-        """
-        del key, state
-        zero = honest.origin(self.about, messages, reference)
-
-        def send(message: Any, is_malicious: jax.Array) -> Any:
-            def scale(u: jax.Array, r: jax.Array) -> jax.Array:
-                factor = jnp.asarray(self.factor, u.dtype)
-                return jnp.where(is_malicious, r + factor * (u - r), u)
-
-            return jax.tree.map(scale, message, zero)
-
-        return jax.vmap(send)(messages, malicious), None
+        if self.about == "reference":
+            return jax.tree.map(scale, message, reference)
+        return jax.tree.map(lambda u: scale(u, 0.0), message)

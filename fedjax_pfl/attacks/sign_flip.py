@@ -5,13 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, struct, types
+from fedjax_pfl import checks, struct
+from fedjax_pfl.attacks import base
 
 __all__ = ["SignFlip"]
 
 
 @struct.pytree_dataclass
-class SignFlip:
+class SignFlip(base.Alone):
     """Replaces a malicious message u by `-s u`.
 
     Without `std` the multiplier s is `scale`. With it s is `scale * |xi|`, with a draw
@@ -48,47 +49,18 @@ class SignFlip:
         """What FLAME's released code does: `-|xi|` times the received model, std 1."""
         return cls(std=1.0, about="received")
 
-    def init(self, messages: Any) -> None:
-        """Returns None: the attack remembers nothing."""
-        del messages
+    def one(self, key: Any, message: Any, reference: Any) -> Any:
+        """The message, its update or the received model, flipped."""
+        draw = 1.0 if self.std is None else jax.random.normal(key, (), jnp.float32)
 
-    def __call__(
-        self,
-        key: types.Key,
-        state: None,
-        messages: Any,
-        malicious: jax.Array,
-        reference: Any,
-    ) -> tuple[Any, None]:
-        """Flips the messages of malicious clients; the others stay bit-identical.
+        def flip(u: jax.Array, center: Any) -> jax.Array:
+            size = jnp.asarray(self.scale, u.dtype)
+            if self.std is not None:
+                xi = jnp.asarray(self.std, u.dtype) * jnp.asarray(draw, u.dtype)
+                size = size * jnp.abs(xi)
+            return center - size * (u - center)
 
-        Args:
-          key: `[K]` one key per client, so that a draw belongs to the client, not the
-            slot.
-          state: None.
-          messages: pytree of `[K, *P]`.
-          malicious: `bool[K]`.
-          reference: pytree of `[*P]` that clients received; unused for
-            `about="message"`.
-
-        Returns:
-          Pytree of `[K, *P]`, and None.
-        """
-        del state
-
-        def send(key: types.Key, message: Any, is_malicious: jax.Array) -> Any:
-            draw = 1.0 if self.std is None else jax.random.normal(key, (), jnp.float32)
-
-            def flip(u: jax.Array, own: jax.Array, center: Any) -> jax.Array:
-                size = jnp.asarray(self.scale, u.dtype)
-                if self.std is not None:
-                    xi = jnp.asarray(self.std, u.dtype) * jnp.asarray(draw, u.dtype)
-                    size = size * jnp.abs(xi)
-                return jnp.where(is_malicious, center - size * (own - center), u)
-
-            if self.about == "reference":
-                return jax.tree.map(lambda u, r: flip(u, u, r), message, reference)
-            own = reference if self.about == "received" else message
-            return jax.tree.map(lambda u, r: flip(u, r, 0.0), message, own)
-
-        return jax.vmap(send)(key, messages, malicious), None
+        if self.about == "reference":
+            return jax.tree.map(flip, message, reference)
+        flipped = reference if self.about == "received" else message
+        return jax.tree.map(lambda u: flip(u, 0.0), flipped)

@@ -1,0 +1,106 @@
+"""What attacks share: they remember nothing, and change malicious rows only."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import types
+from fedjax_pfl.attacks import honest
+
+__all__ = ["Alone", "Colluding"]
+
+
+class _Attack:
+    """The protocol's two methods around `_sent`, which subclasses define."""
+
+    def init(self, messages: Any) -> None:
+        """Returns None: the attack remembers nothing."""
+        del messages
+
+    def __call__(
+        self,
+        key: types.Key | None,
+        state: None,
+        messages: Any,
+        malicious: jax.Array,
+        reference: Any,
+    ) -> tuple[Any, None]:
+        """Replaces the messages of malicious clients; the others stay bit-identical.
+
+        Args:
+          key: `[K]` one key per client, so that a draw belongs to the client, not the
+            slot; None for attacks that draw nothing.
+          state: None.
+          messages: pytree of `[K, *P]` with one dtype; empty for methods that send
+            nothing.
+          malicious: `bool[K]`.
+          reference: pytree of `[*P]` that clients received; unused by attacks on the
+            message itself.
+
+        Returns:
+          Pytree of `[K, *P]`, and None.
+        """
+        del state
+        if not jax.tree.leaves(messages):
+            return messages, None
+        return self._sent(key, messages, malicious, reference), None
+
+    def _sent(self, key: Any, messages: Any, malicious: jax.Array, reference: Any):
+        """Messages `[K, *P]`, of which malicious rows are replaced."""
+        raise NotImplementedError
+
+
+class Alone(_Attack):
+    """Every malicious client acts on what it has itself; subclasses define `one`."""
+
+    def one(self, key: Any, message: Any, reference: Any) -> Any:
+        """What ONE malicious client sends.
+
+        Args:
+          key: `[]` key of this client and round.
+          message: `[*P]` its honest message.
+          reference: `[*P]` what it received.
+
+        Returns:
+          `[*P]`.
+        """
+        raise NotImplementedError
+
+    def _sent(self, key, messages, malicious, reference):
+        def send(key, message, is_malicious):
+            sent = self.one(key, message, reference)
+            return jax.tree.map(
+                lambda new, u: jnp.where(is_malicious, new.astype(u.dtype), u),
+                sent,
+                message,
+            )
+
+        return jax.vmap(send)(key, messages, malicious)
+
+
+class Colluding(_Attack):
+    """All malicious clients send one model, made of the cohort's honest messages.
+
+    Only finite ones count; where there is none, nothing changes. Subclasses define
+    `together`.
+    """
+
+    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+        """What malicious clients send.
+
+        Args:
+          seen: the honest messages.
+          messages: `[K, *P]` everybody's messages.
+          reference: `[*P]` what they received.
+
+        Returns:
+          `[*P]`.
+        """
+        raise NotImplementedError
+
+    def _sent(self, key, messages, malicious, reference):
+        del key
+        seen = honest.look(messages, malicious)
+        sent = self.together(seen, messages, reference)
+        return honest.change(messages, seen.acts, sent)

@@ -12,7 +12,7 @@ Reference: El Mhamdi, Guerraoui, Rouault, "The Hidden Vulnerability of Distribut
 Learning in Byzantium". Their guarantee needs 4 f + 3 <= n.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +22,6 @@ from fedjax_pfl import checks, clients, struct, types
 from fedjax_pfl.aggregators import lengths, malicious, neighbors, trimmed
 
 __all__ = ["Bulyan", "BulyanInfo"]
-
-_GUARANTEE = malicious.Guarantee("Bulyan", 4, 3)
 
 
 @struct.pytree_dataclass
@@ -56,7 +54,7 @@ def _one_by_one(
 
 
 @struct.pytree_dataclass
-class Bulyan:
+class Bulyan(malicious.Counting):
     """Mean around the median of the rows that Krum selects one after the other.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -86,26 +84,13 @@ class Bulyan:
       (1.25, [True, False, True])
     """
 
-    num_malicious: float | None = None
-    malicious_fraction: float | None = struct.static_field(default=None)
     one_shot: bool = struct.static_field(default=False)
+    factor: ClassVar[int] = 4
+    margin: ClassVar[int] = 3
 
     def __post_init__(self):
-        malicious.check_fields(self.num_malicious, self.malicious_fraction)
+        malicious.Counting.__post_init__(self)
         checks.boolean("one_shot", self.one_shot)
-
-    @property
-    def incremental(self) -> None:
-        """None: distances between all clients need all messages."""
-        return None
-
-    def check_cohort(self, size: int) -> None:
-        """Refuses an f with 4 f + 3 > K, or one that is not whole; before tracing.
-
-        Args:
-          size: K, rows per round.
-        """
-        _GUARANTEE.check_cohort(self.num_malicious, self.malicious_fraction, size)
 
     def __call__(
         self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
@@ -125,9 +110,7 @@ class Bulyan:
         matrix, unravel = clients.ravel_rows(messages)
         valid = (weights > 0) & jnp.isfinite(lengths.magnitudes(matrix))
         n = valid.sum(dtype=jnp.int32)
-        fields = self.num_malicious, self.malicious_fraction
-        f = jnp.minimum(_GUARANTEE.number(*fields, n, len(valid)), (n - 1) // 2)
-        f = jnp.maximum(f, 0)
+        f = self.minority(n, len(valid))
         theta = n - 2 * f
         _, found = neighbors.search(matrix, valid, jnp.maximum(n - f - 2, 1))
         if self.one_shot:

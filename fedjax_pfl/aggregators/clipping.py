@@ -30,8 +30,6 @@ from fedjax_pfl.aggregators import lengths, malicious
 
 __all__ = ["CenteredClipping", "ClippingInfo", "NormClipping"]
 
-_GUARANTEE = malicious.Guarantee("NormClipping", 2, 1)
-
 
 @struct.pytree_dataclass
 class ClippingInfo:
@@ -155,7 +153,7 @@ class CenteredClipping:
 
 
 @struct.pytree_dataclass
-class NormClipping:
+class NormClipping(malicious.Counting):
     """Mean of messages whose distance from the server's model is clipped.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -185,12 +183,10 @@ class NormClipping:
     """
 
     max_norm: float | None = None
-    num_malicious: float | None = None
-    malicious_fraction: float | None = struct.static_field(default=None)
 
     def __post_init__(self):
         checks.number("max_norm", self.max_norm, above=0)
-        malicious.check_fields(self.num_malicious, self.malicious_fraction)
+        malicious.Counting.__post_init__(self)
         fields = self.num_malicious, self.malicious_fraction
         if self.max_norm is not None and fields != (None, None):
             raise checks.InputError(
@@ -198,19 +194,6 @@ class NormClipping:
                 f" max_norm={self.max_norm!r}, num_malicious={fields[0]!r} and"
                 f" malicious_fraction={fields[1]!r}."
             )
-
-    @property
-    def incremental(self) -> None:
-        """None: distances from the server's model need all messages."""
-        return None
-
-    def check_cohort(self, size: int) -> None:
-        """Refuses an f with 2 f + 1 > K, or one that is not whole; before tracing.
-
-        Args:
-          size: K, rows per round.
-        """
-        _GUARANTEE.check_cohort(self.num_malicious, self.malicious_fraction, size)
 
     def __call__(
         self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
@@ -234,9 +217,7 @@ class NormClipping:
             if self.max_norm is not None:
                 return jnp.maximum(jnp.asarray(self.max_norm, norm.dtype), 0)
             n = valid.sum(dtype=jnp.int32)
-            fields = self.num_malicious, self.malicious_fraction
-            f = jnp.minimum(_GUARANTEE.number(*fields, n, len(valid)), (n - 1) // 2)
-            f = jnp.maximum(f, 0)
+            f = self.minority(n, len(valid))
             number = (2 * f * (n - f)) // jnp.maximum(n, 1)
             longest = -jnp.sort(-jnp.where(valid, norm, 0))
             return longest[number]

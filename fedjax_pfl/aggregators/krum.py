@@ -11,7 +11,7 @@ Byzantine Tolerant Gradient Descent". Their guarantee needs 2 f + 3 <= n. One po
 package counts n - f - 1 neighbors.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,6 @@ from fedjax_pfl import checks, clients, struct, types
 from fedjax_pfl.aggregators import lengths, malicious, neighbors
 
 __all__ = ["Krum", "KrumInfo"]
-
-_GUARANTEE = malicious.Guarantee("Krum", 2, 3)
 
 
 @struct.pytree_dataclass
@@ -40,7 +38,7 @@ class KrumInfo:
 
 
 @struct.pytree_dataclass
-class Krum:
+class Krum(malicious.Counting):
     """Row of lowest score, or the mean of several; scores by nearest neighbors.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -69,23 +67,17 @@ class Krum:
       (2.0, [1.25, 91.25, 0.5, 1.25, 0.5])
     """
 
-    num_malicious: float | None = None
-    malicious_fraction: float | None = struct.static_field(default=None)
     num_selected: int | None = struct.static_field(default=1)
     squared: bool = struct.static_field(default=True)
     guarantee: bool = struct.static_field(default=True)
+    margin: ClassVar[int] = 3
 
     def __post_init__(self):
-        malicious.check_fields(self.num_malicious, self.malicious_fraction)
+        malicious.Counting.__post_init__(self)
         if self.num_selected is not None:
             checks.positive_int("num_selected", self.num_selected)
         checks.boolean("squared", self.squared)
         checks.boolean("guarantee", self.guarantee)
-
-    @property
-    def incremental(self) -> None:
-        """None: distances between all clients need all messages."""
-        return None
 
     def check_cohort(self, size: int) -> None:
         """Refuses numbers that do not fit the number of rows; before tracing.
@@ -97,8 +89,7 @@ class Krum:
           InputError: if 2 f + 3 > K, or without the guarantee f >= K, if f is not
             whole, or if more than K are selected.
         """
-        fields = self.num_malicious, self.malicious_fraction
-        _GUARANTEE.check_cohort(*fields, size, needed=self.guarantee)
+        self._check_number(size, needed=self.guarantee)
         if self.num_selected is not None:
             name = f"num_selected with K={size} messages per round"
             checks.whole(name, self.num_selected, at_least=1, at_most=size)
@@ -121,8 +112,7 @@ class Krum:
         matrix, _ = clients.ravel_rows(messages)
         valid = (weights > 0) & jnp.isfinite(lengths.magnitudes(matrix))
         num_valid = valid.sum(dtype=jnp.int32)
-        fields = self.num_malicious, self.malicious_fraction
-        f = _GUARANTEE.number(*fields, num_valid, weights.shape[0])
+        f = self.told(num_valid, weights.shape[0])
         scale, found = neighbors.search(
             matrix, valid, jnp.maximum(num_valid - f - 2, 1), squared=self.squared
         )

@@ -5,85 +5,77 @@ rounded as the number of malicious clients of a federation is; without either it
 largest number for which the rule's guarantee holds.
 """
 
-import dataclasses
 import numbers
-from typing import Any
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
 
-from fedjax_pfl import checks
+from fedjax_pfl import checks, struct
 
-__all__ = ["Guarantee", "check_fields"]
-
-
-def check_fields(num_malicious: Any, malicious_fraction: Any) -> None:
-    """Checks the two fields of a rule, of which at most one may be given.
-
-    Args:
-      num_malicious: `[]` number, or None.
-      malicious_fraction: static share in [0, 1], or None.
-
-    Raises:
-      InputError: if one is out of range, or both are given.
-    """
-    checks.number("num_malicious", num_malicious, at_least=0)
-    if malicious_fraction is None:
-        return
-    checks.number("malicious_fraction", malicious_fraction, at_least=0, at_most=1)
-    if num_malicious is not None or not isinstance(malicious_fraction, numbers.Real):
-        raise checks.InputError(
-            "Expected at most one of num_malicious and malicious_fraction, which is a"
-            f" Python number, got num_malicious={num_malicious!r} and"
-            f" malicious_fraction={malicious_fraction!r}."
-        )
+__all__ = ["Counting"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Guarantee:
-    """What a rule promises holds as long as `factor * f + margin <= n`.
+@struct.pytree_dataclass
+class Counting:
+    """A rule that takes f of its rows for malicious; abstract.
+
+    What it promises holds as long as `factor * f + margin <= n`.
 
     Attributes:
-      rule: name of the class, for messages.
-      factor: of f.
-      margin: what is added.
+      num_malicious: `[]` f, a whole number, or None.
+      malicious_fraction: static, f as a share of the n rows, rounded; or None.
     """
 
-    rule: str
-    factor: int
-    margin: int
+    num_malicious: float | None = None
+    malicious_fraction: float | None = struct.static_field(default=None)
+    factor: ClassVar[int] = 2
+    margin: ClassVar[int] = 1
 
-    def check_cohort(
-        self,
-        num_malicious: Any,
-        malicious_fraction: float | None,
-        size: int,
-        *,
-        needed: bool = True,
-    ) -> None:
-        """Refuses a number that does not fit K rows; a traced one passes.
+    def __post_init__(self):
+        fraction = self.malicious_fraction
+        checks.number("num_malicious", self.num_malicious, at_least=0)
+        if fraction is None:
+            return
+        checks.number("malicious_fraction", fraction, at_least=0, at_most=1)
+        if self.num_malicious is not None or not isinstance(fraction, numbers.Real):
+            raise checks.InputError(
+                "Expected at most one of num_malicious and malicious_fraction, which"
+                f" is a Python number, got num_malicious={self.num_malicious!r} and"
+                f" malicious_fraction={fraction!r}."
+            )
+
+    @property
+    def incremental(self) -> None:
+        """None: the rule looks at all messages together."""
+        return None
+
+    def check_cohort(self, size: int) -> None:
+        """Refuses an f with `factor f + margin > K`, or not whole; a traced one passes.
 
         Args:
-          num_malicious: `[]` number, or None.
-          malicious_fraction: static share, or None.
           size: K, rows per round.
-          needed: whether the guarantee must hold; otherwise any f < K is accepted.
 
         Raises:
-          InputError: if it is not whole or too large.
+          InputError: if it does not fit.
         """
-        if isinstance(num_malicious, core.Tracer):
+        self._check_number(size, needed=True)
+
+    def _check_number(self, size: int, *, needed: bool) -> None:
+        """Refuses an f that does not fit K rows, or is K where nothing is promised."""
+        if isinstance(self.num_malicious, core.Tracer):
             return
-        f = 0.0 if num_malicious is None else float(num_malicious)
-        if malicious_fraction is None:
-            wanted = f"num_malicious of {self.rule} to be a whole number f"
+        rule = type(self).__name__
+        if self.malicious_fraction is None:
+            f = 0.0 if self.num_malicious is None else float(self.num_malicious)
+            wanted = f"num_malicious of {rule} to be a whole number f"
             got = f"{f:g}"
         else:
-            f = round(float(malicious_fraction) * size)
-            wanted = f"malicious_fraction of {self.rule} to give a number f"
-            got = f"{malicious_fraction:g}, so f={f},"
+            f = round(float(self.malicious_fraction) * size)
+            wanted = f"malicious_fraction of {rule} to give a number f"
+            got = f"{self.malicious_fraction:g}, so f={f},"
         fits = self.factor * f + self.margin <= size if needed else f < size
         if f % 1 or not fits:
             bound = f"{self.factor} f + {self.margin} <= K" if needed else "f < K"
@@ -92,28 +84,25 @@ class Guarantee:
                 " round."
             )
 
-    def number(
-        self,
-        num_malicious: Any,
-        malicious_fraction: float | None,
-        num_valid: jax.Array,
-        num_rows: int,
-    ) -> jax.Array:
-        """The number f among the rows in use.
+    def told(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
+        """The number f that was asked for, even where rows were lost later.
 
         Args:
-          num_malicious: `[]` number, or None.
-          malicious_fraction: static share, or None.
           num_valid: `int32[]` n, rows in use.
           num_rows: K, rows in all.
 
         Returns:
-          `int32[]`; as large as was asked for, even where rows were lost later.
+          `int32[]`.
         """
-        if malicious_fraction is not None:
-            share = float(malicious_fraction)
+        if self.malicious_fraction is not None:
+            share = float(self.malicious_fraction)
             counts = [round(share * count) for count in range(num_rows + 1)]
             return jnp.asarray(np.array(counts, np.int32))[num_valid]
-        if num_malicious is None:
+        if self.num_malicious is None:
             return jnp.maximum((num_valid - self.margin) // self.factor, 0)
-        return jnp.asarray(num_malicious).astype(jnp.int32)
+        return jnp.asarray(self.num_malicious).astype(jnp.int32)
+
+    def minority(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
+        """The same, but at most the largest f with `2 f < n`, and at least 0."""
+        f = jnp.minimum(self.told(num_valid, num_rows), (num_valid - 1) // 2)
+        return jnp.maximum(f, 0)

@@ -20,8 +20,6 @@ from fedjax_pfl.aggregators import coordinate_median, lengths, malicious, neighb
 
 __all__ = ["Bucketing", "NearestNeighborMixing"]
 
-_GUARANTEE = malicious.Guarantee("NearestNeighborMixing", 2, 1)
-
 
 def _means_about(
     share: jax.Array, messages: Any, valid: jax.Array, center: jax.Array
@@ -46,7 +44,7 @@ def _check_rule(rule: Any, size: int) -> None:
 
 
 @struct.pytree_dataclass
-class NearestNeighborMixing:
+class NearestNeighborMixing(malicious.Counting):
     """A rule for rows that are means of their nearest rows.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -76,16 +74,6 @@ class NearestNeighborMixing:
     """
 
     rule: types.Aggregator = coordinate_median.CoordinateMedian()
-    num_malicious: float | None = None
-    malicious_fraction: float | None = struct.static_field(default=None)
-
-    def __post_init__(self):
-        malicious.check_fields(self.num_malicious, self.malicious_fraction)
-
-    @property
-    def incremental(self) -> None:
-        """None: distances between all clients need all messages."""
-        return None
 
     def check_cohort(self, size: int) -> None:
         """Refuses an f with 2 f + 1 > K, or what the rule behind refuses.
@@ -93,7 +81,7 @@ class NearestNeighborMixing:
         Args:
           size: K, rows per round.
         """
-        _GUARANTEE.check_cohort(self.num_malicious, self.malicious_fraction, size)
+        self._check_number(size, needed=True)
         _check_rule(self.rule, size)
 
     def mix(self, messages: Any, weights: jax.Array) -> Any:
@@ -109,9 +97,7 @@ class NearestNeighborMixing:
         matrix, _ = clients.ravel_rows(messages)
         valid = (weights > 0) & jnp.isfinite(lengths.magnitudes(matrix))
         n = valid.sum(dtype=jnp.int32)
-        fields = self.num_malicious, self.malicious_fraction
-        f = jnp.minimum(_GUARANTEE.number(*fields, n, len(valid)), (n - 1) // 2)
-        near = n - jnp.maximum(f, 0)
+        near = n - self.minority(n, len(valid))
         _, found = neighbors.search(matrix, valid, jnp.maximum(near - 1, 1))
         itself = jnp.eye(weights.shape[0], dtype=bool)
         distance = jnp.where(itself, -1, found.distance)

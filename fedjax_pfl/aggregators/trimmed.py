@@ -21,9 +21,6 @@ from fedjax_pfl.aggregators import malicious, selection, sorting
 
 __all__ = ["MeaMed", "TrimmedMean", "nearest_to_median"]
 
-_TRIMMED = malicious.Guarantee("TrimmedMean", 2, 1)
-_MEAMED = malicious.Guarantee("MeaMed", 2, 1)
-
 
 def nearest_to_median(
     matrix: jax.Array, valid: jax.Array, count: jax.Array
@@ -48,7 +45,7 @@ def nearest_to_median(
 
 
 @struct.pytree_dataclass
-class TrimmedMean:
+class TrimmedMean(malicious.Counting):
     """Mean per coordinate without the f smallest and the f largest values.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -71,25 +68,6 @@ class TrimmedMean:
       2.0
     """
 
-    num_malicious: float | None = None
-    malicious_fraction: float | None = struct.static_field(default=None)
-
-    def __post_init__(self):
-        malicious.check_fields(self.num_malicious, self.malicious_fraction)
-
-    @property
-    def incremental(self) -> None:
-        """None: order statistics of all clients need all messages."""
-        return None
-
-    def check_cohort(self, size: int) -> None:
-        """Refuses an f with 2 f + 1 > K, or one that is not whole; before tracing.
-
-        Args:
-          size: K, rows per round.
-        """
-        _TRIMMED.check_cohort(self.num_malicious, self.malicious_fraction, size)
-
     def __call__(
         self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, None]:
@@ -108,16 +86,14 @@ class TrimmedMean:
         valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
         matrix, unravel = clients.ravel_rows(messages)
         n = valid.sum(dtype=jnp.int32)
-        fields = self.num_malicious, self.malicious_fraction
-        f = jnp.minimum(_TRIMMED.number(*fields, n, len(valid)), (n - 1) // 2)
-        f = jnp.maximum(f, 0)
+        f = self.minority(n, len(valid))
         rows = jnp.where(valid[:, None], matrix, jnp.inf)
         found = unravel(sorting.mean_of_ranks(rows, f, jnp.maximum(n, 1) - f))
         return jax.tree.map(lambda m, r: jnp.where(n > 0, m, r), found, reference), None
 
 
 @struct.pytree_dataclass
-class MeaMed:
+class MeaMed(malicious.Counting):
     """Mean per coordinate of the n - f values that are nearest to the median.
 
     Of two values at one distance the lower one is taken. Rows of weight 0 and rows with
@@ -140,25 +116,6 @@ class MeaMed:
       1.75
     """
 
-    num_malicious: float | None = None
-    malicious_fraction: float | None = struct.static_field(default=None)
-
-    def __post_init__(self):
-        malicious.check_fields(self.num_malicious, self.malicious_fraction)
-
-    @property
-    def incremental(self) -> None:
-        """None: medians of all clients need all messages."""
-        return None
-
-    def check_cohort(self, size: int) -> None:
-        """Refuses an f with 2 f + 1 > K, or one that is not whole; before tracing.
-
-        Args:
-          size: K, rows per round.
-        """
-        _MEAMED.check_cohort(self.num_malicious, self.malicious_fraction, size)
-
     def __call__(
         self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, None]:
@@ -177,8 +134,6 @@ class MeaMed:
         valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
         matrix, unravel = clients.ravel_rows(messages)
         n = valid.sum(dtype=jnp.int32)
-        fields = self.num_malicious, self.malicious_fraction
-        f = jnp.minimum(_MEAMED.number(*fields, n, len(valid)), (n - 1) // 2)
-        kept = jnp.maximum(n - jnp.maximum(f, 0), 1)
+        kept = jnp.maximum(n - self.minority(n, len(valid)), 1)
         found = unravel(nearest_to_median(matrix, valid, kept))
         return jax.tree.map(lambda m, r: jnp.where(n > 0, m, r), found, reference), None

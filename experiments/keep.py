@@ -1,6 +1,5 @@
 """Keeps what a card needs of a result: `python -m experiments.keep`."""
 
-import shlex
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +7,7 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from experiments import card_runs, cards, cli
+from experiments import card_runs, cards, cli, run_folder
 
 __all__ = ["app"]
 
@@ -21,7 +20,6 @@ app = typer.Typer(
 def main(
     result: Annotated[Path, typer.Argument(help="Directory of a saved result.")],
     method: Annotated[str, typer.Argument(help="Method that has a card.")],
-    command: Annotated[str, typer.Option(help="The line that made the result.")],
     figure: Annotated[
         list[str] | None,
         typer.Option(
@@ -35,12 +33,10 @@ def main(
 ) -> None:
     """Writes `<results>/<method>/<name of the result>/`."""
     names = figure or ["learning_curves"]
-    cli.answer(lambda: _keep(result, method, command, names, results))
+    cli.answer(lambda: _keep(result, method, names, results))
 
 
-def _keep(
-    result: Path, method: str, command: str, names: list[str], results: Path
-) -> None:
+def _keep(result: Path, method: str, names: list[str], results: Path) -> None:
     """Filters the tables and writes them beside the command and figures."""
     from fedjax_pfl import checks, folders
 
@@ -51,8 +47,7 @@ def _keep(
             raise checks.InputError(
                 f"Expected a result with a {file.name} in '{file.parent}'."
             )
-    if not shlex.split(command) or "\n" in command:
-        raise checks.InputError(f"Expected one command line, got {command!r}.")
+    command = run_folder.command(run_folder.read(result))
     rows = pd.read_csv(table, low_memory=False)  # columns of one type each
     reports = pd.read_csv(result / "reports.csv", low_memory=False)
     reports = reports[reports["name"].isin(card_runs.REPORTS)]

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 from experiments import arguments
 
-__all__ = ["CHECKPOINTS", "begun", "is_finished", "read", "resumed"]
+__all__ = ["CHECKPOINTS", "begun", "command", "is_finished", "read", "resumed"]
 
 CHECKPOINTS = "checkpoints"
 _FILE = "experiment.json"
@@ -124,6 +125,45 @@ def read(directory: Path) -> arguments.Options:
         raise checks.InputError(
             f"Cannot read '{directory / _FILE}': it is damaged or of another version."
         ) from error
+
+
+def command(options: arguments.Options) -> str:
+    """The command line that does the same again; DIR stands for directories of data."""
+    words = ["python", "-m", f"experiments.{options.command}"]
+    words += ["--preset", options.preset]
+    short = {"num_rounds": "--rounds", "eval_every": "--eval-every"}
+    for setting in options.settings:
+        name, _, value = setting.partition("=")
+        words += [short[name], value] if name in short else ["--set", setting]
+    if options.seeds is not None:
+        words += ["--seed-list", ",".join(map(str, options.seeds))]
+    stop = options.stop
+    on = [part or "" for part in (stop.model, stop.data, stop.metric)]
+    given = {
+        "--execution": None if options.execution == "auto" else options.execution,
+        "--devices": options.devices,
+        "--points-per-chunk": options.points_per_chunk,
+        "--eval-on": _periods(options.evaluate_on),
+        "--eval-clients": options.eval_clients,
+        "--patience": stop.patience,
+        "--target": stop.target,
+        "--stop-on": ":".join(on) if any(on) else None,
+        "--data": "DIR" if options.data.path else None,
+        "--label": options.data.label,
+        "--client": options.data.client,
+        "--data-dir": "DIR" if options.data.data_dir else None,
+    }
+    for name, value in given.items():
+        words += [] if value is None else [name, str(value)]
+    words += ["--diagnostics"] if options.diagnostics else []
+    return shlex.join([*words, *(["--streamed"] if options.streamed else [])])
+
+
+def _periods(evaluate_on: tuple[tuple[str, int | None], ...] | None) -> str | None:
+    """As on the command line: `test,everybody=50`."""
+    if evaluate_on is None:
+        return None
+    return ",".join(n if r is None else f"{n}={r}" for n, r in evaluate_on)
 
 
 def _to_json(options: arguments.Options) -> dict[str, Any]:

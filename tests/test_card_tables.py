@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from experiments import card_claims, card_runs, card_tables, cards, cards_flame, keep
-from tests import test_cards
+from tests import test_cards, test_commands
 
 A, B = test_cards.A, test_cards.B
 SWEEP = "python -m experiments.sweep --preset digits"
@@ -149,7 +149,8 @@ def test_losses_and_several_figures_are_kept(tmp_path):
     (result / "figures").mkdir(parents=True)
     pd.DataFrame(rows).to_csv(result / "summary.csv", index=False)
     (result / "reports.csv").write_text("name,value\n")
-    options = ["--command", SWEEP, "--results", str(tmp_path / "kept")]
+    test_commands.begin(result, ["--preset", "digits"])
+    options = ["--results", str(tmp_path / "kept")]
     for name in ("sweep", "fairness"):
         (result / "figures" / f"{name}.png").write_bytes(b"png")
         options += ["--figure", name]

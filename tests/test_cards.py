@@ -23,7 +23,7 @@ from experiments import (
     presets,
 )
 from fedjax_pfl import checks
-from tests import histories
+from tests import histories, test_commands
 
 RUNNER = typer.testing.CliRunner()
 A = card_runs.Side("Alpha", "personal")
@@ -332,11 +332,14 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     result.save(tmp_path / "first")
     (tmp_path / "first/figures").mkdir()
     (tmp_path / "first/figures/sweep.png").write_bytes(b"picture")
-    command = ["--command", "python -m experiments.sweep --seeds 2"]
-    options = [*command, "--results", str(tmp_path / "kept")]
-    given = [str(tmp_path / "first"), "toy", *options]
+    given = [str(tmp_path / "first"), "toy", "--results", str(tmp_path / "kept")]
     done = RUNNER.invoke(keep.app, given)
     assert done.exit_code == 2 and "learning_curves.png" in done.stderr
+    done = RUNNER.invoke(keep.app, [*given, "--figure", "sweep"])
+    assert done.exit_code == 2 and "experiment.json" in done.stderr
+    command = test_commands.begin(
+        tmp_path / "first", ["--preset", "digits", "--seed-list", "0,1"]
+    )
     done = RUNNER.invoke(keep.app, [*given, "--figure", "sweep"])
     assert done.exit_code == 0, done.output
     folder = tmp_path / "kept/toy/first"
@@ -351,4 +354,4 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     card = dataclasses.replace(CARD, reference=side, claims=())
     text = cards.render(card, tmp_path / "kept")
     assert "| 25.0 | 100.0 |" in line_with(text, "| Flame", "global")
-    assert "![sweep](../results/toy/first/sweep.png)" in text
+    assert "![sweep](../results/toy/first/sweep.png)" in text and command in text

@@ -1,0 +1,52 @@
+"""Commands that are written down make the same options again."""
+
+import os
+import shlex
+import shutil
+
+import pytest
+import typer.testing
+
+from experiments import batch, run, run_folder, sweep
+
+RUNNER = typer.testing.CliRunner()
+
+
+def begin(folder, arguments):
+    """Leaves the options of a sweep in a folder, and returns its command line."""
+    options = options_of(arguments)
+    begun = folder.parent / f"begun-{folder.name}"
+    with run_folder.begun(begun, options):
+        shutil.copyfile(begun / "experiment.json", folder / "experiment.json")
+    return run_folder.command(options)
+
+
+def options_of(arguments, app=sweep.app):
+    """What a command makes of its arguments."""
+    with pytest.MonkeyPatch.context() as patch:
+        found = []
+        patch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
+        patch.setattr(batch, "do", found.append)
+        done = RUNNER.invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sweep --preset 'flame_fair_*' --rounds 5 --seed-list 1,10 --data-dir DIR",
+        "sweep --preset digits --set algorithm.lam=0.1,1 --set 'model.widths=[64, 32]'",
+        "run --preset digits --eval-every 2 --eval-on test,train=4 --eval-clients 3"
+        " --patience 3 --stop-on personal::loss --execution vmap --streamed",
+        "sweep --preset digits --data DIR --label y --client user --diagnostics"
+        " --devices 2 --points-per-chunk 4 --target 0.9",
+    ],
+)
+def test_the_command_of_a_run_makes_the_same_run(line):
+    name, *arguments = shlex.split(line)
+    app = sweep.app if name == "sweep" else run.app
+    options = options_of(arguments, app)
+    words = shlex.split(run_folder.command(options))
+    assert words[:3] == ["python", "-m", f"experiments.{name}"]
+    assert options_of(words[3:], app) == options

@@ -68,7 +68,7 @@ class Printed:
             "Percent: the paper's mean ± standard deviation → ours. `holds`: every"
             " number of ours is within two standard deviations of the difference;"
             " `ordering holds`: the means of each group of columns are ordered as the"
-            " paper's; else which pair is not."
+            " paper's; else which pair is not (open: its interval decides nothing)."
         )
         titles = [column.title for column in self.columns]
         gaps = [f"{self._gap(*pair)}" for pair in self._pairs()]
@@ -143,11 +143,16 @@ class Printed:
         if all(_agree(mean, std, values) for (mean, std), values in pairs):
             return "holds"
         wrong = [
-            f"{self._gap(*pair)} is {gap.mean:+.2f}"
+            f"{self._gap(*pair)} is {gap.mean:+.2f}{_open(gap)}"
             for pair, gap in zip(self._pairs(), gaps, strict=True)
             if not gap.mean >= 0 and theirs[pair[0]][0] > theirs[pair[1]][0]
         ]
         return f"fails: {'; '.join(wrong)}" if wrong else "ordering holds"
+
+
+def _open(gap: paired.Interval) -> str:
+    """What is added where an interval decides nothing."""
+    return " (open)" if gap.verdict == "undecided" else ""
 
 
 def _agree(mean: float, std: float, values: pd.Series) -> bool:

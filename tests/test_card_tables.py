@@ -43,7 +43,8 @@ def card(**fields):
     [
         ([0.905, 0.895], [0.81, 0.80], "holds"),
         ([0.99, 0.98], [0.81, 0.80], "ordering holds"),
-        ([0.70, 0.71], [0.81, 0.80], "fails: alpha − beta is -10.00"),
+        ([0.70, 0.71], [0.81, 0.80], "fails: alpha − beta is -10.00 (open)"),
+        ([0.700, 0.701], [0.800, 0.802], "fails: alpha − beta is -10.05"),
     ],
 )
 def test_rows_are_judged_by_digits_then_by_order(

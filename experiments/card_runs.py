@@ -177,13 +177,17 @@ class Run:
 
     def values(self, side: Side, measure: str = "accuracy") -> pd.Series | None:
         """One side by seed: test accuracy in percent, or a loss; None if it lacks."""
-        rows = self.rows
+        is_side = np.ones(len(self.rows), bool)
         wanted = {"algorithm": side.algorithm, "model": side.model, **side.where}
         for name, value in wanted.items():
-            column = rows[name] if name in rows else pd.Series(None, rows.index)
-            rows = rows[column.isna() if value is None else column == value]
+            if name not in self.rows:
+                is_side &= value is None
+                continue
+            column = self.rows[name]
+            is_side &= (column.isna() if value is None else column == value).to_numpy()
         found = []
-        for _, setting in dataclasses.replace(self, rows=rows).settings():
+        chosen = dataclasses.replace(self, rows=self.rows[is_side])
+        for _, setting in chosen.settings():
             score = by_seed(setting, DATA[1]).mean()
             found.append((score, by_seed(setting, DATA[0], measure)))
         if not found:

@@ -57,7 +57,9 @@ def test_scale(name, scale):
 
 
 @rules.each_free_rule
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
+)
 def test_identical_rows_return_that_row(name, dtype):
     row = np.array([1 / 3, -1e3, 0, 5, 1e-3, 2], dtype)
     out, _ = rules.matrix(np.tile(row, (7, 1)), name=name, dtype=dtype)
@@ -95,7 +97,9 @@ def test_without_any_row_the_reference_is_returned(name):
 
 
 @rules.each_rule
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
+)
 def test_nonfinite_rows_take_no_part(name, dtype):
     bad = [
         [np.nan] * 6,

@@ -370,7 +370,7 @@ def test_help_does_not_import_jax():
     assert "--seed-list" in done.stdout
 
 
-@pytest.mark.parametrize("devices", [3, None])
+@pytest.mark.parametrize("devices", [3, pytest.param(None, marks=pytest.mark.wide)])
 def test_devices_are_made_before_jax_starts(tmp_path, devices):
     """By default one per core."""
     command = "-m experiments.run --preset quadratic --rounds 2 --quiet"

@@ -226,7 +226,9 @@ _SAMPLES = {
 _centers = jax.jit(huber.centers)
 
 
-@pytest.mark.parametrize("count", [2, _wide(3), _wide(10), 31, _wide(100), 301])
+@pytest.mark.parametrize(
+    "count", [_wide(2), _wide(3), _wide(10), 31, _wide(100), _wide(301)]
+)
 @pytest.mark.parametrize("kind", _SAMPLES)
 def test_eight_newton_steps_are_enough(kind, count):
     rng = np.random.default_rng(count)
@@ -260,7 +262,7 @@ def test_float32_with_a_common_offset(offset):
         assert np.abs(out - exact).max() < 1e-5 + rounding
 
 
-@pytest.mark.parametrize("count", [1, _wide(2), 7, _wide(40), 130])
+@pytest.mark.parametrize("count", [1, _wide(2), 7, _wide(40), _wide(130)])
 def test_weighted_coordinate_median_against_repetition(count):
     rng = np.random.default_rng(count)
     rows, weights = rng.normal(size=(count, 300)).round(1), rng.integers(0, 6, count)
@@ -281,8 +283,8 @@ def test_weighted_coordinate_median_against_repetition(count):
     "rule",
     [
         Coordinate(rho=0.5),
-        Coordinate(rho_quantile=0.5),
-        Coordinate(rho=0.5, weighting="examples"),
+        _wide(Coordinate(rho_quantile=0.5)),
+        _wide(Coordinate(rho=0.5, weighting="examples")),
         Coordinate(weighting="examples"),
         Geometric(rho_quantile=0.5, start="reference", acceleration=5),
     ],

@@ -25,10 +25,13 @@ def problem():
     return quadratics.Quadratics.draw(0)
 
 
+_SLOW = ("failure", "fixed_points")
+
+
 @pytest.mark.parametrize(
     "part",
     [
-        pytest.param(part, marks=[pytest.mark.wide] * (part.__name__ == "failure"))
+        pytest.param(part, marks=[pytest.mark.wide] * (part.__name__ in _SLOW))
         for part in theory_pages.PAGES["fedplus"]
     ],
 )

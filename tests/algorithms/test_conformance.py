@@ -31,13 +31,14 @@ TIGHT = 1e3 * np.finfo(np.float64).eps
 all_cases = pytest.mark.parametrize("name", cases.CASES)
 
 
-def cases_with(costly, wide=()):
+def cases_with(costly, wide=(), always=()):
     """Cases of a property; what takes long is run with --all-algorithms only."""
     skipped = ("light", "variant") if costly else ("variant",)
     return [
         pytest.param(
             name,
-            marks=[pytest.mark.wide] if case.depth in skipped or name in wide else [],
+            marks=[pytest.mark.wide]
+            * (name in wide or (case.depth in skipped and name not in always)),
         )
         for name, case in cases.CASES.items()
     ]
@@ -154,9 +155,14 @@ def test_loop_reference(name):
 
 # Centralized training shuffles the union of all clients, whose order and slots follow
 # the clients' order and padding.
+MIXING = ("fedacs", "fedamp", "heur_fedamp", "own_down")
 federated_cases = pytest.mark.parametrize(
     "name",
-    [case for case in cases_with(costly=False) if case.values != ("centralized",)],
+    [
+        case
+        for case in cases_with(costly=True, always=MIXING)
+        if case.values != ("centralized",)
+    ],
 )
 
 

@@ -301,7 +301,7 @@ def objectives(problem, name, states):
     )
 
 
-@pytest.mark.parametrize("size", [None, 2])
+@pytest.mark.parametrize("size", [pytest.param(None, marks=pytest.mark.wide), 2])
 @cases
 def test_theorem_2_the_objective_decreases_enough(name, size, kind):
     problem = KINDS[kind]()

@@ -123,6 +123,7 @@ def test_it_is_a_function_of_the_seed():
     assert np.bincount(dataset.client).tolist() == [50] * 40
 
 
+@pytest.mark.wide
 def test_an_lstm_learns_it():
     source = SyntheticSentiment(
         num_words=8, min_words=5, embedding_size=8, polarity=0.6, agreement=1.0

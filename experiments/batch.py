@@ -5,11 +5,9 @@ one goes on where it was, and those whose data are not there are skipped with a
 sentence.
 """
 
-import contextlib
 import dataclasses
 import fnmatch
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from experiments import arguments, cli, job, presets, run_folder
@@ -45,20 +43,10 @@ def do(options: arguments.Options) -> None:
         return
     checks.number("max_minutes", options.max_minutes, above=0)
     out = options.out or job.default_directory(options.preset.strip("*?_"))
-    with _opened(out, options):
-        _run_all(names, options, out)
-
-
-@contextlib.contextmanager
-def _opened(out: Path, options: arguments.Options) -> Iterator[None]:
-    """The directory of all runs, for this process alone."""
     if options.resume is None:
         folders.check_new(out)
-        opened = run_folder.begun(out, options)
-    else:
-        opened = run_folder.resumed(out)
-    with opened:
-        yield
+    with run_folder.opened(out, options):
+        _run_all(names, options, out)
 
 
 def _run_all(names: list[str], options: arguments.Options, out: Path) -> None:

@@ -7,7 +7,15 @@ from typing import Any
 
 from experiments import card_runs, paired
 
-__all__ = ["Claim", "Decision", "Drawing", "decide", "lines", "of_figures"]
+__all__ = [
+    "Claim",
+    "Decision",
+    "Drawing",
+    "decide",
+    "lines",
+    "not_run",
+    "of_figures",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +145,7 @@ def of_figures(
     Args:
       figures: figures of the paper.
       runs: by name.
-      reasons: why runs whose name begins so were not run.
+      reasons: why runs were not run, by a part of their names.
     """
     if not figures:
         return
@@ -153,16 +161,19 @@ def of_figures(
     for figure in figures:
         run = runs.get(figure.run)
         if run is None:
-            found = (text for start, text in reasons.items() if start in figure.run)
-            verdict = f"not run: {next(found, 'not yet run here')}"
-            command = (
-                f"python -m experiments.sweep --preset {figure.run} --data-dir DIR"
-            )
+            verdict, command = not_run(figure.run, reasons)
         else:
             verdict, command = _tally(figure.claims, runs), run.command
         cells = (figure.number, figure.text, figure.run, verdict, f"`{command}`")
         yield f"| {' | '.join(cells)} |"
     yield ""
+
+
+def not_run(preset: str, reasons: Mapping[str, str]) -> tuple[str, str]:
+    """Why a preset was not run, as a verdict, and the command that would."""
+    found = (text for part, text in reasons.items() if part in preset)
+    verdict = f"not run: {next(found, 'not yet run here')}"
+    return verdict, f"python -m experiments.sweep --preset {preset} --data-dir DIR"
 
 
 def _tally(claims: Sequence[Claim], runs: Mapping[str, card_runs.Run]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from experiments import card_runs, paired
+from experiments import card_claims, card_runs, paired
 
 __all__ = ["Column", "Printed", "by_field", "rounds_of"]
 
@@ -94,13 +94,10 @@ class Printed:
         self, row: str, printed: pd.DataFrame, reasons: Mapping[str, str]
     ) -> list[str]:
         """Cells of a row without a run: the paper's numbers, and why."""
-        preset = self.run.format(row=row)
         theirs = [self._theirs(printed, column) for column in self.columns]
         shown = [f"{mean:.2f} ± {std:.2f}" for mean, std in theirs]
-        found = (text for part, text in reasons.items() if part in preset)
-        verdict = f"not run: {next(found, 'not yet run here')}"
-        command = f"`python -m experiments.sweep --preset {preset} --data-dir DIR`"
-        return [*shown, *[""] * (len(self._pairs()) + 2), verdict, command]
+        verdict, command = card_claims.not_run(self.run.format(row=row), reasons)
+        return [*shown, *[""] * (len(self._pairs()) + 2), verdict, f"`{command}`"]
 
     def _cells(self, printed: pd.DataFrame, run: card_runs.Run) -> list[str]:
         """All cells of a row but its name."""
@@ -196,10 +193,9 @@ def by_field(run: card_runs.Run, *fields: str) -> Iterator[str]:
     others = [name for name in run.environment if name not in fields]
     own = {f"algorithm.{name.rpartition('.')[2]}" for name in fields}  # what it is told
     kept = tuple(name for name in run.fields if name not in (own | set(fields)))
-    columns = _heads(run.rows, fields)
-    heads = list(dict.fromkeys(columns.sort_values(kind="stable")))
-    if len(fields) > 1:
-        heads = list(dict.fromkeys(columns))
+    ordered = run.rows if len(fields) > 1 else run.rows.sort_values(fields[0])
+    columns = _heads(ordered, fields)
+    heads = columns.unique()
     for values, rows in run.rows.groupby(others, sort=False, dropna=False):
         named = dict(zip(others, values, strict=True))
         part = dataclasses.replace(run, rows=rows, fields=kept)
@@ -210,7 +206,7 @@ def by_field(run: card_runs.Run, *fields: str) -> Iterator[str]:
             for model, found in setting.groupby("model", sort=False):
                 if model == "hybrid (oracle)":
                     continue  # a bound, not a method
-                at = [found[columns[found.index] == head] for head in heads]
+                at = [found[columns.loc[found.index] == head] for head in heads]
                 tested = (card_runs.by_seed(rows, card_runs.DATA[0]) for rows in at)
                 cells = ["" if v.empty else _mean(v) for v in tested]
                 yield f"| {name} | {model} | {' | '.join(cells)} |"

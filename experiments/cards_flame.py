@@ -116,22 +116,14 @@ def _figures() -> list[card_claims.Drawing]:
     """All figures of the paper's section of experiments, by their numbers."""
     found = []
     for data, name in flame.NAMES.items():
-        for number, scheme in _CURVES.items():
-            row = f"{data}_{scheme}"
-            text = f"{flame.words(row)}: accuracy against rounds"
-            found.append(
-                card_claims.Drawing(
-                    number, text, f"flame_fair_{row}", flame.learning(row)
-                )
-            )
-        for number, scheme in _SCATTERS.items():
-            row = f"{data}_{scheme}"
-            text = f"{flame.words(row)}: variance of test losses against accuracy"
-            found.append(
-                card_claims.Drawing(
-                    number, text, f"flame_fair_{row}", flame.fairness(row)
-                )
-            )
+        for numbers, what, claims in (
+            (_CURVES, "accuracy against rounds", flame.learning),
+            (_SCATTERS, "variance of test losses against accuracy", flame.fairness),
+        ):
+            for number, scheme in numbers.items():
+                row = f"{data}_{scheme}"
+                text, run = f"{flame.words(row)}: {what}", f"flame_fair_{row}"
+                found.append(card_claims.Drawing(number, text, run, claims(row)))
         for scheme, numbers in _ATTACKED.items():
             row = f"{data}_{scheme}"
             for number, (kind, only) in zip(numbers, _KINDS.items(), strict=True):

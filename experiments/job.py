@@ -85,10 +85,7 @@ def do(options: arguments.Options) -> None:
     _print_plan(console, experiment, grouped)
     if options.dry_run:
         return
-    opened = run_folder.begun(out, options)
-    if options.resume is not None:
-        opened = run_folder.resumed(out)
-    with opened:
+    with run_folder.opened(out, options):
         result = _train(groups, settings, options, out, time_is_up, profile)
         with folders.filled(out, last="config.json") as folder:
             result.write(folder)

@@ -19,7 +19,7 @@ from typing import Any
 
 from experiments import arguments
 
-__all__ = ["CHECKPOINTS", "begun", "command", "is_finished", "read", "resumed"]
+__all__ = ["CHECKPOINTS", "begun", "command", "is_finished", "opened", "read"]
 
 CHECKPOINTS = "checkpoints"
 _FILE = "experiment.json"
@@ -71,7 +71,7 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def resumed(directory: Path) -> Iterator[None]:
+def _resumed(directory: Path) -> Iterator[None]:
     """Keeps other processes out of a directory that a command made earlier.
 
     Raises:
@@ -81,6 +81,15 @@ def resumed(directory: Path) -> Iterator[None]:
 
     with folders.locked(directory):
         yield
+
+
+def opened(
+    directory: Path, options: arguments.Options
+) -> contextlib.AbstractContextManager[None]:
+    """The directory of a run that begins or, as the options say, goes on."""
+    if options.resume is None:
+        return begun(directory, options)
+    return _resumed(directory)
 
 
 def is_finished(directory: Path) -> bool:

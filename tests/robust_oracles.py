@@ -16,13 +16,15 @@ def _gap(values, kept):
     return (values[kept] - values[kept - 1]) / size
 
 
-def _scores(rows, f):
-    """Krum's scores."""
-    found = []
+def krum_scores(rows, f, squared=True):
+    """Scores by the definition, in float64, one pair after the other."""
+    rows = np.asarray(rows, np.float64)
+    power, scores = (2 if squared else 1), []
     for i, row in enumerate(rows):
-        squares = sorted(((np.delete(rows, i, axis=0) - row) ** 2).sum(axis=1))
-        found.append(sum(squares[: max(1, len(rows) - f - 2)]))
-    return np.array(found)
+        others = np.delete(rows, i, axis=0)
+        distance = sorted(np.linalg.norm(other - row) ** power for other in others)
+        scores.append(sum(distance[: max(1, len(rows) - f - 2)]))
+    return np.array(scores)
 
 
 def trimmed_mean(rows, f):
@@ -51,14 +53,14 @@ def bulyan(rows, f, one_shot=False):
     remaining, selected, margin = list(range(len(rows))), [], np.inf
     theta = len(rows) - 2 * f
     if one_shot:
-        scores = _scores(rows, f)
+        scores = krum_scores(rows, f)
         selected, margin = (
             np.argsort(scores, kind="stable")[:theta],
             _gap(scores, theta),
         )
     else:
         for _ in range(theta):
-            scores = _scores(rows[remaining], f)
+            scores = krum_scores(rows[remaining], f)
             best = int(np.argmin(scores))  # of exact ties, such as of a pair, the lower
             others = scores[scores > scores[best] * (1 + 1e-15)]
             margin = min(margin, _gap(np.append(others, scores[best]), 1))

@@ -6,18 +6,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-from tests import faults, problems, rules
-
-
-def _oracle(rows, f, squared=True):
-    """Scores by the definition, in float64, one pair after the other."""
-    rows = np.asarray(rows, np.float64)
-    power, scores = (2 if squared else 1), []
-    for i, row in enumerate(rows):
-        others = np.delete(rows, i, axis=0)
-        distance = sorted(np.linalg.norm(other - row) ** power for other in others)
-        scores.append(sum(distance[: max(1, len(rows) - f - 2)]))
-    return np.array(scores)
+from tests import faults, problems, robust_oracles, rules
 
 
 @pytest.mark.parametrize(
@@ -28,7 +17,7 @@ def test_scores_and_selections_against_numpy(count, squared, choices):
     rows = rules.random_rows(count, 6, seed=count)
     for f in (None, 0, 1, 4):
         taken = max((count - 3) // 2, 0) if f is None else f
-        expected = _oracle(rows, taken, squared)
+        expected = robust_oracles.krum_scores(rows, taken, squared)
         for selected in choices:
             given = None if f is None else jnp.asarray(float(f))
             rule = fp.Krum(num_malicious=given, num_selected=selected, squared=squared)
@@ -51,7 +40,9 @@ def test_rows_of_several_blocks():
     """Gram matrices and sums are formed in blocks of columns, the last one shorter."""
     rows = rules.random_rows(100, 9001) + 3
     _, info = rules.matrix(rows, name="krum")
-    np.testing.assert_allclose(info.scores, _oracle(rows, 48), rtol=1e-10)
+    np.testing.assert_allclose(
+        info.scores, robust_oracles.krum_scores(rows, 48), rtol=1e-10
+    )
     out, found = rules.matrix(rows, name="geometric_median")
     pull = (rows - out) / np.linalg.norm(rows - out, axis=1)[:, None]
     assert found.converged and np.linalg.norm(pull.mean(axis=0)) < 1e-9
@@ -77,7 +68,7 @@ def test_ties_go_to_the_lower_row():
     rows = np.outer([5.0, 0, 1, 1, 0, 9], np.ones(4))  # rows 1 to 4 have score 0
     for order in ([0, 1, 2, 3, 4, 5], [1, 0, 4, 5, 2, 3], [5, 3, 2, 1, 0, 4]):
         out, info = rules.matrix(rows[order], rule=fp.Krum(num_malicious=3))
-        scores = _oracle(rows[order], 3)
+        scores = robust_oracles.krum_scores(rows[order], 3)
         np.testing.assert_allclose(info.scores, scores, atol=1e-12)
         assert info.row == np.argmin(scores)
         np.testing.assert_array_equal(out, rows[order][info.row])
@@ -95,7 +86,7 @@ def test_float32_scores_are_those_of_honest_rows(offset, size):
             rows[bad] = sign * size * (1 + rules.random_rows(4, 300, seed=5) / 10)
         rows = rows.astype(np.float32)
         out, info = rules.matrix(rows, name="krum", dtype=np.float32)
-        expected = _oracle(rows, 4)
+        expected = robust_oracles.krum_scores(rows, 4)
         honest = np.delete(np.arange(11), np.arange(11)[bad]) if size else np.arange(11)
         np.testing.assert_allclose(info.scores[honest], expected[honest], rtol=1e-4)
         assert info.row == np.argmin(expected)
@@ -109,7 +100,7 @@ def test_a_center_among_the_outliers_is_left():
     for rows in (np.concatenate([honest, enemies]), np.concatenate([enemies, honest])):
         rows = rows.astype(np.float32)
         _, info = rules.matrix(rows, rule=fp.Krum(num_malicious=4), dtype=np.float32)
-        expected = _oracle(rows, 4)
+        expected = robust_oracles.krum_scores(rows, 4)
         np.testing.assert_allclose(info.scores.min(), expected.min(), rtol=1e-4)
         assert info.row == np.argmin(expected)
 
@@ -118,7 +109,7 @@ def test_without_a_number_as_many_are_malicious_as_may_be():
     rows = rules.random_rows(9)
     for count in (9, 8, 5, 3):
         _, info = rules.matrix(rows, np.arange(9) < count, name="krum")
-        expected = _oracle(rows[:count], (count - 3) // 2)
+        expected = robust_oracles.krum_scores(rows[:count], (count - 3) // 2)
         np.testing.assert_allclose(info.scores[:count], expected, rtol=1e-10)
 
 

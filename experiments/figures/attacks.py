@@ -25,12 +25,7 @@ def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str]]:
     rows = result.table()
     rows = rows[(rows["when"] == "last") & (rows["data"] == summaries.OWN_TEST)]
     rows = rows[(rows["stat"] == "mean") & rows["model"].isin(selection.MODELS)]
-    rows = rows[rows["metric"] == "accuracy"]
-    # Where nobody is malicious, there are no honest clients beside all.
-    names = [*(f for f in result.fields), "algorithm", "seed", "model"]
-    order = rows["population"].map({"all": 0, "honest": 1})
-    rows = rows[order.notna()].assign(order=order).sort_values("order", kind="stable")
-    rows = rows.drop_duplicates(names, keep="last")
+    rows, _ = selection.reported(result, rows, "accuracy")
     kind = pd.Series(None, rows.index, dtype=object)
     for name in _KINDS:
         kind = kind.fillna(rows[name]) if name in rows else kind

@@ -63,14 +63,19 @@ def _compared(result: results.Result) -> list[str]:
 def reported(
     result: results.Result, rows: pd.DataFrame, metric: str | None = None
 ) -> tuple[pd.DataFrame, str]:
-    """Rows of the reported population and metric, by default accuracy, else loss."""
+    """Rows of the reported population and metric, by default accuracy, else loss.
+
+    The population is the honest clients of a training in which some are malicious, all
+    clients of the others.
+    """
     if metric is None:
         has_accuracy = (rows["metric"] == "accuracy").any()
         metric = "accuracy" if has_accuracy else "loss"
-    attacked = any(group.malicious.any() for group in result.groups)
-    population = "honest" if attacked else "all"
-    chosen = (rows["metric"] == metric) & (rows["population"] == population)
-    return rows[chosen], metric
+    is_honest = rows["population"] == "honest"
+    training = [rows[n] for n in (*DESCRIPTION, "seed", *result.fields)]
+    attacked = is_honest.groupby(training, dropna=False).transform("any")
+    population = np.where(attacked, "honest", "all")
+    return rows[(rows["metric"] == metric) & (rows["population"] == population)], metric
 
 
 def groups(rows: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:

@@ -45,7 +45,46 @@ def nearest_to_median(
 
 
 @struct.pytree_dataclass
-class TrimmedMean(malicious.Counting):
+class _InnerMean(malicious.Counting):
+    """A mean of some values of every coordinate; subclasses define `inner`."""
+
+    def inner(self, matrix: jax.Array, valid: jax.Array, n: jax.Array) -> jax.Array:
+        """The mean of the values that count.
+
+        Args:
+          matrix: `[K, D]`; rows that are not valid may hold anything.
+          valid: `bool[K]`.
+          n: `int32[]` valid rows.
+
+        Returns:
+          `[D]`; anything where n is 0.
+        """
+        raise NotImplementedError
+
+    def __call__(
+        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, None]:
+        """Averages the inner values of every coordinate.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`; 0 means dropped, other values do not matter.
+          reference: pytree of `[*P]`, returned if no row takes part.
+
+        Returns:
+          Pytree of `[*P]`, and None.
+        """
+        del key
+        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
+        matrix, unravel = clients.ravel_rows(messages)
+        n = valid.sum(dtype=jnp.int32)
+        found = unravel(self.inner(matrix, valid, n))
+        return jax.tree.map(lambda m, r: jnp.where(n > 0, m, r), found, reference), None
+
+
+@struct.pytree_dataclass
+class TrimmedMean(_InnerMean):
     """Mean per coordinate without the f smallest and the f largest values.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -68,32 +107,15 @@ class TrimmedMean(malicious.Counting):
       2.0
     """
 
-    def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, None]:
-        """Averages the inner values of every coordinate.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`; 0 means dropped, other values do not matter.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and None.
-        """
-        del key
-        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
-        matrix, unravel = clients.ravel_rows(messages)
-        n = valid.sum(dtype=jnp.int32)
+    def inner(self, matrix: jax.Array, valid: jax.Array, n: jax.Array) -> jax.Array:
+        """The mean of what lies between the outermost values."""
         f = self.minority(n, len(valid))
         rows = jnp.where(valid[:, None], matrix, jnp.inf)
-        found = unravel(sorting.mean_of_ranks(rows, f, jnp.maximum(n, 1) - f))
-        return jax.tree.map(lambda m, r: jnp.where(n > 0, m, r), found, reference), None
+        return sorting.mean_of_ranks(rows, f, jnp.maximum(n, 1) - f)
 
 
 @struct.pytree_dataclass
-class MeaMed(malicious.Counting):
+class MeaMed(_InnerMean):
     """Mean per coordinate of the n - f values that are nearest to the median.
 
     Of two values at one distance the lower one is taken. Rows of weight 0 and rows with
@@ -116,24 +138,7 @@ class MeaMed(malicious.Counting):
       1.75
     """
 
-    def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, None]:
-        """Averages the values of every coordinate that are near its median.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`; 0 means dropped, other values do not matter.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and None.
-        """
-        del key
-        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
-        matrix, unravel = clients.ravel_rows(messages)
-        n = valid.sum(dtype=jnp.int32)
+    def inner(self, matrix: jax.Array, valid: jax.Array, n: jax.Array) -> jax.Array:
+        """The mean of what is near the median."""
         kept = jnp.maximum(n - self.minority(n, len(valid)), 1)
-        found = unravel(nearest_to_median(matrix, valid, kept))
-        return jax.tree.map(lambda m, r: jnp.where(n > 0, m, r), found, reference), None
+        return nearest_to_median(matrix, valid, kept)

@@ -44,7 +44,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import checks, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base, fedavg, flame
 from fedjax_pfl.local import scan
 
 __all__ = ["Ditto"]
@@ -91,11 +91,9 @@ class Ditto(base.SingleExchange):
     @classmethod
     def official(cls, **fields: Any) -> "Ditto":
         """FLAME's comparison: never synchronized; give `local`, and use `Mean()`."""
-        personal = local.SGD(
-            learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
-        )
         drift = local.SGD(learning_rate=0.1, batch_size=100, momentum=0.5)
-        defaults = {"personal": personal, "local": drift, "unsynced": True}
+        defaults: dict[str, Any] = {"local": drift, "unsynced": True}
+        defaults["personal"] = flame.official_sgd()
         return cls(**(defaults | fields))
 
     def _personal(self) -> Any:

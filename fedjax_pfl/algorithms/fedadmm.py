@@ -187,13 +187,8 @@ class FedADMM(base.SingleExchange):
         """Local copy, dual and upload of one client."""
         del round
         w = down.shared
-        plain = fedavg.data_objective(model)
         pull = self.pull(client.alpha, client.ratio)
-
-        def objective(key, theta, batch, centre):
-            distance = base.half_squared_distance(theta, centre)
-            return plain(key, theta, batch, None) + pull * distance
-
+        objective = fedavg.proximal_objective(model, pull)
         options, eps = {}, client.eps
         if self._to_tolerance:
             eps = self.eps_decay * client.eps

@@ -65,13 +65,8 @@ class _Attentive(collaboration.Mixing):
 
     def client_update(self, key, round, work, down, client, model, data):
         """The proximal problem about the received mixture."""
-        plain = fedavg.data_objective(model)
         weight = self.proximal_weight(round)
-
-        def objective(key, theta, batch, centre):
-            distance = base.half_squared_distance(theta, centre)
-            return plain(key, theta, batch, None) + weight * distance
-
+        objective = fedavg.proximal_objective(model, weight)
         first = down.own if self.start == "received" else client
         theta, _, info = self.local.solve(key, work, objective, first, down.own, data)
         upload = types.Upload(message=theta, weight=base.example_weight(data, theta))

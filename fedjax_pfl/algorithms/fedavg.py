@@ -23,7 +23,13 @@ import optax
 from fedjax_pfl import aggregators, checks, clients, local, struct, types
 from fedjax_pfl.algorithms import base
 
-__all__ = ["FedAvg", "data_objective", "squared_gradient", "unlimited"]
+__all__ = [
+    "FedAvg",
+    "data_objective",
+    "proximal_objective",
+    "squared_gradient",
+    "unlimited",
+]
 
 
 def data_objective(model: types.Model) -> local.Objective:
@@ -33,6 +39,17 @@ def data_objective(model: types.Model) -> local.Objective:
         del context
         outputs = model.apply(params, batch.x, key=key, constants=batch.constants)
         return model.loss(outputs, batch)
+
+    return objective
+
+
+def proximal_objective(model: types.Model, weight: Any) -> local.Objective:
+    """`f_i(x) + weight/2 ||x - centre||^2`, whose context is the centre."""
+    plain = data_objective(model)
+
+    def objective(key, params, batch, centre):
+        distance = base.half_squared_distance(params, centre)
+        return plain(key, params, batch, None) + weight * distance
 
     return objective
 

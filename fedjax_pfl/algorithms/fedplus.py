@@ -260,13 +260,8 @@ class FedPlus(base.SingleExchange):
 
     def _solve(self, key, work, model, start, z, data):
         """Local work about the anchor: new parameters and what it took."""
-        plain = fedavg.data_objective(model)
         if self._exact:
-
-            def objective(key, w, batch, anchor):
-                distance = base.half_squared_distance(w, anchor)
-                return plain(key, w, batch, None) + self._alpha() * distance
-
+            objective = fedavg.proximal_objective(model, self._alpha())
             w, _, info = self.local.solve(key, work, objective, start, z, data)
             return w, info
         theta = self._theta()
@@ -279,6 +274,7 @@ class FedPlus(base.SingleExchange):
                     anchor,
                 )
             }
+        plain = fedavg.data_objective(model)
         w, _, info = self.local.solve(key, work, plain, start, z, data, **hook)
         return w, info
 

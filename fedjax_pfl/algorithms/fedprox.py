@@ -60,13 +60,8 @@ class FedProx(base.SingleExchange):
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the received model, near it."""
         del round
-        plain = fedavg.data_objective(model)
-
-        def objective(key, v, batch, w):
-            distance = base.half_squared_distance(v, w)
-            return plain(key, v, batch, None) + self.mu * distance
-
         w = down.shared
+        objective = fedavg.proximal_objective(model, self.mu)
         v, _, info = self.local.solve(key, work, objective, w, w, data)
         upload = types.Upload(message=v, weight=base.example_weight(data, v))
         distance = jnp.sqrt(2 * base.half_squared_distance(v, w))

@@ -42,7 +42,7 @@ import optax
 from fedjax_pfl import aggregators, checks, clients, local, struct, types
 from fedjax_pfl.algorithms import base, fedavg
 
-__all__ = ["Flame", "dual_update", "local_consensus_update"]
+__all__ = ["Flame", "dual_update", "local_consensus_update", "official_sgd"]
 
 
 @struct.pytree_dataclass
@@ -78,6 +78,13 @@ def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
       1.0
     """
     return jax.tree.map(lambda t, v, d: share * t + (1 - share) * (v - d), theta, w, p)
+
+
+def official_sgd() -> local.SGD:
+    """The solver of personal models in FLAME's release, whatever the method."""
+    return local.SGD(
+        learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
+    )
 
 
 def dual_update(p: Any, w_local: Any, w: Any) -> Any:
@@ -141,10 +148,8 @@ class Flame(base.SingleExchange):
     @classmethod
     def official(cls, **fields: Any) -> "Flame":
         """The release's choices, centre, dual cadence, momentum and L2, as defaults."""
-        solver = local.SGD(
-            learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
-        )
-        defaults = {"prox_centre": "received", "dual_update": "epoch", "local": solver}
+        defaults: dict[str, Any] = {"prox_centre": "received", "dual_update": "epoch"}
+        defaults["local"] = official_sgd()
         return cls(**(defaults | fields))
 
     @property

@@ -48,7 +48,7 @@ import jax
 from jax import lax
 
 from fedjax_pfl import checks, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base, fedavg, flame
 from fedjax_pfl.local import scan
 
 __all__ = ["PFedMe"]
@@ -106,10 +106,7 @@ class PFedMe(base.SingleExchange):
     @classmethod
     def official(cls, **fields: Any) -> "PFedMe":
         """What FLAME's release compares with; give `learning_rate`, use `Mean()`."""
-        solver = local.SGD(
-            learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
-        )
-        defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": solver}
+        defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": flame.official_sgd()}
         return cls(**(defaults | fields))
 
     @property
@@ -141,11 +138,7 @@ class PFedMe(base.SingleExchange):
 
     def _in_epochs(self, key, work, w, theta, model, data):
         """`(w_i, theta_i, gradients evaluated)`, a step of w_i after every epoch."""
-        plain = fedavg.data_objective(model)
-
-        def objective(key, theta, batch, w_local):
-            distance = base.half_squared_distance(theta, w_local)
-            return plain(key, theta, batch, None) + self.lam * distance
+        objective = fedavg.proximal_objective(model, self.lam)
 
         def epoch_end(epoch, theta, w_local):
             del epoch

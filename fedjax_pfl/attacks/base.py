@@ -5,10 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import types
+from fedjax_pfl import checks, struct, types
 from fedjax_pfl.attacks import honest
 
-__all__ = ["Alone", "Colluding"]
+__all__ = ["Alone", "Colluding", "Outermost"]
 
 
 class _Attack:
@@ -104,3 +104,33 @@ class Colluding(_Attack):
         seen = honest.look(messages, malicious)
         sent = self.together(seen, messages, reference)
         return honest.change(messages, seen.acts, sent)
+
+
+@struct.pytree_dataclass
+class Outermost(Colluding):
+    """The honest mean and the longest step from it that is allowed; abstract.
+
+    Attributes:
+      direction: static; the step is along `-sd` by coordinate (`std`), against the mean
+        (`unit`) or its signs (`sign`).
+      about: static; whether that is the mean of updates `u - reference`, or of messages
+        (`message`). Makes no difference for `std`.
+    """
+
+    direction: str = struct.static_field(default="std")
+    about: str = struct.static_field(default="reference")
+
+    def __post_init__(self):
+        checks.known(self.direction, honest.DIRECTIONS, "direction")
+        checks.known(self.about, honest.ABOUT, "center of the attack")
+
+    def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
+        """Length `[]` of the step along `away [*P]`, which has length 1."""
+        raise NotImplementedError
+
+    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
+        """The mean and the step."""
+        zero = honest.origin(self.about, messages, reference)
+        away = honest.direction(self.direction, seen, zero)
+        gamma = self.longest(seen, away)
+        return seen.mean_plus(jax.tree.map(lambda p: gamma * p, away))

@@ -5,14 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, clients, struct
+from fedjax_pfl import clients, struct
 from fedjax_pfl.attacks import base, honest
 
 __all__ = ["MinMax"]
 
 
 @struct.pytree_dataclass
-class MinMax(base.Colluding):
+class MinMax(base.Outermost):
     """Replaces malicious messages by `mu + gamma p` with the largest allowed gamma.
 
     No honest message may be farther away than the largest distance M between two of
@@ -43,31 +43,16 @@ class MinMax(base.Colluding):
     halving; the closed form is its limit.
     """
 
-    direction: str = struct.static_field(default="std")
-    about: str = struct.static_field(default="reference")
-
-    def __post_init__(self):
-        checks.known(self.direction, honest.DIRECTIONS, "direction")
-        checks.known(self.about, honest.ABOUT, "center of the attack")
-
-    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
-        """The mean and the longest allowed step."""
-        zero = honest.origin(self.about, messages, reference)
-        away = honest.direction(self.direction, seen, zero)
-        gamma = _largest_step(seen, away)
-        return seen.mean_plus(jax.tree.map(lambda p: gamma * p, away))
-
-
-def _largest_step(seen: honest.Honest, away: Any) -> jax.Array:
-    """Gamma `[]`, from inner products of the rows `h_i - mu = -d_i`."""
-    rows, scale = honest.rescale(seen.rows)
-    products = clients.gram(rows)
-    squares = jnp.diag(products)
-    pairs = seen.known[:, None] & seen.known[None]
-    apart = squares[:, None] + squares[None] - 2 * products
-    room = jnp.maximum(jnp.where(pairs, apart, 0).max() - squares, 0)
-    b = -honest.inner(rows, away)
-    root = jnp.sqrt(jnp.square(b) + room)
-    # The larger root, without the difference of two near numbers.
-    gamma = jnp.where(b > 0, room / jnp.where(b > 0, b + root, 1), root - b)
-    return scale * jnp.where(seen.known, gamma, jnp.inf).min()
+    def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
+        """Gamma, from inner products of the rows `h_i - mu = -d_i`."""
+        rows, scale = honest.rescale(seen.rows)
+        products = clients.gram(rows)
+        squares = jnp.diag(products)
+        pairs = seen.known[:, None] & seen.known[None]
+        apart = squares[:, None] + squares[None] - 2 * products
+        room = jnp.maximum(jnp.where(pairs, apart, 0).max() - squares, 0)
+        b = -honest.inner(rows, away)
+        root = jnp.sqrt(jnp.square(b) + room)
+        # The larger root, without the difference of two near numbers.
+        gamma = jnp.where(b > 0, room / jnp.where(b > 0, b + root, 1), root - b)
+        return scale * jnp.where(seen.known, gamma, jnp.inf).min()

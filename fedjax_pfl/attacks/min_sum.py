@@ -5,14 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, struct
+from fedjax_pfl import struct
 from fedjax_pfl.attacks import base, honest
 
 __all__ = ["MinSum"]
 
 
 @struct.pytree_dataclass
-class MinSum(base.Colluding):
+class MinSum(base.Outermost):
     """Replaces malicious messages by `mu + gamma p` with the largest allowed gamma.
 
     The squared distances to the honest messages may not sum to more than those of any
@@ -38,17 +38,8 @@ class MinSum(base.Colluding):
     Reference: see `MinMax`.
     """
 
-    direction: str = struct.static_field(default="std")
-    about: str = struct.static_field(default="reference")
-
-    def __post_init__(self):
-        checks.known(self.direction, honest.DIRECTIONS, "direction")
-        checks.known(self.about, honest.ABOUT, "center of the attack")
-
-    def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
-        """The mean and the longest allowed step."""
-        zero = honest.origin(self.about, messages, reference)
-        away = honest.direction(self.direction, seen, zero)
+    def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
+        """The largest distance of an honest message from the mean."""
+        del away
         rows, scale = honest.rescale(seen.rows)
-        gamma = scale * jnp.sqrt(honest.square_norms(rows).max())
-        return seen.mean_plus(jax.tree.map(lambda p: gamma * p, away))
+        return scale * jnp.sqrt(honest.square_norms(rows).max())

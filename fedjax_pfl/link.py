@@ -92,6 +92,7 @@ class CohortLink:
         def one(row, everything):
             key, work, fields, given = row
             pool, round, shared = everything
+            work = dataclasses.replace(work, round=round)
             view = base.ClientView(
                 key=key, round=round, work=work, data=pool.with_rows(fields)
             )

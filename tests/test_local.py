@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, local, types
+from fedjax_pfl import algorithms, clients, local, types
 from fedjax_pfl.local import scan
 from tests.algorithms import toy
 
@@ -360,3 +360,24 @@ def test_steps_in_place_of_epochs_go_through_as_many_as_they_take(count, cap):
 def test_wrong_numbers_of_steps_are_named():
     with pytest.raises(fp.InputError, match="num_steps"):
         fp.SGD(num_steps=0)
+
+
+def test_the_learning_rate_decays_with_the_round():
+    data = client(2)
+    mean = np.asarray(data.x[data.index[: toy.COUNTS[2]]]).mean(axis=0)
+    solver = fp.SGD(learning_rate=0.5, num_steps=2, batch_size=64, decay=0.8)
+    model = fp.Quadratic().for_federation(toy.make_federation(classes=False))
+    plain = algorithms.fedavg.data_objective(model)
+    for number in (None, 0, 3):
+        work = dataclasses.replace(
+            budget(), round=None if number is None else jnp.asarray(number)
+        )
+        found, _, _ = solver.solve(KEY, work, plain, model.init(KEY), None, data)
+        left = (1 - 0.5 * 0.8 ** (number or 0)) ** 2
+        np.testing.assert_allclose(found["theta"], (1 - left) * mean, rtol=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.5])
+def test_a_decay_outside_its_range_gets_one_sentence(decay):
+    with pytest.raises(fp.InputError, match="decay"):
+        fp.SGD(decay=decay)

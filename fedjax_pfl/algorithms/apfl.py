@@ -108,17 +108,16 @@ class APFL(base.SingleExchange):
             return apply(base.mixture(v, w, alpha))
         return base.mixture(apply(v), apply(w), alpha)
 
-    def _descend(self, params, gradient):
+    def _descend(self, params, gradient, round):
         """One plain step of the local solver."""
-        rate, decay = self.local.learning_rate, self.local.weight_decay
+        rate, decay = self.local.rate(round), self.local.weight_decay
         return jax.tree.map(lambda x, g: x - rate * (g + decay * x), params, gradient)
 
     def client_update(self, key, round, work, down, client, model, data):
         """Simultaneous steps of the local copy, the own model and the mixing weight."""
-        del round
         plain = fedavg.data_objective(model)
         rate = self.alpha_learning_rate
-        rate = self.local.learning_rate if rate is None else rate
+        rate = self.local.rate(round) if rate is None else rate
 
         def losses(step_key, w, v, alpha, batch):
             # w learns from its own loss only, so both gradients come in one pass.
@@ -133,7 +132,7 @@ class APFL(base.SingleExchange):
             for_w, for_v, for_alpha = jax.grad(losses, argnums=(1, 2, 3))(
                 step_key, w, v, alpha, batches[0]
             )
-            w, v = self._descend(w, for_w), self._descend(v, for_v)
+            w, v = (self._descend(*p, round) for p in ((w, for_w), (v, for_v)))
             if self.adaptive:
                 slope = for_alpha + self.alpha_decay * alpha
                 moved = jnp.clip(alpha - rate * slope, 0, 1)

@@ -145,7 +145,7 @@ class Ditto(base.SingleExchange):
         def epoch_end(epoch, v, context):
             epoch_key = jax.random.fold_in(jax.random.fold_in(key, _DRIFT), epoch)
             moved, seen = self._single_batches(
-                epoch_key, plain, context["w_local"], data
+                epoch_key, plain, context["w_local"], data, work.round
             )
             seen = context["seen"] + seen
             return v, {"anchor": moved, "w_local": moved, "seen": seen}
@@ -168,10 +168,11 @@ class Ditto(base.SingleExchange):
         evaluations = context["seen"] + own.num_examples
         return DittoClient(v=v, w_local=moved), moved, evaluations
 
-    def _single_batches(self, key, plain, params, data):
+    def _single_batches(self, key, plain, params, data, round):
         """Momentum steps of one random minibatch each, and the examples they saw."""
         solver = self.local
         momentum = 0.0 if solver.momentum is None else solver.momentum
+        rate = solver.rate(round)
 
         def step(step_key, carry, batches):
             x, memory = carry
@@ -182,7 +183,7 @@ class Ditto(base.SingleExchange):
                 gradient,
                 x,
             )
-            x = jax.tree.map(lambda p, m: p - solver.learning_rate * m, x, memory)
+            x = jax.tree.map(lambda p, m: p - rate * m, x, memory)
             return x, memory
 
         (params, _), info = local.local_scan(

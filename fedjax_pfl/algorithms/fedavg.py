@@ -69,10 +69,18 @@ def squared_gradient(
     return clients.chunked(norm, base.CHUNK)
 
 
-def unlimited() -> types.Budget:
-    """A budget without caps, for work outside of rounds."""
+def unlimited(round: jax.Array | None = None) -> types.Budget:
+    """A budget without caps, for work outside of rounds.
+
+    Args:
+      round: `int32[]` round whose learning rate applies; None for the first one's.
+
+    Returns:
+      The budget of ONE client.
+    """
     many = jnp.asarray(2**30, jnp.int32)
-    return types.Budget(epochs=many, steps=many, straggler=jnp.zeros((), bool))
+    idle = jnp.zeros((), bool)
+    return types.Budget(epochs=many, steps=many, straggler=idle, round=round)
 
 
 @struct.pytree_dataclass
@@ -124,11 +132,11 @@ class FedAvg(base.SingleExchange):
 
     def predictors(self, key, round, server, client, model, data):
         """The global model, and its fine-tuned copy where asked for."""
-        del round, client
+        del client
         found = {"global": base.model_predictor(model, server, data.constants)}
         if self.fine_tune is not None:
             tuned, _, _ = self.fine_tune.solve(
-                key, unlimited(), data_objective(model), server, None, data
+                key, unlimited(round), data_objective(model), server, None, data
             )
             found["fine-tuned"] = base.model_predictor(model, tuned, data.constants)
         return found
@@ -196,7 +204,7 @@ class Centralized(base.SingleExchange):
         data = _union(link.federation.train)
         server, _, info = self.local.solve(
             link.ctx.key,
-            unlimited(),
+            unlimited(link.ctx.round),
             data_objective(link.model),
             state.server,
             None,

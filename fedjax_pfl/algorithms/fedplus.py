@@ -176,6 +176,11 @@ class FedPlus(base.SingleExchange):
         base.check_plain_sgd("FedProx as Fed+", local)
         checks.number("mu", mu, at_least=0)
         checks.number("mu times the learning rate", mu * local.learning_rate, below=1)
+        if local.decay is not None:
+            raise checks.InputError(
+                "Expected FedProx as Fed+ with a constant learning rate, of which theta"
+                f" is made, got decay={local.decay!r}."
+            )
         theta = 1 - mu * local.learning_rate
         solver = struct.replace_field(
             local, "learning_rate", local.learning_rate / theta
@@ -188,8 +193,10 @@ class FedPlus(base.SingleExchange):
         """Whether local problems are solved, instead of walked along in steps."""
         return isinstance(self.local, local.ToTolerance)
 
-    def _step_size(self) -> Any:
-        """Eta, or None where the local optimizer does not tell."""
+    def _step_size(self, round: Any = None) -> Any:
+        """Eta in a round, or None where the local optimizer does not tell."""
+        if isinstance(self.local, local.SGD):
+            return self.local.rate(round)
         found = getattr(self.local, "learning_rate", None)
         named = getattr(self.local, "hyperparameters", {})
         return named.get("learning_rate") if found is None else found
@@ -201,11 +208,11 @@ class FedPlus(base.SingleExchange):
         eta = self._step_size()
         return None if eta is None else (1 / self.theta - 1) / eta
 
-    def _theta(self) -> Any:
+    def _theta(self, round: Any) -> Any:
         """The own share of a step."""
         if self.theta is not None:
             return self.theta
-        return 1 / (1 + self._alpha() * self._step_size())
+        return 1 / (1 + self._alpha() * self._step_size(round))
 
     def default_aggregator(self) -> types.Aggregator:
         """The one that belongs to phi."""
@@ -264,7 +271,7 @@ class FedPlus(base.SingleExchange):
             objective = fedavg.proximal_objective(model, self._alpha())
             w, _, info = self.local.solve(key, work, objective, start, z, data)
             return w, info
-        theta = self._theta()
+        theta = self._theta(work.round)
         if self.pull_every == "step":
             hook = {"step_end": lambda w, anchor: base.mixture(w, anchor, theta)}
         else:

@@ -88,7 +88,6 @@ class Scaffold(base.SingleExchange):
 
     def client_update(self, key, round, work, down, client, model, data):
         """Corrected local steps, and the new control variate."""
-        del round
         x, control = down.shared.model, down.shared.control
         plain = fedavg.data_objective(model)
         correction = optax.tree.sub(control, client)
@@ -99,7 +98,7 @@ class Scaffold(base.SingleExchange):
 
         y, _, info = self.local.solve(key, work, objective, x, correction, data)
         if self.option == "difference":
-            scale = jnp.maximum(info.num_steps, 1) * self.local.learning_rate
+            scale = jnp.maximum(info.num_steps, 1) * self.local.rate(round)
             new = jax.tree.map(lambda a, b, d: (a - b) / scale - d, x, y, correction)
             evaluations = info.num_examples
         else:

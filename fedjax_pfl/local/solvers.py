@@ -33,7 +33,9 @@ class _MinibatchSolver:
     def _init(self, params: Any) -> Any:
         raise NotImplementedError
 
-    def _update(self, gradient: Any, memory: Any, params: Any) -> tuple[Any, Any]:
+    def _update(
+        self, gradient: Any, memory: Any, params: Any, work: types.Budget
+    ) -> tuple[Any, Any]:
         raise NotImplementedError
 
     def solve(
@@ -70,7 +72,7 @@ class _MinibatchSolver:
             gradient = jax.grad(objective, argnums=1)(
                 step_key, params, batches[0], context
             )
-            params, memory = self._update(gradient, memory, params)
+            params, memory = self._update(gradient, memory, params, work)
             if step_end is not None:
                 params = step_end(params, context)
             return params, memory, context
@@ -99,8 +101,8 @@ class _MinibatchSolver:
 class SGD(_MinibatchSolver):
     """Stochastic gradient descent over shuffled minibatches.
 
-    `v <- momentum v + g + weight_decay params; params <- params - learning_rate v`,
-    with `v = 0` at the start of every round.
+    `v <- momentum v + g + weight_decay params; params <- params - eta_t v`, with
+    `v = 0` at the start of round t and `eta_t = learning_rate decay^t`.
 
     Attributes:
       learning_rate: `[]` step size, > 0. A traced bad value gives a diverging run.
@@ -110,6 +112,7 @@ class SGD(_MinibatchSolver):
       batch_size: B, at least 1; the last batch of an epoch may be short.
       momentum: `[]` in [0, 1), or None for none (and no buffer).
       weight_decay: `[]` L2 weight added to the gradient, at least 0.
+      decay: `[]` factor of the learning rate per round, in (0, 1], or None for none.
     """
 
     learning_rate: Any = 0.1
@@ -118,6 +121,7 @@ class SGD(_MinibatchSolver):
     batch_size: int = struct.static_field(default=20)
     momentum: Any = None
     weight_decay: Any = 0.0
+    decay: Any = None
 
     def __post_init__(self):
         checks.number("learning_rate", self.learning_rate, above=0)
@@ -125,20 +129,38 @@ class SGD(_MinibatchSolver):
         checks.number("weight_decay", self.weight_decay, at_least=0)
         if self.momentum is not None:
             checks.number("momentum", self.momentum, at_least=0, below=1)
+        if self.decay is not None:
+            checks.number("decay", self.decay, above=0, at_most=1)
+
+    def rate(self, round: Any) -> Any:
+        """The learning rate eta_t `[]` of a round.
+
+        Args:
+          round: `int32[]` t, from 0; None counts as 0.
+
+        Returns:
+          `learning_rate decay^t`.
+
+        Example:
+          >>> SGD(learning_rate=0.5, decay=0.1).rate(2)
+          0.005000000000000001
+        """
+        if self.decay is None or round is None:
+            return self.learning_rate
+        return self.learning_rate * self.decay**round
 
     def _init(self, params):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
 
-    def _update(self, gradient, memory, params):
+    def _update(self, gradient, memory, params, work):
         direction = jax.tree.map(
             lambda g, x: g + self.weight_decay * x, gradient, params
         )
         if memory is not None:
             memory = jax.tree.map(lambda v, d: self.momentum * v + d, memory, direction)
             direction = memory
-        params = jax.tree.map(
-            lambda x, d: x - self.learning_rate * d, params, direction
-        )
+        rate = self.rate(work.round)
+        params = jax.tree.map(lambda x, d: x - rate * d, params, direction)
         return params, memory
 
 
@@ -172,7 +194,8 @@ class Optax(_MinibatchSolver):
     def _init(self, params):
         return self.optimizer(**self.hyperparameters).init(params)
 
-    def _update(self, gradient, memory, params):
+    def _update(self, gradient, memory, params, work):
+        del work
         transformation = self.optimizer(**self.hyperparameters)
         updates, memory = transformation.update(gradient, memory, params)
         params = jax.tree.map(lambda x, u: (x + u).astype(x.dtype), params, updates)

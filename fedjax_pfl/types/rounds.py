@@ -88,11 +88,14 @@ class Budget:
       epochs: `int32[]` cap on local epochs.
       steps: `int32[]` cap on local steps.
       straggler: `bool[]` whether the client was slowed down.
+      round: `int32[]` round number, for schedules of the solver; set by the link, so
+        that parts which draw budgets leave it None, which counts as round 0.
     """
 
     epochs: jax.Array
     steps: jax.Array
     straggler: jax.Array
+    round: jax.Array | None = None
 
 
 @struct.pytree_dataclass

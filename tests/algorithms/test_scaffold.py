@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import algorithms, clients
+from fedjax_pfl import algorithms, clients, struct
 from tests import problems
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
@@ -24,12 +24,14 @@ def scaffold(steps, eta=ETA, **fields):
     return algorithms.Scaffold(local=local, **fields)
 
 
-@pytest.mark.parametrize("option", ["difference", "refresh"])
-def test_rounds_are_the_equations_in_numpy(option):
+@pytest.mark.parametrize(("option", "decay"), [("difference", 0.9), ("refresh", None)])
+def test_rounds_are_the_equations_in_numpy(option, decay):
     # Stragglers take their own numbers of steps, which the reports tell.
     problem, rate = problems.waves(), 0.7
     whole = process(
-        scaffold(4, option=option, server_learning_rate=rate),
+        struct.replace_field(
+            scaffold(4, option=option, server_learning_rate=rate), "local.decay", decay
+        ),
         3,
         work=fp.Stragglers(fraction=0.6, max_epochs=4),
     )
@@ -39,16 +41,17 @@ def test_rounds_are_the_equations_in_numpy(option):
     sizes = np.asarray(problem.federation.train.num_examples)
     for number in range(12):
         moves, changes = [], []
+        eta = ETA * (1 if decay is None else decay**number)
         for place, i in enumerate(infos.cohort[number]):
             evaluations = infos.client["gradient_evaluations"][number, place]
             steps = evaluations // sizes[i] - (option == "refresh")
             counts.append(steps)
             y = x
             for _ in range(steps):
-                y = y - ETA * (problem.gradient(i, y) - own[i] + control)
+                y = y - eta * (problem.gradient(i, y) - own[i] + control)
             new = problem.gradient(i, x)
             if option == "difference":
-                new = own[i] - control + (x - y) / (steps * ETA)
+                new = own[i] - control + (x - y) / (steps * eta)
             moves.append(y - x)
             changes.append(new - own[i])
             own[i] = new

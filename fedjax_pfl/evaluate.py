@@ -174,6 +174,7 @@ def evaluate(
       order, NaN where there are no examples; and diagnostics by name, each `[]`.
     """
     dtype = jnp.zeros(()).dtype
+    state = process.algorithm.before_evaluation(state, model, federation)
     test_pool, test_rows = federation.test.pool(), federation.test.rows()
     everybody = _pooled(test_rows) if "everybody" in data else None
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl import clients, types
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import exchange as exchange_
 
 __all__ = ["RECOMPUTE_EVERY", "CohortLink", "cached_mean", "count", "shares"]
 
@@ -25,7 +25,7 @@ _CANCELLED = 16.0  # a mean this many times smaller than what was in it is recom
 
 @dataclasses.dataclass(frozen=True)
 class CohortLink:
-    """What an algorithm's round may use; see `algorithms.base.Link`.
+    """What an algorithm's round may use; see `algorithms.Link`.
 
     Attributes:
       ctx: key, round, cohort and number of clients.
@@ -93,7 +93,7 @@ class CohortLink:
             key, work, fields, given = row
             pool, round, shared = everything
             work = dataclasses.replace(work, round=round)
-            view = base.ClientView(
+            view = exchange_.ClientView(
                 key=key, round=round, work=work, data=pool.with_rows(fields)
             )
             return fn(view, given, shared)

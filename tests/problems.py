@@ -213,7 +213,14 @@ def regressions(num_clients: int = 5, dim: int = 3, seed: int = 0) -> LeastSquar
         inputs.append(x)
         truth = shared + rng.normal(size=dim)
         targets.append(x @ truth + 0.1 * rng.normal(size=len(x)))
-    federation = _federation(inputs, targets, "regressions")
+    return least_squares(inputs, targets, "regressions")
+
+
+def least_squares(
+    inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], name: str
+) -> LeastSquares:
+    """Linear regression of every client on its own examples."""
+    federation = _federation(inputs, targets, name)
     curvature = np.stack([x.T @ x / len(x) for x in inputs])
     pairs = list(zip(inputs, targets, strict=True))
     return LeastSquares(

@@ -19,8 +19,8 @@ LAYERS = (
     ("types", "machine"),
     ("clients",),
     ("data", "models", "local", "aggregators", "server_optimizers", "attacks")
-    + ("participation", "execution"),
-    ("phi",),
+    + ("participation", "execution", "qp"),
+    ("phi", "common_descent"),
     ("algorithms", "stopping", "checkpoint"),
     ("link",),
     ("process", "evaluate", "history", "summaries", "schedule", "stacking", "folders"),

@@ -1,13 +1,15 @@
 """Algorithms: one file each, by command-line name in `ALGORITHMS`."""
 
 from fedjax_pfl.algorithms.apfl import APFL
-from fedjax_pfl.algorithms.base import ClientView, Link, SingleExchange
+from fedjax_pfl.algorithms.base import SingleExchange
 from fedjax_pfl.algorithms.ditto import Ditto
+from fedjax_pfl.algorithms.exchange import ClientView, Link
 from fedjax_pfl.algorithms.fedacs import FedACS
 from fedjax_pfl.algorithms.fedadmm import FedADMM
 from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
 from fedjax_pfl.algorithms.fedper import FedPer
+from fedjax_pfl.algorithms.fedpg import FedPG
 from fedjax_pfl.algorithms.fedplus import FedPlus
 from fedjax_pfl.algorithms.fedprox import FedProx
 from fedjax_pfl.algorithms.flame import Flame
@@ -28,6 +30,7 @@ __all__ = [
     "FedADMM",
     "FedAMP",
     "FedAvg",
+    "FedPG",
     "FedPer",
     "FedPlus",
     "FedProx",
@@ -53,6 +56,7 @@ ALGORITHMS = {
     "fedamp": FedAMP,
     "fedavg": FedAvg,
     "fedper": FedPer,
+    "fedpg": FedPG,
     "fedplus": FedPlus,
     "fedprox": FedProx,
     "flame": Flame,

@@ -2,17 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import aggregators, checks, clients, local, struct, types
+from fedjax_pfl import aggregators, checks, clients, local, types
+from fedjax_pfl.algorithms import exchange
 
 __all__ = [
-    "ClientView",
-    "Link",
     "SingleExchange",
     "check_plain_sgd",
     "half_squared_distance",
@@ -20,81 +19,6 @@ __all__ = [
     "mixture",
     "problem_weight",
 ]
-
-
-@struct.pytree_dataclass
-class ClientView:
-    """What a function mapped over the cohort knows of its client.
-
-    Attributes:
-      key: `[]` key of this client, round and exchange.
-      round: `int32[]` round number.
-      work: budget of this client.
-      data: training examples of this client.
-    """
-
-    key: types.Key
-    round: jax.Array
-    work: types.Budget
-    data: types.ClientData
-
-
-class Link(Protocol):
-    """What an algorithm's round may use; made by the process.
-
-    Attributes:
-      ctx: key, round, cohort and number of clients.
-      work: budgets of the cohort, leading axis K.
-      model: the model.
-      federation: data of all clients.
-    """
-
-    ctx: types.RoundContext
-    work: types.Budget
-    model: Any
-    federation: types.Federation
-
-    def take(self, tree: Any) -> Any:
-        """Rows of the cohort, `[N, ...]` to `[K, ...]`."""
-        ...
-
-    def put(self, tree: Any, rows: Any) -> Any:
-        """Writes rows of the cohort back."""
-        ...
-
-    def map(self, fn: Any, rows: Any, shared: Any, *, exchange: int = 0) -> Any:
-        """Applies `fn(view, row, shared)` to every member, in any execution mode."""
-        ...
-
-    def upload(
-        self, state: types.State, uploads: types.Upload, reference: Any
-    ) -> tuple[types.State, types.Upload]:
-        """What the server receives: after the attack, non-finite messages dropped."""
-        ...
-
-    def store(self, state: types.State, received: types.Upload) -> types.State:
-        """Keeps what was received in `state.messages`."""
-        ...
-
-    def aggregate(
-        self, state: types.State, received: types.Upload, reference: Any
-    ) -> tuple[Any, Any]:
-        """Aggregate over the cohort or over all, and the aggregator's info."""
-        ...
-
-    def step(self, state: types.State, server: Any) -> tuple[types.State, Any]:
-        """The server optimizer's step in place of a new model, where there is one."""
-        ...
-
-    def keep_finite(self, state: types.State, old: Any, new: Any) -> tuple[Any, Any]:
-        """Counts rows that are not finite and treats them as the process says."""
-        ...
-
-    def info(
-        self, client: Any, aggregator: Any, server: Any = None, **floats: Any
-    ) -> Any:
-        """Forms the round's report: dicts of values, and `floats_up`, `floats_down`."""
-        ...
 
 
 class SingleExchange:
@@ -237,6 +161,17 @@ class SingleExchange:
         """
         raise NotImplementedError
 
+    def before_evaluation(
+        self, state: types.State, model: types.Model, federation: types.Federation
+    ) -> types.State:
+        """The state that is evaluated: by default the state as it is.
+
+        For methods whose personal models are made of what all clients have at that
+        moment; the training never sees the result.
+        """
+        del model, federation
+        return state
+
     def check_cohort(self, size: int) -> None:
         """Refuses or warns of values that do not fit K = `size` clients per round.
 
@@ -263,7 +198,7 @@ class SingleExchange:
         return {}
 
     def round(
-        self, state: types.State, link: Link
+        self, state: types.State, link: exchange.Link
     ) -> tuple[types.State, types.RoundInfo]:
         """One exchange, written with the same link that multi-exchange rounds use."""
         ctx = link.ctx
@@ -273,7 +208,7 @@ class SingleExchange:
             rows = (state.clients, state.messages)
         down = self.down(ctx, state.server, *rows)
 
-        def update(view: ClientView, row: Any, shared: Any):
+        def update(view: exchange.ClientView, row: Any, shared: Any):
             own, client = row
             received = types.Downlink(shared=shared, own=own)
             return self.client_update(

@@ -12,6 +12,7 @@ from fedjax_pfl import clients, struct, types
 __all__ = [
     "LocalInfo",
     "Objective",
+    "full_value",
     "full_value_and_gradient",
     "independent_batch",
     "local_scan",
@@ -240,6 +241,25 @@ def full_value_and_gradient(
     Returns:
       Value `[]` and gradient like `params`; zeros for a client without examples.
     """
+    both = jax.value_and_grad(objective, argnums=1)
+    zero = (jnp.zeros((), params_dtype(params)), jax.tree.map(jnp.zeros_like, params))
+    return _full_mean(both, zero, params, context, data, batch_size)
+
+
+def full_value(
+    objective: Objective,
+    params: Any,
+    context: Any,
+    data: types.ClientData,
+    batch_size: int = 256,
+) -> jax.Array:
+    """Value `[]` of an objective over all examples of one client, like above."""
+    zero = jnp.zeros((), params_dtype(params))
+    return _full_mean(objective, zero, params, context, data, batch_size)
+
+
+def _full_mean(fn, zero, params, context, data, batch_size):
+    """Mean over all examples of what a function finds in batches of them."""
     slots = data.index.shape[0]
     dtype = params_dtype(params)
     total = jnp.maximum(data.num_examples, 1).astype(dtype)
@@ -249,9 +269,8 @@ def full_value_and_gradient(
         positions = number * batch_size + jnp.arange(batch_size)
         weight = (positions < data.num_examples).astype(dtype)
         batch = data.gather(jnp.minimum(positions, slots - 1), weight)
-        found = jax.value_and_grad(objective, argnums=1)(None, params, batch, context)
+        found = fn(None, params, batch, context)
         share = weight.sum() / total
         return jax.tree.map(lambda t, g: t + share * g, sums, found), None
 
-    zero = (jnp.zeros((), dtype), jax.tree.map(jnp.zeros_like, params))
     return lax.scan(add, zero, jnp.arange(num_batches))[0]

@@ -1,0 +1,366 @@
+"""FedPG and S-FedPG: common descent, and personal models that protect the global one.
+
+Problem: `min_w (f_1(w), ..., f_N(w), F(w))` with `F = -cos(L, 1)`, L the clients'
+training losses: all losses fall together, and stay in proportion. Round t, cohort S of
+K, with messages `(L_i, g_i)` taken at `w = w^t`:
+
+    q_j  = (mu / ||g_j||) g_j           rows: members, absent clients, grad F; mu the
+                                        median norm of the members' gradients
+    lam  = argmin ||sum_j lam_j q_j||^2   over the simplex
+    d    = -sum_j lam_j q_j,  ds = sigma d,  sigma = ||mean of member rows|| / ||d||
+    w^{t+1} = w + step ds               step = eta_t (FedPG), or searched (S-FedPG)
+    p_i  = the point nearest to -q_i with q_j . p <= 0 for all members and absent j != i
+    u_i  = (1 - gamma) p_i - gamma q_i
+    theta_i = w + eta_t (||g_i|| / ||u_i||) u_i
+
+`eta_t = eta 0.999^t`. `gradient="exact"` takes `L_i`, `g_i` over all training examples;
+with `"epochs"` `g_i = (w - w_i) / eta_t` after local epochs of SGD from w to w_i, and
+gamma = 1 gives `theta_i = w_i`. The last gradients of absent clients stand in for them
+as long as they can be expected back (`history`, FedLF).
+
+| symbol | field | shape |
+|---|---|---|
+| w | `server.model` | `[*P]` |
+| theta_i | `clients.theta` | `[N, *P]` |
+| when i was last heard | `clients.last_round` | `int32[N]` |
+| g_i, last received | message | `[N, *P]`; not kept with `history="none"` |
+
+Source: the supplement of "Preserving Global Performance in Personalized Federated
+Learning" (anonymous ICCV submission 6989). Its main text is not at hand. STATED there:
+F and its gradient, the quadratic program, the step-size search, the decay, what gamma
+does. From the same authors' FedMDFG (AAAI 2023), FedLF (AAAI 2024) and public code:
+scaling, rescaling, the absent clients' rows. RECONSTRUCTED here: the protected
+direction p_i, its length, the meaning of gamma, and which gradients the tables use.
+
+Deviations, each with its reason: mu is the median and not the mean of the norms, with
+which one client that multiplies its gradient makes every step longer; the fairness row
+sums scaled rows (the supplement: raw gradients, `fair_from="raw"`), which no single
+client owns; where all losses are equal, or one is not positive, it is left out
+(`fair_row` in the report); `guard`, as with that row the method can stop where every
+client could still improve, contrary to the supplement's claim. Losses and exact
+gradients are taken without dropout, or the search would compare noise.
+
+Limits: with one client and no history, gradient descent with steps of constant norm mu;
+with a constant eta the iterates hover at a distance of its size, since ds does not
+vanish where d does: the decay, or the search, is what makes FedPG settle.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, clients, common_descent, local, struct, types
+from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.common_descent import history as histories
+from fedjax_pfl.common_descent import protection as protections
+from fedjax_pfl.common_descent import rows as rows_
+
+__all__ = ["FedPG"]
+
+
+@struct.pytree_dataclass
+class FedPgServer:
+    """State of the server: the model, and how many clients the last round heard."""
+
+    model: Any
+    num_heard: jax.Array
+
+
+@struct.pytree_dataclass
+class FedPgClient:
+    """State of one client: its personal model, and when it was last heard."""
+
+    theta: Any
+    last_round: jax.Array
+
+
+@struct.pytree_dataclass
+class FedPG(base.SingleExchange):
+    """Common multi-gradient descent with protected personal models.
+
+    Attributes:
+      gamma: `[]` in [0, 1], how much of the protection personal models give up.
+      guard: `[]` in [0, 1), see `common_descent`; 0 switches it off.
+      local: `SGD` without momentum; its learning rate is eta, its decay 0.999, for all
+        steps. Its epochs and batches matter for `gradient="epochs"` only.
+      gradient: `exact` or `epochs`.
+      search: what finds the G-model's step (`Armijo`: S-FedPG), or None for eta_t.
+      history: whose last gradients stand in for absent clients: `window`, `last_round`
+        or `none`.
+      max_history: most of their rows, those heard last first.
+      scale: mu is the `median` or the `mean` norm of the members' gradients.
+      fair_from: the fairness row sums `scaled` rows or `raw` gradients.
+      normalize: `scale` brings members' rows to mu, `none` leaves them.
+      fair_row: whether there is a fairness row.
+      layerwise: whether every layer has a quadratic program of its own (FedLF).
+      protection: `cone`, or `orthogonal` to all others' rows.
+      personal_length: `own`, `mean` or `raw`, see `protected_moves`.
+      personal: what is evaluated: `stored`, the model of the client's last
+        participation, or `refresh`, made of everybody's gradients at the latest w.
+    """
+
+    gamma: Any = 0.0
+    guard: Any = 0.01
+    local: Any = local.SGD(decay=0.999)
+    gradient: str = struct.static_field(default="exact")
+    search: Any = None
+    history: str = struct.static_field(default="window")
+    max_history: int = struct.static_field(default=200)
+    scale: str = struct.static_field(default="median")
+    fair_from: str = struct.static_field(default="scaled")
+    normalize: str = struct.static_field(default="scale")
+    fair_row: bool = struct.static_field(default=True)
+    layerwise: bool = struct.static_field(default=False)
+    protection: str = struct.static_field(default="cone")
+    personal_length: str = struct.static_field(default="own")
+    personal: str = struct.static_field(default="stored")
+
+    def __post_init__(self):
+        checks.number("gamma", self.gamma, at_least=0, at_most=1)
+        checks.number("guard", self.guard, at_least=0, below=1)
+        base.check_plain_sgd("FedPG", self.local)
+        checks.known(self.gradient, ("exact", "epochs"), "gradient")
+        checks.known(self.history, histories.HISTORIES, "history")
+        checks.positive_int("max_history", self.max_history)
+        checks.known(self.scale, rows_.SCALES, "scale")
+        checks.known(self.fair_from, rows_.FAIR_FROM, "fair_from")
+        checks.known(self.normalize, rows_.NORMALIZATIONS, "normalize")
+        checks.boolean("fair_row", self.fair_row)
+        checks.boolean("layerwise", self.layerwise)
+        checks.known(self.protection, protections.PROTECTIONS, "protection")
+        checks.known(self.personal_length, protections.LENGTHS, "personal_length")
+        checks.known(self.personal, ("stored", "refresh"), "personal")
+
+    @property
+    def reads(self) -> str:
+        """All clients' last gradients, where they are used."""
+        return "cohort" if self.history == "none" else "all"
+
+    def init(self, key, model, population, data):
+        """One drawn network for everybody; nobody was heard."""
+        del population, data
+        params = model.init(key)
+        server = FedPgServer(model=params, num_heard=jnp.zeros((), jnp.int32))
+        never = -jnp.ones((), jnp.int32)
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        message = None if self.history == "none" else nothing
+        return server, FedPgClient(theta=params, last_round=never), message
+
+    def reference(self, server):
+        """Messages are gradients: they compare with none."""
+        return jax.tree.map(jnp.zeros_like, server.model)
+
+    def _measured(self, key, round, work, w, model, data):
+        """Upload of ONE client at w, and the number of gradients it evaluated."""
+        plain = fedavg.data_objective(model)
+        if self.gradient == "exact":
+            loss, gradient = local.full_value_and_gradient(plain, w, None, data)
+            steps, evaluations = jnp.ones((), jnp.int32), data.num_examples
+        else:
+            loss = local.full_value(plain, w, None, data)
+            theta, _, info = self.local.solve(key, work, plain, w, None, data)
+            rate = self.local.rate(round)
+            gradient = jax.tree.map(lambda a, b: (a - b) / rate, w, theta)
+            steps, evaluations = info.num_steps, info.num_examples
+        aux = {"loss": loss, "steps": steps}
+        weight = base.example_weight(data, w)
+        return types.Upload(message=gradient, weight=weight, aux=aux), evaluations
+
+    def _rows(self, gradients, present, losses, history=None, used=None):
+        """The rows of the quadratic program, and the fairness objective."""
+        fair = common_descent.fairness(losses, present)
+        rows = common_descent.make_rows(
+            gradients,
+            present,
+            fair,
+            history,
+            used,
+            scale=self.scale,
+            fair_from=self.fair_from,
+            normalize=self.normalize,
+            fair_row=self.fair_row,
+            layerwise=self.layerwise,
+        )
+        return rows, fair
+
+    def _absent(self, state, ctx):
+        """Absent clients' last gradients, and which of them count."""
+        if self.history == "none" or ctx.cohort.shape[0] == ctx.num_clients:
+            return None, None
+        who, used = common_descent.absent(
+            state.clients.last_round,
+            ctx.cohort,
+            ctx.round,
+            history=self.history,
+            cap=self.max_history,
+        )
+        return clients.take(state.messages, who), used
+
+    def _personal(self, rows, w, rate, mean_norm):
+        """Personal models `[K, *P]` about w, and what to report of them."""
+        moves, report = common_descent.protected_moves(
+            rows,
+            gamma=self.gamma,
+            protection=self.protection,
+            length=self.personal_length,
+            mean_norm=mean_norm,
+        )
+        return jax.tree.map(lambda x, m: x + rate * m, w, moves), report
+
+    def _searched(self, link, w, direction, rows, fair, received, is_missing):
+        """The step of S-FedPG's search."""
+        count = rows.num_members
+        present = received.weight > 0
+
+        def trial(steps):
+            def losses(view, row, shared):
+                del row
+                point, ds, sizes = shared
+                plain = fedavg.data_objective(link.model)
+
+                def at(size):
+                    moved = jax.tree.map(lambda x, m: x + size * m, point, ds)
+                    return local.full_value(plain, moved, None, view.data)
+
+                return jax.vmap(at)(sizes)
+
+            return link.map(losses, None, (w, direction.vector, steps), exchange=1)
+
+        # What was walked in many steps is about as many gradients.
+        scales = jnp.where(rows.scales > 0, rows.scales, 1)
+        walked = jnp.maximum(received.aux["steps"], 1)
+        slopes = (direction.products / scales)[:count] / walked
+        return self.search(
+            trial,
+            rate=self.local.rate(link.ctx.round),
+            direction=direction,
+            slopes=slopes,
+            fair_slope=(fair.slopes * slopes).sum(),
+            present=present,
+            is_fair=rows.mask[-1],
+            is_missing=is_missing,
+        )
+
+    def round(self, state, link):
+        """Gradients up; direction, step and personal models; all at the same w."""
+        ctx, w = link.ctx, state.server.model
+        old = link.take(state.clients)
+
+        def measure(view, row, shared):
+            del row
+            return self._measured(
+                view.key, view.round, view.work, shared, link.model, view.data
+            )
+
+        uploads, evaluations = link.map(measure, None, w)
+        state, received = link.upload(state, uploads, self.reference(state.server))
+        present = received.weight > 0
+        losses = received.aux["loss"]
+        history, used = self._absent(state, ctx)
+        rows, fair = self._rows(received.message, present, losses, history, used)
+        direction = common_descent.common_descent(rows, guard=self.guard)
+        rate = self.local.rate(ctx.round)
+        theta, report = self._personal(rows, w, rate, direction.mean_norm)
+        new = FedPgClient(
+            theta=clients.select_rows(present, theta, old.theta),
+            last_round=jnp.where(present, ctx.round, old.last_round),
+        )
+        info = {
+            "descent_norm": direction.norm / rows.mu,
+            "sigma": direction.sigma,
+            "worst_cosine": direction.worst,
+            "fairness_weight": direction.weights[:, -1].mean(),
+            "fair_row": rows.mask[-1],
+            "guarded": direction.guarded,
+            "stationary": direction.stationary,
+            "history_rows": jnp.zeros((), jnp.int32) if used is None else used.sum(),
+            "loss_angle": jnp.degrees(jnp.arcsin(jnp.minimum(fair.sine, 1))),
+        }
+        step = rate
+        if self.search is not None:
+            heard_again = (old.last_round == ctx.round - 1).sum()
+            is_missing = heard_again < state.server.num_heard
+            found = self._searched(link, w, direction, rows, fair, received, is_missing)
+            step = found.step
+            info |= {
+                "step": found.step,
+                "rule": found.rule,
+                "trials": found.trials,
+                "improved": (present & (found.after < found.before)).sum(),
+            }
+        state, new = link.keep_finite(state, old, new)
+        state = link.store(state, received)
+        server = FedPgServer(
+            model=jax.tree.map(lambda x, m: x + step * m, w, direction.vector),
+            num_heard=present.sum().astype(jnp.int32),
+        )
+        count, size = present.shape[0], clients.size(w)
+        trials = info.get("trials", 0)
+        state = dataclasses.replace(
+            state, server=server, clients=link.put(state.clients, new)
+        )
+        return state, link.info(
+            {"gradient_evaluations": evaluations, "loss": losses} | report,
+            {},
+            info,
+            floats_up=count * (size + 1 + trials),
+            # w and what theta_i is made with; for the search ds, too.
+            floats_down=count * size * (2 if self.search is None else 3),
+        )
+
+    def _everybody(self, key, round, w, model, federation):
+        """Everybody's rows at w, and the fairness objective."""
+        work = fedavg.unlimited(round)
+
+        def one(shared, data):
+            own = jax.random.fold_in(key, data.client_id)
+            upload, _ = self._measured(own, round, work, w, model, data)
+            return upload.message, upload.aux["loss"]
+
+        nobody = jnp.zeros((federation.num_clients, 0))
+        gradients, losses = base.map_everyone(one, nobody, federation)
+        present = federation.train.num_examples > 0
+        return self._rows(gradients, present, losses)[0]
+
+    def before_evaluation(self, state, model, federation):
+        """Fresh personal models of everybody, where they are evaluated."""
+        if self.personal == "stored":
+            return state
+        key = types.stream_key(state.key, types.Stream.EVALUATION, state.round)
+        w = state.server.model
+        rows = self._everybody(key, state.round, w, model, federation)
+        direction = common_descent.common_descent(rows, guard=self.guard)
+        rate = self.local.rate(state.round)
+        theta, _ = self._personal(rows, w, rate, direction.mean_norm)
+        fresh = FedPgClient(theta=theta, last_round=state.clients.last_round)
+        return dataclasses.replace(state, clients=fresh)
+
+    def predictors(self, key, round, server, client, model, data):
+        """The personal model theta_i and the global one w."""
+        del key, round
+        return {
+            "personal": base.model_predictor(model, client.theta, data.constants),
+            "global": base.model_predictor(model, server.model, data.constants),
+        }
+
+    def diagnostics(self, state, model, federation):
+        """How far w is from Pareto stationarity, over all clients' gradients.
+
+        `pareto_norm`: norm, in multiples of mu, of the shortest convex combination of
+        all N clients' scaled gradients; 0 where no direction improves everybody.
+        `pareto_norm_fair`: the same with the fairness row, which can be 0 elsewhere.
+        """
+        rows = self._everybody(
+            state.key, state.round, state.server.model, model, federation
+        )
+        with_row = common_descent.common_descent(rows, guard=0.0)
+        mask = rows.mask.at[-1].set(False)
+        without = common_descent.common_descent(
+            dataclasses.replace(rows, mask=mask), guard=0.0
+        )
+        return {
+            "pareto_norm": without.norm / rows.mu,
+            "pareto_norm_fair": with_row.norm / rows.mu,
+        }

@@ -1,0 +1,28 @@
+"""Directions in which every client's loss falls, and how far to walk along them.
+
+The mathematics of FedPG without its communication: all of it works on the rows that a
+server holds (gradients of the cohort, of absent clients, and of the fairness objective)
+and mostly on their Gram matrix. Usable on any pytrees with a leading axis.
+"""
+
+from fedjax_pfl.common_descent.angle import Fairness, fairness
+from fedjax_pfl.common_descent.direction import Direction, common_descent
+from fedjax_pfl.common_descent.history import absent
+from fedjax_pfl.common_descent.protection import protected_moves
+from fedjax_pfl.common_descent.rows import Rows, layer_names, make_rows
+from fedjax_pfl.common_descent.search import STEP_SEARCHES, Armijo, Searched
+
+__all__ = [
+    "STEP_SEARCHES",
+    "Armijo",
+    "Direction",
+    "Fairness",
+    "Rows",
+    "Searched",
+    "absent",
+    "common_descent",
+    "fairness",
+    "layer_names",
+    "make_rows",
+    "protected_moves",
+]

@@ -18,6 +18,7 @@ LAYERS = (
     ("struct", "counting", "leaves"),
     ("types", "machine"),
     ("clients",),
+    ("qp",),
     ("data", "models", "local", "aggregators", "server_optimizers", "attacks")
     + ("participation", "execution", "qp"),
     ("phi", "common_descent"),

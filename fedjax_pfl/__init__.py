@@ -26,6 +26,7 @@ from fedjax_pfl.algorithms import (
     FedAMP,
     FedAvg,
     FedPer,
+    FedPG,
     FedPlus,
     FedProx,
     Flame,
@@ -54,6 +55,7 @@ from fedjax_pfl.attacks import (
 from fedjax_pfl.checkpoint import Checkpoints
 from fedjax_pfl.checks import InputError
 from fedjax_pfl.clients import Execution
+from fedjax_pfl.common_descent import STEP_SEARCHES, Armijo
 from fedjax_pfl.data import (
     DATASETS,
     FEATURE_NOISES,
@@ -138,6 +140,7 @@ __all__ = [
     "APFL",
     "ATTACKS",
     "AllClients",
+    "Armijo",
     "Batch",
     "Blockwise",
     "Bucketing",
@@ -169,6 +172,7 @@ __all__ = [
     "FedAMP",
     "FedAcsCNN",
     "FedAvg",
+    "FedPG",
     "FedPer",
     "FedPlus",
     "FedProx",
@@ -229,6 +233,7 @@ __all__ = [
     "Result",
     "SERVER_OPTIMIZERS",
     "SGD",
+    "STEP_SEARCHES",
     "SameValue",
     "Scaffold",
     "Scaling",

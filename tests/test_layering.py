@@ -20,7 +20,7 @@ LAYERS = (
     ("clients",),
     ("qp",),
     ("data", "models", "local", "aggregators", "server_optimizers", "attacks")
-    + ("participation", "execution", "qp"),
+    + ("participation", "execution"),
     ("phi", "common_descent"),
     ("algorithms", "stopping", "checkpoint"),
     ("link",),

@@ -46,6 +46,7 @@ vanish where d does: the decay, or the search, is what makes FedPG settle.
 """
 
 import dataclasses
+import warnings
 from typing import Any
 
 import jax
@@ -133,6 +134,19 @@ class FedPG(base.SingleExchange):
         checks.known(self.personal_length, protections.LENGTHS, "personal_length")
         checks.known(self.personal, ("stored", "refresh"), "personal")
 
+    def check_cohort(self, size: int) -> None:
+        """Warns of cohorts without anybody to descend together with; before tracing.
+
+        Args:
+          size: K, clients per round.
+        """
+        if size == 1 and self.history == "none":
+            warnings.warn(
+                "With one client per round and history='none' there is nobody else's"
+                " loss to lower: FedPG follows that client's gradient.",
+                stacklevel=2,
+            )
+
     @property
     def reads(self) -> str:
         """All clients' last gradients, where they are used."""
@@ -207,7 +221,7 @@ class FedPG(base.SingleExchange):
             length=self.personal_length,
             mean_norm=mean_norm,
         )
-        return jax.tree.map(lambda x, m: x + rate * m, w, moves), report
+        return jax.tree.map(lambda x, m: x[None] + rate * m, w, moves), report
 
     def _searched(self, link, w, direction, rows, fair, received, is_missing):
         """The step of S-FedPG's search."""

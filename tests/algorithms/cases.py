@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, algorithms, attacks
+from fedjax_pfl import aggregators, algorithms, attacks, common_descent
 from tests.algorithms import probes, toy
 
 SGD = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
@@ -178,6 +178,26 @@ CASES = {
             inner_learning_rate=0.1, learning_rate=0.5, num_steps=3, batch_size=64
         ),
         limit=weighted_mean,
+    ),
+    "fedpg": Case(
+        depth="light",
+        make=lambda: algorithms.FedPG(
+            local=dataclasses.replace(SGD, decay=0.9), gradient="epochs", gamma=0.3
+        ),
+        field=("algorithm.gamma", 0.8),
+    ),
+    "fedpg_searched": Case(
+        depth="variant",
+        make=lambda: algorithms.FedPG(
+            local=SGD,
+            search=common_descent.Armijo(),
+            history="last_round",
+            layerwise=True,
+            protection="orthogonal",
+            personal_length="mean",
+            personal="refresh",
+        ),
+        field=("algorithm.search.decrease", 1e-3),
     ),
     "fedper": Case(
         depth="light",

@@ -31,6 +31,7 @@ class Page(enum.StrEnum):
     FLAME = "flame"
     FEDACS = "fedacs"
     FEDPLUS = "fedplus"
+    FEDPG = "fedpg"
     ALL = "all"
 
 

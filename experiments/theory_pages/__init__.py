@@ -1,6 +1,6 @@
 """Pages that compare simulations with theory: parts with rows and figures."""
 
-from experiments.theory_pages import fedacs, fedplus, flame, rows
+from experiments.theory_pages import common_descent, fedacs, fedplus, flame, rows
 
 __all__ = ["PAGES"]
 
@@ -8,4 +8,5 @@ PAGES: dict[str, tuple[rows.Part, ...]] = {
     "flame": flame.PARTS,
     "fedacs": fedacs.PARTS,
     "fedplus": fedplus.PARTS,
+    "fedpg": common_descent.PARTS,
 }

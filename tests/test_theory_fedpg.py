@@ -1,0 +1,42 @@
+"""The page of FedPG in `python -m experiments.theory`: it holds, and could fail."""
+
+import numpy as np
+import pytest
+
+import fedjax_pfl as fp
+from experiments import theory_pages
+from experiments.theory_pages import common_descent, rows
+
+QUICK = rows.Options(seeds=2, quick=True)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(part, marks=[pytest.mark.wide] * (part.__name__ != "front"))
+        for part in theory_pages.PAGES["fedpg"]
+    ],
+)
+def test_statements_of_fedpg_hold(part):
+    findings = part(QUICK)
+    assert [row for row in findings.rows if row.holds == "no"] == []
+    assert any(row.holds == "yes" for row in findings.rows)
+    assert len(findings.figures) == 1
+
+
+def test_bowls_are_the_quadratics_that_they_say():
+    problem = common_descent.Bowls.draw(3)
+    algorithm = fp.FedPG(local=fp.SGD(learning_rate=0.1), history="none")
+    path, report = problem.visited(algorithm, 2, np.ones(10))
+    error = path[1] - problem.minimizers
+    expected = 1 + np.einsum("ni,nij,nj->n", error, problem.curvature, error) / 2
+    np.testing.assert_allclose(problem.losses(path)[1], expected)
+    size = np.linalg.norm(problem.losses(path)[1])
+    sine = np.sqrt(1 - (expected.sum() / size) ** 2 / 5)
+    np.testing.assert_allclose(np.sin(np.radians(report["loss_angle"][1])), sine)
+
+
+def test_an_end_off_the_front_would_be_seen(monkeypatch):
+    monkeypatch.setattr(common_descent.fp, "Armijo", lambda: None)  # constant steps
+    found = common_descent.front(QUICK)
+    assert "no" in [row.holds for row in found.rows]

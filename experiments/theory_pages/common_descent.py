@@ -272,7 +272,7 @@ def front(options: rows.Options) -> rows.Findings:
                 settings={"method": name, "starts": starts},
                 theory=0.0,
                 simulation=float(away.max()),
-                tolerance=float(spacing) + 0.03,  # the guard allows 0.01 of mu
+                tolerance=float(spacing),
             )
         )
         found.append(

@@ -121,7 +121,8 @@ def families(count, rng):
         return rng.standard_normal(shape)
 
     def opposed(rows):
-        last = -np.abs(drawn(count - 1)) @ rows[:-1]
+        # Against most of the others: against all of them 0 would be in the hull.
+        last = -(0.5 + drawn(count - 1)) @ rows[:-1]
         return unit(np.vstack([rows[:-1], last]))
 
     common, center = drawn(width), drawn(-(-count // 25), width)
@@ -177,7 +178,8 @@ def main():
             "common": rng.normal(size=40) + rng.normal(size=(count, 40)) / 2,
         }
         kinds["opposed"] = kinds["common"].copy()
-        kinds["opposed"][-1] = -kinds["common"][:-1].mean(axis=0)
+        against = 0.5 + rng.normal(size=count - 1)
+        kinds["opposed"][-1] = -3 * against @ kinds["common"][:-1] / against.sum()
         for kind, rows in kinds.items():
             rows = np.round(30 * rows)
             parts = (rows, *_solved(rows))

@@ -98,6 +98,7 @@ def test_without_freedom_it_is_the_average_of_normalized_updates():
     np.testing.assert_allclose(step, expected, atol=1e-12)
 
 
+@pytest.mark.wide  # a round by hand says most of it
 def test_without_freedom_and_normalization_it_is_fedavg():
     found = []
     for algorithm in (
@@ -164,6 +165,20 @@ def test_clients_keep_what_they_trained():
         np.testing.assert_allclose(kept[round + 1][cohort], trained, rtol=1e-10)
         others = np.setdiff1d(np.arange(faults.NUM_CLIENTS), cohort)
         np.testing.assert_array_equal(kept[round + 1][others], kept[round][others])
+    last = jax.tree.map(lambda leaf: leaf[-1], states.server)
+    own = {"theta": kept[-1][0]}
+    for algorithm, names in (
+        (process.algorithm, {"personal": own, "global": last}),
+        (fp.FedMGDA(), {"global": last}),
+    ):
+        made = algorithm.predictors(
+            KEY, 3, last, own, problem.model, problem.federation.train
+        )
+        assert made.keys() == names.keys()
+        x = problem.federation.train.x[:1]
+        for name, params in names.items():
+            expected = problem.model.apply(params, x)
+            np.testing.assert_array_equal(made[name](x), expected)
     assert fp.FedMGDA().init(KEY, problem.model, None, None)[1] is None
 
 

@@ -18,6 +18,7 @@ from experiments.bench import (
     command,
     contenders,
     machine,
+    programs,
     report,
     rules,
     timing,
@@ -90,6 +91,18 @@ def test_pytorch_agrees(name, method):
         )
     # A few hundred float32 operations on the largest parameter.
     assert found[name] < 500 * np.finfo(np.float32).eps
+
+
+def test_scipy_agrees():
+    program = programs.Program("tiny", "a tiny one", 5, 2)
+    made = {name: catalog.make(name, program, 1) for name in ("ours", "scipy")}
+    for contender in made.values():
+        contender.run()
+    results = {name: contender.result() for name, contender in made.items()}
+    found = catalog.compare(program, results, 1)
+    # Squared lengths agree to 1e-6 of the rows'.
+    assert found["scipy"]["difference"] < 1e-3 / found["ours"]["loss"]
+    assert found["scipy"]["loss"] == pytest.approx(found["ours"]["loss"], rel=1e-4)
 
 
 def test_a_peer_that_computes_something_else_is_seen():
@@ -236,7 +249,7 @@ def test_wrong_arguments_are_one_sentence(tiny, arguments, words):
 def test_the_list_names_everything():
     done = run("--list")
     assert done.exit_code == 0
-    for name in (*workloads.WORKLOADS, *rules.RULES, "W6cold"):
+    for name in (*catalog.TIMED, *rules.RULES, *programs.PROGRAMS, "W6cold"):
         assert f"{name}: " in done.stdout
 
 

@@ -9,7 +9,13 @@ import numpy as np
 
 from experiments.bench import contenders, rules, workloads
 
-__all__ = ["accuracy_and_loss", "of_rules", "of_trainings", "without_order"]
+__all__ = [
+    "accuracy_and_loss",
+    "of_programs",
+    "of_rules",
+    "of_trainings",
+    "without_order",
+]
 
 _BLOCK = 8192  # examples evaluated at once
 
@@ -112,4 +118,25 @@ def of_rules(rule: rules.Rule, results: dict[str, Any]) -> dict[str, dict[str, f
         for name, centre in results.items():
             norms = np.linalg.norm(rows - centre.astype(np.float64), axis=1)
             found[name]["loss"] = float(norms.mean())
+    return found
+
+
+def of_programs(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Compares shortest points.
+
+    Args:
+      results: points `[problems, D]` by contender.
+
+    Returns:
+      Every contender's `loss`, the mean length; by peer the largest `difference`,
+      relative to our largest value.
+    """
+    found = {
+        name: {
+            "loss": float(np.linalg.norm(points, axis=1).mean()),
+            "difference": relative_difference(results["ours"], points),
+        }
+        for name, points in results.items()
+    }
+    del found["ours"]["difference"]
     return found

@@ -3,14 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.bench import agreement, cold, contenders, rules, workloads
+from experiments.bench import agreement, cold, contenders, programs, rules, workloads
 from fedjax_pfl import checks
 
 __all__ = ["compare", "find", "fitting", "make", "names", "peers"]
 
-Timed = workloads.Workload | rules.Rule
+Timed = workloads.Workload | rules.Rule | programs.Program
 _COLD = cold.workload(workloads.WORKLOADS["W6"])
-TIMED: dict[str, Timed] = {**workloads.WORKLOADS, _COLD.name: _COLD, **rules.RULES}
+TIMED: dict[str, Timed] = {
+    **workloads.WORKLOADS,
+    _COLD.name: _COLD,
+    **rules.RULES,
+    **programs.PROGRAMS,
+}
 
 
 def names() -> tuple[str, ...]:
@@ -56,6 +61,9 @@ def make(name: str, timed: Timed, threads: int) -> contenders.Contender:
     """
     if timed is _COLD:
         return cold.Cold(_COLD, name, threads)
+    if isinstance(timed, programs.Program):
+        kinds = {"ours": programs.OurProgram, **programs.PEERS}
+        return kinds[name](timed)
     if name not in ("ours", "vmap", "loop-jit"):
         contenders.imported("torch_core").torch.set_num_threads(threads)
     if isinstance(timed, rules.Rule):
@@ -80,6 +88,8 @@ def compare(
     """
     if isinstance(timed, rules.Rule):
         return agreement.of_rules(timed, results)
+    if isinstance(timed, programs.Program):
+        return agreement.of_programs(results)
     found = agreement.of_trainings(timed, results)
     if timed is _COLD:
         return found

@@ -52,8 +52,8 @@ def _names(text: str | None) -> tuple[str, ...]:
 
 
 @app.command(
-    help="Times rounds of trainings and robust rules, ours and, side by side, those of"
-    " others. docs/speed.md says what the numbers mean."
+    help="Times rounds of trainings, robust rules and quadratic programs, ours and,"
+    " side by side, those of others. docs/speed.md says what the numbers mean."
 )
 def main(
     only: Annotated[

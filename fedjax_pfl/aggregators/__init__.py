@@ -7,6 +7,7 @@ from fedjax_pfl.aggregators.clipping import (
     ClippingInfo,
     NormClipping,
 )
+from fedjax_pfl.aggregators.common_descent import CommonDescent, CommonDescentInfo
 from fedjax_pfl.aggregators.coordinate_median import (
     CoordinateMedian,
     CoordinateMedianInfo,
@@ -25,6 +26,8 @@ __all__ = [
     "BulyanInfo",
     "CenteredClipping",
     "ClippingInfo",
+    "CommonDescent",
+    "CommonDescentInfo",
     "CoordinateMedian",
     "CoordinateMedianInfo",
     "GeometricMedian",

@@ -8,6 +8,7 @@ from fedjax_pfl.algorithms.fedacs import FedACS
 from fedjax_pfl.algorithms.fedadmm import FedADMM
 from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
+from fedjax_pfl.algorithms.fedmgda import FedMGDA
 from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.fedpg import FedPG
 from fedjax_pfl.algorithms.fedplus import FedPlus
@@ -31,6 +32,7 @@ __all__ = [
     "FedAMP",
     "FedAvg",
     "FedPG",
+    "FedMGDA",
     "FedPer",
     "FedPlus",
     "FedProx",
@@ -55,6 +57,7 @@ ALGORITHMS = {
     "fedadmm": FedADMM,
     "fedamp": FedAMP,
     "fedavg": FedAvg,
+    "fedmgda": FedMGDA,
     "fedper": FedPer,
     "fedpg": FedPG,
     "fedplus": FedPlus,

@@ -262,6 +262,13 @@ CASES = {
         full=lambda: algorithms.FedProx(mu=0.5, local=FULL),
         limit=weighted_mean,
     ),
+    "fedmgda": Case(
+        depth="light",
+        make=lambda: algorithms.FedMGDA(
+            eps=0.2, server_learning_rate=0.1, keeps_local=True, local=SGD
+        ),
+        field=("algorithm.eps", 0.05),
+    ),
     "multi_krum": Case(
         depth="variant",
         make=lambda: algorithms.MultiKrum(num_malicious=1, local=SGD),

@@ -7,6 +7,7 @@ from fedjax_pfl.algorithms.fedacs import FedACS
 from fedjax_pfl.algorithms.fedadmm import FedADMM
 from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
+from fedjax_pfl.algorithms.fedfv import FedFV
 from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.fedplus import FedPlus
 from fedjax_pfl.algorithms.fedprox import FedProx
@@ -28,6 +29,7 @@ __all__ = [
     "FedADMM",
     "FedAMP",
     "FedAvg",
+    "FedFV",
     "FedPer",
     "FedPlus",
     "FedProx",
@@ -52,6 +54,7 @@ ALGORITHMS = {
     "fedadmm": FedADMM,
     "fedamp": FedAMP,
     "fedavg": FedAvg,
+    "fedfv": FedFV,
     "fedper": FedPer,
     "fedplus": FedPlus,
     "fedprox": FedProx,

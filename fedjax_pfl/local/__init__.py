@@ -3,6 +3,7 @@
 from fedjax_pfl.local.scan import (
     LocalInfo,
     Objective,
+    full_value,
     full_value_and_gradient,
     local_scan,
 )
@@ -15,6 +16,7 @@ __all__ = [
     "Objective",
     "Optax",
     "ToTolerance",
+    "full_value",
     "full_value_and_gradient",
     "local_scan",
 ]

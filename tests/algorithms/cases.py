@@ -242,6 +242,11 @@ CASES = {
         full=lambda: algorithms.FedProx(mu=0.5, local=FULL),
         limit=weighted_mean,
     ),
+    "fedfv": Case(
+        depth="light",
+        make=lambda: algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True),
+        field=("algorithm.alpha", 0.6),
+    ),
     "multi_krum": Case(
         depth="variant",
         make=lambda: algorithms.MultiKrum(num_malicious=1, local=SGD),

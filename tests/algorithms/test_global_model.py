@@ -16,7 +16,7 @@ MAKE = {
     "fedprox": lambda **fields: algorithms.FedProx(mu=0.5, local=LOCAL, **fields),
     "multi_krum": lambda **fields: fp.MultiKrum(num_malicious=0, local=LOCAL, **fields),
 }
-WIDE = pytest.mark.wide
+WIDE = [pytest.param(n, marks=pytest.mark.wide) for n in ("fedprox", "multi_krum")]
 
 
 def _trained(name, w, targets):
@@ -27,10 +27,7 @@ def _trained(name, w, targets):
     return theta
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["fedavg", *(pytest.param(n, marks=WIDE) for n in ("fedprox", "multi_krum"))],
-)
+@pytest.mark.parametrize("name", ["fedavg", *WIDE])
 def test_members_keep_what_they_trained_and_the_training_is_the_same(name):
     problem = faults.problem()
     fields = {

@@ -7,6 +7,7 @@ from fedjax_pfl.algorithms.fedacs import FedACS
 from fedjax_pfl.algorithms.fedadmm import FedADMM
 from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
+from fedjax_pfl.algorithms.fedfomo import FedFomo
 from fedjax_pfl.algorithms.fedfv import FedFV
 from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.fedplus import FedPlus
@@ -30,6 +31,7 @@ __all__ = [
     "FedAMP",
     "FedAvg",
     "FedFV",
+    "FedFomo",
     "FedPer",
     "FedPlus",
     "FedProx",
@@ -54,6 +56,7 @@ ALGORITHMS = {
     "fedadmm": FedADMM,
     "fedamp": FedAMP,
     "fedavg": FedAvg,
+    "fedfomo": FedFomo,
     "fedfv": FedFV,
     "fedper": FedPer,
     "fedplus": FedPlus,

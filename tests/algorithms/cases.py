@@ -242,6 +242,11 @@ CASES = {
         full=lambda: algorithms.FedProx(mu=0.5, local=FULL),
         limit=weighted_mean,
     ),
+    "fedfomo": Case(
+        depth="light",
+        make=lambda: algorithms.FedFomo(num_models=3, epsilon_decay=0.0, local=SGD),
+        field=("algorithm.epsilon", 0.8),
+    ),
     "fedfv": Case(
         depth="light",
         make=lambda: algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True),

@@ -41,6 +41,7 @@ class OwnClass:
         return {"personal": always(data.client_id), "global": always(0)}
 
 
+@jax.jit
 def accuracies(federation):
     """Of the personal and of the global models, `[data, N]` each."""
     state = dataclasses.replace(test_evaluate.STATE, clients=None)
@@ -95,13 +96,11 @@ def test_samples_show_what_their_owners_have(noise):
     )
     samples = jax.tree.map(jnp.asarray, drawn)
     sampled = dataclasses.replace(federation, samples=samples)
-    found, _ = evaluate.evaluate(
-        test_evaluate.Linear(),
-        test_evaluate.STATE,
-        test_evaluate.MODEL,
-        sampled,
-        data=("others", "everybody"),
-    )
+    process, state = test_evaluate.Linear(), test_evaluate.STATE
+    model, on = test_evaluate.MODEL, ("others", "everybody")
+    found, _ = jax.jit(
+        lambda given: evaluate.evaluate(process, state, model, given, data=on)
+    )(sampled)
     shown = [test_evaluate.inputs_of(federation, i) for i in range(len(sizes))]
     for d, name in enumerate(("others", "everybody")):
         for i, weights in enumerate(test_evaluate.STATE.clients):

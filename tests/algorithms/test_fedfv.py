@@ -150,6 +150,7 @@ def test_a_training_equals_a_loop_over_vectors(tau):
     assert tau == 0 or np.abs(without - expected).max() > 1e-3
 
 
+@pytest.mark.wide
 def test_lost_messages_take_no_part_and_leave_the_stored_ones():
     problem = faults.problem(num_malicious=2)
     attack = faults.Sends(value=jnp.asarray(jnp.nan), first=jnp.asarray(2.0))
@@ -175,6 +176,7 @@ def test_lost_messages_take_no_part_and_leave_the_stored_ones():
         np.testing.assert_array_equal(heard[t + 1], np.where(members, t, heard[t]))
 
 
+@pytest.mark.wide
 def test_with_everything_kept_it_is_the_uniform_mean():
     problem = problems.random_quadratics()
     algorithm = FedFV(alpha=1.0, local=LOCAL, keeps_local=True)

@@ -139,6 +139,7 @@ def test_choices_are_distinct_others_of_largest_affinity():
         others = [i for i in (1, 3, 5, 0, 4, 2) if i != own]
         assert set(found.tolist()) == set(others[:3])
     assert set(_choose(KEY, affinity, everyone, 2, 5, 0.7).tolist()) == {0, 1, 3, 4, 5}
+    assert _choose(KEY, affinity, everyone, 2, 0, 0.7).shape == (0,)
 
 
 def test_exploration_is_even_and_as_frequent_as_epsilon():

@@ -95,8 +95,24 @@ def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
     return single, real.sum()
 
 
+def _sampled(rows: dict[str, Any], sample: jax.Array) -> dict[str, Any]:
+    """The examples `int32[T, 2]`, owner and number, each as a client of one."""
+    owner, number = sample[:, 0], sample[:, 1]
+
+    def per_slot(leaf):
+        return leaf[owner, number][:, None]
+
+    return {
+        "index": per_slot(rows["index"]),
+        "labels": jax.tree.map(per_slot, rows["labels"]),
+        "num_examples": jnp.ones(owner.shape, jnp.int32),
+        "client_id": rows["client_id"][owner],
+        "noise_scale": clients.take(rows["noise_scale"], owner),
+    }
+
+
 def _pooled_means(predictor, model, pool, examples, total, key, dtype) -> Metrics:
-    """Means over the examples that `_pooled` made."""
+    """Means over the first `total` examples that `_pooled` or `_sampled` made."""
     size = min(BATCH, examples["index"].shape[0])
 
     def batch_of(number):
@@ -165,7 +181,8 @@ def evaluate(
       federation: data of N clients.
       data: what to measure on: a client's own `train`, `validation` or `test` examples;
         `others`: its own test examples and those of its `federation.others`;
-        `everybody`: all test examples. Means are over examples.
+        `everybody`: all test examples. Of the last two only the `federation.samples`
+        where there are some. Means are over examples.
       members: rows `int32[K]` of the clients to evaluate; None for all.
       diagnostics: whether to compute the algorithm's diagnostics.
 
@@ -176,15 +193,21 @@ def evaluate(
     dtype = jnp.zeros(()).dtype
     state = process.algorithm.before_evaluation(state, model, federation)
     test_pool, test_rows = federation.test.pool(), federation.test.rows()
-    everybody = _pooled(test_rows) if "everybody" in data else None
+    everybody = None
+    if "everybody" in data and federation.samples is None:
+        everybody = _pooled(test_rows)
+
+    def examples_of(name, fields):
+        if federation.samples is not None:
+            return _sampled(test_rows, fields["samples"][name]), fields["num_test"]
+        if everybody is not None and name == "everybody":
+            return everybody
+        rows = jnp.concatenate([fields["row"][None], fields["others"]])
+        return _pooled(clients.take(test_rows, rows))
 
     def measure(predictor, name, fields, key):
-        if name == "everybody":
-            assert everybody is not None
-            return _pooled_means(predictor, model, test_pool, *everybody, key, dtype)
-        if name == "others":
-            rows = jnp.concatenate([fields["row"][None], fields["others"]])
-            examples = _pooled(clients.take(test_rows, rows))
+        if name in ("others", "everybody"):
+            examples = examples_of(name, fields)
             return _pooled_means(predictor, model, test_pool, *examples, key, dtype)
         own = getattr(federation, name).pool().with_rows(fields[name])
         return _own_means(predictor, model, own, key, dtype)
@@ -202,6 +225,8 @@ def evaluate(
         "state": state.clients,
         "row": jnp.arange(federation.num_clients, dtype=jnp.int32),
         "others": federation.others if "others" in data else None,
+        "samples": federation.samples,
+        "num_test": federation.test.num_examples,
     }
     for name in ("train", "validation", "test"):
         if name in data or name == "train":

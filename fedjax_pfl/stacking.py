@@ -12,7 +12,7 @@ from fedjax_pfl import types
 __all__ = ["ROWS", "federation_rows", "join", "split", "stack"]
 
 ROWS = ("train", "validation", "test")
-_OWN = ("malicious", "others", "cluster")  # further fields with one row per client
+_OWN = ("malicious", "others", "samples", "cluster")  # further rows of clients
 
 
 def split(federation: types.Federation) -> tuple[dict[str, Any], types.Federation]:
@@ -34,7 +34,7 @@ def join(rows: dict[str, Any], pool: types.Federation | None) -> types.Federatio
 
 
 def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Pads index and label rows of all points to one number of slots."""
+    """Pads index, label and sample rows of all points to one number of slots."""
 
     def pad(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         slots = max(row[name]["index"].shape[1] for row in rows)
@@ -49,7 +49,15 @@ def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
         return widen
 
-    return [row | {name: pad(name)(row[name]) for name in ROWS} for row in rows]
+    padded = [row | {name: pad(name)(row[name]) for name in ROWS} for row in rows]
+    slots = max(row["test"]["index"].shape[1] for row in rows)
+
+    def widen_sample(leaf: jax.Array) -> jax.Array:
+        return jnp.pad(leaf, ((0, 0), (0, slots - leaf.shape[1]), (0, 0)))
+
+    return [
+        row | {"samples": jax.tree.map(widen_sample, row["samples"])} for row in padded
+    ]
 
 
 def stack(trees: Sequence[Any]) -> Any:

@@ -155,9 +155,11 @@ def statistics(metric: str, values: np.ndarray) -> dict[str, float]:
 
     Returns:
       `mean`, `std`, `min`, `worst 10 %` (mean of the worst tenth, at least of one
-      client), the quantiles `10 %`, `25 %`, `median`, `75 %`, `90 %`, and `variance`,
-      both spreads divided by N; all NaN where there is no client or where a value is
-      NaN.
+      client), the quantiles `10 %`, `25 %`, `median`, `75 %`, `90 %`, `variance`, both
+      spreads divided by N, and `angle`, in degrees, of the vector of the values with
+      (1, ..., 1): 0 where all are the same, also where all are 0, and
+      `acos(1 / sqrt(N))` where one client has everything; all NaN where there is no
+      client or where a value is NaN.
     """
     if values.size == 0 or np.isnan(values).any():
         values = np.full(1, np.nan)
@@ -172,6 +174,8 @@ def statistics(metric: str, values: np.ndarray) -> dict[str, float]:
             "worst 10 %": worst_first[: max(1, values.size // 10)].mean(),
             **dict(zip(_QUANTILES, quantiles, strict=True)),
             "variance": values.var(),
+            # Its cosine, mean / sqrt(mean^2 + variance), is 1 to rounding far too soon.
+            "angle": np.degrees(np.arctan2(values.std(), values.mean())),
         }
     return {name: float(value) for name, value in numbers.items()}
 

@@ -299,6 +299,8 @@ def test_full_gradient_does_not_depend_on_the_batch_size():
         np.testing.assert_allclose(
             value, 0.5 * (rows**2).sum(axis=1).mean(), rtol=1e-14
         )
+        alone = local.full_value(quadratic, theta, None, data, batch_size)
+        np.testing.assert_allclose(alone, value, rtol=1e-15)
 
 
 def test_lane_max_is_one_value_for_all_lanes():

@@ -23,6 +23,18 @@ def test_statistics_by_hand():
     assert loss["min"] == pytest.approx(1 / 30)
 
 
+def test_angles_in_closed_form():
+    def angle(*values):
+        return summaries.statistics("accuracy", np.array(values))["angle"]
+
+    assert angle(0.7, 0.7, 0.7) == pytest.approx(0, abs=1e-6) and angle(0.0, 0.0) == 0
+    assert angle(0.3, 0.0) == pytest.approx(45)
+    assert angle(0.0, 0.0, 0.9) == pytest.approx(np.degrees(np.arccos(1 / np.sqrt(3))))
+    assert angle(1.0, 3.0) == pytest.approx(np.degrees(np.arctan(1 / 2)))
+    assert angle(0.2, 0.6) == pytest.approx(angle(1.0, 3.0))  # of the direction only
+    assert angle(1.0, 1 + 1e-9) == pytest.approx(np.degrees(5e-10), rel=1e-6)
+
+
 def test_worst_tenth_is_at_least_one_client():
     assert summaries.statistics("accuracy", np.array([0.5, 0.2]))["worst 10 %"] == 0.2
     assert summaries.statistics("loss", np.array([0.5, 0.2]))["worst 10 %"] == 0.5

@@ -37,6 +37,10 @@ def test_bowls_are_the_quadratics_that_they_say():
 
 
 def test_an_end_off_the_front_would_be_seen(monkeypatch):
-    monkeypatch.setattr(common_descent.fp, "Armijo", lambda: None)  # constant steps
+    monkeypatch.setattr(
+        common_descent,
+        "_fedpg",
+        lambda _, **fields: fp.FedPG(local=fp.SGD(learning_rate=0.001), history="none"),
+    )  # too short a way
     found = common_descent.front(QUICK)
     assert "no" in [row.holds for row in found.rows]

@@ -8,6 +8,8 @@ from fedjax_pfl.algorithms.fedacs import FedACS
 from fedjax_pfl.algorithms.fedadmm import FedADMM
 from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
 from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
+from fedjax_pfl.algorithms.fedfomo import FedFomo
+from fedjax_pfl.algorithms.fedfv import FedFV
 from fedjax_pfl.algorithms.fedmgda import FedMGDA
 from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.fedpg import FedPG
@@ -33,6 +35,8 @@ __all__ = [
     "FedAvg",
     "FedPG",
     "FedMGDA",
+    "FedFV",
+    "FedFomo",
     "FedPer",
     "FedPlus",
     "FedProx",
@@ -58,6 +62,8 @@ ALGORITHMS = {
     "fedamp": FedAMP,
     "fedavg": FedAvg,
     "fedmgda": FedMGDA,
+    "fedfomo": FedFomo,
+    "fedfv": FedFV,
     "fedper": FedPer,
     "fedpg": FedPG,
     "fedplus": FedPlus,

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import aggregators, checks, clients, local, struct, types
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import base, global_model
 
 __all__ = [
     "FedAvg",
@@ -84,7 +84,7 @@ def unlimited(round: jax.Array | None = None) -> types.Budget:
 
 
 @struct.pytree_dataclass
-class FedAvg(base.SingleExchange):
+class FedAvg(global_model.GlobalModel):
     """Federated averaging.
 
     Attributes:
@@ -93,15 +93,19 @@ class FedAvg(base.SingleExchange):
       drop_stragglers: whether stragglers' messages are dropped (the published rule).
       fine_tune: local solver run from the global model before evaluation, on the
         client's training data, or None; adds the predictor `fine-tuned`.
+      keeps_local: whether clients keep the model that they trained last, which is then
+        the predictor `personal`; see `global_model`.
     """
 
     local: Any = local.SGD()
     weighting: str = struct.static_field(default="examples")
     drop_stragglers: bool = struct.static_field(default=True)
     fine_tune: Any = None
+    keeps_local: bool = struct.static_field(default=False)
 
     def __post_init__(self):
         checks.known(self.weighting, ("examples", "uniform"), "weighting")
+        checks.boolean("keeps_local", self.keeps_local)
 
     def default_aggregator(self) -> types.Aggregator:
         """Weighted or uniform mean."""
@@ -114,26 +118,20 @@ class FedAvg(base.SingleExchange):
         """Clients start from w, and their models are averaged into it."""
         return True
 
-    def init(self, key, model, population, data):
-        """One drawn network at the server; clients keep nothing."""
-        del population, data
-        return model.init(key), None, None
-
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the received model."""
-        del round
+        del round, client
         objective = data_objective(model)
         theta, _, info = self.local.solve(key, work, objective, down.shared, None, data)
         weight = base.example_weight(data, theta)
         if self.drop_stragglers:
             weight = jnp.where(work.straggler, 0, weight)
         upload = types.Upload(message=theta, weight=weight)
-        return client, upload, {"gradient_evaluations": info.num_examples}
+        return self.kept(theta), upload, {"gradient_evaluations": info.num_examples}
 
     def predictors(self, key, round, server, client, model, data):
-        """The global model, and its fine-tuned copy where asked for."""
-        del client
-        found = {"global": base.model_predictor(model, server, data.constants)}
+        """The global model, its fine-tuned copy, and the local one, if asked for."""
+        found = super().predictors(key, round, server, client, model, data)
         if self.fine_tune is not None:
             tuned, _, _ = self.fine_tune.solve(
                 key, unlimited(round), data_objective(model), server, None, data

@@ -27,48 +27,42 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedjax_pfl import checks, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base, fedavg, global_model
 
 __all__ = ["FedProx"]
 
 
 @struct.pytree_dataclass
-class FedProx(base.SingleExchange):
+class FedProx(global_model.GlobalModel):
     """Federated averaging with a proximal term.
 
     Attributes:
       mu: `[]` weight of the proximal term, at least 0.
       local: local solver.
+      keeps_local: whether clients keep the model that they trained last, which is then
+        the predictor `personal`; see `global_model`.
     """
 
     mu: Any = 1.0
     local: Any = local.SGD()
+    keeps_local: bool = struct.static_field(default=False)
 
     def __post_init__(self):
         checks.number("mu", self.mu, at_least=0)
+        checks.boolean("keeps_local", self.keeps_local)
 
     @property
     def server_is_model(self) -> bool:
         """Clients start from w, and their models are averaged into it."""
         return True
 
-    def init(self, key, model, population, data):
-        """One drawn network at the server; clients keep nothing."""
-        del population, data
-        return model.init(key), None, None
-
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the received model, near it."""
-        del round
+        del round, client
         w = down.shared
         objective = fedavg.proximal_objective(model, self.mu)
         v, _, info = self.local.solve(key, work, objective, w, w, data)
         upload = types.Upload(message=v, weight=base.example_weight(data, v))
         distance = jnp.sqrt(2 * base.half_squared_distance(v, w))
         report = {"gradient_evaluations": info.num_examples, "drift": distance}
-        return client, upload, report
-
-    def predictors(self, key, round, server, client, model, data):
-        """The global model."""
-        del key, round, client
-        return {"global": base.model_predictor(model, server, data.constants)}
+        return self.kept(v), upload, report

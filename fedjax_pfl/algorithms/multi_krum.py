@@ -30,14 +30,14 @@ rule can tell a straggler from others, their messages count.
 
 from typing import Any
 
-from fedjax_pfl import aggregators, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl import aggregators, checks, local, struct, types
+from fedjax_pfl.algorithms import fedavg, global_model
 
 __all__ = ["MultiKrum"]
 
 
 @struct.pytree_dataclass
-class MultiKrum(base.SingleExchange):
+class MultiKrum(global_model.GlobalModel):
     """Federated averaging of the messages that multi-Krum selects.
 
     Before anything is traced, f >= K is refused.
@@ -50,6 +50,8 @@ class MultiKrum(base.SingleExchange):
       squared: static, whether distances are squared.
       guarantee: static, whether 2 f + 3 <= K is demanded.
       local: local solver.
+      keeps_local: static, whether clients keep the model that they trained last, which
+        is then the predictor `personal`; see `global_model`.
     """
 
     num_malicious: float | None = None
@@ -58,9 +60,11 @@ class MultiKrum(base.SingleExchange):
     squared: bool = struct.static_field(default=True)
     guarantee: bool = struct.static_field(default=False)
     local: Any = local.SGD()
+    keeps_local: bool = struct.static_field(default=False)
 
     def __post_init__(self):
         self.default_aggregator()  # which checks the fields
+        checks.boolean("keeps_local", self.keeps_local)
 
     @classmethod
     def official(cls, **fields: Any) -> "MultiKrum":
@@ -71,7 +75,10 @@ class MultiKrum(base.SingleExchange):
     def training(self) -> fedavg.FedAvg:
         """What the clients do."""
         return fedavg.FedAvg(
-            local=self.local, weighting="uniform", drop_stragglers=False
+            local=self.local,
+            weighting="uniform",
+            drop_stragglers=False,
+            keeps_local=self.keeps_local,
         )
 
     def default_aggregator(self) -> types.Aggregator:
@@ -84,14 +91,6 @@ class MultiKrum(base.SingleExchange):
             guarantee=self.guarantee,
         )
 
-    def init(self, key, model, population, data):
-        """One drawn network at the server; clients keep nothing."""
-        return self.training.init(key, model, population, data)
-
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the received model."""
         return self.training.client_update(key, round, work, down, client, model, data)
-
-    def predictors(self, key, round, server, client, model, data):
-        """The global model."""
-        return self.training.predictors(key, round, server, client, model, data)

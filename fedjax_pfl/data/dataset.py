@@ -24,6 +24,7 @@ class Purpose(enum.IntEnum):
     MALICIOUS = 3
     OTHERS = 4
     POISONING = 5
+    SAMPLES = 6
 
 
 def generator(seed: int, purpose: Purpose, *identity: int) -> np.random.Generator:

@@ -32,8 +32,8 @@ class FederationSpec:
       dataset: source of the data, or its name in `DATASETS`.
       partition: partition object, or its name in `PARTITIONS`.
       num_clients: N, or None for all natural clients of the data set.
-      seed: of generated data, partition, splits, malicious clients, poisoned labels and
-        `others`, independently.
+      seed: of generated data, partition, splits, malicious clients, poisoned labels,
+        `others` and samples, independently.
       malicious_fraction: `round(malicious_fraction * N)` clients are malicious; at
         least one must stay honest.
       validation_fraction: share of each client's examples, rounded down.
@@ -46,7 +46,10 @@ class FederationSpec:
       feature_noise: Gaussian noise added to the inputs of clients: an object, its name
         in `FEATURE_NOISES`, or None.
       num_others: c other clients, drawn once, whose test examples are added to a
-        client's own for the data `others`; 0 for none.
+        client's own for the data `others`; 0 for none, `"half"` for `ceil(N / 2)`.
+      sample_tests: whether a model is judged on `others` and on `everybody` by an even
+        sample of their test examples, as large as the client's own test set and drawn
+        once, in place of all of them.
       data_dir: directory of data files, or None for the environment's.
 
     Example:
@@ -67,7 +70,8 @@ class FederationSpec:
     train_examples: int | None = None
     label_poisoning: Any = None
     feature_noise: Any = None
-    num_others: int = 0
+    num_others: int | str = 0
+    sample_tests: bool = False
     data_dir: str | None = None
 
     def __post_init__(self):
@@ -103,6 +107,7 @@ class FederationSpec:
             test_fraction=self.test_fraction,
             train_examples=self.train_examples,
             num_others=self.num_others,
+            sample_tests=self.sample_tests,
         )
 
     def build(self) -> types.Federation:
@@ -169,7 +174,8 @@ def from_dataset(
     train_examples: int | None = None,
     label_poisoning: Any = None,
     feature_noise: Any = None,
-    num_others: int = 0,
+    num_others: int | str = 0,
+    sample_tests: bool = False,
 ) -> types.Federation:
     """Distributes a data set over clients and splits every client's examples.
 
@@ -185,6 +191,7 @@ def from_dataset(
       label_poisoning: see `FederationSpec`.
       feature_noise: see `FederationSpec`.
       num_others: see `FederationSpec`.
+      sample_tests: see `FederationSpec`.
 
     Returns:
       The federation; its three parts share one pool.
@@ -200,6 +207,7 @@ def from_dataset(
         test_fraction=test_fraction,
         train_examples=train_examples,
         num_others=num_others,
+        sample_tests=sample_tests,
     )
     rng = datasets.generator(seed, datasets.Purpose.PARTITION)
     parts = partition(rng, dataset, num_clients)
@@ -214,6 +222,10 @@ def from_dataset(
     pool = _pool(dataset)
     client_id = jnp.arange(num_clients, dtype=jnp.int32)
     others = splits.other_clients(seed, num_clients, num_others)
+    samples = None
+    if sample_tests:
+        drawn = splits.sampled_tests(seed, rows["test"].num_examples, others)
+        samples = jax.tree.map(jnp.asarray, drawn)
     parts_of = {
         name: types.ClientData(
             **pool,
@@ -230,6 +242,7 @@ def from_dataset(
         **parts_of,
         malicious=jnp.asarray(malicious),
         others=None if others is None else jnp.asarray(others),
+        samples=samples,
         cluster=None if parts.cluster is None else jnp.asarray(parts.cluster),
         num_classes=dataset.num_classes,
         name=dataset.name,
@@ -269,6 +282,7 @@ _DISTRIBUTION = (
     "label_poisoning",
     "feature_noise",
     "num_others",
+    "sample_tests",
 )
 _PARTS: dict[str, tuple[dict[str, Any], str, str]] = {
     # field -> registry, noun for messages, what an object must have
@@ -286,13 +300,15 @@ def _check_numbers(
     validation_fraction: float,
     test_fraction: float,
     train_examples: int | None,
-    num_others: int,
+    num_others: int | str,
+    sample_tests: bool,
 ) -> None:
     """Checks what a specification and a call have in common."""
     if num_clients is not None:
         checks.positive_int("num_clients", num_clients)
     checks.whole("seed", seed, at_least=0, at_most=checks.MAX_SEED)
-    checks.whole("num_others", num_others, at_least=0)
+    splits.check_others(num_others)
+    checks.boolean("sample_tests", sample_tests)
     if train_examples is not None:
         checks.positive_int("train_examples", train_examples)
     splits.check_fractions(malicious_fraction, validation_fraction, test_fraction)

@@ -6,7 +6,17 @@ from fedjax_pfl import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 
-__all__ = ["check_fractions", "malicious_clients", "other_clients", "split"]
+__all__ = [
+    "check_fractions",
+    "check_others",
+    "malicious_clients",
+    "other_clients",
+    "sampled_tests",
+    "split",
+]
+
+HALF = "half"
+"""In place of a number of other clients: half of all clients, rounded up."""
 
 
 def check_fractions(malicious: float, validation: float, test: float) -> None:
@@ -102,9 +112,40 @@ def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarra
     return np.isin(np.arange(num_clients), chosen)
 
 
-def other_clients(seed: int, num_clients: int, num_others: int) -> np.ndarray | None:
-    """Distinct other clients `int32[N, c]` of every client, or None for c = 0."""
-    checks.whole("num_others", num_others, at_least=0)
+def check_others(num_others: int | str) -> None:
+    """Checks a number of other clients, which may also be `half`.
+
+    Args:
+      num_others: c.
+
+    Raises:
+      InputError: if it is neither.
+    """
+    if isinstance(num_others, str):
+        checks.known(num_others, (HALF,), "number of other clients")
+    else:
+        checks.whole("num_others", num_others, at_least=0)
+
+
+def other_clients(
+    seed: int, num_clients: int, num_others: int | str
+) -> np.ndarray | None:
+    """Distinct other clients of every client, drawn evenly.
+
+    Args:
+      seed: of the draws.
+      num_clients: N.
+      num_others: c, or `half` for `ceil(N / 2)`, of a client alone 0.
+
+    Returns:
+      `int32[N, c]`, or None for c = 0.
+
+    Raises:
+      InputError: if there are not so many other clients.
+    """
+    check_others(num_others)
+    if isinstance(num_others, str):
+        num_others = min(-(-num_clients // 2), num_clients - 1)
     if num_others == 0:
         return None
     if num_others > num_clients - 1:
@@ -117,6 +158,40 @@ def other_clients(seed: int, num_clients: int, num_others: int) -> np.ndarray | 
         rng = datasets.generator(seed, datasets.Purpose.OTHERS, client)
         row[:] = rng.choice(num_clients - 1, num_others, replace=False)
         row += row >= client  # everyone but the client itself
+    return found
+
+
+def sampled_tests(
+    seed: int, num_test: np.ndarray, others: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Even samples, without replacement, of the test examples of several clients.
+
+    Each is as large as the client's own test set. Its draws are the client's own.
+
+    Args:
+      seed: of the draws.
+      num_test: `int[N]` test examples of the clients.
+      others: `int32[N, c]` other clients, or None.
+
+    Returns:
+      By `everybody` and, where there are others, `others` (the client's own examples
+      and theirs): `int32[N, T, 2]` the owner of each example and its number among the
+      owner's test examples; zeros beyond the client's own number.
+    """
+    count = len(num_test)
+    owners = {"everybody": np.broadcast_to(np.arange(count), (count, count))}
+    if others is not None:
+        owners["others"] = np.c_[np.arange(count), others]
+    found = {}
+    for number, (name, rows) in enumerate(sorted(owners.items())):
+        found[name] = np.zeros((count, max(1, num_test.max()), 2), np.int32)
+        for client, row in enumerate(rows):
+            rng = datasets.generator(seed, datasets.Purpose.SAMPLES, client, number)
+            ends = np.cumsum(num_test[row])
+            drawn = rng.choice(ends[-1], num_test[client], replace=False)
+            owner = np.searchsorted(ends, drawn, side="right")
+            position = drawn - (ends - num_test[row])[owner]
+            found[name][client, : len(drawn)] = np.c_[row[owner], position]
     return found
 
 

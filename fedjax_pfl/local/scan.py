@@ -241,9 +241,11 @@ def full_value_and_gradient(
     Returns:
       Value `[]` and gradient like `params`; zeros for a client without examples.
     """
-    both = jax.value_and_grad(objective, argnums=1)
+    evaluate = jax.value_and_grad(objective, argnums=1)
     zero = (jnp.zeros((), params_dtype(params)), jax.tree.map(jnp.zeros_like, params))
-    return _full_mean(both, zero, params, context, data, batch_size)
+    return _mean_over_examples(
+        lambda batch: evaluate(None, params, batch, context), zero, data, batch_size
+    )
 
 
 def full_value(
@@ -253,15 +255,33 @@ def full_value(
     data: types.ClientData,
     batch_size: int = 256,
 ) -> jax.Array:
-    """Value `[]` of an objective over all examples of one client, like above."""
+    """Value of an objective over all examples of one client, without its gradient.
+
+    Args:
+      objective: see `full_value_and_gradient`.
+      params: point.
+      context: what the objective reads besides.
+      data: examples of one client.
+      batch_size: examples per pass; bounds memory, not the result.
+
+    Returns:
+      `[]`; zero for a client without examples.
+    """
     zero = jnp.zeros((), params_dtype(params))
-    return _full_mean(objective, zero, params, context, data, batch_size)
+    return _mean_over_examples(
+        lambda batch: objective(None, params, batch, context), zero, data, batch_size
+    )
 
 
-def _full_mean(fn, zero, params, context, data, batch_size):
-    """Mean over all examples of what a function finds in batches of them."""
+def _mean_over_examples(
+    fn: Callable[[types.Batch], Any],
+    zero: Any,
+    data: types.ClientData,
+    batch_size: int,
+) -> Any:
+    """Mean of a function `batch -> tree` over one client's examples, like `zero`."""
     slots = data.index.shape[0]
-    dtype = params_dtype(params)
+    dtype = params_dtype(zero)
     total = jnp.maximum(data.num_examples, 1).astype(dtype)
     num_batches = max(1, -(-slots // batch_size))
 
@@ -269,8 +289,7 @@ def _full_mean(fn, zero, params, context, data, batch_size):
         positions = number * batch_size + jnp.arange(batch_size)
         weight = (positions < data.num_examples).astype(dtype)
         batch = data.gather(jnp.minimum(positions, slots - 1), weight)
-        found = fn(None, params, batch, context)
         share = weight.sum() / total
-        return jax.tree.map(lambda t, g: t + share * g, sums, found), None
+        return jax.tree.map(lambda t, g: t + share * g, sums, fn(batch)), None
 
     return lax.scan(add, zero, jnp.arange(num_batches))[0]

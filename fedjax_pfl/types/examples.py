@@ -148,6 +148,9 @@ class Federation:
       malicious: `bool[N]` clients whose messages an attack replaces.
       others: `int32[N, c]` other clients whose test examples are added to a client's
         own where a model is judged on `others`, or None.
+      samples: by `others` and `everybody`, `int32[N, T, 2]`: owner and number among the
+        owner's test examples of those by which a model is judged there, as many as the
+        client has test examples; or None for all of them.
       cluster: `int32[N]` known group of similar clients of each client, or None.
       num_classes: number of classes, or None where targets are not classes.
       name: name of the data set, for result files.
@@ -161,6 +164,7 @@ class Federation:
     test: ClientData
     malicious: jax.Array
     others: jax.Array | None = None
+    samples: dict[str, jax.Array] | None = None
     cluster: jax.Array | None = None
     num_classes: int | None = struct.static_field(default=None)
     name: str = struct.static_field(default="federation")
@@ -180,7 +184,7 @@ class Federation:
           **options: `num_clients`, `partition` (by default the natural clients or,
             without any, `IID()`), `num_classes`, `name`, and of `FederationSpec`:
             `seed`, `validation_fraction`, `test_fraction`, `malicious_fraction`,
-            `label_poisoning`, `feature_noise`, `num_others`.
+            `label_poisoning`, `feature_noise`, `num_others`, `sample_tests`.
 
         Returns:
           The federation.

@@ -269,6 +269,16 @@ CASES = {
         ),
         field=("algorithm.eps", 0.05),
     ),
+    "fedfomo": Case(
+        depth="light",
+        make=lambda: algorithms.FedFomo(num_models=3, epsilon_decay=0.0, local=SGD),
+        field=("algorithm.epsilon", 0.8),
+    ),
+    "fedfv": Case(
+        depth="light",
+        make=lambda: algorithms.FedFV(alpha=0.3, tau=2, local=SGD, keeps_local=True),
+        field=("algorithm.alpha", 0.6),
+    ),
     "multi_krum": Case(
         depth="variant",
         make=lambda: algorithms.MultiKrum(num_malicious=1, local=SGD),

@@ -1,0 +1,297 @@
+"""FedFomo: every client mixes the models that improve its own validation loss.
+
+Problem: `min sum_i L_i(theta_i)`, each on the client's own distribution. A client holds
+out the last fifth of its training examples, V_i, and trains on the others. In a round a
+member downloads M models theta_n of other clients, as the server last received them,
+and weighs them and its own trained model, n = i, against theta', the model that its
+last training started from (equations 4 to 6):
+
+    w_n     = (L_Vi(theta') - L_Vi(theta_n)) / |theta_n - theta'|
+    theta' <- theta' + sum_n max(0, w_n) (theta_n - theta') / sum_n max(0, w_n)
+    theta_i = local epochs from theta'
+
+Where no weight is positive theta' becomes theta_i: training goes on. The server sends
+the models of largest affinity, `P[i, n] <- P[i, n] + w_n`, but with probability epsilon
+fills each of the M slots with one drawn evenly from the rest.
+
+| symbol | field | shape |
+|---|---|---|
+| theta_i, what the client tests with | `clients.theta`, message | `[N, *P]` |
+| theta' | `clients.start` | `[N, *P]` |
+| P, a row per client | `clients.affinity` | `[N, N]` |
+| mean of the last received models, for comparison | `server` | `[*P]` |
+
+Models come from what was received, so that attacks reach who downloads them; a client
+from which nothing came yet counts with the first network. Equal affinities, as all are
+at first, are ordered at random. A model whose loss or distance is not finite has weight
+0, and so has one that equals theta', as all do in the first round.
+
+Limits: with M = 0, or alone, a client mixes theta' and its own model only.
+
+Reference: Zhang, Sapra, Fidler, Yeung, Alvarez, "Personalized Federated Learning with
+First Order Model Optimization". Deviations: the own model is a candidate without being
+downloaded, so that its affinity, 1 at first in the paper, decides nothing and stays 0;
+distances are Euclidean, as in the paper, where the authors' code takes sums of absolute
+values unless told otherwise.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from fedjax_pfl import aggregators, checks, clients, local, struct, types
+from fedjax_pfl.algorithms import base, fedavg
+
+__all__ = ["FedFomo", "choose", "hold_out"]
+
+_CHOICE = 2**30  # beyond all epoch numbers, which the local solver folds into its key
+
+
+@struct.pytree_dataclass
+class FedFomoClient:
+    """State of one client; see the module's table."""
+
+    theta: Any
+    start: Any
+    affinity: Any
+
+
+def hold_out(
+    data: types.ClientData, fraction: float
+) -> tuple[types.ClientData, types.ClientData]:
+    """Cuts the last examples off one client's training examples.
+
+    Args:
+      data: training examples of ONE client.
+      fraction: share to hold out, rounded down, but at least one example of two.
+
+    Returns:
+      The first examples and the last. A client of one example holds out none.
+    """
+    slots = data.index.shape[0]
+    sizes = np.arange(slots + 1)
+    # A table: 0.29 * 100 must count as 29 in any precision.
+    held = np.floor(sizes * fraction + 1e-9).astype(np.int32)
+    held = np.clip(held, np.minimum(1, sizes // 2), np.maximum(sizes - 1, 0))
+    count = jnp.asarray(held, jnp.int32)[data.num_examples]
+    first = data.num_examples - count
+    positions = jnp.minimum(first + jnp.arange(max(held.max(), 1)), slots - 1)
+    last = dataclasses.replace(
+        data,
+        index=data.index[positions],
+        labels=jax.tree.map(lambda leaf: leaf[positions], data.labels),
+        num_examples=count,
+    )
+    return dataclasses.replace(data, num_examples=first), last
+
+
+def choose(
+    key: types.Key,
+    affinity: jax.Array,
+    identities: jax.Array,
+    own: jax.Array,
+    count: int,
+    epsilon: Any,
+) -> jax.Array:
+    """Whose models the server sends to ONE client.
+
+    Args:
+      key: `[]` key of this client and round.
+      affinity: `[N]` of this client to all.
+      identities: `int32[N]`, to which the draws belong.
+      own: `int32[]` row of this client, which is not sent to itself.
+      count: M, at most N - 1.
+      epsilon: `[]` probability with which a slot explores.
+
+    Returns:
+      `int32[M]` distinct rows: those of largest affinity, then those that are explored.
+    """
+    rows = jnp.arange(affinity.shape[0])
+    for_slots, for_draws = jax.random.split(key)
+    explored = (jax.random.uniform(for_slots, (count,)) < epsilon).sum()
+    draws = jax.vmap(
+        lambda i: jax.random.uniform(
+            jax.random.fold_in(for_draws, i), dtype=jnp.float32
+        )
+    )(identities)
+    order = jnp.lexsort((draws, -affinity, rows == own))  # the last key comes first
+    greedy = jnp.zeros_like(rows, bool).at[order].set(rows < count - explored)
+    score = jnp.where(greedy, 2, jnp.where(rows == own, -1, draws))
+    return lax.top_k(score, count)[1]
+
+
+@struct.pytree_dataclass
+class FedFomo(base.SingleExchange):
+    """First order model optimization.
+
+    Attributes:
+      num_models: static, M, models that a member downloads, at least 0; where there are
+        fewer other clients, all of them.
+      epsilon: `[]` probability in [0, 1] of exploring, in the first round.
+      epsilon_decay: `[]` what it loses per round, at least 0, until it is 0.
+      validation_fraction: static, share of the training examples that are held out, in
+        (0, 1), rounded down, but at least one example of two.
+      local: local solver, on the other examples.
+    """
+
+    num_models: int = struct.static_field(default=5)
+    epsilon: Any = 0.3
+    epsilon_decay: Any = 0.05
+    validation_fraction: float = struct.static_field(default=0.2)
+    local: Any = local.SGD()
+
+    def __post_init__(self):
+        checks.whole("num_models", self.num_models, at_least=0)
+        checks.number("epsilon", self.epsilon, at_least=0, at_most=1)
+        checks.number("epsilon_decay", self.epsilon_decay, at_least=0)
+        checks.number("validation_fraction", self.validation_fraction, above=0, below=1)
+
+    @property
+    def aggregate_over(self) -> str:
+        """The global model is the mean of all clients' last models."""
+        return "all"
+
+    @property
+    def reads(self) -> str:
+        """Anybody's model may be sent to a member."""
+        return "all"
+
+    def default_aggregator(self) -> types.Aggregator:
+        """Uniform mean."""
+        return aggregators.Mean()
+
+    def init(self, key, model, population, data):
+        """One drawn network, copied to all clients; nobody is nearer than others."""
+        del data
+        params = model.init(key)
+        dtype = jnp.result_type(*jax.tree.leaves(params))
+        affinity = jnp.zeros((population.num_clients,), dtype)
+        client = FedFomoClient(theta=params, start=params, affinity=affinity)
+        return params, client, params
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """The mixture, and local training from it.
+
+        `down.shared` is a pair of all received models `[N, *P]` and identities `[N]`,
+        `down.own` the row of this client; of the models only those that the server
+        sends are looked at.
+        """
+        models, identities = down.shared
+        training, held = hold_out(data, self.validation_fraction)
+        chosen = choose(
+            jax.random.fold_in(key, _CHOICE),
+            client.affinity,
+            identities,
+            down.own,
+            min(self.num_models, len(identities) - 1),
+            self.epsilon - self.epsilon_decay * round,
+        )
+        objective = fedavg.data_objective(model)
+        mixed, gains, own_share = _mixture(objective, client, models, chosen, held)
+        theta, _, info = self.local.solve(key, work, objective, mixed, None, training)
+        client = FedFomoClient(
+            theta=theta, start=mixed, affinity=client.affinity.at[chosen].add(gains)
+        )
+        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        return (
+            client,
+            upload,
+            {
+                "gradient_evaluations": info.num_examples,
+                "improving_models": (gains > 0).sum(dtype=jnp.int32),
+                "own_share": own_share,
+            },
+        )
+
+    def round(self, state, link):
+        """One exchange, in which members get some of all received models."""
+        ctx, old = link.ctx, link.take(state.clients)
+
+        def update(view, row, shared):
+            own, client = row
+            down = types.Downlink(shared=shared, own=own)
+            given = (view.key, view.round, view.work, down, client, link.model)
+            return self.client_update(*given, view.data)
+
+        shared = (state.messages, link.federation.train.client_id)
+        rows, uploads, info = link.map(update, (ctx.cohort, old), shared)
+        state, rows = link.keep_finite(state, old, rows)
+        reference = self.reference(state.server)
+        state, received = link.upload(state, uploads, reference)
+        state = link.store(state, received)
+        server, aggregator_info = link.aggregate(state, received, reference)
+        state = dataclasses.replace(
+            state, server=server, clients=link.put(state.clients, rows)
+        )
+        sent = clients.size(uploads.message)
+        return state, link.info(
+            info,
+            aggregator_info,
+            floats_up=sent,
+            floats_down=sent * min(self.num_models, ctx.num_clients - 1),
+        )
+
+    def predictors(self, key, round, server, client, model, data):
+        """The client's own model, and the mean of all."""
+        del key, round
+        return {
+            "personal": base.model_predictor(model, client.theta, data.constants),
+            "global": base.model_predictor(model, server, data.constants),
+        }
+
+
+def _mixture(
+    objective: local.Objective,
+    client: FedFomoClient,
+    models: Any,
+    chosen: jax.Array,
+    held: types.ClientData,
+) -> tuple[Any, jax.Array, jax.Array]:
+    """What a member trains from.
+
+    Args:
+      objective: the training loss.
+      client: state of ONE client.
+      models: pytree of `[N, *P]`.
+      chosen: `int32[M]` rows that were sent; one after the other is in memory.
+      held: examples that judge.
+
+    Returns:
+      `[*P]`; the weights `[M]` before they are clipped; the own model's share `[]` of
+      the mixture.
+    """
+    before = local.full_value(objective, client.start, None, held)
+
+    def weigh(candidate):
+        step = optax.tree.sub(candidate, client.start)
+        distance = optax.tree.norm(step)
+        gain = before - local.full_value(objective, candidate, None, held)
+        weight = gain / jnp.where(distance > 0, distance, 1)
+        weight = jnp.where((distance > 0) & jnp.isfinite(weight), weight, 0)
+        share = jnp.maximum(weight, 0)
+        # A step beyond the largest number has weight 0, and 0 * inf is NaN.
+        moved = jax.tree.map(
+            lambda x: jnp.where(share > 0, (share * x).astype(x.dtype), 0), step
+        )
+        return weight, (share, moved)
+
+    def add(sums, row):
+        weight, more = weigh(jax.tree.map(lambda leaf: leaf[row], models))
+        return jax.tree.map(jnp.add, sums, more), weight
+
+    own = weigh(client.theta)[1]
+    (total, moved), weights = lax.scan(add, own, chosen)
+    some = total > 0
+    scale = 1 / jnp.where(some, total, 1)
+    mixed = jax.tree.map(
+        lambda s, m, t: jnp.where(some, s + (scale * m).astype(s.dtype), t),
+        client.start,
+        moved,
+        client.theta,
+    )
+    return mixed, weights, jnp.where(some, own[0] * scale, 1)

@@ -10,6 +10,7 @@ from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
 from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.fedplus import FedPlus
 from fedjax_pfl.algorithms.fedprox import FedProx
+from fedjax_pfl.algorithms.fedrep import FedRep
 from fedjax_pfl.algorithms.flame import Flame
 from fedjax_pfl.algorithms.lp_proj import LpProj
 from fedjax_pfl.algorithms.majority import Majority
@@ -31,6 +32,7 @@ __all__ = [
     "FedPer",
     "FedPlus",
     "FedProx",
+    "FedRep",
     "Flame",
     "HeurFedAMP",
     "Link",
@@ -55,6 +57,7 @@ ALGORITHMS = {
     "fedper": FedPer,
     "fedplus": FedPlus,
     "fedprox": FedProx,
+    "fedrep": FedRep,
     "flame": Flame,
     "heur_fedamp": HeurFedAMP,
     "local": Local,

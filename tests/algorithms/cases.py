@@ -184,6 +184,13 @@ CASES = {
         make=lambda: algorithms.FedPer(head="bias$", local=SGD),
         field=("algorithm.local.learning_rate", 0.05),
     ),
+    "fedrep": Case(
+        depth="light",
+        make=lambda: algorithms.FedRep(
+            head="bias$", head_local=SGD, local=SGD, send_heads=True, fine_tune=SGD
+        ),
+        field=("algorithm.head_local.learning_rate", 0.05),
+    ),
     "scaffold": Case(
         depth="light",
         make=lambda: algorithms.Scaffold(local=SGD),

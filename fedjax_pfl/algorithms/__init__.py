@@ -11,6 +11,7 @@ from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.fedplus import FedPlus
 from fedjax_pfl.algorithms.fedprox import FedProx
 from fedjax_pfl.algorithms.fedrep import FedRep
+from fedjax_pfl.algorithms.fedrod import FedROD
 from fedjax_pfl.algorithms.flame import Flame
 from fedjax_pfl.algorithms.lp_proj import LpProj
 from fedjax_pfl.algorithms.majority import Majority
@@ -32,6 +33,7 @@ __all__ = [
     "FedPer",
     "FedPlus",
     "FedProx",
+    "FedROD",
     "FedRep",
     "Flame",
     "HeurFedAMP",
@@ -58,6 +60,7 @@ ALGORITHMS = {
     "fedplus": FedPlus,
     "fedprox": FedProx,
     "fedrep": FedRep,
+    "fedrod": FedROD,
     "flame": Flame,
     "heur_fedamp": HeurFedAMP,
     "local": Local,

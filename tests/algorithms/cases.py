@@ -191,6 +191,16 @@ CASES = {
         ),
         field=("algorithm.head_local.learning_rate", 0.05),
     ),
+    "fedrod": Case(
+        depth="light",
+        make=lambda: algorithms.FedROD(head="bias$", local=SGD),
+        field=("algorithm.local.learning_rate", 0.05),
+    ),
+    "fedrod_hyper": Case(
+        depth="variant",
+        make=lambda: algorithms.FedROD(head="kernel$", hyper_width=4, local=SGD),
+        field=("algorithm.local.learning_rate", 0.05),
+    ),
     "scaffold": Case(
         depth="light",
         make=lambda: algorithms.Scaffold(local=SGD),

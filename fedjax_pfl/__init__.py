@@ -40,6 +40,7 @@ from fedjax_pfl.algorithms import (
     PFedMe,
     Scaffold,
     SingleExchange,
+    SplitGP,
 )
 from fedjax_pfl.attacks import (
     ALIE,
@@ -240,6 +241,7 @@ __all__ = [
     "ServerMomentum",
     "SignFlip",
     "SingleExchange",
+    "SplitGP",
     "State",
     "StopWhen",
     "Stragglers",

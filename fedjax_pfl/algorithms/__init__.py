@@ -19,6 +19,7 @@ from fedjax_pfl.algorithms.multi_krum import MultiKrum
 from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
 from fedjax_pfl.algorithms.pfedme import PFedMe
 from fedjax_pfl.algorithms.scaffold import Scaffold
+from fedjax_pfl.algorithms.splitgp import SplitGP
 
 __all__ = [
     "ALGORITHMS",
@@ -46,6 +47,7 @@ __all__ = [
     "PerFedAvg",
     "Scaffold",
     "SingleExchange",
+    "SplitGP",
 ]
 
 ALGORITHMS = {
@@ -70,4 +72,5 @@ ALGORITHMS = {
     "per_fedavg": PerFedAvg,
     "pfedme": PFedMe,
     "scaffold": Scaffold,
+    "splitgp": SplitGP,
 }

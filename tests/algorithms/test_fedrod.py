@@ -1,8 +1,5 @@
 """FedROD against NumPy, balanced softmax against its definition, and FedAvg."""
 
-import dataclasses
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,70 +9,22 @@ import fedjax_pfl as fp
 from fedjax_pfl import algorithms, models
 from fedjax_pfl.algorithms import fedrod
 from tests import problems
-from tests.algorithms import toy
+from tests.algorithms import perceptrons, toy
+from tests.algorithms.perceptrons import (
+    CLOSE,
+    KEY,
+    assert_close,
+    averaged,
+    drawn_labels,
+    examples,
+    softmax,
+    stepped,
+    trained,
+    unpacked,
+    with_labels,
+)
 
-CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # a few steps on values of order one
-KEY = jax.random.key(3, impl="threefry2x32")
 STEPS = problems.full_gradient_steps(2, 0.5)
-
-
-@functools.partial(jax.jit, static_argnames="model")
-def _started(process, federation, model):
-    return process.init(KEY, model, federation)
-
-
-@functools.partial(jax.jit, static_argnames="model")
-def _round(process, state, federation, model):
-    return process.round(state, model, federation)
-
-
-def trained(algorithm, federation, num_rounds=1):
-    """States before and after each round, with five members; and all reports."""
-    model = fp.MLP(widths=(4,)).for_federation(federation)
-    process = fp.FederatedProcess(
-        algorithm=algorithm, participation=fp.UniformCohort(size=5)
-    )
-    states, infos = [_started(process, federation, model)], []
-    for _ in range(num_rounds):
-        state, info = _round(process, states[-1], federation, model)
-        states.append(state)
-        infos.append(info)
-    plain = [dataclasses.replace(state, key=None) for state in states]
-    return jax.tree.map(np.asarray, (plain, infos))
-
-
-def with_labels(labels, counts=toy.COUNTS):
-    """The toy federation, where clients train on labels `[N, M]` of their own."""
-    federation = toy.make_federation()
-    index, slots = np.asarray(federation.train.index), np.arange(toy.COUNTS.max())
-    real = np.where(slots < toy.COUNTS[:, None], index, 1)
-    padded = np.where(slots < np.asarray(counts)[:, None], real, 0)
-    train = dataclasses.replace(
-        federation.train,
-        index=jnp.asarray(padded, jnp.int32),
-        num_examples=jnp.asarray(counts, jnp.int32),
-        labels=jnp.asarray(np.broadcast_to(labels, index.shape), jnp.int32),
-    )
-    return dataclasses.replace(federation, train=train)
-
-
-def drawn_labels():
-    """Labels with which most clients lack a class."""
-    rng = np.random.default_rng(1)
-    return rng.integers(3, size=(8, 9)) * rng.integers(2, size=(8, 1))
-
-
-def examples(federation, client):
-    """One client's inputs and labels."""
-    data = federation.train
-    count = np.asarray(data.num_examples)[client]
-    rows = np.asarray(data.index)[client, :count]
-    return np.asarray(data.x)[rows], np.asarray(data.labels)[client, :count]
-
-
-def softmax(logits):
-    shifted = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return shifted / shifted.sum(axis=1, keepdims=True)
 
 
 def slopes(x, y, network, head, counts=None):
@@ -93,27 +42,6 @@ def slopes(x, y, network, head, counts=None):
     personal = softmax(z @ (w + head[0]).T + c + head[1]) - target
     network = (back.T @ x, back.sum(axis=0), error.T @ z, error.sum(axis=0))
     return network, (personal.T @ z / len(y), personal.mean(axis=0))
-
-
-def unpacked(params):
-    """`(V, u, W, c)` of an MLP with one hidden layer."""
-    layers = (params["hidden_0"], params["head"])
-    return tuple(layer[leaf] for layer in layers for leaf in ("kernel", "bias"))
-
-
-def assert_close(found, wanted):
-    for a, b in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(a, b, **CLOSE)
-
-
-def stepped(point, slope):
-    return tuple(a - 0.5 * b for a, b in zip(point, slope, strict=True))
-
-
-def averaged(sent, counts):
-    """Means of tuples of arrays, weighted by examples."""
-    columns = zip(*sent, strict=True)
-    return [np.average(leaf, axis=0, weights=counts) for leaf in columns]
 
 
 def head_of(tree, client):
@@ -249,19 +177,15 @@ def test_a_sum_of_heads_is_a_sum_of_outputs(name):
 
 def test_predictors_add_the_own_head():
     federation, algorithm = with_labels(drawn_labels()), algorithms.FedROD(local=STEPS)
-    model = fp.MLP(widths=(4,)).for_federation(federation)
-    state = trained(algorithm, federation, 2)[0][-1]
-    train, i = federation.train, 3
-    own, rows = jax.tree.map(lambda leaf: leaf[i], (state.clients, train.rows()))
-    data = train.pool().with_rows(rows)
-    found = algorithm.predictors(KEY, 0, state.server, own, model, data)
+    state, i = trained(algorithm, federation, 2)[0][-1], 3
     x = np.random.default_rng(0).normal(size=(4, 4))
+    found = perceptrons.predictions(algorithm, federation, state, i, x)
     (v, u, w, c), head = unpacked(state.server.network), head_of(state.clients, i)
     z = np.maximum(x @ v.T + u, 0)
     wanted = {"global": z @ w.T + c, "personal": z @ (w + head[0]).T + c + head[1]}
     assert set(found) == set(wanted)
     for name, values in wanted.items():
-        np.testing.assert_allclose(found[name](jnp.asarray(x)), values, **CLOSE)
+        np.testing.assert_allclose(found[name], values, **CLOSE)
 
 
 def test_wrong_fields_and_models_get_one_sentence():

@@ -40,6 +40,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
 }
 _OPTIONAL = (
     "algorithm.fine_tune",
+    "algorithm.head_local",
     "algorithm.personal",
     "algorithm.inner",
     "aggregator",

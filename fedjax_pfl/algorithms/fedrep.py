@@ -16,7 +16,7 @@ is not selected.
 | b | `server` | `[*P]` of the body's leaves, None in place of the head's |
 | h_i | `clients` | `[N, *P]` of the head's leaves, None in place of the body's |
 | b_i | message | `[*P]` per member, like `server` |
-| tau_h, tau_b | `head_local.epochs`, `local.epochs` | |
+| tau_h, tau_b | epochs of `head_local` and `local` | |
 
 All heads start from the one drawn network. Published tables also judge a global model,
 the latest body under the mean of the heads. No client ever uses it, and heads are what
@@ -33,8 +33,8 @@ Reference: Collins, Hassani, Mokhtari, Shakkottai, "Exploiting Shared Representa
 for Personalized Federated Learning", ICML 2021. Deviations from the authors' code: the
 final training of all heads is a predictor (`fine_tune`), because it changes nothing in
 the training; `weight_decay` concerns biases as well. FedPG's tables come from code
-whose head is the last bias alone, trained for one epoch: `head="head/bias$"`,
-`head_local.epochs=1`, with `send_heads` for its global model.
+whose head is the last bias alone, trained for one epoch: `head="head/bias$"` with one
+epoch in `head_local`, and `send_heads` for its global model.
 """
 
 from typing import Any
@@ -54,7 +54,8 @@ class FedRep(base.SingleExchange):
     Attributes:
       head: regular expression searched in the names of parameters (`head/kernel`);
         what it finds stays with the clients. Some must be found, and some left over.
-      head_local: local solver of the head, which comes first.
+      head_local: local solver of the head, which comes first, or None for the same as
+        `local`. The authors take ten epochs for the head, one or five for the body.
       local: local solver of the body.
       send_heads: whether heads are sent too, for a predictor `global` with their mean.
       fine_tune: local solver run on the client's head before evaluation, under the
@@ -62,7 +63,7 @@ class FedRep(base.SingleExchange):
     """
 
     head: str = struct.static_field(default="^head/")
-    head_local: Any = local.SGD(epochs=10)
+    head_local: Any = None
     local: Any = local.SGD()
     send_heads: bool = struct.static_field(default=False)
     fine_tune: Any = None
@@ -102,8 +103,9 @@ class FedRep(base.SingleExchange):
         """The head under the received body, then the body under that head."""
         del round
         head_key, body_key = jax.random.split(key)
+        solver = self.local if self.head_local is None else self.head_local
         head, first = self._train(
-            self.head_local, head_key, work, model, client, down.shared, data
+            solver, head_key, work, model, client, down.shared, data
         )
         body, second = self._train(
             self.local, body_key, work, model, down.shared, head, data

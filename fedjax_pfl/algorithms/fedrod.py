@@ -30,7 +30,9 @@ took part have one as well. H has one hidden layer; its last layer starts at zer
 
 A class that a client has not seen has `log 0`; its logit is a constant far below all
 others, with gradient zero, which is the limit. A client of one class therefore sends
-the network it received. Labels are those trained on, poisoned or not. Limits: where
+the network it received, and classes that no client has together are never compared:
+with two classes per client, the generic head can be worse than FedAvg's. Labels are
+those trained on, poisoned or not. Limits: where
 every client has equally many examples of each class, `server.network` is FedAvg's;
 before b_i has moved, both predictors are equal.
 

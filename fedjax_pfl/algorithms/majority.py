@@ -31,10 +31,12 @@ def class_counts(data: types.ClientData, num_classes: int, dtype: Any) -> jax.Ar
     Returns:
       `[C]`, by the labels that the client trains on; zeros without examples.
     """
-    positions = jnp.arange(data.index.shape[0])
-    here = (positions < data.num_examples).astype(dtype)
-    labels = data.gather(positions, here).y
-    return jnp.zeros(num_classes, dtype).at[labels].add(here)
+    real = jnp.arange(data.index.shape[0]) < data.num_examples
+    labels = data.labels
+    if labels is None:  # padding may point anywhere
+        labels = data.y[jnp.where(real, data.index, 0)]
+    labels = jnp.where(real, labels, 0)
+    return jnp.zeros(num_classes, dtype).at[labels].add(real.astype(dtype))
 
 
 @struct.pytree_dataclass

@@ -70,6 +70,7 @@ def test_rounds_are_the_equations_in_numpy():
         np.testing.assert_array_equal(info.client["gradient_evaluations"], 2 * counts)
 
 
+@pytest.mark.wide
 def test_heads_from_class_frequencies_are_the_equations_in_numpy():
     federation = with_labels(drawn_labels())
     algorithm = algorithms.FedROD(hyper_width=6, local=STEPS)
@@ -145,9 +146,8 @@ def test_balanced_softmax_is_weighted_by_frequencies():
     assert not np.any(gradient[:, 1]) and gradient.dtype == dtype
 
 
-@pytest.mark.parametrize(
-    "name", ["lstm", pytest.param("cifar_cnn", marks=pytest.mark.wide)]
-)
+@pytest.mark.wide
+@pytest.mark.parametrize("name", ["lstm", "cifar_cnn"])
 def test_a_sum_of_heads_is_a_sum_of_outputs(name):
     """Also under dropout with one key, and where two classes are one output."""
     if name == "lstm":

@@ -96,6 +96,21 @@ def test_without_exit_and_own_part_it_is_fedavg():
     )
 
 
+@pytest.mark.wide
+def test_attacks_concern_what_is_sent_only():
+    federation, model = toy.make_federation(), fp.MLP(widths=(4,))
+    model, found = model.for_federation(federation), []
+    for attack in (None, fp.SignFlip(scale=5.0)):
+        algorithm = algorithms.SplitGP(self_weight=1.0, local=STEPS)
+        process = fp.FederatedProcess(algorithm=algorithm, attack=attack)
+        step = jax.jit(lambda s, p=process: p.round(s, model, federation)[0])
+        found.append(step(process.init(KEY, model, federation)))
+    honest, attacked = found
+    jax.tree.map(np.testing.assert_array_equal, honest.clients, attacked.clients)
+    change = honest.server["exit"]["bias"] - attacked.server["exit"]["bias"]
+    assert np.abs(change).max() > 1e-2
+
+
 def test_answers_come_from_the_exit_where_it_is_sure():
     early = np.log([[0.5, 0.5], [0.9, 0.1], [0.999, 0.001], [0.2, 0.8]])
     late = np.arange(8.0).reshape(4, 2)
@@ -131,9 +146,11 @@ NETWORKS = [
     (models.MLP(widths=(5, 4, 3), input_shape=(6,), num_classes=3), 2, 4),
     (models.CNN1(input_shape=(10, 10), num_classes=3), 3, 64),
     (models.CifarCNN(input_shape=(16, 16, 3), num_classes=3), 2, 64),
-    (models.NFResNet18(input_shape=(16, 16), num_classes=3), 4, 4 * 4 * 32),
+    pytest.param(
+        *(models.NFResNet18(input_shape=(16, 16), num_classes=3), 4, 4 * 4 * 32),
+        marks=pytest.mark.wide,
+    ),
 ]
-COSTLY = [pytest.param(*case, marks=pytest.mark.wide) for case in NETWORKS[1:]]
 
 
 @pytest.mark.parametrize(("network", "cut", "width"), NETWORKS, ids=str)
@@ -155,7 +172,8 @@ def test_networks_can_be_cut_after_every_layer(network, cut, width):
         assert {n: params[n] for n in alone} == alone
 
 
-@pytest.mark.parametrize(("network", "cut", "width"), [NETWORKS[0], *COSTLY], ids=str)
+@pytest.mark.wide
+@pytest.mark.parametrize(("network", "cut", "width"), NETWORKS, ids=str)
 def test_an_exit_depends_on_what_is_before_the_cut_and_changes_nothing(
     network, cut, width
 ):

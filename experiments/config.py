@@ -22,6 +22,7 @@ __all__ = ["Experiment", "Grid", "apply_settings"]
 _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "algorithm.local": fp.LOCAL_SOLVERS,
     "algorithm.fine_tune": fp.LOCAL_SOLVERS,
+    "algorithm.head_local": fp.LOCAL_SOLVERS,
     "algorithm.personal": fp.LOCAL_SOLVERS,
     "algorithm.inner": fp.LOCAL_SOLVERS,
     "algorithm.phi": fp.PHIS,
@@ -40,6 +41,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
 }
 _OPTIONAL = (
     "algorithm.fine_tune",
+    "algorithm.head_local",
     "algorithm.personal",
     "algorithm.inner",
     "algorithm.search",

@@ -30,6 +30,8 @@ from fedjax_pfl.algorithms import (
     FedPG,
     FedPlus,
     FedProx,
+    FedRep,
+    FedROD,
     Flame,
     HeurFedAMP,
     Local,
@@ -40,6 +42,7 @@ from fedjax_pfl.algorithms import (
     PFedMe,
     Scaffold,
     SingleExchange,
+    SplitGP,
 )
 from fedjax_pfl.attacks import (
     ALIE,
@@ -178,6 +181,8 @@ __all__ = [
     "FedPer",
     "FedPlus",
     "FedProx",
+    "FedROD",
+    "FedRep",
     "FederatedProcess",
     "Federation",
     "FederationSpec",
@@ -243,6 +248,7 @@ __all__ = [
     "ServerMomentum",
     "SignFlip",
     "SingleExchange",
+    "SplitGP",
     "State",
     "StopWhen",
     "Stragglers",

@@ -8,7 +8,16 @@ import jax
 
 from fedjax_pfl import checks
 
-__all__ = ["blocks", "check_patterns", "join", "join_blocks", "names", "split"]
+__all__ = [
+    "blocks",
+    "check_pattern",
+    "check_patterns",
+    "head_and_body",
+    "join",
+    "join_blocks",
+    "names",
+    "split",
+]
 
 
 def names(tree: Any) -> Any:
@@ -54,6 +63,34 @@ def join(first: Any, second: Any) -> Any:
     )
 
 
+def head_and_body(params: Any, pattern: str) -> tuple[Any, Any]:
+    """Splits a model's parameters into its head and its body, neither without leaves.
+
+    Args:
+      params: parameter tree.
+      pattern: regular expression searched in the leaf path; what it finds is the head.
+
+    Returns:
+      `(head, body)` as from `split`.
+
+    Raises:
+      InputError: if the pattern finds nothing or everything.
+    """
+    head, body = split(params, pattern)
+    for part, words in ((head, "some"), (body, "not all")):
+        if not jax.tree.leaves(part):
+            raise checks.InputError(
+                f"Expected head={pattern!r} to match {words} of the model's "
+                f"parameters: {_shown(params)}."
+            )
+    return head, body
+
+
+def check_pattern(name: str, pattern: Any) -> None:
+    """Refuses what is not a regular expression."""
+    _check(f"{name} to be a regular expression", pattern)
+
+
 def check_patterns(patterns: Any) -> None:
     """Refuses what is not a tuple of regular expressions, at least one."""
     if not isinstance(patterns, tuple) or not patterns:
@@ -61,12 +98,18 @@ def check_patterns(patterns: Any) -> None:
             f"Expected patterns to be a tuple, not empty, got {patterns!r}."
         )
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except (re.error, TypeError):
-            raise checks.InputError(
-                f"Expected patterns to be regular expressions, got {pattern!r}."
-            ) from None
+        _check("patterns to be regular expressions", pattern)
+
+
+def _check(expected: str, pattern: Any) -> None:
+    """Refuses what is not a regular expression, in these words."""
+    message = f"Expected {expected}, got {pattern!r}"
+    if not isinstance(pattern, str):
+        raise checks.InputError(f"{message}.")
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise checks.InputError(f"{message}: {error}.") from None
 
 
 def blocks(tree: Any, patterns: Sequence[str]) -> list[Any]:

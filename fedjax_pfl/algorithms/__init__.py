@@ -15,6 +15,8 @@ from fedjax_pfl.algorithms.fedper import FedPer
 from fedjax_pfl.algorithms.fedpg import FedPG
 from fedjax_pfl.algorithms.fedplus import FedPlus
 from fedjax_pfl.algorithms.fedprox import FedProx
+from fedjax_pfl.algorithms.fedrep import FedRep
+from fedjax_pfl.algorithms.fedrod import FedROD
 from fedjax_pfl.algorithms.flame import Flame
 from fedjax_pfl.algorithms.lp_proj import LpProj
 from fedjax_pfl.algorithms.majority import Majority
@@ -22,6 +24,7 @@ from fedjax_pfl.algorithms.multi_krum import MultiKrum
 from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
 from fedjax_pfl.algorithms.pfedme import PFedMe
 from fedjax_pfl.algorithms.scaffold import Scaffold
+from fedjax_pfl.algorithms.splitgp import SplitGP
 
 __all__ = [
     "ALGORITHMS",
@@ -40,6 +43,8 @@ __all__ = [
     "FedPer",
     "FedPlus",
     "FedProx",
+    "FedROD",
+    "FedRep",
     "Flame",
     "HeurFedAMP",
     "Link",
@@ -51,6 +56,7 @@ __all__ = [
     "PerFedAvg",
     "Scaffold",
     "SingleExchange",
+    "SplitGP",
 ]
 
 ALGORITHMS = {
@@ -68,6 +74,8 @@ ALGORITHMS = {
     "fedpg": FedPG,
     "fedplus": FedPlus,
     "fedprox": FedProx,
+    "fedrep": FedRep,
+    "fedrod": FedROD,
     "flame": Flame,
     "heur_fedamp": HeurFedAMP,
     "local": Local,
@@ -77,4 +85,5 @@ ALGORITHMS = {
     "per_fedavg": PerFedAvg,
     "pfedme": PFedMe,
     "scaffold": Scaffold,
+    "splitgp": SplitGP,
 }

@@ -22,12 +22,9 @@ Reference: Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with
 Personalization Layers", arXiv:1912.00818. The authors have no public code.
 """
 
-import re
 from typing import Any
 
-import jax
-
-from fedjax_pfl import checks, leaves, local, struct, types
+from fedjax_pfl import leaves, local, struct, types
 from fedjax_pfl.algorithms import base, fedavg
 
 __all__ = ["FedPer"]
@@ -47,16 +44,7 @@ class FedPer(base.SingleExchange):
     local: Any = local.SGD()
 
     def __post_init__(self):
-        if not isinstance(self.head, str):
-            raise checks.InputError(
-                f"Expected head to be a regular expression, got {self.head!r}."
-            )
-        try:
-            re.compile(self.head)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise checks.InputError(
-                f"Expected head to be a regular expression, got {self.head!r}: {error}."
-            ) from None
+        leaves.check_pattern("head", self.head)
 
     @property
     def server_is_model(self) -> bool:
@@ -66,15 +54,7 @@ class FedPer(base.SingleExchange):
     def init(self, key, model, population, data):
         """One drawn network: its body at the server, its head at every client."""
         del population, data
-        params = model.init(key)
-        head, body = leaves.split(params, self.head)
-        for part, words in ((head, "some"), (body, "not all")):
-            if not jax.tree.leaves(part):
-                names = ", ".join(jax.tree.leaves(leaves.names(params)))
-                raise checks.InputError(
-                    f"Expected head={self.head!r} to match {words} of the model's "
-                    f"parameters: {names}."
-                )
+        head, body = leaves.head_and_body(model.init(key), self.head)
         return body, head, None
 
     def client_update(self, key, round, work, down, client, model, data):

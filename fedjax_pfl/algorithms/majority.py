@@ -9,12 +9,34 @@ loss is finite for labels that a client has not seen; ties go to the lower class
 | n_c | examples of class c among the client's training examples | `[C]` |
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import checks, struct, types
 from fedjax_pfl.algorithms import base
 
-__all__ = ["Majority"]
+__all__ = ["Majority", "class_counts"]
+
+
+def class_counts(data: types.ClientData, num_classes: int, dtype: Any) -> jax.Array:
+    """Examples of ONE client per class.
+
+    Args:
+      data: examples of one client.
+      num_classes: C; a label from C on is not counted.
+      dtype: floating dtype of the counts.
+
+    Returns:
+      `[C]`, by the labels that the client trains on; zeros without examples.
+    """
+    real = jnp.arange(data.index.shape[0]) < data.num_examples
+    labels = data.labels
+    if labels is None:  # padding may point anywhere
+        labels = data.y[jnp.where(real, data.index, 0)]
+    labels = jnp.where(real, labels, 0)
+    return jnp.zeros(num_classes, dtype).at[labels].add(real.astype(dtype))
 
 
 @struct.pytree_dataclass
@@ -40,10 +62,7 @@ class Majority(base.SingleExchange):
     def predictors(self, key, round, server, client, model, data):
         """The smoothed frequencies, for every input the same."""
         del key, round, server, client
-        positions = jnp.arange(data.index.shape[0])
-        here = (positions < data.num_examples).astype(jnp.zeros(()).dtype)
-        labels = data.gather(positions, here).y
         classes = getattr(model, "num_classes", 0)
-        counts = jnp.zeros(classes).at[labels].add(here)
+        counts = class_counts(data, classes, jnp.zeros(()).dtype)
         logits = jnp.log((counts + 1) / (counts + 1).sum())
         return {"personal": lambda x: jnp.broadcast_to(logits, (len(x), len(logits)))}

@@ -8,6 +8,7 @@ from fedjax_pfl.models.convolutional import (
     FedAcsCNN,
     LeNet5,
 )
+from fedjax_pfl.models.exits import EarlyExit
 from fedjax_pfl.models.linear import LinearRegression, LogisticRegression, Quadratic
 from fedjax_pfl.models.networks import MLP
 from fedjax_pfl.models.recurrent import LSTM
@@ -21,6 +22,7 @@ __all__ = [
     "MLP",
     "MODELS",
     "CifarCNN",
+    "EarlyExit",
     "FedAcsCNN",
     "LeNet5",
     "LinearRegression",

@@ -69,10 +69,42 @@ class Network(objectives.Classification, abc.ABC):
     ) -> jax.Array:
         """Logits `[B, C]`, in the parameters' dtype."""
         del constants
+        return self._run(params, x, key)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers before the head, in order, where it can be cut; or ()."""
+        return getattr(self._known_module(), "layers", ())
+
+    def features(
+        self,
+        params: types.Params,
+        x: jax.Array,
+        layer: str,
+        *,
+        key: types.Key | None = None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """What a layer hands on.
+
+        Args:
+          params: parameters.
+          x: `[B, ...]` inputs.
+          layer: one of `layers`.
+          key: `[]` key, or None for evaluation mode.
+
+        Returns:
+          Features `[B, ...]` after the layer's activation and pool, and logits
+          `[B, C]`.
+        """
+        logits, seen = self._run(params, x, key, mutable="intermediates")
+        return seen["intermediates"]["layers"][self.layers.index(layer)], logits
+
+    def _run(self, params: Any, x: Any, key: Any, **options: Any) -> Any:
+        """What the module makes of inputs, in the parameters' dtype."""
         dtype = jnp.result_type(*jax.tree.leaves(params))
         rngs = {} if key is None else {"dropout": key}
         return self._known_module().apply(
-            {"params": params}, x.astype(dtype), rngs=rngs
+            {"params": params}, x.astype(dtype), rngs=rngs, **options
         )
 
 

@@ -1,4 +1,8 @@
-"""Linen modules that own the parameters of our layers."""
+"""Linen modules that own the parameters of our layers.
+
+A network that can be cut names its `layers` before the head, in order, and sows what
+each hands on into `intermediates/layers`, which costs nothing where nobody asks.
+"""
 
 import flax.linen as nn
 import jax
@@ -41,12 +45,18 @@ class DenseNet(nn.Module):
     outputs: int
     initialization: str
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers before the head."""
+        return tuple(f"hidden_{number}" for number in range(len(self.widths)))
+
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, ...]` to logits `[B, outputs]`."""
         x = layers.flatten_inputs(x)
-        for number, width in enumerate(self.widths):
-            x = nn.relu(Dense(width, self.initialization, name=f"hidden_{number}")(x))
+        for name, width in zip(self.layers, self.widths, strict=True):
+            x = nn.relu(Dense(width, self.initialization, name=name)(x))
+            self.sow("intermediates", "layers", x)
         return Dense(self.outputs, self.initialization, name="head")(x)
 
 
@@ -128,6 +138,14 @@ class ConvNet(nn.Module):
     input_dropout: float = 0.0
     dropout: tuple[float, ...] = ()
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers before the head."""
+        kinds = (("conv", self.convolutions), ("hidden", self.widths))
+        return tuple(
+            f"{kind}_{number}" for kind, those in kinds for number in range(len(those))
+        )
+
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps images `[B, height, width(, channels)]` to logits `[B, outputs]`."""
@@ -136,11 +154,13 @@ class ConvNet(nn.Module):
         for number, (filters, size, padding) in enumerate(self.convolutions):
             x = Conv(filters, size, padding, scheme, name=f"conv_{number}")(x)
             x = layers.max_pool(nn.relu(x))
+            self.sow("intermediates", "layers", x)
         x = Dropout(self.input_dropout)(layers.flatten_inputs(x))
         rates = self.dropout or (0.0,) * len(self.widths)
         for number, (width, rate) in enumerate(zip(self.widths, rates, strict=True)):
             x = Dense(width, scheme, name=f"hidden_{number}")(x)
             x = nn.relu(Dropout(rate)(x))
+            self.sow("intermediates", "layers", x)
         return Dense(self.outputs, scheme, name="head")(x)
 
 

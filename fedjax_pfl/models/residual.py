@@ -43,15 +43,23 @@ class _ResNet(nn.Module):
     initialization: str
     residual_scale: float
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers before the head."""
+        stages = range(len(_STAGES))
+        return ("stem", *(f"stage_{s}_block_{b}" for s in stages for b in range(2)))
+
     @nn.compact
     def __call__(self, x):
         x = x if x.ndim == 4 else x[..., None]
         x = nn.relu(modules.StandardizedConv(64, 3, name="stem")(x))
         x = layers.max_pool(x, size=3, stride=2, padding=1)
+        self.sow("intermediates", "layers", x)
         for stage, (filters, stride) in enumerate(_STAGES):
             for block, step in enumerate((stride, 1)):
                 name = f"stage_{stage}_block_{block}"
                 x = _Block(filters, step, self.residual_scale, name=name)(x)
+                self.sow("intermediates", "layers", x)
         head = modules.Dense(self.outputs, self.initialization, name="head")
         return head(layers.average_pool(x))
 

@@ -42,6 +42,7 @@ class Case:
       aggregator: an aggregator in place of its own.
       depth: `full`; `light`, for which costly properties are checked on demand only; or
         `variant`, for which most are.
+      model: the model of these properties, but for convergence on the quadratic.
     """
 
     make: Callable[[], Any]
@@ -51,6 +52,7 @@ class Case:
     attack: Any = attacks.SignFlip(scale=2.0)
     aggregator: Any = None
     depth: str = "full"
+    model: Any = fp.LogisticRegression()
 
 
 CASES = {
@@ -203,6 +205,29 @@ CASES = {
         depth="light",
         make=lambda: algorithms.FedPer(head="bias$", local=SGD),
         field=("algorithm.local.learning_rate", 0.05),
+    ),
+    "fedrep": Case(
+        depth="light",
+        make=lambda: algorithms.FedRep(
+            head="bias$", head_local=SGD, local=SGD, send_heads=True, fine_tune=SGD
+        ),
+        field=("algorithm.head_local.learning_rate", 0.05),
+    ),
+    "fedrod": Case(
+        depth="light",
+        make=lambda: algorithms.FedROD(head="bias$", local=SGD),
+        field=("algorithm.local.learning_rate", 0.05),
+    ),
+    "fedrod_hyper": Case(
+        depth="variant",
+        make=lambda: algorithms.FedROD(head="kernel$", hyper_width=4, local=SGD),
+        field=("algorithm.local.learning_rate", 0.05),
+    ),
+    "splitgp": Case(
+        depth="light",
+        make=lambda: algorithms.SplitGP(local=SGD),
+        field=("algorithm.self_weight", 0.6),
+        model=fp.MLP(widths=(4,)),
     ),
     "scaffold": Case(
         depth="light",

@@ -63,7 +63,7 @@ def make_process(name, *, full=False, everyone=False, attack=True):
 @functools.cache
 def setting(name, everyone=False):
     federation = toy.make_federation()
-    model = fp.LogisticRegression().for_federation(federation)
+    model = cases.CASES[name].model.for_federation(federation)
     process = make_process(name, everyone=everyone)
     return process, model, federation
 
@@ -209,7 +209,7 @@ def run(name, fields, *, segment=2, rounds=4, store=None, interrupt=None, **opti
     first, *others = processes
     points = [{field: value} for value in fields]
     group = problems.group(
-        *(KEY, first, fp.LogisticRegression(), federation, *others), points=points
+        *(KEY, first, cases.CASES[name].model, federation, *others), points=points
     )
     options = {"execution": "vmap", "evaluate_on": ("test",)} | options
     plan = settings.Settings.parse(rounds, eval_every=segment, **options)
@@ -323,7 +323,7 @@ def test_round_exports_for_tpu_and_cuda(name):
 def test_float32_round(name):
     federation = toy.make_federation(dtype=jnp.float32)
     process = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), make_process(name))
-    model = fp.LogisticRegression().for_federation(federation)
+    model = cases.CASES[name].model.for_federation(federation)
 
     def single(tree):
         return jax.tree.map(

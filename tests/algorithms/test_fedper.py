@@ -10,29 +10,10 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms, attacks
 from tests import problems
-from tests.algorithms import toy
+from tests.algorithms import intercepts, toy
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}
 KEY = jax.random.key(3, impl="threefry2x32")
-
-
-def with_intercepts(problem):
-    """The problem with `bias` as the head and `theta` as the body, and its data."""
-    model = dataclasses.replace(problem.model, intercept=True)
-    data = problem.federation.train
-    rows = [
-        np.asarray(index)[:count]
-        for index, count in zip(data.index, np.asarray(data.num_examples), strict=True)
-    ]
-    pairs = [(np.asarray(data.x)[r], np.asarray(data.y)[r]) for r in rows]
-    return dataclasses.replace(problem, model=model), pairs
-
-
-def gradients(pair, theta, bias):
-    """Gradients of half the mean squared error in `theta [d]` and `bias`."""
-    x, y = pair
-    error = x @ theta + bias - y
-    return x.T @ error / len(y), error.mean()
 
 
 def process(local, size=None, **fields):
@@ -42,7 +23,7 @@ def process(local, size=None, **fields):
 
 
 def test_rounds_are_the_equations_in_numpy():
-    problem, pairs = with_intercepts(problems.regressions())
+    problem, pairs = intercepts.with_intercepts(problems.regressions())
     local = problems.full_gradient_steps(3, 0.2)
     states, infos, _ = problems.run(process(local, 3), problem, 10)
     theta, bias = np.zeros(3), np.zeros(5)
@@ -52,7 +33,7 @@ def test_rounds_are_the_equations_in_numpy():
         for i in cohort:
             body = theta
             for _ in range(3):
-                for_body, for_bias = gradients(pairs[i], body, bias[i])
+                for_body, for_bias = intercepts.gradients(pairs[i], body, bias[i])
                 body, bias[i] = body - 0.2 * for_body, bias[i] - 0.2 * for_bias
             sent.append(body)
         theta = np.average(sent, axis=0, weights=counts[cohort])
@@ -62,11 +43,14 @@ def test_rounds_are_the_equations_in_numpy():
 
 
 def test_one_step_rounds_end_at_a_stationary_point_of_the_joint_problem():
-    problem, pairs = with_intercepts(problems.regressions())
+    problem, pairs = intercepts.with_intercepts(problems.regressions())
     local = problems.full_gradient_steps(1, 0.3)
     states, _, _ = problems.run(process(local), problem, 1500)
     theta, bias = states.server["theta"][-1], states.clients["bias"][-1]
-    found = [gradients(pair, theta, b) for pair, b in zip(pairs, bias, strict=True)]
+    found = [
+        intercepts.gradients(pair, theta, b)
+        for pair, b in zip(pairs, bias, strict=True)
+    ]
     counts = [len(y) for _, y in pairs]
     body = np.average([g for g, _ in found], axis=0, weights=counts)
     np.testing.assert_allclose(body, 0, atol=1e-9)
@@ -85,7 +69,7 @@ def test_identical_clients_are_fedavg_and_one_client_is_local():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(6, 2)), rng.normal(size=6)
     federation = problems._federation([x] * 3, [y] * 3, "copies")
-    problem, _ = with_intercepts(
+    problem, _ = intercepts.with_intercepts(
         dataclasses.replace(problems.regressions(3, 2), federation=federation)
     )
     local = problems.full_gradient_steps(3, 0.2)
@@ -96,7 +80,7 @@ def test_identical_clients_are_fedavg_and_one_client_is_local():
         np.testing.assert_allclose(head, average["bias"], **CLOSE)
 
     minibatches = fp.SGD(learning_rate=0.1, epochs=2, batch_size=2)
-    single, _ = with_intercepts(problems.regressions(num_clients=1))
+    single, _ = intercepts.with_intercepts(problems.regressions(num_clients=1))
     states, _, _ = problems.run(process(minibatches), single, 8)
     alone, _, _ = problems.run(
         fp.FederatedProcess(algorithm=fp.Local(local=minibatches)), single, 8
@@ -114,7 +98,7 @@ def test_a_head_that_no_body_gradient_sees_leaves_fedavgs_body():
     inputs = [x - x.mean(axis=0) for x in inputs]
     targets = [x @ rng.normal(size=2) + i for i, x in enumerate(inputs)]
     federation = problems._federation(inputs, targets, "centred")
-    problem, _ = with_intercepts(
+    problem, _ = intercepts.with_intercepts(
         dataclasses.replace(problems.regressions(4, 2), federation=federation)
     )
     local = problems.full_gradient_steps(4, 0.2)
@@ -125,7 +109,7 @@ def test_a_head_that_no_body_gradient_sees_leaves_fedavgs_body():
 
 
 def test_attacks_and_traffic_concern_bodies_only():
-    problem, _ = with_intercepts(problems.regressions())
+    problem, _ = intercepts.with_intercepts(problems.regressions())
     bad = jnp.arange(5) == 1
     federation = dataclasses.replace(problem.federation, malicious=bad)
     problem = dataclasses.replace(problem, federation=federation)
@@ -172,7 +156,7 @@ def test_a_networks_head_stays_and_predicts_with_the_latest_body():
     ],
 )
 def test_a_head_must_be_a_part_of_the_model(head, message):
-    problem, _ = with_intercepts(problems.regressions())
+    problem, _ = intercepts.with_intercepts(problems.regressions())
     whole = fp.FederatedProcess(algorithm=algorithms.FedPer(head=head))
     with pytest.raises(fp.InputError, match=message):
         problems.first_state(whole, problem)

@@ -21,6 +21,7 @@ PARTS = {  # where a component is set, and what there is
     "algorithm": fp.ALGORITHMS,
     "algorithm.local": fp.LOCAL_SOLVERS,
     "algorithm.fine_tune": fp.LOCAL_SOLVERS,
+    "algorithm.head_local": fp.LOCAL_SOLVERS,
     "algorithm.personal": fp.LOCAL_SOLVERS,
     "aggregator": fp.AGGREGATORS,
     "server_optimizer": fp.SERVER_OPTIMIZERS,

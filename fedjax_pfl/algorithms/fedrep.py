@@ -1,0 +1,135 @@
+"""FedRep: a common representation under heads that are trained first (Collins 2021).
+
+Problem: `min_{b, h_1..h_N} sum_i (n_i / n) f_i(b, h_i)`, as in FedPer, but in turns.
+Round t, a member i (Algorithm 1):
+
+    h_i <- tau_h epochs of SGD on f_i(b^t, .), from its own h_i   the body is fixed
+    b_i <- tau_b epochs of SGD on f_i(., h_i), from b^t           the head is fixed
+    b^{t+1} = sum_S n_i b_i / sum_S n_i
+
+Only the part in training is differentiated, decayed, or remembered by a momentum. A
+budget of work caps each part; the parts walk different minibatches. h_i waits while i
+is not selected.
+
+| symbol | field | shape |
+|---|---|---|
+| b | `server` | `[*P]` of the body's leaves, None in place of the head's |
+| h_i | `clients` | `[N, *P]` of the head's leaves, None in place of the body's |
+| b_i | message | `[*P]` per member, like `server` |
+| tau_h, tau_b | epochs of `head_local` and `local` | |
+
+All heads start from the one drawn network. Published tables also judge a global model,
+the latest body under the mean of the heads. No client ever uses it, and heads are what
+FedRep does not send, so it exists only with `send_heads`: then messages and `server`
+are whole models and the server's head is the aggregate of the cohort's. It costs the
+floats of a head per member and upload, and attacks and rules that look at whole
+messages see the heads; with a mean, bodies and own heads are what they are without it.
+
+Limits: a head whose training does not move it (a step size near 0) leaves FedAvg of the
+body under a fixed head; one client is alternating minimization; where minimal heads are
+found exactly, the body descends on `sum_i (n_i / n) min_h f_i(b, h)`.
+
+Reference: Collins, Hassani, Mokhtari, Shakkottai, "Exploiting Shared Representations
+for Personalized Federated Learning", ICML 2021. Deviations from the authors' code: the
+final training of all heads is a predictor (`fine_tune`), because it changes nothing in
+the training; `weight_decay` concerns biases as well. FedPG's tables come from code
+whose head is the last bias alone, trained for one epoch: `head="head/bias$"` with one
+epoch in `head_local`, and `send_heads` for its global model.
+"""
+
+from typing import Any
+
+import jax
+
+from fedjax_pfl import checks, leaves, local, struct, types
+from fedjax_pfl.algorithms import base, fedavg
+
+__all__ = ["FedRep"]
+
+
+@struct.pytree_dataclass
+class FedRep(base.SingleExchange):
+    """Federated representation learning.
+
+    Attributes:
+      head: regular expression searched in the names of parameters (`head/kernel`);
+        what it finds stays with the clients. Some must be found, and some left over.
+      head_local: local solver of the head, which comes first, or None for the same as
+        `local`. The authors take ten epochs for the head, one or five for the body.
+      local: local solver of the body.
+      send_heads: whether heads are sent too, for a predictor `global` with their mean.
+      fine_tune: local solver run on the client's head before evaluation, under the
+        latest body, or None; adds the predictor `fine-tuned`.
+    """
+
+    head: str = struct.static_field(default="^head/")
+    head_local: Any = None
+    local: Any = local.SGD()
+    send_heads: bool = struct.static_field(default=False)
+    fine_tune: Any = None
+
+    def __post_init__(self):
+        leaves.check_pattern("head", self.head)
+        checks.boolean("send_heads", self.send_heads)
+
+    @property
+    def server_is_model(self) -> bool:
+        """Clients start from the body; a mean of heads is no model of theirs."""
+        return not self.send_heads
+
+    def init(self, key, model, population, data):
+        """One drawn network: its body at the server, its head at every client."""
+        del population, data
+        params = model.init(key)
+        head, body = leaves.head_and_body(params, self.head)
+        return params if self.send_heads else body, head, None
+
+    def down(self, ctx, server, clients, messages):
+        """The body."""
+        del ctx, clients, messages
+        return types.Downlink(shared=leaves.split(server, self.head)[1])
+
+    def _train(self, solver, key, work, model, part, fixed, data):
+        """Local training of one part of the model, and how much work it was."""
+        plain = fedavg.data_objective(model)
+
+        def objective(key, part, batch, fixed):
+            return plain(key, leaves.join(part, fixed), batch, None)
+
+        part, _, info = solver.solve(key, work, objective, part, fixed, data)
+        return part, info.num_examples
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """The head under the received body, then the body under that head."""
+        del round
+        head_key, body_key = jax.random.split(key)
+        solver = self.local if self.head_local is None else self.head_local
+        head, first = self._train(
+            solver, head_key, work, model, client, down.shared, data
+        )
+        body, second = self._train(
+            self.local, body_key, work, model, down.shared, head, data
+        )
+        message = leaves.join(head, body) if self.send_heads else body
+        weight = base.example_weight(data, message)
+        upload = types.Upload(message=message, weight=weight)
+        return head, upload, {"gradient_evaluations": first + second}
+
+    def predictors(self, key, round, server, client, model, data):
+        """The latest body under the own head, a tuned one, and the mean of heads."""
+        del round
+
+        def under(head):
+            params = leaves.join(head, body)
+            return base.model_predictor(model, params, data.constants)
+
+        mean, body = leaves.split(server, self.head)
+        found = {"personal": under(client)}
+        if self.fine_tune is not None:
+            tuned, _ = self._train(
+                self.fine_tune, key, fedavg.unlimited(), model, client, body, data
+            )
+            found["fine-tuned"] = under(tuned)
+        if self.send_heads:
+            found["global"] = under(mean)
+        return found

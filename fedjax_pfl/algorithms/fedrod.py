@@ -1,0 +1,200 @@
+"""FedROD: a generic head for all classes, a personal one on top (Chen & Chao 2022).
+
+Features `z = phi(x)`, a generic head a and a personal head b_i. On one batch of client
+i, with n_{i,c} of its training examples in class c,
+
+    generic loss    CE(a(z) + log n_{i,c}, y)               moves phi and a
+    personal loss   CE(a(z) + b_i(z), y), phi and a fixed   moves b_i
+
+and the server averages phi and a, `sum_S n_i (.) / sum_S n_i`. The first loss, balanced
+softmax, asks every client for a classifier of equally frequent classes; the second one
+for its own frequencies. `a(z)` predicts globally, `a(z) + b_i(z)` personally.
+
+A linear last layer makes `a(z) + b_i(z)` the output of ONE network whose head is the
+sum of the two: the personal loss is the model's own at `(phi, a + b_i)`, differentiated
+in b_i alone, and no model has to show its features. Whatever `head` finds must enter
+the outputs linearly, as the `head` of every network here does; otherwise the method is
+defined by the summed parameters. Both losses see the same batch and the same dropout,
+and one pass through the body serves both where the compiler sees it.
+
+With `hyper_width` b_i is not learned by each client but comes from a network that all
+learn by the personal loss, `b_i = H(n_i / sum_c n_{i,c})`, so that clients who never
+took part have one as well. H has one hidden layer; its last layer starts at zero.
+
+| symbol | field | shape |
+|---|---|---|
+| (phi, a) | `server.network` | `[*P]` |
+| parameters of H (`hyper_width` only) | `server.hyper` | `[*P]` |
+| b_i (without `hyper_width`) | `clients` | `[N, *P]` of the head's leaves, from zero |
+| (phi, a) and H after training | message | like `server` |
+
+A class that a client has not seen has `log 0`; its logit is a constant far below all
+others, with gradient zero, which is the limit. A client of one class therefore sends
+the network it received, and classes that no client has together are never compared:
+with two classes per client, the generic head can be worse than FedAvg's. Labels are
+those trained on, poisoned or not. Limits: where
+every client has equally many examples of each class, `server.network` is FedAvg's;
+before b_i has moved, both predictors are equal.
+
+Reference: Chen and Chao, "On Bridging Generic and Personalized Federated Learning for
+Image Classification", ICLR 2022. Deviations: b_i starts at zero where published code
+copies a, so that nobody starts from doubled logits; one learning rate for everything.
+FedPG's tables come from code in which only the bias of b_i learns and its kernel is a
+copy of a's; `head="head/bias$"` personalizes the bias alone, without the copy.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from fedjax_pfl import checks, clients, leaves, local, models, struct, types
+from fedjax_pfl.algorithms import base, majority
+
+__all__ = ["FedROD", "balanced"]
+
+_ABSENT = -1e9  # logit of a class without examples; finite, or 0 * inf is NaN
+
+
+@struct.pytree_dataclass
+class RodServer:
+    """What clients start from and send; see the module's table."""
+
+    network: Any
+    hyper: Any = None
+
+
+def balanced(logits: jax.Array, counts: jax.Array) -> jax.Array:
+    """Logits whose cross-entropy is balanced softmax.
+
+    Args:
+      logits: `[B, C]`.
+      counts: `[C]` examples per class of the client, in the logits' dtype.
+
+    Returns:
+      `[B, C]` `logits + log counts`; for classes without examples a constant far below.
+
+    Example:
+      >>> balanced(jnp.zeros((1, 2)), jnp.array([1.0, 0.0])).tolist()
+      [[0.0, -1000000000.0]]
+    """
+    present = (counts > 0)[None]
+    logs = jnp.log(jnp.maximum(counts, 1))[None]
+    return jnp.where(present, logits + logs, jnp.asarray(_ABSENT, logits.dtype))
+
+
+def _sum(params: Any, head: Any) -> Any:
+    """The parameters with a second head added to their own."""
+    return jax.tree.map(lambda x, b: x if b is None else x + b, params, head)
+
+
+@struct.pytree_dataclass
+class FedROD(base.SingleExchange):
+    """Federated robust decoupling.
+
+    Attributes:
+      head: regular expression searched in the names of parameters (`head/kernel`); what
+        it finds is the head. Some must be found, and some left over.
+      hyper_width: hidden units of the network that makes the personal heads, at least
+        1, or None for a head per client.
+      local: local solver, run on body and both heads together.
+    """
+
+    head: str = struct.static_field(default="^head/")
+    hyper_width: int | None = struct.static_field(default=None)
+    local: Any = local.SGD()
+
+    def __post_init__(self):
+        leaves.check_pattern("head", self.head)
+        if self.hyper_width is not None:
+            checks.positive_int("hyper_width", self.hyper_width)
+
+    @property
+    def server_is_model(self) -> bool:
+        """Clients start from the network, and theirs are averaged into it."""
+        return True
+
+    def _hyper(self, head: Any, counts: jax.Array) -> models.MLP:
+        """The network from the shares of classes to all numbers of a head."""
+        assert self.hyper_width is not None
+        return models.MLP(
+            widths=(self.hyper_width,),
+            input_shape=counts.shape,
+            num_classes=clients.size(head),
+        )
+
+    def init(self, key, model, population, data):
+        """One drawn network; personal heads, or the last layer of H, are zero."""
+        del population
+        if getattr(model, "num_classes", None) is None:
+            raise checks.InputError(
+                "Expected a model of classes for FedROD, whose loss counts them, got "
+                f"{model!r}."
+            )
+        params = model.init(key)
+        head, _ = leaves.head_and_body(params, self.head)
+        if self.hyper_width is None:
+            return RodServer(network=params), jax.tree.map(jnp.zeros_like, head), None
+        hyper = self._hyper(head, _counts(model, params, data))
+        drawn = hyper.init(jax.random.fold_in(key, 1))
+        drawn |= {"head": jax.tree.map(jnp.zeros_like, drawn["head"])}
+        return RodServer(network=params, hyper=drawn), None, None
+
+    def _added(self, network: Any, own: Any, counts: jax.Array) -> Any:
+        """The network with the personal head added; `own` is b_i, or H's parameters."""
+        if self.hyper_width is None:
+            return _sum(network, own)
+        head, _ = leaves.split(network, self.head)
+        share = counts / jnp.maximum(counts.sum(), 1)
+        made = self._hyper(head, counts).apply(own, share[None])[0]
+        return _sum(network, ravel_pytree(head)[1](made))
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Local training of the network by one loss, of the own part by the other."""
+        del round
+        counts = _counts(model, down.shared.network, data)
+
+        def objective(key, point, batch, context):
+            del context
+
+            def apply(params):
+                return model.apply(params, batch.x, key=key, constants=batch.constants)
+
+            network, own = point
+            personal = self._added(lax.stop_gradient(network), own, counts)
+            generic = model.loss(balanced(apply(network), counts), batch)
+            return generic + model.loss(apply(personal), batch)
+
+        hyper = self.hyper_width is not None
+        start = (down.shared.network, down.shared.hyper if hyper else client)
+        (network, own), _, info = self.local.solve(
+            key, work, objective, start, None, data
+        )
+        message = RodServer(network=network, hyper=own if hyper else None)
+        weight = base.example_weight(data, network)
+        upload = types.Upload(message=message, weight=weight)
+        report = {"gradient_evaluations": info.num_examples}
+        return None if hyper else own, upload, report
+
+    def predictors(self, key, round, server, client, model, data):
+        """The latest network with the personal head added, and as it is."""
+        del key, round
+        own = client if self.hyper_width is None else server.hyper
+        counts = _counts(model, server.network, data)
+        personal = self._added(server.network, own, counts)
+        return {
+            "personal": base.model_predictor(model, personal, data.constants),
+            "global": base.model_predictor(model, server.network, data.constants),
+        }
+
+
+def _counts(model: types.Model, params: Any, data: types.ClientData) -> jax.Array:
+    """Training examples of ONE client per output of the model `[C]`."""
+    dtype = jnp.result_type(*jax.tree.leaves(params))
+    batch = data.gather(jnp.zeros(1, jnp.int32), jnp.ones(1, dtype))
+    outputs = jax.eval_shape(
+        lambda x: model.apply(params, x, constants=data.constants), batch.x
+    )
+    return majority.class_counts(data, outputs.shape[-1], dtype)

@@ -1,0 +1,148 @@
+"""SplitGP: a network cut in two, personal before the cut (Han et al. 2023).
+
+Client i has the layers phi_i up to a cut and a classifier kappa_i on their output; the
+server has the layers theta behind it. Round t, a member i, with g = `exit_weight`,
+lambda = `self_weight` and p_i = n_i / sum_S n_i:
+
+    (phi_i, kappa_i, theta_i) <- local SGD, from (phi_i, kappa_i, theta^t), on
+                g CE(kappa_i(phi_i(x)), y) + (1 - g) CE(theta_i(phi_i(x)), y)
+    theta^{t+1} = sum_S p_i theta_i,   (phi, kappa)^{t+1} = sum_S p_i (phi_i, kappa_i)
+    (phi_i, kappa_i) <- lambda (phi_i, kappa_i) + (1 - lambda) (phi, kappa)^{t+1}
+
+The last line ends the round, for its members alone: they mix what they trained, which
+no attack touches, with the means that the server sends, which are made of received
+messages. Absent clients' parts rest, while theta moves on without them; the paper has
+everyone take part. A member downloads as much as a whole model: theta before, the
+means after its training.
+
+A client answers by itself where it is sure: with kappa_i(phi_i(x)) where the entropy of
+its softmax is at most `threshold`, else with theta(phi_i(x)).
+
+| symbol | field | shape |
+|---|---|---|
+| mean phi, kappa, and theta | `server` | `[*P]` of the network, and `exit` for kappa |
+| phi_i, kappa_i | `clients` | `[N, *P]`, None in place of theta's leaves |
+| phi_i, kappa_i, theta_i | message | `[*P]` per member, like `server` |
+
+Limits: at g = 0 and lambda = 0, with everyone in every round, the network is FedAvg's;
+at g = 1 theta rests; at lambda = 1 phi_i is learned alone. A threshold of 0 always asks
+the server (but for entropies that round to 0), one from log C on never does. With the
+cut before the head, theta is the head alone.
+
+Reference: Han, Kim, Choi, Brinton, Moon, "SplitGP: Achieving Both Generalization and
+Personalization in Federated Learning", INFOCOM 2023. The paper trains theta_i at the
+server, from features that clients send; the steps are the same, and traffic is counted
+for models here. Deviation of FedPG's tables: they come from code with two networks that
+share all but the predictor, and test the one with the global head.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, leaves, local, models, struct, types
+from fedjax_pfl.algorithms import base
+
+__all__ = ["SplitGP", "routed"]
+
+
+def routed(early: jax.Array, late: jax.Array, threshold: Any) -> jax.Array:
+    """The early logits where they are sure, else the late ones.
+
+    Args:
+      early: `[B, C]` finite logits.
+      late: `[B, C]`.
+      threshold: `[]` largest entropy, in nats, of a sure softmax.
+
+    Returns:
+      `[B, C]`, each row from one of the two.
+
+    Example:
+      >>> early = jnp.array([[9.0, -9.0], [0.0, 0.0]])
+      >>> routed(early, jnp.ones((2, 2)), 0.1).tolist()
+      [[9.0, -9.0], [1.0, 1.0]]
+    """
+    logs = jax.nn.log_softmax(early)
+    entropy = -(jnp.exp(logs) * logs).sum(axis=1, keepdims=True)
+    return jnp.where(entropy <= threshold, early, late)
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
+
+
+@struct.pytree_dataclass
+class SplitGP(base.SingleExchange):
+    """Split training of a personal client side and a common server side.
+
+    Attributes:
+      exit_after: layers of the network on the client's side, at least 1; they are
+        counted before the head, convolutions with their pools.
+      exit_weight: `[]` g, weight of the loss of the client's classifier, in [0, 1].
+      self_weight: `[]` lambda, share of its own part that a client keeps, in [0, 1].
+      threshold: `[]` largest entropy, in nats, with which a client answers by itself,
+        at least 0.
+      local: local solver, run on everything together.
+    """
+
+    exit_after: int = struct.static_field(default=1)
+    exit_weight: Any = 0.5
+    self_weight: Any = 0.2
+    threshold: Any = 0.2
+    local: Any = local.SGD()
+
+    def __post_init__(self):
+        checks.positive_int("exit_after", self.exit_after)
+        checks.number("exit_weight", self.exit_weight, at_least=0, at_most=1)
+        checks.number("self_weight", self.self_weight, at_least=0, at_most=1)
+        checks.number("threshold", self.threshold, at_least=0)
+
+    def _exits(self, model: Any) -> models.EarlyExit:
+        """The model with a classifier at the cut."""
+        return models.EarlyExit(network=model, exit_after=self.exit_after)
+
+    def init(self, key, model, population, data):
+        """One drawn network and classifier; what is before the cut, at every client."""
+        del population, data
+        exits = self._exits(model)
+        params = exits.init(key)
+        return params, leaves.split(params, exits.front)[0], None
+
+    def client_update(self, key, round, work, down, client, model, data):
+        """Local training of the own part under the received one, by both losses."""
+        del round
+        exits = self._exits(model)
+
+        def objective(key, params, batch, context):
+            del context
+            early, late = exits.apply(params, batch.x, key=key)
+            return base.mixture(
+                model.loss(early, batch), model.loss(late, batch), self.exit_weight
+            )
+
+        start = leaves.join(client, down.shared)
+        theta, _, info = self.local.solve(key, work, objective, start, None, data)
+        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        own, _ = leaves.split(theta, exits.front)
+        return own, upload, {"gradient_evaluations": info.num_examples}
+
+    def finish(self, ctx, server, clients):
+        """Members mix their own part with the mean."""
+        del ctx
+        means = jax.tree.map(
+            lambda own, mean: None if own is None else mean[None],
+            *(clients, server),
+            is_leaf=_is_none,
+        )
+        return base.mixture(clients, means, self.self_weight)
+
+    def predictors(self, key, round, server, client, model, data):
+        """The own part with the latest rest, by entropy; and the means' network."""
+        del key, round, data
+        exits = self._exits(model)
+        params = leaves.join(client, server)
+        return {
+            "personal": lambda x: routed(*exits.apply(params, x), self.threshold),
+            "global": lambda x: exits.apply(server, x)[1],
+        }

@@ -1,0 +1,74 @@
+"""A network with a second classifier on the features of one of its layers."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import checks, types
+from fedjax_pfl.models import base, initializers, layers
+
+__all__ = ["EarlyExit"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EarlyExit:
+    """A network, cut after some layers, with a linear classifier where it is cut.
+
+    Parameters are the network's and `exit/kernel`, `exit/bias`, on flattened features.
+
+    Attributes:
+      network: one whose `layers` have names: `MLP`, the convolutional ones and
+        `NFResNet18`; given its shapes.
+      exit_after: number of layers before the cut, at least 1.
+    """
+
+    network: base.Network
+    exit_after: int = 1
+
+    def __post_init__(self):
+        name, found = type(self.network).__name__, getattr(self.network, "layers", ())
+        checks.positive_int("exit_after", self.exit_after)
+        if not found:
+            raise checks.InputError(
+                "Expected a network of layers before a head, such as MLP, CNN or"
+                f" NFResNet18, got {self.network!r}."
+            )
+        if self.exit_after > len(found):
+            raise checks.InputError(
+                f"Expected exit_after to be at most {len(found)}, which are the layers"
+                f" of {name} before its head, got {self.exit_after}."
+            )
+
+    @property
+    def front(self) -> str:
+        """Regular expression for the names of parameters up to the cut."""
+        return f"^({'|'.join(self.network.layers[: self.exit_after])}|exit)/"
+
+    def init(self, key: types.Key) -> types.Params:
+        """Draws the parameters; the network's are those it draws alone."""
+        params = self.network.init(key)
+        shape = (1, *(self.network.input_shape or ()))
+        features, logits = jax.eval_shape(self._run, params, jnp.zeros(shape))
+        inputs, outputs = math.prod(features.shape), logits.shape[1]
+        scheme = self.network.initialization
+        kernel_key, bias_key = jax.random.split(jax.random.fold_in(key, 1))
+        kernel = initializers.weights(
+            kernel_key, (outputs, inputs), inputs, outputs, scheme
+        )
+        bias = initializers.biases(bias_key, (outputs,), inputs, scheme)
+        return params | {"exit": {"kernel": kernel, "bias": bias}}
+
+    def _run(self, params, x, key=None):
+        layer = self.network.layers[self.exit_after - 1]
+        return self.network.features(params, x, layer, key=key)
+
+    def apply(
+        self, params: types.Params, x: jax.Array, *, key: types.Key | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Logits `[B, C]` of the exit and of the whole network."""
+        own = {name: layer for name, layer in params.items() if name != "exit"}
+        features, logits = self._run(own, x, key)
+        kernel, bias = params["exit"]["kernel"], params["exit"]["bias"]
+        return layers.dense(kernel, bias, layers.flatten_inputs(features)), logits

@@ -7,6 +7,7 @@ import fedjax_pfl as fp
 from experiments import (
     config,
     presets_fedacs,
+    presets_fedpg,
     presets_fedplus,
     presets_flame,
     presets_flame_attacks,
@@ -182,6 +183,7 @@ def _compare(
 
 _OF_CARDS: dict[str, Callable[[], config.Experiment]] = {
     **presets_fedacs.PRESETS,
+    **presets_fedpg.PRESETS,
     **presets_fedplus.PRESETS,
     **presets_flame.PRESETS,
     **presets_flame_attacks.PRESETS,

@@ -1,0 +1,205 @@
+"""FedPG's tables and figures: pathological splits, judged on own and others' data.
+
+The paper's protocol where it is known: train and test examples are merged, distributed
+and cut again per client; two classes per client, dealt in order; every model is judged
+on an even sample, as large as the client's own test set, of its own and half of the
+other clients' test examples (S-acc) and of everybody's (G-acc). Its learning rates are
+the best of three per method, which are not given: here one rate for all, and
+`fedpg_rates_...` shows the three. Settings of the baselines that are not given either
+are their papers'.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import fedjax_pfl as fp
+from experiments import config
+from fedjax_pfl import data
+
+__all__ = ["PRESETS"]
+
+_DATASETS: dict[str, Any] = {  # source, network, share of a client's test examples
+    "fmnist": (lambda: "fashion_mnist", fp.MLP(widths=(200, 200)), 1 / 7),
+    "cifar10": (lambda: "cifar10", fp.CifarCNN(), 1 / 6),
+    # The fine classes of the whole set, or of what there is of it.
+    "cifar100": (lambda: data.Cifar100(), fp.NFResNet18(), 1 / 6),
+}
+_RATE, _DECAY, _BATCH = 0.1, 0.999, 50
+_ROUNDS, _SEEDS = 2000, (0, 1, 2, 3, 4)
+_GAMMAS = (0.0, 0.3, 0.6, 1.0)
+_SGD = fp.SGD(learning_rate=_RATE, decay=_DECAY, epochs=5, batch_size=_BATCH)
+
+
+def _fedpg(**fields: Any) -> fp.FedPG:
+    """FedPG as the tables have it: local epochs give the gradients."""
+    return fp.FedPG(**({"local": _SGD, "gradient": "epochs"} | fields))
+
+
+def _baselines() -> dict[str, Any]:
+    """Methods of Table 1 besides FedPG, by name."""
+    kept = {"local": _SGD, "keeps_local": True}
+    return {
+        "local": fp.Local(local=_SGD),
+        "fedavg": fp.FedAvg(**kept),
+        "fedprox": fp.FedProx(mu=0.01, **kept),
+        "apfl": fp.APFL(local=_SGD),
+        "pfedme": fp.PFedMe(inner_learning_rate=0.09),
+        "ditto": fp.Ditto(lam=1.0, local=_SGD),
+        "fedamp": fp.FedAMP(local=_SGD),
+        "fedfomo": fp.FedFomo(local=_SGD),
+        "fedrep": fp.FedRep(
+            local=_SGD,
+            head_local=dataclasses.replace(_SGD, epochs=10),
+            send_heads=True,
+        ),
+        "fedrod": fp.FedROD(local=_SGD),
+        "splitgp": fp.SplitGP(local=_SGD),
+        "fedmgda": fp.FedMGDA(**kept),
+    }
+
+
+_ATTACKED = ("fedavg", "fedprox", "apfl", "pfedme", "ditto", "fedrep", "fedrod")
+_ATTACKED += ("splitgp", "fedmgda")
+
+
+def _experiment(
+    name: str,
+    dataset: str,
+    algorithms: Iterable[Any],
+    *,
+    cohort: int | None = 10,
+    num_clients: int = 100,
+    model: Any = None,
+    attack: Any = None,
+) -> config.Experiment:
+    """Some methods in the paper's setting.
+
+    An entry is a method, or a method and axes of its own.
+    """
+    source, network, test_fraction = _DATASETS[dataset]
+    spec = fp.FederationSpec(
+        source(),
+        fp.PathologicalBlocks(labels_per_client=2),
+        num_clients=num_clients,
+        malicious_fraction=0.0 if attack is None else 0.1,
+        validation_fraction=0.0,
+        test_fraction=test_fraction,
+        num_others="half",
+        sample_tests=True,
+    )
+    who = fp.AllClients() if cohort is None else fp.UniformCohort(size=cohort)
+    grids = []
+    for entry in algorithms:
+        algorithm, axes = entry if isinstance(entry, tuple) else (entry, {})
+        process = fp.FederatedProcess(
+            algorithm=algorithm, participation=who, attack=attack
+        )
+        network = network if model is None else model
+        grids.append(config.Grid(process, network, spec, axes))
+    return config.Experiment(
+        name=name,
+        grids=tuple(grids),
+        num_rounds=_ROUNDS,
+        seeds=_SEEDS,
+        eval_every=100,
+        evaluate_on=(("test", None), ("others", None), ("everybody", None)),
+    )
+
+
+def _table(dataset: str, cohort: int | None, name: str) -> config.Experiment:
+    """Tables 1 and 2: all methods, FedPG for four gammas, and S-FedPG."""
+    algorithms = [
+        *_baselines().values(),
+        (_fedpg(), {"algorithm.gamma": _GAMMAS}),
+        _fedpg(search=fp.Armijo()),
+    ]
+    return _experiment(name, dataset, algorithms, cohort=cohort)
+
+
+def _attacked(dataset: str, kind: str, name: str) -> config.Experiment:
+    """Table 3: one of ten clients sends noise, or 100 times its update."""
+    attack = fp.Gaussian(std=1.0, about="reference") if kind == "a1" else fp.Scaling()
+    methods = _baselines()
+    algorithms = [*(methods[n] for n in _ATTACKED), _fedpg(), _fedpg(scale="mean")]
+    return _experiment(name, dataset, algorithms, attack=attack)
+
+
+def _rates(dataset: str, name: str) -> config.Experiment:
+    """The three learning rates of the paper, for methods that have one."""
+    axes = {"algorithm.local.learning_rate": (0.01, 0.05, 0.1)}
+    algorithms = [*_baselines().values(), _fedpg(), _fedpg(search=fp.Armijo())]
+    entries = [(a, axes) for a in algorithms if hasattr(a, "local")]
+    return _experiment(name, dataset, entries)
+
+
+def _steps(dataset: str, name: str) -> config.Experiment:
+    """Figure 1: S-FedPG by the doublings of its largest step, everybody online."""
+    searches = [fp.Armijo(doublings=s) for s in (0, 1, 3, 5)]
+    algorithms = [_fedpg(), *(_fedpg(search=search) for search in searches)]
+    return _experiment(name, dataset, algorithms, cohort=None)
+
+
+_TEN: dict[str, tuple[Any, int]] = {
+    "cnn50": (fp.CifarCNN(), 50),
+    "cnn200": (fp.CifarCNN(), 200),
+    "lenet200": (fp.LeNet5(), 200),
+}
+
+
+def _ten(kind: str, name: str) -> config.Experiment:
+    """Figure 2: ten clients, all online, on CIFAR-10."""
+    model, batch_size = _TEN[kind]
+    sgd = dataclasses.replace(_SGD, batch_size=batch_size)
+    methods = _baselines()
+    algorithms = [
+        dataclasses.replace(methods[n], local=sgd)
+        for n in ("fedavg", "fedprox", "apfl", "ditto", "fedrod", "fedmgda")
+    ]
+    algorithms += [_fedpg(local=sgd), _fedpg(local=sgd, search=fp.Armijo())]
+    return _experiment(
+        name, "cifar10", algorithms, cohort=None, num_clients=10, model=model
+    )
+
+
+def _ablations(dataset: str, name: str) -> config.Experiment:
+    """What each part of FedPG does: one change at a time."""
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"history": "none"},
+        {"history": "last_round"},
+        {"fair_row": False},
+        {"guard": 0.0},
+        {"scale": "mean"},
+        {"fair_from": "raw"},
+        {"layerwise": True},
+        {"protection": "orthogonal"},
+        {"personal_length": "mean"},
+        {"personal": "refresh"},
+        {"gradient": "exact"},
+    )
+    return _experiment(name, dataset, [_fedpg(**change) for change in changes])
+
+
+def _named(
+    make: Callable[..., config.Experiment], *given: Any, name: str
+) -> Callable[[], config.Experiment]:
+    return lambda: make(*given, name)
+
+
+_COHORTS = {"10": 10, "50": 50, "100": None}
+_MAKERS: dict[str, tuple[Any, ...]] = {}
+for _dataset in _DATASETS:
+    for _share, _size in _COHORTS.items():
+        _MAKERS[f"fedpg_{_dataset}_{_share}"] = (_table, _dataset, _size)
+    for _kind in ("a1", "a2"):
+        _MAKERS[f"fedpg_{_dataset}_{_kind}"] = (_attacked, _dataset, _kind)
+    _MAKERS[f"fedpg_rates_{_dataset}"] = (_rates, _dataset)
+    _MAKERS[f"fedpg_steps_{_dataset}"] = (_steps, _dataset)
+    _MAKERS[f"fedpg_ablations_{_dataset}"] = (_ablations, _dataset)
+for _kind in _TEN:
+    _MAKERS[f"fedpg_ten_{_kind}"] = (_ten, _kind)
+
+PRESETS = {
+    name: _named(make, *given, name=name) for name, (make, *given) in _MAKERS.items()
+}

@@ -20,10 +20,10 @@ from fedjax_pfl import data
 __all__ = ["PRESETS"]
 
 _DATASETS: dict[str, Any] = {  # source, network, share of a client's test examples
-    "fmnist": (lambda: "fashion_mnist", fp.MLP(widths=(200, 200)), 1 / 7),
-    "cifar10": (lambda: "cifar10", fp.CifarCNN(), 1 / 6),
+    "fmnist": (lambda: data.FashionMnist(standardize="unit"), fp.MLP(widths=(200, 200)), 1 / 7),
+    "cifar10": (data.Cifar10, fp.CifarCNN(), 1 / 6),
     # The fine classes of the whole set, or of what there is of it.
-    "cifar100": (lambda: data.Cifar100(), fp.NFResNet18(), 1 / 6),
+    "cifar100": (data.Cifar100, fp.NFResNet18(), 1 / 6),
 }
 _RATE, _DECAY, _BATCH = 0.1, 0.999, 50
 _ROUNDS, _SEEDS = 2000, (0, 1, 2, 3, 4)

@@ -30,7 +30,8 @@ class _IdxImages(base.FileSource):
       verify: compare the idx files with the checksums of the official ones.
       standardize: `global` shows pixels with MNIST's mean 0.1307 and std 0.3081 as
         `(byte / 255 - mean) / std`; `pixel` as `(byte - mean) / (std + 0.001)` with the
-        mean and the std of the bytes of each pixel in all images, train and test.
+        mean and the std of the bytes of each pixel in all images, train and test;
+        `unit` as `byte / 255`.
     """
 
     standardize: str = "global"
@@ -39,14 +40,16 @@ class _IdxImages(base.FileSource):
 
     def __post_init__(self):
         super().__post_init__()
-        checks.known(self.standardize, ("global", "pixel"), "standardize")
+        checks.known(self.standardize, ("global", "pixel", "unit"), "standardize")
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns the train part followed by the test part, `x uint8[S, 28, 28]`."""
         read = _prepared if located.layout == prepared.LAYOUT else _idx
         x, y = read(self, located.paths)
         scale, shift = 1 / (255 * _STD), -_MEAN / _STD
-        if self.standardize == "pixel" and len(x):
+        if self.standardize == "unit":
+            scale, shift = 1 / 255, 0.0
+        elif self.standardize == "pixel" and len(x):
             scale, shift = _per_pixel(x)
         return datasets.Dataset(
             name=self.name,
@@ -75,7 +78,7 @@ class Mnist(_IdxImages):
 
 
 class FashionMnist(_IdxImages):
-    """Fashion-MNIST: 60,000 + 10,000 garments, normalized with MNIST's constants."""
+    """Fashion-MNIST: 60,000 + 10,000 garments, by default normalized with MNIST's constants."""
 
     name: ClassVar[str] = "fashion_mnist"
     folders: ClassVar[tuple[str, ...]] = ("fashion_mnist",)

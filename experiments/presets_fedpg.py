@@ -20,7 +20,11 @@ from fedjax_pfl import data
 __all__ = ["PRESETS"]
 
 _DATASETS: dict[str, Any] = {  # source, network, share of a client's test examples
-    "fmnist": (lambda: data.FashionMnist(standardize="unit"), fp.MLP(widths=(200, 200)), 1 / 7),
+    "fmnist": (
+        lambda: data.FashionMnist(standardize="unit"),
+        fp.MLP(widths=(200, 200)),
+        1 / 7,
+    ),
     "cifar10": (data.Cifar10, fp.CifarCNN(), 1 / 6),
     # The fine classes of the whole set, or of what there is of it.
     "cifar100": (data.Cifar100, fp.NFResNet18(), 1 / 6),

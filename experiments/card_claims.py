@@ -29,7 +29,8 @@ class Claim:
       worse: the other side.
       across: whether the sides are of different environments of the run, which their
         fields name, and not compared in each.
-      measure: `accuracy`, or one of `card_runs.LOSSES`, of which less is better.
+      measure: `accuracy`, or one of `card_runs.LOSSES` or `SPREADS`, of which less is
+        better.
       only: values of environments in which it is claimed, by field.
       worse_run: name of the run of the other side, where that is not `run`; both then
         have one environment.

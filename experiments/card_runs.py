@@ -13,20 +13,28 @@ __all__ = [
     "DATA",
     "LOSSES",
     "REPORTS",
+    "SPREADS",
+    "WIDER",
     "Run",
     "Side",
     "by_seed",
     "is_accuracy",
     "is_loss",
+    "is_spread",
     "title",
 ]
 
 DATA = ("own test", "own validation")
+WIDER = ("own + others' test", "everybody's test")
+"""What models may be judged on besides."""
 LOSSES = {
     "loss variance": ("variance", "own test"),
     "training loss": ("mean", "own training"),
 }
 """What is known of losses besides accuracies: statistic over clients, and data."""
+SPREADS = {"client spread": "std", "angle": "angle"}
+"""Statistics of accuracies over clients: their standard deviation, and the angle, in
+degrees, between them and equal ones."""
 _POINT = ("algorithm", "dataset", "partition", "seed")
 _VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
 # Fields that make a method, not its environment.
@@ -43,25 +51,28 @@ class Side:
       model: `personal`, `global` or another predictor.
       where: values of the algorithm's swept fields, None for a missing one; of several
         settings that remain, the best on validation data is taken.
+      data: what it is judged on.
     """
 
     algorithm: str
     model: str
     where: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: str = DATA[0]
 
     def __str__(self) -> str:
         given = {n: v for n, v in self.where.items() if v is not None}
         fields = [f"{n.rpartition('.')[2]} = {v}" for n, v in given.items()]
-        return " ".join([self.algorithm, self.model, *fields])
+        judged = [] if self.data == DATA[0] else [f"on {self.data}"]
+        return " ".join([self.algorithm, self.model, *fields, *judged])
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One committed run: own test and validation accuracy of the last round.
+    """One committed run: accuracies of the last round on `DATA` and `WIDER`.
 
-    `rows` also has the columns of `REPORTS` that were reported, those of `LOSSES` that
-    were kept, and `untrained`, the accuracy of clients that were never selected, where
-    there are any.
+    `rows` also has the columns of `REPORTS` that were reported, those of `LOSSES` and
+    `SPREADS` that were kept, and `untrained`, the accuracy of clients that were never
+    selected, where there are any.
     """
 
     name: str
@@ -106,6 +117,12 @@ class Run:
         if not others.empty:
             others = others.rename(columns={"value": "untrained"})
             rows = rows.merge(others[[*names, "untrained"]], how="left", on=names)
+        for name, stat in SPREADS.items():
+            found = table[is_spread(table, stat) & is_whole]
+            if len(found):
+                found = found.drop_duplicates(names, keep="last")
+                found = found.rename(columns={"value": name})[[*names, name]]
+                rows = rows.merge(found, how="left", on=names)
         for name in LOSSES:
             found = table[is_loss(table, name) & is_whole]
             if len(found):
@@ -176,7 +193,7 @@ class Run:
             yield ", ".join([values[0], *fields]), rows
 
     def values(self, side: Side, measure: str = "accuracy") -> pd.Series | None:
-        """One side by seed: test accuracy in percent, or a loss; None if it lacks."""
+        """One side by seed: accuracy in percent, or a measure; None if it lacks."""
         is_side = np.ones(len(self.rows), bool)
         wanted = {"algorithm": side.algorithm, "model": side.model, **side.where}
         for name, value in wanted.items():
@@ -189,7 +206,7 @@ class Run:
         chosen = dataclasses.replace(self, rows=self.rows[is_side])
         for _, setting in chosen.settings():
             score = by_seed(setting, DATA[1]).mean()
-            found.append((score, by_seed(setting, DATA[0], measure)))
+            found.append((score, by_seed(setting, side.data, measure)))
         if not found:
             return None
         scores = [score for score, _ in found]
@@ -223,8 +240,13 @@ def by_seed(rows: pd.DataFrame, data: str, measure: str = "accuracy") -> pd.Seri
 
 def is_accuracy(table: pd.DataFrame) -> pd.Series:
     """Rows of a result's table that are accuracies of the last round."""
+    return is_spread(table, "mean")
+
+
+def is_spread(table: pd.DataFrame, stat: str) -> pd.Series:
+    """Rows of a result's table that are a statistic of those over clients."""
     found = (table["when"] == "last") & (table["metric"] == "accuracy")
-    return found & (table["stat"] == "mean") & table["data"].isin(DATA)
+    return found & (table["stat"] == stat) & table["data"].isin([*DATA, *WIDER])
 
 
 def is_loss(table: pd.DataFrame, name: str) -> pd.Series:

@@ -14,7 +14,14 @@ from typing import Annotated
 import pandas as pd
 import typer
 
-from experiments import card_claims, card_runs, card_tables, cli, paired
+from experiments import (
+    card_claims,
+    card_methods,
+    card_runs,
+    card_tables,
+    cli,
+    paired,
+)
 
 __all__ = ["Card", "app", "methods", "render"]
 
@@ -38,7 +45,7 @@ class Card:
       claims: what the runs are to decide.
       figures: figures of the paper, with what each is said to show.
       reasons: why runs were not run, by a part of their names.
-      printed: a table of the paper beside our runs, or None.
+      printed: tables of the paper beside our runs.
       by_field: runs, by the start of their names, whose tables have one column per
         value of some fields.
     """
@@ -50,7 +57,7 @@ class Card:
     claims: Sequence[card_claims.Claim] = ()
     figures: Sequence[card_claims.Drawing] = ()
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    printed: card_tables.Printed | None = None
+    printed: Sequence[card_tables.Printed | card_methods.Methods] = ()
     by_field: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
 
 
@@ -76,7 +83,7 @@ def render(card: Card, results: Path) -> str:
         "",
         card.text.strip(),
         "",
-        *(() if card.printed is None else card.printed.lines(runs, card.reasons)),
+        *(line for table in card.printed for line in table.lines(runs, card.reasons)),
         *card_claims.of_figures(card.figures, runs, card.reasons),
         "## Our runs",
         "",
@@ -171,10 +178,10 @@ def main(
 
 def methods() -> dict[str, Card]:
     """All cards by method."""
-    from experiments import cards_fedacs, cards_fedplus, cards_flame
+    from experiments import cards_fedacs, cards_fedpg, cards_fedplus, cards_flame
 
-    found = (cards_flame.CARD, cards_fedacs.CARD, cards_fedplus.CARD)
-    return {card.method: card for card in found}
+    found = (cards_flame, cards_fedacs, cards_fedpg, cards_fedplus)
+    return {module.CARD.method: module.CARD for module in found}
 
 
 def _write(method: str | None, results: Path, out: Path) -> None:

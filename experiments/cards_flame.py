@@ -164,12 +164,14 @@ CARD = cards.Card(
     claims=_all_claims(),
     figures=_figures(),
     reasons=_REASONS,
-    printed=card_tables.Printed(
-        title="Table III",
-        file="flame_table3.csv",
-        run="flame_fair_{row}",
-        columns=flame.COLUMNS,
-        orders=((1, 3, 5), (2, 4, 6)),
+    printed=(
+        card_tables.Printed(
+            title="Table III",
+            file="flame_table3.csv",
+            run="flame_fair_{row}",
+            columns=flame.COLUMNS,
+            orders=((1, 3, 5), (2, 4, 6)),
+        ),
     ),
     by_field={
         "flame_attacks": ("federation.malicious_fraction",),

@@ -54,6 +54,9 @@ def _keep(result: Path, method: str, names: list[str], results: Path) -> None:
     wanted = card_runs.is_accuracy(rows)
     for name in card_runs.LOSSES:
         wanted |= card_runs.is_loss(rows, name)
+    if rows["data"].isin(card_runs.WIDER).any():  # whose tables print them
+        for stat in card_runs.SPREADS.values():
+            wanted |= card_runs.is_spread(rows, stat)
     with folders.new(results / method / result.resolve().name) as folder:
         for name, table in (("summary", rows[wanted]), ("reports", reports)):
             table.round({"value": 6}).to_csv(folder / f"{name}.csv", index=False)

@@ -51,7 +51,9 @@ def test_rows_are_judged_by_digits_then_by_order(
     tmp_path, printed, alpha, beta, verdict
 ):
     test_cards.save(tmp_path, "run_x", test_cards.pairs(alpha, beta), SWEEP)
-    text = cards.render(card(printed=printed, reasons={"run_y": "a reason"}), tmp_path)
+    text = cards.render(
+        card(printed=[printed], reasons={"run_y": "a reason"}), tmp_path
+    )
     line = test_cards.line_with(text, "| x |")
     mean, std = 100 * np.mean(alpha), 100 * np.std(alpha, ddof=1)
     assert f"90.00 ± 1.00 → {mean:.2f} ± {std:.2f}" in line

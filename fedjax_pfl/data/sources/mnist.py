@@ -78,7 +78,7 @@ class Mnist(_IdxImages):
 
 
 class FashionMnist(_IdxImages):
-    """Fashion-MNIST: 60,000 + 10,000 garments, by default normalized with MNIST's constants."""
+    """Fashion-MNIST: 60,000 + 10,000 garments; `global` uses MNIST's constants."""
 
     name: ClassVar[str] = "fashion_mnist"
     folders: ClassVar[tuple[str, ...]] = ("fashion_mnist",)

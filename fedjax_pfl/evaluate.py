@@ -191,7 +191,7 @@ def evaluate(
       order, NaN where there are no examples; and diagnostics by name, each `[]`.
     """
     dtype = jnp.zeros(()).dtype
-    state = process.algorithm.before_evaluation(state, model, federation)
+    state = process.before_evaluation(state, model, federation)
     test_pool, test_rows = federation.test.pool(), federation.test.rows()
     everybody = None
     if "everybody" in data and federation.samples is None:

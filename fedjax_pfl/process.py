@@ -285,6 +285,12 @@ class FederatedProcess:
         rows = clients.select_rows(finite, rows, link.take(old.clients))
         return dataclasses.replace(new, clients=link.put(new.clients, rows))
 
+    def before_evaluation(
+        self, state: types.State, model: types.Model, federation: types.Federation
+    ) -> types.State:
+        """The state that is evaluated; see `SingleExchange.before_evaluation`."""
+        return self.algorithm.before_evaluation(state, model, federation)
+
     def predictors(
         self,
         key: types.Key,

@@ -41,6 +41,9 @@ def make_federation(num_others=2, noise=None, sizes=(13, 300, 21, 12, 150, 19)):
 class Linear:
     """A process of fixed linear predictors, one per client and one for all."""
 
+    def before_evaluation(self, state, model, federation):
+        return state
+
     def predictors(self, key, state, client, model, data):
         return {
             "personal": lambda x: x @ client,

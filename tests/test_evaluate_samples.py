@@ -34,6 +34,9 @@ def make_federation(**fields):
 class OwnClass:
     """A process whose models predict one class: the client's own, or class 0."""
 
+    def before_evaluation(self, state, model, federation):
+        return state
+
     def predictors(self, key, state, client, model, data):
         def always(label):
             return lambda x: jnp.broadcast_to(jax.nn.one_hot(label, N), (len(x), N))

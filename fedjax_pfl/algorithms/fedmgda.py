@@ -32,13 +32,13 @@ has the sign of the lower bounds wrong.
 from typing import Any
 
 from fedjax_pfl import aggregators, checks, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base, fedavg, global_model
 
 __all__ = ["FedMGDA"]
 
 
 @struct.pytree_dataclass
-class FedMGDA(base.SingleExchange):
+class FedMGDA(global_model.GlobalModel):
     """Federated multiple gradient descent.
 
     Its rule is an aggregator, `aggregators.CommonDescent`; another one in its place
@@ -50,8 +50,8 @@ class FedMGDA(base.SingleExchange):
       eps: `[]` in [0, 1], how far weights may be from the shares of the examples.
       server_learning_rate: `[]` e > 0.
       normalize: static, whether updates are brought to length 1; False is FedMGDA.
-      keeps_local: static, whether a client keeps the model that it trained, before it
-        was combined with others, as its personal one; adds the predictor `personal`.
+      keeps_local: whether clients keep the model that they trained last, which is then
+        their `personal` one.
       local: local solver.
     """
 
@@ -75,12 +75,6 @@ class FedMGDA(base.SingleExchange):
             normalize=self.normalize,
         )
 
-    def init(self, key, model, population, data):
-        """One drawn network at the server; with `keeps_local` also at every client."""
-        del population, data
-        params = model.init(key)
-        return params, params if self.keeps_local else None, None
-
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the received model."""
         del round
@@ -88,13 +82,4 @@ class FedMGDA(base.SingleExchange):
         w_i, _, info = self.local.solve(key, work, objective, down.shared, None, data)
         upload = types.Upload(message=w_i, weight=base.example_weight(data, w_i))
         report = {"gradient_evaluations": info.num_examples}
-        return w_i if self.keeps_local else client, upload, report
-
-    def predictors(self, key, round, server, client, model, data):
-        """The global model, and the client's last own one where it is kept."""
-        del key, round
-        models = {"personal": client} if self.keeps_local else {}
-        return {
-            name: base.model_predictor(model, params, data.constants)
-            for name, params in (models | {"global": server}).items()
-        }
+        return self.kept(w_i), upload, report

@@ -31,7 +31,8 @@ class Rows:
     """Rows `q_j = scale_j vector_j`: K members, H absent clients, fairness last.
 
     Attributes:
-      vectors: pytree of `[J, *P]` with `J = K + H + 1`; rows left out are zeros.
+      vectors: pytree of `[J, *P]` with `J = K + H + 1`; rows left out are
+        finite, and have scale 0.
       scales: `[J]` factors; 0 for rows left out.
       mask: `bool[J]` which rows there are.
       norms: `[J]` norms of the vectors.
@@ -89,7 +90,7 @@ class Rows:
             self.vectors,
             vector,
         )
-        return self.scales * sum(jax.tree.leaves(found))
+        return jnp.where(self.mask, self.scales * sum(jax.tree.leaves(found)), 0)
 
 
 def layer_names(params: Any) -> list[str]:
@@ -154,7 +155,8 @@ def make_rows(
       members: pytree of `[K, *P]` gradients of the cohort.
       present: `bool[K]` whose gradients arrived.
       fair: fairness objective at their losses.
-      history: pytree of `[H, *P]` last gradients of absent clients, or None.
+      history: pytree of `[H, *P]` last gradients of absent clients, all finite, or
+        None.
       used: `bool[H]` which of them count.
       scale: mu is the `median` or `mean` norm of the members' gradients.
       fair_from: the fairness row sums `scaled` members' rows, or their `raw` gradients.
@@ -168,47 +170,46 @@ def make_rows(
     checks.known(scale, SCALES, "scale")
     checks.known(fair_from, FAIR_FROM, "fair_from")
     checks.known(normalize, NORMALIZATIONS, "normalize")
-    num_members, given = present.shape[0], present
-    if history is not None:
-        assert used is not None
-        members = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), members, history)
-        given = jnp.concatenate([present, used])
-    norms = _norms(clients.select_rows(given, members, _zeros(members)))
-    mask = given & (norms >= _STATIONARY) & jnp.isfinite(norms)
-    vectors = clients.select_rows(mask, members, _zeros(members))
-    norms = jnp.where(mask, norms, 0)
-    is_member = jnp.arange(norms.shape[0]) < num_members
-    mu = _center(norms, mask & is_member, scale)
-    scales = jnp.where(mask, mu / jnp.where(mask, norms, 1), 0)
+    num_members = present.shape[0]
+    nothing = jax.tree.map(jnp.zeros_like, members)
+    members = clients.select_rows(present, members, nothing)
+    norms = _norms(members)
+    here = present & _speaks(norms)
+    members = clients.select_rows(here, members, nothing)
+    mu = _center(norms, here, scale)
+    scales = jnp.where(here, mu / jnp.where(here, norms, 1), 0)
     if normalize == "none":
-        scales = jnp.where(is_member, mask.astype(scales.dtype), scales)
+        scales = here.astype(norms.dtype)
+    slopes = fair.slopes * (scales if fair_from == "scaled" else here)
+    fair_vector = clients.weighted_sum(members, slopes)
 
-    slopes = jnp.zeros_like(norms).at[:num_members].set(fair.slopes)
-    slopes = slopes * (scales if fair_from == "scaled" else mask)
-    fair_vector = clients.weighted_sum(vectors, slopes)
-    fair_norm = _norms(jax.tree.map(lambda leaf: leaf[None], fair_vector))
-    has_fair = fair.usable & (fair_norm[0] >= _NO_FAIR_ROW) & fair_row
-    fair_scale = jnp.where(has_fair, mu / jnp.where(has_fair, fair_norm[0], 1), 0)
-
-    vectors = jax.tree.map(
-        lambda rows, f: jnp.concatenate([rows, f[None]]), vectors, fair_vector
-    )
-    scales = jnp.append(scales, fair_scale)
+    # One copy of all rows: with many absent clients the largest array of a round.
+    parts = [members, *([] if history is None else [history])]
+    parts.append(jax.tree.map(lambda leaf: leaf[None], fair_vector))
+    vectors = jax.tree.map(lambda *rows: jnp.concatenate(rows), *parts)
     layers, gram = _gram(vectors, layerwise)
+    sizes = jnp.sqrt(jnp.diagonal(gram, axis1=1, axis2=2).sum(axis=0))
+    given = [here, *([] if used is None else [used & _speaks(sizes[num_members:-1])])]
+    has_fair = fair.usable & (sizes[-1] >= _NO_FAIR_ROW) & fair_row
+    mask = jnp.concatenate([*given, has_fair[None]])
+    others = mu / jnp.where(mask, sizes, 1)[num_members:]
+    scales = jnp.where(mask, jnp.concatenate([scales, others]), 0)
+    both = (scales[:, None] * scales[None, :])[None]
     return Rows(
         vectors=vectors,
         scales=scales,
-        mask=jnp.append(mask, has_fair),
-        norms=jnp.append(norms, fair_norm[0]),
+        mask=mask,
+        norms=jnp.where(mask, sizes, 0),
         mu=mu,
-        gram=gram * (scales[:, None] * scales[None, :])[None],
+        gram=jnp.where((mask[:, None] & mask[None, :])[None], gram * both, 0),
         layers=layers,
         num_members=num_members,
     )
 
 
-def _zeros(tree: Any) -> Any:
-    return jax.tree.map(jnp.zeros_like, tree)
+def _speaks(norms: jax.Array) -> jax.Array:
+    """Which gradients are neither stationary nor too long for their square."""
+    return (norms >= _STATIONARY) & jnp.isfinite(norms)
 
 
 def _gram(vectors: Any, layerwise: bool) -> tuple[tuple[int, ...], jax.Array]:

@@ -1,5 +1,7 @@
 """Whether trainings end with the same bits: `python -m tests.bits NAME...`.
 
+A name is that of an option, or of several with a plus between them.
+
 A process of its own, since tests compile otherwise than users do, and whether two
 programs round alike depends on that.
 """
@@ -55,7 +57,10 @@ def main():
     """Prints for every name whether the state is that without the option."""
     jax.config.update("jax_enable_x64", True)
     expected = final()
-    found = {name: same(expected, final(**OPTIONS[name])) for name in sys.argv[1:]}
+    found = {}
+    for name in sys.argv[1:]:
+        options = {k: v for n in name.split("+") for k, v in OPTIONS[n].items()}
+        found[name] = same(expected, final(**options))
     print(json.dumps(found | {"another seed": same(expected, final(seed=3))}))
 
 

@@ -143,7 +143,16 @@ def test_means_against_numpy():
     assert set(incremental.values()) == {None}
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 8, 13, 33, 101, 130])
+@pytest.mark.parametrize(
+    "count",
+    [
+        1,
+        2,
+        13,
+        33,
+        *(pytest.param(n, marks=pytest.mark.wide) for n in (3, 8, 101, 130)),
+    ],
+)
 def test_coordinate_median_against_numpy(count):
     rng = np.random.default_rng(count)
     rows = rng.normal(size=(count, 5)).round(1)  # with ties
@@ -155,7 +164,7 @@ def test_coordinate_median_against_numpy(count):
     np.testing.assert_array_equal(out, np.median(rows[weights > 0], axis=0))
 
 
-@pytest.mark.parametrize("count", [6, 103])
+@pytest.mark.parametrize("count", [6, pytest.param(103, marks=pytest.mark.wide)])
 def test_coordinate_median_of_several_blocks_and_of_huge_values(count):
     rows = np.random.default_rng(1).normal(size=(count, 999))
     rows = np.clip(rows * 1e38, -3e38, 3e38).astype(np.float32)
@@ -164,7 +173,9 @@ def test_coordinate_median_of_several_blocks_and_of_huge_values(count):
     np.testing.assert_allclose(out, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("rho", [0.01, 0.5, 1.5, 3.0])
+@pytest.mark.parametrize(
+    "rho", [0.01, 1.5, *(pytest.param(r, marks=pytest.mark.wide) for r in (0.5, 3.0))]
+)
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_geometric_median_minimizes_the_smoothed_objective(rho, weighting):
     rows = rules.random_rows()
@@ -247,7 +258,14 @@ def test_a_majority_of_equal_rows_wins():
     np.testing.assert_allclose(out, 0, atol=1e-5)
 
 
-@pytest.mark.parametrize("offset", [0.0, 1e3, 1e5])
+@pytest.mark.parametrize(
+    "offset",
+    [
+        pytest.param(0.0, marks=pytest.mark.wide),
+        1e3,
+        pytest.param(1e5, marks=pytest.mark.wide),
+    ],
+)
 def test_float32_with_a_common_offset(offset):
     rows = (rules.random_rows(10, 600) + offset).astype(np.float32)
     out, info = rules.matrix(rows, dtype=np.float32)

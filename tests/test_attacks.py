@@ -65,6 +65,7 @@ each_colluding = pytest.mark.parametrize("name", COLLUDING)
 # Their own program in float32 is compiled on demand only.
 VARIANTS = {"gaussian_reference", "sign_flip_reference", "ipm_message", "mimic_fixed"}
 VARIANTS |= {"min_max_sign", "min_max_message", "min_sum_unit", "min_sum_sign"}
+VARIANTS |= {"alie_largest", "min_max_std", "min_sum_std", "sign_flip_official"}
 IN_FLOAT32 = {
     n: pytest.param(n, marks=pytest.mark.wide) if n in VARIANTS else n for n in CASES
 }

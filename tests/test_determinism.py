@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import driver, settings
+from fedjax_pfl import data, driver, settings
 from tests import bits, problems
 
 KEY = jax.random.key(2, impl="threefry2x32")
 
 
-FEW = ["eval_every", "evaluate_on", "diagnostics"]
+FEW = ["eval_every+evaluate_on+diagnostics"]
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,13 @@ def test_what_is_looked_at_does_not_change_the_training(names):
 
 
 def test_methods_of_one_seed_share_start_cohorts_and_data():
-    spec = fp.FederationSpec("digits", num_clients=8)
-    axes = {"algorithm": [fp.FedAvg(), fp.Ditto()], "seed": [0, 1]}
+    source = data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20)
+    spec = fp.FederationSpec(source, num_clients=8)
+    local = fp.SGD(batch_size=16)
+    axes = {
+        "algorithm": [fp.FedAvg(local=local), fp.Ditto(local=local)],
+        "seed": [0, 1],
+    }
     process = fp.FederatedProcess(
         algorithm=fp.FedAvg(), participation=fp.UniformCohort(size=3)
     )

@@ -160,6 +160,7 @@ def test_output_directories_are_checked_before_training(tmp_path, monkeypatch):
     refuse("Cannot write the directory 'file/out'", "--out", "file/out")
 
 
+@pytest.mark.wide
 def test_dry_run_counts_and_prints_kappa():
     done = RUNNER.invoke(sweep.app, ["--dry-run"])
     assert done.exit_code == 0, done.output
@@ -276,6 +277,7 @@ def test_sweep_leaves_one_directory(tmp_path):
     assert loss[2] < loss[3]
 
 
+@pytest.mark.wide
 def test_a_diverging_point_is_listed_and_the_others_go_on():
     arguments = ["--preset", "quadratic", "--set", "algorithm.local=sgd"]
     arguments += ["--set", "algorithm.local.learning_rate=0.1,1e30", "--out", "out"]
@@ -294,6 +296,7 @@ def test_a_diverging_point_is_listed_and_the_others_go_on():
     assert last.loc[~bad, "value"].notna().all()
 
 
+@pytest.mark.wide
 def test_quiet_prints_the_directory_only():
     arguments = ["--preset", "quadratic", "--rounds", "1", "--quiet", "--out", "out"]
     done = RUNNER.invoke(run.app, arguments)

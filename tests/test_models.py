@@ -251,7 +251,12 @@ def initial(name, **fields):
 
 
 @pytest.mark.parametrize(
-    ("name", "scheme"), [("mlp", "glorot"), ("cnn", "he"), ("lstm", "glorot")]
+    ("name", "scheme"),
+    [
+        ("mlp", "glorot"),
+        pytest.param("cnn", "he", marks=pytest.mark.wide),
+        pytest.param("lstm", "glorot", marks=pytest.mark.wide),
+    ],
 )
 def test_biases_start_at_zero_but_for_pytorch(name, scheme):
     biases, kernels = leaves.split(initial(name, initialization=scheme), "bias$")

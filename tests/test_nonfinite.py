@@ -181,7 +181,10 @@ def _grid(mode, sources, firsts):
     ).groups[0]
 
 
-@pytest.mark.parametrize("mode", ["stop", "drop", "freeze"])
+@pytest.mark.parametrize(
+    "mode",
+    ["stop", *(pytest.param(m, marks=pytest.mark.wide) for m in ("drop", "freeze"))],
+)
 def test_a_grid_records_the_lanes_that_met_something(mode):
     record = _grid(mode, [0.0, 1.0, 2.0], [faults.NEVER, 2.0])
     quiet = _grid(mode, [0.0, -1.0, -2.0], [faults.NEVER, faults.NEVER + 1])

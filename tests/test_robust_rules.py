@@ -164,7 +164,9 @@ def test_fixed_norms_against_numpy():
     assert np.isclose(info.fraction_clipped, np.mean(norm > 2)) and info.max_norm == 2
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
+)
 def test_every_mixed_row_against_numpy(dtype):
     rng = np.random.default_rng(3)
     for count, f in ((13, 6), (12, 3), (9, 0), (1, 0)):

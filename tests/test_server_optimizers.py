@@ -54,7 +54,9 @@ def test_formulas_against_numpy(optimizer, oracle):
         np.testing.assert_allclose(found, w, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", pytest.param("ditto", marks=pytest.mark.wide)]
+)
 def test_without_momentum_it_is_the_plain_method(name):
     algorithm = fp.ALGORITHMS[name](local=HALF)
     problem = problems.random_quadratics()
@@ -152,12 +154,10 @@ def test_a_resumed_training_is_the_same_to_the_last_bit(tmp_path, monkeypatch):
     np.testing.assert_array_equal(whole.metrics["loss"], resumed.metrics["loss"])
 
 
+@pytest.mark.wide
 @pytest.mark.parametrize(
     "execution",
-    [
-        "chunk=2",
-        *(pytest.param(e, marks=pytest.mark.wide) for e in ("loop", "shard=3")),
-    ],
+    ["chunk=2", "loop", "shard=3"],
 )
 def test_modes_agree(execution):
     one, other = _train(COHORT), _train(COHORT, execution=execution)

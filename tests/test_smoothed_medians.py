@@ -11,7 +11,6 @@ from tests import medians, rules
 
 Geometric, Coordinate = aggregators.GeometricMedian, aggregators.CoordinateMedian
 P = rules.WEIGHTS / rules.WEIGHTS.sum()
-RHOS = (0.02, 0.3, 1.0, 2.5)
 
 
 def _collinear(noise, seed=0, count=10, size=100):
@@ -33,7 +32,7 @@ def _wide(value):
     return pytest.param(value, marks=pytest.mark.wide)
 
 
-@pytest.mark.parametrize("rho", RHOS)
+@pytest.mark.parametrize("rho", [_wide(0.02), 0.3, _wide(1.0), _wide(2.5)])
 def test_weiszfeld_prox_and_an_optimizer_agree(rho):
     rows = rules.random_rows()
     weiszfeld, fast = medians.iterate(medians.weiszfeld_step, rows, P, rho)
@@ -50,7 +49,7 @@ def test_weiszfeld_prox_and_an_optimizer_agree(rho):
     assert max(values) - min(values) < 1e-10
 
 
-@pytest.mark.parametrize("rho", RHOS)
+@pytest.mark.parametrize("rho", [0.3, *map(_wide, (0.02, 1.0, 2.5))])
 def test_prox_is_a_relaxed_weiszfeld_step(rho):
     """c + tau (Wz(c) - c) with tau = sum_k p_k min(1, rho / |r_k|), and so is ours."""
     rows, center = rules.random_rows(), P @ rules.random_rows()
@@ -87,7 +86,7 @@ def test_acceleration_never_increases_the_objective(method, noise):
     rows = np.concatenate([_collinear(noise, seed=3), 10 + _collinear(0.1, count=3)])
     p, rho = np.full(13, 1 / 13), 0.01
     values = [medians.objective(p @ rows, rows, p, rho)]
-    for steps in (1, 2, 3, 4, 6, 12):
+    for steps in (1, 2, 5, 12):
         rule = Geometric(rho=rho, method=method, acceleration=4, max_iterations=steps)
         out, _ = rules.matrix(rows, rule=rule)
         values.append(medians.objective(out, rows, p, rho))
@@ -107,7 +106,7 @@ def test_a_flat_objective_is_reported():
     assert rules.matrix(flat)[1].smallest_eigenvalue is None
 
 
-@pytest.mark.parametrize("scale", [1.0, 1024.0])
+@pytest.mark.parametrize("scale", [_wide(1.0), 1024.0])
 def test_the_smallest_eigenvalue_is_that_of_the_hessian(scale):
     rows, rho = scale * rules.random_rows(9, 4), scale * 1.2
     out, info = rules.matrix(rows, rule=Geometric(rho=rho, curvature=True))
@@ -183,7 +182,7 @@ def test_a_quantile_is_a_radius_without_units(share):
         np.testing.assert_allclose(2.0**40 * one, other, rtol=1e-12)
 
 
-@pytest.mark.parametrize("rho", RHOS)
+@pytest.mark.parametrize("rho", [0.3, 2.5, *map(_wide, (0.02, 1.0))])
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_coordinate_median_minimizes_its_objective(rho, weighting):
     rows = rules.random_rows(7, 40)
@@ -201,7 +200,7 @@ def test_coordinate_median_minimizes_its_objective(rho, weighting):
     assert none is None and (np.abs(out - exact) <= rho).all()
 
 
-@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize("count", [_wide(2), 8])
 def test_of_a_flat_set_the_midpoint_is_taken(count):
     rows, rho = rules.random_rows(count, 60), 1e-3
     out, _ = rules.matrix(rows, rule=Coordinate(rho=rho))

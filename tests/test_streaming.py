@@ -50,17 +50,8 @@ def assert_same(one, other, tolerance=1e-12):
         np.testing.assert_array_equal(getattr(other, name), getattr(one, name))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "fedamp",
-        *(
-            pytest.param(name, marks=pytest.mark.wide)
-            for name in METHODS
-            if name != "fedamp"
-        ),
-    ],
-)
+@pytest.mark.wide  # as FLAME does with attacks and stragglers
+@pytest.mark.parametrize("name", METHODS)
 def test_it_equals_the_training_in_memory(name):
     federation, process = toy.make_federation(), make_process(name)
     one = train(fp.simulate, process, federation)

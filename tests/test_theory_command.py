@@ -131,6 +131,7 @@ def test_statements_of_flame_hold(part):
     assert len(findings.figures) == 1
 
 
+@pytest.mark.wide
 def test_the_lagrangian_rises_at_kappa_1():
     (part,) = (p for p in theory_pages.PAGES["flame"] if p.__name__ == "descent")
     found = {(r.settings["kappa"], r.relation): r.simulation for r in part(QUICK).rows}

@@ -24,6 +24,7 @@ def test_statements_of_fedpg_hold(part):
     assert len(findings.figures) == 1
 
 
+@pytest.mark.wide
 def test_bowls_are_the_quadratics_that_they_say():
     problem = common_descent.Bowls.draw(3)
     algorithm = fp.FedPG(local=fp.SGD(learning_rate=0.1), history="none")
@@ -36,6 +37,7 @@ def test_bowls_are_the_quadratics_that_they_say():
     np.testing.assert_allclose(np.sin(np.radians(report["loss_angle"][1])), sine)
 
 
+@pytest.mark.wide
 def test_an_end_off_the_front_would_be_seen(monkeypatch):
     monkeypatch.setattr(
         common_descent,

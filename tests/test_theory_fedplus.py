@@ -25,7 +25,7 @@ def problem():
     return quadratics.Quadratics.draw(0)
 
 
-_SLOW = ("failure", "fixed_points")
+_SLOW = ("decrease", "failure", "fixed_points")
 
 
 @pytest.mark.parametrize(

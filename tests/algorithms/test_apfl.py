@@ -183,6 +183,7 @@ def test_personal_predictor_mixes_with_the_latest_global_model(mix):
     np.testing.assert_allclose(found["global"](x), together, **CLOSE)
 
 
+@pytest.mark.wide
 def test_mixing_outputs_of_a_network_is_another_method():
     one, other = (network_state(mix)[-1].clients for mix in ("parameters", "outputs"))
     assert np.abs(one.alpha - other.alpha).max() > 1e-6

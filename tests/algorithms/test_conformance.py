@@ -45,7 +45,7 @@ def cases_with(costly, wide=(), always=()):
 
 
 most_cases = pytest.mark.parametrize("name", cases_with(costly=False))
-costly_cases = pytest.mark.parametrize("name", cases_with(costly=True))
+costly_cases = pytest.mark.parametrize("name", cases_with(True, ("two_exchanges",)))
 
 
 def make_process(name, *, full=False, everyone=False, attack=True):
@@ -124,15 +124,16 @@ def test_same_key_same_result(name):
     assert_same(one_round(name), one_round(name))
 
 
-EXECUTIONS = ("chunk=2", "chunk=3", "shard=1", "shard=2", "shard=4", "shard=8")
-EVERY_EXECUTION = ("flame",)
+EXECUTIONS = ("chunk=3", "shard=8")
+WIDE_EXECUTIONS = ("chunk=2", "shard=1", "shard=2", "shard=4")
 BOTH = clients.Execution(mode="shard", num_devices=2, chunk_size=3, by_size=True)
 PAIRS = [
     pytest.param(name, execution, marks=case.marks)
     for case in cases_with(costly=True)
     for name in case.values
-    for execution in (EXECUTIONS if name in EVERY_EXECUTION else ()) + (BOTH,)
+    for execution in (EXECUTIONS if name == "flame" else ()) + (BOTH,)
 ]
+PAIRS += [pytest.param("flame", e, marks=pytest.mark.wide) for e in WIDE_EXECUTIONS]
 
 
 @pytest.mark.parametrize(("name", "execution"), PAIRS, ids=str)
@@ -143,7 +144,7 @@ def test_execution_changes_rounding_only(name, execution):
     assert_close(info, other_info)
 
 
-@pytest.mark.parametrize("name", cases_with(costly=True, wide=("two_exchanges",)))
+@costly_cases
 def test_loop_reference(name):
     process, model, federation = setting(name)
     with jax.disable_jit():
@@ -217,7 +218,7 @@ def run(name, fields, *, segment=2, rounds=4, store=None, interrupt=None, **opti
     return driver.run_group(group, plan, store=store, interrupt=interrupt)
 
 
-@pytest.mark.parametrize("name", cases_with(costly=True, wide=("two_exchanges",)))
+@costly_cases
 def test_grid_equals_single_runs_and_segments_are_bit_identical(name):
     field, other = cases.CASES[name].field
     first = struct.get_field(make_process(name), field)

@@ -58,6 +58,7 @@ def test_rounds_are_the_equations_in_numpy_about_the_received_model():
     np.testing.assert_array_equal(work, (3 + 2) * counts(problem)[infos.cohort])
 
 
+@pytest.mark.wide
 def test_the_parts_are_fedavg_and_without_a_pull_local_on_the_same_minibatches():
     problem = problems.waves()
     kinds = (

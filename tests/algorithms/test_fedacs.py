@@ -116,7 +116,9 @@ def context(cohort, num_clients):
     )
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+@pytest.mark.parametrize(
+    "dtype", [jnp.float32, pytest.param(jnp.float64, marks=pytest.mark.wide)]
+)
 @pytest.mark.parametrize("similarity", ["parameters", "update"])
 @pytest.mark.parametrize("quantile", QUANTILES)
 def test_identical_models_stay_as_they_are(quantile, similarity, dtype):

@@ -140,6 +140,7 @@ def test_the_fixed_point_is_the_optimum(mode, weighting, size):
     assert np.linalg.norm(w - problem.estimates.mean(axis=0)) > 1e-2
 
 
+@pytest.mark.wide
 def test_a_constant_step_other_than_the_share_moves_the_fixed_point():
     # A client's changes add up to its message: w^T - w^0 = eta/|S| sum (u^T - u^0).
     problem, mu, eta, size = problems.regressions(), 0.6, 1.0, 2

@@ -48,12 +48,13 @@ V3_START = np.array([0.5, -0.5, 1, 0.5])
     ("fair_from", "ds", "sigma", "step", "trials"),
     [
         ("raw", (0.16903357, 0.33806714, -2.93940930, 0.69808048), 1.53840853, 0.5, 2),
-        (
+        pytest.param(
             "scaled",
             (-0.31239256, -0.62478512, -2.61590547, 1.39262275),
             4.07087728,
             0.125,
             4,
+            marks=pytest.mark.wide,
         ),
     ],
 )
@@ -135,7 +136,9 @@ def losses_along(problem, path):
 WIDELY = [0, pytest.param(1, marks=pytest.mark.wide)]
 
 
-@pytest.mark.parametrize("fair_row", [False, True])
+@pytest.mark.parametrize(
+    "fair_row", [pytest.param(False, marks=pytest.mark.wide), True]
+)
 @pytest.mark.parametrize("seed", WIDELY)
 def test_p3_p4_p5_without_rescaling_all_clients_descend_linearly(fair_row, seed):
     # The unrescaled step is sigma times shorter: a rate of 1 / (Lip sigma).
@@ -186,6 +189,7 @@ def test_p6_with_the_search_all_losses_fall_and_the_iterates_settle(s, seed):
     assert infos.server["descent_norm"][-1] < 1e-6
 
 
+@pytest.mark.wide
 def test_p7_the_largest_safe_step_raises_no_clients_loss():
     problem = bowls.conflicting(seed=3)
     whole = process(fedpg(1.0))
@@ -207,6 +211,7 @@ def test_p7_the_largest_safe_step_raises_no_clients_loss():
     assert (np.diff(losses_along(problem, path), axis=0) <= 1e-12).all()
 
 
+@pytest.mark.wide
 def test_with_a_constant_step_the_iterates_hover_in_proportion_to_it():
     problem = bowls.conflicting(seed=1)
     ends = []
@@ -216,6 +221,7 @@ def test_with_a_constant_step_the_iterates_hover_in_proportion_to_it():
     assert ends[0] > 2 * ends[1] > 4 * ends[2] > 0
 
 
+@pytest.mark.wide
 def test_v2_the_guard_moves_on_where_all_could_improve():
     # Points a +- v with |v|^2 = 2, so that every loss is 1 at its minimizer.
     problem = bowls.bowls([1, 1, 1], [[1, 0], [0, 1], [-1, -1]])
@@ -232,6 +238,7 @@ def test_v2_the_guard_moves_on_where_all_could_improve():
         )
 
 
+@pytest.mark.wide
 def test_at_full_participation_history_changes_nothing():
     problem = bowls.conflicting()
     paths = [
@@ -255,6 +262,7 @@ def test_epochs_at_gamma_one_leave_the_local_models():
     assert (infos.client["gradient_evaluations"] == 4 * 11).all()
 
 
+@pytest.mark.wide
 def test_protected_models_descend_for_themselves_and_hurt_nobody():
     problem = bowls.conflicting(4, 20)
     states, _, _ = problems.run(process(fedpg(1e-5)), problem, 2)
@@ -269,6 +277,7 @@ def test_protected_models_descend_for_themselves_and_hurt_nobody():
             assert (np.delete(change, i) < 1e-3 * -change[i]).all()
 
 
+@pytest.mark.wide
 def test_where_no_direction_is_protected_the_personal_model_is_the_global_one():
     problem = bowls.bowls([1, 1], [[1, 0], [-1, 0]])
     states, infos, _ = problems.run(process(fedpg()), problem, 1)
@@ -279,12 +288,10 @@ def test_where_no_direction_is_protected_the_personal_model_is_the_global_one():
 def test_fresh_personal_models_are_made_of_everybodys_gradients_at_the_latest_model():
     problem = bowls.conflicting()
     stored = process(fedpg(0.02, history="none"))
-    states, _, _ = problems.run(stored, problem, 2)
     state = problems.first_state(stored, problem)
     step = jax.jit(lambda state: stored.round(state, problem.model, problem.federation))
     for _ in range(2):
         state, _ = step(state)
-    np.testing.assert_allclose(models_of(states)[2], state.server.model["theta"])
     fresh = dataclasses.replace(stored.algorithm, personal="refresh")
     found = jax.jit(
         lambda state: fresh.before_evaluation(state, problem.model, problem.federation)
@@ -297,7 +304,9 @@ def test_fresh_personal_models_are_made_of_everybodys_gradients_at_the_latest_mo
     assert kept is state
 
 
-@pytest.mark.parametrize("scale", ["median", "mean"])
+@pytest.mark.parametrize(
+    "scale", ["median", pytest.param("mean", marks=pytest.mark.wide)]
+)
 def test_a_client_that_multiplies_its_gradient_owns_the_mean_not_the_median(scale):
     problem = bowls.conflicting()
     bad = jnp.arange(5) == 2
@@ -327,16 +336,20 @@ def test_equal_losses_and_losses_below_zero_leave_the_fairness_row_out_aloud():
     assert np.isfinite(models_of(states)).all()
 
 
-def test_a_cohort_of_one_follows_its_gradient_and_is_warned_of():
+def test_a_cohort_of_one_is_warned_of():
+    with pytest.warns(UserWarning, match="one client per round"):
+        process(fedpg(history="none"), 1).check_cohort(1, 5)
+    process(fedpg(), 1).check_cohort(1, 5)  # with history it is fine
+
+
+@pytest.mark.wide
+def test_a_cohort_of_one_follows_its_gradient():
     problem = bowls.conflicting()
     alone = process(fedpg(0.01, history="none"), 1)
-    with pytest.warns(UserWarning, match="one client per round"):
-        alone.check_cohort(1, 5)
     states, infos, _ = problems.run(alone, problem, 2)
     i = infos.cohort[0, 0]
     expected = -0.01 * problem.gradient(i, np.zeros(10))
     np.testing.assert_allclose(models_of(states)[1], expected, **CLOSE)
-    process(fedpg(), 1).check_cohort(1, 5)  # with history it is fine
 
 
 def test_diagnostics_tell_pareto_points_from_points_with_a_fairness_row():

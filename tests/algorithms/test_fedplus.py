@@ -34,7 +34,10 @@ def run(algorithm, problem, rounds=6, size=4, **fields):
     return problems.run(process(algorithm, size, **fields), problem, rounds)
 
 
-@pytest.mark.parametrize("name", PHIS)
+WIDELY = [pytest.param(n, marks=pytest.mark.wide) for n in ("l1", "indicator", "zero")]
+
+
+@pytest.mark.parametrize("name", ["sq", "l2", *WIDELY])
 def test_rounds_are_the_equations_in_numpy(name):
     """The anchor comes from the member's last model, before it is mixed (lam)."""
     problem, eta, alpha, rho = problems.waves(), 0.4, 0.7, 0.15
@@ -141,7 +144,9 @@ def test_the_pull_may_come_once_per_epoch():
         np.testing.assert_allclose(found, row, atol=1e-12)
 
 
-@pytest.mark.parametrize("execution", ["vmap", "chunk=2"])
+@pytest.mark.parametrize(
+    "execution", ["vmap", pytest.param("chunk=2", marks=pytest.mark.wide)]
+)
 def test_members_take_their_own_numbers_of_steps(execution):
     """A budget of epochs counts steps where the solver does."""
     problem = problems.waves()
@@ -164,7 +169,9 @@ def test_members_take_their_own_numbers_of_steps(execution):
         np.testing.assert_allclose(new.clients["theta"][k], row, atol=1e-12)
 
 
-@pytest.mark.parametrize("over", ["cohort", "all"])
+@pytest.mark.parametrize(
+    "over", ["cohort", pytest.param("all", marks=pytest.mark.wide)]
+)
 def test_members_without_a_step_are_as_if_not_selected(over):
     """Also where the start would be mixed with the center; for want of data, too."""
     problem = problems.waves()
@@ -193,7 +200,7 @@ def test_members_without_a_step_are_as_if_not_selected(over):
 # The radius.
 
 
-@pytest.mark.parametrize("name", ["l2", "l1"])
+@pytest.mark.parametrize("name", ["l2", pytest.param("l1", marks=pytest.mark.wide)])
 def test_a_quantile_of_the_distances_is_the_radius(name):
     problem = problems.waves()
     algorithm = fp.FedPlus(phi=PHIS[name], rho_quantile=0.5, local=BATCHES)
@@ -206,6 +213,7 @@ def test_a_quantile_of_the_distances_is_the_radius(name):
         np.testing.assert_allclose(states.server.rho[number + 1], expected, rtol=1e-9)
 
 
+@pytest.mark.wide
 def test_a_scale_free_radius_commutes_with_scaling():
     """Losses of `theta / s` from `s start`: everything is s times as large."""
     ours = problems.regressions()

@@ -20,6 +20,7 @@ def same_server(algorithm, other, problem, **fields):
     return ours
 
 
+@pytest.mark.wide
 def test_local_training_is_a_special_case():
     problem = problems.waves()
     ours, _, _ = run(fp.FedPlus(theta=1.0, lam=0.0, local=BATCHES), problem)
@@ -44,7 +45,10 @@ def test_fedavg_is_a_special_case_that_drops_stragglers(weighting):
     same_server(algorithm, other, problems.waves(), work=work)
 
 
-@pytest.mark.parametrize("rule", [fp.GeometricMedian(), fp.CoordinateMedian()])
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(fp.GeometricMedian(), marks=pytest.mark.wide), fp.CoordinateMedian()],
+)
 def test_rfa_and_coordinate_median_are_special_cases(rule):
     algorithm = fp.FedPlus(theta=1.0, lam=1.0, drop_stragglers=True, local=BATCHES)
     other = fp.FedAvg(local=BATCHES)
@@ -52,6 +56,7 @@ def test_rfa_and_coordinate_median_are_special_cases(rule):
     same_server(algorithm, other, problems.waves(), aggregator=rule, work=work)
 
 
+@pytest.mark.wide
 def test_fedprox_is_a_special_case_with_the_mapped_step():
     mu, problem = 0.8, problems.waves()
     other = fp.FedProx(mu=mu, local=BATCHES)
@@ -89,7 +94,8 @@ def test_without_mu_fedprox_is_fedavg_that_keeps_stragglers():
     assert np.abs(dropped.server["theta"] - ours.server["theta"]).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["l1", pytest.param("l2", marks=pytest.mark.wide)])
+@pytest.mark.wide
+@pytest.mark.parametrize("name", ["l1", "l2"])
 def test_a_radius_above_all_distances_is_the_indicator(name):
     """As at the radius of the paper wherever models stay near each other."""
     problem, far = problems.waves(), 1e3
@@ -104,6 +110,7 @@ def test_a_radius_above_all_distances_is_the_indicator(name):
     )
 
 
+@pytest.mark.wide
 def test_every_method_sees_the_same_stragglers_and_only_fedavg_drops_them():
     """Of equal budgets in every round; a dropped message leaves the server alone."""
     problem, rounds = problems.waves(), 5

@@ -104,8 +104,8 @@ def random_state(process, problem, seed=0):
     ("centre", "participation"),
     [
         ("local", fp.UniformCohort(size=3)),
-        ("received", fp.AllClients()),
-        ("joint", fp.UniformCohort(size=3)),
+        pytest.param("received", fp.AllClients(), marks=pytest.mark.wide),
+        pytest.param("joint", fp.UniformCohort(size=3), marks=pytest.mark.wide),
     ],
 )
 def test_identities_hold_after_a_round_from_any_state(centre, participation):
@@ -243,8 +243,8 @@ def test_scaled_equals_unscaled(centre, cadence):
     np.testing.assert_allclose(gap, distances @ ((rho - lam * alpha) / 2), **CLOSE)
 
 
+@pytest.mark.wide  # rho = kappa lam / N is one number for all clients of any alpha
 def test_kappa_is_rho_over_the_mean_weight():
-    # rho = kappa lam / N is one number for all clients, whatever their alpha is.
     problem, lam, kappa = problems.waves(), 0.7, 2.5
     rho = kappa * lam / 6
     found = []

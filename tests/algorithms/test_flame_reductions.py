@@ -19,7 +19,7 @@ from tests import problems
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 
 
-@pytest.mark.parametrize("momentum", [None, 0.5])
+@pytest.mark.parametrize("momentum", [None, pytest.param(0.5, marks=pytest.mark.wide)])
 def test_kappa_1_received_is_pfedme_with_unit_mixing(momentum):
     problem, lam = problems.waves(), 0.7
     local = problems.full_gradient_steps(5, momentum=momentum)
@@ -104,6 +104,7 @@ def test_restarted_from_w_at_kappa_1_is_fedprox_and_without_lam_fedavg():
     np.testing.assert_allclose(ours.server["theta"], theirs.server["theta"], **CLOSE)
 
 
+@pytest.mark.wide
 def test_lam_0_is_local_training_and_w_stays():
     problem = problems.waves()
     local = fp.SGD(learning_rate=0.2, epochs=2, batch_size=2)
@@ -137,6 +138,7 @@ def fedadmm(targets, curvature, rho, num_rounds):
         yield u.mean(axis=0)
 
 
+@pytest.mark.wide
 def test_large_lam_is_fedadmm_with_the_joint_centre():
     problem, rho = problems.random_quadratics(curvature=0.6), 0.2
     expected = np.stack(list(fedadmm(problem.estimates, 0.6, rho, 30)))

@@ -158,6 +158,7 @@ def test_admm_rounds_are_unscaled_flames_with_projections():
         np.testing.assert_array_equal(leaf[1][absent], leaf[0][absent])
 
 
+@pytest.mark.wide
 def test_a_rotation_is_flame():
     problem, lam, kappa = problems.waves(), 0.8, 2.0
     local = fp.SGD(learning_rate=0.2, epochs=2, batch_size=2)

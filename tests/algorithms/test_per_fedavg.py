@@ -110,6 +110,7 @@ def test_without_an_inner_step_all_kinds_are_fedavg():
     assert np.abs(found[0][-1] - full.server["theta"][-1]).max() > 1e-3
 
 
+@pytest.mark.wide
 def test_fixed_points_on_quadratics_are_those_of_their_equations():
     problem, a = problems.regressions(), 0.2
     inner = np.eye(3) - a * problem.curvature

@@ -118,6 +118,7 @@ def test_the_step_of_w_is_the_envelopes_gradient():
     assert np.abs(slope - problem.gradient(0, w)).max() > 1e-2
 
 
+@pytest.mark.wide
 def test_the_fixed_point_is_the_minimizer_of_the_envelopes():
     problem, lam = problems.regressions(), 2.0
     whole = process(

@@ -101,19 +101,21 @@ def test_fedavg_ends_beside_the_optimum_and_scaffold_at_it():
         assert np.abs(at_best).max() > 0.1
 
 
-def test_the_servers_control_is_the_mean_of_the_clients():
+@pytest.mark.parametrize(
+    "option", ["difference", pytest.param("refresh", marks=pytest.mark.wide)]
+)
+def test_the_servers_control_is_the_mean_of_the_clients(option):
     problem = problems.waves()
     local = fp.SGD(learning_rate=0.2, epochs=3, batch_size=2)
-    for option in ("difference", "refresh"):
-        whole = process(
-            algorithms.Scaffold(local=local, option=option),
-            2,
-            work=fp.Stragglers(fraction=0.5, max_epochs=3),
-        )
-        states, _, _ = problems.run(whole, problem, 10)
-        control, own = states.server.control["theta"], states.clients["theta"]
-        np.testing.assert_allclose(control, own.mean(axis=1), **CLOSE)
-        assert np.abs(control[-1]).max() > 1e-3
+    whole = process(
+        algorithms.Scaffold(local=local, option=option),
+        2,
+        work=fp.Stragglers(fraction=0.5, max_epochs=3),
+    )
+    states, _, _ = problems.run(whole, problem, 10)
+    control, own = states.server.control["theta"], states.clients["theta"]
+    np.testing.assert_allclose(control, own.mean(axis=1), **CLOSE)
+    assert np.abs(control[-1]).max() > 1e-3
 
 
 def test_one_full_batch_step_of_everybody_is_gradient_descent():
@@ -217,7 +219,9 @@ class NoWork:
         return fp.Budget(epochs=none, steps=none, straggler=none > 0)
 
 
-@pytest.mark.parametrize("option", ["difference", "refresh"])
+@pytest.mark.parametrize(
+    "option", ["difference", pytest.param("refresh", marks=pytest.mark.wide)]
+)
 def test_a_client_without_a_step_changes_nothing(option):
     problem, rng = problems.waves(), np.random.default_rng(0)
     whole = process(scaffold(2, option=option), work=NoWork())

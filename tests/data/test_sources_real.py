@@ -19,6 +19,7 @@ def folder(name):
     return SHARED / name
 
 
+@pytest.mark.wide
 def test_cifar10():
     sheets = folder("cifar10")
     dataset = sources.load_dataset("cifar10", SHARED)
@@ -121,6 +122,7 @@ def test_a_thousand_clients_of_mnist(labels_per_client, total):
         assert set(dataset.y[parts.rows(client)].tolist()) == held
 
 
+@pytest.mark.wide
 def test_standardized_pixels_of_mnist():
     folder("mnist")
     dataset = sources.load_dataset("mnist", SHARED, standardize="pixel")

@@ -147,7 +147,7 @@ def test_wrong_tweets(tmp_path, x, y):
     assert "hold no tweets" in refusal("sent140", tmp_path, glove="glove.txt")
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     st.sampled_from(["femnist", "sent140"]),
     st.sampled_from([None, "users", "num_samples", "user_data", "x", "y"]),

@@ -212,7 +212,7 @@ def paths_below(folder):
 
 @pytest.mark.filterwarnings("default")
 def test_command_lines(place, request):
-    trials = inputs.Trials(request, default=30, long=1200)
+    trials = inputs.Trials(request, default=20, long=1200)
     before = paths_below(place)
 
     @trials.settings

@@ -88,7 +88,7 @@ def test_killed_at_random_moments_it_is_bit_identical(place, request):
     folder, run = place
     rng = random.Random(5)
     kills = writing = attempts = 0
-    wanted = 100 if request.config.getoption("--long") else 2
+    wanted = 100 if request.config.getoption("--long") else 1
     while kills < wanted:
         name = f"killed-{attempts}"
         more, hit = kill_until_done(folder, run, name, rng, most=min(8, wanted - kills))

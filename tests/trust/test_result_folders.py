@@ -142,7 +142,7 @@ def refused(function, *arguments):
 
 
 def test_results(saved, request):
-    trials = inputs.Trials(request, default=40, long=1500)
+    trials = inputs.Trials(request, default=20, long=1500)
     before = inputs.contents(pathlib.Path("saved"))
 
     @trials.settings

@@ -313,6 +313,7 @@ def _print_result(console: Console, result: results.Result) -> None:
             soft_wrap=True,
         )
     _print_communication(console, result)
+    _print_left_out(console, result)
     compiling = sum(group.compile_seconds for group in result.groups)
     running = sum(group.run_seconds for group in result.groups)
     modes = dict.fromkeys(group.config["execution"] for group in result.groups)
@@ -333,6 +334,20 @@ def _print_communication(console: Console, result: results.Result) -> None:
             highlight=False,
             soft_wrap=True,
         )
+
+
+def _print_left_out(console: Console, result: results.Result) -> None:
+    """How often FedPG had to do without its fairness objective, where it had to."""
+    reports = result.reports()
+    shares = reports[reports["name"] == "fair_row"].groupby("algorithm")["value"]
+    for algorithm, share in shares.mean().items():
+        if share < 1:
+            console.print(
+                f"{algorithm}: {1 - share:.1%} of rounds left the fairness objective"
+                " out, as losses were all equal, or one of them was not positive.",
+                highlight=False,
+                soft_wrap=True,
+            )
 
 
 def _print_tables(console: Console, summary: pd.DataFrame) -> None:

@@ -1,13 +1,16 @@
-"""Commands that are written down make the same options again."""
+"""Commands that are written down make the same options again; what commands say."""
 
+import io
 import os
 import shlex
 import shutil
 
+import pandas as pd
 import pytest
+import rich.console
 import typer.testing
 
-from experiments import batch, run, run_folder, sweep
+from experiments import batch, job, run, run_folder, sweep
 
 RUNNER = typer.testing.CliRunner()
 
@@ -50,3 +53,18 @@ def test_the_command_of_a_run_makes_the_same_run(line):
     words = shlex.split(run_folder.command(options))
     assert words[:3] == ["python", "-m", f"experiments.{name}"]
     assert options_of(words[3:], app) == options
+
+
+def test_a_fairness_objective_that_was_left_out_is_said_aloud():
+    class Found:
+        def reports(self):
+            columns = ("algorithm", "name", "value")
+            rows = [("FedPG", "fair_row", 0.75), ("FedPG", "sigma", 0.5)]
+            rows += [("Other", "fair_row", 1.0), ("FedAvg", "coverage", 0.1)]
+            return pd.DataFrame(rows, columns=columns)
+
+    console = rich.console.Console(file=io.StringIO(), width=200)
+    job._print_left_out(console, Found())
+    said = console.file.getvalue()
+    assert said.startswith("FedPG: 25.0% of rounds left the fairness objective out")
+    assert said.count("\n") == 1

@@ -286,12 +286,13 @@ class FedPG(base.SingleExchange):
             "sigma": direction.sigma,
             "worst_cosine": direction.worst,
             "fairness_weight": direction.weights[:, -1].mean(),
-            "fair_row": rows.mask[-1],
             "guarded": direction.guarded,
             "stationary": direction.stationary,
             "history_rows": jnp.zeros((), jnp.int32) if used is None else used.sum(),
             "loss_angle": jnp.degrees(jnp.arcsin(jnp.minimum(fair.sine, 1))),
         }
+        if self.fair_row:
+            info["fair_row"] = rows.mask[-1]
         step = rate
         if self.search is not None:
             heard_again = (old.last_round == ctx.round - 1).sum()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, data, evaluate, stacking
+from fedjax_pfl import checks, clients, data, evaluate, stacking
 from fedjax_pfl.data import splits
 from tests import test_evaluate
 
@@ -137,7 +137,7 @@ def test_samples_of_several_federations_stack():
     shorter = make_federation(sample_tests=True, seed=2, test_fraction=0.2)
     rows, pool = stacking.federation_rows([*federations, shorter])
     for k, federation in enumerate([*federations, shorter]):
-        joined = stacking.join(jax.tree.map(lambda leaf: leaf[k], rows), pool)  # noqa: B023
+        joined = stacking.join(clients.take(rows, jnp.asarray(k)), pool)
         for name, sample in federation.samples.items():
             slots = sample.shape[1]
             np.testing.assert_array_equal(joined.samples[name][:, :slots], sample)

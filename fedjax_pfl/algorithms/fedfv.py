@@ -119,7 +119,7 @@ def common_descent_violation(
     Returns:
       `[]` in [-1, 1]: the maximum of `g_j . d / (|g_j| |d|)`; -1 without rows.
     """
-    along = _products(gradients, direction)
+    along = clients.products(gradients, direction)
     scale = jax.vmap(optax.tree.norm)(gradients) * optax.tree.norm(direction)
     cosines = along / jnp.where(scale > 0, scale, 1)
     return jnp.where(received, cosines, -1).max()
@@ -237,7 +237,7 @@ class FedFV(global_model.GlobalModel):
         def project(number, g):
             past = ctx.round - (self.tau - number)
             those = (heard == past) & (past >= 0)
-            those &= _products(state.messages, g) < 0
+            those &= clients.products(state.messages, g) < 0
             dtype = jnp.result_type(*jax.tree.leaves(g))
             h = clients.weighted_sum(state.messages, those.astype(dtype))
             along = jnp.asarray(optax.tree.vdot(g, h))
@@ -250,14 +250,3 @@ class FedFV(global_model.GlobalModel):
     def predictors(self, key, round, server, client, model, data):
         """The global model, and the local one where it is kept."""
         return super().predictors(key, round, server, client.local, model, data)
-
-
-def _products(rows: Any, vector: Any) -> jax.Array:
-    """Inner products `[K]` of rows `[K, *P]` with one vector `[*P]`."""
-
-    def product(leaf: jax.Array, x: jax.Array) -> jax.Array:
-        flat = leaf.reshape(leaf.shape[0], -1)
-        return jnp.matmul(flat, x.reshape(-1), precision=_HIGHEST)
-
-    parts: list[jax.Array] = jax.tree.leaves(jax.tree.map(product, rows, vector))
-    return sum(parts[1:], parts[0])

@@ -371,9 +371,8 @@ class FedPG(base.SingleExchange):
             state.key, state.round, state.server.model, model, federation
         )
         with_row = common_descent.common_descent(rows, guard=0.0)
-        mask = rows.mask.at[-1].set(False)
         without = common_descent.common_descent(
-            dataclasses.replace(rows, mask=mask), guard=0.0
+            dataclasses.replace(rows, mask=rows.gradients), guard=0.0
         )
         return {
             "pareto_norm": without.norm / rows.mu,

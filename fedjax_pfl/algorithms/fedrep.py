@@ -117,7 +117,6 @@ class FedRep(base.SingleExchange):
 
     def predictors(self, key, round, server, client, model, data):
         """The latest body under the own head, a tuned one, and the mean of heads."""
-        del round
 
         def under(head):
             params = leaves.join(head, body)
@@ -127,7 +126,7 @@ class FedRep(base.SingleExchange):
         found = {"personal": under(client)}
         if self.fine_tune is not None:
             tuned, _ = self._train(
-                self.fine_tune, key, fedavg.unlimited(), model, client, body, data
+                self.fine_tune, key, fedavg.unlimited(round), model, client, body, data
             )
             found["fine-tuned"] = under(tuned)
         if self.send_heads:

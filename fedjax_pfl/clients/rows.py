@@ -16,6 +16,7 @@ __all__ = [
     "gram",
     "magnitude",
     "mix",
+    "products",
     "put",
     "ravel_rows",
     "select_rows",
@@ -160,6 +161,24 @@ def gram(tree: Any) -> jax.Array:
     ]
     total = sum(found[1:], found[0])
     return (total + total.T) / 2
+
+
+def products(tree: Any, vector: Any) -> jax.Array:
+    """Inner products of all rows with one vector, at highest precision.
+
+    Args:
+      tree: pytree of `[K, *P]`.
+      vector: pytree of `[*P]`.
+
+    Returns:
+      `[K]`.
+    """
+
+    def product(leaf: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.matmul(_matrix(leaf), x.reshape(-1), precision=lax.Precision.HIGHEST)
+
+    found: list[jax.Array] = jax.tree.leaves(jax.tree.map(product, tree, vector))
+    return sum(found[1:], found[0])
 
 
 def mix(tree: Any, weights: jax.Array) -> Any:

@@ -65,11 +65,9 @@ def common_descent(rows: rows_.Rows, *, guard: Any = 0.01) -> Direction:
       The direction. It is stationary where `||d||` is below 1e-3 mu (float32) or 1e-7
       mu (float64), which is as much as the Gram matrix tells.
     """
-    num_rows = rows.mask.shape[0]
-    without = rows.mask & (jnp.arange(num_rows) < num_rows - 1)
     over_layers = jax.vmap(qp.minimum_norm, in_axes=(0, None))
     both = jax.vmap(over_layers, in_axes=(None, 0))(
-        rows.gram, jnp.stack([rows.mask, without])
+        rows.gram, jnp.stack([rows.mask, rows.gradients])
     )
     squared = jnp.maximum(both.value, 0).sum(axis=1)
     guarded = jnp.sqrt(squared[0]) < guard * jnp.sqrt(squared[1])

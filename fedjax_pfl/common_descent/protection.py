@@ -53,7 +53,7 @@ def protected_coefficients(
     """
     checks.known(protection, PROTECTIONS, "protection")
     gram, size = rows.whole, rows.mask.shape[0]
-    others = rows.mask & (jnp.arange(size) < size - 1)
+    others = rows.gradients
     find = _in_cone if protection == "cone" else _orthogonal
 
     def one(own: jax.Array) -> jax.Array:
@@ -122,8 +122,7 @@ def protected_moves(
 
     products = -jnp.matmul(coefficients, gram, precision=lax.Precision.HIGHEST)
     size = rows.mask.shape[0]
-    others = rows.mask & (jnp.arange(size) < size - 1)
-    others = others[None, :] & ~jnp.eye(count, size, dtype=bool)
+    others = rows.gradients[None, :] & ~jnp.eye(count, size, dtype=bool)
     lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
     scale = jnp.where(others, lengths[None, :] * safe[:, None], 1)
     conflict = jnp.where(others, products / scale, -jnp.inf).max(axis=1)

@@ -58,6 +58,11 @@ class Rows:
         return self.gram.sum(axis=0)
 
     @property
+    def gradients(self) -> jax.Array:
+        """`bool[J]` which rows count, without that of fairness."""
+        return self.mask.at[-1].set(False)
+
+    @property
     def members(self) -> jax.Array:
         """`bool[J]` which rows are members of the cohort that count."""
         return self.mask & (jnp.arange(self.mask.shape[0]) < self.num_members)
@@ -81,16 +86,8 @@ class Rows:
 
     def products(self, vector: Any) -> jax.Array:
         """Inner products `[J]` of the scaled rows with a vector `[*P]`."""
-        found = jax.tree.map(
-            lambda rows, v: jnp.matmul(
-                rows.reshape(rows.shape[0], -1),
-                v.reshape(-1),
-                precision=lax.Precision.HIGHEST,
-            ),
-            self.vectors,
-            vector,
-        )
-        return jnp.where(self.mask, self.scales * sum(jax.tree.leaves(found)), 0)
+        found = clients.products(self.vectors, vector)
+        return jnp.where(self.mask, self.scales * found, 0)
 
 
 def layer_names(params: Any) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from fedjax_pfl import checks, folders, history, labeled, summaries
+from fedjax_pfl import checks, folders, history, labeled, measures, summaries
 from fedjax_pfl.checkpoint import files
 
 __all__ = ["Result"]
@@ -179,7 +179,8 @@ class Result:
 
         Returns:
           One row per algorithm, swept setting and model, over the honest clients: mean
-          accuracy (else loss), that of the worst tenth, and variance of the loss. Seeds
+          accuracy (or what `measures.headline` says), that of the worst tenth, what
+          belongs beside it, and variance of the loss. Seeds
           that diverged do not count; spreads divide by the number of seeds minus 1.
         """
         table: Any = self.table()
@@ -187,8 +188,9 @@ class Result:
         rows = table[is_shown & table["population"].isin(["all", "honest"])]
         value_of = [*self._columns, "model", "metric", "stat"]
         rows = rows.drop_duplicates(value_of, keep="last")  # honest, where there is one
-        metric = "accuracy" if (rows["metric"] == "accuracy").any() else "loss"
+        metric = measures.headline(set(rows["metric"]))
         shown = {metric: (metric, "mean"), "worst 10 %": (metric, "worst 10 %")}
+        shown |= {name: (name, "mean") for name in measures.BESIDE.get(metric, ())}
         shown["loss variance"] = ("loss", "variance")
         varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
         named = varied - {"seed"} | {"algorithm"}

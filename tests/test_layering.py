@@ -14,7 +14,7 @@ PACKAGE = "fedjax_pfl"
 
 # A module imports from earlier rows only, and inside its own subpackage.
 LAYERS = (
-    ("checks", "liveness", "progress"),
+    ("checks", "liveness", "measures", "progress"),
     ("struct", "counting", "leaves"),
     ("types", "machine"),
     ("clients", "portfolio"),

@@ -153,14 +153,14 @@ def evaluate(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
-    """Whom each client would learn from, and curves of their series, where known."""
+    """Whom each client would learn from, and its series, where there are such."""
 
     def one(row, pool):
         process, state, fields = row
         federation = stacking.join(fields, pool)
         found = evaluations.collaboration(process, state, federation)
-        curves = evaluations.curves(process, state, plan.model, federation)
-        return found | ({"curves": curves} if curves else {})
+        series = evaluations.series(process, state, plan.model, federation)
+        return found | ({"series": series} if series else {})
 
     return _map_points(one, (processes, states, rows), pool, plan)
 

@@ -9,7 +9,7 @@ from jax import lax
 
 from fedjax_pfl import checks, clients, types
 
-__all__ = ["collaboration", "curves", "evaluate", "predictor_names"]
+__all__ = ["collaboration", "evaluate", "predictor_names", "series"]
 
 BATCH = 128
 """Examples per pass; bounds memory, not the result."""
@@ -199,8 +199,8 @@ def evaluate(
       order, NaN where there are no examples; and diagnostics by name, each `[]`.
     """
     dtype = jnp.zeros(()).dtype
-    series = model if isinstance(model, types.SeriesModel) else None
-    if series is not None and {"others", "everybody"} & set(data):
+    judge = model if isinstance(model, types.SeriesModel) else None
+    if judge is not None and {"others", "everybody"} & set(data):
         raise checks.InputError(
             f"A {type(model).__name__} is judged on the client's own series, train,"
             f" validation or test, not on {', '.join(data)}."
@@ -220,9 +220,9 @@ def evaluate(
         return _pooled(clients.take(test_rows, rows))
 
     def measure(predictor, name, fields, key):
-        if series is not None:
+        if judge is not None:
             own = getattr(federation, name).pool().with_rows(fields[name])
-            return series.series_metrics(*_whole_series(predictor, own, dtype))[0]
+            return judge.series_metrics(*_whole_series(predictor, own, dtype))[0]
         if name in ("others", "everybody"):
             examples = examples_of(name, fields)
             return _pooled_means(predictor, model, test_pool, *examples, key, dtype)
@@ -289,7 +289,7 @@ def collaboration(
     return {"weights": weights, "own_cluster": share}
 
 
-def curves(
+def series(
     process: Any, state: types.State, model: types.Model, federation: types.Federation
 ) -> Metrics:
     """What becomes of each client's test series, moment by moment.
@@ -306,7 +306,7 @@ def curves(
     """
     if not isinstance(model, types.SeriesModel):
         return {}
-    series, dtype = model, jnp.zeros(()).dtype
+    judge, dtype = model, jnp.zeros(()).dtype
     state = process.before_evaluation(state, model, federation)
 
     def one(row, _):
@@ -316,7 +316,7 @@ def curves(
         own = federation.test.pool().with_rows(test)
         return _stack(
             [
-                series.series_metrics(*_whole_series(predictors[who], own, dtype))[1]
+                judge.series_metrics(*_whole_series(predictors[who], own, dtype))[1]
                 for who in sorted(predictors)
             ]
         )

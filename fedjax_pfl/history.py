@@ -38,7 +38,7 @@ class History:
       own_cluster: `[G, E, N]` share of these weights, without a client's own, that lies
         in its own cluster; None where no clusters are known.
       cluster: `int[G, N]` known cluster of each client, or None.
-      curves: name -> `[G, models, N, T]` values of each client's test series after the
+      series: name -> `[G, models, N, T]` values of each client's test series after the
         last round, such as those of a portfolio; {} for models without series.
       per_round: name -> `[G, R]` over the cohort totals of counts and means of other
         values, and values of the aggregator.
@@ -67,7 +67,7 @@ class History:
     collaboration: np.ndarray | None
     own_cluster: np.ndarray | None
     cluster: np.ndarray | None
-    curves: dict[str, np.ndarray]
+    series: dict[str, np.ndarray]
     per_round: dict[str, np.ndarray]
     diagnostics: dict[str, np.ndarray]
     diverged_at: np.ndarray
@@ -170,7 +170,7 @@ class Recorder:
         self._times: list[np.ndarray] = []
         self._collaboration: np.ndarray | None = None
         self._own_cluster: list[np.ndarray] = []
-        self._curves: dict[str, np.ndarray] = {}
+        self._series: dict[str, np.ndarray] = {}
         self._per_round: dict[str, np.ndarray] = {}
 
     def ran(self, start: int, count: int, info: Any) -> None:
@@ -237,9 +237,9 @@ class Recorder:
             evaluated[point][np.ix_(columns, rows)] = True
         if "weights" in snapshot:
             self._collaboration = np.asarray(snapshot["weights"])
-        for name, curves in snapshot.get("curves", {}).items():
-            self._curves[name] = np.array(curves, np.float64)
-            self._curves[name][gone] = np.nan
+        for name, values in snapshot.get("series", {}).items():
+            self._series[name] = np.array(values, np.float64)
+            self._series[name][gone] = np.nan
         found = {name: spread(v) for name, v in metrics.items()}
         if again is not None:
             for name, values in found.items():
@@ -293,7 +293,7 @@ class Recorder:
             for name in rows[0]
         }
         found |= {f"per_round/{name}": v for name, v in self._per_round.items()}
-        found |= {f"curves/{name}": v for name, v in self._curves.items()}
+        found |= {f"series/{name}": v for name, v in self._series.items()}
         found |= {f"watch/{name}": v for name, v in self._watch.arrays().items()}
         found |= {
             "rounds": np.array(self._rounds),
@@ -326,7 +326,7 @@ class Recorder:
 
         self._metrics, self._diagnostics = rows("metrics"), rows("diagnostics")
         self._per_round = named.get("per_round", {})
-        self._curves = named.get("curves", {})
+        self._series = named.get("series", {})
         self._watch.restore(named["watch"])
         self._evaluated, self._times = list(arrays["evaluated"]), list(arrays["times"])
         self._selected, self._diverged = arrays["selected"], arrays["diverged"]
@@ -372,7 +372,7 @@ class Recorder:
             label_counts=np.stack(labels) if labels else None,
             leak=np.array([f.leak for f in self._federations]),
             collaboration=self._collaboration,
-            curves=self._curves,
+            series=self._series,
             own_cluster=np.stack(shares, axis=1) if shares else None,
             cluster=np.stack(clusters) if clusters else None,
             per_round=self._per_round,

@@ -14,7 +14,7 @@ _AXES = {
     "metrics": ("point", "round", "model", "data", "client"),
     "per_round": ("point", "step"),
     "diagnostics": ("point", "round"),
-    "curves": ("point", "model", "client", "moment"),
+    "series": ("point", "model", "client", "moment"),
 }
 _CLIENT_ARRAYS = {
     "times_selected": ("point", "round", "client"),

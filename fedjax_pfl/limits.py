@@ -139,7 +139,7 @@ def _history_bytes(
     models, data, _ = next(iter(metrics.values())).shape[1:]
     values = points * num_clients * (8 * len(metrics) * models * data + data + 8)
     own = liveness.tree_bytes(mixed.get("own_cluster"))
-    last = liveness.tree_bytes([mixed.get(name) for name in ("weights", "curves")])
+    last = liveness.tree_bytes([mixed.get(name) for name in ("weights", "series")])
     return 2 * evaluations * (values + own) + last
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from experiments.figures import attacks, clients, collaboration, curves
+from experiments.figures import attacks, clients, collaboration, curves, series
 from fedjax_pfl import results
 
 __all__ = ["save_all"]
@@ -18,6 +18,7 @@ _DRAWINGS = {
     "partition": clients.partition,
     "collaboration": collaboration.weights,
     "own_cluster": collaboration.own_cluster,
+    "values": series.values,
 }
 
 

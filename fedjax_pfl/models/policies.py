@@ -58,7 +58,7 @@ class EIIE:
     federations are those of `PortfolioSpec`. Metrics of a client: `loss` (minus the
     mean log-return of a day) and those of `portfolio.summary`, of the policy and,
     beginning with `uniform_` and `hold_`, of equal shares of its assets, rebalanced
-    every day and never again; all with exact costs, beginning with cash. Curves: the
+    every day and never again; all with exact costs, beginning with cash. Series: the
     `value` of each, from 1 on.
 
     Attributes:
@@ -258,19 +258,19 @@ class EIIE:
             "uniform_": portfolio.uniform_weights(growth),
             "hold_": portfolio.buy_and_hold_weights(growth),
         }
-        found, curves = {}, {}
+        found, series = {}, {}
         for prefix, weights in strategies.items():
             course = portfolio.backtest(weights, growth, mask, self.cost)
             values = portfolio.summary(course, mask)
             found |= {prefix + name: value for name, value in values.items()}
-            curves[f"{prefix}value"] = course.values
+            series[f"{prefix}value"] = course.values
             if not prefix:
                 log_return = objectives.weighted_mean(
                     jnp.log1p(course.returns), batch.weight
                 )
                 found["loss"] = -log_return
         is_known = mask.any()
-        return {n: jnp.where(is_known, v, jnp.nan) for n, v in found.items()}, curves
+        return {n: jnp.where(is_known, v, jnp.nan) for n, v in found.items()}, series
 
 
 def _recur(params: Any, x: jax.Array) -> jax.Array:

@@ -91,7 +91,7 @@ class SeriesModel(Protocol):
     def series_metrics(
         self, outputs: jax.Array, batch: Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """What a client's whole series is judged by: values `[]`, and curves `[B+1]`.
+        """What a client's whole series is judged by: values `[]`, and series `[T]`.
 
         Takes the place of means over examples; NaN where there are none.
         """

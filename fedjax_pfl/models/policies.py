@@ -224,7 +224,7 @@ class EIIE:
     def memory(self, data: types.ClientData) -> jax.Array:
         """The portfolio-vector memory of ONE client, `[slots, m]`, uniform at first."""
         slots, assets = data.constants.slots, data.y.shape[-1] - 1
-        return jnp.full((slots, assets), 1 / assets)
+        return jnp.full((slots, assets), 1 / assets, jnp.zeros(()).dtype)
 
     def positions(
         self, key: types.Key, round: Any, data: types.ClientData, batch_size: int
@@ -295,6 +295,6 @@ def _convolve(params: Any, x: jax.Array) -> jax.Array:
     pairs = jnp.concatenate([x[:-1], x[1:]], axis=1)  # [l-1, 2F, R]
     short, long = params["short"], params["long"]
     found = jnp.einsum("fk,lkr->lfr", short["kernel"], pairs)
-    found = jax.nn.relu(found + short["bias"][:, None])
+    found = jax.nn.relu(found + short["bias"][None, :, None])
     joined = long["kernel"] @ found.reshape(-1, rows)
     return jax.nn.relu(joined + long["bias"][:, None])

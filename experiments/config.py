@@ -67,7 +67,7 @@ _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
 _FROM_DATA = {
     f"model.{field}"
     for field in ("input_shape", "inputs", "num_classes", "embedding_size")
-    + ("features", "window")
+    + ("features", "window", "assets")
 }
 _EVALUATE_ON = tuple((name, None) for name in settings.EVALUATE_ON)
 

@@ -71,6 +71,7 @@ class EIIE:
       initialization: see `Network`.
       features: F, or None until `for_federation`.
       window: l, or None until `for_federation`.
+      assets: m, or None until `for_federation`.
     """
 
     evaluator: str = "recurrent"
@@ -81,6 +82,7 @@ class EIIE:
     initialization: str = "pytorch"
     features: int | None = None
     window: int | None = None
+    assets: int | None = None
 
     def __post_init__(self):
         checks.known(self.evaluator, EVALUATORS, "evaluator")
@@ -99,8 +101,16 @@ class EIIE:
                 f" PortfolioSpec, got {federation.name!r}."
             )
         return dataclasses.replace(
-            self, features=tables.prices.shape[-1], window=tables.window
+            self,
+            features=tables.prices.shape[-1],
+            window=tables.window,
+            assets=tables.prices.shape[-2],
         )
+
+    @property
+    def floats_per_example(self) -> int:
+        """Numbers that the gradient of one day keeps: windows and states."""
+        return (self.assets or 1) * (self.window or 1) * (1 + self.units)
 
     def init(self, key: types.Key) -> types.Params:
         """Draws the parameters: `evaluator`, `head` and `cash`."""

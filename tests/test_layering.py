@@ -17,7 +17,7 @@ LAYERS = (
     ("checks", "liveness", "progress"),
     ("struct", "counting", "leaves"),
     ("types", "machine"),
-    ("clients",),
+    ("clients", "portfolio"),
     ("qp",),
     ("data", "models", "local", "aggregators", "server_optimizers", "attacks")
     + ("participation", "execution"),

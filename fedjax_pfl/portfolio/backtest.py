@@ -15,9 +15,9 @@ class Backtest:
     """The course of one portfolio, from cash, over B successive decisions.
 
     Attributes:
-      returns: `[B]` daily simple returns, what rebalancing cost included; 0 for padding.
-      values: `[B+1]` value of the portfolio from 1 on, `values[i + 1]` at the close that
-        follows decision i: products of `1 + returns`. Padding repeats the last value.
+      returns: `[B]` daily simple returns, costs included; 0 for padding.
+      values: `[B+1]` products of `1 + returns`: 1, then the portfolio's value at the
+        close that follows each decision. Padding repeats the last value.
       turnover: `[B]` shares that each decision bought or sold; 0 for padding.
     """
 

@@ -36,6 +36,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "model": fp.MODELS,
     "federation.dataset": fp.DATASETS,
     "federation.partition": fp.PARTITIONS,
+    "federation.market": fp.MARKETS,
     "federation.label_poisoning": fp.LABEL_POISONINGS,
     "federation.feature_noise": fp.FEATURE_NOISES,
 }

@@ -10,14 +10,13 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.data.readers import prices
+from tests.data import test_sources_real
 
-# fmt: off
 CLOSES = {  # by day of January 2020; None where the asset has no row
     "A": [10.0, 11.0, 12.0, 12.5],
     "B": [None, 5.0, None, 6.0],
     "C": [None, None, 2.0, None],
 }
-# fmt: on
 DAYS = ("2020-01-02", "2020-01-03", "2020-01-06", "2020-01-07")
 
 
@@ -135,13 +134,26 @@ def test_a_path_is_a_market_and_a_data_directory_has_stocks(tmp_path, monkeypatc
 
 
 def test_the_known_stocks():
-    directory = os.environ.get("FEDJAX_PFL_DATA")
-    if not directory or not (pathlib.Path(directory) / "stocks").is_dir():
-        pytest.skip("the environment names no directory with stocks")
+    test_sources_real.folder("stocks")
+    directory = str(test_sources_real.SHARED)
+    market = fp.StockPrices().load(data_dir=directory, features=1)
+    assert market.prices.shape == (3523, 50, 1)
+    late = {
+        ticker: str(market.dates[day])
+        for ticker, day in zip(market.tickers, market.listed, strict=True)
+        if day > 0
+    }
+    assert late == {  # when these companies went public
+        "MA": "2006-05-25",
+        "WU": "2006-10-02",
+        "TEL": "2007-06-14",
+        "AVGO": "2009-08-06",
+        "CHTR": "2010-01-05",
+        "FB": "2012-05-18",
+    }
     spec = fp.PortfolioSpec(
         "stocks", num_clients=5, years=1, test_from="2019-01-01", data_dir=directory
     )
     federation = spec.build()
     np.testing.assert_array_equal(federation.train.num_examples, 3271 - 30)
     np.testing.assert_array_equal(federation.test.num_examples, 252)
-    assert np.isfinite(federation.train.y).all()

@@ -138,16 +138,48 @@ def test_assets_with_equal_returns_have_empty_bins():
     np.testing.assert_array_equal(found[..., 1], 0)
 
 
-@pytest.mark.parametrize("name", sorted(fp.GENERATORS))
-def test_a_year_does_not_depend_on_the_others(name):
+SMALL_GAN = fp.WassersteinGAN(block=7, latent=4, width=8, num_steps=3, batch_size=5)
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [fp.GeometricBrownianMotion(), fp.VariableOrderMarkov(), SMALL_GAN],
+    ids=["gbm", "markov", "gan"],
+)
+def test_a_year_does_not_depend_on_the_others(generator):
+    assert type(generator) is fp.GENERATORS[generator.name]
     returns = history(250)
-    generator = fp.GENERATORS[name]()
     together = generator.fit(rngs(2), [returns, returns[:, ::-1]])
     (alone,) = generator.fit(rngs(2)[1:], [returns[:, ::-1]])
     several = together[1](rngs(3), 40)
     assert several.shape == (3, 40, 3) and np.isfinite(several).all()
     np.testing.assert_array_equal(alone(rngs(3)[2:], 40)[0], several[2])
     assert (several[0] != several[1]).any()
+
+
+def test_network_learns_correlations_and_has_the_moments():
+    """Two assets that move together, one that moves against them, one that rests."""
+    common = np.random.default_rng(4).normal(0.001, 0.01, (500, 1))
+    returns = common * np.array([[1.0, 2.0, -1.0, 0.0]])
+    returns[:100, 1] = np.nan
+    generator = fp.WassersteinGAN(block=5, width=16, num_steps=300, learning_rate=3e-3)
+    found = sampled(generator, returns, 400, 50).reshape(-1, 4)
+    # Calibrated on 10,000 returns, measured on 20,000; those of a window depend on
+    # each other, at worst all five of them.
+    error = 4 * np.sqrt(5 * (1 / 10_000 + 1 / 20_000))
+    mean, std = np.nanmean(returns, axis=0), np.nanstd(returns, axis=0)
+    assert (np.abs(found.mean(axis=0) - mean) <= error * std).all()
+    np.testing.assert_allclose(found.std(axis=0), std, rtol=error)
+    correlation = np.corrcoef(found[:, :3].T)
+    assert correlation[0, 1] > 0.8 and correlation[0, 2] < -0.8
+    np.testing.assert_array_equal(found[:, 3], 0)
+
+
+def test_network_of_a_short_history_has_short_windows():
+    returns = np.random.default_rng(5).normal(0, 0.01, (6, 2))
+    (sample,) = SMALL_GAN.fit(rngs(1), [returns])
+    assert np.isfinite(sample(rngs(2), 20)).all()
+    assert SMALL_GAN.fit([], []) == []
 
 
 @pytest.mark.parametrize(
@@ -157,6 +189,8 @@ def test_a_year_does_not_depend_on_the_others(name):
         (lambda: fp.VariableOrderMarkov(order=-1), "Expected order to be"),
         (lambda: fp.VariableOrderMarkov(bins=50, order=5), "at most 100,000 contexts"),
         (lambda: fp.GeometricBrownianMotion(correlated=1), "Expected correlated"),
+        (lambda: fp.WassersteinGAN(latent=0), "Expected latent to be"),
+        (lambda: fp.WassersteinGAN(learning_rate=0.0), "Expected learning_rate"),
     ],
 )
 def test_bad_options_get_one_sentence(make, sentence):

@@ -35,8 +35,8 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "work": fp.WORK,
     "model": fp.MODELS,
     "federation.dataset": fp.DATASETS,
-    "federation.market": fp.MARKETS,
     "federation.partition": fp.PARTITIONS,
+    "federation.market": fp.MARKETS,
     "federation.label_poisoning": fp.LABEL_POISONINGS,
     "federation.feature_noise": fp.FEATURE_NOISES,
 }

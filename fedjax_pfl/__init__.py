@@ -96,6 +96,7 @@ from fedjax_pfl.data import (
     SyntheticMarket,
     UniformLabels,
     VariableOrderMarkov,
+    WassersteinGAN,
     load_federation,
 )
 from fedjax_pfl.driver import Interrupted
@@ -280,6 +281,7 @@ __all__ = [
     "Upload",
     "VariableOrderMarkov",
     "WORK",
+    "WassersteinGAN",
     "WeightedMean",
     "grid",
     "load_federation",

@@ -24,6 +24,7 @@ from fedjax_pfl.data.markets import (
     StockPrices,
     SyntheticMarket,
     VariableOrderMarkov,
+    WassersteinGAN,
 )
 from fedjax_pfl.data.partition import (
     IID,
@@ -132,6 +133,7 @@ __all__ = [
     "SyntheticSentiment",
     "UniformLabels",
     "VariableOrderMarkov",
+    "WassersteinGAN",
     "describe",
     "from_arrays",
     "from_dataset",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
+from experiments import config
 from fedjax_pfl import data, portfolio
 from fedjax_pfl.data.markets import base
 
@@ -254,6 +255,24 @@ def test_a_grid_over_seeds_markets_and_numbers_of_malicious_parties():
     assert set(table["dataset"]) == {"synthetic"}
     assert set(table["federation.market.seed"]) == {0, 3}
     assert group.config["federation.generators"] == ["gbm", "markov"]
+
+
+def test_settings_of_commands():
+    process = fp.FederatedProcess(algorithm=fp.FedAvg())
+    grid = config.Grid(process, Constant(), fp.PortfolioSpec())
+    experiment = config.Experiment("portfolio", (grid,), num_rounds=1)
+    settings = [
+        "federation.market.seed=3,4",
+        'federation.generators=["gan"]',
+        "federation.test_from=2019-01-01",
+    ]
+    (changed,) = config.apply_settings(experiment, settings).grids
+    assert changed.axes == {"federation.market.seed": (3, 4)}
+    assert changed.spec.generators == ("gan",)
+    assert changed.spec.test_from == "2019-01-01"
+    settings = ["federation.market=prices", "federation.market.path=my.csv"]
+    (changed,) = config.apply_settings(experiment, settings).grids
+    assert changed.spec.market == fp.PriceFile(path="my.csv")
 
 
 def test_description_and_statistics():

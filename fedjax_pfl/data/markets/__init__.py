@@ -3,10 +3,11 @@
 `MARKETS` and `GENERATORS` map command-line names to frozen dataclasses.
 """
 
+from fedjax_pfl.data.markets.augmentation import GENERATORS
 from fedjax_pfl.data.markets.base import Market, MarketSource
 from fedjax_pfl.data.markets.files import PriceFile, StockPrices
+from fedjax_pfl.data.markets.gan import WassersteinGAN
 from fedjax_pfl.data.markets.generators import (
-    GENERATORS,
     GeometricBrownianMotion,
     VariableOrderMarkov,
 )
@@ -24,4 +25,5 @@ __all__ = [
     "StockPrices",
     "SyntheticMarket",
     "VariableOrderMarkov",
+    "WassersteinGAN",
 ]

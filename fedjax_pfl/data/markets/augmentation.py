@@ -5,9 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.markets import base, generators
+from fedjax_pfl.data.markets import base, gan, generators
 
-__all__ = ["assigned", "generated_years"]
+__all__ = ["GENERATORS", "assigned", "generated_years"]
+
+GENERATORS: dict[str, type[generators.Generator]] = {
+    kind.name: kind
+    for kind in (
+        generators.GeometricBrownianMotion,
+        generators.VariableOrderMarkov,
+        gan.WassersteinGAN,
+    )
+}
 
 
 def assigned(seed: int, num_clients: int, count: int) -> np.ndarray:

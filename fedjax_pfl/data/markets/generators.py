@@ -14,7 +14,6 @@ import numpy as np
 from fedjax_pfl import checks
 
 __all__ = [
-    "GENERATORS",
     "Generator",
     "GeometricBrownianMotion",
     "Sampler",
@@ -205,8 +204,3 @@ class _Chain:
     starts: np.ndarray
     law: np.ndarray
     context: int
-
-
-GENERATORS: dict[str, type[Generator]] = {
-    kind.name: kind for kind in (GeometricBrownianMotion, VariableOrderMarkov)
-}

@@ -211,7 +211,7 @@ def _generators(given: Any) -> tuple[Any, ...]:
         given = (given,)
     for part in given:
         if isinstance(part, str):
-            checks.known(part, generators_.GENERATORS, "generator")
+            checks.known(part, augmentation.GENERATORS, "generator")
         elif isinstance(part, type) or not hasattr(part, "fit"):
             raise checks.InputError(
                 "Expected generators to be names in GENERATORS or objects such as"
@@ -263,7 +263,7 @@ def _built(
     assets = _universes(spec, market, split)
     real = market.prices[:, assets].swapaxes(0, 1)  # [N, T, m, F]
     kinds = [
-        generators_.GENERATORS[kind]() if isinstance(kind, str) else kind
+        augmentation.GENERATORS[kind]() if isinstance(kind, str) else kind
         for kind in spec.generators
     ]
     generated = augmentation.generated_years(

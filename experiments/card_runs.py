@@ -78,10 +78,10 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One committed run: accuracies (`HEADLINES`) of the last round on all data.
+    """One committed run: accuracies or returns of the last round on all data.
 
     `rows` also has the columns of `REPORTS` that were reported, those of `LOSSES`,
-    `SPREADS` and `BESIDE` that were kept, and `untrained`, the accuracy of clients that were never
+    `SPREADS` and `BESIDE` that were kept, and `untrained`, that of clients never
     selected, where there are any.
     """
 

@@ -57,8 +57,9 @@ attack 200:
   and eleven of FedAvg's, after a seventh of the paper's rounds, and its clients' losses
   differ least. The search gains nothing over the plain step, as in the paper.
 * P-models at gamma = 0 keep most of it on everybody's data (G-acc 79 against 43 of
-  FedAvg), six points below their G-model where the paper has no gap: it is one step of
-  five local epochs, whose gradients are larger after 300 rounds than after 2,000.
+  FedAvg), six points below their G-model where the paper has no gap: they are a step of
+  five local epochs away from it, in which there is more to be learned after 300 rounds
+  than after 2,000.
 * At gamma above 0 ours are what baselines' P-models are: all own accuracy, half of the
   G-acc. The paper's give up four points of it. The length of that part of the personal
   direction is our reconstruction, and here it is too long; `personal_length` is the

@@ -49,7 +49,9 @@ def test_memory_stays_in_the_state_and_out_of_reports(federation):
     assert (again >= moved).all() and again.sum() > moved.sum()
 
 
-@pytest.mark.parametrize("mode", ["chunk", "loop"])
+@pytest.mark.parametrize(
+    "mode", ["chunk", pytest.param("loop", marks=pytest.mark.wide)]
+)
 def test_executions_agree(federation, mode):
     execution = clients.Execution(mode=mode, chunk_size=3)
     flame = fp.Flame(local=SGD)
@@ -58,6 +60,7 @@ def test_executions_agree(federation, mode):
     same(rounds(flame, federation, 1, execution)[-1], expected, rtol=1e-10, atol=1e-13)
 
 
+@pytest.mark.wide
 def test_clients_can_be_permuted(federation):
     order = np.array([2, 0, 3, 1])
     parts = {
@@ -106,6 +109,7 @@ def test_methods_that_cannot_remember_are_refused(federation, algorithm):
         rounds(algorithm, federation, 1)
 
 
+@pytest.mark.wide
 def test_trainings_resume_to_the_bit(federation, tmp_path):
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
     given = {"num_rounds": 4, "eval_every": 2}

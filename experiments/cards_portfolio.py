@@ -39,7 +39,7 @@ for 5, 25 and 50 parties: 4.06, 12.57 and 35.50 points.
   the exact one. The printed growth `v_{t+1} / v_t` pays yesterday's weights for
   tomorrow.
 * The paper's 800 rounds with a learning rate of 5e-5 move a model two percent of the
-  way to its anchor by alpha, and 55 % to the center by lam. Ours have Adam, 20 rounds
+  way to its anchor by alpha, and 55 % to the center by lam. Ours have Adam, 15 rounds
   of 50 iterations, and a lam that makes the same 55 % of them; alpha and the radius do
   not matter in either.
 * It picks the best of 10 to 13 mixing constants for each method, by what it does not

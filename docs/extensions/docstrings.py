@@ -14,34 +14,49 @@ from sphinx.util.docutils import SphinxDirective
 
 from fedjax_pfl import algorithms
 
-_SECTION = re.compile(r"^\s*(\*{0,2}\w+):(\s|$)")  # of arguments: napoleon reads it
+_PACKAGE = "fedjax_pfl"
+_SECTION = re.compile(r"^\w+:$")
+_ARGUMENT = re.compile(r"^\s*(\*{0,2}\w+):(\s|$)")  # napoleon reads it
 _SPECIAL = re.compile(r"([\\*|]|_(?!\w))")
 
 
 def translate(lines: list[str]) -> list[str]:
     """Translates a Google-style docstring with Markdown into reStructuredText.
 
-    Code in single backticks gets double ones; outside of it, stars, bars and final
-    underscores are characters. Examples stay as they are.
+    Code in single backticks gets double ones, an indented block before the first
+    section becomes a literal one; outside of code, stars, bars and final underscores
+    are characters. Examples stay as they are.
     """
-    translated, code, example = [], False, False
+    translated, code, example, block, section = [], False, False, False, False
     for line in lines:
+        section = section or bool(_SECTION.match(line))
         example = bool(line.strip()) and (example or line.lstrip().startswith(">>>"))
-        if example:
+        indented = line.startswith("    ") and not section
+        if indented and not block and translated and not translated[-1]:
+            translated += ["::", ""]
+            block = True
+        block = block and (indented or not line.strip())
+        if block or example:
             translated.append(line)
-            continue
-        name = _SECTION.match(line) if not code else None
-        start = name.end() if name else len(line) - len(line.lstrip())
-        if line.lstrip().startswith("* ") and not code:
-            start += 2
-        text = line[:start]
-        for number, part in enumerate(line[start:].split("`")):
-            code ^= number > 0
-            if number > 0:
-                text += "``" + ("" if code or not part[:1].isalnum() else r"\ ")
-            text += part if code else _SPECIAL.sub(r"\\\1", part)
-        translated.append(text)
+        else:
+            text, code = _inline(line, code)
+            translated.append(text)
     return translated
+
+
+def _inline(line: str, code: bool) -> tuple[str, bool]:
+    """One line of text, and whether code goes on in the next one."""
+    name = None if code else _ARGUMENT.match(line)
+    start = name.end() if name else len(line) - len(line.lstrip())
+    if line.lstrip().startswith("* ") and not code:
+        start += 2
+    text = line[:start]
+    for number, part in enumerate(line[start:].split("`")):
+        if number > 0:
+            code = not code
+            text += "``" if code or not part[:1].isalnum() else "``\\ "
+        text += part if code else _SPECIAL.sub(r"\\\1", part)
+    return text, code
 
 
 def _translate(app, what, name, obj, options, lines) -> None:
@@ -49,10 +64,11 @@ def _translate(app, what, name, obj, options, lines) -> None:
 
 
 def _skip(app, what, name, obj, skip, options) -> bool | None:
-    """Leaves the hooks of algorithms to the class that defines them."""
-    hook = what == "class" and hasattr(algorithms.SingleExchange, name)
+    """Leaves out what is not ours, and hooks, which the base class documents."""
+    foreign = not getattr(obj, "__module__", _PACKAGE).startswith(_PACKAGE)
     owner = getattr(obj, "__qualname__", "").partition(".")[0]
-    return True if hook and owner != "SingleExchange" else None
+    hook = what == "class" and hasattr(algorithms.SingleExchange, name)
+    return True if foreign or (hook and owner != "SingleExchange") else None
 
 
 class ModuleText(SphinxDirective):

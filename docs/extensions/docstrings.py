@@ -63,6 +63,11 @@ def _translate(app, what, name, obj, options, lines) -> None:
     lines[:] = translate(lines)
 
 
+def _unnoted(app, what, name, obj, options, signature, returned):
+    """Signatures without annotations that say nothing."""
+    return signature and signature.replace(": Any", ""), returned
+
+
 def _skip(app, what, name, obj, skip, options) -> bool | None:
     """Leaves out what is not ours, and hooks, which the base class documents."""
     foreign = not getattr(obj, "__module__", _PACKAGE).startswith(_PACKAGE)
@@ -89,6 +94,7 @@ class ModuleText(SphinxDirective):
 def setup(app: Sphinx) -> dict[str, bool]:
     """Connects the translation and adds the directive."""
     app.connect("autodoc-process-docstring", _translate, priority=400)
+    app.connect("autodoc-process-signature", _unnoted)
     app.connect("autodoc-skip-member", _skip)
     app.add_directive("module-text", ModuleText)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

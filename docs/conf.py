@@ -21,7 +21,6 @@ extensions = [
     "mathml",
 ]
 exclude_patterns = ["extensions"]
-templates_path: list[str] = []
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "substitution"]
 myst_substitutions = {"version": release}

@@ -65,7 +65,7 @@ def _translate(app, what, name, obj, options, lines) -> None:
 
 def _unnoted(app, what, name, obj, options, signature, returned):
     """Signatures without annotations that say nothing."""
-    return signature and signature.replace(": Any", ""), returned
+    return signature and signature.replace(": ~typing.Any", ""), returned
 
 
 def _skip(app, what, name, obj, skip, options) -> bool | None:

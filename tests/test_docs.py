@@ -29,7 +29,8 @@ COMMANDED = {
 }
 SUBPACKAGES = (
     *("aggregators", "algorithms", "attacks", "checkpoint", "checks", "clients"),
-    *("common_descent", "data", "local", "models", "phi", "qp", "streaming", "struct"),
+    *("common_descent", "data", "local", "models", "phi", "portfolio", "qp"),
+    *("streaming", "struct"),
     *("theory", "types", "aggregators.functions"),
 )
 DIRECTIVE = r"^\.\. (?:auto(?:class|exception|function)|py:data):: (\S+)$"

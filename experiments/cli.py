@@ -75,6 +75,14 @@ def make_app(command: str, help: str) -> typer.Typer:
                 " Repeatable.",
             ),
         ] = None,
+        algorithm: Annotated[
+            str | None,
+            typer.Option(
+                metavar="NAME[,NAME...]",
+                help="Short for --set algorithm=NAME,...: names of the package's, or"
+                " module:Class of your own.",
+            ),
+        ] = None,
         seeds: Annotated[
             int | None,
             typer.Option(min=1, max=10_000, help="Use the seeds 0, ..., N-1."),
@@ -219,6 +227,7 @@ def make_app(command: str, help: str) -> typer.Typer:
         chosen = None if seeds is None else tuple(range(seeds))
         own = arguments.Data.parse(dataset, data, label, client, data_dir)
         short = {
+            "algorithm": algorithm,
             "num_rounds": rounds,
             "eval_every": eval_every,
             "federation.dataset": dataset,

@@ -15,6 +15,7 @@ from typing import Any
 
 import fedjax_pfl as fp
 from experiments import fields as fields_
+from experiments import own_methods
 from fedjax_pfl import checks, schedule, settings, struct
 
 __all__ = ["Experiment", "Grid", "apply_settings"]
@@ -254,8 +255,7 @@ def _set_algorithms(
     """
     grids: list[Grid] = []
     for value in parsed["algorithm"]:
-        checks.known(value, fp.ALGORITHMS, "algorithm")
-        kind = fp.ALGORITHMS[value]
+        kind = own_methods.find(str(value))
         own = [g for g in experiment.grids if type(g.process.algorithm) is kind]
         if not own:
             first = experiment.grids[0]

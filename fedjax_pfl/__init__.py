@@ -101,7 +101,7 @@ from fedjax_pfl.data import (
 )
 from fedjax_pfl.driver import Interrupted
 from fedjax_pfl.history import History
-from fedjax_pfl.local import LOCAL_SOLVERS, SGD, Optax, ToTolerance
+from fedjax_pfl.local import LOCAL_SOLVERS, SGD, DataLoss, Optax, ToTolerance
 from fedjax_pfl.models import (
     CNN,
     CNN1,
@@ -149,6 +149,8 @@ from fedjax_pfl.types import (
     Upload,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AGGREGATORS",
     "ALGORITHMS",
@@ -176,6 +178,7 @@ __all__ = [
     "ClientData",
     "CoordinateMedian",
     "DATASETS",
+    "DataLoss",
     "Dataset",
     "DirichletLabels",
     "Ditto",

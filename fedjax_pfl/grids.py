@@ -67,7 +67,7 @@ class _Point:
     values: dict[str, Any]
     process: FederatedProcess
     model: Any
-    spec: data.FederationSpec
+    spec: data.FederationSpec | data.PortfolioSpec
     key: types.Key
 
 
@@ -75,7 +75,7 @@ def _make_point(
     key: types.Key,
     process: FederatedProcess,
     model: Any,
-    spec: data.FederationSpec,
+    spec: data.FederationSpec | data.PortfolioSpec,
     values: dict[str, Any],
 ) -> _Point:
     """Applies swept values by dotted name."""
@@ -102,11 +102,12 @@ class Federations:
 
     def __init__(self):
         self._found: dict[
-            data.FederationSpec, tuple[types.Federation, data.PartitionStatistics]
+            data.FederationSpec | data.PortfolioSpec,
+            tuple[types.Federation, data.PartitionStatistics],
         ] = {}
 
     def get(
-        self, spec: data.FederationSpec
+        self, spec: data.FederationSpec | data.PortfolioSpec
     ) -> tuple[types.Federation, data.PartitionStatistics]:
         """Returns the federation of a spec and its statistics."""
         if spec not in self._found:
@@ -119,7 +120,7 @@ def groups_of(
     key: types.Key,
     process: FederatedProcess,
     model: Any,
-    spec: data.FederationSpec,
+    spec: data.FederationSpec | data.PortfolioSpec,
     axes: Mapping[str, Iterable[Any]],
     federations: Federations | None = None,
 ) -> list[driver.Group]:

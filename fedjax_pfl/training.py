@@ -245,7 +245,7 @@ def grid(
     key: types.Key,
     process: FederatedProcess,
     model: Any,
-    spec: data.FederationSpec,
+    spec: data.FederationSpec | data.PortfolioSpec,
     axes: Mapping[str, Iterable[Any]],
     num_rounds: int,
     *,

@@ -1,6 +1,7 @@
 """Colors, panels and legends of all figures; no pyplot, readable at 600 pixels."""
 
 import math
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +14,7 @@ __all__ = [
     "OTHER_DASH",
     "TEXT",
     "WIDTH",
+    "color",
     "legend",
     "panels",
 ]
@@ -29,6 +31,11 @@ TEXT = {"fontsize": 8}
 WIDTH, HEIGHT, LINE = 6.0, 3.2, 0.18  # inches; 600 pixels at 100 dots per inch
 
 
+def color(number: int) -> str:
+    """The color of a number; they start again when there are no more."""
+    return COLORS[number % len(COLORS)]
+
+
 def panels(count: int) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side and room for a legend below."""
     figure = Figure(layout="constrained")
@@ -39,9 +46,13 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(panels)
 
 
-def legend(figure: Figure, axes: Axes, title: str, count: int) -> None:
-    """One legend below the panels, which keep their height."""
-    handles, labels = axes.get_legend_handles_labels()
+def legend(figure: Figure, title: str, count: int) -> None:
+    """One legend of all panels below them, which keep their height."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        found = dict(zip(labels, handles, strict=True)) | found
+    labels, handles = list(found), list(found.values())
     if count > MAX_LINES:
         title += f"\nthe first {MAX_LINES} of {count} lines"
     columns = 1 if max(map(len, labels), default=0) > 35 else 2

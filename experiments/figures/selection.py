@@ -11,6 +11,7 @@ from fedjax_pfl import results, summaries
 __all__ = [
     "DESCRIPTION",
     "MODELS",
+    "band",
     "groups",
     "label",
     "reported",
@@ -30,15 +31,17 @@ def settings(result: results.Result) -> list[str]:
     return [*_compared(result), *_tuned(result)]
 
 
-def shown_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
-    """Rows of the curves that are drawn, and the metric.
+def shown_curves(
+    result: results.Result, data: str = summaries.OWN_TEST
+) -> tuple[pd.DataFrame, str]:
+    """Rows of the curves on some data that are drawn, and the metric.
 
     Of the settings of an algorithm's own fields only the one that is best on validation
     data in the last round is kept, the first if there are no such data.
     """
     curves, metric = reported(result, result.curves())
     curves = _best_settings(curves, metric, _tuned(result), _compared(result))
-    curves = curves[curves["data"] == summaries.OWN_TEST]
+    curves = curves[curves["data"] == data]
     return curves[curves["model"].isin(MODELS)], metric
 
 
@@ -108,6 +111,12 @@ def _best_settings(
 def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Names whose values a label must show: swept fields and what else varies."""
     return [n for n in names if rows[n].nunique(dropna=False) > 1 or "." in n]
+
+
+def band(rows: pd.DataFrame) -> str:
+    """What the bands of rows of several seeds show; nothing of one."""
+    seeds = rows["seed"].nunique()
+    return f"mean over {seeds} seeds, band from min to max" if seeds > 1 else ""
 
 
 def label(row: pd.Series, names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ __all__ = [
     "LOSSES",
     "REPORTS",
     "SPREADS",
+    "TUNED",
     "WIDER",
     "Run",
     "Side",
@@ -37,8 +38,8 @@ SPREADS = {"client spread": "std", "angle": "angle"}
 degrees, between them and equal ones."""
 _POINT = ("algorithm", "dataset", "partition", "seed")
 _VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
-# Fields that make a method, not its environment.
-_TUNED = ("algorithm.", "aggregator", "server_optimizer")
+TUNED = ("algorithm.", "aggregator", "server_optimizer")
+"""Starts of the names of fields that make a method, not its environment."""
 REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's title
 
 
@@ -155,7 +156,7 @@ class Run:
         return [
             "dataset",
             "partition",
-            *(f for f in self.fields if not f.startswith(_TUNED)),
+            *(f for f in self.fields if not f.startswith(TUNED)),
         ]
 
     def environments(
@@ -184,7 +185,7 @@ class Run:
 
     def settings(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Rows of every algorithm with one setting of its own fields; with a name."""
-        own = [f for f in self.fields if f.startswith(_TUNED)]
+        own = [f for f in self.fields if f.startswith(TUNED)]
         for values, rows in self.rows.groupby(
             ["algorithm", *own], sort=False, dropna=False
         ):

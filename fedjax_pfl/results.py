@@ -174,8 +174,14 @@ class Result:
                         rows.append((*self._head(group, point), name, seen.mean()))
         return pd.DataFrame(rows, columns=[*self._columns, "name", "value"])
 
-    def summary(self) -> pd.DataFrame:
-        """Returns a small table: last round, own test data, mean ± std over seeds.
+    def summary(
+        self, when: str = "last", data: str = summaries.OWN_TEST
+    ) -> pd.DataFrame:
+        """Returns a small table: one round, one kind of data, mean ± std over seeds.
+
+        Args:
+          when: the round, as in `table`.
+          data: on which models are judged, as in `table`.
 
         Returns:
           One row per algorithm, swept setting and model, over the honest clients: mean
@@ -183,7 +189,7 @@ class Result:
           that diverged do not count; spreads divide by the number of seeds minus 1.
         """
         table: Any = self.table()
-        is_shown = (table["when"] == "last") & (table["data"] == summaries.OWN_TEST)
+        is_shown = (table["when"] == when) & (table["data"] == data)
         rows = table[is_shown & table["population"].isin(["all", "honest"])]
         value_of = [*self._columns, "model", "metric", "stat"]
         rows = rows.drop_duplicates(value_of, keep="last")  # honest, where there is one
@@ -300,7 +306,7 @@ class Result:
         names = (*_IDENTITY.values(), "seed", *self.fields)
         values = (settings.get(name) for name in names)
         return tuple(
-            json.dumps(v) if isinstance(v, tuple | list) else v for v in values
+            json.dumps(v) if isinstance(v, tuple | list | dict) else v for v in values
         )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.figures import contents, drawing, partitions, selection
-from fedjax_pfl import results, summaries
+from fedjax_pfl import history, results, summaries
 
 __all__ = [
     "accuracy_and_spread",
@@ -14,6 +14,7 @@ __all__ = [
     "fairness",
     "jitter",
     "partition",
+    "partition_title",
     "values_of_clients",
 ]
 
@@ -218,8 +219,13 @@ def partition(result: results.Result) -> Figure:
     """
     group = result.groups[0]
     counts = None if group.label_counts is None else group.label_counts[0]
-    config = group.config
+    return partitions.draw(counts, group.num_train[0], title=partition_title(group))
+
+
+def partition_title(group: history.History) -> str:
+    """Data, partition and seed of a group's first federation."""
+    config = group.config | group.points[0]
     title = f"{config.get('federation.dataset')}, {config.get('federation.partition')}"
     if "seed" in group.points[0]:
         title += f", seed {group.points[0]['seed']}"
-    return partitions.draw(counts, group.num_train[0], title=title)
+    return title

@@ -123,7 +123,9 @@ def shares(result: results.Result) -> contents.Lines | None:
     chance = (cluster[0][:, None] == cluster[0]).sum() / len(cluster[0]) - 1
     chance /= max(1, len(cluster[0]) - 1)
     level = np.full(len(groups[0].rounds), chance)
-    equal = _line("equal weights", "", len(lines), groups[0].rounds, level, level, level)
+    equal = _line(
+        "equal weights", "", len(lines), groups[0].rounds, level, level, level
+    )
     panel = contents.Panel("", (*lines, equal))
     return contents.Lines(
         panels=(panel,),

@@ -12,6 +12,7 @@ __all__ = [
     "DESCRIPTION",
     "MODELS",
     "band",
+    "best_settings",
     "groups",
     "label",
     "reported",
@@ -39,10 +40,19 @@ def shown_curves(
     Of the settings of an algorithm's own fields only the one that is best on validation
     data in the last round is kept, the first if there are no such data.
     """
-    curves, metric = reported(result, result.curves())
-    curves = _best_settings(curves, metric, _tuned(result), _compared(result))
+    curves, metric = _best_curves(result)
     curves = curves[curves["data"] == data]
     return curves[curves["model"].isin(MODELS)], metric
+
+
+def best_settings(result: results.Result) -> pd.DataFrame:
+    """Values of `settings` that `shown_curves` keeps, one row each."""
+    return _best_curves(result)[0][settings(result)].drop_duplicates()
+
+
+def _best_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
+    curves, metric = reported(result, result.curves())
+    return _best_settings(curves, metric, _tuned(result), _compared(result)), metric
 
 
 def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:

@@ -1,0 +1,1 @@
+"""One page about results, with their figures and tables: `experiments.report`."""

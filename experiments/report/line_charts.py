@@ -1,0 +1,134 @@
+"""Charts of lines."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from experiments.figures import contents, drawing
+from experiments.report import charts
+
+__all__ = ["lines"]
+
+_DASHES = {"personal": "solid", "global": "dash", "": "solid"}
+_OTHER_DASH = "dot"
+_GRAY = "#7F7F7F"
+_MAX_MARKED = 40  # points of a line
+
+
+def lines(shown: contents.Lines, *, bars: bool = False) -> charts.Chart:
+    """Lines with bands or, of a swept field, bars.
+
+    Args:
+      shown: what to draw.
+      bars: whether there are bars at points, not bands.
+
+    Returns:
+      One drawing per panel, all with one scale.
+    """
+    legend: dict[str, charts.Entry] = {}
+    panels = []
+    for panel in shown.panels:
+        traces: list[Any] = []
+        for line in panel.lines:
+            entry = _entry(line)
+            legend.setdefault(entry.key, entry)
+            meta = {"key": entry.key, "method": line.algorithm}
+            if not (bars or line.is_level) and shown.spread:
+                traces += _filled(line, entry.color, meta)
+            traces.append(_line(shown, line, entry, meta, bars))
+        layout: dict[str, Any] = {
+            "xaxis": {"title": {"text": charts.safe(shown.xlabel)}},
+            "yaxis": {"title": {"text": charts.safe(shown.ylabel)}},
+        }
+        if shown.log_x:
+            layout["xaxis"]["type"] = "log"
+            x = [line.x for line in panel.lines]
+            layout["xaxis"] |= _ticks(np.unique(np.concatenate(x)))
+        if shown.log_y:
+            layout["yaxis"] |= {"type": "log", "exponentformat": "power"}
+        elif len(shown.panels) > 1:
+            layout["yaxis"]["range"] = _range(shown)
+        panels.append(charts.Panel(panel.title, charts.figure(traces, layout)))
+    return charts.Chart(tuple(panels), tuple(legend.values()))
+
+
+def _entry(line: contents.Line) -> charts.Entry:
+    """The legend's button of a line."""
+    name = f"{line.setting} · {line.model}" if line.model else line.setting
+    color = drawing.color(line.color) if line.algorithm else _GRAY
+    dash = "dot" if not line.algorithm else _DASHES.get(line.model, _OTHER_DASH)
+    return charts.Entry(name, name, line.algorithm, color, dash)
+
+
+def _filled(line: contents.Line, color: str, meta: dict[str, str]) -> Iterator[Any]:
+    """The band around a line, where it is finite."""
+    good = np.isfinite(line.low) & np.isfinite(line.high)
+    if good.sum() < 2:
+        return
+    x, low, high = line.x[good], line.low[good], line.high[good]
+    yield go.Scatter(
+        x=np.concatenate([x, x[::-1]]).tolist(),
+        y=np.concatenate([high, low[::-1]]).tolist(),
+        fill="toself",
+        fillcolor=charts.band(color),
+        line={"width": 0},
+        mode="lines",
+        hoverinfo="skip",
+        meta=meta,
+    )
+
+
+def _line(
+    shown: contents.Lines,
+    line: contents.Line,
+    entry: charts.Entry,
+    meta: dict[str, str],
+    bars: bool,
+) -> Any:
+    """The line itself; its points say what they are."""
+    mark = len(line.x) <= _MAX_MARKED and not line.is_level
+    what = "± std" if bars else "min to max"
+    ends = zip(line.low, line.high, strict=True)
+    around = [f"{low:.4g} to {high:.4g}" for low, high in ends]
+    template = (
+        f"<b>{charts.safe(entry.name)}</b>"
+        f"<br>{charts.safe(shown.xlabel)} %{{x}}<br>%{{y:.4f}}"
+    )
+    if shown.spread and not line.is_level:
+        template += f"<br>{what}: %{{customdata}}"
+    spread = None
+    if bars and not line.is_level and shown.spread:
+        spread = {"type": "data", "array": (line.high - line.y).tolist()}
+    return go.Scatter(
+        x=line.x.tolist(),
+        y=line.y.tolist(),
+        customdata=around,
+        error_y=spread,
+        mode="lines+markers" if mark else "lines",
+        line={"color": entry.color, "dash": "dash" if line.is_level else entry.dash},
+        marker={"size": 6, "symbol": charts.symbol(line.model)}
+        if line.model
+        else {"size": 6},
+        hovertemplate=f"{template}<extra></extra>",
+        meta=meta,
+    )
+
+
+def _ticks(values: np.ndarray) -> dict[str, Any]:
+    """Ticks at the values of a swept field, where there are few."""
+    if len(values) > 10:
+        return {}
+    return {"tickvals": values.tolist(), "ticktext": [f"{v:g}" for v in values]}
+
+
+def _range(shown: contents.Lines) -> list[float] | None:
+    """One scale for all panels."""
+    found = [v for p in shown.panels for line in p.lines for v in (line.low, line.high)]
+    values = np.concatenate(found)
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    margin = 0.05 * (values.max() - values.min()) or 0.5
+    return [float(values.min() - margin), float(values.max() + margin)]

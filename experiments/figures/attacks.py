@@ -54,6 +54,9 @@ def _only_kind(result: results.Result) -> str | None:
 def with_attackers(result: results.Result) -> contents.Lines | None:
     """The metric against the fraction of malicious clients, one panel per attack.
 
+    Where all settings are too many lines, an algorithm's own ones are those that are
+    best on validation data, fraction by fraction.
+
     Args:
       result: what to show.
 
@@ -67,6 +70,11 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
     kinds = [kind for kind in rows["kind"].unique() if kind != _NONE]
     if not kinds:
         return None
+    is_best = len(lines.at_most(rows, settings)) > drawing.MAX_LINES
+    if is_best:
+        best = selection.best_settings(result)
+        rows = rows.merge(best, on=list(best.columns))
+        settings = [name for name in settings if name not in selection.tuned(result)]
     clean = rows[rows["kind"] == _NONE]
     names = selection.varying(rows, settings)
     panels, total = [], 0
@@ -87,6 +95,7 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
         ylabel=f"mean {metric}",
         data=summaries.OWN_TEST,
         spread=selection.band(rows),
+        is_best=is_best,
         total=total,
     )
 

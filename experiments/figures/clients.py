@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.figures import contents, drawing, partitions, selection
+from experiments.figures import contents, drawing, lines, partitions, selection
 from fedjax_pfl import history, results, summaries
 
 __all__ = [
@@ -24,7 +24,7 @@ _MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one imag
 def values_of_clients(result: results.Result) -> contents.Boxes | None:
     """Every client's metric in the last round, one row per model.
 
-    Settings are those of the learning curves.
+    Settings, and models where there are too many, are those of the learning curves.
 
     Args:
       result: what to show.
@@ -38,7 +38,7 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
         return None
     keys = selection.settings(result)
     names = selection.varying(clients, keys)
-    found = list(selection.groups(clients, [*keys, "model"]))
+    found = lines.at_most(clients, keys)
     colors: dict[str, int] = {}
     boxes = []
     for rows in found[: drawing.MAX_LINES]:

@@ -57,6 +57,8 @@ class Lines:
       total: lines that there would be, of which the first are shown.
       log_x: whether x is logarithmic.
       log_y: whether y is logarithmic.
+      is_best: whether every point of a line has the settings that are best on
+        validation data, which its name does not say.
     """
 
     panels: tuple[Panel, ...]
@@ -67,6 +69,7 @@ class Lines:
     total: int
     log_x: bool = False
     log_y: bool = False
+    is_best: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from experiments.figures import contents, drawing, lines, selection
 from fedjax_pfl import results, summaries
 
-__all__ = ["MAX_PANELS", "draw", "grid", "limits", "number", "over_two_fields"]
+__all__ = ["MAX_PANELS", "draw", "grid", "ink", "limits", "number", "over_two_fields"]
 
 MAX_PANELS = 9
 _COLUMNS = 3
@@ -122,8 +122,10 @@ def limits(shown: contents.Heats) -> tuple[float, float]:
     """Values of the first and the last color."""
     values = np.concatenate([panel.values.ravel() for panel in shown.panels])
     finite = values[np.isfinite(values)]
-    low = shown.low if shown.low is not None else finite.min(initial=np.inf)
-    high = shown.high if shown.high is not None else finite.max(initial=-np.inf)
+    if not len(finite):
+        return 0.0, 1.0
+    low = finite.min() if shown.low is None else shown.low
+    high = finite.max() if shown.high is None else shown.high
     return (float(low), float(high)) if low < high else (float(low) - 0.5, low + 0.5)
 
 
@@ -141,12 +143,16 @@ def _name(axes, panel: contents.Heat) -> None:
 
 def _write(axes, values: np.ndarray, low: float, high: float) -> None:
     """Numbers in the fields."""
-    middle = low + 0.6 * (high - low)
     for i, j in np.ndindex(values.shape):
         if np.isfinite(values[i, j]):
-            color = "black" if values[i, j] > middle else "white"
+            color = ink(values[i, j], low, high)
             text = number(values[i, j], low, high)
             axes.text(j, i, text, ha="center", va="center", color=color, fontsize=6)
+
+
+def ink(value: float, low: float, high: float) -> str:
+    """The color of a number that can be read on the color of its value."""
+    return "black" if value > low + 0.6 * (high - low) else "white"
 
 
 def number(value: float, low: float, high: float) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "settings",
     "shown_clients",
     "shown_curves",
+    "tuned",
     "varying",
 ]
 
@@ -29,7 +30,7 @@ DESCRIPTION = ("algorithm", "dataset", "partition")
 
 def settings(result: results.Result) -> list[str]:
     """Columns that tell settings apart: what is compared, then what is tuned."""
-    return [*_compared(result), *_tuned(result)]
+    return [*_compared(result), *tuned(result)]
 
 
 def shown_curves(
@@ -52,7 +53,7 @@ def best_settings(result: results.Result) -> pd.DataFrame:
 
 def _best_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
     curves, metric = reported(result, result.curves())
-    return _best_settings(curves, metric, _tuned(result), _compared(result)), metric
+    return _best_settings(curves, metric, tuned(result), _compared(result)), metric
 
 
 def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
@@ -64,13 +65,14 @@ def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
     return clients.merge(kept, on=settings(result)), metric
 
 
-def _tuned(result: results.Result) -> list[str]:
+def tuned(result: results.Result) -> list[str]:
+    """Columns of an algorithm's own settings, of which the best are shown."""
     own = [f for f in result.fields if f.startswith("algorithm.")]
     return [f for f in own if f not in _METHODS]
 
 
 def _compared(result: results.Result) -> list[str]:
-    return [*DESCRIPTION, *(f for f in result.fields if f not in _tuned(result))]
+    return [*DESCRIPTION, *(f for f in result.fields if f not in tuned(result))]
 
 
 def reported(

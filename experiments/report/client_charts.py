@@ -10,6 +10,7 @@ from experiments.report import charts
 
 __all__ = ["boxes", "spots"]
 
+_MAX_LETTERS = 46  # that fit on a phone
 _MAX_POINTS = 3000  # of all boxes of a figure; more make a page slow
 
 
@@ -46,7 +47,8 @@ def boxes(shown: contents.Boxes) -> charts.Chart:
                 textposition="middle right",
                 hoverinfo="skip",
                 cliponaxis=False,
-                meta=meta,
+                meta=meta
+                | {"short": charts.safe(_short(f"{box.model} · {box.setting}"))},
             )
         )
     layout = {
@@ -90,7 +92,8 @@ def _quartiles(
 ) -> Any:
     """The box of matplotlib's figure: quartiles, whiskers and mean."""
     values = box.values
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
+    with np.errstate(invalid="ignore"):  # where losses are infinite
+        low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
     reach = 1.5 * (high - low)
     inside = values[(values >= low - reach) & (values <= high + reach)]
     return go.Box(
@@ -142,9 +145,15 @@ def spots(shown: contents.Spots) -> charts.Chart:
         )
         traces.append(trace)
     layout = {
-        "xaxis": {"title": {"text": shown.xlabel}},
+        "xaxis": {"title": {"text": shown.xlabel.partition(" (")[0]}},
         "yaxis": {"title": {"text": shown.ylabel}},
     }
     return charts.Chart(
         (charts.Panel("", charts.figure(traces, layout)),), tuple(legend)
     )
+
+
+def _short(name: str) -> str:
+    """A name that fits above its box; the legend has all of it."""
+    cut = _MAX_LETTERS - 1
+    return name if len(name) <= _MAX_LETTERS else f"{name[:cut]}…"

@@ -101,13 +101,22 @@ def configuration(loaded: sources.Loaded) -> list[tuple[str, list[tuple[str, str
         for name, value in groups[0].config.items()
         if all(name in g.config and g.config[name] == value for g in groups[1:])
     }
-    found = [("all groups" if len(groups) > 1 else "settings", _shown(shared))]
+    if len(groups) == 1:
+        return [("settings", _shown(shared | _swept(groups[0])))]
+    found = [("all groups", _shown(shared))]
     for number, group in enumerate(groups, start=1):
         own = {n: v for n, v in group.config.items() if n not in shared}
-        for name in dict.fromkeys(n for p in group.points for n in p):
-            values = dict.fromkeys(json.dumps(p.get(name)) for p in group.points)
-            own[name] = [json.loads(value) for value in values]
-        found.append((f"group {number}: {_algorithm(group)}", _shown(own)))
+        title = f"group {number}: {_algorithm(group)}"
+        found.append((title, _shown(own | _swept(group))))
+    return found
+
+
+def _swept(group: history.History) -> dict[str, list[Any]]:
+    """Values of every swept field."""
+    found = {}
+    for name in dict.fromkeys(n for point in group.points for n in point):
+        values = dict.fromkeys(json.dumps(point.get(name)) for point in group.points)
+        found[name] = [json.loads(value) for value in values]
     return found
 
 

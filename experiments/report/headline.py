@@ -264,10 +264,12 @@ def _caption(
     count = len(seeds)
     shown = ", ".join(map(str, seeds)) if count <= 10 else f"{seeds[0]} to {seeds[-1]}"
     text = (
-        f"The model that a row names × {population} clients × {data} × {rounds}:"
+        f"The model that a row names × {population} clients × {data} data × {rounds}:"
         f" {metric} is the mean over clients, worst 10 % the mean of the worst tenth"
         " of them, loss variance that of their losses."
     )
+    if metric != "accuracy":
+        text += " Less is better."
     if count > 1:
         text += f" Mean ± standard deviation over {count} seeds ({shown})."
     else:

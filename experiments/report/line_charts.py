@@ -15,6 +15,7 @@ _DASHES = {"personal": "solid", "global": "dash", "": "solid"}
 _OTHER_DASH = "dot"
 _GRAY = "#7F7F7F"
 _MAX_MARKED = 40  # points of a line
+_MAX_ROUNDS = 10  # that all have a tick; of more, plotly chooses whole numbers itself
 
 
 def lines(shown: contents.Lines, *, bars: bool = False) -> charts.Chart:
@@ -32,7 +33,7 @@ def lines(shown: contents.Lines, *, bars: bool = False) -> charts.Chart:
     for panel in shown.panels:
         traces: list[Any] = []
         for line in panel.lines:
-            entry = _entry(line)
+            entry = _entry(line, bars)
             legend.setdefault(entry.key, entry)
             meta = {"key": entry.key, "method": line.algorithm}
             if not (bars or line.is_level) and shown.spread:
@@ -42,6 +43,9 @@ def lines(shown: contents.Lines, *, bars: bool = False) -> charts.Chart:
             "xaxis": {"title": {"text": charts.safe(shown.xlabel)}},
             "yaxis": {"title": {"text": charts.safe(shown.ylabel)}},
         }
+        last = max((line.x[-1] for line in panel.lines if len(line.x)), default=0)
+        if shown.xlabel == "round" and last < _MAX_ROUNDS:
+            layout["xaxis"]["dtick"] = 1
         if shown.log_x:
             layout["xaxis"]["type"] = "log"
             x = [line.x for line in panel.lines]
@@ -54,9 +58,13 @@ def lines(shown: contents.Lines, *, bars: bool = False) -> charts.Chart:
     return charts.Chart(tuple(panels), tuple(legend.values()))
 
 
-def _entry(line: contents.Line) -> charts.Entry:
-    """The legend's button of a line."""
-    name = f"{line.setting} · {line.model}" if line.model else line.setting
+def _entry(line: contents.Line, bars: bool) -> charts.Entry:
+    """The legend's button of a line; panels with bars say their models themselves."""
+    has_model = line.model and not bars
+    name = f"{line.setting} · {line.model}" if has_model else line.setting
+    if bars:
+        dash = "dash" if line.is_level else "solid"
+        return charts.Entry(name, name, line.algorithm, drawing.color(line.color), dash)
     color = drawing.color(line.color) if line.algorithm else _GRAY
     dash = "dot" if not line.algorithm else _DASHES.get(line.model, _OTHER_DASH)
     return charts.Entry(name, name, line.algorithm, color, dash)

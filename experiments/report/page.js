@@ -5,6 +5,7 @@ const root = document.documentElement;
 const darkScheme = matchMedia("(prefers-color-scheme: dark)");
 const canHover = matchMedia("(hover: hover)").matches;
 const hiddenMethods = new Set();
+const NARROW = 640; // pixels
 const PRINT_WIDTH = 680; // pixels between the margins of a page of paper
 
 const isDark = () => root.dataset.theme === "dark";
@@ -20,8 +21,12 @@ function painted(figure) {
   const paint = (_, value) => (isDark() && typeof value === "string" && charts.dark[value]) || value;
   const style = getComputedStyle(root);
   const color = (name) => style.getPropertyValue(name).trim();
-  const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), linecolor: color("--soft"), automargin: true };
+  const axis = {
+    gridcolor: color("--line"), zerolinecolor: color("--line"), linecolor: color("--soft"),
+    automargin: true, title: { standoff: 8 },
+  };
   const { data, layout } = JSON.parse(JSON.stringify(figure), paint);
+  for (const trace of data) if (trace.meta?.short && innerWidth < NARROW) trace.text = [trace.meta.short];
   layout.template = { layout: { xaxis: axis, yaxis: axis } };
   layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
   layout.font = { color: color("--ink"), size: 12, family: getComputedStyle(document.body).fontFamily };
@@ -95,17 +100,18 @@ class Chart {
     });
   }
 
-  resize(width) {
-    const count = getComputedStyle(this.legend.previousElementSibling).gridTemplateColumns.split(" ").length;
-    for (const { place } of this.drawings) {
-      if (width === null) Plotly.relayout(place, { autosize: true, width: null });
-      else Plotly.relayout(place, { width: width / Math.min(count, 2) - 10 });
+  /** For paper: as wide as it, and lower; null for the screen. */
+  resize(paper) {
+    for (const { figure, place } of this.drawings) {
+      const { height } = figure.layout;
+      const width = paper && (this.drawings.length > 1 ? paper / 2 - 10 : paper);
+      Plotly.relayout(place, { autosize: paper === null, width, height: paper ? 0.75 * height : height });
     }
   }
 }
 
 function compare(select) {
-  const table = select.closest(".reference").nextElementSibling;
+  const table = select.closest(".choose").nextElementSibling;
   each(".difference", (cell) => {
     const [text, verdict] = JSON.parse(cell.dataset.differences)[Number(select.value)];
     cell.textContent = text;
@@ -139,17 +145,15 @@ function start() {
     drawn.forEach((chart) => chart.show());
   }));
 
-  let before = null;
+  let wasDark = false;
   addEventListener("beforeprint", () => {
-    before = { dark: isDark(), closed: document.querySelectorAll("details:not([open])") };
-    before.closed.forEach((part) => { part.open = true; });
+    wasDark = isDark();
     setTheme(false);
     draw();
     drawn.forEach((chart) => chart.resize(PRINT_WIDTH));
   });
   addEventListener("afterprint", () => {
-    before.closed.forEach((part) => { part.open = false; });
-    setTheme(before.dark);
+    setTheme(wasDark);
     draw();
     drawn.forEach((chart) => chart.resize(null));
   });
@@ -167,5 +171,5 @@ async function unpack() {
 }
 
 setTheme(darkScheme.matches);
-each(".reference select", (select) => select.addEventListener("change", () => compare(select)));
+each(".choose select", (select) => select.addEventListener("change", () => compare(select)));
 unpack().then(start);

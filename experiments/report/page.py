@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import markupsafe
 import plotly.offline
 
 from experiments.report import charts, facts, headline, sections, sources, tables
@@ -114,9 +113,9 @@ def _charts(shown: tuple[sections.Section, ...]) -> dict[str, Any]:
     return {"figures": figures, "dark": charts.DARK}
 
 
-def _own(name: str) -> markupsafe.Markup:
-    """A file of this package as it is."""
-    return markupsafe.Markup((_HERE / name).read_text("utf-8"))
+def _own(name: str) -> str:
+    """A file of this package."""
+    return (_HERE / name).read_text("utf-8")
 
 
 def _library() -> str:

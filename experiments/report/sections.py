@@ -17,6 +17,7 @@ from experiments.figures import (
     drawing,
     heat_maps,
     lines,
+    selection,
 )
 from experiments.report import (
     charts,
@@ -29,7 +30,14 @@ from fedjax_pfl import results
 __all__ = ["Section", "all_of"]
 
 _WIDER = {"others": "own + others' test", "everybody": "everybody's test"}
-_TOGGLE = " A click on a name hides it."
+_BEST = (
+    " Of an algorithm's own settings the one that is best on validation data in the"
+    " last round is shown, the first where nothing was validated."
+)
+_BEST_EACH = (
+    " An algorithm's own settings are those that are best on validation data, fraction"
+    " by fraction."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +74,7 @@ def all_of(result: results.Result) -> list[Section]:
 
 def _learning_curves(result: results.Result) -> Iterator[Section]:
     """Curves on every kind of test data, and losses on training data."""
-    best = (
-        " Of an algorithm's own settings the one that is best on validation data in the"
-        " last round is shown, the first where nothing was validated."
-    )
+    best = _BEST if selection.tuned(result) else ""
     drawn = {"learning_curves": lines.learning_curves(result)}
     for name, data in _WIDER.items():
         drawn[f"learning_curves_{name}"] = lines.learning_curves(result, data)
@@ -88,9 +93,10 @@ def _of_lines(
     """Lines against rounds."""
     populations = dict.fromkeys(line.population for line in shown.panels[0].lines)
     caption = (
-        f"Each line is a model × {' or '.join(populations)} clients × {shown.data}:"
-        f" {shown.ylabel}, in every evaluated round; {shown.spread or 'one seed'}."
-        f"{more}{_limited(shown.total)}{_ended(result)}{_TOGGLE}"
+        f"Each line is a model × {' or '.join(populations)} clients × {shown.data}"
+        f" data: {shown.ylabel}, in every evaluated round;"
+        f" {shown.spread or 'one seed'}."
+        f"{more}{_limited(shown.total)}{_ended(result)}"
     )
     chart = line_charts.lines(shown)
     return Section(name, title, caption, chart, functools.partial(curves.draw, shown))
@@ -104,17 +110,18 @@ def _clients(result: results.Result) -> Iterator[Section]:
             f"{_sentence(boxes.xlabel)}. Settings are those of the learning curves. A"
             " point is a client with one seed; the box spans the quartiles, with the"
             " median as a line and the mean as a dashed line (a triangle in the"
-            f" files).{_limited(boxes.total)}{_TOGGLE}"
+            f" files).{_limited(boxes.total)}"
         )
         chart = client_charts.boxes(boxes)
         draw = functools.partial(clients.draw_boxes, boxes)
         yield Section("clients", "Clients one by one", caption, chart, draw)
     spots = clients.accuracy_and_spread(result)
-    if spots is not None:
+    if spots is not None and len(spots.spots) > 1:
+        has_bars = any(spot.x_std or spot.y_std for spot in spots.spots)
+        bars = "bars are standard deviations over seeds" if has_bars else "one seed"
         caption = (
-            f"A model × {spots.population} clients × {spots.data} × last round; every"
-            " setting is a point, bars are standard deviations over seeds. Up and to"
-            f" the left is better.{_TOGGLE}"
+            f"A model × {spots.population} clients × {spots.data} data × last round;"
+            f" every setting is a point, {bars}. Up and to the left is better."
         )
         chart = client_charts.spots(spots)
         draw = functools.partial(clients.draw_spots, spots)
@@ -126,9 +133,9 @@ def _robustness(result: results.Result) -> Iterator[Section]:
     shown = attacks.with_attackers(result)
     if shown is not None:
         caption = (
-            f"A model × honest clients × {shown.data} × last round, against the share"
-            f" of clients that are malicious; {shown.spread or 'one seed'}."
-            f"{_limited(shown.total)}{_TOGGLE}"
+            f"A model × honest clients × {shown.data} data × last round, against the"
+            f" share of clients that are malicious; {shown.spread or 'one seed'}."
+            f"{_BEST_EACH if shown.is_best else ''}{_limited(shown.total)}"
         )
         draw = functools.partial(attacks.draw, shown)
         chart = line_charts.lines(shown)
@@ -149,7 +156,8 @@ def _grids(result: results.Result) -> Iterator[Section]:
         if heats.total > len(heats.panels):
             more = f" The first {len(heats.panels)} of {heats.total} tables."
         caption = (
-            f"{_sentence(heats.value)}; mean over seeds, empty where all diverged."
+            f"{_sentence(heats.value)}, over {heats.xlabel} and {heats.ylabel}; mean"
+            f" over seeds, empty where all diverged."
             f"{more}"
         )
         chart = table_charts.heats(heats)
@@ -161,7 +169,7 @@ def _grids(result: results.Result) -> Iterator[Section]:
         caption = (
             f"{_sentence(shown.ylabel)}, against {shown.xlabel}; "
             f"{shown.spread or 'one seed'}. Dashed levels do not have this field."
-            f"{_limited(shown.total)}{_TOGGLE}"
+            f"{_limited(shown.total)}"
         )
         chart = line_charts.lines(shown, bars=True)
         draw = functools.partial(curves.draw_panels, shown)
@@ -174,14 +182,14 @@ def _mixing(result: results.Result) -> Iterator[Section]:
     if heats is not None:
         caption = (
             "Weight with which a client (row) would get another's message (column)"
-            " after the last round; first grid point of each method that mixes."
+            " after the last round, but for its own; first grid point of each method."
         )
         chart = table_charts.heats(heats)
         draw = functools.partial(collaboration.draw_weights, heats)
         yield Section("collaboration", "Who learns from whom", caption, chart, draw)
     shown = collaboration.shares(result)
     if shown is not None:
-        caption = f"{_sentence(shown.ylabel)}: {shown.spread}.{_TOGGLE}"
+        caption = f"{_sentence(shown.ylabel)}: {shown.spread}."
         chart = line_charts.lines(shown)
         draw = functools.partial(collaboration.draw_shares, shown)
         yield Section("own_cluster", "Learning from one's own", caption, chart, draw)

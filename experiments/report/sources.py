@@ -150,7 +150,7 @@ def _read(directory: Path) -> results.Result:
     result = _Result(**vars(results.Result.load(directory)))
     file = directory / "summary.csv"
     try:
-        stored: Any = pd.read_csv(file, low_memory=False, float_precision="round_trip")
+        stored: Any = pd.read_csv(file, low_memory=False)
     except FileNotFoundError:
         raise checks.InputError(f"Expected a summary.csv in '{directory}'.") from None
     except (ValueError, UnicodeDecodeError):  # of pandas' parsers
@@ -159,7 +159,7 @@ def _read(directory: Path) -> results.Result:
     is_same = list(stored.columns) == list(table.columns) and len(stored) == len(table)
     if is_same:
         values = pd.to_numeric(stored["value"], errors="coerce").to_numpy(float)
-        is_same = np.array_equal(values, table["value"], equal_nan=True)
+        is_same = np.allclose(values, table["value"], rtol=1e-9, atol=0, equal_nan=True)
     if not is_same:
         raise checks.InputError(
             f"'{file}' does not say what the histories beside it say: it is damaged or"

@@ -14,6 +14,7 @@ __all__ = ["heats", "partition"]
 
 _MAX_LABELED = 12  # columns whose numbers can be read
 _MAX_TICKS = 30
+_MAX_NUMBERED = 10  # clients that all have a tick
 _MAX_CLIENTS = 2000  # whose classes a page can hold
 
 
@@ -40,17 +41,11 @@ def _heat(
     """One colored table."""
     columns = list(range(len(panel.columns)))
     rows = list(range(len(panel.rows)))
-    x, y = charts.safe(shown.xlabel), charts.safe(shown.ylabel)
+    x, y = (charts.safe(n.rpartition(".")[2]) for n in (shown.xlabel, shown.ylabel))
     names = [
         [f"{x} {charts.safe(c)}<br>{y} {charts.safe(r)}" for c in panel.columns]
         for r in panel.rows
     ]
-    text = None
-    if shown.labeled and len(columns) <= _MAX_LABELED:
-        text = [
-            [heat_maps.number(v, low, high) if np.isfinite(v) else "" for v in row]
-            for row in panel.values
-        ]
     trace = go.Heatmap(
         z=[
             [v if np.isfinite(v) else None for v in row]
@@ -58,8 +53,6 @@ def _heat(
         ],
         x=columns,
         y=rows,
-        text=text,
-        texttemplate="%{text}" if text else None,
         customdata=names,
         zmin=low,
         zmax=high,
@@ -71,13 +64,31 @@ def _heat(
         meta={"key": panel.title, "method": panel.algorithm},
     )
     layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": charts.safe(shown.xlabel)}} | _named(panel.columns),
-        "yaxis": {"title": {"text": charts.safe(shown.ylabel)}} | _named(panel.rows),
+        "xaxis": {"title": {"text": x}} | _named(panel.columns),
+        "yaxis": {"title": {"text": y}} | _named(panel.rows),
         "height": 130 + max(150, min(26 * len(rows), 420)),
         "shapes": [*_edges(panel.edges, len(columns))],
     }
     layout["yaxis"]["range"] = [len(rows) - 0.5, -0.5]
-    return charts.figure([trace], layout)
+    traces = [trace]
+    if shown.labeled and len(columns) <= _MAX_LABELED:
+        traces.append(_numbers(panel, low, high))
+    return charts.figure(traces, layout)
+
+
+def _numbers(panel: contents.Heat, low: float, high: float) -> Any:
+    """The numbers in the fields."""
+    rows, columns = np.nonzero(np.isfinite(panel.values))
+    values = panel.values[rows, columns].tolist()
+    return go.Scatter(
+        x=columns.tolist(),
+        y=rows.tolist(),
+        text=[heat_maps.number(value, low, high) for value in values],
+        mode="text",
+        textfont={"color": [heat_maps.ink(value, low, high) for value in values]},
+        hoverinfo="skip",
+        meta={"key": panel.title, "method": panel.algorithm},
+    )
 
 
 def _named(names: Sequence[str]) -> dict[str, Any]:
@@ -126,10 +137,12 @@ def _bars(sizes: np.ndarray) -> charts.Panel:
         marker={"color": drawing.color(0)},
         hovertemplate="client %{x}<br><b>%{y:,} examples</b><extra></extra>",
     )
-    layout = {
+    layout: dict[str, Any] = {
         "xaxis": {"title": {"text": "client"}},
         "yaxis": {"title": {"text": "training examples"}},
     }
+    if len(sizes) <= _MAX_NUMBERED:
+        layout["xaxis"]["dtick"] = 1
     return charts.Panel("examples of each client", charts.figure([trace], layout))
 
 
@@ -174,13 +187,10 @@ def _classes(counts: np.ndarray, total: int) -> charts.Panel:
         " %{z:.1%} of its own</b><extra></extra>",
     )
     layout = {
-        "xaxis": {"title": {"text": "client"}, "showgrid": False},
-        "yaxis": {
-            "title": {"text": "class"},
-            "range": [num_classes - 0.5, -0.5],
-            "showgrid": False,
-            "zeroline": False,
-        },
+        "xaxis": {"title": {"text": "client"}, "showgrid": False}
+        | ({"dtick": 1} if num_clients <= _MAX_NUMBERED else {}),
+        "yaxis": {"title": {"text": "class"}, "range": [num_classes - 0.5, -0.5]}
+        | _named([str(label) for label in range(num_classes)]),
     }
     title = "share of each class among a client's examples"
     if num_clients < total:

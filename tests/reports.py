@@ -1,9 +1,10 @@
 """Saved results for tests of reports, made without training."""
 
 import dataclasses
+import functools
 import html.parser
 
-from experiments.report import page, sources, writing
+from experiments.report import sources, writing
 from tests import histories
 
 FRACTION = "federation.malicious_fraction"
@@ -39,21 +40,25 @@ def attacked_result():
     return histories.make_result(*found)
 
 
-def content(tmp_path, *results):
-    """What a report says of results, which are saved first."""
-    return writing.content_of(loaded(tmp_path, *results))
+def content(*results):
+    """What a report says of results."""
+    found = [sources.Source("a", r.provenance, None, r.groups) for r in results]
+    loaded = sources.Loaded(sources.merged(results), tuple(found), ())
+    return writing.content_of(loaded)
 
 
-def loaded(tmp_path, *results):
-    folders = []
-    for number, result in enumerate(results):
-        folders.append(tmp_path / f"result-{number}")
-        result.save(folders[-1])
-    return sources.read(folders)
+@functools.cache
+def grid_content():
+    """What a report says of `grid_result`."""
+    return content(grid_result())
 
 
-def rendered(tmp_path, *results):
-    return page.render(content(tmp_path, *results))
+def saved(folder, *results):
+    """Saves results into directories, whose paths it returns."""
+    folders = [folder / f"result-{number}" for number in range(len(results))]
+    for place, result in zip(folders, results, strict=True):
+        result.save(place)
+    return folders
 
 
 class Elements(html.parser.HTMLParser):

@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.report import headline, tables
+from experiments.report import headline, page, tables
 from tests import histories, reports, test_figures
 
 
-def comparison(tmp_path, *results):
-    return reports.content(tmp_path, *results).headline[0]
+def comparison(*results):
+    return reports.content(*results).headline[0]
 
 
 def row_of(environment, algorithm, model):
@@ -33,13 +33,13 @@ def values(result, group, model):
     return pd.Series(found.astype(float), seeds)
 
 
-def test_cells_are_those_of_the_summary_and_intervals_those_of_scipy(tmp_path):
+def test_cells_are_those_of_the_summary_and_intervals_those_of_scipy():
     seeds = tuple({"seed": seed} for seed in (0, 1, 2))
     result = histories.make_result(
         histories.make_history(points=seeds),
         histories.make_history(points=seeds, algorithm="Ditto", rng_seed=1),
     )
-    found = comparison(tmp_path, result)
+    found = comparison(result)
     assert found.measures == ("accuracy", "worst 10 %", "loss variance", "status")
     (environment,) = found.environments
     assert environment.title == "digits, DirichletLabels"
@@ -63,14 +63,14 @@ def test_cells_are_those_of_the_summary_and_intervals_those_of_scipy(tmp_path):
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "loss"])
-def test_better_is_more_accuracy_or_less_loss(tmp_path, metric):
+def test_better_is_more_accuracy_or_less_loss(metric):
     seeds = tuple({"seed": seed} for seed in range(4))
     low = histories.make_history(points=seeds, metrics=(metric,), models=("global",))
     low = histories.with_metrics(low, **{metric: low.metrics[metric] / 100})
     high = histories.make_history(
         points=seeds, metrics=(metric,), models=("global",), algorithm="FedAvg"
     )
-    found = comparison(tmp_path, histories.make_result(low, high))
+    found = comparison(histories.make_result(low, high))
     _, row = row_of(found.environments[0], "Flame", "global")
     number, _ = row_of(found.environments[0], "FedAvg", "global")
     assert row.differences[number].text.startswith("-")
@@ -80,7 +80,7 @@ def test_better_is_more_accuracy_or_less_loss(tmp_path, metric):
     assert ("Less is better" in found.caption) == (metric == "loss")
 
 
-def test_the_reference_is_best_on_validation_data_not_on_test_data(tmp_path):
+def test_the_reference_is_best_on_validation_data_not_on_test_data():
     seeds = tuple({"seed": seed} for seed in (0, 1))
     validates, tests = (
         histories.make_history(points=seeds, models=("global",), algorithm=name)
@@ -94,16 +94,16 @@ def test_the_reference_is_best_on_validation_data_not_on_test_data(tmp_path):
     better = tests.metrics["accuracy"].copy()
     better[:, :, :, 0] = 1
     tests = histories.with_metrics(tests, **(tests.metrics | {"accuracy": better}))
-    found = comparison(tmp_path, histories.make_result(tests, validates))
+    found = comparison(histories.make_result(tests, validates))
     (environment,) = found.environments
     assert environment.rows[environment.reference].algorithm == "Validates"
     table = tables.markdown(headline.to_table(found))
     assert table.count("| reference |") == 1
 
 
-def test_one_seed_has_no_interval_and_says_so(tmp_path):
+def test_one_seed_has_no_interval_and_says_so():
     one = histories.make_history(points=({"seed": 7},))
-    found = comparison(tmp_path, histories.make_result(one))
+    found = comparison(histories.make_result(one))
     assert "One seed (7): no intervals" in found.caption
     texts = [d.text for row in found.environments[0].rows for d in row.differences if d]
     assert len(texts) == 6 and all(text.endswith("one pair") for text in texts)
@@ -112,9 +112,9 @@ def test_one_seed_has_no_interval_and_says_so(tmp_path):
     )
 
 
-def test_diverged_seeds_are_counted_in_the_status(tmp_path):
+def test_diverged_seeds_are_counted_in_the_status():
     record = histories.make_history(diverged_at=[-1, 5])
-    content = reports.content(tmp_path, histories.make_result(record))
+    content = reports.content(histories.make_result(record))
     (environment,) = content.headline[0].environments
     assert {row.cells[-1] for row in environment.rows} == {"1 of 2 diverged"}
     assert "Seeds that diverged do not count" in content.headline[0].caption
@@ -123,16 +123,16 @@ def test_diverged_seeds_are_counted_in_the_status(tmp_path):
     assert all("(1 of 2 lost)" in d.text for d in environment.rows[0].differences[1:])
 
 
-def test_everything_diverged_is_still_a_page(tmp_path):
+def test_everything_diverged_is_still_a_page():
     record = histories.make_history(diverged_at=[1, 1])
-    page = reports.rendered(tmp_path, histories.make_result(record))
-    assert "2 of 2 diverged" in page and "no pairs (2 of 2 lost)" in page
+    text = page.render(reports.content(histories.make_result(record)))
+    assert "2 of 2 diverged" in text and "no pairs (2 of 2 lost)" in text
 
 
-def test_tables_say_whose_model_on_which_data_when_and_how_often(tmp_path):
+def test_tables_say_whose_model_on_which_data_when_and_how_often():
     record = histories.make_history()
     record = dataclasses.replace(record, data=("test", "everybody"))
-    content = reports.content(tmp_path, histories.make_result(record))
+    content = reports.content(histories.make_result(record))
     own, everybody = content.headline
     assert "all clients × own test data × last round" in own.caption
     assert "2 seeds (0, 1)" in own.caption
@@ -141,16 +141,13 @@ def test_tables_say_whose_model_on_which_data_when_and_how_often(tmp_path):
     assert content.details == ()  # nothing was validated
     names = [section.name for section in content.sections]
     assert names[:2] == ["learning_curves", "learning_curves_everybody"]
-    content = reports.content(
-        tmp_path / "b", histories.make_result(histories.make_history())
-    )
+    content = reports.content(histories.make_result(histories.make_history()))
     (best,) = content.details
     assert "round that is best on validation data" in best.caption
 
 
-def test_of_an_algorithms_settings_the_best_is_compared_and_all_are_listed(tmp_path):
-    result = reports.grid_result()
-    content = reports.content(tmp_path, result)
+def test_of_an_algorithms_settings_the_best_is_compared_and_all_are_listed():
+    content = reports.grid_content()
     own = content.headline[0].environments[0]
     assert len({row.setting for row in own.rows if row.algorithm == "Flame"}) == 1
     (every,) = [table for table in content.details if table.name == "all_settings"]
@@ -164,9 +161,9 @@ def chart(content, name):
     return section, section.chart
 
 
-def test_charts_show_what_the_files_show(tmp_path):
+def test_charts_show_what_the_files_show():
     result = reports.grid_result()
-    content = reports.content(tmp_path, result)
+    content = reports.grid_content()
     for section in content.sections:
         json.dumps(dataclasses.asdict(section.chart), allow_nan=False)
     section, curves = chart(content, "learning_curves")
@@ -183,9 +180,9 @@ def test_charts_show_what_the_files_show(tmp_path):
     assert keys == {entry.key for entry in curves.legend}
 
 
-def test_grid_of_two_fields_has_means_over_seeds(tmp_path):
+def test_grid_of_two_fields_has_means_over_seeds():
     result = reports.grid_result()
-    _, grid = chart(reports.content(tmp_path, result), "grid")
+    _, grid = chart(reports.grid_content(), "grid")
     (panel,) = [p for p in grid.panels if p.title == "personal × Flame"]
     heat = panel.figure["data"][0]
     axes = panel.figure["layout"]["xaxis"], panel.figure["layout"]["yaxis"]
@@ -200,9 +197,9 @@ def test_grid_of_two_fields_has_means_over_seeds(tmp_path):
     assert f"{mean:.2f}" in texts and len(texts) == 4
 
 
-def test_attacks_have_curves_against_the_malicious_fraction(tmp_path):
+def test_attacks_have_curves_against_the_malicious_fraction():
     result = reports.attacked_result()
-    content = reports.content(tmp_path, result)
+    content = reports.content(result)
     section, robustness = chart(content, "robustness")
     (panel,) = robustness.panels
     assert panel.title == "SignFlip"
@@ -221,36 +218,36 @@ def test_attacks_have_curves_against_the_malicious_fraction(tmp_path):
     assert "honest clients" in content.headline[0].caption
 
 
-def test_losses_alone_have_no_fairness_and_say_what_they_are(tmp_path):
+def test_losses_alone_have_no_fairness_and_say_what_they_are():
     record = histories.make_history(metrics=("loss",))
-    content = reports.content(tmp_path, histories.make_result(record))
+    content = reports.content(histories.make_result(record))
     assert "fairness" not in [section.name for section in content.sections]
     assert "mean loss over clients" in content.sections[0].caption
     assert content.headline[0].measures[0] == "loss"
 
 
-def test_mixing_methods_show_whom_clients_learn_from(tmp_path):
+def test_mixing_methods_show_whom_clients_learn_from():
     result = histories.make_result(test_figures.mixing_history())
-    content = reports.content(tmp_path, result)
+    content = reports.content(result)
     _, weights = chart(content, "collaboration")
     assert "73% in the own cluster" in weights.panels[0].title
     _, shares = chart(content, "own_cluster")
     assert [e.name for e in shares.legend] == ["Flame", "equal weights"]
 
 
-def test_partitions_of_many_clients_are_histograms(tmp_path):
+def test_partitions_of_many_clients_are_histograms():
     record = histories.make_history(num_clients=100)
     sizes = np.arange(100)[None] + np.array([[1], [1]])
     record = dataclasses.replace(record, num_train=sizes)
-    content = reports.content(tmp_path, histories.make_result(record))
+    content = reports.content(histories.make_result(record))
     _, partition = chart(content, "partition")
     bars, classes = partition.panels
     assert sum(bars.figure["data"][0]["y"]) == 100
     assert np.shape(classes.figure["data"][0]["z"]) == (4, 100)
 
 
-def test_timing_counts_rounds_of_all_points(tmp_path):
-    content = reports.content(tmp_path, reports.grid_result())
+def test_timing_counts_rounds_of_all_points():
+    content = reports.grid_content()
     flame, fedavg = content.timing.parts[0].rows
     assert flame[:6] == ("Flame", "12", "120", "1.5", "0.2", "480")  # 120 / 0.25 s
     assert fedavg[:6] == ("FedAvg", "3", "30", "1.5", "0.2", "120")

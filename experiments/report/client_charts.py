@@ -10,7 +10,7 @@ from experiments.report import charts
 
 __all__ = ["boxes", "spots"]
 
-_MAX_LETTERS = 46  # that fit on a phone
+_MAX_LETTERS = 38  # that fit on a phone
 _MAX_POINTS = 3000  # of all boxes of a figure; more make a page slow
 
 

@@ -2,17 +2,17 @@
 
 import dataclasses
 import functools
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from experiments import run_folder
 from fedjax_pfl import checks, history, results
 
-__all__ = ["RUN", "Loaded", "Source", "read"]
+__all__ = ["RUN", "Loaded", "Source", "merged", "read"]
 
 RUN = "run"
 """Field that tells directories apart where they hold the same trainings."""
@@ -108,10 +108,10 @@ def read(directories: Sequence[Path]) -> Loaded:
         Source(name, result.provenance, _command(directory), result.groups)
         for name, directory, result in zip(names, found, read, strict=True)
     ]
-    merged = _merge(read)
-    if _has_twins(merged):
-        merged = _merge([_named(r, name) for r, name in zip(read, names, strict=True)])
-    return Loaded(merged, tuple(sources), tuple(unfinished))
+    result = merged(read)
+    if _has_twins(result):
+        result = merged([_named(r, name) for r, name in zip(read, names, strict=True)])
+    return Loaded(result, tuple(sources), tuple(unfinished))
 
 
 def _runs(directory: Path) -> tuple[list[Path], list[str]]:
@@ -150,17 +150,13 @@ def _read(directory: Path) -> results.Result:
     result = _Result(**vars(results.Result.load(directory)))
     file = directory / "summary.csv"
     try:
-        stored: Any = pd.read_csv(file, low_memory=False)
+        stored = pd.read_csv(file, low_memory=False)
     except FileNotFoundError:
         raise checks.InputError(f"Expected a summary.csv in '{directory}'.") from None
     except (ValueError, UnicodeDecodeError):  # of pandas' parsers
         raise checks.InputError(f"Cannot read '{file}' as a table.") from None
-    table = result.table()
-    is_same = list(stored.columns) == list(table.columns) and len(stored) == len(table)
-    if is_same:
-        values = pd.to_numeric(stored["value"], errors="coerce").to_numpy(float)
-        is_same = np.allclose(values, table["value"], rtol=1e-9, atol=0, equal_nan=True)
-    if not is_same:
+    text = io.StringIO(result.table().to_csv(index=False))
+    if not stored.equals(pd.read_csv(text, low_memory=False)):
         raise checks.InputError(
             f"'{file}' does not say what the histories beside it say: it is damaged or"
             " was changed."
@@ -175,7 +171,7 @@ def _command(directory: Path) -> str | None:
     return run_folder.command(run_folder.read(directory))
 
 
-def _merge(found: Sequence[results.Result]) -> results.Result:
+def merged(found: Sequence[results.Result]) -> results.Result:
     """All groups as one result; how often they were judged tells none apart."""
     groups = [group for result in found for group in result.groups]
     kept = [{n: v for n, v in g.config.items() if n not in _WATCHED} for g in groups]

@@ -224,9 +224,11 @@ class Run:
 
 def title(environment: Mapping[str, Any]) -> str:
     """An environment in words: data set, partition, and other fields by name."""
-    dataset, partition, *others = environment.items()
-    fields = [f"{n.rpartition('.')[2]} = {v}" for n, v in others if v == v]
-    return ", ".join([dataset[1], partition[1], *fields])
+    given = [(name, value) for name, value in environment.items() if not pd.isna(value)]
+    named = [str(value) for name, value in given if name in ("dataset", "partition")]
+    fields = [(n, v) for n, v in given if n not in ("dataset", "partition")]
+    shown = [f"{name.rpartition('.')[2]} = {value}" for name, value in fields]
+    return ", ".join([*named, *shown])
 
 
 def by_seed(rows: pd.DataFrame, data: str, measure: str = "accuracy") -> pd.Series:

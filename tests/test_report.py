@@ -123,6 +123,18 @@ def test_diverged_seeds_are_counted_in_the_status():
     assert all("(1 of 2 lost)" in d.text for d in environment.rows[0].differences[1:])
 
 
+def test_a_training_from_a_program_knows_no_seed_and_no_partition():
+    record = histories.make_history(points=({},))
+    config = {n: v for n, v in record.config.items() if n != "federation.partition"}
+    record = dataclasses.replace(record, config=config | {"num_rounds": 10})
+    content = reports.content(histories.make_result(record))
+    assert content.headline[0].environments[0].title == "digits"
+    assert "One seed, which is not stored" in content.headline[0].caption
+    text = page.render(content)
+    assert "None" not in text.partition('<section id="configuration">')[0]
+    assert "it was saved from a program" in text
+
+
 def test_everything_diverged_is_still_a_page():
     record = histories.make_history(diverged_at=[1, 1])
     text = page.render(reports.content(histories.make_result(record)))

@@ -55,7 +55,7 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
         )
         boxes.append(box)
     first = clients.iloc[0]
-    seeds = clients["seed"].nunique()
+    seeds = max(1, clients["seed"].nunique())  # of a single one it may not be known
     label = (
         f"{metric} of each client × {first['population']} × {summaries.OWN_TEST},"
         f" last round ({seeds} seed{'s' if seeds > 1 else ''})"
@@ -225,7 +225,7 @@ def partition(result: results.Result) -> Figure:
 def partition_title(group: history.History) -> str:
     """Data, partition and seed of a group's first federation."""
     config = group.config | group.points[0]
-    title = f"{config.get('federation.dataset')}, {config.get('federation.partition')}"
-    if "seed" in group.points[0]:
-        title += f", seed {group.points[0]['seed']}"
-    return title
+    names = [config.get("federation.dataset"), config.get("federation.partition")]
+    if "seed" in config:
+        names.append(f"seed {config['seed']}")
+    return ", ".join(str(name) for name in names if name is not None)

@@ -3,15 +3,17 @@
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from experiments.figures import clients, contents, drawing
 from experiments.report import charts
 
-__all__ = ["boxes", "spots"]
+__all__ = ["MAX_POINTS", "boxes", "has_points", "spots"]
 
 _MAX_LETTERS = 38  # that fit on a phone
-_MAX_POINTS = 3000  # of all boxes of a figure; more make a page slow
+MAX_POINTS = 3000
+"""Of all boxes of a figure; more make a page slow."""
 
 
 def boxes(shown: contents.Boxes) -> charts.Chart:
@@ -28,14 +30,13 @@ def boxes(shown: contents.Boxes) -> charts.Chart:
     values = np.concatenate([box.values for box in shown.boxes])
     finite = values[np.isfinite(values)]
     left = float(finite.min()) if len(finite) else 0.0
-    has_points = len(values) <= _MAX_POINTS
     heights = clients.jitter(shown)
     for k, (box, height) in enumerate(zip(shown.boxes, heights, strict=True)):
         name = f"{box.setting} · {box.model}"
         color = drawing.color(box.color)
         legend.append(charts.Entry(name, name, box.algorithm, color, "box"))
         meta = {"key": name, "method": box.algorithm}
-        if has_points:
+        if has_points(shown):
             traces.append(_points(box, k + height, name, color, meta))
         traces.append(_quartiles(box, k, name, color, meta))
         traces.append(
@@ -67,12 +68,18 @@ def boxes(shown: contents.Boxes) -> charts.Chart:
     )
 
 
+def has_points(shown: contents.Boxes) -> bool:
+    """Whether every client is a point."""
+    return sum(len(box.values) for box in shown.boxes) <= MAX_POINTS
+
+
 def _points(
     box: contents.Box, heights: np.ndarray, name: str, color: str, meta: dict[str, str]
 ) -> Any:
     """Every client's value."""
     who = [
-        f"client {client}, seed {seed}<br>{size:,} training examples"
+        f"client {client}{'' if pd.isna(seed) else f', seed {seed}'}"
+        f"<br>{size:,} training examples"
         for client, seed, size in zip(box.clients, box.seeds, box.sizes, strict=True)
     ]
     return go.Scatter(

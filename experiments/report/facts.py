@@ -17,12 +17,9 @@ def overview(loaded: sources.Loaded) -> list[tuple[str, str]]:
     groups = result.groups
     points = [point for group in groups for point in group.points]
     seeds = {point["seed"] for point in points if "seed" in point}
-    data = dict.fromkeys(
-        f"{_value(g, 'federation.dataset')}, {_value(g, 'federation.partition')}"
-        for g in groups
-    )
+    data = dict.fromkeys(map(_data, groups))
     clients = dict.fromkeys(_clients(group) for group in groups)
-    rounds = dict.fromkeys(str(_value(group, "num_rounds")) for group in groups)
+    rounds = dict.fromkeys(str(_rounds(group)) for group in groups)
     ended = [status for status in result.status if status != "ok"]
     diverged = sum(status.startswith("diverged") for status in ended)
     early = len(ended) - diverged
@@ -64,14 +61,10 @@ def timing(loaded: sources.Loaded) -> tables.Table:
                 f"{group.compile_seconds:,.1f}",
                 f"{group.run_seconds:,.1f}",
                 "–" if speed is None else _short(speed),
-                str(_value(group, "execution")),
+                str(_value(group, "execution") or "–"),
             )
             rows.append(row)
-        place = source.provenance
-        kinds = dict.fromkeys((place.get("device"), place.get("backend")))
-        device = ", ".join(str(kind) for kind in kinds if kind)
-        number = place.get("num_devices")
-        heading = f"{source.name}: {number} × {device}, {place.get('platform')}"
+        heading = f"{source.name}: {_place(source.provenance)}"
         parts.append(tables.Part(heading, tuple(rows)))
     columns = (
         "static group",
@@ -134,11 +127,33 @@ def _algorithm(group: history.History) -> str:
 
 
 def _value(group: history.History, name: str) -> Any:
-    """A setting, or its values where it was swept."""
+    """A setting, or its values where it was swept; None where it is neither."""
     if name in group.config:
         return group.config[name]
-    values = dict.fromkeys(str(point.get(name)) for point in group.points)
-    return ", ".join(values)
+    values = dict.fromkeys(str(p[name]) for p in group.points if name in p)
+    return ", ".join(values) or None
+
+
+def _rounds(group: history.History) -> Any:
+    """Number of rounds."""
+    return _value(group, "num_rounds") or int(group.rounds[-1])
+
+
+def _data(group: history.History) -> str:
+    """Data set and partition."""
+    names = [_value(group, f"federation.{part}") for part in ("dataset", "partition")]
+    return ", ".join(str(name) for name in names if name) or "own data"
+
+
+def _place(found: dict[str, Any]) -> str:
+    """Devices and platform."""
+    kinds = [
+        kind for kind in dict.fromkeys((found.get("device"), found.get("backend")))
+    ]
+    device = ", ".join(str(kind) for kind in kinds if kind) or "device not known"
+    number = found.get("num_devices")
+    device = f"{number} × {device}" if number else device
+    return ", ".join(str(part) for part in (device, found.get("platform")) if part)
 
 
 def _clients(group: history.History) -> str:

@@ -262,7 +262,7 @@ def _caption(
         "best (validation)": "round that is best on validation data",
     }[when]
     count = len(seeds)
-    shown = ", ".join(map(str, seeds)) if count <= 10 else f"{seeds[0]} to {seeds[-1]}"
+    shown = ", ".join(map(str, seeds))
     text = (
         f"The model that a row names × {population} clients × {data} data × {rounds}:"
         f" {metric} is the mean over clients, worst 10 % the mean of the worst tenth"
@@ -270,7 +270,9 @@ def _caption(
     )
     if metric != "accuracy":
         text += " Less is better."
-    if count > 1:
+    if not count:
+        text += " One seed, which is not stored: no intervals, no spread over seeds."
+    elif count > 1:
         text += f" Mean ± standard deviation over {count} seeds ({shown})."
     else:
         text += f" One seed ({shown}): no intervals, and no spread over seeds."

@@ -94,8 +94,8 @@ def _title(loaded: sources.Loaded) -> str:
     text = f"{', '.join(others)} and {last}" if others else last
     if len(others) >= _MANY:
         text = f"{len(others) + 1} methods"
-    data = dict.fromkeys(loaded.result.communication()["dataset"])
-    return f"{text} on {', '.join(map(str, data))}"
+    data = loaded.result.communication()["dataset"].dropna().unique()
+    return f"{text} on {', '.join(map(str, data)) or 'own data'}"
 
 
 def _texts(row: headline.Row) -> str:

@@ -34,6 +34,11 @@ _BEST = (
     " Of an algorithm's own settings the one that is best on validation data in the"
     " last round is shown, the first where nothing was validated."
 )
+_POINTS = "A point is a client with one seed."
+_NO_POINTS = (
+    f"There are more than {client_charts.MAX_POINTS:,} clients and seeds, whose points"
+    " are in the files only."
+)
 _BEST_EACH = (
     " An algorithm's own settings are those that are best on validation data, fraction"
     " by fraction."
@@ -107,10 +112,10 @@ def _clients(result: results.Result) -> Iterator[Section]:
     boxes = clients.values_of_clients(result)
     if boxes is not None:
         caption = (
-            f"{_sentence(boxes.xlabel)}. Settings are those of the learning curves. A"
-            " point is a client with one seed; the box spans the quartiles, with the"
-            " median as a line and the mean as a dashed line (a triangle in the"
-            f" files).{_limited(boxes.total)}"
+            f"{_sentence(boxes.xlabel)}. Settings are those of the learning curves."
+            f" {_POINTS if client_charts.has_points(boxes) else _NO_POINTS} The box"
+            " spans the quartiles, with the median as a line and the mean as a dashed"
+            f" line (a triangle in the files).{_limited(boxes.total)}"
         )
         chart = client_charts.boxes(boxes)
         draw = functools.partial(clients.draw_boxes, boxes)

@@ -139,7 +139,7 @@ def draw(shown: contents.Lines) -> Figure:
         f"model × honest × {shown.data} × algorithm, last round;"
         f" {shown.spread or 'one seed'}"
     )
-    drawing.legend(figure, title, shown.total)
+    drawing.legend(figure, list(grid.flat), title, shown.total)
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 2.2 * (count - 1))
     return figure

@@ -204,7 +204,7 @@ def draw_spots(shown: contents.Spots) -> Figure:
     axes.set_xlabel(shown.xlabel, fontsize=9)
     axes.set_ylabel(shown.ylabel, fontsize=9)
     title = f"× {shown.population} × {shown.data}, last round; one point per setting"
-    drawing.legend(figure, title, len(kinds))
+    drawing.legend(figure, axes, title, len(kinds))
     return figure
 
 

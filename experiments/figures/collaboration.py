@@ -180,7 +180,7 @@ def draw_shares(shown: contents.Lines) -> Figure:
     axes.set_ylim(0, 1.02)
     axes.set_xlabel(shown.xlabel, fontsize=9)
     axes.set_ylabel(shown.ylabel, fontsize=9)
-    drawing.legend(figure, shown.spread, shown.total)
+    drawing.legend(figure, axes, shown.spread, shown.total)
     return figure
 
 

@@ -53,7 +53,7 @@ def draw(shown: contents.Lines) -> Figure:
     if shown.log_y:
         axes.set_yscale("log")
     title = f"model × population × data × algorithm\n{shown.spread or 'one seed'}"
-    drawing.legend(figure, title, shown.total)
+    drawing.legend(figure, axes, title, shown.total)
     return figure
 
 
@@ -82,7 +82,7 @@ def draw_panels(shown: contents.Lines) -> Figure:
         axes.set_title(panel.title, **drawing.TEXT)
     panels[len(panels) // 2].set_xlabel(shown.xlabel, fontsize=9)
     panels[0].set_ylabel(shown.ylabel, fontsize=9)
-    drawing.legend(figure, shown.spread or "one seed", shown.total)
+    drawing.legend(figure, panels, shown.spread or "one seed", shown.total)
     return figure
 
 

@@ -1,6 +1,7 @@
 """Colors, panels and legends of all figures; no pyplot, readable at 600 pixels."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -46,11 +47,11 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(panels)
 
 
-def legend(figure: Figure, title: str, count: int) -> None:
-    """One legend of all panels below them, which keep their height."""
+def legend(figure: Figure, axes: Axes | Sequence[Axes], title: str, count: int) -> None:
+    """One legend, of some panels, below all of them, which keep their height."""
     found: dict[str, Any] = {}
-    for axes in figure.axes:
-        handles, labels = axes.get_legend_handles_labels()
+    for panel in [axes] if isinstance(axes, Axes) else axes:
+        handles, labels = panel.get_legend_handles_labels()
         found = dict(zip(labels, handles, strict=True)) | found
     labels, handles = list(found), list(found.values())
     if count > MAX_LINES:

@@ -1,5 +1,7 @@
 """Colored tables: a metric over two swept fields, and whatever else has two axes."""
 
+import textwrap
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -12,6 +14,7 @@ MAX_PANELS = 9
 _COLUMNS = 3
 _MAX_LABELED = 12  # columns whose numbers can be read
 _MAX_TICKS = 24
+_LETTERS = 90  # of titles side by side
 
 
 def over_two_fields(result: results.Result) -> contents.Heats | None:
@@ -99,7 +102,8 @@ def draw(shown: contents.Heats) -> Figure:
         image = axes.imshow(
             panel.values, aspect="auto", cmap="viridis", vmin=low, vmax=high
         )
-        axes.set_title(panel.title, fontsize=7 if columns > 1 else 8, wrap=True)
+        title = textwrap.fill(panel.title, _LETTERS // columns)
+        axes.set_title(title, fontsize=7 if columns > 1 else 8)
         _name(axes, panel)
         for edge in panel.edges:
             axes.axhline(edge, color="white", linewidth=0.8)

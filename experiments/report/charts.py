@@ -16,7 +16,7 @@ from experiments.figures import drawing
 
 __all__ = ["DARK", "Chart", "Entry", "Panel", "band", "figure", "safe", "symbol"]
 
-_ON_DARK = {"#0072B2": "#4DA6E8", "#000000": "#F2F2F2", "#882255": "#E07AA8"}
+_ON_DARK = {"#0072B2": "#7B93FF", "#000000": "#F2F2F2", "#882255": "#E07AA8"}
 _SYMBOLS = {"personal": "circle", "global": "diamond", "fine-tuned": "square"}
 _OTHER_SYMBOL = "x"
 

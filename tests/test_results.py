@@ -312,7 +312,7 @@ def test_counts_of_a_cohort_add_up_and_other_values_are_averaged():
 
 
 def test_summary_of_another_round_and_other_data():
-    result = histories.make_result(histories.make_history())
+    result = make_result(make_history())
     found = result.summary("best (validation)", "own validation")
     table = result.table()
     wanted = table[

@@ -36,12 +36,14 @@ class Method:
       algorithm: class of ours.
       where: values of its swept fields, as in `card_runs.Side`.
       why: why the paper's numbers and ours are not of the same thing; may be empty.
+      by_run: values in place of `where`, by names of runs that sweep other fields.
     """
 
     key: str
     algorithm: str
     where: Mapping[str, object] = dataclasses.field(default_factory=dict)
     why: str = ""
+    by_run: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +119,8 @@ class Methods:
             theirs = _shown(100 * mean, 100 * std)
         if run is None:
             return theirs, 0
-        side = card_runs.Side(
-            method.algorithm, measure.model, method.where, measure.data
-        )
+        where = method.by_run.get(run.name, method.where)
+        side = card_runs.Side(method.algorithm, measure.model, where, measure.data)
         values = run.values(side)
         if values is None or values.empty:
             return f"{theirs} → –", 0

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 __all__ = [
+    "BESIDE",
     "DATA",
     "LOSSES",
     "REPORTS",
@@ -19,7 +20,8 @@ __all__ = [
     "Run",
     "Side",
     "by_seed",
-    "is_accuracy",
+    "is_beside",
+    "is_headline",
     "is_loss",
     "is_spread",
     "title",
@@ -36,6 +38,14 @@ LOSSES = {
 SPREADS = {"client spread": "std", "angle": "angle"}
 """Statistics of accuracies over clients: their standard deviation, and the angle, in
 degrees, between them and equal ones."""
+HEADLINES = ("accuracy", "annualized_return")
+"""What results are about, in the runs of one card the same; shown in percent."""
+BESIDE = (
+    *("sharpe", "max_drawdown", "turnover"),
+    *("uniform_annualized_return", "uniform_sharpe"),
+    *("hold_annualized_return", "hold_sharpe"),
+)
+"""What is known of portfolios besides, as means over clients."""
 _POINT = ("algorithm", "dataset", "partition", "seed")
 _VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
 TUNED = ("algorithm.", "aggregator", "server_optimizer")
@@ -69,10 +79,10 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One committed run: accuracies of the last round on `DATA` and `WIDER`.
+    """One committed run: accuracies or returns of the last round on all data.
 
-    `rows` also has the columns of `REPORTS` that were reported, those of `LOSSES` and
-    `SPREADS` that were kept, and `untrained`, the accuracy of clients that were never
+    `rows` also has the columns of `REPORTS` that were reported, those of `LOSSES`,
+    `SPREADS` and `BESIDE` that were kept, and `untrained`, that of clients never
     selected, where there are any.
     """
 
@@ -103,12 +113,13 @@ class Run:
                 f"Expected summary.csv of a result and command.txt with one line in"
                 f" '{folder}', got {reason}."
             )
-        is_shown = is_accuracy(table)
+        is_shown = is_headline(table)
         is_whole = table["population"].isin(["all", "honest"])
         rows: Any = table[is_shown & is_whole]
         if rows[rows["data"] == "own test"].empty:
             raise checks.InputError(
-                f"Expected accuracies on own test data in '{folder}/summary.csv'."
+                "Expected accuracies or returns on own test data in"
+                f" '{folder}/summary.csv'."
             )
         fields = tuple(n for n in table if n not in (*_POINT, *_VALUE))
         names = [*_POINT, *fields, "model", "data"]
@@ -120,6 +131,12 @@ class Run:
             rows = rows.merge(others[[*names, "untrained"]], how="left", on=names)
         for name, stat in SPREADS.items():
             found = table[is_spread(table, stat) & is_whole]
+            if len(found):
+                found = found.drop_duplicates(names, keep="last")
+                found = found.rename(columns={"value": name})[[*names, name]]
+                rows = rows.merge(found, how="left", on=names)
+        for name in BESIDE:
+            found = table[is_beside(table, name) & is_whole]
             if len(found):
                 found = found.drop_duplicates(names, keep="last")
                 found = found.rename(columns={"value": name})[[*names, name]]
@@ -241,14 +258,20 @@ def by_seed(rows: pd.DataFrame, data: str, measure: str = "accuracy") -> pd.Seri
     return chosen[measure]
 
 
-def is_accuracy(table: pd.DataFrame) -> pd.Series:
-    """Rows of a result's table that are accuracies of the last round."""
+def is_headline(table: pd.DataFrame) -> pd.Series:
+    """Rows of a result's table that are accuracies, or returns, of the last round."""
     return is_spread(table, "mean")
+
+
+def is_beside(table: pd.DataFrame, name: str) -> pd.Series:
+    """Rows of a result's table that are one of `BESIDE` in the last round."""
+    found = (table["when"] == "last") & (table["metric"] == name)
+    return found & (table["stat"] == "mean") & table["data"].isin(DATA)
 
 
 def is_spread(table: pd.DataFrame, stat: str) -> pd.Series:
     """Rows of a result's table that are a statistic of those over clients."""
-    found = (table["when"] == "last") & (table["metric"] == "accuracy")
+    found = (table["when"] == "last") & table["metric"].isin(HEADLINES)
     return found & (table["stat"] == stat) & table["data"].isin([*DATA, *WIDER])
 
 

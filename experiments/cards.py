@@ -48,6 +48,7 @@ class Card:
       printed: tables of the paper beside our runs.
       by_field: runs, by the start of their names, whose tables have one column per
         value of some fields.
+      headline: what the runs are about, in words.
     """
 
     method: str
@@ -59,6 +60,7 @@ class Card:
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
     printed: Sequence[card_tables.Printed | card_methods.Methods] = ()
     by_field: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    headline: str = "accuracy"
 
 
 def render(card: Card, results: Path) -> str:
@@ -87,7 +89,8 @@ def render(card: Card, results: Path) -> str:
         *card_claims.of_figures(card.figures, runs, card.reasons),
         "## Our runs",
         "",
-        "Mean over clients of the accuracy on their own test data after the last round,"
+        f"Mean over clients of the {card.headline} on their own test data after the"
+        " last round,"
         " in percent, then mean ± standard deviation over seeds. Differences are to"
         f" {card.reference} and paired by seed, with 95 % intervals of Student's t."
         " Honest clients where some are malicious, else all.",
@@ -111,18 +114,18 @@ def _run_lines(run: card_runs.Run, card: Card) -> list[str]:
         if run.name.startswith(start):
             return [*lines, *card_tables.by_field(run, *fields)]
     for title, part in run.environments():
-        lines += _table_lines(title, part, card.reference)
+        lines += _table_lines(title, part, card.reference, card.headline)
     return lines
 
 
 def _table_lines(
-    title: str, part: card_runs.Run, reference: card_runs.Side
+    title: str, part: card_runs.Run, reference: card_runs.Side, headline: str
 ) -> list[str]:
     """The table of one environment."""
     base = part.values(reference)
     extras = {n: t for n, t in _EXTRAS.items() if n in part.rows}
-    losses = [n for n in card_runs.LOSSES if n in part.rows]
-    header = ("algorithm", "model", "seeds", "accuracy", "difference")
+    losses = [n for n in (*card_runs.BESIDE, *card_runs.LOSSES) if n in part.rows]
+    header = ("algorithm", "model", "seeds", headline, "difference")
     header = (*header, *extras.values(), *losses)
     lines = [f"{title}:", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for name, rows in part.settings():
@@ -178,9 +181,15 @@ def main(
 
 def methods() -> dict[str, Card]:
     """All cards by method."""
-    from experiments import cards_fedacs, cards_fedpg, cards_fedplus, cards_flame
+    from experiments import (
+        cards_fedacs,
+        cards_fedpg,
+        cards_fedplus,
+        cards_flame,
+        cards_portfolio,
+    )
 
-    found = (cards_flame, cards_fedacs, cards_fedpg, cards_fedplus)
+    found = (cards_flame, cards_fedacs, cards_fedpg, cards_fedplus, cards_portfolio)
     return {module.CARD.method: module.CARD for module in found}
 
 

@@ -47,6 +47,31 @@ attacks FedPG stays where it is.
 * S-acc and G-acc are measured on samples as large as a client's own test set, as in the
   paper, which is where much of the standard deviations comes from.
 * CIFAR-10 here has 40,000 images, and CIFAR-100 the 6,000 of the subset.
+
+## What ours show
+
+From FMNIST with ten of a hundred clients per round and one seed, 300 rounds, and under
+attack 200:
+
+* The order of the G-models is the paper's: FedPG's is nine points ahead of FedMGDA+'s
+  and eleven of FedAvg's, after a seventh of the paper's rounds, and its clients' losses
+  differ least. The search gains nothing over the plain step, as in the paper.
+* P-models at gamma = 0 keep most of it on everybody's data (G-acc 79 against 43 of
+  FedAvg), six points below their G-model where the paper has no gap: they are a step of
+  five local epochs away from it, in which there is more to be learned after 300 rounds
+  than after 2,000.
+* At gamma above 0 ours are what baselines' P-models are: all own accuracy, half of the
+  G-acc. The paper's give up four points of it. The length of that part of the personal
+  direction is our reconstruction, and here it is too long; `personal_length` is the
+  switch.
+* FedProx and Ditto are far from the printed rows, as the last column lets expect:
+  trained for five epochs FedProx is FedAvg, and a Ditto with a model of its own keeps
+  61 points of G-acc, more than any other baseline.
+* Both attacks leave FedPG with the median scale where it was, and destroy all baselines
+  but FedMGDA+, which scales its rows, too, and FedRep's heads; with the mean scale
+  FedPG falls as they do. Most baselines diverge in float32 under noise of variance 1
+  where the paper prints accuracies near 10 to 70: it may drop what is not finite.
+* pFedMe at its paper's rates diverges here in 50 rounds, without any attack.
 """
 
 _OTHERS, _EVERYBODY = card_runs.WIDER
@@ -58,6 +83,7 @@ _MEASURES = (
 )
 _STEP = {"algorithm.search": None}
 _SEARCH = {"algorithm.search": "Armijo"}
+_ATTACKS = ("a1", "a2")
 
 
 def _gamma(value: float) -> dict[str, object]:
@@ -79,7 +105,12 @@ _METHODS = (
     card_methods.Method("FedROD", "FedROD", why="theirs: of the head only the bias"),
     card_methods.Method("SplitGP", "SplitGP", why="theirs: two whole networks"),
     card_methods.Method("FedMGDA+", "FedMGDA", why="theirs: server step 0.1 or less"),
-    card_methods.Method("FedPG", "FedPG", _gamma(0.0) | _STEP),
+    card_methods.Method(
+        "FedPG",
+        "FedPG",
+        _gamma(0.0) | _STEP,
+        by_run={f"fedpg_fmnist_{k}": {"algorithm.scale": "median"} for k in _ATTACKS},
+    ),
     card_methods.Method("S-FedPG", "FedPG", _gamma(0.0) | _SEARCH),
     *(
         card_methods.Method(f"FedPG γ={gamma}", "FedPG", _gamma(gamma) | _STEP)

@@ -47,15 +47,24 @@ def make_app(command: str, help: str) -> typer.Typer:
     def main(
         context: typer.Context,
         preset: Annotated[
-            str,
+            str | None,
             typer.Option(
-                help="digits, quadratic, a data set's name (mnist, fashion_mnist,"
-                " cifar10, cifar100, medical_mnist, femnist, sent140, shakespeare,"
-                " stocks), or a card's comparison: fedacs_*, fedplus_*, flame_*; a"
-                " pattern such as 'flame_fair_mnist_*' runs all that match, one after"
-                " the other, in one directory."
+                show_default="digits",
+                help="digits, quadratic, portfolio, a data set's name (mnist,"
+                " fashion_mnist, cifar10, cifar100, medical_mnist, femnist, sent140,"
+                " shakespeare, stocks), or a card's comparison: fedacs_*, fedpg_*,"
+                " fedplus_*, flame_*, portfolio_*; a pattern such as"
+                " 'flame_fair_mnist_*' runs all that match, one after the other, in"
+                " one directory.",
             ),
-        ] = "digits",
+        ] = None,
+        problem: Annotated[
+            str | None,
+            typer.Option(
+                help="classification or portfolio: short for --preset digits and"
+                " --preset portfolio."
+            ),
+        ] = None,
         set_: Annotated[
             list[str] | None,
             typer.Option(
@@ -218,7 +227,7 @@ def make_app(command: str, help: str) -> typer.Typer:
         settings = [f"{n}={v}" for n, v in short.items() if v is not None]
         options = arguments.Options(
             command=command,
-            preset=preset,
+            preset=_preset(preset, problem),
             settings=(*settings, *(set_ or [])),
             seeds=_seeds(seed_list) if seed_list is not None else chosen,
             execution=execution,
@@ -242,6 +251,22 @@ def make_app(command: str, help: str) -> typer.Typer:
         _start(lambda: options)
 
     return app
+
+
+_PROBLEMS = {"classification": "digits", "portfolio": "portfolio"}
+
+
+def _preset(preset: str | None, problem: str | None) -> str:
+    """The preset, or that of a family of problems."""
+    if problem is None:
+        return preset or _PROBLEMS["classification"]
+    if preset is not None:
+        raise typer.BadParameter("give --problem or --preset, not both")
+    if problem not in _PROBLEMS:
+        raise typer.BadParameter(
+            f"expected --problem {' or '.join(_PROBLEMS)}, got {problem!r}"
+        )
+    return _PROBLEMS[problem]
 
 
 def _check_alone(context: typer.Context) -> None:

@@ -36,6 +36,7 @@ _COMPONENTS: Mapping[str, Mapping[str, Any]] = {
     "model": fp.MODELS,
     "federation.dataset": fp.DATASETS,
     "federation.partition": fp.PARTITIONS,
+    "federation.market": fp.MARKETS,
     "federation.label_poisoning": fp.LABEL_POISONINGS,
     "federation.feature_noise": fp.FEATURE_NOISES,
 }
@@ -66,6 +67,7 @@ _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
 _FROM_DATA = {
     f"model.{field}"
     for field in ("input_shape", "inputs", "num_classes", "embedding_size")
+    + ("features", "window", "assets")
 }
 _EVALUATE_ON = tuple((name, None) for name in settings.EVALUATE_ON)
 
@@ -83,7 +85,7 @@ class Grid:
 
     process: fp.FederatedProcess
     model: Any
-    spec: fp.FederationSpec
+    spec: fp.FederationSpec | fp.PortfolioSpec
     axes: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     @property

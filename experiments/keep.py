@@ -51,9 +51,11 @@ def _keep(result: Path, method: str, names: list[str], results: Path) -> None:
     rows = pd.read_csv(table, low_memory=False)  # columns of one type each
     reports = pd.read_csv(result / "reports.csv", low_memory=False)
     reports = reports[reports["name"].isin(card_runs.REPORTS)]
-    wanted = card_runs.is_accuracy(rows)
+    wanted = card_runs.is_headline(rows)
     for name in card_runs.LOSSES:
         wanted |= card_runs.is_loss(rows, name)
+    for name in card_runs.BESIDE:
+        wanted |= card_runs.is_beside(rows, name)
     if rows["data"].isin(card_runs.WIDER).any():  # whose tables print them
         for stat in card_runs.SPREADS.values():
             wanted |= card_runs.is_spread(rows, stat)

@@ -5,6 +5,7 @@ from typing import Any
 
 import fedjax_pfl as fp
 from experiments import arguments, config
+from fedjax_pfl import checks
 from fedjax_pfl.data.sources import user
 
 __all__ = ["with_data"]
@@ -28,6 +29,8 @@ def with_data(experiment: config.Experiment, data: arguments.Data) -> config.Exp
       InputError: if the data cannot be read.
     """
     assert data.path is not None
+    if isinstance(experiment.grids[0].spec, fp.PortfolioSpec):
+        return _with_prices(experiment, data)
     source = user.source_for(data.path, data.label, data.client, data.data_dir)
     dataset = source.load(data_dir=data.data_dir, seed=0, num_clients=None)
     changes: dict[str, Any] = {"federation.dataset": source}
@@ -44,3 +47,18 @@ def with_data(experiment: config.Experiment, data: arguments.Data) -> config.Exp
     for name, value in changes.items():
         grids = tuple(grid.replace(name, value) for grid in grids)
     return dataclasses.replace(experiment, name=dataset.name, grids=grids)
+
+
+def _with_prices(
+    experiment: config.Experiment, data: arguments.Data
+) -> config.Experiment:
+    """The experiment on a user's own table of prices."""
+    for option, given in (("--label", data.label), ("--client", data.client)):
+        if given is not None:
+            raise checks.InputError(
+                f"Expected no {option} with prices, whose parties are made of assets,"
+                f" got {given!r}."
+            )
+    market = fp.PriceFile(path=data.path)
+    grids = [grid.replace("federation.market", market) for grid in experiment.grids]
+    return dataclasses.replace(experiment, grids=tuple(grids))

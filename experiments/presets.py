@@ -11,6 +11,7 @@ from experiments import (
     presets_fedplus,
     presets_flame,
     presets_flame_attacks,
+    presets_portfolio,
 )
 from fedjax_pfl import checks, data
 
@@ -187,6 +188,7 @@ _OF_CARDS: dict[str, Callable[[], config.Experiment]] = {
     **presets_fedplus.PRESETS,
     **presets_flame.PRESETS,
     **presets_flame_attacks.PRESETS,
+    **presets_portfolio.PRESETS,
 }
 PRESETS: dict[str, Callable[[], config.Experiment]] = _OF_CARDS | {
     make.__name__: make

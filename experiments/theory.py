@@ -32,6 +32,7 @@ class Page(enum.StrEnum):
     FEDACS = "fedacs"
     FEDPLUS = "fedplus"
     FEDPG = "fedpg"
+    PORTFOLIO = "portfolio"
     ALL = "all"
 
 

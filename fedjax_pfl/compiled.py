@@ -12,7 +12,7 @@ from jax import lax
 from fedjax_pfl import clients, schedule, stacking, types
 from fedjax_pfl import evaluate as evaluations
 
-__all__ = ["Plan", "collaboration", "evaluate", "init", "loop_segment", "segment"]
+__all__ = ["Plan", "evaluate", "init", "loop_segment", "segment", "snapshot"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,12 +152,15 @@ def evaluate(
 
 
 @functools.partial(jax.jit, static_argnames="plan")
-def collaboration(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
-    """Whom each client would learn from, where the method mixes messages."""
+def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
+    """Whom each client would learn from, and its series, where there are such."""
 
     def one(row, pool):
         process, state, fields = row
-        return evaluations.collaboration(process, state, stacking.join(fields, pool))
+        federation = stacking.join(fields, pool)
+        found = evaluations.collaboration(process, state, federation)
+        series = evaluations.series(process, state, plan.model, federation)
+        return found | ({"series": series} if series else {})
 
     return _map_points(one, (processes, states, rows), pool, plan)
 

@@ -354,13 +354,11 @@ class Run:
         data = self._plan.schedule.due(self.done, is_complete)
         now = (processes, self.states, rows, pool)
         found = compiled.evaluate(self._plan, data, *now)
-        # A curve of its clusters needs the weights always, a heat map at the end.
+        # Clusters are looked at always; heat maps and curves are of the end.
         is_wanted = self.ended or self._first.cluster is not None
-        mixed = compiled.collaboration(self._plan, *now) if is_wanted else {}
+        mixed = compiled.snapshot(self._plan, *now) if is_wanted else {}
         found, mixed = clients.fetch((found, mixed))
-        self.recorder.evaluated(
-            self.done, data, *found, collaboration=mixed, again=again
-        )
+        self.recorder.evaluated(self.done, data, *found, snapshot=mixed, again=again)
 
     def segment(self) -> int:
         """Trains until the next evaluation; the number of rounds."""

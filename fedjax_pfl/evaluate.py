@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import clients, types
+from fedjax_pfl import checks, clients, types
 
-__all__ = ["collaboration", "evaluate", "predictor_names"]
+__all__ = ["collaboration", "evaluate", "predictor_names", "series"]
 
 BATCH = 128
 """Examples per pass; bounds memory, not the result."""
@@ -68,6 +68,14 @@ def _own_means(predictor, model, data, key, dtype) -> Metrics:
         return data.gather(jnp.minimum(positions, slots - 1), weight, key=access)
 
     return _means(predictor, model, batch_of, data.num_examples, size)
+
+
+def _whole_series(predictor, data, dtype) -> tuple[jax.Array, types.Batch]:
+    """Outputs for all of one client's examples, in order, and the examples."""
+    positions = jnp.arange(data.index.shape[0])
+    weight = (positions < data.num_examples).astype(dtype)
+    batch = data.gather(positions, weight)
+    return predictor(batch.x), batch
 
 
 def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
@@ -191,6 +199,12 @@ def evaluate(
       order, NaN where there are no examples; and diagnostics by name, each `[]`.
     """
     dtype = jnp.zeros(()).dtype
+    judge = model if isinstance(model, types.SeriesModel) else None
+    if judge is not None and {"others", "everybody"} & set(data):
+        raise checks.InputError(
+            f"A {type(model).__name__} is judged on the client's own series, train,"
+            f" validation or test, not on {', '.join(data)}."
+        )
     state = process.before_evaluation(state, model, federation)
     test_pool, test_rows = federation.test.pool(), federation.test.rows()
     everybody = None
@@ -206,6 +220,9 @@ def evaluate(
         return _pooled(clients.take(test_rows, rows))
 
     def measure(predictor, name, fields, key):
+        if judge is not None:
+            own = getattr(federation, name).pool().with_rows(fields[name])
+            return judge.series_metrics(*_whole_series(predictor, own, dtype))[0]
         if name in ("others", "everybody"):
             examples = examples_of(name, fields)
             return _pooled_means(predictor, model, test_pool, *examples, key, dtype)
@@ -270,6 +287,43 @@ def collaboration(
     own = jnp.where(same, others, 0).sum(axis=1)
     share = jnp.where(total > 0, own / jnp.where(total > 0, total, 1), jnp.nan)
     return {"weights": weights, "own_cluster": share}
+
+
+def series(
+    process: Any, state: types.State, model: types.Model, federation: types.Federation
+) -> Metrics:
+    """What becomes of each client's test series, moment by moment.
+
+    Args:
+      process: the process.
+      state: state after a round.
+      model: the model.
+      federation: data of N clients.
+
+    Returns:
+      By name, `[predictors, N, T]` with predictors in alphabetical order; nothing for
+      models without series.
+    """
+    if not isinstance(model, types.SeriesModel):
+        return {}
+    judge, dtype = model, jnp.zeros(()).dtype
+    state = process.before_evaluation(state, model, federation)
+
+    def one(row, _):
+        client, train, test = row
+        data = federation.train.pool().with_rows(train)
+        predictors, _ = _predictors(process, state, client, model, data)
+        own = federation.test.pool().with_rows(test)
+        return _stack(
+            [
+                judge.series_metrics(*_whole_series(predictors[who], own, dtype))[1]
+                for who in sorted(predictors)
+            ]
+        )
+
+    rows = (state.clients, federation.train.rows(), federation.test.rows())
+    found = clients.map_chunks(one, rows, None, CHUNK)
+    return {name: jnp.moveaxis(value, 0, 1) for name, value in found.items()}
 
 
 def _stack(rows: list[Metrics]) -> Metrics:

@@ -89,11 +89,15 @@ def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
 
 
 def _floats_of_a_step(process: Any, model: Any, federation: types.Federation) -> int:
-    """Numbers that a step of one client works on: models and a batch."""
+    """Numbers that a step of one client works on: models and a batch.
+
+    A model that makes much more of an example says how much.
+    """
     params = jax.eval_shape(model.init, jax.random.key(0))
     solver = getattr(process.algorithm, "local", None)
     batch_size = getattr(solver, "batch_size", 32)
-    return 4 * clients.size(params) + batch_size * math.prod(federation.input_shape)
+    example = getattr(model, "floats_per_example", math.prod(federation.input_shape))
+    return 4 * clients.size(params) + batch_size * example
 
 
 def form_chunks(

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_pfl import checks, stopping
+from fedjax_pfl import checks, measures, stopping
 from fedjax_pfl.data import statistics
 
 __all__ = ["History", "Recorder"]
@@ -38,6 +38,8 @@ class History:
       own_cluster: `[G, E, N]` share of these weights, without a client's own, that lies
         in its own cluster; None where no clusters are known.
       cluster: `int[G, N]` known cluster of each client, or None.
+      series: name -> `[G, models, N, T]` values of each client's test series after the
+        last round, such as those of a portfolio; {} for models without series.
       per_round: name -> `[G, R]` over the cohort totals of counts and means of other
         values, and values of the aggregator.
       diagnostics: name -> `[G, E]`.
@@ -65,6 +67,7 @@ class History:
     collaboration: np.ndarray | None
     own_cluster: np.ndarray | None
     cluster: np.ndarray | None
+    series: dict[str, np.ndarray]
     per_round: dict[str, np.ndarray]
     diagnostics: dict[str, np.ndarray]
     diverged_at: np.ndarray
@@ -167,6 +170,7 @@ class Recorder:
         self._times: list[np.ndarray] = []
         self._collaboration: np.ndarray | None = None
         self._own_cluster: list[np.ndarray] = []
+        self._series: dict[str, np.ndarray] = {}
         self._per_round: dict[str, np.ndarray] = {}
 
     def ran(self, start: int, count: int, info: Any) -> None:
@@ -196,7 +200,7 @@ class Recorder:
         members: Any,
         metrics: Any,
         diagnostics: Any,
-        collaboration: Any,
+        snapshot: Any,
         again: np.ndarray | None = None,
     ) -> None:
         """Records an evaluation after `round` finished rounds.
@@ -207,7 +211,7 @@ class Recorder:
           members: `int[G, K]` evaluated clients, or None for all.
           metrics: name -> `[G, models, data, K]`.
           diagnostics: name -> `[G]`.
-          collaboration: what `evaluate.collaboration` found, with a leading axis G.
+          snapshot: what `compiled.snapshot` found, or {}.
           again: `bool[G]` points for which this takes the place of the evaluation
             before it, after the same round, or None for a new one.
         """
@@ -231,8 +235,11 @@ class Recorder:
         evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
         for point, rows in enumerate(members):
             evaluated[point][np.ix_(columns, rows)] = True
-        if "weights" in collaboration:
-            self._collaboration = np.asarray(collaboration["weights"])
+        if "weights" in snapshot:
+            self._collaboration = np.asarray(snapshot["weights"])
+        for name, values in snapshot.get("series", {}).items():
+            self._series[name] = np.array(values, np.float64)
+            self._series[name][gone] = np.nan
         found = {name: spread(v) for name, v in metrics.items()}
         if again is not None:
             for name, values in found.items():
@@ -247,8 +254,8 @@ class Recorder:
             values[gone] = np.nan
         self._diagnostics.append(diagnostics)
         self._times.append(self._selected[:, self._clients])
-        if "own_cluster" in collaboration:
-            self._own_cluster.append(np.asarray(collaboration["own_cluster"]))
+        if "own_cluster" in snapshot:
+            self._own_cluster.append(np.asarray(snapshot["own_cluster"]))
 
         rule = self._stop_when
         if rule is not None and rule.data in data:
@@ -286,6 +293,7 @@ class Recorder:
             for name in rows[0]
         }
         found |= {f"per_round/{name}": v for name, v in self._per_round.items()}
+        found |= {f"series/{name}": v for name, v in self._series.items()}
         found |= {f"watch/{name}": v for name, v in self._watch.arrays().items()}
         found |= {
             "rounds": np.array(self._rounds),
@@ -318,6 +326,7 @@ class Recorder:
 
         self._metrics, self._diagnostics = rows("metrics"), rows("diagnostics")
         self._per_round = named.get("per_round", {})
+        self._series = named.get("series", {})
         self._watch.restore(named["watch"])
         self._evaluated, self._times = list(arrays["evaluated"]), list(arrays["times"])
         self._selected, self._diverged = arrays["selected"], arrays["diverged"]
@@ -327,7 +336,7 @@ class Recorder:
     def headline(self) -> str:
         """The last evaluation in a few words: mean over points and clients."""
         last = self._metrics[-1]
-        name = "accuracy" if "accuracy" in last else "loss"
+        name = measures.headline(last)
         measured = self._evaluated[-1].any(axis=(0, 2))
         value = last[name][:, :, measured.argmax()]
         if np.isnan(value).all():
@@ -363,6 +372,7 @@ class Recorder:
             label_counts=np.stack(labels) if labels else None,
             leak=np.array([f.leak for f in self._federations]),
             collaboration=self._collaboration,
+            series=self._series,
             own_cluster=np.stack(shares, axis=1) if shares else None,
             cluster=np.stack(clusters) if clusters else None,
             per_round=self._per_round,

@@ -14,6 +14,7 @@ _AXES = {
     "metrics": ("point", "round", "model", "data", "client"),
     "per_round": ("point", "step"),
     "diagnostics": ("point", "round"),
+    "series": ("point", "model", "client", "moment"),
 }
 _CLIENT_ARRAYS = {
     "times_selected": ("point", "round", "client"),
@@ -50,6 +51,11 @@ _DESCRIPTIONS = {
     "floats_up": ("numbers sent by clients in the round", "floats"),
     "floats_down": ("numbers sent to clients in the round", "floats"),
     "gradient_evaluations": ("gradients of minibatches in the round", "gradients"),
+    "annualized_return": ("geometric return of a year, costs paid", "1"),
+    "sharpe": ("mean daily return over its deviation, annualized", "1"),
+    "max_drawdown": ("largest fall of the value below an earlier one", "1"),
+    "turnover": ("mean share of the portfolio traded in a day", "1"),
+    "value": ("value of the portfolio, 1 at first", "1"),
     "mean_alpha": ("mean weight of the clients' own models", "1"),
     "round": ("finished rounds when evaluated", "rounds"),
     "step": ("number of the round", "rounds"),

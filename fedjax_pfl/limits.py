@@ -139,7 +139,8 @@ def _history_bytes(
     models, data, _ = next(iter(metrics.values())).shape[1:]
     values = points * num_clients * (8 * len(metrics) * models * data + data + 8)
     own = liveness.tree_bytes(mixed.get("own_cluster"))
-    return 2 * evaluations * (values + own) + liveness.tree_bytes(mixed.get("weights"))
+    last = liveness.tree_bytes([mixed.get(name) for name in ("weights", "series")])
+    return 2 * evaluations * (values + own) + last
 
 
 def _cgroup_bytes(

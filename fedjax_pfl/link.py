@@ -32,6 +32,7 @@ class CohortLink:
       work: budgets of the cohort, leading axis K.
       model: the model.
       federation: data of all clients, or of the cohort where there are `members`.
+      memory: what clients remember of their series, of all or of the cohort, or None.
       execution: how the map over clients is run.
       aggregator: how messages are combined.
       attack: what malicious clients send, or None.
@@ -47,6 +48,7 @@ class CohortLink:
     work: types.Budget
     model: Any
     federation: types.Federation
+    memory: Any
     execution: clients.Execution
     aggregator: types.Aggregator
     attack: Any
@@ -98,12 +100,25 @@ class CohortLink:
             )
             return fn(view, given, shared)
 
-        fields = self.take(data.rows())
+        fields = self.take(data.rows() | {"memory": self.memory})
         members = (keys, self.work, fields, rows)
         everything = (data.pool(), self.ctx.round, shared)
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
         work = epochs * fields["num_examples"]
         return clients.map_clients(one, members, everything, self.execution, work)
+
+    def remember(
+        self, state: types.State, info: dict[str, Any]
+    ) -> tuple[types.State, dict[str, Any]]:
+        """Keeps what clients remember; a row that is not finite leaves the old one."""
+        if "memory" not in info:
+            return state, info
+        new = info["memory"]
+        finite = clients.finite_rows(new, self.ctx.cohort.shape[0])
+        new = clients.select_rows(finite, new, self.take(self.memory))
+        rest = {name: value for name, value in info.items() if name != "memory"}
+        memory = self.put(self.memory, new)
+        return dataclasses.replace(state, memory=memory), rest
 
     def keep_finite(self, state: types.State, old: Any, new: Any) -> tuple[Any, Any]:
         """Counts rows that are not finite; outside `stop`, keeps the old ones."""

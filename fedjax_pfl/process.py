@@ -173,6 +173,7 @@ class FederatedProcess:
             round=jnp.zeros((), jnp.int32),
             key=key,
             optimizer=self.first_memory(server),
+            memory=_first_memory(model, train),
         )
 
     def cohort(self, key: types.Key, round: jax.Array, num_clients: int) -> jax.Array:
@@ -232,6 +233,7 @@ class FederatedProcess:
             work=self.work(work_key, identities),
             model=model,
             federation=federation,
+            memory=state.memory,
             execution=execution,
             aggregator=self.used_aggregator(),
             attack=self.attack,
@@ -314,3 +316,11 @@ class FederatedProcess:
         return self.algorithm.predictors(
             key, state.round, state.server, client, model, data
         )
+
+
+def _first_memory(model: types.Model, train: types.ClientData) -> Any:
+    """What clients remember of their series before the first round, or None."""
+    if not isinstance(model, types.SeriesModel):
+        return None
+    pool, series = train.pool(), model
+    return jax.vmap(lambda rows: series.memory(pool.with_rows(rows)))(train.rows())

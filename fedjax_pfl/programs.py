@@ -88,7 +88,7 @@ def trace(
         states=states,
         init=compiled.init.trace(plan, *start),
         segment=compiled.segment.trace(plan, *now, going, number, number),
-        mixed=compiled.collaboration.trace(plan, *now),
+        mixed=compiled.snapshot.trace(plan, *now),
     )
 
 

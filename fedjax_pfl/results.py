@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from fedjax_pfl import checks, folders, history, labeled, summaries
+from fedjax_pfl import checks, folders, history, labeled, measures, summaries
 from fedjax_pfl.checkpoint import files
 
 __all__ = ["Result"]
@@ -28,6 +28,7 @@ _IDENTITY = {  # column -> setting
 _DERIVED = ("federation.seed", "num_parameters", "execution")  # from other settings
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 _SENT = ("floats_up", "floats_down")
+_MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -137,6 +138,32 @@ class Result:
         tail = ("model", "population", "data", "metric", "client", "num_train", "value")
         return pd.DataFrame(rows, columns=[*self._columns, *tail])
 
+    def series(self) -> pd.DataFrame:
+        """Returns what became of clients' test series after the last round.
+
+        Returns:
+          One row per moment: the columns that name a point, `model`, `name` of the
+          series, `moment` from 0, and over the honest clients `mean`, `10 %`, `median`
+          and `90 %`. Empty for models without series.
+        """
+        tables = []
+        for group in self.groups:
+            for name, values in group.series.items():
+                for point, m in np.ndindex(values.shape[:2]):
+                    rows = values[point, m, ~group.malicious[point]]
+                    low, middle, high = np.quantile(rows, (0.1, 0.5, 0.9), axis=0)
+                    columns = {"moment": np.arange(rows.shape[1])}
+                    columns |= {"mean": rows.mean(axis=0), "10 %": low}
+                    columns |= {"median": middle, "90 %": high}
+                    head = (*self._head(group, point), group.models[m], name)
+                    names = (*self._columns, "model", "name")
+                    table = pd.DataFrame(columns)
+                    tables.append(table.assign(**dict(zip(names, head, strict=True))))
+        shown = [*self._columns, "model", "name", *_MOMENTS]
+        if not tables:
+            return pd.DataFrame(columns=pd.Index(shown))
+        return pd.concat(tables, ignore_index=True).reindex(columns=shown)
+
     def communication(self) -> pd.DataFrame:
         """Returns how many numbers were sent, one row per point.
 
@@ -185,7 +212,8 @@ class Result:
 
         Returns:
           One row per algorithm, swept setting and model, over the honest clients: mean
-          accuracy (else loss), that of the worst tenth, and variance of the loss. Seeds
+          accuracy (or what `measures.headline` says), that of the worst tenth, what
+          belongs beside it, and variance of the loss. Seeds
           that diverged do not count; spreads divide by the number of seeds minus 1.
         """
         table: Any = self.table()
@@ -193,8 +221,9 @@ class Result:
         rows = table[is_shown & table["population"].isin(["all", "honest"])]
         value_of = [*self._columns, "model", "metric", "stat"]
         rows = rows.drop_duplicates(value_of, keep="last")  # honest, where there is one
-        metric = "accuracy" if (rows["metric"] == "accuracy").any() else "loss"
+        metric = measures.headline(set(rows["metric"]))
         shown = {metric: (metric, "mean"), "worst 10 %": (metric, "worst 10 %")}
+        shown |= {name: (name, "mean") for name in measures.BESIDE.get(metric, ())}
         shown["loss variance"] = ("loss", "variance")
         varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
         named = varied - {"seed"} | {"algorithm"}

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl import checks, measures
 
 __all__ = ["StopWhen", "Watch"]
 
-_METRICS = ("accuracy", "loss")
 _MODELS = ("personal", "fine-tuned", "global")
 
 
@@ -23,10 +22,10 @@ class StopWhen:
     Attributes:
       patience: evaluations without improvement after which it ends, at least 1; None
         never.
-      target: value at which it ends, reached from below for accuracy and from above for
-        loss; None never.
+      target: value at which it ends, reached from above for loss and from below for
+        the others; None never.
       min_delta: what counts as an improvement, at least 0.
-      metric: `accuracy` or `loss`.
+      metric: one of `measures.METRICS`.
       model: name of a predictor, as in result tables; None takes the first there is of
         `personal`, `fine-tuned` and `global`.
       data: what it is evaluated on, as in `evaluate_on`.
@@ -47,7 +46,7 @@ class StopWhen:
         if self.target is not None:
             checks.number("target", self.target)
         checks.number("min_delta", self.min_delta, at_least=0)
-        checks.known(self.metric, _METRICS, "metric to stop on")
+        checks.known(self.metric, measures.METRICS, "metric to stop on")
 
     def model_of(self, models: Sequence[str]) -> str:
         """The watched one of these models.
@@ -77,7 +76,7 @@ class Watch:
         rule = self._rule
         if rule is None:
             return
-        sign = 1.0 if rule.metric == "accuracy" else -1.0
+        sign = measures.sign(rule.metric)
         going = self.stopped_at < 0
         is_better = np.isnan(self._best) & ~np.isnan(values)
         is_better |= sign * (values - self._best) > rule.min_delta

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from fedjax_pfl import measures
+
 __all__ = ["OWN_TEST", "Part", "model_metrics", "parts", "populations", "statistics"]
 
 OWN_TEST = "own test"
@@ -31,12 +33,11 @@ _DATA_NAMES = {
 }
 _CHOOSERS = {"best (validation)": "validation", "best (oracle)": "test"}
 _QUANTILES = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
-_HIGHER_IS_BETTER = ("accuracy",)
 
 
 def _better(metric: str, values: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Where `values` are strictly better than `others`; False where either is NaN."""
-    return values > others if metric in _HIGHER_IS_BETTER else values < others
+    return values > others if measures.sign(metric) > 0 else values < others
 
 
 def model_metrics(
@@ -46,7 +47,7 @@ def model_metrics(
 
     A hybrid takes, client by client and round by round, the global model where it is
     strictly better than the personal one. `hybrid (validation)` compares validation
-    accuracy, or loss where there is no accuracy; `hybrid (oracle)` compares each metric
+    accuracy, or what `measures.headline` says; `hybrid (oracle)` compares each metric
     on the test data themselves: a bound that is nowhere below either, not a method.
 
     Args:
@@ -75,16 +76,11 @@ def model_metrics(
         return mixed
 
     if "validation" in data:
-        judges = dict.fromkeys(metrics, _judge(metrics))
+        judges = dict.fromkeys(metrics, measures.headline(metrics))
         split["hybrid (validation)"] = hybrid(judges, "validation")
     if "test" in data:
         split["hybrid (oracle)"] = hybrid({name: name for name in metrics}, "test")
     return split
-
-
-def _judge(metrics: Mapping[str, np.ndarray]) -> str:
-    """The metric that chooses between models and between rounds."""
-    return "accuracy" if "accuracy" in metrics else "loss"
 
 
 def populations(
@@ -140,9 +136,8 @@ def _best_round(means: Mapping[str, np.ndarray], allowed: np.ndarray) -> np.ndar
 
     Means and `allowed` are `[G, E]`.
     """
-    judge = _judge(means)
-    sign = 1 if judge in _HIGHER_IS_BETTER else -1
-    score = sign * means[judge]
+    judge = measures.headline(means)
+    score = measures.sign(judge) * means[judge]
     return np.where(allowed & ~np.isnan(score), score, -np.inf).argmax(-1)
 
 
@@ -164,7 +159,7 @@ def statistics(metric: str, values: np.ndarray) -> dict[str, float]:
     if values.size == 0 or np.isnan(values).any():
         values = np.full(1, np.nan)
     ordered = np.sort(values)
-    worst_first = ordered if metric in _HIGHER_IS_BETTER else ordered[::-1]
+    worst_first = ordered if measures.sign(metric) > 0 else ordered[::-1]
     with np.errstate(invalid="ignore"):  # infinite losses have no variance
         quantiles = np.quantile(ordered, list(_QUANTILES.values()))
         numbers = {

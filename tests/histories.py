@@ -54,6 +54,7 @@ def make_history(
         label_counts=rng.integers(9, size=(num_points, num_clients, 4)),
         leak=np.zeros(num_points),
         collaboration=None,
+        series={},
         own_cluster=None,
         cluster=None,
         per_round={

@@ -14,10 +14,10 @@ PACKAGE = "fedjax_pfl"
 
 # A module imports from earlier rows only, and inside its own subpackage.
 LAYERS = (
-    ("checks", "liveness", "progress"),
+    ("checks", "liveness", "measures", "progress"),
     ("struct", "counting", "leaves"),
     ("types", "machine"),
-    ("clients",),
+    ("clients", "portfolio"),
     ("qp",),
     ("data", "models", "local", "aggregators", "server_optimizers", "attacks")
     + ("participation", "execution"),

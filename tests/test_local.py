@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import fedjax_pfl as fp
-from fedjax_pfl import algorithms, clients, local, types
+from fedjax_pfl import clients, local, types
 from fedjax_pfl.local import scan
 from tests.algorithms import toy
 
@@ -371,7 +371,7 @@ def test_the_learning_rate_decays_with_the_round():
     mean = np.asarray(data.x[data.index[: toy.COUNTS[2]]]).mean(axis=0)
     solver = fp.SGD(learning_rate=0.5, num_steps=2, batch_size=64, decay=0.8)
     model = fp.Quadratic().for_federation(toy.make_federation(classes=False))
-    plain = algorithms.fedavg.data_objective(model)
+    plain = local.DataLoss(model)
     for number in (None, 0, 3):
         work = dataclasses.replace(
             budget(), round=None if number is None else jnp.asarray(number)

@@ -76,6 +76,8 @@ def test_programs_of_the_readme_run_in_order(tmp_path, monkeypatch):
         fp.ATTACKS,
         fp.PARTITIONS,
         fp.DATASETS,
+        fp.MARKETS,
+        fp.GENERATORS,
         fp.MODELS,
         fp.LOCAL_SOLVERS,
         fp.PARTICIPATIONS,

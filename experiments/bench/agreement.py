@@ -11,6 +11,7 @@ from experiments.bench import contenders, rules, workloads
 
 __all__ = [
     "accuracy_and_loss",
+    "of_portfolios",
     "of_programs",
     "of_rules",
     "of_trainings",
@@ -119,6 +120,24 @@ def of_rules(rule: rules.Rule, results: dict[str, Any]) -> dict[str, dict[str, f
             norms = np.linalg.norm(rows - centre.astype(np.float64), axis=1)
             found[name]["loss"] = float(norms.mean())
     return found
+
+
+def of_portfolios(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Compares global models.
+
+    Args:
+      results: models by contender, or None for one that trains nothing.
+
+    Returns:
+      By peer the largest `difference`, relative to our largest value.
+    """
+    ours = results["ours"]
+    return {
+        name: {}
+        if name == "ours" or params is None
+        else {"difference": relative_difference(ours, params)}
+        for name, params in results.items()
+    }
 
 
 def of_programs(results: dict[str, Any]) -> dict[str, dict[str, float]]:

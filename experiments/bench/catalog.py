@@ -3,18 +3,27 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.bench import agreement, cold, contenders, programs, rules, workloads
+from experiments.bench import (
+    agreement,
+    cold,
+    contenders,
+    portfolios,
+    programs,
+    rules,
+    workloads,
+)
 from fedjax_pfl import checks
 
 __all__ = ["compare", "find", "fitting", "make", "names", "peers"]
 
-Timed = workloads.Workload | rules.Rule | programs.Program
+Timed = workloads.Workload | rules.Rule | programs.Program | portfolios.Portfolio
 _COLD = cold.workload(workloads.WORKLOADS["W6"])
 TIMED: dict[str, Timed] = {
     **workloads.WORKLOADS,
     _COLD.name: _COLD,
     **rules.RULES,
     **programs.PROGRAMS,
+    **portfolios.PORTFOLIOS,
 }
 
 
@@ -64,8 +73,11 @@ def make(name: str, timed: Timed, threads: int) -> contenders.Contender:
     if isinstance(timed, programs.Program):
         kinds = {"ours": programs.OurProgram, **programs.PEERS}
         return kinds[name](timed)
-    if name not in ("ours", "vmap", "loop-jit"):
+    if name not in ("ours", "vmap", "loop-jit", "floor"):
         contenders.imported("torch_core").torch.set_num_threads(threads)
+    if isinstance(timed, portfolios.Portfolio):
+        kinds = {"ours": portfolios.OurPortfolio, **portfolios.PEERS}
+        return kinds[name](timed)
     if isinstance(timed, rules.Rule):
         return rules.OurRule(timed) if name == "ours" else rules.PEERS[name](timed)
     if name == "ours":
@@ -90,6 +102,8 @@ def compare(
         return agreement.of_rules(timed, results)
     if isinstance(timed, programs.Program):
         return agreement.of_programs(results)
+    if isinstance(timed, portfolios.Portfolio):
+        return agreement.of_portfolios(results)
     found = agreement.of_trainings(timed, results)
     if timed is _COLD:
         return found

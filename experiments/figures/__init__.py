@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from experiments.figures import attacks, clients, collaboration, curves, heat_maps
+from experiments.figures import (
+    attacks,
+    clients,
+    collaboration,
+    curves,
+    heat_maps,
+    series,
+)
 from fedjax_pfl import results
 
 __all__ = ["save_all"]
@@ -19,6 +26,7 @@ _DRAWINGS = {
     "partition": clients.partition,
     "collaboration": collaboration.weights,
     "own_cluster": collaboration.own_cluster,
+    "values": series.values,
 }
 
 

@@ -19,8 +19,8 @@ class Line:
       color: number of the setting's color.
       x: `[X]` ascending.
       y: `[X]` means.
-      low: `[X]` lower end of the band.
-      high: `[X]` upper end of the band.
+      low: `[X]` lower end of the band; NaN where there is none.
+      high: `[X]` upper end of the band; NaN where there is none.
       is_level: whether it is the same for all `x`, of which it knows nothing.
     """
 
@@ -54,6 +54,7 @@ class Lines:
       ylabel: of all panels.
       data: on which models are judged; may be empty.
       spread: what bands or bars show, `""` of one seed.
+      around: what is from `low` to `high`.
       total: lines that there would be, of which the first are shown.
       log_x: whether x is logarithmic.
       log_y: whether y is logarithmic.
@@ -67,6 +68,7 @@ class Lines:
     data: str
     spread: str
     total: int
+    around: str = "min to max"
     log_x: bool = False
     log_y: bool = False
     is_best: bool = False

@@ -115,6 +115,7 @@ def swept(result: results.Result) -> contents.Lines | None:
         ylabel=f"mean {metric}, last round",
         data=_DATA,
         spread=spread if seeds > 1 else "",
+        around="mean ± std",
         total=len(settings),
         log_x=is_wide(values),
     )

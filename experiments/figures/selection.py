@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from fedjax_pfl import results, summaries
+from fedjax_pfl import measures, results, summaries
 
 __all__ = [
     "DESCRIPTION",
@@ -78,14 +78,13 @@ def _compared(result: results.Result) -> list[str]:
 def reported(
     result: results.Result, rows: pd.DataFrame, metric: str | None = None
 ) -> tuple[pd.DataFrame, str]:
-    """Rows of the reported population and metric, by default accuracy, else loss.
+    """Rows of the reported population and metric, by default the headline.
 
     The population is the honest clients of a training in which some are malicious, all
     clients of the others.
     """
     if metric is None:
-        has_accuracy = (rows["metric"] == "accuracy").any()
-        metric = "accuracy" if has_accuracy else "loss"
+        metric = measures.headline(set(rows["metric"]))
     is_honest = rows["population"] == "honest"
     training = [rows[n] for n in (*DESCRIPTION, "seed", *result.fields)]
     attacked = is_honest.groupby(training, dropna=False).transform("any")
@@ -114,7 +113,8 @@ def _best_settings(
             by_model = last.groupby("model")["value"].agg(
                 lambda v: v.mean(skipna=False)
             )
-            score = by_model.max() if metric == "accuracy" else -by_model.min()
+            sign = measures.sign(metric)
+            score = (sign * by_model).max()
             scores.append((-math.inf if np.isnan(score) else score, setting))
         kept.append(max(scores, key=lambda pair: pair[0])[1])
     return pd.concat(kept)

@@ -10,7 +10,7 @@ import pandas as pd
 from experiments import card_runs, paired
 from experiments.figures import selection
 from experiments.report import sources, tables
-from fedjax_pfl import results
+from fedjax_pfl import measures, results
 
 __all__ = ["Comparison", "Difference", "Environment", "Row", "compare", "to_table"]
 
@@ -216,7 +216,7 @@ def _differences(
             continue
         interval = paired.interval(values[row], others)
         better = interval
-        if metric != "accuracy":  # less is better
+        if measures.sign(metric) < 0:  # less is better
             better = dataclasses.replace(interval, mean=-interval.mean)
         found.append(Difference(interval.text(_FORM), _VERDICTS[better.verdict]))
     return tuple(found)
@@ -239,8 +239,10 @@ def _reference(
         _key(rows[columns].iloc[0]): rows["value"].mean(skipna=False)
         for rows in selection.groups(judged, columns)
     }
-    sign = 1 if metric == "accuracy" else -1
-    scores = [sign * means.get(_key(head[columns]), math.nan) for head in heads]
+    scores = [
+        measures.sign(metric) * means.get(_key(head[columns]), math.nan)
+        for head in heads
+    ]
     scores = [
         -math.inf if math.isnan(score) or "hybrid" in head["model"] else score
         for score, head in zip(scores, heads, strict=True)
@@ -268,7 +270,7 @@ def _caption(
         f" {metric} is the mean over clients, worst 10 % the mean of the worst tenth"
         " of them, loss variance that of their losses."
     )
-    if metric != "accuracy":
+    if measures.sign(metric) < 0:
         text += " Less is better."
     if not count:
         text += " One seed, which is not stored: no intervals, no spread over seeds."

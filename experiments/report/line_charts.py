@@ -65,9 +65,10 @@ def _entry(line: contents.Line, bars: bool) -> charts.Entry:
     if bars:
         dash = "dash" if line.is_level else "solid"
         return charts.Entry(name, name, line.algorithm, drawing.color(line.color), dash)
-    color = drawing.color(line.color) if line.algorithm else _GRAY
-    dash = "dot" if not line.algorithm else _DASHES.get(line.model, _OTHER_DASH)
-    return charts.Entry(name, name, line.algorithm, color, dash)
+    if not line.algorithm:
+        return charts.Entry(name, name, "", _GRAY, ("dash", "dot")[line.color % 2])
+    dash = _DASHES.get(line.model, _OTHER_DASH)
+    return charts.Entry(name, name, line.algorithm, drawing.color(line.color), dash)
 
 
 def _filled(line: contents.Line, color: str, meta: dict[str, str]) -> Iterator[Any]:
@@ -96,23 +97,18 @@ def _line(
     bars: bool,
 ) -> Any:
     """The line itself; its points say what they are."""
-    mark = len(line.x) <= _MAX_MARKED and not line.is_level
-    what = "± std" if bars else "min to max"
-    ends = zip(line.low, line.high, strict=True)
-    around = [f"{low:.4g} to {high:.4g}" for low, high in ends]
+    mark = len(line.x) <= _MAX_MARKED and bool(line.algorithm) and not line.is_level
     template = (
         f"<b>{charts.safe(entry.name)}</b>"
-        f"<br>{charts.safe(shown.xlabel)} %{{x}}<br>%{{y:.4f}}"
+        f"<br>{charts.safe(shown.xlabel)} %{{x}}<br>%{{y:.4f}}%{{customdata}}"
     )
-    if shown.spread and not line.is_level:
-        template += f"<br>{what}: %{{customdata}}"
     spread = None
     if bars and not line.is_level and shown.spread:
         spread = {"type": "data", "array": (line.high - line.y).tolist()}
     return go.Scatter(
         x=line.x.tolist(),
         y=line.y.tolist(),
-        customdata=around,
+        customdata=_around(shown, line),
         error_y=spread,
         mode="lines+markers" if mark else "lines",
         line={"color": entry.color, "dash": "dash" if line.is_level else entry.dash},
@@ -124,6 +120,15 @@ def _line(
     )
 
 
+def _around(shown: contents.Lines, line: contents.Line) -> list[str]:
+    """What the points of a line say of the band."""
+    has_band = np.isfinite(line.low) & bool(shown.spread and not line.is_level)
+    return [
+        f"<br>{shown.around}: {low:.4g} to {high:.4g}" if has else ""
+        for has, low, high in zip(has_band, line.low, line.high, strict=True)
+    ]
+
+
 def _ticks(values: np.ndarray) -> dict[str, Any]:
     """Ticks at the values of a swept field, where there are few."""
     if len(values) > 10:
@@ -133,8 +138,8 @@ def _ticks(values: np.ndarray) -> dict[str, Any]:
 
 def _range(shown: contents.Lines) -> list[float] | None:
     """One scale for all panels."""
-    found = [v for p in shown.panels for line in p.lines for v in (line.low, line.high)]
-    values = np.concatenate(found)
+    lines = [line for panel in shown.panels for line in panel.lines]
+    values = np.concatenate([v for x in lines for v in (x.y, x.low, x.high)])
     values = values[np.isfinite(values)]
     if not len(values):
         return None

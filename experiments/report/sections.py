@@ -18,6 +18,7 @@ from experiments.figures import (
     heat_maps,
     lines,
     selection,
+    series,
 )
 from experiments.report import (
     charts,
@@ -68,6 +69,7 @@ def all_of(result: results.Result) -> list[Section]:
     """Everything that a result has to show, in the order of a page."""
     found = [
         *_learning_curves(result),
+        *_series(result),
         *_clients(result),
         *_robustness(result),
         *_grids(result),
@@ -105,6 +107,20 @@ def _of_lines(
     )
     chart = line_charts.lines(shown)
     return Section(name, title, caption, chart, functools.partial(curves.draw, shown))
+
+
+def _series(result: results.Result) -> Iterator[Section]:
+    """Values of portfolios."""
+    shown = series.over_days(result)
+    if shown is not None:
+        more = shown.spread.replace("\n", "; ")
+        caption = (
+            f"The model that a name has × honest clients × own test data × last round:"
+            f" {shown.ylabel}; {more}, of the first method.{_limited(shown.total)}"
+        )
+        chart = line_charts.lines(shown)
+        draw = functools.partial(series.draw, shown)
+        yield Section("values", "Values of portfolios", caption, chart, draw)
 
 
 def _clients(result: results.Result) -> Iterator[Section]:

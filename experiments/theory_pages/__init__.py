@@ -1,6 +1,13 @@
 """Pages that compare simulations with theory: parts with rows and figures."""
 
-from experiments.theory_pages import common_descent, fedacs, fedplus, flame, rows
+from experiments.theory_pages import (
+    common_descent,
+    fedacs,
+    fedplus,
+    flame,
+    portfolio,
+    rows,
+)
 
 __all__ = ["PAGES"]
 
@@ -9,4 +16,5 @@ PAGES: dict[str, tuple[rows.Part, ...]] = {
     "fedacs": fedacs.PARTS,
     "fedplus": fedplus.PARTS,
     "fedpg": common_descent.PARTS,
+    "portfolio": portfolio.PARTS,
 }

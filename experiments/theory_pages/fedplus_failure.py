@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from experiments.figures import drawing
 from experiments.theory_pages import fedplus_quadratics, rows
 from fedjax_pfl import phi, struct, types
 
-__all__ = ["METHODS", "Aggregated", "aggregated", "failure"]
+__all__ = ["METHODS", "Aggregated", "Question", "aggregated", "compared", "failure"]
 
 _LOCAL = fp.SGD(learning_rate=0.1, epochs=2, batch_size=20)
 METHODS = {
@@ -25,6 +27,7 @@ METHODS = {
 }
 _ABSORBED = 1e-300  # a step size that leaves every parameter as it is
 _CLIENTS, _REPETITIONS = 20, 5
+_NETWORK = fp.MLP(widths=(32,))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,43 +35,81 @@ class Aggregated:
     """What an aggregation did.
 
     Attributes:
-      accuracy: `[S]` on own test examples, mean over clients, along the line from a
-        client's model to the new center.
+      score: `[S]` accuracy on own test examples, or annualized return of a portfolio,
+        mean over clients, along the line from a client's model to the new center.
       distance: mean over clients from its model to the new center.
       jump: mean over clients from its model to where the next round starts.
     """
 
-    accuracy: np.ndarray
+    score: np.ndarray
     distance: float
     jump: float
 
 
 def failure(options: rows.Options) -> rows.Findings:
     """Accuracy from trained models to the aggregate, and where rounds start."""
-    count = 10 if options.quick else 100
     seeds = range(min(options.seeds, _REPETITIONS))
-    federations = _federations(seeds)
+    return compared(
+        Question(
+            name="fedplus_failure",
+            score="accuracy on own test examples",
+            methods=METHODS,
+            federations=_federations(seeds),
+            num_rounds=10 if options.quick else 100,
+            model=_NETWORK,
+        )
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """What aggregation does to models, of some methods on some federations.
+
+    Attributes:
+      name: of the figure.
+      score: what is measured, in words.
+      methods: whose `clients` are trained models, by name.
+      federations: one per seed.
+      num_rounds: R.
+      model: what is trained.
+    """
+
+    name: str
+    score: str
+    methods: Mapping[str, fp.FedPlus]
+    federations: Sequence[types.Federation]
+    num_rounds: int
+    model: Any
+
+
+def compared(question: Question) -> rows.Findings:
+    """Scores from trained models to the aggregate, and where rounds start."""
     shares = np.linspace(0, 1, 11)
     figure, (axes,) = drawing.panels(1)
     found: list[rows.Row] = []
-    for k, (name, algorithm) in enumerate(METHODS.items()):
+    for k, (name, algorithm) in enumerate(question.methods.items()):
         cases = [
-            aggregated(algorithm, federation, seed, count, shares)
-            for seed, federation in zip(seeds, federations, strict=True)
+            aggregated(
+                algorithm, federation, seed, question.num_rounds, shares, question.model
+            )
+            for seed, federation in enumerate(question.federations)
         ]
-        accuracy = np.stack([case.accuracy for case in cases])
-        found += [_accuracy_row(name, accuracy), jump_row(name, algorithm, cases)]
-        mean, color = accuracy.mean(axis=0), drawing.COLORS[k]
-        spread = accuracy.std(axis=0, ddof=1) / len(cases) ** 0.5
+        scores = np.stack([case.score for case in cases])
+        found.append(_score_row(question.score, name, scores))
+        found.append(jump_row(name, algorithm, cases))
+        mean, color = scores.mean(axis=0), drawing.COLORS[k]
+        spread = scores.std(axis=0, ddof=1) / len(cases) ** 0.5
         axes.errorbar(shares, mean, 2 * spread, color=color, capsize=2, label=name)
-        start = -1 if algorithm.lam else 0
-        axes.plot(shares[start], mean[start], "o", color=color, markersize=8)
+        # Without lam a round starts with the trained model, at lam = 1 with the center.
+        start = 10 * float(algorithm.lam)
+        axes.plot(start / 10, np.interp(start, range(11), mean), "o", color=color)
     axes.set_xlabel("s: 0 a client's trained model, 1 the new center", fontsize=9)
-    axes.set_ylabel("accuracy on own test examples", fontsize=9)
-    title = f"(1 - s) w + s c after {count} rounds, mean ± 2 standard errors of"
-    title += f" {len(seeds)} seeds\ndot: where the next round starts"
-    drawing.legend(figure, axes, title, len(METHODS))
-    return rows.Findings(found, {"fedplus_failure": figure})
+    axes.set_ylabel(question.score, fontsize=9)
+    title = f"(1 - s) w + s c after {question.num_rounds} rounds, mean ± 2 standard"
+    title += f" errors of {len(question.federations)} seeds"
+    title += "\ndot: where the next round starts"
+    drawing.legend(figure, axes, title, len(question.methods))
+    return rows.Findings(found, {question.name: figure})
 
 
 def _federations(seeds: range) -> list[types.Federation]:
@@ -100,6 +141,7 @@ def aggregated(
     seed: int,
     num_rounds: int,
     shares: np.ndarray,
+    model: Any = _NETWORK,
 ) -> Aggregated:
     """Trains, and looks at the last aggregation.
 
@@ -109,11 +151,12 @@ def aggregated(
       seed: of the training.
       num_rounds: R.
       shares: `[S]` of the center.
+      model: what is trained, before it knows the federation.
 
     Returns:
       What it did; the jump is measured by a round whose steps are absorbed by rounding.
     """
-    model = fp.MLP(widths=(32,)).for_federation(federation)
+    model = model.for_federation(federation)
     dtype = jnp.zeros(()).dtype
     process = struct.as_arrays(fp.FederatedProcess(algorithm=algorithm), dtype)
     key = jax.random.key(seed, impl="threefry2x32")
@@ -123,10 +166,10 @@ def aggregated(
         process, "algorithm.local.learning_rate", jnp.asarray(_ABSORBED, dtype)
     )
     started = _advanced(still, state, federation, 1, model=model)
-    accuracy, distance, jump = _looked_at(
+    score, distance, jump = _looked_at(
         state, started.clients, federation, jnp.asarray(shares), model=model
     )
-    return Aggregated(np.asarray(accuracy), float(distance), float(jump))
+    return Aggregated(np.asarray(score), float(distance), float(jump))
 
 
 _compiled = functools.partial(
@@ -152,10 +195,10 @@ def _advanced(process, state, federation, count, *, model):
 
 @_compiled
 def _looked_at(state, started, federation, shares, *, model):
-    """Accuracies `[S]`, the mean distance to the center and the mean jump."""
+    """Scores `[S]`, the mean distance to the center and the mean jump."""
     center = state.server.c
 
-    def accuracy(row):
+    def score(row):
         w, fields = row
         data = federation.test.pool().with_rows(fields)
         positions = jnp.arange(data.index.shape[0])
@@ -164,7 +207,10 @@ def _looked_at(state, started, federation, shares, *, model):
 
         def at(share):
             mixed = jax.tree.map(lambda a, b: (1 - share) * a + share * b, w, center)
-            hits = model.metrics(model.apply(mixed, batch.x), batch)["accuracy"]
+            outputs = model.apply(mixed, batch.x, constants=batch.constants)
+            if isinstance(model, types.SeriesModel):
+                return model.series_metrics(outputs, batch)[0]["annualized_return"]
+            hits = model.metrics(outputs, batch)["accuracy"]
             return jnp.vdot(weight, hits) / weight.sum()
 
         return jax.vmap(at)(shares)
@@ -172,19 +218,19 @@ def _looked_at(state, started, federation, shares, *, model):
     def length(w, other):
         return optax.tree.norm(optax.tree.sub(w, other))
 
-    accuracies = jax.lax.map(accuracy, (state.clients, federation.test.rows()))
+    scores = jax.lax.map(score, (state.clients, federation.test.rows()))
     distances = jax.vmap(lambda w: length(w, center))(state.clients)
     jumps = jax.vmap(length)(state.clients, started)
-    return accuracies.mean(axis=0), distances.mean(), jumps.mean()
+    return scores.mean(axis=0), distances.mean(), jumps.mean()
 
 
-def _accuracy_row(name: str, accuracy: np.ndarray) -> rows.Row:
+def _score_row(what: str, name: str, scores: np.ndarray) -> rows.Row:
     """Both ends of the line; nothing is claimed of data that are what they are."""
     row = rows.mean_row(
-        "own accuracy: of trained models (left) and of the new center (right)",
+        f"{what}: of trained models (left) and of the new center (right)",
         {"method": name},
-        accuracy[:, 0].mean(),
-        accuracy[:, -1],
+        scores[:, 0].mean(),
+        scores[:, -1],
     )
     return dataclasses.replace(row, relation="")
 

@@ -36,7 +36,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl import checks, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base
 
 __all__ = ["APFL"]
 
@@ -115,7 +115,7 @@ class APFL(base.SingleExchange):
 
     def client_update(self, key, round, work, down, client, model, data):
         """Simultaneous steps of the local copy, the own model and the mixing weight."""
-        plain = fedavg.data_objective(model)
+        plain = local.DataLoss(model)
         rate = self.alpha_learning_rate
         rate = self.local.rate(round) if rate is None else rate
 

@@ -117,7 +117,8 @@ class SingleExchange:
           data: its training examples.
 
         Returns:
-          New client state, upload, and a dict of `[]` values to report.
+          New client state, upload, and a dict of `[]` values to report, which
+          `LocalInfo.report` makes.
         """
         raise NotImplementedError
 
@@ -216,6 +217,7 @@ class SingleExchange:
             )
 
         rows, uploads, info = link.map(update, (down.own, old), down.shared)
+        state, info = link.remember(state, info)
         state, rows = link.keep_finite(state, old, rows)
         reference = self.reference(state.server)
         state, received = link.upload(state, uploads, reference)

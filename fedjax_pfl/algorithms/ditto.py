@@ -38,6 +38,7 @@ settings: momentum 0.5 in `local`, no weight decay, plain mean, `local.epochs` a
 `personal.epochs` both H.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -115,29 +116,28 @@ class Ditto(base.SingleExchange):
     def _anchored(self, plain):
         """`f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
 
-        def objective(key, v, batch, context):
-            distance = base.half_squared_distance(v, context["anchor"])
-            return plain(key, v, batch, None) + self.lam * distance
+        def pull(v, context):
+            return self.lam * base.half_squared_distance(v, context["anchor"])
 
-        return objective
+        return plain.plus(pull)
 
     def client_update(self, key, round, work, down, client, model, data):
         """Both parts, from the received model and from the client's own."""
         del round
-        plain = fedavg.data_objective(model)
+        plain = local.DataLoss(model)
         update = self._drift if self.unsynced else self._train
-        new, message, evaluations = update(key, work, plain, down.shared, client, data)
+        new, message, info = update(key, work, plain, down.shared, client, data)
         weight = base.example_weight(data, message)
         upload = types.Upload(message=message, weight=weight)
-        return new, upload, {"gradient_evaluations": evaluations}
+        return new, upload, info.report()
 
     def _train(self, key, work, plain, w, client, data):
-        """The method: new client state, message and gradients evaluated."""
+        """The method: new client state, message and what it took."""
         theta, _, shared = self.local.solve(key, work, plain, w, None, data)
         v, _, own = self._personal().solve(
             key, work, self._anchored(plain), client.v, {"anchor": w}, data
         )
-        return DittoClient(v=v), theta, shared.num_examples + own.num_examples
+        return DittoClient(v=v), theta, shared.then(own)
 
     def _drift(self, key, work, plain, w, client, data):
         """The published bug, like `_train`."""
@@ -165,8 +165,9 @@ class Ditto(base.SingleExchange):
             epoch_end=epoch_end,
         )
         moved = context["w_local"]
-        evaluations = context["seen"] + own.num_examples
-        return DittoClient(v=v, w_local=moved), moved, evaluations
+        seen = context["seen"] + own.num_examples
+        own = dataclasses.replace(own, num_examples=seen)
+        return DittoClient(v=v, w_local=moved), moved, own
 
     def _single_batches(self, key, plain, params, data, round):
         """Momentum steps of one random minibatch each, and the examples they saw."""

@@ -73,6 +73,10 @@ class Link(Protocol):
         """The server optimizer's step in place of a new model, where there is one."""
         ...
 
+    def remember(self, state: types.State, info: Any) -> tuple[types.State, Any]:
+        """Keeps what clients remember of their series, a part of their reports."""
+        ...
+
     def keep_finite(self, state: types.State, old: Any, new: Any) -> tuple[Any, Any]:
         """Counts rows that are not finite and treats them as the process says."""
         ...

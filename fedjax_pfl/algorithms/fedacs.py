@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import checks, local, struct, types
-from fedjax_pfl.algorithms import base, collaboration, fedavg
+from fedjax_pfl.algorithms import base, collaboration
 
 __all__ = ["FedACS", "selection_threshold"]
 
@@ -156,7 +156,7 @@ class FedACS(collaboration.Mixing):
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the received mixture, equation (5)."""
         del round, client
-        objective = fedavg.data_objective(model)
+        objective = local.DataLoss(model)
         theta, _, info = self.local.solve(key, work, objective, down.own, None, data)
         upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
-        return theta, upload, {"gradient_evaluations": info.num_examples}
+        return theta, upload, info.report()

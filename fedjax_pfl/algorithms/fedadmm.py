@@ -207,10 +207,7 @@ class FedADMM(base.SingleExchange):
             theta=theta, p=p, alpha=client.alpha, ratio=client.ratio, eps=eps
         )
         upload = types.Upload(message=message, weight=base.example_weight(data, theta))
-        report = {
-            "gradient_evaluations": info.num_examples,
-            "unconverged": ~info.converged,
-        }
+        report = info.report(unconverged=~info.converged)
         return new, upload, report
 
     def server_update(self, ctx, server, aggregate, uploads):
@@ -248,7 +245,7 @@ class FedADMM(base.SingleExchange):
           `consensus_distance`, the root mean square of `||theta_i - w||`.
         """
         w, rows = state.server, state.clients
-        plain = fedavg.data_objective(model)
+        plain = local.DataLoss(model)
 
         def one(client, data):
             loss, gradient = local.full_value_and_gradient(

@@ -70,7 +70,7 @@ class _Attentive(collaboration.Mixing):
         first = down.own if self.start == "received" else client
         theta, _, info = self.local.solve(key, work, objective, first, down.own, data)
         upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
-        return theta, upload, {"gradient_evaluations": info.num_examples}
+        return theta, upload, info.report()
 
 
 @struct.pytree_dataclass

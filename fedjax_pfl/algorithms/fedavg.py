@@ -25,40 +25,24 @@ from fedjax_pfl.algorithms import base, global_model
 
 __all__ = [
     "FedAvg",
-    "data_objective",
     "proximal_objective",
     "squared_gradient",
     "unlimited",
 ]
 
 
-def data_objective(model: types.Model) -> local.Objective:
-    """The plain training loss `f_i` as an objective that ignores its context."""
-
-    def objective(key, params, batch, context):
-        del context
-        outputs = model.apply(params, batch.x, key=key, constants=batch.constants)
-        return model.loss(outputs, batch)
-
-    return objective
-
-
-def proximal_objective(model: types.Model, weight: Any) -> local.Objective:
+def proximal_objective(model: types.Model, weight: Any) -> local.DataLoss:
     """`f_i(x) + weight/2 ||x - centre||^2`, whose context is the centre."""
-    plain = data_objective(model)
-
-    def objective(key, params, batch, centre):
-        distance = base.half_squared_distance(params, centre)
-        return plain(key, params, batch, None) + weight * distance
-
-    return objective
+    return local.DataLoss(model).plus(
+        lambda x, centre: weight * base.half_squared_distance(x, centre)
+    )
 
 
 def squared_gradient(
     model: types.Model, batch_size: int
 ) -> Callable[[Any, types.ClientData], jax.Array]:
     """Squared norm `[]` of ONE client's full gradient, a function `(params, data)`."""
-    objective = data_objective(model)
+    objective = local.DataLoss(model)
 
     def norm(params, data):
         _, gradient = local.full_value_and_gradient(
@@ -121,20 +105,20 @@ class FedAvg(global_model.GlobalModel):
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the received model."""
         del round, client
-        objective = data_objective(model)
+        objective = local.DataLoss(model)
         theta, _, info = self.local.solve(key, work, objective, down.shared, None, data)
         weight = base.example_weight(data, theta)
         if self.drop_stragglers:
             weight = jnp.where(work.straggler, 0, weight)
         upload = types.Upload(message=theta, weight=weight)
-        return self.kept(theta), upload, {"gradient_evaluations": info.num_examples}
+        return self.kept(theta), upload, info.report()
 
     def predictors(self, key, round, server, client, model, data):
         """The global model, its fine-tuned copy, and the local one, if asked for."""
         found = super().predictors(key, round, server, client, model, data)
         if self.fine_tune is not None:
             tuned, _, _ = self.fine_tune.solve(
-                key, unlimited(round), data_objective(model), server, None, data
+                key, unlimited(round), local.DataLoss(model), server, None, data
             )
             found["fine-tuned"] = base.model_predictor(model, tuned, data.constants)
         return found
@@ -158,10 +142,10 @@ class Local(base.SingleExchange):
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the client's own model."""
         del round, down
-        objective = data_objective(model)
+        objective = local.DataLoss(model)
         theta, _, info = self.local.solve(key, work, objective, client, None, data)
         upload = types.Upload(message=None, weight=base.example_weight(data, theta))
-        return theta, upload, {"gradient_evaluations": info.num_examples}
+        return theta, upload, info.report()
 
     def predictors(self, key, round, server, client, model, data):
         """The client's own model."""
@@ -203,7 +187,7 @@ class Centralized(base.SingleExchange):
         server, _, info = self.local.solve(
             link.ctx.key,
             unlimited(link.ctx.round),
-            data_objective(link.model),
+            local.DataLoss(link.model),
             state.server,
             None,
             data,

@@ -45,7 +45,7 @@ import optax
 from jax import lax
 
 from fedjax_pfl import aggregators, checks, clients, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base
 
 __all__ = ["FedFomo", "choose", "hold_out"]
 
@@ -191,22 +191,17 @@ class FedFomo(base.SingleExchange):
             min(self.num_models, len(identities) - 1),
             self.epsilon - self.epsilon_decay * round,
         )
-        objective = fedavg.data_objective(model)
+        objective = local.DataLoss(model)
         mixed, gains, own_share = _mixture(objective, client, models, chosen, held)
         theta, _, info = self.local.solve(key, work, objective, mixed, None, training)
         client = FedFomoClient(
             theta=theta, start=mixed, affinity=client.affinity.at[chosen].add(gains)
         )
         upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
-        return (
-            client,
-            upload,
-            {
-                "gradient_evaluations": info.num_examples,
-                "improving_models": (gains > 0).sum(dtype=jnp.int32),
-                "own_share": own_share,
-            },
+        report = info.report(
+            improving_models=(gains > 0).sum(dtype=jnp.int32), own_share=own_share
         )
+        return client, upload, report
 
     def round(self, state, link):
         """One exchange, in which members get some of all received models."""

@@ -48,7 +48,7 @@ import optax
 from jax import lax
 
 from fedjax_pfl import aggregators, checks, clients, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg, global_model
+from fedjax_pfl.algorithms import base, global_model
 
 __all__ = ["FedFV", "common_descent_violation", "mixtures_without_conflict"]
 
@@ -173,7 +173,7 @@ class FedFV(global_model.GlobalModel):
         """The loss of the received model, and local training from it."""
         del round
         w = down.shared
-        objective = fedavg.data_objective(model)
+        objective = local.DataLoss(model)
         loss = local.full_value(objective, w, None, data)
         theta, _, info = self.local.solve(key, work, objective, w, None, data)
         upload = types.Upload(
@@ -182,7 +182,7 @@ class FedFV(global_model.GlobalModel):
             aux=loss,
         )
         client = dataclasses.replace(client, local=self.kept(theta))
-        return client, upload, {"gradient_evaluations": info.num_examples, "loss": loss}
+        return client, upload, info.report(loss=loss)
 
     def round(self, state, link):
         """One exchange, with all projections between upload and step."""
@@ -194,6 +194,7 @@ class FedFV(global_model.GlobalModel):
             return self.client_update(*given)
 
         rows, uploads, info = link.map(update, old, w)
+        state, info = link.remember(state, info)
         state, rows = link.keep_finite(state, old, rows)
         state, received = link.upload(state, uploads, self.reference(w))
         arrived, gradients = received.weight > 0, received.message

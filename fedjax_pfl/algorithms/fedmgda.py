@@ -32,7 +32,7 @@ has the sign of the lower bounds wrong.
 from typing import Any
 
 from fedjax_pfl import aggregators, checks, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg, global_model
+from fedjax_pfl.algorithms import base, global_model
 
 __all__ = ["FedMGDA"]
 
@@ -78,8 +78,8 @@ class FedMGDA(global_model.GlobalModel):
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the received model."""
         del round
-        objective = fedavg.data_objective(model)
+        objective = local.DataLoss(model)
         w_i, _, info = self.local.solve(key, work, objective, down.shared, None, data)
         upload = types.Upload(message=w_i, weight=base.example_weight(data, w_i))
-        report = {"gradient_evaluations": info.num_examples}
+        report = info.report()
         return self.kept(w_i), upload, report

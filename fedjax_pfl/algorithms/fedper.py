@@ -25,7 +25,7 @@ Personalization Layers", arXiv:1912.00818. The authors have no public code.
 from typing import Any
 
 from fedjax_pfl import leaves, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base
 
 __all__ = ["FedPer"]
 
@@ -62,11 +62,11 @@ class FedPer(base.SingleExchange):
         del round
         start = leaves.join(client, down.shared)
         theta, _, info = self.local.solve(
-            key, work, fedavg.data_objective(model), start, None, data
+            key, work, local.DataLoss(model), start, None, data
         )
         head, body = leaves.split(theta, self.head)
         upload = types.Upload(message=body, weight=base.example_weight(data, theta))
-        return head, upload, {"gradient_evaluations": info.num_examples}
+        return head, upload, info.report()
 
     def predictors(self, key, round, server, client, model, data):
         """The latest body under the client's own head."""

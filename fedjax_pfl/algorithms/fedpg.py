@@ -168,7 +168,7 @@ class FedPG(base.SingleExchange):
 
     def _measured(self, key, round, work, w, model, data):
         """Upload of ONE client at w, and the number of gradients it evaluated."""
-        plain = fedavg.data_objective(model)
+        plain = local.DataLoss(model)
         if self.gradient == "exact":
             loss, gradient = local.full_value_and_gradient(plain, w, None, data)
             steps, evaluations = jnp.ones((), jnp.int32), data.num_examples
@@ -232,7 +232,7 @@ class FedPG(base.SingleExchange):
             def losses(view, row, shared):
                 del row
                 point, ds, sizes = shared
-                plain = fedavg.data_objective(link.model)
+                plain = local.DataLoss(link.model)
 
                 def at(size):
                     moved = jax.tree.map(lambda x, m: x + size * m, point, ds)

@@ -257,12 +257,11 @@ class FedPlus(base.SingleExchange):
         is_dropped = is_idle | (work.straggler & self.drop_stragglers)
         weight = jnp.where(is_dropped, 0, base.example_weight(data, w))
         distance = optax.tree.norm(difference)
-        report = {
-            "gradient_evaluations": info.num_examples,
-            "distance": distance,
-            "clipped": self.phi.clipped(difference, down.shared.rho),
-            "jump": self.lam * distance,
-        }
+        report = info.report(
+            distance=distance,
+            clipped=self.phi.clipped(difference, down.shared.rho),
+            jump=self.lam * distance,
+        )
         return w, types.Upload(message=w, weight=weight), report
 
     def _solve(self, key, work, model, start, z, data):
@@ -281,7 +280,7 @@ class FedPlus(base.SingleExchange):
                     anchor,
                 )
             }
-        plain = fedavg.data_objective(model)
+        plain = local.DataLoss(model)
         w, _, info = self.local.solve(key, work, plain, start, z, data, **hook)
         return w, info
 
@@ -333,7 +332,7 @@ class FedPlus(base.SingleExchange):
         alpha = self._alpha()
         if alpha is None:
             return {}
-        plain, server = fedavg.data_objective(model), state.server
+        plain, server = local.DataLoss(model), state.server
 
         def one(w, data):
             loss, gradient = local.full_value_and_gradient(plain, w, None, data)

@@ -64,5 +64,4 @@ class FedProx(global_model.GlobalModel):
         v, _, info = self.local.solve(key, work, objective, w, w, data)
         upload = types.Upload(message=v, weight=base.example_weight(data, v))
         distance = jnp.sqrt(2 * base.half_squared_distance(v, w))
-        report = {"gradient_evaluations": info.num_examples, "drift": distance}
-        return self.kept(v), upload, report
+        return self.kept(v), upload, info.report(drift=distance)

@@ -91,13 +91,13 @@ class FedRep(base.SingleExchange):
 
     def _train(self, solver, key, work, model, part, fixed, data):
         """Local training of one part of the model, and how much work it was."""
-        plain = fedavg.data_objective(model)
+        plain = local.DataLoss(model)
 
         def objective(key, part, batch, fixed):
             return plain(key, leaves.join(part, fixed), batch, None)
 
         part, _, info = solver.solve(key, work, objective, part, fixed, data)
-        return part, info.num_examples
+        return part, info
 
     def client_update(self, key, round, work, down, client, model, data):
         """The head under the received body, then the body under that head."""
@@ -113,7 +113,7 @@ class FedRep(base.SingleExchange):
         message = leaves.join(head, body) if self.send_heads else body
         weight = base.example_weight(data, message)
         upload = types.Upload(message=message, weight=weight)
-        return head, upload, {"gradient_evaluations": first + second}
+        return head, upload, first.then(second).report()
 
     def predictors(self, key, round, server, client, model, data):
         """The latest body under the own head, a tuned one, and the mean of heads."""

@@ -175,7 +175,7 @@ class FedROD(base.SingleExchange):
         message = RodServer(network=network, hyper=own if hyper else None)
         weight = base.example_weight(data, network)
         upload = types.Upload(message=message, weight=weight)
-        report = {"gradient_evaluations": info.num_examples}
+        report = info.report()
         return None if hyper else own, upload, report
 
     def predictors(self, key, round, server, client, model, data):

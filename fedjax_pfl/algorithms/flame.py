@@ -200,7 +200,7 @@ class Flame(base.SingleExchange):
 
     def _subproblem(self, model, client, w, share):
         """Objective of the personal solve and its first context."""
-        plain = fedavg.data_objective(model)
+        plain = local.DataLoss(model)
         lam = self.lam
         joint = optax.tree.sub(w, client.p)
         if self.prox_centre == "joint":  # lam kappa/(1+kappa): w_i eliminated
@@ -209,11 +209,11 @@ class Flame(base.SingleExchange):
             self.prox_centre
         ]
 
-        def objective(key, theta, batch, context):
-            distance = base.half_squared_distance(theta, context["centre"])
-            return plain(key, theta, batch, None) + lam * distance
+        def pull(theta, context):
+            return lam * base.half_squared_distance(theta, context["centre"])
 
-        return objective, {"centre": centre, "w_local": client.w_local, "p": client.p}
+        start = {"centre": centre, "w_local": client.w_local, "p": client.p}
+        return plain.plus(pull), start
 
     def client_update(self, key, round, work, down, client, model, data):
         """Personal solve, local copy, dual and upload of one client."""
@@ -261,10 +261,7 @@ class Flame(base.SingleExchange):
             eps=eps,
         )
         upload = types.Upload(message=message, weight=base.example_weight(data, theta))
-        report = {
-            "gradient_evaluations": info.num_examples,
-            "unconverged": ~info.converged,
-        }
+        report = info.report(unconverged=~info.converged)
         return new, upload, report
 
     def predictors(self, key, round, server, client, model, data):
@@ -292,7 +289,7 @@ class Flame(base.SingleExchange):
           `consensus_distance`, the root mean square of `||w_i - w||`.
         """
         w, rows = state.server, state.clients
-        plain = fedavg.data_objective(model)
+        plain = local.DataLoss(model)
 
         def one(client, data):
             loss, gradient = local.full_value_and_gradient(

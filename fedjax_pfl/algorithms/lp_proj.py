@@ -64,7 +64,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from fedjax_pfl import aggregators, checks, clients, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg, flame
+from fedjax_pfl.algorithms import base, flame
 from fedjax_pfl.local import scan
 
 __all__ = ["LpProj", "draw_projection", "project"]
@@ -244,15 +244,12 @@ class LpProj(base.SingleExchange):
         update = self._original if self.form == "original" else self._admm
         client, message, info = update(key, work, down.shared, client, model, data)
         weight = base.example_weight(data, client.theta)
-        report = {
-            "gradient_evaluations": info.num_examples,
-            "unconverged": ~info.converged,
-        }
+        report = info.report(unconverged=~info.converged)
         return client, types.Upload(message=message, weight=weight), report
 
     def _original(self, key, work, server, client, model, data):
         """R steps of w_i, each after K steps of theta_i."""
-        gradient = jax.grad(fedavg.data_objective(model), argnums=1)
+        gradient = jax.grad(local.DataLoss(model), argnums=1)
         pull = jax.grad(self.coupling, argnums=1)
 
         def step(step_key, carry, batches):
@@ -294,14 +291,13 @@ class LpProj(base.SingleExchange):
 
     def _admm(self, key, work, server, client, model, data):
         """Personal solve, then FLAME's local copy, dual and message in R^dim."""
-        plain = fedavg.data_objective(model)
+        plain = local.DataLoss(model)
 
-        def objective(step_key, theta, batch, w_local):
-            coupling = self.coupling(server.projection, theta, w_local)
-            return plain(step_key, theta, batch, None) + self.lam * coupling
+        def pull(theta, w_local):
+            return self.lam * self.coupling(server.projection, theta, w_local)
 
         theta, _, info = self.local.solve(
-            key, work, objective, client.theta, client.w_local, data
+            key, work, plain.plus(pull), client.theta, client.w_local, data
         )
         w_local = flame.local_consensus_update(
             project(server.projection, theta),

@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import checks, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base
 from fedjax_pfl.local import scan
 
 __all__ = ["PerFedAvg", "difference_product", "hessian_product"]
@@ -147,7 +147,7 @@ class PerFedAvg(base.SingleExchange):
     def client_update(self, key, round, work, down, client, model, data):
         """Local steps on the client's meta objective."""
         del round
-        gradient = jax.grad(fedavg.data_objective(model), argnums=1)
+        gradient = jax.grad(local.DataLoss(model), argnums=1)
         a = self.inner_learning_rate
 
         def step(step_key, w, batches):
@@ -182,7 +182,7 @@ class PerFedAvg(base.SingleExchange):
     def predictors(self, key, round, server, client, model, data):
         """The global model adapted to the client, and as it is."""
         del key, round, client
-        objective = fedavg.data_objective(model)
+        objective = local.DataLoss(model)
         adapted = server
         for _ in range(self.adapt_steps):
             _, gradient = local.full_value_and_gradient(objective, adapted, None, data)

@@ -42,6 +42,7 @@ eta lam = 1 is FLAME's release at kappa = 1, to rounding where the mean is plain
 grid for eta, {0.01, 0.05, 0.1, 0.2, 0.5}, leaves this value out.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -126,10 +127,10 @@ class PFedMe(base.SingleExchange):
         w = down.shared
         first = client if self.start == "own" else w
         update = self._in_batches if self.inner is None else self._in_epochs
-        w_local, theta, evaluations = update(key, work, w, first, model, data)
+        w_local, theta, info = update(key, work, w, first, model, data)
         weight = base.example_weight(data, w_local)
         upload = types.Upload(message=w_local, weight=weight)
-        return theta, upload, {"gradient_evaluations": evaluations}
+        return theta, upload, info.report()
 
     def _outer_step(self, w_local, theta):
         """One gradient step on the envelope."""
@@ -137,7 +138,7 @@ class PFedMe(base.SingleExchange):
         return jax.tree.map(lambda w, t: w - rate * (w - t), w_local, theta)
 
     def _in_epochs(self, key, work, w, theta, model, data):
-        """`(w_i, theta_i, gradients evaluated)`, a step of w_i after every epoch."""
+        """`(w_i, theta_i, what it took)`, a step of w_i after every epoch."""
         objective = fedavg.proximal_objective(model, self.lam)
 
         def epoch_end(epoch, theta, w_local):
@@ -147,11 +148,11 @@ class PFedMe(base.SingleExchange):
         theta, w_local, info = self.inner.solve(
             key, work, objective, theta, w, data, epoch_end=epoch_end
         )
-        return w_local, theta, info.num_examples
+        return w_local, theta, info
 
     def _in_batches(self, key, work, w, theta, model, data):
         """The published rule, like `_in_epochs`."""
-        gradient = jax.grad(fedavg.data_objective(model), argnums=1)
+        gradient = jax.grad(local.DataLoss(model), argnums=1)
 
         def step(step_key, carry, batches):
             w_local, theta = carry
@@ -177,7 +178,8 @@ class PFedMe(base.SingleExchange):
             epoch_steps=1,
             dtype=scan.params_dtype(w),
         )
-        return w_local, theta, self.inner_steps * info.num_examples
+        seen = self.inner_steps * info.num_examples
+        return w_local, theta, dataclasses.replace(info, num_examples=seen)
 
     def _inner_step(self, theta, gradient, w_local):
         """One gradient step on `f_i + lam/2 ||. - w_i||^2` in one leaf."""

@@ -30,6 +30,7 @@ Controlled Averaging for Federated Learning", ICML 2020. Weight decay of the loc
 solver counts as a part of f_i. No deviation from the algorithm is known.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -37,7 +38,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import aggregators, checks, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base
 
 __all__ = ["Scaffold"]
 
@@ -89,23 +90,21 @@ class Scaffold(base.SingleExchange):
     def client_update(self, key, round, work, down, client, model, data):
         """Corrected local steps, and the new control variate."""
         x, control = down.shared.model, down.shared.control
-        plain = fedavg.data_objective(model)
+        plain = local.DataLoss(model)
         correction = optax.tree.sub(control, client)
 
-        def objective(step_key, y, batch, shift):
-            # A linear term with gradient c - c_i.
-            return plain(step_key, y, batch, None) + optax.tree.vdot(shift, y)
-
+        # A linear term with gradient c - c_i.
+        objective = plain.plus(lambda y, shift: optax.tree.vdot(shift, y))
         y, _, info = self.local.solve(key, work, objective, x, correction, data)
         if self.option == "difference":
             scale = jnp.maximum(info.num_steps, 1) * self.local.rate(round)
             new = jax.tree.map(lambda a, b, d: (a - b) / scale - d, x, y, correction)
-            evaluations = info.num_examples
         else:
             _, gradient = local.full_value_and_gradient(plain, x, None, data)
             decay = self.local.weight_decay
             new = jax.tree.map(lambda g, a: g + decay * a, gradient, x)
-            evaluations = info.num_examples + data.num_examples
+            seen = info.num_examples + data.num_examples
+            info = dataclasses.replace(info, num_examples=seen)
         worked = info.num_steps > 0
         new = jax.tree.map(lambda a, b: jnp.where(worked, a, b), new, client)
         upload = types.Upload(
@@ -115,7 +114,7 @@ class Scaffold(base.SingleExchange):
             },
             weight=base.example_weight(data, x),
         )
-        return new, upload, {"gradient_evaluations": evaluations}
+        return new, upload, info.report()
 
     def server_update(self, ctx, server, aggregate, uploads):
         """Steps along the mean changes; c counts the absent as unchanged."""

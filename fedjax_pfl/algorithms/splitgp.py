@@ -125,7 +125,7 @@ class SplitGP(base.SingleExchange):
         theta, _, info = self.local.solve(key, work, objective, start, None, data)
         upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
         own, _ = leaves.split(theta, exits.front)
-        return own, upload, {"gradient_evaluations": info.num_examples}
+        return own, upload, info.report()
 
     def finish(self, ctx, server, clients):
         """Members mix their own part with the mean."""

@@ -25,6 +25,8 @@ class Purpose(enum.IntEnum):
     OTHERS = 4
     POISONING = 5
     SAMPLES = 6
+    GENERATORS = 7
+    AUGMENTATION = 8
 
 
 def generator(seed: int, purpose: Purpose, *identity: int) -> np.random.Generator:

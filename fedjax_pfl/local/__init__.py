@@ -1,8 +1,8 @@
 """Local work of one client."""
 
+from fedjax_pfl.local.objectives import DataLoss, Objective
 from fedjax_pfl.local.scan import (
     LocalInfo,
-    Objective,
     full_value,
     full_value_and_gradient,
     local_scan,
@@ -12,6 +12,7 @@ from fedjax_pfl.local.solvers import LOCAL_SOLVERS, SGD, Optax, ToTolerance
 __all__ = [
     "LOCAL_SOLVERS",
     "SGD",
+    "DataLoss",
     "LocalInfo",
     "Objective",
     "Optax",

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import clients, struct, types
+from fedjax_pfl import checks, clients, struct, types
+from fedjax_pfl.local.objectives import Objective
 
 __all__ = [
     "LocalInfo",
-    "Objective",
     "full_value",
     "full_value_and_gradient",
     "independent_batch",
@@ -22,8 +22,6 @@ __all__ = [
 _SORTED = tuple(64 * 4**k for k in range(12))
 """Numbers of positions for which there is a sort, up to half of the slots."""
 
-Objective = Callable[[types.Key | None, Any, types.Batch, Any], jax.Array]
-
 
 @struct.pytree_dataclass
 class LocalInfo:
@@ -33,11 +31,30 @@ class LocalInfo:
       num_steps: `int32[]` steps taken.
       num_examples: `int32[]` gradients of single examples evaluated.
       converged: `bool[]` whether a tolerance was met; True where there is none.
+      memory: what the client remembers of its series now, or None.
     """
 
     num_steps: jax.Array
     num_examples: jax.Array
     converged: jax.Array
+    memory: Any = None
+
+    def then(self, later: "LocalInfo") -> "LocalInfo":
+        """This and later work of the same client, which remembers the later."""
+        return LocalInfo(
+            num_steps=self.num_steps + later.num_steps,
+            num_examples=self.num_examples + later.num_examples,
+            converged=self.converged & later.converged,
+            memory=later.memory,
+        )
+
+    def report(self, **values: jax.Array) -> dict[str, Any]:
+        """What a client's update reports of this work, and further values `[]`.
+
+        Its entry `memory` is not reported to anybody: the process keeps it.
+        """
+        found = {"gradient_evaluations": self.num_examples, **values}
+        return found if self.memory is None else found | {"memory": self.memory}
 
 
 def _sorted_positions(key: types.Key, count: jax.Array, slots: int) -> jax.Array:
@@ -115,6 +132,7 @@ def local_scan(
     sampler: Callable[..., tuple[jax.Array, jax.Array]] | None = None,
     epoch_steps: int | None = None,
     epoch_end: Callable[[jax.Array, Any], Any] | None = None,
+    remembers: bool = False,
     dtype: Any = jnp.float32,
 ) -> tuple[Any, LocalInfo]:
     """Runs a step over minibatches of one client: shuffles, masks, trip counts.
@@ -141,11 +159,22 @@ def local_scan(
         examples; only with a sampler, which can fill any number of batches.
       epoch_end: `(epoch, carry) -> carry`, after every epoch that the client took part
         in.
+      remembers: whether the step does with `data.memory` what a model of series wants,
+        which a step that knows nothing of it must not be given.
       dtype: floating dtype of batches and weights.
 
     Returns:
       The carry and a `LocalInfo`. A client without examples takes no step.
+
+    Raises:
+      InputError: if the model is one of series and the step does not remember.
     """
+    if data.memory is not None and not remembers:
+        raise checks.InputError(
+            "Expected a method whose clients train through a local solver, SGD or"
+            " Optax, with a model of series such as a portfolio policy, got one with"
+            " minibatches of its own."
+        )
     per_step = batch_size * batches_per_step
     slots = data.index.shape[0]
     max_steps = max(1, -(-slots // per_step))

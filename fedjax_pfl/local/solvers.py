@@ -1,5 +1,6 @@
 """Solvers of one client's local problem."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,24 @@ import optax
 from jax import lax
 
 from fedjax_pfl import checks, struct, types
-from fedjax_pfl.local import scan
+from fedjax_pfl.local import objectives, scan
 
 __all__ = ["LOCAL_SOLVERS", "SGD", "Optax", "ToTolerance"]
 
 StepEnd = Callable[[Any, Any], Any]
 EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
+
+
+def _series_of(objective: objectives.Objective) -> types.SeriesModel:
+    """The model of series in an objective, which must tell its outputs."""
+    if isinstance(objective, objectives.DataLoss):
+        if isinstance(objective.model, types.SeriesModel):
+            return objective.model
+    raise checks.InputError(
+        "Expected a method whose local objective is a model's loss and terms of the"
+        " parameters with a model of series such as a portfolio policy, got a method"
+        " with an objective of its own."
+    )
 
 
 class _MinibatchSolver:
@@ -42,7 +55,7 @@ class _MinibatchSolver:
         self,
         key: types.Key,
         work: types.Budget,
-        objective: scan.Objective,
+        objective: objectives.Objective,
         params: Any,
         context: Any,
         data: types.ClientData,
@@ -59,42 +72,61 @@ class _MinibatchSolver:
           params: start.
           context: what the objective reads besides (a prox centre); constant within an
             epoch.
-          data: examples of one client.
+          data: examples of one client. Where there is a memory of its series, batches
+            are pieces of the series that the model chooses, and the objective must be a
+            `DataLoss`.
           step_end: `(params, context) -> params`, after every step.
           epoch_end: `(epoch, params, context) -> (params, context)`, after every epoch.
 
         Returns:
           Parameters, context and a `LocalInfo`.
         """
+        series = None if data.memory is None else _series_of(objective)
+
+        def slope(step_key, params, batch, context, past):
+            if series is None:
+                found = jax.grad(objective, argnums=1)(step_key, params, batch, context)
+                return found, None
+            recalled = series.recall(past, batch)
+            found, outputs = jax.grad(
+                objective.with_outputs,  # pyright: ignore
+                argnums=1,
+                has_aux=True,
+            )(step_key, params, dataclasses.replace(batch, x=recalled), context)
+            return found, series.remember(past, batch, outputs)
 
         def step(step_key, carry, batches):
-            params, memory, context = carry
-            gradient = jax.grad(objective, argnums=1)(
-                step_key, params, batches[0], context
-            )
+            params, memory, context, past = carry
+            gradient, past = slope(step_key, params, batches[0], context, past)
             params, memory = self._update(gradient, memory, params, work)
             if step_end is not None:
                 params = step_end(params, context)
-            return params, memory, context
+            return params, memory, context, past
 
         def end(epoch, carry):
-            params, memory, context = carry
+            params, memory, context, past = carry
             params, context = epoch_end(epoch, params, context)  # pyright: ignore
-            return params, memory, context
+            return params, memory, context, past
 
-        (params, _, context), info = scan.local_scan(
+        def piece(key, data, batch_size):
+            assert series is not None
+            return series.positions(key, work.round, data, batch_size)
+
+        (params, _, context, past), info = scan.local_scan(
             key,
             work,
             step,
-            (params, self._init(params), context),
+            (params, self._init(params), context, data.memory),
             data,
             batch_size=self.batch_size,
             epochs=self.epochs,
             num_steps=self.num_steps,
+            sampler=None if series is None else piece,
             epoch_end=None if epoch_end is None else end,
+            remembers=True,
             dtype=scan.params_dtype(params),
         )
-        return params, context, info
+        return params, context, dataclasses.replace(info, memory=past)
 
 
 @struct.pytree_dataclass
@@ -228,7 +260,7 @@ class ToTolerance:
         self,
         key: types.Key,
         work: types.Budget,
-        objective: scan.Objective,
+        objective: objectives.Objective,
         params: Any,
         context: Any,
         data: types.ClientData,

@@ -11,6 +11,7 @@ from fedjax_pfl.models.convolutional import (
 from fedjax_pfl.models.exits import EarlyExit
 from fedjax_pfl.models.linear import LinearRegression, LogisticRegression, Quadratic
 from fedjax_pfl.models.networks import MLP
+from fedjax_pfl.models.policies import EIIE
 from fedjax_pfl.models.recurrent import LSTM
 from fedjax_pfl.models.residual import NFResNet18
 
@@ -18,6 +19,7 @@ __all__ = [
     "CNN",
     "CNN1",
     "CNN2",
+    "EIIE",
     "LSTM",
     "MLP",
     "MODELS",
@@ -36,6 +38,7 @@ MODELS = {
     "cnn": CNN,
     "cnn1": CNN1,
     "cnn2": CNN2,
+    "eiie": EIIE,
     "fedacs_cnn": FedAcsCNN,
     "lenet5": LeNet5,
     "linear_regression": LinearRegression,

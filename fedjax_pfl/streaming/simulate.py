@@ -201,6 +201,12 @@ def check(group: driver.Group, settings: settings_.Settings) -> None:
         )
     process, federation = group.processes[0], group.federations[0]
     streamed.check(process)
+    if isinstance(group.model, types.SeriesModel):
+        raise checks.InputError(
+            "A streamed training keeps no memory of series, which"
+            f" {type(group.model).__name__} trains with; expected another model, or"
+            " `simulate`."
+        )
     for name in _UNAVAILABLE:
         if name in settings.schedule.data:
             raise checks.InputError(

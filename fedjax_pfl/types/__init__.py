@@ -11,6 +11,7 @@ from fedjax_pfl.types.protocols import (
     Model,
     Params,
     Participation,
+    SeriesModel,
     ServerOptimizer,
     Work,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "Participation",
     "RoundContext",
     "RoundInfo",
+    "SeriesModel",
     "ServerOptimizer",
     "State",
     "Stream",

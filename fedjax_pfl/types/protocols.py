@@ -1,10 +1,10 @@
 """The protocols of every pluggable part of a process."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
-from fedjax_pfl.types.examples import Batch, Federation
+from fedjax_pfl.types.examples import Batch, ClientData, Federation
 from fedjax_pfl.types.randomness import Key
 from fedjax_pfl.types.rounds import Budget
 
@@ -14,6 +14,7 @@ __all__ = [
     "Model",
     "Params",
     "Participation",
+    "SeriesModel",
     "ServerOptimizer",
     "Work",
 ]
@@ -52,6 +53,48 @@ class Model(Protocol):
 
     def metrics(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         """Per-example values `[B]` by name, always including `loss`."""
+        ...
+
+
+@runtime_checkable
+class SeriesModel(Protocol):
+    """What a model adds whose examples are moments of a series, such as days.
+
+    What it answers at one moment is an input at the next. `apply` on a client's
+    examples as they come, in order, goes through them one after the other, from where
+    the series starts. Local training visits pieces of the series in any order: there
+    the last answers come from a memory that each client keeps from round to round, of
+    whatever parameters gave them.
+    """
+
+    def memory(self, data: ClientData) -> Any:
+        """What ONE client remembers before the first round."""
+        ...
+
+    def positions(
+        self, key: Key, round: Any, data: ClientData, batch_size: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """A piece of ONE client's series: positions `int32[B]` and weights `bool[B]`.
+
+        `round` is `int32[]`, or None for the first.
+        """
+        ...
+
+    def recall(self, memory: Any, batch: Batch) -> Any:
+        """Inputs `[B, ...]` with the answers before them, for `apply`."""
+        ...
+
+    def remember(self, memory: Any, batch: Batch, outputs: jax.Array) -> Any:
+        """The memory after answers `[B, ...]` to a batch."""
+        ...
+
+    def series_metrics(
+        self, outputs: jax.Array, batch: Batch
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """What a client's whole series is judged by: values `[]`, and series `[T]`.
+
+        Takes the place of means over examples; NaN where there are none.
+        """
         ...
 
 

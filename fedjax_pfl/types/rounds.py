@@ -36,6 +36,8 @@ class State:
       round: `int32[]` number of finished rounds.
       key: `[]` key of the run.
       optimizer: memory of the server optimizer, without a client axis, or None.
+      memory: what clients remember of their series, leading axis N, or None; it belongs
+        to the problem, whatever the method is. See `SeriesModel`.
     """
 
     server: Any
@@ -48,6 +50,7 @@ class State:
     key: Key
     aggregate_peak: Any = None
     optimizer: Any = None
+    memory: Any = None
 
 
 @struct.pytree_dataclass

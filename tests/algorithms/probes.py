@@ -8,15 +8,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl import clients, leaves, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base
 
 
 def _full_batch(solver_rate, key, work, model, params, data, rate=1.0):
     """One full-batch step of plain SGD on a client's loss."""
     solver = local.SGD(learning_rate=solver_rate * rate, batch_size=64)
-    theta, _, _ = solver.solve(
-        key, work, fedavg.data_objective(model), params, None, data
-    )
+    theta, _, _ = solver.solve(key, work, local.DataLoss(model), params, None, data)
     return theta
 
 
@@ -69,7 +67,7 @@ class TwoExchanges(base.SingleExchange):
 
     def round(self, state, link):
         w = state.server
-        objective = fedavg.data_objective(link.model)
+        objective = local.DataLoss(link.model)
 
         def gradients(view, row, shared):
             loss, gradient = local.full_value_and_gradient(
@@ -128,7 +126,7 @@ class Memory(base.SingleExchange):
         return params, zeros, None
 
     def client_update(self, key, round, work, down, client, model, data):
-        objective = fedavg.data_objective(model)
+        objective = local.DataLoss(model)
 
         def step(step_key, carry, batches):
             theta, velocity = carry
@@ -170,7 +168,7 @@ class OwnSampler(base.SingleExchange):
         return model.init(key), None, None
 
     def client_update(self, key, round, work, down, client, model, data):
-        objective = fedavg.data_objective(model)
+        objective = local.DataLoss(model)
 
         def sampler(key, data, batch_size):
             drawn = jax.random.randint(key, (batch_size,), 0, data.num_examples)

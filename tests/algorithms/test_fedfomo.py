@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, clients, struct
+from fedjax_pfl import checks, clients, local, struct
 from fedjax_pfl.algorithms import FedFomo, fedfomo
 from tests import faults, problems
 from tests.algorithms import toy
@@ -109,7 +109,7 @@ def _mixture(start, theta, models, chosen, data):
     client = fedfomo.FedFomoClient(
         theta={"theta": theta}, start={"theta": start}, affinity=None
     )
-    objective = fedfomo.fedavg.data_objective(model)
+    objective = local.DataLoss(model)
     mixed, weights, share = fedfomo._mixture(
         objective, client, {"theta": models}, chosen, data
     )

@@ -1,4 +1,7 @@
-"""Daily prices of assets from a table `date,ticker,...,close[,adj_close]`."""
+"""Daily prices of assets from a table `date,ticker,...,close[,adj_close]`.
+
+Highs and lows are read where they are asked for, from the columns `high` and `low`.
+"""
 
 import csv
 import dataclasses
@@ -16,6 +19,7 @@ __all__ = ["Prices", "parse_prices", "read_prices"]
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _PRICE_COLUMNS = ("adj_close", "close")  # the first that is there counts
+_RANGE_COLUMNS = ("high", "low")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,36 +31,46 @@ class Prices:
       tickers: A names, in the order of their first row.
       values: `float64[T, A]`; NaN where the table has no price, for example before an
         asset's first day.
+      high: `float64[T, A]` highest prices of the days, or None where not asked for.
+      low: `float64[T, A]` lowest prices.
     """
 
     dates: np.ndarray
     tickers: tuple[str, ...]
     values: np.ndarray
+    high: np.ndarray | None = None
+    low: np.ndarray | None = None
 
 
-def read_prices(path: str | pathlib.Path) -> Prices:
+def read_prices(path: str | pathlib.Path, *, with_range: bool = False) -> Prices:
     """Reads a comma-separated file in UTF-8, plain or `.gz`; other columns are ignored.
 
     Args:
       path: the file; dates are written `YYYY-MM-DD`, in any order of rows.
+      with_range: whether to read the columns `high` and `low`.
 
     Returns:
-      The prices of the column `adj_close`, or of `close` where there is no other.
+      The prices of the column `adj_close`, or of `close` where there is no other. Where
+      there are both, high and low are multiplied by their quotient.
 
     Raises:
       InputError: if a column is missing, or a row has an unreadable date, a price that
-        is not a positive number, or the date and ticker of an earlier row.
+        is not a positive number or not between low and high, or the date and ticker of
+        an earlier row.
     """
     path = pathlib.Path(os.path.expanduser(path))
-    return parse_prices(files.read_content(path), path)
+    return parse_prices(files.read_content(path), path, with_range=with_range)
 
 
-def parse_prices(content: bytes, path: pathlib.Path) -> Prices:
+def parse_prices(
+    content: bytes, path: pathlib.Path, *, with_range: bool = False
+) -> Prices:
     """Parses the content of such a file.
 
     Args:
       content: uncompressed content.
       path: shown in messages.
+      with_range: see `read_prices`.
 
     Returns:
       See `read_prices`.
@@ -64,7 +78,8 @@ def parse_prices(content: bytes, path: pathlib.Path) -> Prices:
     Raises:
       InputError: see `read_prices`.
     """
-    dates, tickers, prices = _columns(content, path)
+    columns = _columns(content, path, with_range)
+    dates, tickers = columns["date"], columns["ticker"]
     days, day = np.unique(_dates(dates, path), return_inverse=True)
     column = {ticker: number for number, ticker in enumerate(dict.fromkeys(tickers))}
     asset = np.fromiter((column[ticker] for ticker in tickers), np.int64, len(tickers))
@@ -77,13 +92,42 @@ def parse_prices(content: bytes, path: pathlib.Path) -> Prices:
             f"Line {row + 2} of '{path}' repeats date {dates[row]} and ticker"
             f" {tickers[row]!r}, expected one row for each."
         )
-    values = np.full(len(days) * len(column), np.nan)
-    values[cell] = _positive(prices, path)
-    return Prices(days, tuple(column), values.reshape(len(days), len(column)))
+    found = _prices(columns, path)
+
+    def spread(values: np.ndarray) -> np.ndarray:
+        cells = np.full(len(days) * len(column), np.nan)
+        cells[cell] = values
+        return cells.reshape(len(days), len(column))
+
+    table = {name: spread(values) for name, values in found.items()}
+    return Prices(days, tuple(column), **table)
 
 
-def _columns(content: bytes, path: pathlib.Path) -> tuple[tuple[str, ...], ...]:
-    """Text of the columns date, ticker and price; data row `r` is line `r + 2`."""
+def _prices(
+    columns: dict[str, tuple[str, ...]], path: pathlib.Path
+) -> dict[str, np.ndarray]:
+    """Values, high and low `float64` by row, in units of the column that counts."""
+    price = next(name for name in _PRICE_COLUMNS if name in columns)
+    values = _positive(columns[price], path)
+    if "high" not in columns:
+        return {"values": values}
+    close = _positive(columns["close"], path) if "close" in columns else values
+    high, low = (_positive(columns[name], path) for name in _RANGE_COLUMNS)
+    wrong = np.flatnonzero((high < close) | (close < low))
+    if len(wrong):
+        row = int(wrong[0])
+        raise checks.InputError(
+            f"Line {row + 2} of '{path}' has the close {close[row]:g}, which is not"
+            f" between its low {low[row]:g} and its high {high[row]:g}."
+        )
+    factor = values / close
+    return {"values": values, "high": high * factor, "low": low * factor}
+
+
+def _columns(
+    content: bytes, path: pathlib.Path, with_range: bool
+) -> dict[str, tuple[str, ...]]:
+    """Text of the columns that are read, by name; data row `r` is line `r + 2`."""
     lines = files.read_text(content, path).rstrip("\n").split("\n")
     try:
         rows = list(csv.reader(lines, strict=True))
@@ -98,6 +142,11 @@ def _columns(content: bytes, path: pathlib.Path) -> tuple[tuple[str, ...], ...]:
             f"The file '{path}' has the columns {', '.join(header) or 'none'}, expected"
             f" date, ticker and {' or '.join(_PRICE_COLUMNS)}."
         )
+    if with_range and not set(_RANGE_COLUMNS) <= set(header):
+        raise checks.InputError(
+            f"The file '{path}' has the columns {', '.join(header)}, expected"
+            " high and low among them; or use the close alone (features=1)."
+        )
     for number, row in enumerate(rows, start=1):
         if len(row) != len(header):
             raise checks.InputError(
@@ -107,7 +156,10 @@ def _columns(content: bytes, path: pathlib.Path) -> tuple[tuple[str, ...], ...]:
     if len(rows) == 1:
         raise checks.InputError(f"The file '{path}' has a header, but no rows.")
     columns = list(zip(*rows[1:], strict=True))
-    return tuple(columns[header.index(name)] for name in ("date", "ticker", price))
+    wanted = {"date", "ticker", price}
+    if with_range:
+        wanted |= {"close", *_RANGE_COLUMNS}
+    return {name: columns[header.index(name)] for name in wanted & set(header)}
 
 
 def _dates(texts: tuple[str, ...], path: pathlib.Path) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Daily returns of stocks: does the price rise tomorrow?"""
 
 import dataclasses
+import pathlib
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -45,12 +46,7 @@ class Stocks(base.FileSource):
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x float32[S, window]`; `y` is 1 where the next return is > 0."""
-        path, *others = located.paths
-        if others:
-            raise checks.InputError(
-                f"Data set {self.name!r} needs one .csv file, but '{path.parent}' has"
-                f" {', '.join(path.name for path in located.paths)}."
-            )
+        path = self.only_path(located)
         table = prices.parse_prices(self.content(path), path)
         returns = {
             ticker: np.diff(np.log(column[~np.isnan(column)]))
@@ -81,3 +77,17 @@ class Stocks(base.FileSource):
             ordered=True,
             scale=1 / deviation,
         )
+
+    def only_path(self, located: base.Located) -> pathlib.Path:
+        """The file that was found.
+
+        Raises:
+          InputError: if there are several.
+        """
+        path, *others = located.paths
+        if others:
+            raise checks.InputError(
+                f"Data set {self.name!r} needs one .csv file, but '{path.parent}' has"
+                f" {', '.join(path.name for path in located.paths)}."
+            )
+        return path

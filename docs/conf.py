@@ -1,0 +1,43 @@
+"""Settings of the documentation: `python -m sphinx -W docs build/docs`."""
+
+import pathlib
+import sys
+import tomllib
+
+HERE = pathlib.Path(__file__).parent
+sys.path[:0] = [str(HERE / "extensions"), str(HERE.parent)]
+
+_PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]
+
+project = _PROJECT["name"]
+author = "The fedjax_pfl contributors"
+version = release = _PROJECT["version"]
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "docstrings",
+    "mathml",
+]
+exclude_patterns = ["extensions"]
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "substitution"]
+myst_substitutions = {"version": release}
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 80
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Attributes", "params_style")]
+add_module_names = False
+
+html_theme = "furo"
+html_title = f"fedjax_pfl {release}"
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
+html_math_renderer = "mathml"
+html_show_sphinx = False
+html_show_copyright = False
+html_copy_source = False

@@ -1,0 +1,212 @@
+"""Local training of a portfolio policy by fifty parties, and what it is made of."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import fedjax_pfl as fp
+from experiments.bench import contenders
+from fedjax_pfl import driver, grids, settings
+from fedjax_pfl import portfolio as portfolio_
+
+__all__ = ["PEERS", "PORTFOLIOS", "OurPortfolio", "Portfolio", "Task"]
+
+_CALLS = 400
+
+
+@dataclasses.dataclass(frozen=True)
+class Portfolio:
+    """FedAvg's rounds with the recurrent policy, closes alone.
+
+    Every batch is the most recent piece of days, so that all contenders see the same.
+
+    Attributes:
+      name: for example `P1`.
+      title: what it is, for people.
+      parties: N.
+      num_steps: local iterations of a round.
+      batch_size: days of an iteration.
+      days: training days.
+      peers: names of what it can be compared with.
+    """
+
+    name: str
+    title: str
+    parties: int = 50
+    num_steps: int = 50
+    batch_size: int = 50
+    days: int = 3000
+    peers: tuple[str, ...] = ("floor", "torch")
+    rounds: int = 1
+    learning_rate: float = 1.0
+
+    @property
+    def steps_per_round(self) -> float:
+        """Iterations of single parties."""
+        return float(self.parties * self.num_steps)
+
+    @property
+    def flops_per_round(self) -> float:
+        """Operations of the products with the state, forward and backward."""
+        model = fp.EIIE()
+        rows = self.batch_size * _ASSETS * _WINDOW
+        return self.steps_per_round * rows * 3 * 2.0 * model.units**2
+
+    def group(self) -> driver.Group:
+        """The one training."""
+        spec = fp.PortfolioSpec(
+            fp.SyntheticMarket(num_days=self.days + 10),
+            num_clients=self.parties,
+            assets_per_client=_ASSETS,
+            window=_WINDOW,
+            test_days=10,
+            years=0,
+        )
+        solver = fp.SGD(
+            learning_rate=self.learning_rate,
+            num_steps=self.num_steps,
+            batch_size=self.batch_size,
+        )
+        process = fp.FederatedProcess(algorithm=fp.FedAvg(local=solver))
+        key = jax.random.key(0, impl="threefry2x32")
+        model = fp.EIIE(sampling_decay=1.0)
+        (group,) = grids.groups_of(key, process, model, spec, {})
+        return group
+
+
+_ASSETS, _WINDOW = 9, 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a loop needs to do the same work: the most recent days of every party.
+
+    Attributes:
+      prices: `float32[N, B, m, l]` windows in units of their last close.
+      growth: `float32[N, B, m+1]` what the days pay.
+      params: the start, a tree of NumPy arrays.
+      num_steps: iterations of a round.
+      learning_rate: of SGD.
+      cost: rate c.
+    """
+
+    prices: np.ndarray
+    growth: np.ndarray
+    params: Any
+    num_steps: int
+    learning_rate: float
+    cost: float
+
+    @classmethod
+    def of(cls, portfolio: Portfolio) -> "Task":
+        """Reads the federation of a workload."""
+        group = portfolio.group()
+        federation, process = group.federations[0], group.processes[0]
+        model = group.model.for_federation(federation)
+        train = federation.train
+        count = train.constants.n_real
+        recent = np.asarray(train.index)[:, count - portfolio.batch_size : count]
+        x = np.asarray(train.x)[recent]
+        seen = portfolio_.windows(train.constants, jnp.asarray(x))[..., 0]
+        start = process.init(group.keys[0], model, federation).server
+        return cls(
+            prices=np.asarray(seen),
+            growth=np.asarray(train.y)[recent],
+            params=jax.tree.map(np.array, start),
+            num_steps=portfolio.num_steps,
+            learning_rate=portfolio.learning_rate,
+            cost=model.cost,
+        )
+
+
+class OurPortfolio:
+    """The package's own driver, nothing evaluated."""
+
+    def __init__(self, portfolio: Portfolio):
+        self._group = portfolio.group()
+        self._settings = settings.Settings.parse(
+            _CALLS, eval_every=1, evaluate_on=("test",)
+        )
+        self._run = driver.Run(self._group, self._settings, None)
+        self.execution = str(self._run.config["execution"])
+
+    def run(self) -> None:
+        """One round."""
+        if self._run.done >= self._settings.num_rounds:
+            self._run = driver.Run(self._group, self._settings, None)
+        self._run.segment()
+        jax.block_until_ready(self._run.states)
+
+    def result(self) -> Any:
+        """The global model, a tree of `[1, *P]`."""
+        return jax.tree.map(np.array, self._run.states.server)
+
+
+class Floor:
+    """The same number of products with the state and of sigmoids, and nothing else.
+
+    Per day of a window one product and one sigmoid forwards, and two products
+    backwards, for two parties at a time, which is as fast as any other number.
+    """
+
+    execution = ""
+
+    def __init__(self, portfolio: Portfolio):
+        units, rows = fp.EIIE().units, portfolio.batch_size * _ASSETS
+        key = jax.random.key(0, impl="threefry2x32")
+        shape = (portfolio.parties, units, units)
+        self._kernels = jax.random.normal(key, shape) / units**0.5
+        self._start = jnp.ones((portfolio.parties, units, rows)) / 2
+        self._work = jax.jit(
+            functools.partial(
+                lax.map,
+                functools.partial(_products, portfolio.num_steps),
+                batch_size=2,
+            )
+        )
+
+    def run(self) -> None:
+        """As many as a round has."""
+        self._work((self._kernels, self._start)).block_until_ready()
+
+    def result(self) -> None:
+        """There is nothing to compare."""
+        return None
+
+
+def _products(num_steps: int, given: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """A party's products and sigmoids."""
+    kernel, start = given
+
+    def forward(state, _):
+        state = jax.nn.sigmoid(kernel @ state)
+        return state, state
+
+    def backward(carry, state):
+        slope, total = carry
+        return (kernel.T @ slope, total + slope @ state.T), None
+
+    def step(_, found):
+        last, states = lax.scan(forward, start + found[0, 0], None, length=_WINDOW)
+        (_, total), _ = lax.scan(backward, (last, jnp.zeros_like(kernel)), states)
+        return 1e-30 * total
+
+    return lax.fori_loop(0, num_steps, step, jnp.zeros_like(kernel))
+
+
+def _torch(portfolio: Portfolio) -> Any:
+    return contenders.imported("torch_portfolio").TorchPortfolio(Task.of(portfolio))
+
+
+PEERS = {"floor": Floor, "torch": _torch}
+"""Makers of the peers."""
+
+_ALL = (
+    Portfolio("P1", "FedAvg, recurrent policy, 50 parties x 50 iterations of 50 days"),
+)
+PORTFOLIOS = {portfolio.name: portfolio for portfolio in _ALL}

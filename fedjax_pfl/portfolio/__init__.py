@@ -1,0 +1,56 @@
+"""Portfolio management of one party: price tables, costs, back-tests, metrics.
+
+Conventions, with cash as entry 0 of every vector of length `m + 1`: the weights `w_t`
+are chosen at the close of day t and earn the growth `y_{t+1}`, the relative prices
+`close(t+1) / close(t)`; the growth of cash is 1. Before the first decision everything
+is cash. Shape letters: `B` successive decisions, `m` assets, `F` price features, `l`
+days of a window.
+"""
+
+from fedjax_pfl.portfolio.backtest import (
+    Backtest,
+    backtest,
+    buy_and_hold_weights,
+    uniform_weights,
+)
+from fedjax_pfl.portfolio.costs import (
+    MAX_COST,
+    drifted,
+    exact_factor,
+    first_order_factor,
+    turnover,
+)
+from fedjax_pfl.portfolio.metrics import (
+    annualized_return,
+    max_drawdown,
+    mean_turnover,
+    sharpe_ratio,
+    summary,
+)
+from fedjax_pfl.portfolio.tables import (
+    PriceTables,
+    batch_positions,
+    previous_example,
+    windows,
+)
+
+__all__ = [
+    "MAX_COST",
+    "Backtest",
+    "PriceTables",
+    "annualized_return",
+    "backtest",
+    "batch_positions",
+    "buy_and_hold_weights",
+    "drifted",
+    "exact_factor",
+    "first_order_factor",
+    "max_drawdown",
+    "mean_turnover",
+    "previous_example",
+    "sharpe_ratio",
+    "summary",
+    "turnover",
+    "uniform_weights",
+    "windows",
+]

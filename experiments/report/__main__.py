@@ -1,6 +1,6 @@
 """A page about results: `python -m experiments.report`."""
 
-from experiments.report import command
+from experiments import report
 
 if __name__ == "__main__":
-    command.app()
+    report.app()

@@ -19,7 +19,7 @@ def main(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...",
+            metavar="DIR",
             help="Directories that experiments.sweep or .run have written, or results"
             " that were saved. Several are compared with each other.",
         ),

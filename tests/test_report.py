@@ -247,6 +247,26 @@ def test_mixing_methods_show_whom_clients_learn_from():
     assert [e.name for e in shares.legend] == ["Flame", "equal weights"]
 
 
+def test_values_of_portfolios_are_means_over_parties_and_seeds():
+    record = histories.make_history(metrics=("annualized_return", "loss"))
+    shape = (2, 2, 20, 5)  # points, models, clients, days
+    values = np.random.default_rng(1).uniform(0.5, 2, (3, *shape))
+    names = ("value", "uniform_value", "hold_value")
+    series = dict(zip(names, values, strict=True))
+    record = dataclasses.replace(record, series=series)
+    content = reports.content(histories.make_result(record))
+    _, portfolios = chart(content, "values")
+    band, line, equal, held = portfolios.panels[0].figure["data"]
+    np.testing.assert_allclose(line["y"], values[0, :, 0].mean((0, 1)), rtol=1e-6)
+    low = np.quantile(values[0, :, 0], 0.1, axis=1).mean(0)
+    np.testing.assert_allclose(band["y"][5:], low[::-1], rtol=1e-6)
+    names = [entry.name for entry in portfolios.legend]
+    assert names[1:] == ["equal shares, rebalanced", "bought and held"]
+    assert equal["meta"]["method"] == held["meta"]["method"] == ""
+    assert "Less is better" not in content.headline[0].caption
+    assert content.headline[0].measures[0] == "annualized return"
+
+
 def test_partitions_of_many_clients_are_histograms():
     record = histories.make_history(num_clients=100)
     sizes = np.arange(100)[None] + np.array([[1], [1]])

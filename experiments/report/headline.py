@@ -162,7 +162,7 @@ class _Summary:
         columns = list(summary.columns)
         first = columns.index("model") + 1
         self._keys = columns[:first]
-        self.measures = tuple(columns[first:])
+        self.measures = tuple(name.replace("_", " ") for name in columns[first:])
         keys = map(_key, summary[self._keys].to_numpy())
         texts = summary[columns[first:]].to_numpy()
         self._rows = dict(zip(keys, texts, strict=True))
@@ -265,10 +265,11 @@ def _caption(
     }[when]
     count = len(seeds)
     shown = ", ".join(map(str, seeds))
+    shown_metric = metric.replace("_", " ")
     text = (
         f"The model that a row names × {population} clients × {data} data × {rounds}:"
-        f" {metric} is the mean over clients, worst 10 % the mean of the worst tenth"
-        " of them, loss variance that of their losses."
+        f" {shown_metric} is the mean over clients, worst 10 % the mean of the worst"
+        " tenth of them, loss variance that of their losses."
     )
     if measures.sign(metric) < 0:
         text += " Less is better."
@@ -279,7 +280,9 @@ def _caption(
     else:
         text += f" One seed ({shown}): no intervals, and no spread over seeds."
     if is_paired:
-        text += f" Differences are of {metric}, row minus reference, paired by seed"
+        text += (
+            f" Differences are of {shown_metric}, row minus reference, paired by seed"
+        )
         text += (
             ", with 95 % intervals of Student's t, not corrected for their number."
             if count > 1
@@ -291,7 +294,7 @@ def _caption(
 def to_table(comparison: Comparison) -> tables.Table:
     """The comparison with the differences to every environment's first reference."""
     columns = ["method", "model", *comparison.measures]
-    status = len(columns) - 1
+    place = 3  # beside what the difference is of
     parts = []
     for environment in comparison.environments:
         rows = []
@@ -300,11 +303,11 @@ def to_table(comparison: Comparison) -> tables.Table:
             if comparison.is_paired:
                 difference = row.differences[environment.reference]
                 text = "reference" if difference is None else difference.text
-                cells.insert(status, text)
+                cells.insert(place, text)
             rows.append(tuple(cells))
         parts.append(tables.Part(environment.title, tuple(rows)))
     if comparison.is_paired:
-        columns.insert(status, "difference")
+        columns.insert(place, "difference")
     return tables.Table(
         name=comparison.name,
         title=comparison.title,

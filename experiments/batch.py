@@ -7,6 +7,7 @@ sentence.
 
 import dataclasses
 import fnmatch
+import shlex
 import time
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def _run_all(names: list[str], options: arguments.Options, out: Path) -> None:
     text = f"Finished {done} of {len(names)} presets"
     print(f"{text}; skipped {', '.join(skipped)}." if skipped else f"{text}.")
     print(f"Results: {out}")
+    print(f"Report: python -m experiments.report {shlex.quote(str(out))}")
 
 
 def _one(options: arguments.Options) -> bool:

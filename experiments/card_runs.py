@@ -15,6 +15,7 @@ __all__ = [
     "LOSSES",
     "REPORTS",
     "SPREADS",
+    "TUNED",
     "WIDER",
     "Run",
     "Side",
@@ -47,8 +48,8 @@ BESIDE = (
 """What is known of portfolios besides, as means over clients."""
 _POINT = ("algorithm", "dataset", "partition", "seed")
 _VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
-# Fields that make a method, not its environment.
-_TUNED = ("algorithm.", "aggregator", "server_optimizer")
+TUNED = ("algorithm.", "aggregator", "server_optimizer")
+"""Starts of the names of fields that make a method, not its environment."""
 REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's title
 
 
@@ -172,7 +173,7 @@ class Run:
         return [
             "dataset",
             "partition",
-            *(f for f in self.fields if not f.startswith(_TUNED)),
+            *(f for f in self.fields if not f.startswith(TUNED)),
         ]
 
     def environments(
@@ -201,7 +202,7 @@ class Run:
 
     def settings(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Rows of every algorithm with one setting of its own fields; with a name."""
-        own = [f for f in self.fields if f.startswith(_TUNED)]
+        own = [f for f in self.fields if f.startswith(TUNED)]
         for values, rows in self.rows.groupby(
             ["algorithm", *own], sort=False, dropna=False
         ):
@@ -240,9 +241,11 @@ class Run:
 
 def title(environment: Mapping[str, Any]) -> str:
     """An environment in words: data set, partition, and other fields by name."""
-    dataset, partition, *others = environment.items()
-    fields = [f"{n.rpartition('.')[2]} = {v}" for n, v in others if v == v]
-    return ", ".join([dataset[1], partition[1], *fields])
+    given = [(name, value) for name, value in environment.items() if not pd.isna(value)]
+    named = [str(value) for name, value in given if name in ("dataset", "partition")]
+    fields = [(n, v) for n, v in given if n not in ("dataset", "partition")]
+    shown = [f"{name.rpartition('.')[2]} = {value}" for name, value in fields]
+    return ", ".join([*named, *shown])
 
 
 def by_seed(rows: pd.DataFrame, data: str, measure: str = "accuracy") -> pd.Series:

@@ -181,6 +181,8 @@ def _print_place(console: Console, options: arguments.Options, out: Path) -> Non
     for file in sorted((out / "figures").glob("*.png")):
         console.print(f"Figure: {file}", soft_wrap=True, highlight=False)
     print(out if options.quiet else f"Results: {out}")
+    if not options.quiet:
+        print(f"Report: python -m experiments.report {shlex.quote(str(out))}")
 
 
 def _experiment(options: arguments.Options) -> config.Experiment:

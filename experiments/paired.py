@@ -32,13 +32,17 @@ class Interval:
         return "does not hold" if self.mean + self.margin < 0 else "undecided"
 
     def __str__(self) -> str:
+        return self.text("+.2f")
+
+    def text(self, form: str) -> str:
+        """In words, numbers in a format such as `+.2f`."""
         lost = f" ({self.lost} of {self.lost + self.pairs} lost)" if self.lost else ""
         if not self.pairs:
             return f"no pairs{lost}"
         if self.pairs == 1:
-            return f"{self.mean:+.2f}, one pair{lost}"
+            return f"{self.mean:{form}}, one pair{lost}"
         low, high = self.mean - self.margin, self.mean + self.margin
-        return f"{self.mean:+.2f} [{low:+.2f}, {high:+.2f}]{lost}"
+        return f"{self.mean:{form}} [{low:{form}}, {high:{form}}]{lost}"
 
 
 def interval(values: pd.Series, others: pd.Series) -> Interval:

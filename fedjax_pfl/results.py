@@ -27,6 +27,7 @@ _IDENTITY = {  # column -> setting
 }
 _DERIVED = ("federation.seed", "num_parameters", "execution")  # from other settings
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
+_OWN_TEST = summaries.OWN_TEST
 _SENT = ("floats_up", "floats_down")
 _MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
 
@@ -124,9 +125,9 @@ class Result:
         rows = []
         for group in self.groups:
             for part in _parts(group):
-                if summaries.OWN_TEST not in part.data:
+                if _OWN_TEST not in part.data:
                     continue
-                d = part.data.index(summaries.OWN_TEST)
+                d = part.data.index(_OWN_TEST)
                 for metric, values in part.values.items():
                     for point, counts in enumerate(part.masks[metric][:, -1, d]):
                         name = (*self._head(group, point), *part.name, part.data[d])
@@ -201,17 +202,21 @@ class Result:
                         rows.append((*self._head(group, point), name, seen.mean()))
         return pd.DataFrame(rows, columns=[*self._columns, "name", "value"])
 
-    def summary(self) -> pd.DataFrame:
-        """Returns a small table: last round, own test data, mean ± std over seeds.
+    def summary(self, when: str = "last", data: str = _OWN_TEST) -> pd.DataFrame:
+        """Returns a small table: one round, one kind of data, mean ± std over seeds.
+
+        Args:
+          when: the round, as in `table`.
+          data: on which models are judged, as in `table`.
 
         Returns:
           One row per algorithm, swept setting and model, over the honest clients: mean
           accuracy (or what `measures.headline` says), that of the worst tenth, what
-          belongs beside it, and variance of the loss. Seeds
-          that diverged do not count; spreads divide by the number of seeds minus 1.
+          belongs beside it, and variance of the loss. Seeds that diverged do not count;
+          spreads divide by the number of seeds minus 1.
         """
         table: Any = self.table()
-        is_shown = (table["when"] == "last") & (table["data"] == summaries.OWN_TEST)
+        is_shown = (table["when"] == when) & (table["data"] == data)
         rows = table[is_shown & table["population"].isin(["all", "honest"])]
         value_of = [*self._columns, "model", "metric", "stat"]
         rows = rows.drop_duplicates(value_of, keep="last")  # honest, where there is one
@@ -220,16 +225,15 @@ class Result:
         shown |= {name: (name, "mean") for name in measures.BESIDE.get(metric, ())}
         shown["loss variance"] = ("loss", "variance")
         varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
-        named = varied - {"seed"} | {"algorithm"}
-        keys = [c for c in self._columns if c in named]
+        keys = [c for c in self._columns if c in varied - {"seed"} | {"algorithm"}]
         summary = []
         for name, cell in rows.groupby([*keys, "model"], sort=False, dropna=False):
             values = {}
             for title, wanted in shown.items():
                 is_wanted = (cell["metric"] == wanted[0]) & (cell["stat"] == wanted[1])
                 values[title] = _mean_and_std(cell.loc[is_wanted, "value"])
-            status = cell.groupby("seed", dropna=False)["status"].first()
-            values["status"] = _tally(status)
+            by_seed = cell.groupby("seed", dropna=False)
+            values["status"] = _tally(by_seed["status"].first())
             summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)
         return pd.DataFrame(summary)
 
@@ -329,7 +333,7 @@ class Result:
         names = (*_IDENTITY.values(), "seed", *self.fields)
         values = (settings.get(name) for name in names)
         return tuple(
-            json.dumps(v) if isinstance(v, tuple | list) else v for v in values
+            json.dumps(v) if isinstance(v, tuple | list | dict) else v for v in values
         )
 
 

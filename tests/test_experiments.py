@@ -248,7 +248,9 @@ def test_sweep_leaves_one_directory(tmp_path):
     arguments += ["--seeds", "2", "--rounds", "4", "--out", "a/out"]
     done = RUNNER.invoke(sweep.app, arguments)
     assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[-1] == "Results: a/out"
+    *_, place, hint = done.stdout.splitlines()
+    assert place == "Results: a/out"
+    assert hint == "Report: python -m experiments.report a/out"
     assert "loss, clients' own test data, last round" in done.stdout
     written = {
         path.relative_to("a/out").as_posix()

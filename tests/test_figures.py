@@ -95,7 +95,7 @@ def test_figures_are_files_of_at_least_600_pixels(tmp_path):
     folder = tmp_path / "second"
     folder.mkdir()
     files = figures.save_all(sweep_result(), folder)
-    names = ["learning_curves", "sweep", "clients", "fairness", "partition"]
+    names = ["learning_curves", "sweep", "grid", "clients", "fairness", "partition"]
     assert [file.stem for file in files] == names
     assert all(image.imread(file).shape[1] >= 600 for file in files)
 

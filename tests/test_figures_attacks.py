@@ -56,7 +56,7 @@ def test_one_fraction_is_a_table_of_attacks():
     assert attacks.by_fraction(result) is None
     figure = attacks.table(result)
     assert figure is not None
-    (axes,) = figure.axes
+    axes, _ = figure.axes  # and the scale
     columns = [text.get_text() for text in axes.get_xticklabels()]
     assert columns == ["no attack", "SignFlip", "Gaussian"]
     rows = [text.get_text() for text in axes.get_yticklabels()]

@@ -309,3 +309,19 @@ def test_counts_of_a_cohort_add_up_and_other_values_are_averaged():
     assert history._over_cohort(values).tolist() == [[3, 12]]
     assert history._over_cohort(values > 1).tolist() == [[1, 3]]
     assert history._over_cohort(values / 1).tolist() == [[1.0, 4.0]]
+
+
+def test_summary_of_another_round_and_other_data():
+    result = make_result(make_history())
+    found = result.summary("best (validation)", "own validation")
+    table = result.table()
+    wanted = table[
+        (table["when"] == "best (validation)")
+        & (table["data"] == "own validation")
+        & (table["metric"] == "accuracy")
+        & (table["stat"] == "mean")
+    ]
+    for model, rows in wanted.groupby("model"):
+        values = rows["value"]
+        (text,) = found.loc[found["model"] == model, "accuracy"]
+        assert text == f"{values.mean():.4f} ± {values.std():.4f}"

@@ -2,7 +2,14 @@
 
 from pathlib import Path
 
-from experiments.figures import attacks, clients, collaboration, curves, series
+from experiments.figures import (
+    attacks,
+    clients,
+    collaboration,
+    curves,
+    heat_maps,
+    series,
+)
 from fedjax_pfl import results
 
 __all__ = ["save_all"]
@@ -11,6 +18,7 @@ _DRAWINGS = {
     "learning_curves": curves.learning_curves,
     "training_loss": curves.training_loss,
     "sweep": curves.sweep,
+    "grid": heat_maps.grid,
     "attacks": attacks.by_fraction,
     "attacks_table": attacks.table,
     "clients": clients.distribution,

@@ -1,139 +1,198 @@
-"""Accuracy of honest clients under attacks: against their number, or as a table."""
+"""Metrics of honest clients under attacks: against their number, or as a table."""
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.figures import drawing, selection
+from experiments.figures import contents, drawing, heat_maps, lines, selection
 from fedjax_pfl import results, summaries
 
-__all__ = ["by_fraction", "table"]
+__all__ = [
+    "FRACTION",
+    "by_fraction",
+    "draw",
+    "table",
+    "under_attacks",
+    "with_attackers",
+]
 
-_FRACTION = "federation.malicious_fraction"
+FRACTION = "federation.malicious_fraction"
 _KINDS = ("attack", "federation.label_poisoning")
 _NONE = "no attack"
 _COLUMNS = 2
 
 
-def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str]]:
-    """Means over clients in the last round with a column `kind`, and the settings.
+def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
+    """Means over clients in the last round with a column `kind`, settings and metric.
 
     Empty where there is no field that says how many are malicious.
     """
-    if _FRACTION not in result.fields:
-        return pd.DataFrame(), []
+    if FRACTION not in result.fields:
+        return pd.DataFrame(), [], ""
     rows = result.table()
     rows = rows[(rows["when"] == "last") & (rows["data"] == summaries.OWN_TEST)]
     rows = rows[(rows["stat"] == "mean") & rows["model"].isin(selection.MODELS)]
-    rows, _ = selection.reported(result, rows, "accuracy")
+    rows, metric = selection.reported(result, rows)
     kind = pd.Series(None, rows.index, dtype=object)
     for name in _KINDS:
         kind = kind.fillna(rows[name]) if name in rows else kind
-    kind = kind.where(kind.notna() & (rows[_FRACTION] > 0), _NONE)
+    if not any(name in rows for name in _KINDS):  # one attack, the same everywhere
+        kind = pd.Series(_only_kind(result), rows.index, dtype=object)
+    kind = kind.where(kind.notna() & (rows[FRACTION] > 0), _NONE)
     told = "algorithm.malicious_fraction"  # follows the fraction
-    others = [f for f in result.fields if f not in (_FRACTION, *_KINDS, told)]
-    return rows.assign(kind=kind), ["algorithm", *others]
+    others = [f for f in result.fields if f not in (FRACTION, *_KINDS, told)]
+    described = [*selection.DESCRIPTION, *others]
+    return rows.assign(kind=kind), described, metric
+
+
+def _only_kind(result: results.Result) -> str | None:
+    """The attack that all trainings have."""
+    config = result.groups[0].config
+    return next((config[name] for name in _KINDS if config.get(name)), None)
+
+
+def with_attackers(result: results.Result) -> contents.Lines | None:
+    """The metric against the fraction of malicious clients, one panel per attack.
+
+    Where all settings are too many lines, an algorithm's own ones are those that are
+    best on validation data, fraction by fraction.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      The lines, with a band over seeds; None unless there are several fractions, and
+      where `under_attacks` shows the same as a table.
+    """
+    rows, settings, metric = _attacked(result)
+    if rows.empty or rows[FRACTION].nunique() < 2 or _is_table(rows):
+        return None
+    kinds = [kind for kind in rows["kind"].unique() if kind != _NONE]
+    if not kinds:
+        return None
+    is_best = len(lines.at_most(rows, settings)) > drawing.MAX_LINES
+    if is_best:
+        best = selection.best_settings(result)
+        rows = rows.merge(best, on=list(best.columns))
+        settings = [name for name in settings if name not in selection.tuned(result)]
+    clean = rows[rows["kind"] == _NONE]
+    names = selection.varying(rows, settings)
+    panels, total = [], 0
+    for kind in kinds:
+        shown = pd.concat([clean, rows[rows["kind"] == kind]])
+        found = lines.at_most(shown, settings)
+        total = max(total, len(found))
+        made: list[contents.Line] = []
+        colors: dict[str, int] = {}
+        for line in found[: drawing.MAX_LINES]:
+            setting = selection.label(line.iloc[0], names)
+            color = colors.setdefault(setting, len(colors))
+            made.append(lines.over_seeds(line, FRACTION, setting, color, lines.band))
+        panels.append(contents.Panel(str(kind), tuple(made)))
+    return contents.Lines(
+        panels=tuple(panels),
+        xlabel="fraction of malicious clients",
+        ylabel=f"mean {metric}",
+        data=summaries.OWN_TEST,
+        spread=selection.band(rows),
+        is_best=is_best,
+        total=total,
+    )
 
 
 def by_fraction(result: results.Result) -> Figure | None:
-    """Accuracy against the fraction of malicious clients, one panel per attack.
+    """Draws `with_attackers`, where there is something."""
+    shown = with_attackers(result)
+    return None if shown is None else draw(shown)
 
-    Args:
-      result: what to draw.
 
-    Returns:
-      The figure; None unless several fractions meet several attacks.
-    """
-    rows, settings = _attacked(result)
-    if rows.empty or rows[_FRACTION].nunique() < 3:
-        return None
-    kinds = [kind for kind in rows["kind"].unique() if kind != _NONE]
-    if len(kinds) < 2:
-        return None
-    clean = rows[rows["kind"] == _NONE]
-    count = -(-len(kinds) // _COLUMNS)
+def draw(shown: contents.Lines) -> Figure:
+    """Draws lines against the fraction of malicious clients."""
+    count = -(-len(shown.panels) // _COLUMNS)
     figure = Figure(layout="constrained")
-    grid = figure.subplots(count, _COLUMNS, sharex=True, sharey=True, squeeze=False)
-    names = selection.varying(rows, settings)
-    for axes, kind in zip(grid.flat, kinds, strict=False):
-        _panel(axes, pd.concat([clean, rows[rows["kind"] == kind]]), settings, names)
-        axes.set_title(kind, **drawing.TEXT)
+    columns = min(_COLUMNS, len(shown.panels))
+    grid = figure.subplots(count, columns, sharex=True, sharey=True, squeeze=False)
+    for axes, panel in zip(grid.flat, shown.panels, strict=False):
+        axes.set_title(panel.title, **drawing.TEXT)
+        for line in panel.lines:
+            color = drawing.color(line.color)
+            axes.plot(
+                line.x,
+                line.y,
+                drawing.DASHES.get(line.model, drawing.OTHER_DASH),
+                marker=drawing.MARKERS[line.color % len(drawing.MARKERS)],
+                markersize=3,
+                color=color,
+                label=f"{line.model} × {line.setting}",
+            )
+            axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.1, lw=0)
+    for axes in grid.flat:
+        axes.grid(alpha=0.3)
+        axes.tick_params(labelsize=8)
+    for axes in grid.flat[len(shown.panels) :]:
+        axes.set_visible(False)
     for axes in grid[-1]:
-        axes.set_xlabel("fraction of malicious clients", fontsize=8)
+        axes.set_xlabel(shown.xlabel, fontsize=8)
     for axes in grid[:, 0]:
-        axes.set_ylabel("mean accuracy", fontsize=8)
-    _, labels = grid[0, 0].get_legend_handles_labels()
-    title = f"model × honest × {summaries.OWN_TEST} × algorithm, last round"
-    drawing.legend(figure, grid[0, 0], title, min(len(labels), drawing.MAX_LINES))
+        axes.set_ylabel(shown.ylabel, fontsize=8)
+    title = (
+        f"model × honest × {shown.data} × algorithm, last round;"
+        f" {shown.spread or 'one seed'}"
+    )
+    drawing.legend(figure, list(grid.flat), title, shown.total)
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 2.2 * (count - 1))
     return figure
 
 
-def _panel(axes, rows: pd.DataFrame, settings: list[str], names: list[str]) -> None:
-    """Lines of one attack: a color per setting, a dash per model."""
-    axes.grid(alpha=0.3)
-    axes.tick_params(labelsize=8)
-    for k, setting in enumerate(selection.groups(rows, settings)):
-        for line in selection.groups(setting, ["model"]):
-            model = line["model"].iloc[0]
-            over_seeds = line.groupby(_FRACTION)["value"]
-            mean = over_seeds.mean()
-            axes.plot(
-                mean.index,
-                mean,
-                drawing.DASHES.get(model, drawing.OTHER_DASH),
-                marker=drawing.MARKERS[k % len(drawing.MARKERS)],
-                markersize=3,
-                color=drawing.COLORS[k % len(drawing.COLORS)],
-                label=f"{model} × {selection.label(line.iloc[0], names)}",
-            )
+def _is_table(rows: pd.DataFrame) -> bool:
+    """Whether several attacks have one fraction."""
+    is_one = rows.loc[rows[FRACTION] > 0, FRACTION].nunique() == 1
+    return is_one and rows["kind"].nunique() > 2
 
 
-def table(result: results.Result) -> Figure | None:
-    """Mean accuracies of all settings under every attack, as a colored table.
+def under_attacks(result: results.Result) -> contents.Heats | None:
+    """Mean metrics of all settings under every attack, as a colored table.
 
     Args:
-      result: what to draw.
+      result: what to show.
 
     Returns:
-      The figure; None unless there are several attacks, all with one fraction.
+      Rows are settings and models, columns attacks; None unless there are several
+      attacks, all with one fraction.
     """
-    rows, settings = _attacked(result)
-    if rows.empty or rows.loc[rows[_FRACTION] > 0, _FRACTION].nunique() != 1:
+    rows, settings, metric = _attacked(result)
+    if rows.empty or not _is_table(rows):
         return None
     kinds = list(rows["kind"].unique())
-    if len(kinds) < 3:
-        return None
     names = selection.varying(rows, settings)
     labels, values = [], []
     for line in selection.groups(rows, [*settings, "model"]):
         first = line.iloc[0]
         labels.append(f"{first['model']} × {selection.label(first, names)}")
         values.append(line.groupby("kind")["value"].mean().reindex(kinds))
-    shown = 100 * np.array(values)
-    figure = Figure(layout="constrained")
-    figure.set_size_inches(2 + 0.5 * len(kinds) + 2.5, 1 + 0.2 * len(labels))
-    axes = figure.subplots()
-    axes.imshow(shown, aspect="auto", cmap="viridis", vmin=0, vmax=100)
-    axes.set_yticks(range(len(labels)), labels, fontsize=7)
-    axes.set_xticks(range(len(kinds)), kinds, fontsize=7, rotation=45, ha="right")
-    for i, j in np.ndindex(shown.shape):
-        if np.isfinite(shown[i, j]):
-            color = "black" if shown[i, j] > 60 else "white"
-            axes.text(
-                j,
-                i,
-                f"{shown[i, j]:.0f}",
-                ha="center",
-                va="center",
-                color=color,
-                fontsize=6,
-            )
-    fraction = rows[_FRACTION].max()
-    axes.set_title(
-        f"mean accuracy in percent × honest × {summaries.OWN_TEST}, last round;"
+    is_share = metric == "accuracy"
+    fraction = rows[FRACTION].max()
+    panel = contents.Heat(
+        title=f"honest × {summaries.OWN_TEST}, last round;"
         f" {100 * fraction:g} % malicious",
-        fontsize=8,
+        algorithm="",
+        columns=tuple(map(str, kinds)),
+        rows=tuple(labels),
+        values=(100 if is_share else 1) * np.array(values),
     )
-    return figure
+    return contents.Heats(
+        panels=(panel,),
+        xlabel="attack",
+        ylabel="",
+        value=f"mean {metric}" + (" in percent" if is_share else ""),
+        total=1,
+        low=0 if is_share else None,
+        high=100 if is_share else None,
+    )
+
+
+def table(result: results.Result) -> Figure | None:
+    """Draws `under_attacks`, where there is something."""
+    shown = under_attacks(result)
+    return None if shown is None else heat_maps.draw(shown)

@@ -1,6 +1,8 @@
 """Colors, panels and legends of all figures; no pyplot, readable at 600 pixels."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +15,7 @@ __all__ = [
     "OTHER_DASH",
     "TEXT",
     "WIDTH",
+    "color",
     "legend",
     "panels",
 ]
@@ -29,6 +32,11 @@ TEXT = {"fontsize": 8}
 WIDTH, HEIGHT, LINE = 6.0, 3.2, 0.18  # inches; 600 pixels at 100 dots per inch
 
 
+def color(number: int) -> str:
+    """The color of a number; they start again when there are no more."""
+    return COLORS[number % len(COLORS)]
+
+
 def panels(count: int) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side and room for a legend below."""
     figure = Figure(layout="constrained")
@@ -39,9 +47,13 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
     return figure, list(panels)
 
 
-def legend(figure: Figure, axes: Axes, title: str, count: int) -> None:
-    """One legend below the panels, which keep their height."""
-    handles, labels = axes.get_legend_handles_labels()
+def legend(figure: Figure, axes: Axes | Sequence[Axes], title: str, count: int) -> None:
+    """One legend, of some panels, below all of them, which keep their height."""
+    found: dict[str, Any] = {}
+    for panel in [axes] if isinstance(axes, Axes) else axes:
+        handles, labels = panel.get_legend_handles_labels()
+        found = dict(zip(labels, handles, strict=True)) | found
+    labels, handles = list(found), list(found.values())
     if count > MAX_LINES:
         title += f"\nthe first {MAX_LINES} of {count} lines"
     columns = 1 if max(map(len, labels), default=0) > 35 else 2

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-__all__ = ["draw"]
+__all__ = ["MAX_BARS", "bins", "draw", "shares"]
 
 _COLOR = "#0072B2"
-_MAX_BARS = 60  # clients that can be told apart
+MAX_BARS = 60
+"""Clients that can be told apart."""
 _MAX_TICKS = 26  # classes that are all named, and that have room for bubbles
 _WIDTH, _SIZES, _HISTOGRAM = 6.0, 1.1, 1.6  # inches
 _WIDE = 30  # ratio of the largest to the smallest size that asks for a logarithmic axis
@@ -42,7 +43,7 @@ def draw(
     """
     sizes, figure = np.asarray(sizes), Figure(layout="constrained")
     counts = None if label_counts is None else np.asarray(label_counts)
-    is_small = len(sizes) <= _MAX_BARS
+    is_small = len(sizes) <= MAX_BARS
     heights = [_SIZES] if is_small else [_HISTOGRAM]
     if counts is not None:
         below = _height_of_classes(counts.shape[1])
@@ -81,18 +82,29 @@ def _bars(axes: Axes, sizes: np.ndarray) -> None:
 
 def _histogram(axes: Axes, sizes: np.ndarray) -> None:
     """How many clients have how many examples."""
-    low, high = int(sizes.min()), int(sizes.max()) + 1
-    if high > _WIDE * max(1, low) and low > 0:
-        bins = np.geomspace(low, high, 31)
+    edges, is_log = bins(sizes)
+    if is_log:
         axes.set_xscale("log")
-    else:  # bars around whole numbers, each of the same number of them
-        width = -(-(high - low) // 30)
-        bins = np.arange(low, high + width, width) - 0.5
+    else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.hist(sizes, bins=bins.tolist(), color=_COLOR)
+    axes.hist(sizes, bins=edges.tolist(), color=_COLOR)
     axes.set_xlabel("examples of a client", fontsize=9)
     axes.set_ylabel("clients", fontsize=9)
     axes.grid(axis="y", alpha=0.3)
+
+
+def bins(sizes: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Edges of the bars of a histogram of sizes, and whether they grow."""
+    low, high = int(sizes.min()), int(sizes.max()) + 1
+    if high > _WIDE * max(1, low) and low > 0:
+        return np.geomspace(low, high, 31), True
+    width = -(-(high - low) // 30)  # bars around whole numbers, of the same number each
+    return np.arange(low, high + width, width) - 0.5, False
+
+
+def shares(counts: np.ndarray) -> np.ndarray:
+    """Shares `[N, C]` of the classes among each client's examples, of counts."""
+    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 
 def _bubbles(figure: Figure, axes: Axes, counts: np.ndarray) -> None:
@@ -121,9 +133,7 @@ def _bubbles(figure: Figure, axes: Axes, counts: np.ndarray) -> None:
 
 def _heat_map(figure: Figure, axes: Axes, counts: np.ndarray) -> None:
     """Shares of the classes among the examples of each client."""
-    total = np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    shares = (counts / total).T
-    image = axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0)
+    image = axes.imshow(shares(counts).T, aspect="auto", cmap="Blues", vmin=0)
     axes.set_xlabel("client", fontsize=9)
     axes.set_ylabel("class", fontsize=9)
     bar = figure.colorbar(image, ax=axes, pad=0.01)

@@ -11,12 +11,15 @@ from fedjax_pfl import measures, results, summaries
 __all__ = [
     "DESCRIPTION",
     "MODELS",
+    "band",
+    "best_settings",
     "groups",
     "label",
     "reported",
     "settings",
     "shown_clients",
     "shown_curves",
+    "tuned",
     "varying",
 ]
 
@@ -27,19 +30,30 @@ DESCRIPTION = ("algorithm", "dataset", "partition")
 
 def settings(result: results.Result) -> list[str]:
     """Columns that tell settings apart: what is compared, then what is tuned."""
-    return [*_compared(result), *_tuned(result)]
+    return [*_compared(result), *tuned(result)]
 
 
-def shown_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
-    """Rows of the curves that are drawn, and the metric.
+def shown_curves(
+    result: results.Result, data: str = summaries.OWN_TEST
+) -> tuple[pd.DataFrame, str]:
+    """Rows of the curves on some data that are drawn, and the metric.
 
     Of the settings of an algorithm's own fields only the one that is best on validation
     data in the last round is kept, the first if there are no such data.
     """
-    curves, metric = reported(result, result.curves())
-    curves = _best_settings(curves, metric, _tuned(result), _compared(result))
-    curves = curves[curves["data"] == summaries.OWN_TEST]
+    curves, metric = _best_curves(result)
+    curves = curves[curves["data"] == data]
     return curves[curves["model"].isin(MODELS)], metric
+
+
+def best_settings(result: results.Result) -> pd.DataFrame:
+    """Values of `settings` that `shown_curves` keeps, one row each."""
+    return _best_curves(result)[0][settings(result)].drop_duplicates()
+
+
+def _best_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
+    curves, metric = reported(result, result.curves())
+    return _best_settings(curves, metric, tuned(result), _compared(result)), metric
 
 
 def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
@@ -51,13 +65,14 @@ def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
     return clients.merge(kept, on=settings(result)), metric
 
 
-def _tuned(result: results.Result) -> list[str]:
+def tuned(result: results.Result) -> list[str]:
+    """Columns of an algorithm's own settings, of which the best are shown."""
     own = [f for f in result.fields if f.startswith("algorithm.")]
     return [f for f in own if f not in _METHODS]
 
 
 def _compared(result: results.Result) -> list[str]:
-    return [*DESCRIPTION, *(f for f in result.fields if f not in _tuned(result))]
+    return [*DESCRIPTION, *(f for f in result.fields if f not in tuned(result))]
 
 
 def reported(
@@ -108,6 +123,12 @@ def _best_settings(
 def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Names whose values a label must show: swept fields and what else varies."""
     return [n for n in names if rows[n].nunique(dropna=False) > 1 or "." in n]
+
+
+def band(rows: pd.DataFrame) -> str:
+    """What the bands of rows of several seeds show; nothing of one."""
+    seeds = rows["seed"].nunique()
+    return f"mean over {seeds} seeds, band from min to max" if seeds > 1 else ""
 
 
 def label(row: pd.Series, names: Sequence[str]) -> str:

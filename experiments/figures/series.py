@@ -1,18 +1,20 @@
 """What becomes of clients' series, such as the values of their portfolios."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.figures import drawing, selection
+from experiments.figures import contents, drawing, selection
 from fedjax_pfl import results
 
-__all__ = ["values"]
+__all__ = ["draw", "over_days", "values"]
 
 _MAX_PANELS = 3
 _BESIDE = {"uniform_value": "equal shares, rebalanced", "hold_value": "bought and held"}
+_GRAYS = ("--", ":")
 
 
-def values(result: results.Result) -> Figure | None:
+def over_days(result: results.Result) -> contents.Lines | None:
     """Values of portfolios over the test days, one panel per market.
 
     Means over parties and seeds of the personal model, or of the first there is; the
@@ -20,10 +22,11 @@ def values(result: results.Result) -> Figure | None:
     seeds, of the first method.
 
     Args:
-      result: what to draw.
+      result: what to show.
 
     Returns:
-      The figure; None for trainings without such series.
+      The lines; those without an algorithm are of no method. None for trainings without
+      such series.
     """
     table = result.series()
     if table.empty:
@@ -33,39 +36,95 @@ def values(result: results.Result) -> Figure | None:
     markets = [name for name in settings if name.startswith("federation.")]
     keys = [name for name in settings if name not in markets]
     parts = list(selection.groups(table, markets)) if markets else [table]
-    figure, panels = drawing.panels(len(parts[:_MAX_PANELS]))
     names = selection.varying(table, keys)
-    count = 0
-    for axes, part in zip(panels, parts, strict=False):
-        count = _draw(axes, part, keys, names)
+    total, panels = 0, []
+    for part in parts[:_MAX_PANELS]:
+        own = part[part["name"] == "value"]
+        methods = list(selection.groups(own, keys))
+        total = max(total, len(methods))
         shown = selection.varying(table, markets)
         title = ", ".join(f"{n.split('.', 1)[1]} = {part[n].iloc[0]}" for n in shown)
-        axes.set_title(title, **drawing.TEXT)
-        axes.set_xlabel("trading day of the test", fontsize=9)
-    panels[0].set_ylabel("value, from 1 on", fontsize=9)
-    title = "mean over parties and seeds; band: 10 % to 90 % of parties"
+        lines = [
+            _method(r, k, names) for k, r in enumerate(methods[: drawing.MAX_LINES])
+        ]
+        beside = [_beside(part, name, k) for k, name in enumerate(_BESIDE)]
+        panels.append(contents.Panel(title, (*lines, *beside)))
+    spread = "mean over parties and seeds; band: 10 % to 90 % of parties"
     if len(parts) > _MAX_PANELS:
-        title += f"\nthe first {_MAX_PANELS} of {len(parts)} markets"
-    drawing.legend(figure, panels[0], title, count)
+        spread += f"\nthe first {_MAX_PANELS} of {len(parts)} markets"
+    return contents.Lines(
+        panels=tuple(panels),
+        xlabel="trading day of the test",
+        ylabel="value, from 1 on",
+        data="",
+        spread=spread,
+        around="10 % to 90 %",
+        total=total,
+    )
+
+
+def _method(rows: pd.DataFrame, number: int, names: list[str]) -> contents.Line:
+    """The line of one method; only the first has a band."""
+    model = min(rows["model"].unique(), key=list(selection.MODELS).index)
+    by_day = rows[rows["model"] == model].groupby("moment")
+    mean = by_day["mean"].mean()
+    nothing = np.full(len(mean), np.nan)
+    low = nothing if number else by_day["10 %"].mean().to_numpy()
+    high = nothing if number else by_day["90 %"].mean().to_numpy()
+    first = rows.iloc[0]
+    return contents.Line(
+        setting=selection.label(first, names),
+        algorithm=first["algorithm"],
+        model=model,
+        population="honest",
+        color=number,
+        x=mean.index.to_numpy(),
+        y=mean.to_numpy(),
+        low=low,
+        high=high,
+    )
+
+
+def _beside(table: pd.DataFrame, name: str, number: int) -> contents.Line:
+    """What becomes of money that no method invests."""
+    mean = table[table["name"] == name].groupby("moment")["mean"].mean()
+    nothing = np.full(len(mean), np.nan)
+    return contents.Line(
+        setting=_BESIDE[name],
+        algorithm="",
+        model="",
+        population="",
+        color=number,
+        x=mean.index.to_numpy(),
+        y=mean.to_numpy(),
+        low=nothing,
+        high=nothing,
+    )
+
+
+def values(result: results.Result) -> Figure | None:
+    """Draws `over_days`, where there are series."""
+    shown = over_days(result)
+    return None if shown is None else draw(shown)
+
+
+def draw(shown: contents.Lines) -> Figure:
+    """Draws values against days, markets side by side."""
+    figure, panels = drawing.panels(len(shown.panels))
+    for axes, panel in zip(panels, shown.panels, strict=True):
+        for line in panel.lines:
+            if not line.algorithm:
+                dash = _GRAYS[line.color]
+                axes.plot(line.x, line.y, dash, color="gray", label=line.setting)
+                continue
+            color = drawing.color(line.color)
+            label = f"{line.model} × {line.setting}"
+            axes.plot(line.x, line.y, color=color, linewidth=1.2, label=label)
+            good = np.isfinite(line.low)
+            ends = line.x[good], line.low[good], line.high[good]
+            axes.fill_between(*ends, color=color, alpha=0.15, lw=0)
+        axes.set_title(panel.title, **drawing.TEXT)
+        axes.set_xlabel(shown.xlabel, fontsize=9)
+    panels[0].set_ylabel(shown.ylabel, fontsize=9)
+    drawing.legend(figure, panels[0], shown.spread, shown.total)
     return figure
-
-
-def _draw(axes, table: pd.DataFrame, keys: list[str], names: list[str]) -> int:
-    """Lines of one panel; how many methods there are."""
-    order = list(selection.MODELS).index
-    own = table[table["name"] == "value"]
-    lines = list(selection.groups(own, keys))
-    for k, rows in enumerate(lines[: drawing.MAX_LINES]):
-        model = min(rows["model"].unique(), key=order)
-        by_day = rows[rows["model"] == model].groupby("moment")
-        color = drawing.COLORS[k % len(drawing.COLORS)]
-        name = f"{model} × {selection.label(rows.iloc[0], names)}"
-        mean = by_day["mean"].mean()
-        axes.plot(mean.index, mean, color=color, linewidth=1.2, label=name)
-        if k == 0:
-            low, high = by_day["10 %"].mean(), by_day["90 %"].mean()
-            axes.fill_between(mean.index, low, high, color=color, alpha=0.15, lw=0)
-    for name, dash in zip(_BESIDE, ("--", ":"), strict=True):
-        mean = table[table["name"] == name].groupby("moment")["mean"].mean()
-        axes.plot(mean.index, mean, dash, color="gray", label=_BESIDE[name])
-    return len(lines)

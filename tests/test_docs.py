@@ -6,6 +6,7 @@ import importlib
 import io
 import pathlib
 import re
+import sys
 import shlex
 
 import pytest
@@ -169,6 +170,18 @@ def test_commands_have_the_options_that_pages_name(page):
             assert given <= known, (command, words)
 
 
+@pytest.fixture
+def my_methods(tmp_path, monkeypatch):
+    """The README's own method, saved as it says."""
+    (program,) = [c for c in blocks(INCLUDED["README.md"], "python") if "Damped" in c]
+    method = program.partition("process = ")[0]
+    imports = "import jax\nimport fedjax_pfl as fp\n\n"
+    (tmp_path / "my_methods.py").write_text(imports + method, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+@pytest.mark.usefixtures("my_methods")
 @pytest.mark.parametrize("page", COMMANDED)
 def test_commands_make_experiments(page):
     for command, words in commands(COMMANDED[page], "sh"):

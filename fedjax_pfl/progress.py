@@ -9,10 +9,13 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 __all__ = ["Shown", "shown"]
 
@@ -48,6 +51,7 @@ def shown(num_rounds: int, *, quiet: bool) -> Iterator[Shown]:
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
+            _Rate(),
             TextColumn("{task.fields[text]}"),
         )
         with Progress(*columns, console=console) as bar:
@@ -57,6 +61,15 @@ def shown(num_rounds: int, *, quiet: bool) -> Iterator[Shown]:
                 return lambda rounds, text: bar.update(task, advance=rounds, text=text)
 
             yield begin
+
+
+class _Rate(ProgressColumn):
+    """Rounds per second of late."""
+
+    def render(self, task: Task) -> Text:
+        """For example `12.3 rounds/s`; nothing before the first ones."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:.3g} rounds/s")
 
 
 def _logged(
@@ -73,7 +86,10 @@ def _logged(
         if done < num_rounds and now - last < LINE_SECONDS:
             return
         last = now
-        line = f"{title}: {done}/{num_rounds} rounds, {now - started:.0f} s, {text}"
+        rate = done / max(now - started, 1e-9)
+        left = (num_rounds - done) / max(rate, 1e-9)
+        line = f"{title}: {done}/{num_rounds} rounds, {now - started:.0f} s,"
+        line += f" {rate:.3g} rounds/s, {left:.0f} s left, {text}"
         console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     return advance

@@ -6,8 +6,8 @@ import importlib
 import io
 import pathlib
 import re
-import sys
 import shlex
+import sys
 
 import pytest
 import typer

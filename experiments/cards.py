@@ -124,7 +124,8 @@ def _table_lines(
     """The table of one environment."""
     base = part.values(reference)
     extras = {n: t for n, t in _EXTRAS.items() if n in part.rows}
-    losses = [n for n in (*card_runs.BESIDE, *card_runs.LOSSES) if n in part.rows]
+    beside = [n for n in card_runs.BESIDE if n in part.rows]
+    losses = beside or [n for n in card_runs.LOSSES if n in part.rows]
     header = ("algorithm", "model", "seeds", headline, "difference")
     header = (*header, *extras.values(), *losses)
     lines = [f"{title}:", "", f"| {' | '.join(header)} |", "|---" * len(header) + "|"]

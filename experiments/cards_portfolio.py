@@ -67,6 +67,8 @@ trainings on two cores with other work beside them):
   models comes near the radius.
 * FedProx, which is held near the start and so near a tenth in cash, earns less in the
   rising market, loses less in the falling one, and has the smallest drawdowns.
+* On the real prices of 2019 (one seed) every method but FedProx earns 38 % with a
+  Sharpe ratio of 1.88, as equal shares do: five points above the paper's best method.
 """
 
 _NONE = {"aggregator": None}

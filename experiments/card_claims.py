@@ -15,6 +15,7 @@ __all__ = [
     "lines",
     "not_run",
     "of_figures",
+    "sentence_not_run",
 ]
 
 
@@ -175,6 +176,12 @@ def not_run(preset: str, reasons: Mapping[str, str]) -> tuple[str, str]:
     found = (text for part, text in reasons.items() if part in preset)
     verdict = f"not run: {next(found, 'not yet run here')}"
     return verdict, f"python -m experiments.sweep --preset {preset} --data-dir DIR"
+
+
+def sentence_not_run(preset: str, reasons: Mapping[str, str]) -> str:
+    """The same as a sentence with the command."""
+    verdict, command = not_run(preset, reasons)
+    return f"{verdict[0].upper()}{verdict[1:]}. Command: `{command}`"
 
 
 def _tally(claims: Sequence[Claim], runs: Mapping[str, card_runs.Run]) -> str:

@@ -84,8 +84,7 @@ class Methods:
             run = runs.get(name)
             yield from ("", f"### {self.title}: {heading}", "")
             if run is None:
-                verdict, command = card_claims.not_run(name, reasons)
-                yield f"{verdict[0].upper()}{verdict[1:]}. Command: `{command}`"
+                yield card_claims.sentence_not_run(name, reasons)
             else:
                 rounds = card_tables.rounds_of(run.command)
                 yield f"{rounds} rounds: `{run.command}`"

@@ -6,7 +6,17 @@ Robust Personalized Federated Learning".
 
 from experiments import card_claims, card_runs, cards
 
-__all__ = ["CARD"]
+__all__ = [
+    "CARD",
+    "CO",
+    "FEDAVG",
+    "FEDPROX",
+    "GEO",
+    "LOCAL",
+    "MEAN",
+    "MEDIAN",
+    "RFA",
+]
 
 _TEXT = """
 Fed+ pulls every party's model to an anchor between itself and a center, which is the
@@ -81,35 +91,35 @@ So we compare orderings, with paired seeds and our own baselines.
 """
 
 _NONE = {"algorithm.rho_quantile": None}
-_MEAN = card_runs.Side("FedPlus", "personal", {"algorithm.phi": "Squared"})
-_GEO = card_runs.Side("FedPlus", "personal", {"algorithm.phi": "L2"} | _NONE)
-_CO = card_runs.Side("FedPlus", "personal", {"algorithm.phi": "L1"} | _NONE)
+MEAN = card_runs.Side("FedPlus", "personal", {"algorithm.phi": "Squared"})
+GEO = card_runs.Side("FedPlus", "personal", {"algorithm.phi": "L2"} | _NONE)
+CO = card_runs.Side("FedPlus", "personal", {"algorithm.phi": "L1"} | _NONE)
 _FREE = {"algorithm.rho_quantile": 0.5}
 _GEO_FREE = card_runs.Side("FedPlus", "personal", {"algorithm.phi": "L2"} | _FREE)
 _CO_FREE = card_runs.Side("FedPlus", "personal", {"algorithm.phi": "L1"} | _FREE)
-_LOCAL = card_runs.Side("Local", "personal")
+LOCAL = card_runs.Side("Local", "personal")
 _MAJORITY = card_runs.Side("Majority", "personal")
-_FEDAVG = card_runs.Side("FedAvg", "global", {"aggregator": None})
-_RFA = card_runs.Side("FedAvg", "global", {"aggregator": "GeometricMedian"})
-_MEDIAN = card_runs.Side("FedAvg", "global", {"aggregator": "CoordinateMedian"})
-_FEDPROX = card_runs.Side("FedProx", "global")
+FEDAVG = card_runs.Side("FedAvg", "global", {"aggregator": None})
+RFA = card_runs.Side("FedAvg", "global", {"aggregator": "GeometricMedian"})
+MEDIAN = card_runs.Side("FedAvg", "global", {"aggregator": "CoordinateMedian"})
+FEDPROX = card_runs.Side("FedProx", "global")
 
 _BENCHMARKS = ("synthetic", "mnist", "femnist", "sentiment")
 _PAIRS = (
-    ("FedGeoMed+ is better than FedAvg", _GEO, _FEDAVG),
-    ("FedGeoMed+ is better than FedProx", _GEO, _FEDPROX),
-    ("FedGeoMed+ is better than RFA", _GEO, _RFA),
-    ("FedGeoMed+ is better than the coordinate median", _GEO, _MEDIAN),
-    ("FedAvg is better than RFA", _FEDAVG, _RFA),
-    ("FedAvg is better than the coordinate median", _FEDAVG, _MEDIAN),
-    ("ours: FedGeoMed+ is better than local training", _GEO, _LOCAL),
-    ("ours: FedGeoMed+ is better than the majority class", _GEO, _MAJORITY),
-    ("ours: FedGeoMed+ is better scale-free", _GEO_FREE, _GEO),
-    ("ours: FedCoMed+ is better scale-free", _CO_FREE, _CO),
+    ("FedGeoMed+ is better than FedAvg", GEO, FEDAVG),
+    ("FedGeoMed+ is better than FedProx", GEO, FEDPROX),
+    ("FedGeoMed+ is better than RFA", GEO, RFA),
+    ("FedGeoMed+ is better than the coordinate median", GEO, MEDIAN),
+    ("FedAvg is better than RFA", FEDAVG, RFA),
+    ("FedAvg is better than the coordinate median", FEDAVG, MEDIAN),
+    ("ours: FedGeoMed+ is better than local training", GEO, LOCAL),
+    ("ours: FedGeoMed+ is better than the majority class", GEO, _MAJORITY),
+    ("ours: FedGeoMed+ is better scale-free", _GEO_FREE, GEO),
+    ("ours: FedCoMed+ is better scale-free", _CO_FREE, CO),
 )
 _ABOVE_MEAN = (
-    ("FedGeoMed+ is better than FedAvg+", _GEO, _MEAN),
-    ("FedCoMed+ is better than FedAvg+", _CO, _MEAN),
+    ("FedGeoMed+ is better than FedAvg+", GEO, MEAN),
+    ("FedCoMed+ is better than FedAvg+", CO, MEAN),
 )
 
 
@@ -157,23 +167,23 @@ def _with_lam(side: card_runs.Side, lam: float) -> card_runs.Side:
 def _attack_claims() -> list[card_claims.Claim]:
     """What robustness would mean; ours, the paper has no attack."""
     pairs = (
-        ("FedGeoMed+ is better than FedAvg", _with_lam(_GEO, 0.0), _FEDAVG),
-        ("RFA is better than FedAvg", _RFA, _FEDAVG),
-        ("FedGeoMed+ is better than RFA", _with_lam(_GEO, 0.0), _RFA),
+        ("FedGeoMed+ is better than FedAvg", _with_lam(GEO, 0.0), FEDAVG),
+        ("RFA is better than FedAvg", RFA, FEDAVG),
+        ("FedGeoMed+ is better than RFA", _with_lam(GEO, 0.0), RFA),
         (
             "FedGeoMed+ is better than local training",
-            _with_lam(_GEO, 0.0),
-            _LOCAL,
+            _with_lam(GEO, 0.0),
+            LOCAL,
         ),
         (
             "lam = 0.5, scale-free: FedGeoMed+ is better than FedAvg+",
             _with_lam(_GEO_FREE, 0.5),
-            _with_lam(_MEAN, 0.5),
+            _with_lam(MEAN, 0.5),
         ),
         (
             "lam = 0.5, scale-free: FedCoMed+ is better than FedAvg+",
             _with_lam(_CO_FREE, 0.5),
-            _with_lam(_MEAN, 0.5),
+            _with_lam(MEAN, 0.5),
         ),
     )
     return [
@@ -186,7 +196,7 @@ CARD = cards.Card(
     method="fedplus",
     title="Fed+",
     text=_TEXT,
-    reference=_LOCAL,
+    reference=LOCAL,
     claims=(
         *(claim for data in _BENCHMARKS for claim in _benchmark_claims(data)),
         *_party_claims(),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
-from experiments import card_claims, card_runs, cards, paired
+from experiments import card_claims, card_runs, cards, cards_fedplus, paired
 
 __all__ = ["CARD", "Returns"]
 
@@ -71,36 +71,24 @@ trainings on two cores with other work beside them):
   Sharpe ratio of 1.88, as equal shares do: five points above the paper's best method.
 """
 
-_NONE = {"aggregator": None}
-_METHODS = {  # row: printed return (percent) and Sharpe ratio, our side
-    "FedAvg": (0.99, 0.11, card_runs.Side("FedAvg", "global", _NONE)),
-    "RFA": (
-        4.90,
-        0.30,
-        card_runs.Side("FedAvg", "global", {"aggregator": "GeometricMedian"}),
-    ),
-    "Coordinate median": (
-        21.71,
-        1.17,
-        card_runs.Side("FedAvg", "global", {"aggregator": "CoordinateMedian"}),
-    ),
-    "FedProx": (-1.46, -0.02, card_runs.Side("FedProx", "global")),
-    "FedAvg+": (
-        32.93,
-        1.67,
-        card_runs.Side("FedPlus", "personal", {"algorithm.phi": "Squared"}),
-    ),
-    "FedGeoMed+": (
-        32.23,
-        1.64,
-        card_runs.Side("FedPlus", "personal", {"algorithm.phi": "L2"}),
-    ),
-    "FedCoMed+": (
-        32.47,
-        1.65,
-        card_runs.Side("FedPlus", "personal", {"algorithm.phi": "L1"}),
-    ),
-    "single party": (None, None, card_runs.Side("Local", "personal")),
+_SIDES = {  # of the rows of Table 1, and of the single party
+    "FedAvg": cards_fedplus.FEDAVG,
+    "RFA": cards_fedplus.RFA,
+    "Coordinate median": cards_fedplus.MEDIAN,
+    "FedProx": cards_fedplus.FEDPROX,
+    "FedAvg+": cards_fedplus.MEAN,
+    "FedGeoMed+": cards_fedplus.GEO,
+    "FedCoMed+": cards_fedplus.CO,
+    "single party": cards_fedplus.LOCAL,
+}
+_PRINTED = {  # return in percent, Sharpe ratio
+    "FedAvg": (0.99, 0.11),
+    "RFA": (4.90, 0.30),
+    "Coordinate median": (21.71, 1.17),
+    "FedProx": (-1.46, -0.02),
+    "FedAvg+": (32.93, 1.67),
+    "FedGeoMed+": (32.23, 1.64),
+    "FedCoMed+": (32.47, 1.65),
 }
 _BESIDE = {"equal shares": "uniform", "bought and held": "hold"}
 _RUNS = {"portfolio": "synthetic markets", "portfolio_stocks": "stocks, 2019"}
@@ -130,27 +118,31 @@ class Returns:
             run = runs.get(name)
             yield from ("", f"### Table 1: {heading}", "")
             if run is None:
-                verdict, command = card_claims.not_run(name, reasons)
-                yield f"{verdict[0].upper()}{verdict[1:]}. Command: `{command}`"
-                continue
-            yield from (f"`{run.command}`", "")
-            header = ["method", "paper", "ours", "gap to a single party", "markets"]
-            yield from (f"| {' | '.join(header)} |", "|---" * len(header) + "|")
-            single = _values(run, _METHODS["single party"][2], "accuracy")
-            for row, (earned, sharpe, side) in _METHODS.items():
-                printed = "–" if earned is None else f"{earned:.2f} ({sharpe:.2f})"
-                values = _values(run, side, "accuracy")
-                gap = "" if side.algorithm == "Local" else _gap(values, single)
-                markets = values.index.get_level_values(0).nunique()
-                ours = _shown(values, _values(run, side, "sharpe"))
-                yield f"| {row} | {printed} | {ours} | {gap} | {markets} |"
-            for row, prefix in _BESIDE.items():
-                side = _METHODS["single party"][2]
-                values = 100 * _values(run, side, f"{prefix}_annualized_return")
-                ours = _shown(values, _values(run, side, f"{prefix}_sharpe"))
-                markets = values.index.get_level_values(0).nunique()
-                yield f"| {row} | – | {ours} | {_gap(values, single)} | {markets} |"
+                yield card_claims.sentence_not_run(name, reasons)
+            else:
+                yield from _rows(run)
         yield ""
+
+
+def _rows(run: card_runs.Run) -> Iterator[str]:
+    """The table of one run: the paper's rows, and what needs no learning."""
+    yield from (f"`{run.command}`", "")
+    header = ["method", "paper", "ours", "gap to a single party", "markets"]
+    yield from (f"| {' | '.join(header)} |", "|---" * len(header) + "|")
+    alone = _SIDES["single party"]
+    single = _values(run, alone, "accuracy")
+
+    def line(row: str, values: pd.Series, sharpe: pd.Series) -> str:
+        printed = "{:.2f} ({:.2f})".format(*_PRINTED[row]) if row in _PRINTED else "–"
+        gap = "" if row == "single party" else str(paired.interval(values, single))
+        markets = values.index.get_level_values(0).nunique()
+        return f"| {row} | {printed} | {_shown(values, sharpe)} | {gap} | {markets} |"
+
+    for row, side in _SIDES.items():
+        yield line(row, _values(run, side, "accuracy"), _values(run, side, "sharpe"))
+    for row, prefix in _BESIDE.items():
+        returns = 100 * _values(run, alone, f"{prefix}_annualized_return")
+        yield line(row, returns, _values(run, alone, f"{prefix}_sharpe"))
 
 
 def _values(run: card_runs.Run, side: card_runs.Side, measure: str) -> pd.Series:
@@ -165,11 +157,6 @@ def _values(run: card_runs.Run, side: card_runs.Side, measure: str) -> pd.Series
     return pd.concat(parts)
 
 
-def _gap(values: pd.Series, others: pd.Series) -> str:
-    """Their paired difference."""
-    return str(paired.interval(values, others))
-
-
 def _shown(returns: pd.Series, sharpe: pd.Series) -> str:
     """For example `12.30 ± 1.20 (0.71)`."""
     good = returns.dropna()
@@ -181,7 +168,6 @@ def _shown(returns: pd.Series, sharpe: pd.Series) -> str:
 
 def _claims() -> list[card_claims.Claim]:
     """What the paper claims of its table, and of the number of parties."""
-    side = {row: entry[2] for row, entry in _METHODS.items()}
     pairs = (
         ("FedAvg+ is better than single-party training", "FedAvg+", "single party"),
         ("FedAvg+ is better than FedAvg", "FedAvg+", "FedAvg"),
@@ -191,23 +177,19 @@ def _claims() -> list[card_claims.Claim]:
         ("FedAvg+ is better than FedCoMed+", "FedAvg+", "FedCoMed+"),
         ("the coordinate median is better than FedAvg", "Coordinate median", "FedAvg"),
     )
-    claims = [
-        card_claims.Claim(text, run, side[better], side[worse])
-        for run in _RUNS
-        for text, better, worse in pairs
+    runs = [(run, pair) for run in _RUNS for pair in pairs]
+    runs.append(("portfolio_parties", pairs[0]))
+    return [
+        card_claims.Claim(text, run, _SIDES[better], _SIDES[worse])
+        for run, (text, better, worse) in runs
     ]
-    first = ("FedAvg+ is better than single-party training", "FedAvg+", "single party")
-    claims.append(
-        card_claims.Claim(first[0], "portfolio_parties", side[first[1]], side[first[2]])
-    )
-    return claims
 
 
 CARD = cards.Card(
     method="portfolio",
     title="Portfolio management",
     text=_TEXT,
-    reference=_METHODS["single party"][2],
+    reference=_SIDES["single party"],
     claims=_claims(),
     printed=(Returns(),),
     headline="annualized return",

@@ -304,8 +304,7 @@ def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
     cls = _COMPONENTS[name][value]
     fields = dict(_DEFAULTS.get(cls, {}))
     for field in dataclasses.fields(cls):
-        has_default = field.default is not dataclasses.MISSING
-        if has_default or field.name in fields:
+        if not fields_.is_required(field) or field.name in fields:
             continue
         setting = f"{name}.{field.name}"
         if setting not in parsed:

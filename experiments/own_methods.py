@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 import fedjax_pfl as fp
+from experiments import fields
 from fedjax_pfl import checks
 
 __all__ = ["find"]
@@ -49,19 +50,13 @@ def find(name: str) -> type:
             f"Expected {name} to be decorated with @pytree_dataclass, so that fields of"
             " it can be set and swept."
         )
-    bare = [f.name for f in dataclasses.fields(found) if _is_required(f)]
+    bare = [f.name for f in dataclasses.fields(found) if fields.is_required(f)]
     if bare:
         raise checks.InputError(
             f"Expected the fields of {name} to have defaults, which {', '.join(bare)}"
             " has not."
         )
     return found
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    """Whether a field has no default."""
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing
 
 
 def _module(path: str, name: str) -> Any:

@@ -12,7 +12,7 @@ import fedjax_pfl as fp
 from experiments import config
 from fedjax_pfl import data
 
-__all__ = ["PRESETS"]
+__all__ = ["PRESETS", "methods"]
 
 _COHORT = 10
 
@@ -21,28 +21,38 @@ def _sgd(learning_rate: float) -> fp.SGD:
     return fp.SGD(learning_rate=learning_rate, epochs=20, batch_size=10)
 
 
-def _processes(
-    sgd: fp.SGD, *, mu: float, lam: float = 0.0, **fields: Any
+def methods(
+    solver: Any, *, mu: float, lam: float = 0.0, **fields: Any
 ) -> list[fp.FederatedProcess]:
-    """All methods: bounds, baselines, Fed+ at the paper's radius and scale-free."""
+    """Local training, the baselines, and Fed+ at the paper's radius, in this order."""
     rfa = fp.GeometricMedian(weighting="examples")
-    plus = {"alpha": 0.01, "lam": lam, "local": sgd}
+    plus = {"alpha": 0.01, "lam": lam, "local": solver}
     pairs = [
-        (fp.Majority(), None),
-        (fp.Local(local=sgd), None),
-        (fp.FedAvg(local=sgd), None),
-        (fp.FedProx(mu=mu, local=sgd), None),
-        (fp.FedAvg(local=sgd), rfa),
-        (fp.FedAvg(local=sgd), fp.CoordinateMedian()),
+        (fp.Local(local=solver), None),
+        (fp.FedAvg(local=solver), None),
+        (fp.FedProx(mu=mu, local=solver), None),
+        (fp.FedAvg(local=solver), rfa),
+        (fp.FedAvg(local=solver), fp.CoordinateMedian()),
         (fp.FedPlus.mean(rho=1000.0, **plus), None),
         (fp.FedPlus.geometric_median(rho=10.0, **plus), None),
         (fp.FedPlus.coordinate_median(rho=10.0, **plus), None),
-        (fp.FedPlus.geometric_median(rho_quantile=0.5, **plus), None),
-        (fp.FedPlus.coordinate_median(rho_quantile=0.5, **plus), None),
     ]
     return [
         fp.FederatedProcess(algorithm=algorithm, aggregator=aggregator, **fields)
         for algorithm, aggregator in pairs
+    ]
+
+
+def _processes(
+    sgd: fp.SGD, *, mu: float, lam: float = 0.0, **fields: Any
+) -> list[fp.FederatedProcess]:
+    """All methods: the majority, those of `methods`, and Fed+ scale-free."""
+    plus = {"alpha": 0.01, "lam": lam, "local": sgd, "rho_quantile": 0.5}
+    medians = (fp.FedPlus.geometric_median, fp.FedPlus.coordinate_median)
+    return [
+        fp.FederatedProcess(algorithm=fp.Majority(), **fields),
+        *methods(sgd, mu=mu, lam=lam, **fields),
+        *(fp.FederatedProcess(algorithm=make(**plus), **fields) for make in medians),
     ]
 
 

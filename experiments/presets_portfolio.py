@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any
 
 import fedjax_pfl as fp
-from experiments import config
+from experiments import config, presets_fedplus
 
 __all__ = ["PRESETS"]
 
@@ -29,22 +29,8 @@ def _adam(learning_rate: float = _RATE) -> fp.Optax:
 
 
 def _processes(solver: Any, lam: float) -> list[fp.FederatedProcess]:
-    """The seven methods of Fed+'s Table 1, and every party alone."""
-    plus = {"alpha": 0.01, "lam": lam, "local": solver}
-    pairs = [
-        (fp.Local(local=solver), None),
-        (fp.FedAvg(local=solver), None),
-        (fp.FedAvg(local=solver), fp.GeometricMedian(weighting="examples")),
-        (fp.FedAvg(local=solver), fp.CoordinateMedian()),
-        (fp.FedProx(mu=1.0, local=solver), None),
-        (fp.FedPlus.mean(rho=1000.0, **plus), None),
-        (fp.FedPlus.geometric_median(rho=10.0, **plus), None),
-        (fp.FedPlus.coordinate_median(rho=10.0, **plus), None),
-    ]
-    return [
-        fp.FederatedProcess(algorithm=algorithm, aggregator=aggregator)
-        for algorithm, aggregator in pairs
-    ]
+    """Every party alone, and the seven methods of Fed+'s Table 1."""
+    return presets_fedplus.methods(solver, mu=1.0, lam=lam)
 
 
 def _experiment(

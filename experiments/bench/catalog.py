@@ -76,7 +76,7 @@ def make(name: str, timed: Timed, threads: int) -> contenders.Contender:
     if name not in ("ours", "vmap", "loop-jit", "floor"):
         contenders.imported("torch_core").torch.set_num_threads(threads)
     if isinstance(timed, portfolios.Portfolio):
-        kinds = {"ours": portfolios.OurPortfolio, **portfolios.PEERS}
+        kinds = {"ours": contenders.Ours, **portfolios.PEERS}
         return kinds[name](timed)
     if isinstance(timed, rules.Rule):
         return rules.OurRule(timed) if name == "ours" else rules.PEERS[name](timed)

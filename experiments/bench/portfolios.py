@@ -11,12 +11,10 @@ from jax import lax
 
 import fedjax_pfl as fp
 from experiments.bench import contenders
-from fedjax_pfl import driver, grids, settings
+from fedjax_pfl import driver, grids
 from fedjax_pfl import portfolio as portfolio_
 
-__all__ = ["PEERS", "PORTFOLIOS", "OurPortfolio", "Portfolio", "Task"]
-
-_CALLS = 400
+__all__ = ["PEERS", "PORTFOLIOS", "Portfolio", "Task"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,29 +120,6 @@ class Task:
             learning_rate=portfolio.learning_rate,
             cost=model.cost,
         )
-
-
-class OurPortfolio:
-    """The package's own driver, nothing evaluated."""
-
-    def __init__(self, portfolio: Portfolio):
-        self._group = portfolio.group()
-        self._settings = settings.Settings.parse(
-            _CALLS, eval_every=1, evaluate_on=("test",)
-        )
-        self._run = driver.Run(self._group, self._settings, None)
-        self.execution = str(self._run.config["execution"])
-
-    def run(self) -> None:
-        """One round."""
-        if self._run.done >= self._settings.num_rounds:
-            self._run = driver.Run(self._group, self._settings, None)
-        self._run.segment()
-        jax.block_until_ready(self._run.states)
-
-    def result(self) -> Any:
-        """The global model, a tree of `[1, *P]`."""
-        return jax.tree.map(np.array, self._run.states.server)
 
 
 class Floor:

@@ -169,12 +169,7 @@ def at_most(rows: pd.DataFrame, settings: Sequence[str]) -> list[pd.DataFrame]:
     lines = list(selection.groups(rows, [*settings, "model"]))
     if len(lines) <= drawing.MAX_LINES:
         return lines
-    order = list(selection.MODELS).index
-    first = []
-    for setting in selection.groups(rows, settings):
-        model = min(setting["model"].unique(), key=order)
-        first.append(setting[setting["model"] == model])
-    return first
+    return [selection.first_model(rows) for rows in selection.groups(rows, settings)]
 
 
 Spread = Callable[[Any], tuple[pd.Series, pd.Series, pd.Series]]

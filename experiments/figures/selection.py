@@ -13,6 +13,7 @@ __all__ = [
     "MODELS",
     "band",
     "best_settings",
+    "first_model",
     "groups",
     "label",
     "reported",
@@ -96,6 +97,12 @@ def groups(rows: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
     """Rows by equal keys, missing ones included, in order of appearance."""
     for _, group in rows.groupby(list(keys), sort=False, dropna=False):
         yield group
+
+
+def first_model(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the model that stands for a setting, the first there is of `MODELS`."""
+    model = min(rows["model"].unique(), key=list(MODELS).index)
+    return rows[rows["model"] == model]
 
 
 def _best_settings(

@@ -1,5 +1,7 @@
 """What becomes of clients' series, such as the values of their portfolios."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -65,40 +67,37 @@ def over_days(result: results.Result) -> contents.Lines | None:
 
 def _method(rows: pd.DataFrame, number: int, names: list[str]) -> contents.Line:
     """The line of one method; only the first has a band."""
-    model = min(rows["model"].unique(), key=list(selection.MODELS).index)
-    by_day = rows[rows["model"] == model].groupby("moment")
-    mean = by_day["mean"].mean()
-    nothing = np.full(len(mean), np.nan)
-    low = nothing if number else by_day["10 %"].mean().to_numpy()
-    high = nothing if number else by_day["90 %"].mean().to_numpy()
-    first = rows.iloc[0]
-    return contents.Line(
-        setting=selection.label(first, names),
-        algorithm=first["algorithm"],
-        model=model,
-        population="honest",
-        color=number,
-        x=mean.index.to_numpy(),
-        y=mean.to_numpy(),
-        low=low,
-        high=high,
+    rows = selection.first_model(rows)
+    first, band = rows.iloc[0], None if number else ("10 %", "90 %")
+    line = _line(rows, selection.label(first, names), number, band)
+    return dataclasses.replace(
+        line, algorithm=first["algorithm"], model=first["model"], population="honest"
     )
 
 
 def _beside(table: pd.DataFrame, name: str, number: int) -> contents.Line:
     """What becomes of money that no method invests."""
-    mean = table[table["name"] == name].groupby("moment")["mean"].mean()
+    return _line(table[table["name"] == name], _BESIDE[name], number, None)
+
+
+def _line(
+    rows: pd.DataFrame, name: str, number: int, band: tuple[str, str] | None
+) -> contents.Line:
+    """Means by day, of no method; NaN around it without a band."""
+    by_day = rows.groupby("moment")
+    mean = by_day["mean"].mean()
     nothing = np.full(len(mean), np.nan)
+    low, high = (nothing, nothing) if band is None else (by_day[b].mean() for b in band)
     return contents.Line(
-        setting=_BESIDE[name],
+        setting=name,
         algorithm="",
         model="",
         population="",
         color=number,
         x=mean.index.to_numpy(),
         y=mean.to_numpy(),
-        low=nothing,
-        high=nothing,
+        low=np.asarray(low),
+        high=np.asarray(high),
     )
 
 

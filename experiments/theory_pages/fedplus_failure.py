@@ -101,8 +101,9 @@ def compared(question: Question) -> rows.Findings:
         spread = scores.std(axis=0, ddof=1) / len(cases) ** 0.5
         axes.errorbar(shares, mean, 2 * spread, color=color, capsize=2, label=name)
         # Without lam a round starts with the trained model, at lam = 1 with the center.
-        start = 10 * float(algorithm.lam)
-        axes.plot(start / 10, np.interp(start, range(11), mean), "o", color=color)
+        start = float(algorithm.lam)
+        height = np.interp(start, shares, mean)
+        axes.plot(start, height, "o", color=color, markersize=8)
     axes.set_xlabel("s: 0 a client's trained model, 1 the new center", fontsize=9)
     axes.set_ylabel(question.score, fontsize=9)
     title = f"(1 - s) w + s c after {question.num_rounds} rounds, mean ± 2 standard"

@@ -81,5 +81,4 @@ class FedMGDA(global_model.GlobalModel):
         objective = local.DataLoss(model)
         w_i, _, info = self.local.solve(key, work, objective, down.shared, None, data)
         upload = types.Upload(message=w_i, weight=base.example_weight(data, w_i))
-        report = info.report()
-        return self.kept(w_i), upload, report
+        return self.kept(w_i), upload, info.report()

@@ -20,9 +20,11 @@ EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
 
 def _series_of(objective: objectives.Objective) -> types.SeriesModel:
     """The model of series in an objective, which must tell its outputs."""
-    if isinstance(objective, objectives.DataLoss):
-        if isinstance(objective.model, types.SeriesModel):
-            return objective.model
+    model = getattr(objective, "model", None)
+    if isinstance(objective, objectives.DataLoss) and isinstance(
+        model, types.SeriesModel
+    ):
+        return model
     raise checks.InputError(
         "Expected a method whose local objective is a model's loss and terms of the"
         " parameters with a model of series such as a portfolio policy, got a method"

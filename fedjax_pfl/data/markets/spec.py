@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from fedjax_pfl.data.markets import (
     synthetic,
 )
 from fedjax_pfl.data.markets import generators as generators_
+from fedjax_pfl.data.readers import prices
 
 __all__ = ["MARKETS", "PortfolioSpec"]
 
@@ -29,7 +29,6 @@ MARKETS: dict[str, Any] = {
 }
 
 _YEAR_DAYS = 252
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,9 +222,7 @@ def _generators(given: Any) -> tuple[Any, ...]:
 def _date(name: str, text: Any) -> np.datetime64:
     """A date, checked."""
     try:
-        if not isinstance(text, str) or not _DATE.fullmatch(text):
-            raise ValueError(text)
-        return np.datetime64(text, "D")
+        return prices.parse_date(text)
     except ValueError as error:
         raise checks.InputError(
             f"Expected {name} to be a date YYYY-MM-DD, got {text!r}."

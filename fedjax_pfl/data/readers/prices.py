@@ -9,13 +9,14 @@ import math
 import os
 import pathlib
 import re
+from typing import Any
 
 import numpy as np
 
 from fedjax_pfl import checks
 from fedjax_pfl.data.readers import files
 
-__all__ = ["Prices", "parse_prices", "read_prices"]
+__all__ = ["Prices", "parse_date", "parse_prices", "read_prices"]
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _PRICE_COLUMNS = ("adj_close", "close")  # the first that is there counts
@@ -162,6 +163,23 @@ def _columns(
     return {name: columns[header.index(name)] for name in wanted & set(header)}
 
 
+def parse_date(text: Any) -> np.datetime64:
+    """A day written `YYYY-MM-DD`.
+
+    Args:
+      text: what was written.
+
+    Returns:
+      `datetime64[D]`.
+
+    Raises:
+      ValueError: if it is not such a text, or not a day of the calendar.
+    """
+    if not isinstance(text, str) or not _DATE.fullmatch(text):
+        raise ValueError(text)
+    return np.datetime64(text, "D")
+
+
 def _dates(texts: tuple[str, ...], path: pathlib.Path) -> np.ndarray:
     """Dates `datetime64[D]`."""
     parsed: dict[str, np.datetime64] = {}
@@ -169,9 +187,7 @@ def _dates(texts: tuple[str, ...], path: pathlib.Path) -> np.ndarray:
         if text in parsed:
             continue
         try:
-            if not _DATE.fullmatch(text):
-                raise ValueError(text)
-            parsed[text] = np.datetime64(text, "D")
+            parsed[text] = parse_date(text)
         except ValueError as error:
             raise checks.InputError(
                 f"Line {row + 2} of '{path}' has the date {text!r}, expected"

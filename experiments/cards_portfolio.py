@@ -62,6 +62,11 @@ trainings on two cores with other work beside them):
   within half a point of equal shares, which need no learning; the market of the test
   year decides over twenty points. The paper's differences of up to 35 points between
   methods are of another kind: its baselines seem to have failed to train.
+* **The largest improvement of a party grows with their number because it is a
+  maximum.** Of 5, 25 and 50 parties it is 1.2, 2.1 and 2.7 points on average over
+  markets and seeds (`portfolio_parties`, from `Result.clients()`), and the largest loss
+  is 0.3, 0.8 and 1.5. The mean improvement is 0.18, 0.10 and 0.09, and 60, 52 and 52 %
+  of the parties gain at all. The paper prints the maximum only.
 * Holding on to the first day's shares beats them all, by what rebalancing costs.
 * The three Fed+ variants are one method here as on its other benchmarks: no distance of
   models comes near the radius.
@@ -177,11 +182,16 @@ def _claims() -> list[card_claims.Claim]:
         ("FedAvg+ is better than FedCoMed+", "FedAvg+", "FedCoMed+"),
         ("the coordinate median is better than FedAvg", "Coordinate median", "FedAvg"),
     )
-    runs = [(run, pair) for run in _RUNS for pair in pairs]
-    runs.append(("portfolio_parties", pairs[0]))
+    plus = card_runs.Side("FedPlus", "personal")  # the run has no other phi
     return [
-        card_claims.Claim(text, run, _SIDES[better], _SIDES[worse])
-        for run, (text, better, worse) in runs
+        *(
+            card_claims.Claim(text, run, _SIDES[better], _SIDES[worse])
+            for run in _RUNS
+            for text, better, worse in pairs
+        ),
+        card_claims.Claim(
+            pairs[0][0], "portfolio_parties", plus, _SIDES["single party"]
+        ),
     ]
 
 

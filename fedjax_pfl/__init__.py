@@ -58,6 +58,7 @@ from fedjax_pfl.attacks import (
     Scaling,
     SignFlip,
 )
+from fedjax_pfl.callbacks import Callback, TensorBoard, WeightsAndBiases
 from fedjax_pfl.checkpoint import Checkpoints
 from fedjax_pfl.checks import InputError
 from fedjax_pfl.clients import Execution
@@ -168,6 +169,7 @@ __all__ = [
     "CNN",
     "CNN1",
     "CNN2",
+    "Callback",
     "EIIE",
     "CenteredClipping",
     "Centralized",
@@ -277,6 +279,7 @@ __all__ = [
     "StopWhen",
     "Stragglers",
     "SyntheticMarket",
+    "TensorBoard",
     "ToTolerance",
     "TrimmedMean",
     "UniformCohort",
@@ -286,6 +289,7 @@ __all__ = [
     "WORK",
     "WassersteinGAN",
     "WeightedMean",
+    "WeightsAndBiases",
     "grid",
     "load_federation",
     "pytree_dataclass",

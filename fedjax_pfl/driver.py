@@ -124,7 +124,7 @@ def run_group(
     *,
     store: checkpoint.Store | None = None,
     interrupt: Callable[[], str | None] = lambda: None,
-    advance: Callable[[int, str], None] = lambda rounds, text: None,
+    evaluated: Callable[[history.Recorder, int], None] = lambda recorder, number: None,
     around: Callable[[int], contextlib.AbstractContextManager[None]] = (
         lambda number: contextlib.nullcontext()
     ),
@@ -136,7 +136,8 @@ def run_group(
       settings: how they are trained.
       store: where checkpoints are kept, or None. What it has is continued.
       interrupt: asked between segments; a reason ends the training.
-      advance: called with rounds done since the last call and a short text.
+      evaluated: told of every evaluation by its number, first of those that the store
+        has. An error in it goes on after a checkpoint.
       around: gives the context of a segment from its number since the start.
 
     Returns:
@@ -156,8 +157,8 @@ def run_group(
 
         if run.is_new:
             run.measure()
-        else:
-            advance(run.done, "going on")
+        for number in range(len(run.recorder.rounds)):
+            evaluated(run.recorder, number)
         segments = itertools.count()
         while not run.ended:
             reason = interrupt()
@@ -165,11 +166,11 @@ def run_group(
                 run.save(seconds())
                 raise Interrupted(reason, run.done)
             with around(next(segments)):
-                ran = run.segment()
+                run.segment()
             run.measure()
-            if run.ended or (store is not None and store.due()):
-                run.save(seconds())
-            advance(ran, run.recorder.headline())
+            is_due = run.ended or (store is not None and store.due())
+            with checkpoint.kept(lambda: run.save(seconds()), is_due=is_due):
+                evaluated(run.recorder, len(run.recorder.rounds) - 1)
         return run.recorder.finish(run.config, *seconds()), run.states
 
 
@@ -360,8 +361,8 @@ class Run:
         found, mixed = clients.fetch((found, mixed))
         self.recorder.evaluated(self.done, data, *found, snapshot=mixed, again=again)
 
-    def segment(self) -> int:
-        """Trains until the next evaluation; the number of rounds."""
+    def segment(self) -> None:
+        """Trains until the next evaluation."""
         processes, rows, pool = self._fixed
         is_loop = self._plan.execution.mode == "loop"
         run = compiled.loop_segment if is_loop else compiled.segment
@@ -381,7 +382,6 @@ class Run:
         ran = min(self._plan.schedule.segment, self._num_rounds - self.done)
         self.recorder.ran(self.done, ran, clients.fetch(info))
         self.done += ran
-        return ran
 
     def save(self, seconds: tuple[float, float]) -> None:
         """Writes a checkpoint, where there is a place for it."""

@@ -1,6 +1,7 @@
 """What a group of trainings left behind, on the host."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -172,6 +173,7 @@ class Recorder:
         self._own_cluster: list[np.ndarray] = []
         self._series: dict[str, np.ndarray] = {}
         self._per_round: dict[str, np.ndarray] = {}
+        self.num_restored = 0
 
     def ran(self, start: int, count: int, info: Any) -> None:
         """Records `count` rounds; leaves of `info` are `[G, segment, ...]`."""
@@ -218,8 +220,7 @@ class Recorder:
         gone = (self._diverged >= 0) & (self._diverged <= round)
         num_points, num_clients = self._malicious.shape
         if members is None:
-            every = np.arange(num_clients)
-            members = np.broadcast_to(every, (num_points, num_clients))
+            members = np.tile(np.arange(num_clients), (num_points, 1))
         members = np.asarray(members)
         columns = [self._data.index(name) for name in data]
 
@@ -268,14 +269,38 @@ class Recorder:
         model = self._models.index(rule.model_of(self._models))
         d = self._data.index(rule.data)
         values = last[rule.metric][:, model, d]
-        counts = evaluated[:, d] & ~self._malicious & ~np.isnan(values)
-        total = np.where(counts, values, 0).sum(axis=1)
-        number = counts.sum(axis=1)
-        return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+        return measures.mean(values, evaluated[:, d] & ~self._malicious)
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """Finished rounds at each evaluation so far."""
+        return tuple(self._rounds)
+
+    def means(self, number: int) -> dict[str, np.ndarray]:
+        """Means `[G]` over honest clients at an evaluation, by `model/data/metric`."""
+        found, evaluated = {}, self._evaluated[number]
+        for metric, values in self._metrics[number].items():
+            for (m, model), (d, data) in itertools.product(
+                enumerate(self._models), enumerate(self._data)
+            ):
+                who = evaluated[:, d] & ~self._malicious
+                if who.any():
+                    name = f"{model}/{data}/{metric}"
+                    found[name] = measures.mean(values[:, m, d], who)
+        return found
+
+    def running(self, number: int) -> np.ndarray:
+        """Which points `bool[G]` had not ended before an evaluation."""
+        stopped = self._watch.stopped_at
+        return (stopped < 0) | (stopped >= self._rounds[number])
 
     def going(self) -> np.ndarray:
         """Which points `bool[G]` early stopping lets go on."""
         return self._watch.stopped_at < 0
+
+    def has_ended(self) -> bool:
+        """Whether the last evaluation was the last of the training."""
+        return self._rounds[-1] >= self._num_rounds or self.all_ended()
 
     def all_ended(self) -> bool:
         """Whether no point is left that could go on."""
@@ -316,6 +341,7 @@ class Recorder:
             if slash:
                 named.setdefault(kind, {})[name] = value
         self._rounds = arrays["rounds"].tolist()
+        self.num_restored = len(self._rounds)
 
         def rows(kind: str) -> list[dict[str, np.ndarray]]:
             values = named.get(kind, {})
@@ -332,18 +358,6 @@ class Recorder:
         self._selected, self._diverged = arrays["selected"], arrays["diverged"]
         self._collaboration = arrays.get("collaboration")
         self._own_cluster = list(arrays.get("own_cluster", ()))
-
-    def headline(self) -> str:
-        """The last evaluation in a few words: mean over points and clients."""
-        last = self._metrics[-1]
-        name = measures.headline(last)
-        measured = self._evaluated[-1].any(axis=(0, 2))
-        value = last[name][:, :, measured.argmax()]
-        if np.isnan(value).all():
-            return "diverged"
-        shown = [np.nanmean(value[:, model]) for model in range(len(self._models))]
-        parts = (f"{m} {v:.3f}" for m, v in zip(self._models, shown, strict=True))
-        return f"{name}: " + ", ".join(parts)
 
     def finish(
         self, config: dict[str, Any], compile_seconds: float, run_seconds: float

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection
 
-__all__ = ["BESIDE", "METRICS", "headline", "sign"]
+import numpy as np
+
+__all__ = ["BESIDE", "METRICS", "headline", "mean", "sign"]
 
 METRICS = ("accuracy", "annualized_return", "sharpe", "loss")
 """Metrics that choices are made by."""
@@ -50,3 +52,22 @@ def sign(name: str) -> int:
     for prefix in _WITHOUT_MODEL:
         name = name.removeprefix(prefix)
     return 1 if name in METRICS[:-1] else -1
+
+
+def mean(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Mean over clients that count and have a value.
+
+    Args:
+      values: `[..., N]`, NaN where there is none.
+      counts: `bool[..., N]` clients that count.
+
+    Returns:
+      `[...]`; NaN where no client is left.
+
+    Example:
+      >>> mean(np.array([1.0, np.nan, 4.0]), np.array([True, True, False])).item()
+      1.0
+    """
+    counts = counts & ~np.isnan(values)
+    total, number = np.where(counts, values, 0).sum(-1), counts.sum(-1)
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan)

@@ -14,18 +14,20 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from fedjax_pfl import checks, folders, history, labeled, measures, summaries
+from fedjax_pfl import (
+    checks,
+    folders,
+    history,
+    labeled,
+    measures,
+    naming,
+    summaries,
+)
 from fedjax_pfl.checkpoint import files
 
 __all__ = ["Result"]
 
 _FORMAT = "fedjax_pfl result 1"
-_IDENTITY = {  # column -> setting
-    "algorithm": "algorithm",
-    "dataset": "federation.dataset",
-    "partition": "federation.partition",
-}
-_DERIVED = ("federation.seed", "num_parameters", "execution")  # from other settings
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 _OWN_TEST = summaries.OWN_TEST
 _SENT = ("floats_up", "floats_down")
@@ -64,16 +66,7 @@ class Result:
         These are the swept fields and the settings of a component that differ between
         groups which have the same component.
         """
-        swept = dict.fromkeys(f for g in self.groups for p in g.points for f in p)
-        values: dict[tuple[str, str], list[Any]] = {}
-        for settings in map(_settings, self.groups):
-            for field, value in settings.items():
-                owner = settings.get(field.rpartition(".")[0])
-                values.setdefault((field, str(owner)), []).append(value)
-        differ = [f for (f, _), v in values.items() if any(x != v[0] for x in v)]
-        differ = [f for f in differ if f not in _DERIVED]
-        named = {"seed", *_IDENTITY.values()}
-        return tuple(f for f in dict.fromkeys([*swept, *differ]) if f not in named)
+        return naming.fields(self.groups)
 
     def table(self) -> pd.DataFrame:
         """Returns one row per value, for a spreadsheet or pandas.
@@ -249,7 +242,7 @@ class Result:
           their dotted names, and the status as coordinates of point.
         """
         record = self.groups[group]
-        title = f"{_settings(record).get('algorithm', 'history')}, fedjax_pfl"
+        title = f"{naming.settings(record).get('algorithm', 'history')}, fedjax_pfl"
         return labeled.to_dataset(record, title)
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -274,7 +267,7 @@ class Result:
         """
         groups = []
         for k, group in enumerate(self.groups):
-            name = str(_settings(group).get("algorithm", "group")).lower()
+            name = str(naming.settings(group).get("algorithm", "group")).lower()
             file = "history.nc" if len(self.groups) == 1 else f"history-{k}-{name}.nc"
             self.to_dataset(k).to_netcdf(directory / file, engine="h5netcdf")
             names = ("points", "config", "compile_seconds", "run_seconds")
@@ -325,12 +318,12 @@ class Result:
     @property
     def _columns(self) -> tuple[str, ...]:
         """Columns that name a point."""
-        return (*_IDENTITY, "seed", *self.fields)
+        return (*naming.IDENTITY, "seed", *self.fields)
 
     def _head(self, group: history.History, point: int) -> tuple[Any, ...]:
         """Values of `_columns` for one point."""
-        settings = _settings(group) | group.points[point]
-        names = (*_IDENTITY.values(), "seed", *self.fields)
+        settings = naming.settings(group) | group.points[point]
+        names = (*naming.IDENTITY.values(), "seed", *self.fields)
         values = (settings.get(name) for name in names)
         return tuple(
             json.dumps(v) if isinstance(v, tuple | list | dict) else v for v in values
@@ -347,14 +340,6 @@ def _parts(group: history.History) -> list[summaries.Part]:
         group.malicious,
         group.times_selected,
     )
-
-
-def _settings(group: history.History) -> dict[str, Any]:
-    """The configuration; its `model` must not be confused with a table's column."""
-    return {
-        "model.class" if name == "model" else name: value
-        for name, value in group.config.items()
-    }
 
 
 def _tally(status: pd.Series) -> str:

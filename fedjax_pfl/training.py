@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fedjax_pfl import callbacks as callbacks_
 from fedjax_pfl import (
     checkpoint,
     checks,
@@ -27,7 +28,6 @@ from fedjax_pfl import (
     stopping,
     types,
 )
-from fedjax_pfl import progress as progress_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.process import FederatedProcess
 
@@ -72,6 +72,7 @@ def run_groups(
     *,
     checkpoints: checkpoint.Checkpoints | None = None,
     interrupt: Callable[[], str | None] = lambda: None,
+    callbacks: Sequence[callbacks_.Callback] = (),
     progress: bool = True,
     profile: profiling.Profile | None = None,
 ) -> results.Result:
@@ -82,7 +83,9 @@ def run_groups(
       settings: how they are trained.
       checkpoints: where they are saved, and continued from; None does neither.
       interrupt: asked between evaluations; a reason ends the training.
-      progress: whether to show it: bars on a terminal, else lines.
+      callbacks: told of the evaluations, by the first of several processes.
+      progress: whether to show it: bars on a terminal, a display that is updated in a
+        notebook, else lines.
       profile: of a few rounds, or None.
 
     Returns:
@@ -93,7 +96,6 @@ def run_groups(
       InputError: if `checkpoints` belong to another training or are damaged.
     """
     several = jax.process_count() > 1
-    quiet = not progress or jax.process_index() > 0
     if several and checkpoints is not None:
         raise checks.InputError(
             "Checkpoints are written by trainings of one process, got"
@@ -107,24 +109,22 @@ def run_groups(
         if checkpoints is not None:
             stack.enter_context(folders.locked(checkpoints.path))
             checkpoints.check(len(groups))
-        begin = stack.enter_context(progress_.shown(settings.num_rounds, quiet=quiet))
+        watch = stack.enter_context(
+            callbacks_.watching(callbacks, groups, settings, progress=progress)
+        )
         for number, group in enumerate(groups):
             name = type(group.processes[0].algorithm).__name__
-            title = f"{number + 1}/{len(groups)} {name} x {len(group.points)}"
-            advance = begin(title)
             record, _ = driver.run_group(
                 group,
                 settings,
                 store=None if checkpoints is None else checkpoints.store(number, name),
                 interrupt=interrupt,
-                advance=advance,
+                evaluated=watch.evaluated(number),
                 **watched,
             )
-            left = settings.num_rounds - int(record.rounds[-1])
-            if left:
-                advance(left, f"ended after round {record.rounds[-1]}")
             found.append(record)
-    return results.Result(groups=tuple(found), provenance=origin)
+        watch.result = results.Result(groups=tuple(found), provenance=origin)
+    return watch.result
 
 
 def check_groups(groups: Sequence[driver.Group], settings: settings_.Settings) -> None:
@@ -156,6 +156,7 @@ def simulate(
     stop_when: stopping.StopWhen | None = None,
     checkpoints: checkpoint.Checkpoints | None = None,
     max_minutes: float | None = None,
+    callbacks: Sequence[callbacks_.Callback] = (),
     progress: bool = True,
 ) -> results.Result:
     """Runs one training and evaluates every client on its own data.
@@ -181,7 +182,8 @@ def simulate(
         same training, it goes on from the newest: bit-identical, on the same backend
         and versions, to a training that was never interrupted. None saves nothing.
       max_minutes: after which the training is saved and ended, > 0; None for no limit.
-      progress: whether to show progress on standard error.
+      callbacks: told of every evaluation; see `Callback`.
+      progress: whether to show progress, on standard error or in a notebook's cell.
 
     Returns:
       The result; a non-finite value ends the training and is in its status.
@@ -213,6 +215,7 @@ def simulate(
         settings,
         checkpoints=checkpoints,
         interrupt=time_limit(max_minutes),
+        callbacks=callbacks,
         progress=progress,
     )
 
@@ -258,6 +261,7 @@ def grid(
     stop_when: stopping.StopWhen | None = None,
     checkpoints: checkpoint.Checkpoints | None = None,
     max_minutes: float | None = None,
+    callbacks: Sequence[callbacks_.Callback] = (),
     progress: bool = True,
 ) -> results.Result:
     """Trains all points of a grid: numeric axes vmapped, static ones in groups.
@@ -279,7 +283,8 @@ def grid(
         stay as they are while others go on.
       checkpoints: see `simulate`; finished groups are not trained again.
       max_minutes: see `simulate`.
-      progress: whether to show progress on standard error.
+      callbacks: see `simulate`; one object sees all points.
+      progress: see `simulate`.
 
     Returns:
       One result with all points; diverged ones are in it, with their status.
@@ -304,5 +309,6 @@ def grid(
         settings,
         checkpoints=checkpoints,
         interrupt=interrupt,
+        callbacks=callbacks,
         progress=progress,
     )

@@ -29,8 +29,8 @@ COMMANDED = {
     if "python -m experiments." in text
 }
 SUBPACKAGES = (
-    *("aggregators", "algorithms", "attacks", "checkpoint", "checks", "clients"),
-    *("common_descent", "data", "local", "models", "phi", "portfolio", "qp"),
+    *("aggregators", "algorithms", "attacks", "callbacks", "checkpoint", "checks"),
+    *("clients", "common_descent", "data", "local", "models", "phi", "portfolio", "qp"),
     *("streaming", "struct"),
     *("theory", "types", "aggregators.functions"),
 )

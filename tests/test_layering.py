@@ -14,7 +14,7 @@ PACKAGE = "fedjax_pfl"
 
 # A module imports from earlier rows only, and inside its own subpackage.
 LAYERS = (
-    ("checks", "liveness", "measures", "progress"),
+    ("checks", "liveness", "measures", "naming"),
     ("struct", "counting", "leaves"),
     ("types", "machine"),
     ("clients", "portfolio"),
@@ -30,6 +30,7 @@ LAYERS = (
     ("limits", "costs"),
     ("driver", "labeled"),
     ("results", "grids"),
+    ("callbacks",),
     ("training", "theory"),
     ("streaming",),
 )

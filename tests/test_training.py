@@ -13,7 +13,6 @@ from fedjax_pfl import (
     data,
     driver,
     grids,
-    progress,
     settings,
     stacking,
 )
@@ -356,22 +355,3 @@ def test_parameter_counts(model, count):
     )
     params = model.for_federation(federation).init(KEY)
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
-
-
-def test_progress_in_a_log_is_a_line_now_and_then(capsys, monkeypatch):
-    clock = iter(range(0, 10_000, 10))
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
-    with progress.shown(10, quiet=False) as begin:
-        advance = begin("1/2 FedAvg x 3")
-        for done in range(1, 11):
-            advance(1, f"loss: global {done}")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        "1/2 FedAvg x 3: 3/10 rounds, 30 s, 0.1 rounds/s, 70 s left, loss: global 3",
-        "1/2 FedAvg x 3: 6/10 rounds, 60 s, 0.1 rounds/s, 40 s left, loss: global 6",
-        "1/2 FedAvg x 3: 9/10 rounds, 90 s, 0.1 rounds/s, 10 s left, loss: global 9",
-        "1/2 FedAvg x 3: 10/10 rounds, 100 s, 0.1 rounds/s, 0 s left, loss: global 10",
-    ]
-    with progress.shown(10, quiet=True) as begin:
-        begin("title")(10, "")
-    assert capsys.readouterr().err == ""

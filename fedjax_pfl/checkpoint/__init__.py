@@ -7,6 +7,6 @@ moment leaves intact checkpoints only.
 """
 
 from fedjax_pfl.checkpoint.files import Progress, fingerprint
-from fedjax_pfl.checkpoint.store import Checkpoints, Store
+from fedjax_pfl.checkpoint.store import Checkpoints, Store, kept
 
-__all__ = ["Checkpoints", "Progress", "Store", "fingerprint"]
+__all__ = ["Checkpoints", "Progress", "Store", "fingerprint", "kept"]

@@ -1,5 +1,6 @@
 """Checkpoints of trainings: which there are, which is continued, which are kept."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -7,14 +8,14 @@ import re
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedjax_pfl import checks
 from fedjax_pfl.checkpoint import files
 
-__all__ = ["Checkpoints", "Store"]
+__all__ = ["Checkpoints", "Store", "kept"]
 
 _ROUNDS = re.compile(r"\d{8}")
 _UNFINISHED = (".new-", ".old-")  # left by processes that were killed
@@ -183,6 +184,24 @@ class Store:
         for name in found:
             if name.startswith(_UNFINISHED):
                 shutil.rmtree(self._folder / name, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def kept(save: Callable[[], None], *, is_due: bool) -> Iterator[None]:
+    """Makes sure that an error in a block of foreign code loses no rounds.
+
+    Args:
+      save: writes a checkpoint.
+      is_due: whether that is done before the block, and not only after an error in it.
+    """
+    if is_due:
+        save()
+    try:
+        yield
+    except Exception:
+        if not is_due:
+            save()
+        raise
 
 
 def _accepted(

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_pfl import callbacks as callbacks_
 from fedjax_pfl import (
     checkpoint,
     checks,
@@ -29,7 +30,6 @@ from fedjax_pfl import (
     types,
 )
 from fedjax_pfl import execution as execution_
-from fedjax_pfl import progress as progress_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.process import FederatedProcess
 from fedjax_pfl.streaming import driver as streamed
@@ -57,6 +57,7 @@ def simulate_streamed(
     stop_when: stopping.StopWhen | None = None,
     checkpoints: checkpoint.Checkpoints | None = None,
     max_minutes: float | None = None,
+    callbacks: Sequence[callbacks_.Callback] = (),
     progress: bool = True,
 ) -> results.Result:
     """Runs one training whose clients' states are in a file, not on the device.
@@ -82,6 +83,7 @@ def simulate_streamed(
       checkpoints: see `simulate`; the file with the rows is kept there, too. None
         keeps it in a temporary directory for as long as the training runs.
       max_minutes: see `simulate`.
+      callbacks: see `simulate`.
       progress: see `simulate`.
 
     Returns:
@@ -114,6 +116,7 @@ def simulate_streamed(
         settings,
         checkpoints=checkpoints,
         interrupt=training.time_limit(max_minutes),
+        callbacks=callbacks,
         progress=progress,
     )
 
@@ -124,6 +127,7 @@ def run(
     *,
     checkpoints: checkpoint.Checkpoints | None = None,
     interrupt: Callable[[], str | None] = lambda: None,
+    callbacks: Sequence[callbacks_.Callback] = (),
     progress: bool = True,
 ) -> results.Result:
     """Trains a group of one point.
@@ -133,6 +137,7 @@ def run(
       settings: how it is trained; a number of clients is evaluated.
       checkpoints: where it is saved, and continued from.
       interrupt: asked between evaluations; a reason ends the training.
+      callbacks: told of the evaluations.
       progress: whether to show it.
 
     Returns:
@@ -153,18 +158,15 @@ def run(
             checkpoints.check(1)
             store = checkpoints.store(0, name)
             folder = store.folder
-        begin = stack.enter_context(
-            progress_.shown(settings.num_rounds, quiet=not progress)
-        )
-        advance = begin(f"{name}, streamed")
         keep = 1 if checkpoints is None else checkpoints.keep
+        watch = stack.enter_context(
+            callbacks_.watching(callbacks, [group], settings, progress=progress)
+        )
         with driver.compile_clock() as compiling:
             going = _Run(group, settings, store, folder / "rows.bin", keep, compiling)
-            record = going.train(interrupt, advance)
-        left = settings.num_rounds - int(record.rounds[-1])
-        if left:
-            advance(left, f"ended after round {record.rounds[-1]}")
-    return results.Result(groups=(record,), provenance=provenance)
+            record = going.train(interrupt, watch.evaluated(0))
+        watch.result = results.Result(groups=(record,), provenance=provenance)
+    return watch.result
 
 
 def _with_sample(
@@ -307,13 +309,15 @@ class _Run:
             self.ended = found.ended
 
     def train(
-        self, interrupt: Callable[[], str | None], advance: Callable[[int, str], None]
+        self,
+        interrupt: Callable[[], str | None],
+        evaluated: Callable[[history.Recorder, int], None],
     ) -> history.History:
         """Rounds and evaluations until the end."""
         if self._is_new:
             self._measure()
-        else:
-            advance(self.done, "going on")
+        for number in range(len(self.recorder.rounds)):
+            evaluated(self.recorder, number)
         while not self.ended:
             reason = interrupt()
             if reason is not None:
@@ -327,9 +331,9 @@ class _Run:
             )
             self.done += count
             self._measure()
-            if self.ended or (self._store is not None and self._store.due()):
-                self._save()
-            advance(count, self.recorder.headline())
+            is_due = self.ended or (self._store is not None and self._store.due())
+            with checkpoint.kept(self._save, is_due=is_due):
+                evaluated(self.recorder, len(self.recorder.rounds) - 1)
         return self.recorder.finish(self.config, *self._seconds())
 
     def _measure(self) -> None:

@@ -1,0 +1,20 @@
+"""What is told of trainings while they run: a user's own code, and writers of logs.
+
+Compiled code calls nobody. Values reach the host at evaluations, between two compiled
+segments of rounds; there, callbacks are called one after the other, and the device
+waits for them.
+"""
+
+from fedjax_pfl.callbacks.base import Callback, Evaluation, Training
+from fedjax_pfl.callbacks.tensorboard import TensorBoard
+from fedjax_pfl.callbacks.watch import watching
+from fedjax_pfl.callbacks.weights_and_biases import WeightsAndBiases
+
+__all__ = [
+    "Callback",
+    "Evaluation",
+    "TensorBoard",
+    "Training",
+    "WeightsAndBiases",
+    "watching",
+]

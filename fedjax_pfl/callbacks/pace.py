@@ -1,0 +1,66 @@
+"""How fast a group of trainings is, and how long it will take."""
+
+import datetime
+import time
+
+__all__ = ["Pace", "duration"]
+
+
+class Pace:
+    """Rounds of a group against the clock.
+
+    Attributes:
+      title: of the group.
+      num_rounds: R.
+      done: finished rounds.
+      text: what is said of them.
+      rate: rounds per second; None before the first ones. Rounds from a checkpoint do
+        not count, nor, as soon as there are others, do those of the first segment,
+        which waited for the compiler.
+    """
+
+    def __init__(self, title: str, num_rounds: int):
+        """Starts the clock."""
+        self.title, self.num_rounds = title, num_rounds
+        self.done, self.text, self.rate = 0, "compiling", None
+        self._start = self._now = time.monotonic()
+        self._since = (self._start, 0)
+        self._is_compiled = False
+
+    def reach(self, done: int, text: str, *, is_restored: bool = False) -> None:
+        """Notes how many rounds are finished now."""
+        self._now = time.monotonic()
+        self.done, self.text = done, text
+        if is_restored or done == 0:
+            self._since = (self._now, done)
+            return
+        before, at = self._since
+        if done > at:
+            self.rate = (done - at) / max(self._now - before, 1e-9)
+        if not self._is_compiled:
+            self._since, self._is_compiled = (self._now, done), True
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds until the rounds that are done."""
+        return self._now - self._start
+
+    def left(self, now: float | None = None) -> float | None:
+        """Seconds left when the rounds were done, or at a later time of the clock."""
+        if self.rate is None:
+            return None
+        waited = 0.0 if now is None else now - self._now
+        return max((self.num_rounds - self.done) / self.rate - waited, 0.0)
+
+    def parts(self) -> tuple[str, ...]:
+        """What is shown: rounds, time, rate, time left, text."""
+        shown = [f"{self.done}/{self.num_rounds} rounds", duration(self.elapsed)]
+        left = self.left()
+        if self.rate is not None and left is not None:
+            shown += [f"{self.rate:.3g} rounds/s", f"{duration(left)} left"]
+        return (*shown, self.text)
+
+
+def duration(seconds: float) -> str:
+    """For example `0:01:23`."""
+    return str(datetime.timedelta(seconds=round(seconds)))

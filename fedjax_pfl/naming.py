@@ -1,0 +1,61 @@
+"""By what the trainings of several groups are told apart."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+__all__ = ["IDENTITY", "Named", "fields", "settings"]
+
+IDENTITY = {
+    "algorithm": "algorithm",
+    "dataset": "federation.dataset",
+    "partition": "federation.partition",
+}
+"""Column of a table -> setting."""
+
+_DERIVED = ("federation.seed", "num_parameters", "execution")  # from other settings
+
+
+class Named(Protocol):
+    """A group before its training, or its history."""
+
+    @property
+    def points(self) -> Sequence[Mapping[str, Any]]:
+        """Swept field -> value, one mapping per point."""
+        ...
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Flat configuration of what the points share."""
+        ...
+
+
+def settings(group: Named) -> dict[str, Any]:
+    """The configuration; its `model` must not be confused with a table's column."""
+    return {
+        "model.class" if name == "model" else name: value
+        for name, value in group.config.items()
+    }
+
+
+def fields(groups: Sequence[Named]) -> tuple[str, ...]:
+    """Names of what varies, beside the seed and what `IDENTITY` names.
+
+    Args:
+      groups: all that are compared.
+
+    Returns:
+      The swept fields, and the settings of a component that differ between groups which
+      have the same component.
+    """
+    swept = dict.fromkeys(
+        f for group in groups for point in group.points for f in point
+    )
+    values: dict[tuple[str, str], list[Any]] = {}
+    for config in map(settings, groups):
+        for field, value in config.items():
+            owner = config.get(field.rpartition(".")[0])
+            values.setdefault((field, str(owner)), []).append(value)
+    differ = [f for (f, _), v in values.items() if any(x != v[0] for x in v)]
+    differ = [f for f in differ if f not in _DERIVED]
+    named = {"seed", *IDENTITY.values()}
+    return tuple(f for f in dict.fromkeys([*swept, *differ]) if f not in named)

@@ -14,8 +14,10 @@ __all__ = [
     "DataPath",
     "DatasetName",
     "LabelColumn",
+    "LogTo",
     "Options",
     "Stop",
+    "logs",
 ]
 
 DatasetName = Annotated[
@@ -37,6 +39,30 @@ LabelColumn = Annotated[
 ClientColumn = Annotated[
     str | None, typer.Option(help="Column of a csv file that names the client.")
 ]
+LogTo = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        metavar="tensorboard[=DIR]|wandb[=PROJECT]",
+        help="Write every evaluation for TensorBoard, or to Weights & Biases. Also with"
+        " --resume. Repeatable.",
+    ),
+]
+_LOGS = ("tensorboard", "wandb")
+
+
+def logs(texts: list[str] | None) -> tuple[tuple[str, str | None], ...]:
+    """Reads `tensorboard=DIR` and `wandb`."""
+    found = {}
+    for text in texts or ():
+        name, equals, where = text.partition("=")
+        if name not in _LOGS or name in found or (equals and not where):
+            raise typer.BadParameter(
+                "expected each --log once, as tensorboard[=DIR] or wandb[=PROJECT], got"
+                f" {text!r}"
+            )
+        found[name] = where or None
+    return tuple(found.items())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,5 +146,6 @@ class Options:
     resume: Path | None
     dry_run: bool
     profile: Path | None
+    log: tuple[tuple[str, str | None], ...]
     out: Path | None
     quiet: bool

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -200,6 +200,7 @@ def make_app(command: str, help: str) -> typer.Typer:
                 " evaluation.",
             ),
         ] = None,
+        log: arguments.LogTo = None,
         out: Annotated[
             Path | None,
             typer.Option(help="New directory; results/<preset>-<time> if not given."),
@@ -208,6 +209,7 @@ def make_app(command: str, help: str) -> typer.Typer:
             bool, typer.Option("--quiet", help="Print only the directory's name.")
         ] = False,
     ) -> None:
+        logs = arguments.logs(log)
         if as_if_clients is not None and command != "plan":
             raise typer.BadParameter("--as-if-clients is for experiments.plan")
         if streamed and command != "run":
@@ -220,7 +222,8 @@ def make_app(command: str, help: str) -> typer.Typer:
             raise typer.BadParameter("experiments.plan trains nothing to go on with")
         if resume is not None:
             _check_alone(context)
-            _start(lambda: _resumed(resume, max_minutes, quiet))
+            kept = {"max_minutes": max_minutes, "log": logs, "quiet": quiet}
+            _start(lambda: _resumed(resume, kept))
             return
         if seeds is not None and seed_list is not None:
             raise typer.BadParameter("give --seeds or --seed-list, not both")
@@ -254,6 +257,7 @@ def make_app(command: str, help: str) -> typer.Typer:
             resume=None,
             dry_run=dry_run,
             profile=profile,
+            log=logs,
             out=out,
             quiet=quiet,
         )
@@ -280,25 +284,22 @@ def _preset(preset: str | None, problem: str | None) -> str:
 
 def _check_alone(context: typer.Context) -> None:
     """Lets --resume only be given with what does not change the trainings."""
-    allowed = {"resume", "max_minutes", "quiet"}
+    allowed = {"resume", "max_minutes", "log", "quiet"}
     for name in context.params.keys() - allowed:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             option = "--" + name.strip("_").replace("_", "-")
             raise typer.BadParameter(
                 "--resume goes on with the options of the first command; only"
-                f" --max-minutes and --quiet may be given with it, not {option}"
+                f" --max-minutes, --log and --quiet may be given with it, not {option}"
             )
 
 
-def _resumed(
-    directory: Path, max_minutes: float | None, quiet: bool
-) -> arguments.Options:
-    """The options of the command that is continued."""
+def _resumed(directory: Path, given: dict[str, Any]) -> arguments.Options:
+    """The options of the command that is continued, with those given now."""
     from experiments import run_folder
 
-    options = run_folder.read(directory)
-    return dataclasses.replace(options, max_minutes=max_minutes, quiet=quiet)
+    return dataclasses.replace(run_folder.read(directory), **given)
 
 
 def _seeds(text: str) -> tuple[int, ...]:

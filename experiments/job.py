@@ -25,6 +25,7 @@ from experiments import (
     config,
     estimates,
     figures,
+    logs,
     own_data,
     presets,
     run_folder,
@@ -61,6 +62,10 @@ def do(options: arguments.Options) -> None:
     width = None if sys.stdout.isatty() else _WIDTH
     console = Console(quiet=options.quiet, width=width)
     if options.resume is not None and run_folder.is_finished(options.resume):
+        if options.log:
+            raise checks.InputError(
+                f"The run in '{options.resume}' is finished; --log is for trainings."
+            )
         _print_result(console, results.Result.load(options.resume))
         _print_place(console, options, options.resume)
         return
@@ -78,6 +83,7 @@ def do(options: arguments.Options) -> None:
         estimates.show(console, groups, settings, options.as_if_clients)
         return
     profile = None if options.profile is None else _profile(options, settings)
+    writers = logs.callbacks(options, out)
     if options.streamed:
         streaming.check(groups[0], settings)
     else:
@@ -86,7 +92,7 @@ def do(options: arguments.Options) -> None:
     if options.dry_run:
         return
     with run_folder.opened(out, options):
-        result = _train(groups, settings, options, out, time_is_up, profile)
+        result = _train(groups, settings, options, out, time_is_up, profile, writers)
         with folders.filled(out, last="config.json") as folder:
             result.write(folder)
             figures.save_all(result, folder)
@@ -151,6 +157,7 @@ def _train(
     out: Path,
     time_is_up: Callable[[], str | None],
     profile: profiling.Profile | None,
+    writers: Sequence[fp.Callback],
 ) -> results.Result:
     """Trains until the end, or until a signal or the time says otherwise."""
     checkpoints = fp.Checkpoints(
@@ -163,6 +170,7 @@ def _train(
             how: dict[str, Any] = {
                 "checkpoints": checkpoints,
                 "interrupt": lambda: caught.asked() or time_is_up(),
+                "callbacks": writers,
                 "progress": not options.quiet,
             }
             if options.streamed:
@@ -183,6 +191,7 @@ def _print_place(console: Console, options: arguments.Options, out: Path) -> Non
     print(out if options.quiet else f"Results: {out}")
     if not options.quiet:
         print(f"Report: python -m experiments.report {shlex.quote(str(out))}")
+        logs.print_hint(options, out)
 
 
 def _experiment(options: arguments.Options) -> config.Experiment:

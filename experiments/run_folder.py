@@ -30,6 +30,7 @@ _NOT_STORED = (
     "quiet",
     "dry_run",
     "profile",
+    "log",
     "max_minutes",
     "as_if_clients",
 )
@@ -226,6 +227,6 @@ def _from_json(found: dict[str, Any], directory: Path) -> arguments.Options:
         else tuple((str(name), rounds) for name, rounds in evaluate_on),
     }
     fixed = {"quiet": False, "dry_run": False, "profile": None, "max_minutes": None}
-    fixed |= {"as_if_clients": None}
+    fixed |= {"as_if_clients": None, "log": ()}
     changed |= {"out": directory, "resume": directory}
     return arguments.Options(**(found | changed), **fixed)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import pathlib
 import shlex
 import shutil
 
@@ -10,7 +11,8 @@ import pytest
 import rich.console
 import typer.testing
 
-from experiments import batch, job, run, run_folder, sweep
+from experiments import batch, job, logs, run, run_folder, sweep
+from fedjax_pfl import checks
 
 RUNNER = typer.testing.CliRunner()
 
@@ -68,3 +70,67 @@ def test_a_fairness_objective_that_was_left_out_is_said_aloud():
     said = console.file.getvalue()
     assert said.startswith("FedPG: 25.0% of rounds left the fairness objective out")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], ()),
+        (["--log", "tensorboard"], (("tensorboard", None),)),
+        (
+            ["--log", "wandb=a=b", "--log", "tensorboard=/my logs"],
+            (("wandb", "a=b"), ("tensorboard", "/my logs")),
+        ),
+    ],
+)
+def test_logs_are_read(words, expected):
+    assert options_of(words).log == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "got"),
+    [
+        (["--log", "csv"], "csv"),
+        (["--log", "tensorboard="], "tensorboard="),
+        (["--log", "wandb", "--log", "wandb=x"], "wandb=x"),
+    ],
+)
+def test_wrong_logs_are_a_sentence(words, got):
+    done = RUNNER.invoke(run.app, words)
+    assert done.exit_code == 2
+    assert "expected each --log once, as tensorboard[=DIR] or" in done.output
+    assert f"got {got!r}" in done.output
+
+
+def test_a_resumed_run_has_the_log_that_is_given_now(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    begin(folder, ["--preset", "digits", "--log", "wandb"])
+    assert options_of(["--resume", str(folder)]).log == ()
+    words = ["--resume", str(folder), "--log", "tensorboard", "--max-minutes", "5"]
+    options = options_of(words)
+    assert options.log == (("tensorboard", None),) and options.max_minutes == 5
+    (folder / "config.json").write_text("{}")  # it is finished
+    with pytest.raises(checks.InputError, match="is finished; --log is for trainings"):
+        job.do(options)
+
+
+def test_logs_have_places_of_their_own(monkeypatch, capsys):
+    made = []
+    monkeypatch.setattr(logs.fp, "TensorBoard", made.append)
+    monkeypatch.setattr(
+        logs.fp, "WeightsAndBiases", lambda **options: made.append(options)
+    )
+    for words in (["--log", "tensorboard", "--log", "wandb"], ["--log", "wandb=mine"]):
+        logs.callbacks(options_of(words), pathlib.Path("results/a"))
+    shared = options_of(["--log", "tensorboard=my logs"])
+    logs.callbacks(shared, pathlib.Path("results/a"))
+    assert made == [
+        pathlib.Path("results/a/tensorboard"),
+        {"group": "a"},
+        {"group": "a", "project": "mine"},
+        pathlib.Path("my logs/a"),
+    ]
+    logs.print_hint(shared, pathlib.Path("results/a"))
+    logs.print_hint(options_of(["--log", "wandb"]), pathlib.Path("results/a"))
+    assert capsys.readouterr().out == "TensorBoard: tensorboard --logdir 'my logs/a'\n"

@@ -36,6 +36,7 @@ OPTIONS = arguments.Options(
     resume=None,
     dry_run=False,
     profile=None,
+    log=(),
     out=None,
     quiet=False,
 )

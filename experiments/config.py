@@ -15,8 +15,7 @@ from typing import Any
 
 import fedjax_pfl as fp
 from experiments import fields as fields_
-from experiments import own_methods
-from fedjax_pfl import checks, schedule, settings, struct
+from fedjax_pfl import checks, own_methods, schedule, settings, struct
 
 __all__ = ["Experiment", "Grid", "apply_settings"]
 
@@ -304,7 +303,7 @@ def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
     cls = _COMPONENTS[name][value]
     fields = dict(_DEFAULTS.get(cls, {}))
     for field in dataclasses.fields(cls):
-        if not fields_.is_required(field) or field.name in fields:
+        if not struct.is_required(field) or field.name in fields:
             continue
         setting = f"{name}.{field.name}"
         if setting not in parsed:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_pfl import checks
 
-__all__ = ["annotation", "check", "is_required"]
+__all__ = ["annotation", "check"]
 
 _WORDS = {
     int: "a whole number",
@@ -25,12 +25,6 @@ def annotation(cls: type, field: dataclasses.Field) -> Any:
     if declared is Any:
         return float | None if field.default is None else float
     return declared
-
-
-def is_required(field: dataclasses.Field) -> bool:
-    """Whether a field has no default."""
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing
 
 
 def check(name: str, value: Any, annotation: Any) -> Any:

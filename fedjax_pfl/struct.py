@@ -15,6 +15,7 @@ _T = TypeVar("_T")
 __all__ = [
     "as_arrays",
     "get_field",
+    "is_required",
     "named_fields",
     "pytree_dataclass",
     "replace_field",
@@ -111,6 +112,12 @@ def as_arrays(tree: _T, dtype: Any = jnp.float32) -> _T:
         return jnp.asarray(leaf)
 
     return jax.tree.map(convert, tree)
+
+
+def is_required(field: dataclasses.Field) -> bool:
+    """Whether a field of a dataclass has no default."""
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing
 
 
 def _children(node: Any) -> Mapping[str, Any] | None:

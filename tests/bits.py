@@ -15,8 +15,7 @@ import numpy as np
 
 import fedjax_pfl as fp
 from fedjax_pfl import driver, settings
-from tests import problems
-from tests.algorithms import toy
+from fedjax_pfl.testing import programs, toy
 
 OPTIONS = {
     "again": {},
@@ -39,7 +38,7 @@ def final(seed=2, **options):
         attack=fp.Gaussian(),
     )
     key = jax.random.key(seed, impl="threefry2x32")
-    group = problems.group(key, process, fp.LogisticRegression(), federation)
+    group = programs.group(key, process, fp.LogisticRegression(), federation)
     options = {"eval_every": 2, "execution": "vmap"} | options
     _, states = driver.run_group(group, settings.Settings.parse(4, **options))
     return [np.asarray(leaf) for leaf in toy.leaves(states)]

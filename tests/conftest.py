@@ -56,7 +56,7 @@ def _group(nodeid):
     file = path.rpartition("/")[2]
     if file == "test_processes.py":
         return file  # which share compiled programs and a whole result
-    if test.startswith("test_loop_reference["):
+    if test.endswith("-loop_reference]"):
         return "loops"  # which share the programs of single operations
     name = test.rpartition("[")[2].rstrip("]").partition("-")[0]
     return f"{file} {name}" if file in _BY_NAME and "[" in test else ""

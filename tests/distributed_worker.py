@@ -25,7 +25,7 @@ if PROCESSES > 1:
 import numpy as np  # noqa: E402
 
 import fedjax_pfl as fp  # noqa: E402
-from tests.algorithms import toy  # noqa: E402
+from fedjax_pfl.testing import toy  # noqa: E402
 
 local = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
 process = fp.FederatedProcess(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedjax_pfl import data, driver, local, models, types
+from fedjax_pfl import local, models, types
 from fedjax_pfl.models import objectives
 
 FULL_BATCH = 64  # at least the examples of any client here: one step is a full gradient
@@ -355,18 +355,3 @@ def run(
         diagnostics=diagnostics,
     )
     return jax.tree.map(np.asarray, (states, infos, values))
-
-
-def group(key, process, model, federation, *others, points=None) -> driver.Group:
-    """The group of a process, or of several that a grid trains on one federation."""
-    processes = [process, *others]
-    count = len(processes)
-    return driver.Group(
-        points=points or [{}] * count,
-        processes=processes,
-        model=model,
-        federations=[federation] * count,
-        described=[data.describe(federation)] * count,
-        keys=[key] * count,
-        config={},
-    )

@@ -10,7 +10,8 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import data, driver, settings
-from tests import bits, problems
+from fedjax_pfl.testing import programs
+from tests import bits
 
 KEY = jax.random.key(2, impl="threefry2x32")
 
@@ -61,7 +62,7 @@ def test_state_and_rows_are_split_over_devices(tmp_path):
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=8)
     federation = spec.build()
     process = fp.FederatedProcess(algorithm=fp.Flame())
-    group = problems.group(KEY, process, fp.Quadratic(), federation)
+    group = programs.group(KEY, process, fp.Quadratic(), federation)
     plan = settings.Settings.parse(4, eval_every=2, execution="shard=4")
     options = fp.Checkpoints(tmp_path, min_seconds=0)
     _, states = driver.run_group(group, plan, store=options.store(0, "flame"))

@@ -7,6 +7,7 @@ import io
 import pathlib
 import re
 import shlex
+import shutil
 import sys
 
 import pytest
@@ -31,8 +32,8 @@ COMMANDED = {
 SUBPACKAGES = (
     *("aggregators", "algorithms", "attacks", "callbacks", "checkpoint", "checks"),
     *("clients", "common_descent", "data", "local", "models", "phi", "portfolio", "qp"),
-    *("streaming", "struct"),
-    *("theory", "types", "aggregators.functions"),
+    *("streaming", "struct", "testing"),
+    *("theory", "types", "aggregators.functions", "testing.toy"),
 )
 DIRECTIVE = r"^\.\. (?:auto(?:class|exception|function)|py:data):: (\S+)$"
 INCLUDE = re.compile(r"^```\{include\} (\S+)\n((?::.*\n)*)```$", re.M)
@@ -172,11 +173,12 @@ def test_commands_have_the_options_that_pages_name(page):
 
 @pytest.fixture
 def my_methods(tmp_path, monkeypatch):
-    """The README's own method, saved as it says."""
+    """The README's own method and the template's, saved as they say."""
     (program,) = [c for c in blocks(INCLUDED["README.md"], "python") if "Damped" in c]
     method = program.partition("process = ")[0]
     imports = "import jax\nimport fedjax_pfl as fp\n\n"
     (tmp_path / "my_methods.py").write_text(imports + method, "utf-8")
+    shutil.copy(ROOT / "templates/my_method.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
 

@@ -6,7 +6,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import clients, driver, execution, grids, settings
-from tests.algorithms import toy
+from fedjax_pfl.testing import toy
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ LAYERS = (
     + ("participation", "execution"),
     ("phi", "common_descent"),
     ("algorithms", "stopping", "checkpoint"),
-    ("link",),
+    ("link", "own_methods"),
     ("process", "evaluate", "history", "summaries", "schedule", "stacking", "folders"),
     ("compiled", "settings", "profiling"),
     ("programs",),
@@ -33,6 +33,7 @@ LAYERS = (
     ("callbacks",),
     ("training", "theory"),
     ("streaming",),
+    ("testing",),
 )
 # `Federation.from_arrays` is a user's entry to the data layer, which it imports late.
 UPWARD = {("types/examples.py", "data")}
@@ -42,7 +43,12 @@ MAX_LINES = 400
 ONLY_IN = {  # what is imported or used -> the files that may
     "flax": {"models/modules.py", "models/recurrent.py", "models/residual.py"},
     "tensorflow_datasets": {"data/sources/prepared.py"},
-    "jax.jit": {"compiled.py", "streaming/programs.py", "clients/mapping.py"},
+    "jax.jit": {
+        "compiled.py",
+        "streaming/programs.py",
+        "clients/mapping.py",
+        "testing/programs.py",
+    },
     "jax.experimental": set(),
     "jax.pmap": set(),
     "jax.random.PRNGKey": set(),

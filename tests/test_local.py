@@ -12,7 +12,7 @@ from scipy import stats
 import fedjax_pfl as fp
 from fedjax_pfl import clients, local, types
 from fedjax_pfl.local import scan
-from tests.algorithms import toy
+from fedjax_pfl.testing import toy
 
 KEY = jax.random.key(11, impl="threefry2x32")
 

@@ -3,8 +3,8 @@
 import pytest
 
 import fedjax_pfl as fp
-from experiments import config, own_methods, presets
-from fedjax_pfl import checks
+from experiments import config, presets
+from fedjax_pfl import checks, own_methods
 
 MODULE = '''
 """FedAvg with a step of its own."""

@@ -11,8 +11,8 @@ import pytest
 import fedjax_pfl as fp
 from experiments import config, presets
 from fedjax_pfl import algorithms, checks, struct, training
+from fedjax_pfl.testing import toy
 from tests import problems
-from tests.algorithms import toy
 
 KEY = jax.random.key(3)
 SGD = fp.SGD(learning_rate=0.1, epochs=1, batch_size=4)

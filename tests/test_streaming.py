@@ -9,8 +9,8 @@ import fedjax_pfl as fp
 from fedjax_pfl import aggregators, algorithms, attacks, checks, clients, driver
 from fedjax_pfl.streaming import driver as streamed
 from fedjax_pfl.streaming import rows as rows_
+from fedjax_pfl.testing import toy
 from tests import faults, problems, test_kept_mean
-from tests.algorithms import toy
 
 KEY = jax.random.key(3)
 SGD = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)

@@ -16,8 +16,7 @@ from fedjax_pfl import (
     settings,
     stacking,
 )
-from tests import problems
-from tests.algorithms import toy
+from fedjax_pfl.testing import programs, toy
 
 KEY = jax.random.key(0)
 SGD = fp.SGD(learning_rate=0.2, batch_size=16)
@@ -162,7 +161,7 @@ def test_evaluation_equals_numpy():
     process = fp.FederatedProcess(
         algorithm=fp.Flame(local=SGD), participation=fp.UniformCohort(size=3)
     )
-    group = problems.group(KEY, process, fp.LogisticRegression(), federation)
+    group = programs.group(KEY, process, fp.LogisticRegression(), federation)
     record, states = driver.run_group(
         group,
         settings.Settings.parse(

@@ -8,7 +8,8 @@ import numpy as np
 
 import fedjax_pfl as fp
 from fedjax_pfl import aggregators, algorithms, attacks, common_descent
-from tests.algorithms import probes, toy
+from fedjax_pfl.testing import toy
+from tests.algorithms import probes
 
 SGD = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
 FULL = fp.SGD(learning_rate=0.5, batch_size=64)

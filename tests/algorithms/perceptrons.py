@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_pfl as fp
-from tests.algorithms import toy
+from fedjax_pfl.testing import toy
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # a few steps on values of order one
 KEY = jax.random.key(3, impl="threefry2x32")

@@ -1,6 +1,5 @@
 """Toy algorithms, each of which needs one corner of the contract."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -268,17 +267,3 @@ class Schedule(base.SingleExchange):
             "global": base.model_predictor(model, server, data.constants),
             "personal": base.model_predictor(model, client, data.constants),
         }
-
-
-def with_row_garbage(state: types.State) -> types.State:
-    """A state whose client rows hold distinct values, to see which are touched."""
-    rows = jax.tree.map(
-        lambda leaf: (
-            leaf
-            + jnp.arange(leaf.shape[0], dtype=leaf.dtype).reshape(
-                (-1,) + (1,) * (leaf.ndim - 1)
-            )
-        ),
-        state.clients,
-    )
-    return dataclasses.replace(state, clients=rows)

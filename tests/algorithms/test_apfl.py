@@ -11,8 +11,8 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import apfl
+from fedjax_pfl.testing import toy
 from tests import problems
-from tests.algorithms import toy
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # some hundred roundings of values of order one
 KEY = jax.random.key(3, impl="threefry2x32")

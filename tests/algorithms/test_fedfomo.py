@@ -10,8 +10,8 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import checks, clients, local, struct
 from fedjax_pfl.algorithms import FedFomo, fedfomo
+from fedjax_pfl.testing import toy
 from tests import faults, problems
-from tests.algorithms import toy
 
 LOCAL = problems.full_gradient_steps(2, 0.2)
 KEY = jax.random.key(5, impl="threefry2x32")

@@ -9,8 +9,9 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms, attacks
+from fedjax_pfl.testing import toy
 from tests import problems
-from tests.algorithms import intercepts, toy
+from tests.algorithms import intercepts
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}
 KEY = jax.random.key(3, impl="threefry2x32")

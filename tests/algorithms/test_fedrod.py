@@ -8,8 +8,9 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms, models
 from fedjax_pfl.algorithms import fedrod
+from fedjax_pfl.testing import toy
 from tests import problems
-from tests.algorithms import perceptrons, toy
+from tests.algorithms import perceptrons
 from tests.algorithms.perceptrons import (
     CLOSE,
     KEY,

@@ -6,7 +6,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import checks
-from tests.algorithms import toy
+from fedjax_pfl.testing import toy
 
 
 def test_every_client_predicts_its_most_frequent_label():

@@ -9,8 +9,8 @@ from jax import flatten_util
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import per_fedavg
+from fedjax_pfl.testing import toy
 from tests import problems
-from tests.algorithms import toy
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}
 KEY = jax.random.key(3, impl="threefry2x32")

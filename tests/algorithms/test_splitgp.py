@@ -10,8 +10,9 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms, leaves, models
 from fedjax_pfl.algorithms import splitgp
+from fedjax_pfl.testing import toy
 from tests import problems
-from tests.algorithms import perceptrons, toy
+from tests.algorithms import perceptrons
 from tests.algorithms.perceptrons import CLOSE, KEY, assert_close
 
 STEPS = problems.full_gradient_steps(2, 0.5)

@@ -8,9 +8,7 @@ from typing import Any
 
 import jax
 
-import fedjax_pfl as fp
-from experiments import fields
-from fedjax_pfl import checks
+from fedjax_pfl import algorithms, checks, struct
 
 __all__ = ["find"]
 
@@ -31,8 +29,8 @@ def find(name: str) -> type:
       InputError: if there is no such class, or if it is not an algorithm.
     """
     if ":" not in name:
-        checks.known(name, fp.ALGORITHMS, "algorithm")
-        return fp.ALGORITHMS[name]
+        checks.known(name, algorithms.ALGORITHMS, "algorithm")
+        return algorithms.ALGORITHMS[name]
     path, _, attribute = name.partition(":")
     found = getattr(_module(path, name), attribute, None)
     if not isinstance(found, type):
@@ -50,7 +48,7 @@ def find(name: str) -> type:
             f"Expected {name} to be decorated with @pytree_dataclass, so that fields of"
             " it can be set and swept."
         )
-    bare = [f.name for f in dataclasses.fields(found) if fields.is_required(f)]
+    bare = [f.name for f in dataclasses.fields(found) if struct.is_required(f)]
     if bare:
         raise checks.InputError(
             f"Expected the fields of {name} to have defaults, which {', '.join(bare)}"

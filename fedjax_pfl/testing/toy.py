@@ -6,6 +6,16 @@ import numpy as np
 
 from fedjax_pfl import types
 
+__all__ = [
+    "COUNTS",
+    "NUM_CLASSES",
+    "NUM_CLIENTS",
+    "SHAPE",
+    "leaves",
+    "make_federation",
+    "targets",
+]
+
 NUM_CLIENTS = 8
 COUNTS = np.array([5, 2, 9, 4, 7, 1, 6, 3])
 SHAPE = (4,)
@@ -27,10 +37,21 @@ def _client_data(x, y, index, counts, ids, dtype):
 def make_federation(
     *, order=None, padding=0, dtype=None, classes=True, malicious=(2,)
 ) -> types.Federation:
-    """Builds the federation.
+    """Eight clients with 1 to 9 examples of four numbers, in all splits the same.
 
     Row 0 of the pool is NaN, the last one 1e38; padded slots point at both, so that any
-    use of padding shows. `order` permutes the clients, `padding` adds padded slots.
+    use of padding shows.
+
+    Args:
+      order: rows of the clients, a permutation of 0 to 7; None for their own order.
+      padding: padded slots per client more than the largest one needs, at least 0.
+      dtype: of the inputs; None for JAX's default floats.
+      classes: whether the examples have labels, of three classes; else their targets
+        are zeros, for `Quadratic`, whose minimizers are `targets()`.
+      malicious: clients whose messages an attack may replace.
+
+    Returns:
+      The federation.
     """
     dtype = jnp.zeros(()).dtype if dtype is None else dtype
     order = np.arange(NUM_CLIENTS) if order is None else np.asarray(order)

@@ -1,0 +1,36 @@
+"""What every algorithm must hold, as functions that check a method of your own.
+
+`check_algorithm(MyMethod())` checks all properties with the package alone: no test
+framework is needed. In a test file of your own:
+
+    import pytest
+    from fedjax_pfl import testing
+
+    @pytest.mark.parametrize("name", testing.PROPERTIES)
+    def test_conformance(name):
+        testing.check(name, MyMethod())
+
+and from a shell `python -m fedjax_pfl.testing my_module:MyMethod`.
+
+All run on `toy.make_federation`: eight clients with 1 to 9 examples, whose padded
+slots point at NaN and at 1e38, so that any use of padding shows. Tolerances follow
+JAX's default floats. What a machine cannot check is skipped with a reason.
+"""
+
+from fedjax_pfl.testing.subjects import Subject
+from fedjax_pfl.testing.suite import (
+    PROPERTIES,
+    Outcome,
+    check,
+    check_algorithm,
+    outcomes,
+)
+
+__all__ = [
+    "PROPERTIES",
+    "Outcome",
+    "Subject",
+    "check",
+    "check_algorithm",
+    "outcomes",
+]

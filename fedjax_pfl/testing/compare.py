@@ -1,0 +1,103 @@
+"""Comparisons of trees that say which leaf differs, where and by how much."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl.testing import toy
+
+__all__ = ["close", "finite", "same", "same_layout", "tight"]
+
+
+def tight() -> float:
+    """What rounding may change, absolutely and relatively, in the run's dtype.
+
+    Sums over at most 9 examples and 8 clients in another order, a few steps of a
+    problem with condition number below 10: 1e3 units in the last place.
+    """
+    return 1e3 * float(jnp.finfo(jnp.zeros(()).dtype).eps)
+
+
+def _named(tree: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Every leaf with its path, as messages show it."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    for path, leaf in zip(paths, toy.leaves(tree), strict=True):
+        shape = ", ".join(map(str, leaf.shape))
+        yield f"{jax.tree_util.keystr(path)} {leaf.dtype}[{shape}]", leaf
+
+
+def _pairs(found: Any, expected: Any, what: str):
+    """Leaves of two trees: name, and both values."""
+    ours, theirs = list(_named(found)), list(_named(expected))
+    if len(ours) != len(theirs):
+        raise AssertionError(
+            f"{what}, there are {len(ours)} leaves in place of {len(theirs)}."
+        )
+    for (name, a), (other, b) in zip(ours, theirs, strict=True):
+        if a.shape != b.shape:
+            raise AssertionError(f"{what}, leaf {name} is in place of {other}.")
+        yield name, a, b
+
+
+def _first(wrong: np.ndarray, *values: np.ndarray) -> str:
+    """Where something is wrong first, and the values there."""
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    shown = " in place of ".join(f"{value[place]}" for value in values)
+    at = f" at {list(place)}" if place else ""
+    return f"{shown}{at}"
+
+
+def same(found: Any, expected: Any, what: str) -> None:
+    """Raises unless all leaves have the same numbers, bit for bit (NaN equals NaN)."""
+    for name, a, b in _pairs(found, expected, what):
+        wrong = ~((a == b) | ((a != a) & (b != b)))
+        if wrong.any():
+            raise AssertionError(
+                f"{what}, {wrong.sum()} of the {a.size} numbers of leaf {name} are"
+                f" others, the first {_first(wrong, a, b)}; expected the same bits."
+            )
+
+
+def close(found: Any, expected: Any, what: str, tolerance: float) -> None:
+    """Raises unless all leaves agree, absolutely or relatively (NaN equals NaN)."""
+    for name, a, b in _pairs(found, expected, what):
+        wrong = ~np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+        if wrong.any():
+            raise AssertionError(
+                f"{what}, {wrong.sum()} of the {a.size} numbers of leaf {name} are"
+                f" others, the first {_first(wrong, a, b)}; allowed are differences of"
+                f" {tolerance:.1e}, absolutely or relatively."
+            )
+
+
+def finite(tree: Any, what: str) -> None:
+    """Raises unless all numbers are finite."""
+    for name, leaf in _named(tree):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            continue
+        wrong = ~np.isfinite(leaf)
+        if wrong.any():
+            raise AssertionError(
+                f"{what}, {wrong.sum()} of the {leaf.size} numbers of leaf {name} are"
+                f" not finite, the first {_first(wrong, leaf)}."
+            )
+
+
+def same_layout(found: Any, expected: Any, what: str) -> None:
+    """Raises unless two trees of shapes have one structure, one shape and one dtype."""
+    ours, theirs = (
+        {jax.tree_util.keystr(p): f"{x.dtype}{list(x.shape)}" for p, x in leaves}
+        for leaves in map(jax.tree_util.tree_leaves_with_path, (found, expected))
+    )
+    for name in sorted(ours.keys() | theirs.keys()):
+        a, b = ours.get(name, "nothing"), theirs.get(name, "nothing")
+        if a != b:
+            raise AssertionError(f"{what}, leaf {name} is {a} in place of {b}.")
+    if jax.tree.structure(found) != jax.tree.structure(expected):
+        raise AssertionError(
+            f"{what}, the tree is {jax.tree.structure(found)} in place of"
+            f" {jax.tree.structure(expected)}."
+        )

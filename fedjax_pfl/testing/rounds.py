@@ -1,0 +1,261 @@
+"""Properties of one round."""
+
+import dataclasses
+import unittest
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl import clients, struct, types
+from fedjax_pfl import participation as participations
+from fedjax_pfl.testing import compare, programs, subjects, toy
+
+__all__ = [
+    "absent_clients_are_bit_identical",
+    "chunks_change_rounding_only",
+    "devices_change_rounding_only",
+    "execution_changes_rounding_only",
+    "float32_changes_rounding_only",
+    "loop_reference",
+    "nonfinite_messages_never_enter",
+    "padding_changes_nothing",
+    "permuting_clients_permutes_results",
+    "randomness_comes_from_keys",
+    "round_exports_for_tpu_and_cuda",
+    "same_key_same_result",
+    "states_keep_their_layout",
+    "states_stay_finite",
+]
+
+
+def states_keep_their_layout(subject: subjects.Subject) -> None:
+    """Client rows lead with N; a round keeps structure, shapes and dtypes."""
+    at = subject.setting
+    first = jax.eval_shape(at.first)
+    rows = {"clients": first.clients, "messages": first.messages}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
+        if leaf.shape[:1] != (toy.NUM_CLIENTS,):
+            raise AssertionError(
+                f"In the first state, leaf {jax.tree_util.keystr(path)} is"
+                f" {leaf.dtype}{list(leaf.shape)}; expected one row for each of the"
+                f" {toy.NUM_CLIENTS} clients."
+            )
+    process, model, federation = at.process, at.model, at.federation
+    after = jax.eval_shape(lambda s: process.round(s, model, federation)[0], first)
+    compare.same_layout(after, first, "After a round")
+
+
+def states_stay_finite(subject: subjects.Subject) -> None:
+    """Three rounds on finite data leave finite numbers, and no message is refused."""
+    what = "After three rounds on finite data, whose padding alone holds NaN and 1e38"
+    state, _ = subject.setting.round()
+    compare.finite(state, what)
+    if state.nonfinite:
+        raise AssertionError(
+            f"{what}, {state.nonfinite} messages or rows of clients were not finite and"
+            " did not enter the state."
+        )
+
+
+def same_key_same_result(subject: subjects.Subject) -> None:
+    """Two runs of one compiled round give the same bits."""
+    at = subject.setting
+    compare.same(at.round(), at.round(), "In a second run of the same round")
+
+
+def randomness_comes_from_keys(subject: subjects.Subject) -> None:
+    """A round that is traced again is the same program.
+
+    Python's or NumPy's random numbers, the time, or a counter outside of the state
+    would be constants of it.
+    """
+    at = subject.setting
+    again = programs.round_again(at.process, at.warm, at.model, at.federation)
+    compare.same(again, at.round(), "With the same round compiled a second time")
+
+
+def execution_changes_rounding_only(
+    subject: subjects.Subject, execution: clients.Execution
+) -> None:
+    """A round in another execution agrees with `vmap`."""
+    what = f"With execution={str(execution)!r} in place of 'vmap'"
+    found = subject.setting.round(execution=execution)
+    compare.close(subject.setting.round(), found, what, compare.tight())
+
+
+def chunks_change_rounding_only(subject: subjects.Subject) -> None:
+    """Clients in chunks of three, by their work, agree with all at once."""
+    execution = clients.Execution(mode="chunk", chunk_size=3, by_size=True)
+    execution_changes_rounding_only(subject, execution)
+
+
+def devices_change_rounding_only(subject: subjects.Subject) -> None:
+    """Clients on two devices, in chunks, agree with all at once on one."""
+    if jax.device_count() < 2:
+        raise unittest.SkipTest(
+            "there is one device; with JAX_NUM_CPU_DEVICES=2 a CPU counts as two"
+        )
+    execution = clients.Execution(
+        mode="shard", num_devices=2, chunk_size=3, by_size=True
+    )
+    execution_changes_rounding_only(subject, execution)
+
+
+def loop_reference(subject: subjects.Subject) -> None:
+    """A compiled round agrees with a Python loop over clients, nothing compiled."""
+    at = subject.setting
+    with jax.disable_jit():
+        state, _ = at.process.round(
+            at.warm, at.model, at.federation, clients.Execution(mode="loop")
+        )
+    what = "Against a Python loop over clients, nothing compiled"
+    compare.close(at.round()[0], state, what, compare.tight())
+
+
+def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
+    """Another order of the clients is another order of the results, and nothing else.
+
+    Not for methods whose state has clients on two axes, or whose server trains on the
+    examples of all clients in their order.
+    """
+    order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
+    at = subject.everyone
+    rows = clients.take((at.warm.clients, at.warm.messages), jnp.asarray(order))
+    permuted = dataclasses.replace(at.warm, clients=rows[0], messages=rows[1])
+    new, _ = at.round()
+    other, _ = at.round(permuted, federation=toy.make_federation(order=order))
+    expected = clients.take(new.clients, jnp.asarray(order))
+    found = {"server": other.server, "clients": other.clients}
+    compare.close(
+        {"server": new.server, "clients": expected},
+        found,
+        f"With the clients in the order {order.tolist()}",
+        compare.tight(),
+    )
+
+
+def padding_changes_nothing(subject: subjects.Subject) -> None:
+    """More padded slots per client agree with fewer."""
+    at = subject.setting
+    other, _ = at.round(federation=toy.make_federation(padding=5))
+    what = "With 5 more padded slots per client"
+    compare.close(at.round()[0], other, what, compare.tight())
+
+
+def absent_clients_are_bit_identical(subject: subjects.Subject) -> None:
+    """A round leaves the rows of clients outside of its cohort alone."""
+    at = subject.setting
+    before = _with_row_garbage(at.warm)
+    after, info = at.round(before)
+    members = np.asarray(info.cohort).tolist()
+    absent = jnp.setdiff1d(jnp.arange(toy.NUM_CLIENTS), info.cohort)
+    if len(absent) != toy.NUM_CLIENTS - subjects.COHORT:
+        raise AssertionError(
+            f"The round reports the cohort {members}; expected {subjects.COHORT}"
+            " distinct clients."
+        )
+    now, then = (
+        clients.take({"clients": s.clients, "messages": s.messages}, absent)
+        for s in (after, before)
+    )
+    compare.same(now, then, f"In the rows of the absent clients {absent.tolist()}")
+
+
+def _with_row_garbage(state: types.State) -> types.State:
+    """A state whose client rows hold distinct values, to see which are touched."""
+
+    def marked(leaf: jax.Array) -> jax.Array:
+        numbers = jnp.arange(leaf.shape[0], dtype=leaf.dtype)
+        return leaf + numbers.reshape((-1,) + (1,) * (leaf.ndim - 1))
+
+    return dataclasses.replace(state, clients=jax.tree.map(marked, state.clients))
+
+
+def round_exports_for_tpu_and_cuda(subject: subjects.Subject) -> None:
+    """A round lowers for accelerators, which needs none of them."""
+    at = subject.setting
+
+    def step(key_data: jax.Array, state: types.State):
+        key = jax.random.wrap_key_data(key_data, impl="threefry2x32")
+        state = dataclasses.replace(state, key=key)
+        state, _ = at.process.round(state, at.model, at.federation)
+        return jax.tree.leaves(dataclasses.replace(state, key=None))
+
+    arguments = (
+        jax.random.key_data(at.warm.key),
+        dataclasses.replace(at.warm, key=None),
+    )
+    found = programs.export(step, ("tpu", "cuda"), *arguments).platforms
+    if found != ("tpu", "cuda"):
+        raise AssertionError(f"The round was exported for {found}.")
+
+
+def float32_changes_rounding_only(subject: subjects.Subject) -> None:
+    """A round in float32 agrees with one in float64."""
+    if jnp.zeros(()).dtype != jnp.float64:
+        raise unittest.SkipTest(
+            "the other properties are checked in float32; with JAX_ENABLE_X64=1 this"
+            " one compares it with float64"
+        )
+    at = subject.setting
+    process, state = _single((at.process, at.warm))
+    federation = toy.make_federation(dtype=jnp.float32)
+    model = subject.model.for_federation(federation)
+    single = dataclasses.replace(at, process=process, model=model)
+    state, _ = single.round(state, federation=federation)
+    # One round: a few hundred operations of float32 on values of order one.
+    compare.close(state, at.round()[0], "In float32 in place of float64", 3e-4)
+
+
+def _single(tree: Any) -> Any:
+    """Floating leaves in float32."""
+
+    def cast(leaf: jax.Array) -> jax.Array:
+        floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+        return leaf.astype(jnp.float32) if floating else leaf
+
+    return jax.tree.map(cast, tree)
+
+
+@struct.pytree_dataclass
+class _Poison:
+    """Malicious clients send NaN."""
+
+    def init(self, messages: Any) -> None:
+        """No state."""
+
+    def __call__(self, key, state, messages, malicious, reference):
+        bad = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), messages)
+        return clients.select_rows(malicious, bad, messages), state
+
+
+def nonfinite_messages_never_enter(
+    subject: subjects.Subject, mode: str = "drop"
+) -> None:
+    """A client that sends NaN is counted, and what the server keeps stays finite."""
+    process = dataclasses.replace(
+        subject.everyone.process,
+        attack=_Poison(),
+        on_nonfinite=mode,
+        work=participations.FullWork(),
+    )
+    at = dataclasses.replace(subject.everyone, process=process)
+    start = at.first()
+    state, info = at.round(start)
+    if info.floats_up == 0:
+        raise unittest.SkipTest("clients send nothing")
+    what = f"With on_nonfinite={mode!r} and NaN from one client"
+    if info.num_nonfinite != 1:
+        raise AssertionError(f"{what}, {info.num_nonfinite} messages were counted.")
+    compare.finite({"server": state.server, "messages": state.messages}, what)
+    moved = any(
+        (a != b).any()
+        for a, b in zip(toy.leaves(start.server), toy.leaves(state.server), strict=True)
+    )
+    if moved != (mode != "freeze"):
+        words = "changed" if moved else "did not change"
+        raise AssertionError(f"{what}, the server's state {words}.")
+    if state.round != 1:
+        raise AssertionError(f"{what}, round {state.round} follows round 0.")

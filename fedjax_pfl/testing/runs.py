@@ -1,0 +1,161 @@
+"""Properties of trainings: grids, segments, checkpoints, compiled programs."""
+
+import dataclasses
+import tempfile
+import unittest
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import (
+    checkpoint,
+    compiled,
+    driver,
+    history,
+    results,
+    struct,
+    types,
+)
+from fedjax_pfl import settings as settings_
+from fedjax_pfl.testing import compare, programs, subjects
+
+__all__ = [
+    "a_resumed_grid_is_bit_identical",
+    "grid_equals_single_runs",
+    "new_values_do_not_retrace",
+    "scan_equals_python_loop",
+    "segments_are_bit_identical",
+]
+
+
+def _varied(subject: subjects.Subject) -> tuple[str, float, float]:
+    """The field that is varied, its value and another one."""
+    if subject.varied is None:
+        raise unittest.SkipTest(
+            "the method has no traced field whose value is a number"
+        )
+    return subject.varied
+
+
+def _run(
+    subject: subjects.Subject,
+    values: Sequence[float],
+    *,
+    segment: int = 2,
+    rounds: int = 4,
+    store: checkpoint.Store | None = None,
+    interrupt: Callable[[], str | None] = lambda: None,
+) -> tuple[history.History, types.State]:
+    """Runs points that differ in one traced field through the driver."""
+    at, (field, _, _) = subject.setting, _varied(subject)
+    first, *others = [struct.replace_field(at.process, field, v) for v in values]
+    points = [{field: value} for value in values]
+    group = programs.group(
+        at.key, first, subject.model, at.federation, *others, points=points
+    )
+    plan = settings_.Settings.parse(
+        rounds, eval_every=segment, execution="vmap", evaluate_on=("test",)
+    )
+    return driver.run_group(group, plan, store=store, interrupt=interrupt)
+
+
+def grid_equals_single_runs(subject: subjects.Subject) -> None:
+    """Two values of a field trained together agree with each trained alone."""
+    field, *values = _varied(subject)
+    together, _ = _run(subject, values)
+    if together.diverged_at.tolist() != [-1, -1]:
+        raise AssertionError(
+            f"With {field}={values}, the trainings diverged in rounds"
+            f" {together.diverged_at.tolist()} (-1: not at all)."
+        )
+    # Rounding grows over four rounds and evaluations.
+    tolerance = max(1e-9, 8 * compare.tight())
+    for number, value in enumerate(values):
+        alone, _ = _run(subject, [value])
+        compare.close(
+            {name: jnp.asarray(v[number]) for name, v in together.metrics.items()},
+            {name: jnp.asarray(alone.metrics[name][0]) for name in together.metrics},
+            f"With {field}={value:g} trained in a grid in place of alone",
+            tolerance,
+        )
+
+
+def segments_are_bit_identical(subject: subjects.Subject) -> None:
+    """Evaluating after other rounds changes no bit of the training."""
+    *_, value = _varied(subject)
+    _, state = _run(subject, [value])
+    longer, other = _run(subject, [value], segment=3)
+    compare.same(other, state, "With evaluations every 3 in place of 2 rounds")
+    if longer.rounds.tolist() != [0, 3, 4]:
+        raise AssertionError(f"Evaluated were the rounds {longer.rounds.tolist()}.")
+
+
+def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
+    """Interrupted after half of the rounds, continued from what is on the disk."""
+    _, *values = _varied(subject)
+    expected, states = _run(subject, values)
+    questions = iter([None, "enough"])
+    with tempfile.TemporaryDirectory() as folder:
+        options = checkpoint.Checkpoints(folder, min_seconds=0)
+        done = None
+        try:
+            _run(
+                subject,
+                values,
+                store=options.store(0, subject.name),
+                interrupt=lambda: next(questions),
+            )
+        except driver.Interrupted as stopped:
+            done = stopped.done
+        if done != 2:
+            raise AssertionError(f"The training was interrupted after {done} rounds.")
+        resumed, found = _run(subject, values, store=options.store(0, subject.name))
+    what = "In a training that was interrupted and resumed"
+    compare.same(found, states, what)
+    seconds = {"compile_seconds": 0.0, "run_seconds": 0.0}
+    ours, theirs = (
+        results.Result(groups=(dataclasses.replace(record, **seconds),), provenance={})
+        for record in (resumed, expected)
+    )
+    if ours != theirs:
+        raise AssertionError(f"{what}, the history is another one.")
+
+
+def scan_equals_python_loop(subject: subjects.Subject) -> None:
+    """Rounds in one compiled segment agree with rounds one by one."""
+    field, _, value = _varied(subject)
+    at = subject.setting
+    process = struct.replace_field(at.process, field, jnp.asarray(value))
+    at = dataclasses.replace(at, process=process)
+    state = at.first()
+    for _ in range(4):
+        state, _ = at.round(state)
+    _, scanned = _run(subject, [value])
+    # Four rounds of rounding differences between two programs.
+    compare.close(
+        state,
+        jax.tree.map(lambda leaf: leaf[0], scanned),
+        "With four rounds one by one in place of one program",
+        4 * compare.tight(),
+    )
+
+
+def new_values_do_not_retrace(subject: subjects.Subject) -> None:
+    """Another value of a traced field, or more rounds, run the same program."""
+    field, _, value = _varied(subject)
+    _run(subject, [value])
+    before = _programs()
+    _run(subject, [0.9 * value])
+    _run(subject, [0.8 * value], rounds=6)
+    if _programs() != before:
+        raise AssertionError(
+            f"New values of {field}, or more rounds, were compiled again."
+        )
+
+
+def _programs() -> list[int]:
+    """How many programs of training and of evaluation there are."""
+    both: list[Any] = [compiled.segment, compiled.evaluate]
+    return [program._cache_size() for program in both]

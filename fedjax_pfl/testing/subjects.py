@@ -1,0 +1,147 @@
+"""What is checked, and what its properties share: data, a state, compiled rounds."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import attacks, checks, clients, models, struct, types
+from fedjax_pfl import participation as participations
+from fedjax_pfl.process import FederatedProcess
+from fedjax_pfl.testing import programs, toy
+
+__all__ = ["COHORT", "KEY_SEED", "Setting", "Subject"]
+
+COHORT = 5
+KEY_SEED = 3
+_VMAP = clients.Execution()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setting:
+    """A process on the toy federation, and its state after two rounds.
+
+    Attributes:
+      process: with array leaves.
+      model: given the federation's shapes.
+      federation: the data.
+    """
+
+    process: FederatedProcess
+    model: types.Model
+    federation: types.Federation
+
+    @property
+    def key(self) -> types.Key:
+        """The key of all runs."""
+        return jax.random.key(KEY_SEED, impl="threefry2x32")
+
+    def first(self) -> types.State:
+        """The state before the first round."""
+        return programs.init(self.process, self.key, self.model, self.federation)
+
+    @functools.cached_property
+    def warm(self) -> types.State:
+        """A state after two rounds, so that rows differ between clients."""
+        state = self.first()
+        for _ in range(2):
+            state, _ = self.round(state)
+        return state
+
+    def round(
+        self,
+        state: types.State | None = None,
+        *,
+        federation: types.Federation | None = None,
+        execution: clients.Execution = _VMAP,
+    ) -> tuple[types.State, types.RoundInfo]:
+        """One compiled round, from the warm state on the same data unless told."""
+        return programs.run_round(
+            self.process,
+            self.warm if state is None else state,
+            self.model,
+            self.federation if federation is None else federation,
+            execution,
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """An algorithm, and what surrounds it while it is checked.
+
+    Five of the eight clients of `toy.make_federation` take part in a round; three in
+    ten of them stop after two epochs at most.
+
+    Attributes:
+      algorithm: the method, for example `MyMethod()`.
+      model: any model for classes.
+      aggregator: in place of the method's own, or None.
+      attack: what client 2 sends, or None for its honest messages.
+      field: dotted name of a traced field of the process and another value for it, for
+        example `("algorithm.lam", 0.5)`; None takes the algorithm's first number, own
+        ones first, and nine tenths of it.
+
+    Raises:
+      InputError: if `algorithm` is a class, or no dataclass.
+    """
+
+    algorithm: Any
+    model: Any = models.LogisticRegression()
+    aggregator: Any = None
+    attack: Any = attacks.SignFlip(scale=2.0)
+    field: tuple[str, float] | None = None
+
+    def __post_init__(self):
+        given = self.algorithm
+        if isinstance(given, type) or not dataclasses.is_dataclass(given):
+            raise checks.InputError(
+                "Expected algorithm to be an object whose class is decorated with"
+                f" @pytree_dataclass, such as MyMethod(), got {given!r}."
+            )
+
+    @property
+    def name(self) -> str:
+        """The algorithm's class."""
+        return type(self.algorithm).__name__
+
+    def process(self, participation: types.Participation) -> FederatedProcess:
+        """The process with these members, with array leaves."""
+        process = FederatedProcess(
+            algorithm=self.algorithm,
+            aggregator=self.aggregator,
+            participation=participation,
+            work=participations.Stragglers(fraction=0.3, max_epochs=2),
+            attack=self.attack,
+        )
+        return struct.as_arrays(process, jnp.zeros(()).dtype)
+
+    def _setting(self, participation: types.Participation) -> Setting:
+        """The process of these members on the toy federation."""
+        federation = toy.make_federation()
+        model = self.model.for_federation(federation)
+        return Setting(self.process(participation), model, federation)
+
+    @functools.cached_property
+    def setting(self) -> Setting:
+        """Rounds of a cohort."""
+        return self._setting(participations.UniformCohort(size=COHORT))
+
+    @functools.cached_property
+    def everyone(self) -> Setting:
+        """Rounds in which all clients take part."""
+        return self._setting(participations.AllClients())
+
+    @functools.cached_property
+    def varied(self) -> tuple[str, float, float] | None:
+        """A traced field, its value and another one; None if there is no number."""
+        if self.field is not None:
+            name, other = self.field
+            return name, float(struct.get_field(self.setting.process, name)), other
+        leaves = jax.tree_util.tree_leaves_with_path(self.algorithm)
+        for path, value in sorted(leaves, key=lambda leaf: len(leaf[0])):
+            if isinstance(value, float) and value:
+                name = jax.tree_util.keystr(path, simple=True, separator=".")
+                return f"algorithm.{name}", value, 0.9 * value
+        return None

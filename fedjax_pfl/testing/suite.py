@@ -1,0 +1,161 @@
+"""The table of properties, and what runs it."""
+
+import dataclasses
+import functools
+import unittest
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+
+from fedjax_pfl import checks
+from fedjax_pfl.testing import rounds, runs, subjects
+
+__all__ = ["PROPERTIES", "Outcome", "check", "check_algorithm", "outcomes"]
+
+_LONGEST = 300  # letters of another part's error
+
+
+def _named(fn: Callable[..., None]) -> Callable[..., None]:
+    """A property whose sentence says whom it is about, in highest precision."""
+
+    @functools.wraps(fn)
+    def check(subject: subjects.Subject, *args: Any) -> None:
+        with jax.default_matmul_precision("highest"):
+            try:
+                fn(subject, *args)
+            except AssertionError as error:
+                sentence = f"{subject.name} fails {fn.__name__}: {error}"
+                raise AssertionError(sentence) from error
+
+    return check
+
+
+PROPERTIES: dict[str, Callable[..., None]] = {
+    fn.__name__: _named(fn)
+    for fn in (
+        rounds.states_keep_their_layout,
+        rounds.states_stay_finite,
+        rounds.same_key_same_result,
+        rounds.randomness_comes_from_keys,
+        rounds.padding_changes_nothing,
+        rounds.permuting_clients_permutes_results,
+        rounds.absent_clients_are_bit_identical,
+        rounds.nonfinite_messages_never_enter,
+        rounds.loop_reference,
+        rounds.chunks_change_rounding_only,
+        rounds.devices_change_rounding_only,
+        rounds.float32_changes_rounding_only,
+        rounds.round_exports_for_tpu_and_cuda,
+        runs.scan_equals_python_loop,
+        runs.segments_are_bit_identical,
+        runs.grid_equals_single_runs,
+        runs.new_values_do_not_retrace,
+        runs.a_resumed_grid_is_bit_identical,
+    )
+}
+"""Property by name, a function of a `Subject`; in the order in which they are run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one property said.
+
+    Attributes:
+      name: of the property.
+      status: `ok`, `failed` or `skipped`.
+      sentence: what is wrong, or why it was skipped.
+    """
+
+    name: str
+    status: str
+    sentence: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.status:8} {self.name}"
+        return f"{text}: {self.sentence}" if self.sentence else text
+
+
+def _subject(algorithm: Any) -> subjects.Subject:
+    """An algorithm with what surrounds it by default, unless it has that already."""
+    if isinstance(algorithm, subjects.Subject):
+        return algorithm
+    return subjects.Subject(algorithm)
+
+
+def check(name: str, algorithm: Any) -> None:
+    """Checks one property; made for `pytest.mark.parametrize("name", PROPERTIES)`.
+
+    Args:
+      name: one of `PROPERTIES`.
+      algorithm: the method, for example `MyMethod()`, or a `Subject`, whose properties
+        share a warm state.
+
+    Raises:
+      AssertionError: if the property does not hold, in a sentence.
+      unittest.SkipTest: if it cannot be checked here; pytest takes it for a skip.
+      InputError: if there is no such property.
+    """
+    checks.known(name, PROPERTIES, "property")
+    PROPERTIES[name](_subject(algorithm))
+
+
+def outcomes(
+    algorithm: Any, properties: Iterable[str] | None = None
+) -> Iterator[Outcome]:
+    """Checks properties one after the other and says of each what it found.
+
+    Args:
+      algorithm: as of `check`.
+      properties: names of `PROPERTIES`; None for all.
+
+    Yields:
+      An outcome per property, as soon as it is known.
+
+    Raises:
+      InputError: if there is no such property, before any is checked.
+    """
+    subject = _subject(algorithm)
+    names = list(PROPERTIES if properties is None else properties)
+    for name in names:
+        checks.known(name, PROPERTIES, "property")
+    return (_outcome(name, subject) for name in names)
+
+
+def _outcome(name: str, subject: subjects.Subject) -> Outcome:
+    """The outcome of one property."""
+    try:
+        PROPERTIES[name](subject)
+    except unittest.SkipTest as reason:
+        return Outcome(name, "skipped", str(reason))
+    except AssertionError as error:
+        return Outcome(name, "failed", str(error.__cause__))
+    except Exception as error:  # whatever the method raises is what it is told
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        cut = words if len(words) <= _LONGEST else f"{words[:_LONGEST]} ..."
+        return Outcome(name, "failed", f"{subject.name} raises {cut}")
+    return Outcome(name, "ok")
+
+
+def check_algorithm(
+    algorithm: Any, *, properties: Iterable[str] | None = None
+) -> list[Outcome]:
+    """Checks all properties, and then says at once which ones do not hold.
+
+    Args:
+      algorithm: as of `check`.
+      properties: names of `PROPERTIES`; None for all.
+
+    Returns:
+      The outcomes, none of which failed; skipped ones say why.
+
+    Raises:
+      AssertionError: if a property does not hold, with a line for each that was asked
+        for.
+      InputError: if there is no such property.
+    """
+    found = list(outcomes(algorithm, properties))
+    if any(outcome.status == "failed" for outcome in found):
+        name = _subject(algorithm).name
+        raise AssertionError("\n".join([f"{name} fails properties:", *map(str, found)]))
+    return found

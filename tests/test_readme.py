@@ -1,19 +1,16 @@
-"""README, CI and notebook say and run the same things."""
+"""README and CI say and run the same things."""
 
 import contextlib
 import io
-import json
 import pathlib
 import re
 
-import matplotlib.pyplot as plt
 import pytest
 
 import fedjax_pfl as fp
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
-NOTEBOOK = json.loads((ROOT / "notebooks/quickstart.ipynb").read_text("utf-8"))
 
 
 def block_after(marker):
@@ -88,17 +85,3 @@ def test_the_tables_name_every_method(registry):
     methods = README.partition("\n## Methods\n")[2].partition("\n## ")[0]
     for name in registry:
         assert any(row.count(f"`{name}`") for row in methods.splitlines())
-
-
-def test_the_notebook_is_stored_without_outputs_and_runs():
-    cells = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
-    assert all(c["outputs"] == [] and c["execution_count"] is None for c in cells)
-    install, *programs = ["".join(cell["source"]) for cell in cells]
-    assert install.splitlines()[-1].startswith("%pip install")
-    plt.switch_backend("Agg")
-    names = {}
-    printed = "".join(run(program, names) for program in programs)
-    assert "jax" in printed
-    lines = names["axes"].lines
-    assert len(lines) == 3 and all(line.get_xdata().size == 3 for line in lines)
-    plt.close(names["figure"])

@@ -2,16 +2,15 @@
 
 import pathlib
 import sys
-import tomllib
 
 HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE / "extensions"), str(HERE.parent)]
 
-_PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))["project"]
+import fedjax_pfl  # noqa: E402, of this repository
 
-project = _PROJECT["name"]
+project = fedjax_pfl.__name__
 author = "The fedjax_pfl contributors"
-version = release = _PROJECT["version"]
+version = release = fedjax_pfl.__version__
 
 extensions = [
     "myst_parser",

@@ -18,6 +18,7 @@ from fedjax_pfl import (
     clients,
     compiled,
     evaluate,
+    given,
     history,
     limits,
     stacking,
@@ -98,8 +99,7 @@ def compile_clock() -> Iterator[list[float]]:
 
 def own_key(key: types.Key) -> types.Key:
     """A copy of a key, so that donation leaves the caller's buffer alone."""
-    if not jnp.issubdtype(jnp.asarray(key).dtype, jax.dtypes.prng_key):
-        raise checks.InputError("Expected key to be made by jax.random.key(seed).")
+    given.check_key(key)
     data = jnp.array(jax.random.key_data(key), copy=True)
     return jax.random.wrap_key_data(data, impl="threefry2x32")
 

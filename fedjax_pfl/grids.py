@@ -146,6 +146,11 @@ def groups_of(
     Raises:
       InputError: if a name or value does not fit.
     """
+    for name, values in axes.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise checks.InputError(
+                f"Expected a list of values for axis {name!r}, got {values!r}."
+            )
     named = {name: list(values) for name, values in axes.items()}
     for name, values in named.items():
         if not values:

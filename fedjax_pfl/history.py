@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_pfl import checks, measures, stopping
+from fedjax_pfl import checks, measures, stopping, struct
 from fedjax_pfl.data import statistics
 
 __all__ = ["History", "Recorder"]
@@ -77,6 +77,8 @@ class History:
     config: dict[str, Any]
     compile_seconds: float
     run_seconds: float
+
+    __repr__ = struct.array_repr
 
     @property
     def status(self) -> tuple[str, ...]:

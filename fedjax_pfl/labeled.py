@@ -1,12 +1,14 @@
 """Histories as labeled arrays, which netCDF files hold, and back."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 
 from fedjax_pfl import history
+
+if TYPE_CHECKING:  # slow to import, and needed by files and labeled arrays only
+    import xarray as xr
 
 __all__ = ["from_dataset", "to_dataset"]
 
@@ -65,7 +67,7 @@ _DESCRIPTIONS = {
 }
 
 
-def to_dataset(record: history.History, title: str) -> xr.Dataset:
+def to_dataset(record: history.History, title: str) -> "xr.Dataset":
     """Labels the arrays of a history.
 
     Args:
@@ -75,6 +77,8 @@ def to_dataset(record: history.History, title: str) -> xr.Dataset:
     Returns:
       The dataset described at `Result.to_dataset`.
     """
+    import xarray as xr
+
     coords: dict[str, Any] = {
         "round": record.rounds,
         "model": list(record.models),
@@ -103,7 +107,7 @@ def to_dataset(record: history.History, title: str) -> xr.Dataset:
     )
 
 
-def from_dataset(dataset: xr.Dataset, stored: dict[str, Any]) -> history.History:
+def from_dataset(dataset: "xr.Dataset", stored: dict[str, Any]) -> history.History:
     """Undoes `to_dataset`.
 
     Args:

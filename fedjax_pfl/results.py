@@ -8,11 +8,9 @@ import itertools
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-import xarray as xr
 
 from fedjax_pfl import (
     checks,
@@ -24,6 +22,10 @@ from fedjax_pfl import (
     summaries,
 )
 from fedjax_pfl.checkpoint import files
+
+if TYPE_CHECKING:  # half of the time of importing the package, paid by its users only
+    import pandas as pd
+    import xarray as xr
 
 __all__ = ["Result"]
 
@@ -50,6 +52,14 @@ class Result:
         """Whether all arrays, configurations and the provenance are the same."""
         return isinstance(other, Result) and _same(vars(self), vars(other))
 
+    def __repr__(self) -> str:
+        """What was trained and how it ended, in one line."""
+        names = dict.fromkeys(str(_settings(g).get("algorithm")) for g in self.groups)
+        rounds = max(int(group.rounds[-1]) for group in self.groups)
+        ended = ", ".join(dict.fromkeys(self.status))
+        what = f"{', '.join(names)}: {len(self.status)} x {rounds} rounds, {ended}"
+        return f"Result({what}; see .summary(), .table(), .curves(), .clients())"
+
     @property
     def status(self) -> tuple[str, ...]:
         """How every point of every group ended.
@@ -68,7 +78,7 @@ class Result:
         """
         return naming.fields(self.groups)
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """Returns one row per value, for a spreadsheet or pandas.
 
         Returns:
@@ -84,9 +94,9 @@ class Result:
                 for part in parts:
                     rows += [(*head, *cell, status) for cell in part.cells(point)]
         tail = ("model", "population", "data", "metric", "stat", "when", "value")
-        return pd.DataFrame(rows, columns=[*self._columns, *tail, "status"])
+        return _frame(rows, [*self._columns, *tail, "status"])
 
-    def curves(self) -> pd.DataFrame:
+    def curves(self) -> "pd.DataFrame":
         """Returns the mean over clients in every evaluated round, one row per value.
 
         Returns:
@@ -107,9 +117,9 @@ class Result:
                         for e in np.flatnonzero(shown).tolist():
                             rows.append((*head, *name, rounds[e], means[e]))
         tail = ("model", "population", "data", "metric", "round", "value")
-        return pd.DataFrame(rows, columns=[*self._columns, *tail])
+        return _frame(rows, [*self._columns, *tail])
 
-    def clients(self) -> pd.DataFrame:
+    def clients(self) -> "pd.DataFrame":
         """Returns every client's own test metrics in the last round, one row per value.
 
         Returns:
@@ -130,9 +140,9 @@ class Result:
                             who = int(group.clients[client])
                             rows.append((*name, metric, who, size, value))
         tail = ("model", "population", "data", "metric", "client", "num_train", "value")
-        return pd.DataFrame(rows, columns=[*self._columns, *tail])
+        return _frame(rows, [*self._columns, *tail])
 
-    def series(self) -> pd.DataFrame:
+    def series(self) -> "pd.DataFrame":
         """Returns what became of clients' test series after the last round.
 
         Returns:
@@ -140,6 +150,8 @@ class Result:
           series, `moment` from 0, and over the honest clients `mean`, `10 %`, `median`
           and `90 %`. Empty for models without series.
         """
+        import pandas as pd
+
         tables = []
         for group in self.groups:
             for name, values in group.series.items():
@@ -158,7 +170,7 @@ class Result:
             return pd.DataFrame(columns=pd.Index(shown))
         return pd.concat(tables, ignore_index=True).reindex(columns=shown)
 
-    def communication(self) -> pd.DataFrame:
+    def communication(self) -> "pd.DataFrame":
         """Returns how many numbers were sent, one row per point.
 
         Returns:
@@ -173,9 +185,9 @@ class Result:
                 rounds = int((~np.isnan(sent["floats_up"])).sum())
                 means = [float(np.nanmean(v)) if rounds else 0.0 for v in sent.values()]
                 rows.append((*self._head(group, point), *means, rounds))
-        return pd.DataFrame(rows, columns=[*self._columns, *_SENT, "rounds"])
+        return _frame(rows, [*self._columns, *_SENT, "rounds"])
 
-    def reports(self) -> pd.DataFrame:
+    def reports(self) -> "pd.DataFrame":
         """Returns what rounds reported of the method, one row per value.
 
         Returns:
@@ -193,9 +205,9 @@ class Result:
                     seen = value[~np.isnan(value)] if value.dtype.kind == "f" else value
                     if len(seen):
                         rows.append((*self._head(group, point), name, seen.mean()))
-        return pd.DataFrame(rows, columns=[*self._columns, "name", "value"])
+        return _frame(rows, [*self._columns, "name", "value"])
 
-    def summary(self, when: str = "last", data: str = _OWN_TEST) -> pd.DataFrame:
+    def summary(self, when: str = "last", data: str = _OWN_TEST) -> "pd.DataFrame":
         """Returns a small table: one round, one kind of data, mean ± std over seeds.
 
         Args:
@@ -224,13 +236,13 @@ class Result:
             values = {}
             for title, wanted in shown.items():
                 is_wanted = (cell["metric"] == wanted[0]) & (cell["stat"] == wanted[1])
-                values[title] = _mean_and_std(cell.loc[is_wanted, "value"])
+                values[title] = summaries.mean_and_std(cell.loc[is_wanted, "value"])
             by_seed = cell.groupby("seed", dropna=False)
-            values["status"] = _tally(by_seed["status"].first())
+            values["status"] = summaries.tally(by_seed["status"].first())
             summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)
-        return pd.DataFrame(summary)
+        return _frame(summary)
 
-    def to_dataset(self, group: int = 0) -> xr.Dataset:
+    def to_dataset(self, group: int = 0) -> "xr.Dataset":
         """Returns one static group as labeled arrays.
 
         Args:
@@ -342,31 +354,19 @@ def _parts(group: history.History) -> list[summaries.Part]:
     )
 
 
-def _tally(status: pd.Series) -> str:
-    """How the seeds of a setting ended: the most serious of what happened."""
-    for start, shown in (
-        ("diverged", "diverged"),
-        ("stopped", "stopped early"),
-        ("reached", "reached the target"),
-    ):
-        count = int(status.str.startswith(start).sum())
-        if count:
-            return f"{count} of {len(status)} {shown}"
-    return "ok"
+def _frame(rows: list[Any], columns: list[str] | None = None) -> "pd.DataFrame":
+    """A table of rows."""
+    import pandas as pd
 
-
-def _mean_and_std(values: pd.Series) -> str:
-    """Mean and spread of the values that are not NaN, as text."""
-    spread = values.std()
-    if values.notna().sum() < 2:
-        return "" if values.isna().all() else f"{values.mean():.4f}"
-    return f"{values.mean():.4f} ± {spread:.4f}"
+    return pd.DataFrame(rows, columns=columns)  # pyright: ignore
 
 
 def _read(directory: Path, stored: dict[str, Any]) -> history.History:
     """Reads one group back."""
     if stored["sha256"] != files.digest_of_file(directory / stored["file"]):
         raise ValueError(f"its {stored['file']} is not what was written")
+    import xarray as xr
+
     dataset = xr.load_dataset(directory / stored["file"], engine="h5netcdf")
     return labeled.from_dataset(dataset, stored)
 

@@ -1,7 +1,8 @@
 """The one mechanism for states, hyperparameters and device data: frozen pytrees."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -11,8 +12,10 @@ import numpy as np
 from fedjax_pfl import checks
 
 _T = TypeVar("_T")
+_MAX_SHOWN = 8  # entries of a tuple that a representation has
 
 __all__ = [
+    "array_repr",
     "as_arrays",
     "get_field",
     "is_required",
@@ -65,6 +68,7 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     static = [f.name for f in fields if f.metadata.get("static")]
     data = [f.name for f in fields if f.name not in static]
+    cls.__init__ = _named_only(cls.__init__, cls.__name__, [f.name for f in fields])
 
     def structure(node: Any) -> tuple[Any, ...]:
         # The class is part of the structure by hand: JAX compares what
@@ -85,6 +89,58 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+def _named_only(
+    init: Callable[..., None], cls: str, names: list[str]
+) -> Callable[..., None]:
+    """An `__init__` that says what the fields are if it is called with others."""
+
+    @functools.wraps(init)
+    def checked(self: Any, /, *args: Any, **values: Any) -> None:
+        if args:
+            raise checks.InputError(
+                f"Expected fields of {cls} by their names ({', '.join(names)}), got"
+                f" {len(args)} without: {', '.join(map(repr, args))}."
+            )
+        for name in values.keys() - names:
+            checks.known(name, names, f"field of {cls}")
+        init(self, **values)
+
+    return checked
+
+
+def array_repr(self: Any) -> str:
+    """The representation of a dataclass with shapes in place of arrays.
+
+    Args:
+      self: dataclass; the function is assigned as `__repr__` in its body.
+
+    Returns:
+      Its fields that are not None, in one line.
+
+    Example:
+      >>> @pytree_dataclass
+      ... class Rows:
+      ...     x: np.ndarray
+      ...     __repr__ = array_repr
+      >>> Rows(x=np.zeros((20, 3)))
+      Rows(x=float64[20, 3])
+    """
+    values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    shown = [f"{n}={_short(v)}" for n, v in values.items() if v is not None]
+    return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _short(value: Any) -> str:
+    """A value in few characters."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(map(str, value))}}}"
+    if isinstance(value, tuple) and len(value) > _MAX_SHOWN:
+        return f"({value[0]!r}, ... {len(value)} in all)"
+    return repr(value)
 
 
 def as_arrays(tree: _T, dtype: Any = jnp.float32) -> _T:

@@ -15,12 +15,25 @@ evaluated, or where the training had diverged.
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedjax_pfl import measures
 
-__all__ = ["OWN_TEST", "Part", "model_metrics", "parts", "populations", "statistics"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "OWN_TEST",
+    "Part",
+    "mean_and_std",
+    "model_metrics",
+    "parts",
+    "populations",
+    "statistics",
+    "tally",
+]
 
 OWN_TEST = "own test"
 
@@ -280,3 +293,24 @@ def _reported(
             chosen_on = {name: mean[..., d] for name, mean in means.items()}
             reported[when] = _best_round(chosen_on, allowed)
     return reported
+
+
+def tally(status: "pd.Series") -> str:
+    """How the seeds of a setting ended: the most serious of what happened."""
+    for start, shown in (
+        ("diverged", "diverged"),
+        ("stopped", "stopped early"),
+        ("reached", "reached the target"),
+    ):
+        count = int(status.str.startswith(start).sum())
+        if count:
+            return f"{count} of {len(status)} {shown}"
+    return "ok"
+
+
+def mean_and_std(values: "pd.Series") -> str:
+    """Mean and spread of the values that are not NaN, as text."""
+    spread = values.std()
+    if values.notna().sum() < 2:
+        return "" if values.isna().all() else f"{values.mean():.4f}"
+    return f"{values.mean():.4f} ± {spread:.4f}"

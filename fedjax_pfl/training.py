@@ -21,6 +21,7 @@ from fedjax_pfl import (
     data,
     driver,
     folders,
+    given,
     grids,
     history,
     profiling,
@@ -192,6 +193,7 @@ def simulate(
       InputError: if an argument does not fit, in one sentence.
       Interrupted: after `max_minutes`.
     """
+    given.check(key, process, model, federation)
     settings = settings_.Settings.parse(
         num_rounds,
         eval_every=eval_every,
@@ -293,6 +295,7 @@ def grid(
       InputError: if an argument does not fit, in one sentence.
       Interrupted: after `max_minutes`.
     """
+    given.check(key, process, model, spec, spec=True)
     settings = settings_.Settings.parse(
         num_rounds,
         eval_every=eval_every,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl import checks, struct
 
 __all__ = ["Dataset", "Purpose", "Source", "generator"]
 
@@ -91,6 +91,8 @@ class Dataset:
     ordered: bool = False
     constants: Any = None
     truth: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    __repr__ = struct.array_repr
 
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen

@@ -2,11 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from fedjax_pfl import types
+from fedjax_pfl import struct, types
+
+if TYPE_CHECKING:  # slow to import, and needed by tables only
+    import pandas as pd
 
 __all__ = ["PartitionStatistics", "describe"]
 
@@ -52,6 +55,8 @@ class PartitionStatistics:
     malicious: np.ndarray
     cluster: np.ndarray | None
 
+    __repr__ = struct.array_repr
+
     @property
     def num_clients(self) -> int:
         """Number of clients N."""
@@ -86,8 +91,10 @@ class PartitionStatistics:
         logs = np.log(np.where(shares > 0, shares, 1.0))
         return np.exp(-(shares * logs).sum(axis=1))
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self) -> "pd.DataFrame":
         """One row per client; classes are columns `class 0`, `class 1`, ..."""
+        import pandas as pd
+
         columns = {
             "client": np.arange(self.num_clients),
             "train": self.num_train,

@@ -21,6 +21,7 @@ from fedjax_pfl import (
     driver,
     evaluate,
     folders,
+    given,
     grids,
     history,
     results,
@@ -93,6 +94,7 @@ def simulate_streamed(
       InputError: if an argument does not fit, in one sentence.
       Interrupted: after `max_minutes`.
     """
+    given.check(key, process, model, federation)
     checks.positive_int("eval_clients", eval_clients)
     settings = settings_.Settings.parse(
         num_rounds,

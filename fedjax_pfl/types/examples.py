@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import core
 
 from fedjax_pfl import struct
 from fedjax_pfl.types.randomness import Key, Stream
@@ -63,6 +64,8 @@ class ClientData:
     memory: Any = None
     constants: Any = None
     resample_noise: bool = struct.static_field(default=False)
+
+    __repr__ = struct.array_repr
 
     def rows(self) -> dict[str, Any]:
         """The fields with one row per client, by name."""
@@ -132,6 +135,12 @@ _CLIENT_FIELDS = (
 )
 
 
+def _total(counts: Any) -> str:
+    """The sum of an array where it is known."""
+    known = hasattr(counts, "sum") and not isinstance(counts, core.Tracer)
+    return f"{int(counts.sum()):,}" if known else "unknown"
+
+
 def _per_row(values: jax.Array, dtype: Any) -> jax.Array:
     """Gives values of one input's shape a leading batch axis; scalars stay scalars."""
     values = values.astype(dtype)
@@ -176,6 +185,19 @@ class Federation:
     name: str = struct.static_field(default="federation")
     leaky: bool = struct.static_field(default=False)
     class_names: tuple[str, ...] | None = struct.static_field(default=None)
+
+    def __repr__(self) -> str:
+        """Its sizes in one line, without the arrays."""
+        parts = {n: getattr(self, n) for n in ("train", "validation", "test")}
+        if not all(isinstance(part, ClientData) for part in parts.values()):
+            return object.__repr__(self)  # a placeholder that JAX makes
+        counts = [f"{n} {_total(p.num_examples)}" for n, p in parts.items()]
+        classes = f", {self.num_classes} classes" if self.num_classes else ""
+        return (
+            f"Federation({self.name!r}, {self.num_clients} clients, examples:"
+            f" {', '.join(counts)}, inputs {self.train.x.dtype}"
+            f"{list(self.input_shape)}{classes})"
+        )
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, client: Any = None, **options: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl import checks, struct
 from fedjax_pfl.data import dataset as datasets
 
 __all__ = [
@@ -39,6 +39,8 @@ class Partition:
     resample_noise: bool = False
     leaky: bool = False
     cluster: np.ndarray | None = None
+
+    __repr__ = struct.array_repr
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], *, leaky: bool = False) -> "Partition":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,23 @@ __all__ = [
     "LogTo",
     "Options",
     "Stop",
+    "Version",
     "logs",
+]
+
+
+def _say_version(wanted: bool) -> None:
+    """Prints the version and ends the command."""
+    if wanted:
+        print(f"fedjax_pfl {metadata.version('fedjax_pfl')}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=_say_version, is_eager=True, help="Only say the version."
+    ),
 ]
 
 DatasetName = Annotated[

@@ -208,6 +208,7 @@ def make_app(command: str, help: str) -> typer.Typer:
         quiet: Annotated[
             bool, typer.Option("--quiet", help="Print only the directory's name.")
         ] = False,
+        version: arguments.Version = False,
     ) -> None:
         logs = arguments.logs(log)
         if as_if_clients is not None and command != "plan":

@@ -54,7 +54,9 @@ class Result:
 
     def __repr__(self) -> str:
         """What was trained and how it ended, in one line."""
-        names = dict.fromkeys(str(_settings(g).get("algorithm")) for g in self.groups)
+        names = dict.fromkeys(
+            str(naming.settings(g).get("algorithm")) for g in self.groups
+        )
         rounds = max(int(group.rounds[-1]) for group in self.groups)
         ended = ", ".join(dict.fromkeys(self.status))
         what = f"{', '.join(names)}: {len(self.status)} x {rounds} rounds, {ended}"

@@ -38,10 +38,8 @@ def test_learning_curves_name_model_population_data_and_band():
     title, labels = legend_of(figure)
     assert "mean over 3 seeds, band from min to max" in title
     assert len(labels) == 4  # three models of FLAME's best setting, one of FedAvg
-    assert "global × all × own test × FedAvg" in labels
-    assert any(
-        label.startswith("personal × all × own test × Flame (") for label in labels
-    )
+    assert "global × FedAvg" in labels
+    assert any(label.startswith("personal × Flame (") for label in labels)
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == (
         "round",

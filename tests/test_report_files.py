@@ -35,7 +35,7 @@ def test_one_directory_gets_a_page_and_all_its_figures_and_tables(tmp_path):
     made = (folder / page.FOLDER).rglob("*.*")
     assert files == {file.relative_to(folder).as_posix() for file in made}
     figures = {link for link in files if "/figures/" in link}
-    assert {link.rpartition(".")[2] for link in figures} == {"png", "svg"}
+    assert {link.rpartition(".")[2] for link in figures} == {"png", "svg", "pdf"}
     assert {link.rpartition("/")[2].partition(".")[0] for link in figures} == {
         *("learning_curves", "clients", "fairness", "grid", "sweep", "partition")
     }

@@ -1,6 +1,6 @@
 """Learning curves, and a metric against a swept field, drawn.
 
-Names in legends are model x population x data; bands and bars are over seeds.
+Legends name model x population x data; bands and bars are over seeds.
 """
 
 from typing import Any
@@ -42,9 +42,11 @@ def draw(shown: contents.Lines) -> Figure:
       The figure.
     """
     figure, (axes,) = drawing.panels(1)
+    populations = {line.population for line in shown.panels[0].lines}
+    common = populations.pop() if len(populations) == 1 else None
     for line in shown.panels[0].lines:
-        name = (line.model, line.population, shown.data, line.setting)
-        label = " × ".join(name)
+        population = () if common else (line.population,)  # else the title says it
+        label = " × ".join((line.model, *population, line.setting))
         dash = drawing.DASHES.get(line.model, drawing.OTHER_DASH)
         axes.plot(line.x, line.y, dash, color=drawing.color(line.color), label=label)
         _fill(axes, line)
@@ -52,7 +54,8 @@ def draw(shown: contents.Lines) -> Figure:
     axes.set_ylabel(shown.ylabel, fontsize=9)
     if shown.log_y:
         axes.set_yscale("log")
-    title = f"model × population × data × algorithm\n{shown.spread or 'one seed'}"
+    title = f"model × {common or 'population'} × {shown.data} × algorithm"
+    title += f"\n{shown.spread or 'one seed'}"
     drawing.legend(figure, axes, title, shown.total)
     return figure
 

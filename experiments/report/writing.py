@@ -86,12 +86,17 @@ def _size(comparison: headline.Comparison) -> int:
 
 
 def _write_figures(content: page.Content, folder: Path) -> None:
-    """Every figure as PNG and SVG."""
+    """Every figure as PNG, SVG and PDF, whose letters stay letters."""
+    import matplotlib
+
     folder.mkdir(parents=True)
     for section in content.sections:
         figure = section.draw()
         figure.savefig(folder / f"{section.name}.png", dpi=200)
         figure.savefig(folder / f"{section.name}.svg", metadata={"Date": None})
+        with matplotlib.rc_context({"pdf.fonttype": 42}):  # as publishers want it
+            undated = {"CreationDate": None}
+            figure.savefig(folder / f"{section.name}.pdf", metadata=undated)
 
 
 def _write_tables(content: page.Content, folder: Path) -> None:

@@ -63,7 +63,7 @@ def test_from_a_table_to_a_figure_for_a_paper(clone):
     assert "report.html" in follow("draw for a paper", clone)
     result = fp.Result.load(clone / "mine")
     assert len(result.status) == 55 and set(result.status) == {"ok"}  # 9 of FLAME
-    assert {group.config["federation.num_clients"] for group in result.groups} == {5}
+    assert {len(group.clients) for group in result.groups} == {5}
     figures = clone / "mine/report_files/figures"
     drawn = (figures / "learning_curves.pdf").read_bytes()
     assert drawn.startswith(b"%PDF") and b"/FontFile2" in drawn  # embedded letters

@@ -26,6 +26,7 @@ from fedjax_pfl import (
     types,
 )
 from fedjax_pfl import execution as execution_
+from fedjax_pfl import recorder as recorder_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.data import statistics
 from fedjax_pfl.process import FederatedProcess
@@ -124,7 +125,9 @@ def run_group(
     *,
     store: checkpoint.Store | None = None,
     interrupt: Callable[[], str | None] = lambda: None,
-    evaluated: Callable[[history.Recorder, int], None] = lambda recorder, number: None,
+    evaluated: Callable[[recorder_.Recorder, int], None] = lambda recorder, number: (
+        None
+    ),
     around: Callable[[int], contextlib.AbstractContextManager[None]] = (
         lambda number: contextlib.nullcontext()
     ),
@@ -293,7 +296,7 @@ class Run:
         keys = jnp.stack([own_key(key) for key in group.keys])
         first_states = (plan, processes, keys, rows, pool)
         like = jax.eval_shape(functools.partial(compiled.init, plan), *first_states[1:])
-        self.recorder = history.Recorder(
+        self.recorder = recorder_.Recorder(
             points=tuple(group.points),
             models=_predictor_names(group),
             data=plan.schedule.data,

@@ -25,7 +25,7 @@ LAYERS = (
     ("algorithms", "stopping", "checkpoint"),
     ("link", "own_methods"),
     ("process", "evaluate", "history", "summaries", "schedule", "stacking", "folders"),
-    ("compiled", "settings", "profiling", "given"),
+    ("compiled", "settings", "profiling", "given", "recorder"),
     ("programs",),
     ("limits", "costs"),
     ("driver", "labeled"),

@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl import checks, driver, history, naming, results
+from fedjax_pfl import checks, driver, naming, results
+from fedjax_pfl import recorder as recorder_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.callbacks import base
 from fedjax_pfl.callbacks import progress as progress_
@@ -74,11 +75,11 @@ class Watch:
         self._callbacks, self._trainings = callbacks, trainings
         self.result: results.Result | None = None
 
-    def evaluated(self, group: int) -> Callable[[history.Recorder, int], None]:
+    def evaluated(self, group: int) -> Callable[[recorder_.Recorder, int], None]:
         """What tells of the evaluations of one group, by their numbers."""
         trainings = tuple(t for t in self._trainings if t.group == group)
 
-        def tell(recorder: history.Recorder, number: int) -> None:
+        def tell(recorder: recorder_.Recorder, number: int) -> None:
             if not self._callbacks:
                 return
             is_newest = number == len(recorder.rounds) - 1

@@ -31,6 +31,7 @@ from fedjax_pfl import (
     types,
 )
 from fedjax_pfl import execution as execution_
+from fedjax_pfl import recorder as recorder_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.process import FederatedProcess
 from fedjax_pfl.streaming import driver as streamed
@@ -260,7 +261,7 @@ class _Run:
         members = settings.schedule.members(process, state, federation.num_clients)
         self._members = np.sort(np.asarray(members))
         sample = population.of(self._members)
-        self.recorder = history.Recorder(
+        self.recorder = recorder_.Recorder(
             points=({},),
             models=self._predictors(process, model, sample),
             data=settings.schedule.data,
@@ -313,7 +314,7 @@ class _Run:
     def train(
         self,
         interrupt: Callable[[], str | None],
-        evaluated: Callable[[history.Recorder, int], None],
+        evaluated: Callable[[recorder_.Recorder, int], None],
     ) -> history.History:
         """Rounds and evaluations until the end."""
         if self._is_new:

@@ -78,8 +78,8 @@ attack 200:
   place of five local epochs are two points ahead after 200 rounds. Orthogonal
   protection costs the P-models six points against the cone (ablations, 200 rounds).
 * With everybody online the largest step hardly matters, as in the paper (Figure 1):
-  after 40 rounds the G-model has 77 to 79 on everybody's data and P-models have an S-acc
-  of 61 to 67, in no order of s. s = 3 and s = 5 give the same numbers: steps of more
+  after 40 rounds the G-model has 77 to 79 on everybody's data, and the S-acc is 61 to
+  67, in no order of s. s = 3 and s = 5 give the same numbers: steps of more
   than 8 learning rates are never accepted.
 * Of CIFAR-100 a CPU shows nothing but that everything runs: 60 rounds of LeNet-5 in
   place of 2,000 of a ResNet-18 (17 minutes) leave all G-models at the one percent of

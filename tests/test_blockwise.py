@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, checks, history, struct
+from fedjax_pfl import aggregators, checks, recorder, struct
 from tests import rules
 
 MEDIANS = aggregators.Blockwise(
@@ -145,6 +145,6 @@ def test_fields_of_parts_have_names():
 def test_a_history_has_the_reports_of_all_parts():
     _, info = _run(MEDIANS, _messages())
     stacked = jax.tree.map(lambda x: np.asarray(x).reshape(1, 1), info)
-    names = set(history._named(stacked))
+    names = set(recorder._named(stacked))
     assert {"aggregator_0_radius", "aggregator_2_fraction_clipped"} <= names
     assert "aggregator_0_smallest_eigenvalue" not in names

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from fedjax_pfl import checks, folders, history, results
+from fedjax_pfl import checks, folders, recorder, results
 from tests.histories import make_history, make_result, pick, with_metrics
 
 
@@ -306,9 +306,9 @@ def test_reports_are_means_over_rounds_and_the_share_that_took_part():
 
 def test_counts_of_a_cohort_add_up_and_other_values_are_averaged():
     values = np.arange(6).reshape(1, 2, 3)
-    assert history._over_cohort(values).tolist() == [[3, 12]]
-    assert history._over_cohort(values > 1).tolist() == [[1, 3]]
-    assert history._over_cohort(values / 1).tolist() == [[1.0, 4.0]]
+    assert recorder._over_cohort(values).tolist() == [[3, 12]]
+    assert recorder._over_cohort(values > 1).tolist() == [[1, 3]]
+    assert recorder._over_cohort(values / 1).tolist() == [[1.0, 4.0]]
 
 
 def test_summary_of_another_round_and_other_data():

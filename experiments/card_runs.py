@@ -183,7 +183,18 @@ class Run:
 
         Args:
           only: values by field, of environments that are wanted; None for all.
+
+        Raises:
+          InputError: if the run has no such field.
         """
+        for field in only or {}:
+            if field not in self.environment:
+                from fedjax_pfl import checks
+
+                raise checks.InputError(
+                    f"Expected a field of run '{self.name}'"
+                    f" ({', '.join(self.environment)}), got '{field}'."
+                )
         for named, part in self._environments:
             if all(named[field] == value for field, value in (only or {}).items()):
                 yield title(named), part

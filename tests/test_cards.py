@@ -218,6 +218,15 @@ def test_claims_are_decided_for_every_environment(tmp_path):
     assert "| does not hold |" in lost
 
 
+def test_a_field_that_a_run_lacks_is_named(tmp_path):
+    save(tmp_path, "first", cells("Alpha", 0, 0.5))
+    only = {"federation.market": "crisis"}
+    claim = card_claims.Claim("x", "first", A, B, only=only)
+    card = dataclasses.replace(CARD, claims=(claim,))
+    with pytest.raises(checks.InputError, match=r"'first' \(dataset, .*market'\.$"):
+        cards.render(card, tmp_path)
+
+
 def test_missing_runs_and_sides_are_said(tmp_path):
     assert "There are none yet." in cards.render(CARD, tmp_path)
     assert "not decided lack run `first`." in cards.render(CARD, tmp_path)

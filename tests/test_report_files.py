@@ -9,6 +9,7 @@ import pytest
 import typer.testing
 
 from experiments import run_folder
+from experiments.figures import selection
 from experiments.report import command, page, sources, tables
 from tests import histories, reports, test_commands
 
@@ -140,8 +141,8 @@ def test_several_directories_are_one_comparison(tmp_path):
 def test_the_same_trainings_are_told_apart_by_their_directories(tmp_path):
     result = histories.make_result(histories.make_history())
     loaded = sources.read(reports.saved(tmp_path, result, result))
-    assert loaded.result.fields == ("algorithm.lam", sources.RUN)
-    assert set(loaded.result.table()[sources.RUN]) == {"result-0", "result-1"}
+    assert loaded.result.fields == ("algorithm.lam", selection.RUN)
+    assert set(loaded.result.table()[selection.RUN]) == {"result-0", "result-1"}
 
 
 def test_how_often_it_was_judged_makes_no_other_training(tmp_path):

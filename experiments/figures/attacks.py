@@ -1,16 +1,17 @@
 """Metrics of honest clients under attacks: against their number, or as a table."""
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.figures import contents, drawing, heat_maps, lines, selection
+from experiments.figures import contents, curves, heat_maps, multiples, selection
 from fedjax_pfl import results, summaries
 
 __all__ = [
     "FRACTION",
     "by_fraction",
-    "draw",
     "table",
     "under_attacks",
     "with_attackers",
@@ -19,7 +20,7 @@ __all__ = [
 FRACTION = "federation.malicious_fraction"
 _KINDS = ("attack", "federation.label_poisoning")
 _NONE = "no attack"
-_COLUMNS = 2
+_TOLD = "algorithm.malicious_fraction"  # follows the fraction
 
 
 def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
@@ -39,8 +40,7 @@ def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
     if not any(name in rows for name in _KINDS):  # one attack, the same everywhere
         kind = pd.Series(_only_kind(result), rows.index, dtype=object)
     kind = kind.where(kind.notna() & (rows[FRACTION] > 0), _NONE)
-    told = "algorithm.malicious_fraction"  # follows the fraction
-    others = [f for f in result.fields if f not in (FRACTION, *_KINDS, told)]
+    others = [f for f in result.fields if f not in (FRACTION, *_KINDS, _TOLD)]
     described = [*selection.DESCRIPTION, *others]
     return rows.assign(kind=kind), described, metric
 
@@ -52,10 +52,11 @@ def _only_kind(result: results.Result) -> str | None:
 
 
 def with_attackers(result: results.Result) -> contents.Lines | None:
-    """The metric against the fraction of malicious clients, one panel per attack.
+    """The metric against the fraction of malicious clients.
 
-    Where all settings are too many lines, an algorithm's own ones are those that are
-    best on validation data, fraction by fraction.
+    There is a panel per attack and environment. Where all settings are too many lines,
+    an algorithm's own ones are those that are best on validation data, fraction by
+    fraction.
 
     Args:
       result: what to show.
@@ -70,79 +71,35 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
     kinds = [kind for kind in rows["kind"].unique() if kind != _NONE]
     if not kinds:
         return None
-    is_best = len(lines.at_most(rows, settings)) > drawing.MAX_LINES
-    if is_best:
-        best = selection.best_settings(result)
-        rows = rows.merge(best, on=list(best.columns))
-        settings = [name for name in settings if name not in selection.tuned(result)]
+    methods = [name for name in selection.methods(result) if name != _TOLD]
+    rows, methods, is_best = multiples.best_of_many(result, rows, methods)
     clean = rows[rows["kind"] == _NONE]
-    names = selection.varying(rows, settings)
-    panels, total = [], 0
-    for kind in kinds:
-        shown = pd.concat([clean, rows[rows["kind"] == kind]])
-        found = lines.at_most(shown, settings)
-        total = max(total, len(found))
-        made: list[contents.Line] = []
-        colors: dict[str, int] = {}
-        for line in found[: drawing.MAX_LINES]:
-            setting = selection.label(line.iloc[0], names)
-            color = colors.setdefault(setting, len(colors))
-            made.append(lines.over_seeds(line, FRACTION, setting, color, lines.band))
-        panels.append(contents.Panel(str(kind), tuple(made)))
-    return contents.Lines(
-        panels=tuple(panels),
+    attacked = [pd.concat([clean, rows[rows["kind"] == kind]]) for kind in kinds]
+    parts = [part.assign(kind=k) for part, k in zip(attacked, kinds, strict=True)]
+    panels, left_out = multiples.in_panels(
+        multiples.of_few_models(pd.concat(parts), methods),
+        [*methods, "model"],
+        [f for f in selection.environments(result) if f in settings],
+        lambda line, name, color: multiples.over_seeds(line, FRACTION, name, color),
+        also=["kind"],
+    )
+    shown = contents.Lines(
+        panels=panels,
         xlabel="fraction of malicious clients",
         ylabel=f"mean {metric}",
         data=summaries.OWN_TEST,
         spread=selection.band(rows),
+        left_out=left_out,
         is_best=is_best,
-        total=total,
     )
+    names = f"model × honest × {shown.data} × algorithm, last round"
+    return dataclasses.replace(shown, names=names)
 
 
 def by_fraction(result: results.Result) -> Figure | None:
     """Draws `with_attackers`, where there is something."""
     shown = with_attackers(result)
-    return None if shown is None else draw(shown)
-
-
-def draw(shown: contents.Lines) -> Figure:
-    """Draws lines against the fraction of malicious clients."""
-    count = -(-len(shown.panels) // _COLUMNS)
-    figure = Figure(layout="constrained")
-    columns = min(_COLUMNS, len(shown.panels))
-    grid = figure.subplots(count, columns, sharex=True, sharey=True, squeeze=False)
-    for axes, panel in zip(grid.flat, shown.panels, strict=False):
-        axes.set_title(panel.title, **drawing.TEXT)
-        for line in panel.lines:
-            color = drawing.color(line.color)
-            axes.plot(
-                line.x,
-                line.y,
-                drawing.DASHES.get(line.model, drawing.OTHER_DASH),
-                marker=drawing.MARKERS[line.color % len(drawing.MARKERS)],
-                markersize=3,
-                color=color,
-                label=f"{line.model} × {line.setting}",
-            )
-            axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.1, lw=0)
-    for axes in grid.flat:
-        axes.grid(alpha=0.3)
-        axes.tick_params(labelsize=8)
-    for axes in grid.flat[len(shown.panels) :]:
-        axes.set_visible(False)
-    for axes in grid[-1]:
-        axes.set_xlabel(shown.xlabel, fontsize=8)
-    for axes in grid[:, 0]:
-        axes.set_ylabel(shown.ylabel, fontsize=8)
-    title = (
-        f"model × honest × {shown.data} × algorithm, last round;"
-        f" {shown.spread or 'one seed'}"
-    )
-    drawing.legend(figure, list(grid.flat), title, shown.total)
-    width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 2.2 * (count - 1))
-    return figure
+    return None if shown is None else curves.draw(shown)
 
 
 def _is_table(rows: pd.DataFrame) -> bool:

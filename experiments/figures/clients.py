@@ -1,9 +1,11 @@
 """Clients one by one: distribution of a metric, fairness, and who holds which data."""
 
 import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from experiments.figures import contents, drawing, lines, partitions, selection
+from experiments.figures import contents, drawing, multiples, partitions, selection
 from fedjax_pfl import history, results, summaries
 
 __all__ = [
@@ -18,13 +20,15 @@ __all__ = [
     "values_of_clients",
 ]
 
+_MARKERS = {"personal": "o", "global": "D", "fine-tuned": "s"}
+_OTHER_MARKER = "X"
 _MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one image
 
 
 def values_of_clients(result: results.Result) -> contents.Boxes | None:
     """Every client's metric in the last round, one row per model.
 
-    Settings, and models where there are too many, are those of the learning curves.
+    Settings, models and panels are those of the learning curves.
 
     Args:
       result: what to show.
@@ -36,31 +40,34 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
     clients = clients[clients["value"].notna()]
     if clients.empty:
         return None
-    keys = selection.settings(result)
-    names = selection.varying(clients, keys)
-    found = lines.at_most(clients, keys)
-    colors: dict[str, int] = {}
-    boxes = []
-    for rows in found[: drawing.MAX_LINES]:
-        setting = selection.label(rows.iloc[0], names)
-        box = contents.Box(
-            setting=setting,
-            algorithm=rows["algorithm"].iloc[0],
-            model=rows["model"].iloc[0],
-            color=colors.setdefault(setting, len(colors)),
-            values=rows["value"].to_numpy(),
-            clients=rows["client"].to_numpy(),
-            seeds=rows["seed"].to_numpy(),
-            sizes=rows["num_train"].to_numpy(),
-        )
-        boxes.append(box)
-    first = clients.iloc[0]
+    methods = selection.contenders(result, clients)
+    panels, left_out = multiples.in_panels(
+        multiples.of_few_models(clients, methods),
+        [*methods, "model"],
+        selection.environments(result),
+        _box,
+    )
+    populations = " or ".join(clients["population"].unique())
     seeds = max(1, clients["seed"].nunique())  # of a single one it may not be known
     label = (
-        f"{metric} of each client × {first['population']} × {summaries.OWN_TEST},"
+        f"{metric} of each client × {populations} × {summaries.OWN_TEST},"
         f" last round ({seeds} seed{'s' if seeds > 1 else ''})"
     )
-    return contents.Boxes(tuple(boxes), xlabel=label, total=len(found))
+    return contents.Boxes(panels, xlabel=label, left_out=left_out)
+
+
+def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
+    """Clients of one setting and model."""
+    return contents.Box(
+        setting=setting,
+        algorithm=rows["algorithm"].iloc[0],
+        model=rows["model"].iloc[0],
+        color=color,
+        values=rows["value"].to_numpy(),
+        clients=rows["client"].to_numpy(),
+        seeds=rows["seed"].to_numpy(),
+        sizes=rows["num_train"].to_numpy(),
+    )
 
 
 def jitter(boxes: contents.Boxes) -> list[np.ndarray]:
@@ -87,34 +94,47 @@ def draw_boxes(shown: contents.Boxes) -> Figure:
     Returns:
       The figure.
     """
-    figure, (axes,) = drawing.panels(1)
-    count = len(shown.boxes)
-    figure.set_size_inches(drawing.WIDTH, 1.0 + 0.45 * count)
-    for k, (box, heights) in enumerate(zip(shown.boxes, jitter(shown), strict=True)):
-        axes.plot(
-            box.values,
-            k + heights,
-            ".",
-            color=drawing.color(box.color),
-            alpha=0.35,
-            markersize=4,
-            rasterized=len(heights) > _MAX_DRAWN,
-        )
+    figure, panels = drawing.panels(len(shown.panels))
+    rows = shown.rows
+    heights = iter(jitter(shown))
+    for axes, panel in zip(panels, shown.panels, strict=True):
+        for box in panel.marks:
+            _draw_box(axes, box, rows[box.setting, box.model], next(heights))
+    labels = [f"{model}\n{setting}" for setting, model in rows]
+    panels[0].set_yticks(range(len(rows)), labels)
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    drawing.name(panels, shown.panels, shown.xlabel, "")
+    if shown.left_out:
+        figure.suptitle(shown.left_out, **drawing.TEXT)
+    across, down = drawing.shape(panels)
+    longest = max(len(setting) for setting, _ in rows)
+    width = drawing.WIDTH if across == 1 else drawing.WIDTH + 0.06 * longest
+    figure.set_size_inches(width, 0.6 + down * (0.4 + 0.45 * len(rows)))
+    return figure
+
+
+def _draw_box(axes: Axes, box: contents.Box, row: int, heights: np.ndarray) -> None:
+    """Points, and the box over them."""
+    axes.plot(
+        box.values,
+        row + heights,
+        ".",
+        color=drawing.color(box.color),
+        alpha=0.35,
+        markersize=4,
+        rasterized=len(heights) > _MAX_DRAWN,
+    )
     axes.boxplot(
-        [box.values for box in shown.boxes],
-        positions=range(count),
+        box.values,
+        positions=[row],
         orientation="horizontal",
         widths=0.6,
         showfliers=False,
         showmeans=True,
+        manage_ticks=False,
         medianprops={"color": "black"},
         meanprops={"markerfacecolor": "black", "markeredgecolor": "black"},
     )
-    labels = [f"{box.model}\n{box.setting}" for box in shown.boxes]
-    axes.set_yticks(range(count), labels, **drawing.TEXT)
-    axes.invert_yaxis()
-    axes.set_xlabel(shown.xlabel, fontsize=9)
-    return figure
 
 
 def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
@@ -145,29 +165,41 @@ def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
     )
     if points.empty:
         return None
-    names = selection.varying(points, selection.settings(result))
-    spots, colors = [], {}
-    for rows in selection.groups(points, keys):
-        first = rows.iloc[0]
-        pair = rows[["value_variance", "value"]]
-        (x, y), (x_std, y_std) = pair.mean(), pair.std().fillna(0)
-        spot = contents.Spot(
-            setting=selection.label(first, names),
-            algorithm=first["algorithm"],
-            model=first["model"],
-            color=colors.setdefault(first["algorithm"], len(colors)),
-            x=float(x),
-            y=float(y),
-            x_std=float(x_std),
-            y_std=float(y_std),
-        )
-        spots.append(spot)
+    methods = selection.methods(result)
+    names = selection.varying(points, methods)
+    colors = {name: k for k, name in enumerate(points["algorithm"].unique())}
+    parts = selection.by_environment(points, selection.environments(result))
+    panels = []
+    for title, part in parts[: drawing.MAX_PANELS]:
+        spots = [
+            _spot(rows, selection.label(rows.iloc[0], names), colors)
+            for rows in selection.groups(part, [*methods, "model"])
+        ]
+        panels.append(contents.Panel(title, tuple(spots)))
     return contents.Spots(
-        spots=tuple(spots),
+        panels=tuple(panels),
         xlabel="variance of the loss over clients (small is fair)",
         ylabel="mean accuracy over clients",
-        population=points["population"].iloc[0],
+        population=" or ".join(points["population"].unique()),
         data=summaries.OWN_TEST,
+        left_out=drawing.left_out(0, len(parts)),
+    )
+
+
+def _spot(rows: pd.DataFrame, setting: str, colors: dict[str, int]) -> contents.Spot:
+    """One setting and model, over seeds."""
+    first = rows.iloc[0]
+    pair = rows[["value_variance", "value"]]
+    (x, y), (x_std, y_std) = pair.mean(), pair.std().fillna(0)
+    return contents.Spot(
+        setting=setting,
+        algorithm=first["algorithm"],
+        model=first["model"],
+        color=colors[first["algorithm"]],
+        x=float(x),
+        y=float(y),
+        x_std=float(x_std),
+        y_std=float(y_std),
     )
 
 
@@ -178,7 +210,7 @@ def fairness(result: results.Result) -> Figure | None:
 
 
 def draw_spots(shown: contents.Spots) -> Figure:
-    """Draws settings in a plane, one marker per algorithm and model.
+    """Draws settings in a plane, one color per algorithm and one marker per model.
 
     Args:
       shown: the settings; bars are standard deviations.
@@ -186,25 +218,26 @@ def draw_spots(shown: contents.Spots) -> Figure:
     Returns:
       The figure.
     """
-    figure, (axes,) = drawing.panels(1)
-    kinds = list(dict.fromkeys((s.algorithm, s.model) for s in shown.spots))
-    for k, kind in enumerate(kinds):
-        spots = [s for s in shown.spots if (s.algorithm, s.model) == kind]
-        axes.errorbar(
-            [s.x for s in spots],
-            [s.y for s in spots],
-            xerr=[s.x_std for s in spots],
-            yerr=[s.y_std for s in spots],
-            fmt=drawing.MARKERS[k % len(drawing.MARKERS)],
-            color=drawing.color(k),
-            markersize=5,
-            elinewidth=0.7,
-            label=f"{kind[1]} × {kind[0]}",
-        )
-    axes.set_xlabel(shown.xlabel, fontsize=9)
-    axes.set_ylabel(shown.ylabel, fontsize=9)
+    figure, panels = drawing.panels(len(shown.panels))
+    for axes, panel in zip(panels, shown.panels, strict=True):
+        found: dict[str, list[contents.Spot]] = {}
+        for spot in panel.marks:
+            found.setdefault(f"{spot.model} × {spot.algorithm}", []).append(spot)
+        for name, spots in found.items():
+            axes.errorbar(
+                [s.x for s in spots],
+                [s.y for s in spots],
+                xerr=[s.x_std for s in spots],
+                yerr=[s.y_std for s in spots],
+                fmt=_MARKERS.get(spots[0].model, _OTHER_MARKER),
+                color=drawing.color(spots[0].color),
+                markersize=4,
+                elinewidth=0.7,
+                label=name,
+            )
+    drawing.name(panels, shown.panels, shown.xlabel, shown.ylabel)
     title = f"× {shown.population} × {shown.data}, last round; one point per setting"
-    drawing.legend(figure, axes, title, len(kinds))
+    drawing.legend(figure, "\n".join(filter(None, (title, shown.left_out))))
     return figure
 
 

@@ -1,14 +1,16 @@
 """Whom a method lets each client learn from, and how much of it is its own cluster."""
 
+import dataclasses
+
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.figures import contents, drawing
+from experiments.figures import contents, curves, drawing, multiples, selection
 from fedjax_pfl import history, results
 
 __all__ = [
     "between_clients",
-    "draw_shares",
     "draw_weights",
     "own_cluster",
     "shares",
@@ -79,8 +81,9 @@ def weights(result: results.Result) -> Figure | None:
 def draw_weights(shown: contents.Heats) -> Figure:
     """Draws weights between clients, each panel with a scale of its own."""
     figure, panels = drawing.panels(len(shown.panels))
-    width = drawing.WIDTH / max(2, len(shown.panels))
-    figure.set_size_inches(drawing.WIDTH, 1.2 + width)
+    columns, rows = drawing.shape(panels)
+    width = drawing.WIDTH / max(2, columns)
+    figure.set_size_inches(drawing.WIDTH, rows * (1.2 + width))
     for axes, panel in zip(panels, shown.panels, strict=True):
         axes.grid(visible=False)
         image = axes.imshow(panel.values, cmap="viridis")
@@ -99,8 +102,8 @@ def draw_weights(shown: contents.Heats) -> Figure:
 def shares(result: results.Result) -> contents.Lines | None:
     """Share of the collaboration weight inside the own cluster against rounds.
 
-    The mean over clients that receive something, one line per setting, and what equal
-    weights for all would give.
+    The mean over clients that receive something, one line per setting and one panel per
+    environment, and what equal weights for all would give.
 
     Args:
       result: what to show.
@@ -108,80 +111,65 @@ def shares(result: results.Result) -> contents.Lines | None:
     Returns:
       The lines; None where nothing is mixed or no clusters are known.
     """
-    groups = [g for g in result.groups if g.own_cluster is not None]
-    if not groups:
+    rows = _share_rows(result)
+    if rows.empty:
         return None
-    found = [(group, setting) for group in groups for setting in _settings(group)]
-    lines = []
-    for k, (group, (name, points)) in enumerate(found[: drawing.MAX_LINES]):
-        values = _mean_share(group)[points]
-        ends = values.mean(0), values.min(0), values.max(0)
-        algorithm = group.config["algorithm"]
-        lines.append(_line(name, algorithm, k, group.rounds, *ends))
-    cluster = groups[0].cluster
-    assert cluster is not None
-    chance = (cluster[0][:, None] == cluster[0]).sum() / len(cluster[0]) - 1
-    chance /= max(1, len(cluster[0]) - 1)
-    level = np.full(len(groups[0].rounds), chance)
-    equal = _line(
-        "equal weights", "", len(lines), groups[0].rounds, level, level, level
+    methods, environments = selection.methods(result), selection.environments(result)
+    panels, left_out = multiples.in_panels(
+        rows,
+        methods,
+        environments,
+        lambda line, name, color: multiples.over_seeds(line, "round", name, color),
     )
-    panel = contents.Panel("", (*lines, equal))
+    parts = [part for _, part in selection.by_environment(rows, environments)]
     return contents.Lines(
-        panels=(panel,),
+        panels=tuple(
+            contents.Panel(panel.title, (*panel.marks, _equal(part)))
+            for panel, part in zip(panels, parts, strict=False)
+        ),
         xlabel="round",
         ylabel="share of weight in the own cluster",
         data="",
         spread="mean over clients, then over seeds; band from min to max",
-        total=len(found),
+        left_out=left_out,
     )
 
 
-def _line(
-    setting: str,
-    algorithm: str,
-    color: int,
-    rounds: np.ndarray,
-    y: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-) -> contents.Line:
-    """A line that is about no model; without an algorithm it is a level."""
-    return contents.Line(
-        setting=setting,
-        algorithm=algorithm,
-        model="",
-        population="",
-        color=color,
-        x=rounds,
-        y=y,
-        low=low,
-        high=high,
-        is_level=not algorithm,
-    )
+def _share_rows(result: results.Result) -> pd.DataFrame:
+    """Mean shares over clients, and what equal weights give, by point and round."""
+    points = result.communication().drop(columns=["floats_up", "floats_down", "rounds"])
+    parts, start = [], 0
+    for group in result.groups:
+        own = points.iloc[start : start + len(group.points)]
+        start += len(group.points)
+        if group.own_cluster is None or group.cluster is None:
+            continue
+        shares = _mean_share(group)
+        for k, cluster in enumerate(group.cluster):
+            share = pd.DataFrame({"round": group.rounds, "value": shares[k]})
+            parts.append(share.assign(**own.iloc[k], equal=_equal_share(cluster)))
+    if not parts:
+        return pd.DataFrame()
+    return pd.concat(parts, ignore_index=True).assign(model="", population="")
+
+
+def _equal_share(cluster: np.ndarray) -> float:
+    """The mean share of the own cluster among others that all weigh the same."""
+    same = (cluster[:, None] == cluster).sum() / len(cluster) - 1
+    return float(same / max(1, len(cluster) - 1))
+
+
+def _equal(rows: pd.DataFrame) -> contents.Line:
+    """What equal weights give, a level of no method."""
+    rows = rows.assign(algorithm="", value=rows["equal"])
+    line = multiples.over_seeds(rows, "round", "equal weights", 1)
+    return dataclasses.replace(line, is_level=True)
 
 
 def own_cluster(result: results.Result) -> Figure | None:
     """Draws `shares`, where clusters are known."""
     shown = shares(result)
-    return None if shown is None else draw_shares(shown)
-
-
-def draw_shares(shown: contents.Lines) -> Figure:
-    """Draws shares of weights against rounds."""
-    figure, (axes,) = drawing.panels(1)
-    for line in shown.panels[0].lines:
-        color = drawing.color(line.color)
-        if line.is_level:
-            axes.axhline(line.y[0], color="gray", linestyle=":", label=line.setting)
-            continue
-        axes.plot(line.x, line.y, "o-", color=color, ms=3, label=line.setting)
-        axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.2, lw=0)
-    axes.set_ylim(0, 1.02)
-    axes.set_xlabel(shown.xlabel, fontsize=9)
-    axes.set_ylabel(shown.ylabel, fontsize=9)
-    drawing.legend(figure, axes, shown.spread, shown.total)
-    return figure
+    return None if shown is None else curves.draw(shown)
 
 
 def _mean_share(group: history.History) -> np.ndarray:
@@ -190,18 +178,3 @@ def _mean_share(group: history.History) -> np.ndarray:
     count = (~np.isnan(group.own_cluster)).sum(-1)
     total = np.nansum(group.own_cluster, axis=-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
-
-
-def _settings(group: history.History) -> list[tuple[str, list[int]]]:
-    """Names of the settings of a group, with the points (seeds) of each."""
-    found: dict[str, list[int]] = {}
-    for number, point in enumerate(group.points):
-        values = [
-            f"{name.rpartition('.')[2]} = {value}"
-            for name, value in point.items()
-            if name != "seed"
-        ]
-        algorithm = group.config["algorithm"]
-        name = f"{algorithm} ({', '.join(values)})" if values else algorithm
-        found.setdefault(name, []).append(number)
-    return list(found.items())

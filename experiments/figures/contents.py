@@ -1,10 +1,21 @@
 """What figures show, before they are drawn: into files, or as charts of a report."""
 
 import dataclasses
+from typing import Generic, TypeVar
 
 import numpy as np
 
 __all__ = ["Box", "Boxes", "Heat", "Heats", "Line", "Lines", "Panel", "Spot", "Spots"]
+
+_Mark = TypeVar("_Mark")
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel(Generic[_Mark]):
+    """What shares axes: lines, boxes or points of one environment."""
+
+    title: str
+    marks: tuple[_Mark, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -13,10 +24,10 @@ class Line:
 
     Attributes:
       setting: what a legend calls the setting.
-      algorithm: its algorithm.
-      model: whose metric it is.
+      algorithm: its algorithm; may be empty.
+      model: whose metric it is; may be empty.
       population: of clients; may be empty.
-      color: number of the setting's color.
+      color: number of the setting's color, the same in all panels.
       x: `[X]` ascending.
       y: `[X]` means.
       low: `[X]` lower end of the band; NaN where there is none.
@@ -37,41 +48,43 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True)
-class Panel:
-    """Lines that share axes."""
-
-    title: str
-    lines: tuple[Line, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Lines:
     """A figure of lines.
 
     Attributes:
-      panels: at least one.
+      panels: at least one, with the same axes.
       xlabel: of all panels.
       ylabel: of all panels.
       data: on which models are judged; may be empty.
       spread: what bands or bars show, `""` of one seed.
+      names: what the legend's names are; may be empty.
+      left_out: which of more lines and panels are shown; `""` where all are.
       around: what is from `low` to `high`.
-      total: lines that there would be, of which the first are shown.
       log_x: whether x is logarithmic.
       log_y: whether y is logarithmic.
+      bars: whether `low` and `high` are bars at points, not a band.
       is_best: whether every point of a line has the settings that are best on
         validation data, which its name does not say.
     """
 
-    panels: tuple[Panel, ...]
+    panels: tuple[Panel[Line], ...]
     xlabel: str
     ylabel: str
     data: str
     spread: str
-    total: int
+    names: str = ""
+    left_out: str = ""
     around: str = "min to max"
     log_x: bool = False
     log_y: bool = False
+    bars: bool = False
     is_best: bool = False
+
+    @property
+    def populations(self) -> str:
+        """Of clients, in all panels, as in `all or honest`."""
+        found = [line.population for panel in self.panels for line in panel.marks]
+        return " or ".join(dict.fromkeys(name for name in found if name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +114,22 @@ class Box:
 
 @dataclasses.dataclass(frozen=True)
 class Boxes:
-    """A figure of distributions over clients."""
+    """A figure of distributions over clients; as `Lines`."""
 
-    boxes: tuple[Box, ...]
+    panels: tuple[Panel[Box], ...]
     xlabel: str
-    total: int
+    left_out: str = ""
+
+    @property
+    def boxes(self) -> list[Box]:
+        """Those of all panels."""
+        return [box for panel in self.panels for box in panel.marks]
+
+    @property
+    def rows(self) -> dict[tuple[str, str], int]:
+        """Where every setting and model is, in all panels the same."""
+        names = dict.fromkeys((box.setting, box.model) for box in self.boxes)
+        return {name: row for row, name in enumerate(names)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,13 +148,19 @@ class Spot:
 
 @dataclasses.dataclass(frozen=True)
 class Spots:
-    """A figure of settings in a plane."""
+    """A figure of settings in a plane; as `Lines`."""
 
-    spots: tuple[Spot, ...]
+    panels: tuple[Panel[Spot], ...]
     xlabel: str
     ylabel: str
     population: str
     data: str
+    left_out: str = ""
+
+    @property
+    def spots(self) -> list[Spot]:
+        """Those of all panels."""
+        return [spot for panel in self.panels for spot in panel.marks]
 
 
 @dataclasses.dataclass(frozen=True)

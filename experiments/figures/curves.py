@@ -1,9 +1,7 @@
-"""Learning curves, and a metric against a swept field, drawn.
+"""Lines, drawn: learning curves, metrics against swept fields, and all others.
 
-Legends name model x population x data; bands and bars are over seeds.
+Colors are settings, dashes models, panels environments; bands and bars are over seeds.
 """
-
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,7 +9,10 @@ from matplotlib.figure import Figure
 from experiments.figures import contents, drawing, lines
 from fedjax_pfl import results
 
-__all__ = ["draw", "draw_panels", "learning_curves", "sweep", "training_loss"]
+__all__ = ["draw", "learning_curves", "sweep", "training_loss"]
+
+_MAX_MARKED = 12  # points of a line
+_DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
 def learning_curves(result: results.Result) -> Figure | None:
@@ -29,67 +30,46 @@ def training_loss(result: results.Result) -> Figure | None:
 def sweep(result: results.Result) -> Figure | None:
     """Draws `lines.swept`, where a numeric field was."""
     shown = lines.swept(result)
-    return None if shown is None else draw_panels(shown)
+    return None if shown is None else draw(shown)
 
 
 def draw(shown: contents.Lines) -> Figure:
-    """Draws lines against rounds, with bands.
+    """Draws lines with bands or bars.
 
     Args:
-      shown: with one panel.
-
-    Returns:
-      The figure.
-    """
-    figure, (axes,) = drawing.panels(1)
-    populations = {line.population for line in shown.panels[0].lines}
-    common = populations.pop() if len(populations) == 1 else None
-    for line in shown.panels[0].lines:
-        population = () if common else (line.population,)  # else the title says it
-        label = " × ".join((line.model, *population, line.setting))
-        dash = drawing.DASHES.get(line.model, drawing.OTHER_DASH)
-        axes.plot(line.x, line.y, dash, color=drawing.color(line.color), label=label)
-        _fill(axes, line)
-    axes.set_xlabel(shown.xlabel, fontsize=9)
-    axes.set_ylabel(shown.ylabel, fontsize=9)
-    if shown.log_y:
-        axes.set_yscale("log")
-    title = f"model × {common or 'population'} × {shown.data} × algorithm"
-    title += f"\n{shown.spread or 'one seed'}"
-    drawing.legend(figure, axes, title, shown.total)
-    return figure
-
-
-def draw_panels(shown: contents.Lines) -> Figure:
-    """Draws lines against a swept field, a panel per model, with bars.
-
-    Args:
-      shown: panels side by side.
+      shown: panels with the same axes.
 
     Returns:
       The figure.
     """
     figure, panels = drawing.panels(len(shown.panels))
     for axes, panel in zip(panels, shown.panels, strict=True):
-        for line in panel.lines:
-            style: dict[str, Any] = {"color": drawing.color(line.color)}
-            style["label"] = line.setting
-            if line.is_level:
-                axes.axhline(line.y[0], linestyle="--", **style)  # nothing where NaN
-                continue
-            marker = drawing.MARKERS[line.color % len(drawing.MARKERS)]
-            style |= {"marker": marker, "markersize": 4, "capsize": 3}
-            axes.errorbar(line.x, line.y, line.high - line.y, **style)
-        if shown.log_x:
-            axes.set_xscale("log")
-        axes.set_title(panel.title, **drawing.TEXT)
-    panels[len(panels) // 2].set_xlabel(shown.xlabel, fontsize=9)
-    panels[0].set_ylabel(shown.ylabel, fontsize=9)
-    drawing.legend(figure, panels, shown.spread or "one seed", shown.total)
+        for line in panel.marks:
+            _line(axes, line, shown.bars)
+    if shown.log_x:
+        panels[0].set_xscale("log")
+    if shown.log_y:
+        panels[0].set_yscale("log")
+    drawing.name(panels, shown.panels, shown.xlabel, shown.ylabel)
+    said = (shown.names, shown.spread or "one seed", shown.left_out)
+    drawing.legend(figure, "\n".join(filter(None, said)))
     return figure
 
 
-def _fill(axes: Axes, line: contents.Line) -> None:
-    """The band around a line."""
-    color = drawing.color(line.color)
-    axes.fill_between(line.x, line.low, line.high, color=color, alpha=0.2, lw=0)
+def _line(axes: Axes, line: contents.Line, bars: bool) -> None:
+    """One line and what is around it."""
+    color, dash = drawing.style(line)
+    label = f"{line.model} × {line.setting}" if line.model else line.setting
+    marker = drawing.MARKERS[line.color % len(drawing.MARKERS)]
+    if not line.algorithm or line.is_level or len(line.x) > _MAX_MARKED:
+        marker = ""
+    style = {"color": color, "linestyle": _DASHES[dash], "linewidth": 1.2}
+    style |= {"marker": marker, "markersize": 3.5, "label": label}
+    if bars and not line.is_level:
+        axes.errorbar(line.x, line.y, line.high - line.y, capsize=3, **style)
+        return
+    axes.plot(line.x, line.y, **style)
+    if not line.is_level:
+        axes.fill_between(
+            line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0
+        )

@@ -1,38 +1,30 @@
 """Lines of learning curves, and of a metric against a swept field."""
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from experiments.figures import contents, drawing, selection
+from experiments.figures import contents, multiples, selection
 from fedjax_pfl import results, summaries
 
-__all__ = [
-    "at_most",
-    "band",
-    "is_wide",
-    "learning_curves",
-    "numeric",
-    "over_seeds",
-    "swept",
-    "training_loss",
-]
+__all__ = ["is_wide", "learning_curves", "numeric", "swept", "training_loss"]
 
 _DATA = summaries.OWN_TEST
 _TRAINING = "own training"
 _WIDE = 10  # ratio of the largest to the smallest value that asks for logarithms
+_LEVEL = "is level"  # column: whether a row knows nothing of what it is drawn against
 
 
 def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines | None:
     """The mean over clients against rounds, one line per algorithm and model.
 
-    Where that is too many lines, an algorithm's personal model stands for it.
-
-    Of the settings of an algorithm's own fields, the one that is best on validation
-    data in the last round is shown, the first if there are no such data; all other
-    swept fields are compared.
+    There is a panel per environment. Where there are too many lines, an algorithm's
+    personal model stands for it. Of the settings of an algorithm's own fields, the one
+    that is best on validation data in the last round is shown, the first if there are
+    no such data; all other swept fields are compared.
 
     Args:
       result: what to show.
@@ -44,7 +36,9 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
     curves, metric = selection.shown_curves(result, data)
     if curves.empty:
         return None
-    return _over_rounds(result, curves, f"mean {metric} over clients", data)
+    methods = selection.contenders(result, curves)
+    ylabel = f"mean {metric} over clients"
+    return _over_rounds(result, curves, methods, ylabel, data)
 
 
 def training_loss(result: results.Result) -> contents.Lines | None:
@@ -58,23 +52,54 @@ def training_loss(result: results.Result) -> contents.Lines | None:
       data.
     """
     curves, _ = selection.reported(result, result.curves(), "loss")
-    shown = (curves["data"] == _TRAINING) & curves["model"].isin(selection.MODELS)
-    if not shown.any():
+    is_shown = (curves["data"] == _TRAINING) & curves["model"].isin(selection.MODELS)
+    if not is_shown.any():
         return None
     label = "mean training loss over clients"
-    return _over_rounds(result, curves[shown], label, _TRAINING, log_y=True)
+    methods = selection.methods(result)
+    shown = _over_rounds(result, curves[is_shown], methods, label, _TRAINING)
+    return dataclasses.replace(shown, log_y=True)
+
+
+def _over_rounds(
+    result: results.Result,
+    curves: pd.DataFrame,
+    methods: Sequence[str],
+    ylabel: str,
+    data: str,
+) -> contents.Lines:
+    """One line per method and model, with a band over seeds."""
+    rows = multiples.of_few_models(curves, methods)
+    panels, left_out = multiples.in_panels(
+        rows,
+        [*methods, "model"],
+        selection.environments(result),
+        lambda line, name, color: multiples.over_seeds(line, "round", name, color),
+    )
+    shown = contents.Lines(
+        panels=panels,
+        xlabel="round",
+        ylabel=ylabel,
+        data=data,
+        spread=selection.band(curves),
+        left_out=left_out,
+    )
+    names = f"model × {shown.populations} × {data} × algorithm"
+    return dataclasses.replace(shown, names=names)
 
 
 def swept(result: results.Result) -> contents.Lines | None:
     """The metric in the last round against the numeric field with most values.
 
-    Algorithms without this field are levels.
+    There is a panel per model and environment. Algorithms without this field are
+    levels. Where there are too many lines, an algorithm's own settings are those that
+    are best on validation data, unless one of them is the field.
 
     Args:
       result: what to show.
 
     Returns:
-      One panel per model; None if no numeric field was swept.
+      The lines; None if no numeric field was swept.
     """
     table = result.table()
     table = table[(table["when"] == "last") & (table["stat"] == "mean")]
@@ -84,41 +109,63 @@ def swept(result: results.Result) -> contents.Lines | None:
     if not fields:
         return None
     field = fields[0]
-    keys = [*selection.DESCRIPTION, *(f for f in result.fields if f != field)]
-    names = selection.varying(table, keys)
-    found = set(table.loc[table[field].notna(), "model"])
-    models = [model for model in selection.MODELS if model in found]
-    settings = list(selection.groups(table, keys))
+    methods = [name for name in selection.methods(result) if name != field]
+    is_best = False
+    if field not in selection.tuned(result):
+        table, methods, is_best = multiples.best_of_many(result, table, methods)
     values = sorted(table[field].dropna().unique())
-    panels = []
-    for model in models:
-        lines = []
-        for k, everything in enumerate(settings[: drawing.MAX_LINES]):
-            rows = everything[everything["model"] == model]
-            if rows.empty:
-                continue
-            name = selection.label(everything.iloc[0], names)
-            is_level = bool(everything[field].isna().all())
-            if is_level:
-                rows = pd.concat([rows.assign(**{field: value}) for value in values])
-            line = over_seeds(rows, field, name, k, _mean_and_std, is_level=is_level)
-            lines.append(line)
-        population = table["population"].iloc[0]
-        panels.append(
-            contents.Panel(f"{model}\n× {population} × {_DATA}", tuple(lines))
-        )
+    rows = _with_levels(table, field, values)
+    panels, left_out = multiples.in_panels(
+        rows,
+        methods,
+        [name for name in selection.environments(result) if name != field],
+        lambda line, name, color: dataclasses.replace(
+            multiples.over_seeds(line, field, name, color, _mean_and_std),
+            model="",  # panels say it
+            is_level=bool(line[_LEVEL].all()),
+        ),
+        also=["model"],
+    )
     seeds = table["seed"].nunique()
     spread = f"mean over clients, then mean ± std over {seeds} seeds"
-    return contents.Lines(
-        panels=tuple(panels),
+    shown = contents.Lines(
+        panels=panels,
         xlabel=field,
         ylabel=f"mean {metric}, last round",
         data=_DATA,
         spread=spread if seeds > 1 else "",
+        left_out=left_out,
         around="mean ± std",
-        total=len(settings),
         log_x=is_wide(values),
+        bars=True,
+        is_best=is_best,
     )
+    return dataclasses.replace(shown, names=f"× {shown.populations} × {_DATA}")
+
+
+def _with_levels(
+    table: pd.DataFrame, field: str, values: Sequence[float]
+) -> pd.DataFrame:
+    """Rows of models that have the field; those without it for each of its values."""
+    knows = table[field].notna()
+    table = table[table["model"].isin(table.loc[knows, "model"])]
+    table = table.sort_values("model", key=_order, kind="stable")
+    knows = table[field].notna()
+    parts = [table[knows].assign(**{_LEVEL: False})]
+    if not knows.all():
+        parts += [table[~knows].assign(**{field: x, _LEVEL: True}) for x in values]
+    return pd.concat(parts)
+
+
+def _order(models: pd.Series) -> pd.Series:
+    """Where models are among all."""
+    return models.map(list(selection.MODELS).index)
+
+
+def _mean_and_std(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:
+    """Mean, and what is a standard deviation below and above it."""
+    mean, std = values.mean(), values.std().fillna(0)
+    return mean, mean - std, mean + std
 
 
 def numeric(table: pd.DataFrame, fields: Sequence[str]) -> list[str]:
@@ -134,78 +181,3 @@ def numeric(table: pd.DataFrame, fields: Sequence[str]) -> list[str]:
 def is_wide(values: Sequence[float]) -> bool:
     """Whether positive values in ascending order ask for a logarithmic axis."""
     return values[0] > 0 and values[-1] >= _WIDE * values[0]
-
-
-def _over_rounds(
-    result: results.Result,
-    curves: pd.DataFrame,
-    ylabel: str,
-    data: str,
-    log_y: bool = False,
-) -> contents.Lines:
-    """One line per setting and model, with a band over seeds."""
-    keys = selection.settings(result)
-    names = selection.varying(curves, keys)
-    found = at_most(curves, keys)
-    colors: dict[str, int] = {}
-    lines = []
-    for rows in found[: drawing.MAX_LINES]:
-        setting = selection.label(rows.iloc[0], names)
-        color = colors.setdefault(setting, len(colors))
-        lines.append(over_seeds(rows, "round", setting, color, band))
-    return contents.Lines(
-        panels=(contents.Panel("", tuple(lines)),),
-        xlabel="round",
-        ylabel=ylabel,
-        data=data,
-        spread=selection.band(curves),
-        total=len(found),
-        log_y=log_y,
-    )
-
-
-def at_most(rows: pd.DataFrame, settings: Sequence[str]) -> list[pd.DataFrame]:
-    """One line per setting and model; of too many only a setting's first model."""
-    lines = list(selection.groups(rows, [*settings, "model"]))
-    if len(lines) <= drawing.MAX_LINES:
-        return lines
-    return [selection.first_model(rows) for rows in selection.groups(rows, settings)]
-
-
-Spread = Callable[[Any], tuple[pd.Series, pd.Series, pd.Series]]
-
-
-def over_seeds(
-    rows: pd.DataFrame,
-    by: str,
-    setting: str,
-    color: int,
-    spread: Spread,
-    is_level: bool = False,
-) -> contents.Line:
-    """The line of rows of one setting and model, against one of their columns."""
-    mean, low, high = spread(rows.groupby(by)["value"])
-    first = rows.iloc[0]
-    return contents.Line(
-        setting=setting,
-        algorithm=first["algorithm"],
-        model=first["model"],
-        population=first["population"],
-        color=color,
-        x=mean.index.to_numpy(),
-        y=mean.to_numpy(),
-        low=low.to_numpy(),
-        high=high.to_numpy(),
-        is_level=is_level,
-    )
-
-
-def band(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:
-    """Mean, minimum and maximum of groups."""
-    return values.mean(), values.min(), values.max()
-
-
-def _mean_and_std(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:
-    """Mean, and what is a standard deviation below and above it."""
-    mean, std = values.mean(), values.std().fillna(0)
-    return mean, mean - std, mean + std

@@ -6,16 +6,22 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from experiments import card_runs
 from fedjax_pfl import measures, results, summaries
 
 __all__ = [
     "DESCRIPTION",
     "MODELS",
+    "RUN",
     "band",
     "best_settings",
+    "by_environment",
+    "contenders",
+    "environments",
     "first_model",
     "groups",
     "label",
+    "methods",
     "reported",
     "settings",
     "shown_clients",
@@ -27,11 +33,67 @@ __all__ = [
 MODELS = ("personal", "global", "fine-tuned", "hybrid (validation)")
 _METHODS = ("algorithm.phi",)  # fields that make another method of an algorithm
 DESCRIPTION = ("algorithm", "dataset", "partition")
+RUN = "run"
+"""Field that tells directories apart where they hold the same trainings."""
+_OF_METHODS = (*card_runs.TUNED, RUN)
 
 
 def settings(result: results.Result) -> list[str]:
     """Columns that tell settings apart: what is compared, then what is tuned."""
     return [*_compared(result), *tuned(result)]
+
+
+def methods(result: results.Result) -> list[str]:
+    """Columns that tell methods apart."""
+    return ["algorithm", *(f for f in result.fields if f.startswith(_OF_METHODS))]
+
+
+def environments(result: results.Result) -> list[str]:
+    """Columns that tell apart what methods are compared in."""
+    others = [f for f in result.fields if not f.startswith(_OF_METHODS)]
+    return ["dataset", "partition", *others]
+
+
+def contenders(result: results.Result, rows: pd.DataFrame) -> list[str]:
+    """Columns that tell apart the methods of rows, of which best settings were kept.
+
+    Without an algorithm's own settings where another one is best in another
+    environment: it is the same method.
+    """
+    everything = methods(result)
+    few = [name for name in everything if name not in tuned(result)]
+    same = len(rows[everything].drop_duplicates()) == len(rows[few].drop_duplicates())
+    return everything if same else few
+
+
+def by_environment(
+    rows: pd.DataFrame, names: Sequence[str], also: Sequence[str] = ()
+) -> list[tuple[str, pd.DataFrame]]:
+    """Rows of every environment, with a title.
+
+    Args:
+      rows: of all environments.
+      names: columns that make an environment; a title has those that differ.
+      also: columns that make a group, too, whose values start the title.
+
+    Returns:
+      Titles and rows, in order of appearance.
+    """
+    differ = [name for name in names if rows[name].nunique(dropna=False) > 1]
+    return [
+        (_title(part.iloc[0], differ, also), part)
+        for part in groups(rows, [*also, *names])
+    ]
+
+
+def _title(row: pd.Series, names: Sequence[str], also: Sequence[str]) -> str:
+    """For example `SignFlip, digits, concentration = 0.1`."""
+    bare = [n for n in (*also, *names) if n in (*also, *DESCRIPTION)]
+    shown = [str(row[name]) for name in bare if not pd.isna(row[name])]
+    shown += _values(row, [name for name in names if name not in bare])
+    if names and not shown:
+        return f"no {names[-1].rpartition('.')[2]}"
+    return ", ".join(shown)
 
 
 def shown_curves(
@@ -140,10 +202,16 @@ def band(rows: pd.DataFrame) -> str:
 
 def label(row: pd.Series, names: Sequence[str]) -> str:
     """For example `Flame (lam = 1, kappa = 2)`."""
+    shown = _values(row, [name for name in names if name != "algorithm"])
+    return f"{row['algorithm']} ({', '.join(shown)})" if shown else row["algorithm"]
+
+
+def _values(row: pd.Series, names: Sequence[str]) -> list[str]:
+    """For example `lam = 1`, by the last part of a name; missing ones are left out."""
     shown = []
     for name in names:
-        value = None if name == "algorithm" else row[name]
+        value = row[name]
         if not pd.isna(value):
             text = f"{value:g}" if isinstance(value, float) else str(value)
             shown.append(f"{name.rpartition('.')[2]} = {text}")
-    return f"{row['algorithm']} ({', '.join(shown)})" if shown else row["algorithm"]
+    return shown

@@ -6,14 +6,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from experiments.figures import contents, drawing, selection
+from experiments.figures import contents, curves, multiples, selection
 from fedjax_pfl import results
 
-__all__ = ["draw", "over_days", "values"]
+__all__ = ["over_days", "values"]
 
-_MAX_PANELS = 3
 _BESIDE = {"uniform_value": "equal shares, rebalanced", "hold_value": "bought and held"}
-_GRAYS = ("--", ":")
 
 
 def over_days(result: results.Result) -> contents.Lines | None:
@@ -34,50 +32,40 @@ def over_days(result: results.Result) -> contents.Lines | None:
     if table.empty:
         return None
     table = table[table["model"].isin(selection.MODELS)]
-    settings = selection.settings(result)
-    markets = [name for name in settings if name.startswith("federation.")]
-    keys = [name for name in settings if name not in markets]
-    parts = list(selection.groups(table, markets)) if markets else [table]
-    names = selection.varying(table, keys)
-    total, panels = 0, []
-    for part in parts[:_MAX_PANELS]:
-        own = part[part["name"] == "value"]
-        methods = list(selection.groups(own, keys))
-        total = max(total, len(methods))
-        shown = selection.varying(table, markets)
-        title = ", ".join(f"{n.split('.', 1)[1]} = {part[n].iloc[0]}" for n in shown)
-        lines = [
-            _method(r, k, names) for k, r in enumerate(methods[: drawing.MAX_LINES])
-        ]
-        beside = [_beside(part, name, k) for k, name in enumerate(_BESIDE)]
-        panels.append(contents.Panel(title, (*lines, *beside)))
-    spread = "mean over parties and seeds; band: 10 % to 90 % of parties"
-    if len(parts) > _MAX_PANELS:
-        spread += f"\nthe first {_MAX_PANELS} of {len(parts)} markets"
+    methods, markets = selection.methods(result), selection.environments(result)
+    own = table[table["name"] == "value"]
+    own = pd.concat(map(selection.first_model, selection.groups(own, methods)))
+    panels, left_out = multiples.in_panels(own, methods, markets, _method)
+    around = [part for _, part in selection.by_environment(table, markets)]
     return contents.Lines(
-        panels=tuple(panels),
+        panels=tuple(
+            contents.Panel(panel.title, (*panel.marks, *_beside(part)))
+            for panel, part in zip(panels, around, strict=False)
+        ),
         xlabel="trading day of the test",
         ylabel="value, from 1 on",
         data="",
-        spread=spread,
+        spread="mean over parties and seeds; band: 10 % to 90 % of parties",
+        left_out=left_out,
         around="10 % to 90 %",
-        total=total,
     )
 
 
-def _method(rows: pd.DataFrame, number: int, names: list[str]) -> contents.Line:
+def _method(rows: pd.DataFrame, name: str, color: int) -> contents.Line:
     """The line of one method; only the first has a band."""
-    rows = selection.first_model(rows)
-    first, band = rows.iloc[0], None if number else ("10 %", "90 %")
-    line = _line(rows, selection.label(first, names), number, band)
+    line = _line(rows, name, color, None if color else ("10 %", "90 %"))
+    first = rows.iloc[0]
     return dataclasses.replace(
         line, algorithm=first["algorithm"], model=first["model"], population="honest"
     )
 
 
-def _beside(table: pd.DataFrame, name: str, number: int) -> contents.Line:
+def _beside(table: pd.DataFrame) -> list[contents.Line]:
     """What becomes of money that no method invests."""
-    return _line(table[table["name"] == name], _BESIDE[name], number, None)
+    return [
+        _line(table[table["name"] == name], title, color, None)
+        for color, (name, title) in enumerate(_BESIDE.items())
+    ]
 
 
 def _line(
@@ -104,26 +92,4 @@ def _line(
 def values(result: results.Result) -> Figure | None:
     """Draws `over_days`, where there are series."""
     shown = over_days(result)
-    return None if shown is None else draw(shown)
-
-
-def draw(shown: contents.Lines) -> Figure:
-    """Draws values against days, markets side by side."""
-    figure, panels = drawing.panels(len(shown.panels))
-    for axes, panel in zip(panels, shown.panels, strict=True):
-        for line in panel.lines:
-            if not line.algorithm:
-                dash = _GRAYS[line.color]
-                axes.plot(line.x, line.y, dash, color="gray", label=line.setting)
-                continue
-            color = drawing.color(line.color)
-            label = f"{line.model} × {line.setting}"
-            axes.plot(line.x, line.y, color=color, linewidth=1.2, label=label)
-            good = np.isfinite(line.low)
-            ends = line.x[good], line.low[good], line.high[good]
-            axes.fill_between(*ends, color=color, alpha=0.15, lw=0)
-        axes.set_title(panel.title, **drawing.TEXT)
-        axes.set_xlabel(shown.xlabel, fontsize=9)
-    panels[0].set_ylabel(shown.ylabel, fontsize=9)
-    drawing.legend(figure, panels[0], shown.spread, shown.total)
-    return figure
+    return None if shown is None else curves.draw(shown)

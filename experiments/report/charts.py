@@ -10,15 +10,28 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from experiments.figures import drawing
 
-__all__ = ["DARK", "Chart", "Entry", "Panel", "band", "figure", "safe", "symbol"]
+__all__ = [
+    "DARK",
+    "Chart",
+    "Entry",
+    "Panel",
+    "band",
+    "figure",
+    "height",
+    "safe",
+    "span",
+    "symbol",
+]
 
 _ON_DARK = {"#0072B2": "#7B93FF", "#000000": "#F2F2F2", "#882255": "#E07AA8"}
 _SYMBOLS = {"personal": "circle", "global": "diamond", "fine-tuned": "square"}
 _OTHER_SYMBOL = "x"
+_FEW = 3  # panels that are as high as one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +103,22 @@ def figure(traces: Sequence[Any], layout: dict[str, Any]) -> dict[str, Any]:
     made = json.loads(str(go.Figure(list(traces), merged).to_json()))
     made["layout"].pop("template", None)
     return made
+
+
+def height(panels: int) -> int:
+    """Pixels of one of so many panels."""
+    return 360 if panels <= _FEW else 250
+
+
+def span(values: Sequence[np.ndarray], *, is_log: bool = False) -> list[float] | None:
+    """The ends of an axis that panels share, a bit beyond all values."""
+    found = np.concatenate([np.asarray(v, float) for v in values])
+    found = found[np.isfinite(found) & ((found > 0) | (not is_log))]
+    if not len(found):
+        return None
+    found = np.log10(found) if is_log else found
+    margin = 0.05 * (found.max() - found.min()) or 0.5
+    return [float(found.min() - margin), float(found.max() + margin)]
 
 
 def safe(text: str) -> str:

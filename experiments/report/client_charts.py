@@ -23,48 +23,61 @@ def boxes(shown: contents.Boxes) -> charts.Chart:
       shown: the values.
 
     Returns:
-      One drawing; points are drawn where there are not too many.
+      One drawing per panel; points are drawn where there are not too many.
     """
-    traces: list[Any] = []
-    legend = []
-    values = np.concatenate([box.values for box in shown.boxes])
-    finite = values[np.isfinite(values)]
-    left = float(finite.min()) if len(finite) else 0.0
-    heights = clients.jitter(shown)
-    for k, (box, height) in enumerate(zip(shown.boxes, heights, strict=True)):
-        name = f"{box.setting} · {box.model}"
-        color = drawing.color(box.color)
-        legend.append(charts.Entry(name, name, box.algorithm, color, "box"))
-        meta = {"key": name, "method": box.algorithm}
-        if has_points(shown):
-            traces.append(_points(box, k + height, name, color, meta))
-        traces.append(_quartiles(box, k, name, color, meta))
-        traces.append(
-            go.Scatter(
-                x=[left],
-                y=[k - 0.43],
-                text=[charts.safe(name)],
-                mode="text",
-                textposition="middle right",
-                hoverinfo="skip",
-                cliponaxis=False,
-                meta=meta
-                | {"short": charts.safe(_short(f"{box.model} · {box.setting}"))},
+    legend: dict[str, charts.Entry] = {}
+    heights = iter(clients.jitter(shown))
+    reach = charts.span([box.values for box in shown.boxes]) or [0.0, 1.0]
+    panels = []
+    for panel in shown.panels:
+        traces: list[Any] = []
+        for box in panel.marks:
+            name = f"{box.setting} · {box.model}"
+            color = drawing.color(box.color)
+            legend.setdefault(
+                name, charts.Entry(name, name, box.algorithm, color, "box")
             )
-        )
-    layout = {
-        "xaxis": {"title": {"text": charts.safe(shown.xlabel.partition(" × ")[0])}},
+            meta = {"key": name, "method": box.algorithm}
+            row, height = shown.rows[box.setting, box.model], next(heights)
+            if has_points(shown):
+                traces.append(_points(box, row + height, name, color, meta))
+            traces.append(_quartiles(box, row, name, color, meta))
+            traces.append(_name(box, reach[0], row, meta))
+        figure = charts.figure(traces, _layout(shown, reach))
+        panels.append(charts.Panel(panel.title, figure))
+    return charts.Chart(tuple(panels), tuple(legend.values()))
+
+
+def _layout(shown: contents.Boxes, reach: list[float]) -> dict[str, Any]:
+    """Axes of a panel."""
+    count = len(shown.rows)
+    label = charts.safe(shown.xlabel.partition(" × ")[0])
+    return {
+        "xaxis": {"title": {"text": label}, "range": reach},
         "yaxis": {
-            "range": [len(shown.boxes) - 0.55, -0.7],
+            "range": [count - 0.55, -0.7],
             "showticklabels": False,
             "showgrid": False,
             "zeroline": False,
         },
-        "height": 90 + 74 * len(shown.boxes),
+        "height": 90 + (74 if len(shown.panels) == 1 else 52) * count,
         "margin": {"l": 12},
     }
-    return charts.Chart(
-        (charts.Panel("", charts.figure(traces, layout)),), tuple(legend)
+
+
+def _name(box: contents.Box, left: float, row: int, meta: dict[str, str]) -> Any:
+    """The name above a box, and a shorter one for narrow places."""
+    name = charts.safe(f"{box.setting} · {box.model}")
+    short = charts.safe(_short(f"{box.model} · {box.setting}"))
+    return go.Scatter(
+        x=[left],
+        y=[row - 0.43],
+        text=[name],
+        mode="text",
+        textposition="middle right",
+        hoverinfo="skip",
+        cliponaxis=False,
+        meta=meta | {"short": short},
     )
 
 
@@ -124,39 +137,53 @@ def _quartiles(
 
 def spots(shown: contents.Spots) -> charts.Chart:
     """Settings in a plane; a color per algorithm, a symbol per model."""
-    kinds = dict.fromkeys((s.algorithm, s.model, s.color) for s in shown.spots)
-    traces, legend = [], []
-    for algorithm, model, number in kinds:
-        found = [s for s in shown.spots if (s.algorithm, s.model) == (algorithm, model)]
-        key = f"{algorithm} · {model}"
-        color = drawing.color(number)
-        symbol = charts.symbol(model)
-        legend.append(charts.Entry(key, key, algorithm, color, symbol))
-        texts = [
-            f"<b>{charts.safe(f'{s.setting} · {s.model}')}</b>"
-            f"<br>accuracy {s.y:.4f} ± {s.y_std:.4f}"
-            f"<br>variance {s.x:.4g} ± {s.x_std:.2g}"
-            for s in found
-        ]
-        bars = {"type": "data", "thickness": 1, "width": 3}
-        trace = go.Scatter(
-            x=[s.x for s in found],
-            y=[s.y for s in found],
-            error_x=bars | {"array": [s.x_std for s in found]},
-            error_y=bars | {"array": [s.y_std for s in found]},
-            mode="markers",
-            marker={"color": color, "symbol": symbol, "size": 9},
-            text=texts,
-            hovertemplate="%{text}<extra></extra>",
-            meta={"key": key, "method": algorithm},
-        )
-        traces.append(trace)
-    layout = {
-        "xaxis": {"title": {"text": shown.xlabel.partition(" (")[0]}},
-        "yaxis": {"title": {"text": shown.ylabel}},
-    }
-    return charts.Chart(
-        (charts.Panel("", charts.figure(traces, layout)),), tuple(legend)
+    legend: dict[str, charts.Entry] = {}
+    panels = []
+    for panel in shown.panels:
+        found: dict[str, list[contents.Spot]] = {}
+        for spot in panel.marks:
+            found.setdefault(f"{spot.algorithm} · {spot.model}", []).append(spot)
+        traces = []
+        for key, kind in found.items():
+            color, symbol = drawing.color(kind[0].color), charts.symbol(kind[0].model)
+            entry = charts.Entry(key, key, kind[0].algorithm, color, symbol)
+            traces.append(_spots(kind, legend.setdefault(key, entry)))
+        figure = charts.figure(traces, _plane(shown))
+        panels.append(charts.Panel(panel.title, figure))
+    return charts.Chart(tuple(panels), tuple(legend.values()))
+
+
+def _plane(shown: contents.Spots) -> dict[str, Any]:
+    """Axes of a panel."""
+    x: dict[str, Any] = {"title": {"text": shown.xlabel.partition(" (")[0]}}
+    y: dict[str, Any] = {"title": {"text": shown.ylabel}}
+    if len(shown.panels) > 1:
+        values = np.array([(s.x, s.y, s.x_std, s.y_std) for s in shown.spots])
+        for axis, k in ((x, 0), (y, 1)):
+            ends = values[:, k] - values[:, k + 2], values[:, k] + values[:, k + 2]
+            axis["range"] = charts.span(ends)
+    return {"xaxis": x, "yaxis": y, "height": charts.height(len(shown.panels))}
+
+
+def _spots(found: list[contents.Spot], entry: charts.Entry) -> Any:
+    """Settings of one algorithm and model."""
+    texts = [
+        f"<b>{charts.safe(f'{s.setting} · {s.model}')}</b>"
+        f"<br>accuracy {s.y:.4f} ± {s.y_std:.4f}"
+        f"<br>variance {s.x:.4g} ± {s.x_std:.2g}"
+        for s in found
+    ]
+    bars = {"type": "data", "thickness": 1, "width": 3}
+    return go.Scatter(
+        x=[s.x for s in found],
+        y=[s.y for s in found],
+        error_x=bars | {"array": [s.x_std for s in found]},
+        error_y=bars | {"array": [s.y_std for s in found]},
+        mode="markers",
+        marker={"color": entry.color, "symbol": entry.dash, "size": 9},
+        text=texts,
+        hovertemplate="%{text}<extra></extra>",
+        meta={"key": entry.key, "method": entry.method},
     )
 
 

@@ -9,14 +9,13 @@ import pandas as pd
 
 from experiments import card_runs, paired
 from experiments.figures import selection
-from experiments.report import sources, tables
+from experiments.report import tables
 from fedjax_pfl import measures, results
 
 __all__ = ["Comparison", "Difference", "Environment", "Row", "compare", "to_table"]
 
 _BOUND = "hybrid (oracle)"  # not a method
 _VALIDATION = "own validation"
-_METHOD = (*card_runs.TUNED, sources.RUN)
 _FORM = "+.4f"  # as many digits as a result's summary has
 _VERDICTS = {"holds": "better", "does not hold": "worse", "undecided": ""}
 
@@ -119,10 +118,10 @@ def compare(
         kept = selection.best_settings(result)
         points = points.merge(kept, on=list(kept.columns))
     summary = _Summary(result, when, data)
-    names = selection.varying(points, _methods(result))
+    names = selection.varying(points, selection.methods(result))
     environments = [
         _environment(result, rows, names, summary, metric, only_best)
-        for rows in selection.groups(points, _environments(result))
+        for rows in selection.groups(points, selection.environments(result))
     ]
     is_paired = only_best and any(len(e.rows) > 1 for e in environments)
     population = " and ".join(points["population"].unique())
@@ -141,17 +140,6 @@ def _points(result: results.Result, when: str, data: str) -> tuple[pd.DataFrame,
     is_shown = (table["when"] == when) & (table["data"] == data)
     rows = table[is_shown & (table["stat"] == "mean") & (table["model"] != _BOUND)]
     return selection.reported(result, rows)
-
-
-def _methods(result: results.Result) -> list[str]:
-    """Columns that tell methods apart."""
-    return ["algorithm", *(f for f in result.fields if f.startswith(_METHOD))]
-
-
-def _environments(result: results.Result) -> list[str]:
-    """Columns that tell apart what methods are compared in."""
-    others = [f for f in result.fields if not f.startswith(_METHOD)]
-    return ["dataset", "partition", *others]
 
 
 class _Summary:
@@ -186,11 +174,11 @@ def _environment(
     is_paired: bool,
 ) -> Environment:
     """The rows of one environment."""
-    columns = [*_methods(result), "model"]
+    columns = [*selection.methods(result), "model"]
     groups = list(selection.groups(points, columns))
     heads = [rows.iloc[0] for rows in groups]
     values = [rows.set_index("seed")["value"] for rows in groups]
-    named = {name: heads[0][name] for name in _environments(result)}
+    named = {name: heads[0][name] for name in selection.environments(result)}
     rows = [
         Row(
             setting=selection.label(head, names),
@@ -234,7 +222,7 @@ def _reference(
     """
     judged, _ = _points(result, "last", _VALIDATION)
     judged = judged[judged["metric"] == metric]
-    columns = [*_environments(result), *columns]
+    columns = [*selection.environments(result), *columns]
     means = {
         _key(rows[columns].iloc[0]): rows["value"].mean(skipna=False)
         for rows in selection.groups(judged, columns)

@@ -11,19 +11,15 @@ from experiments.report import charts
 
 __all__ = ["lines"]
 
-_DASHES = {"personal": "solid", "global": "dash", "": "solid"}
-_OTHER_DASH = "dot"
-_GRAY = "#7F7F7F"
 _MAX_MARKED = 40  # points of a line
 _MAX_ROUNDS = 10  # that all have a tick; of more, plotly chooses whole numbers itself
 
 
-def lines(shown: contents.Lines, *, bars: bool = False) -> charts.Chart:
+def lines(shown: contents.Lines) -> charts.Chart:
     """Lines with bands or, of a swept field, bars.
 
     Args:
       shown: what to draw.
-      bars: whether there are bars at points, not bands.
 
     Returns:
       One drawing per panel, all with one scale.
@@ -32,43 +28,41 @@ def lines(shown: contents.Lines, *, bars: bool = False) -> charts.Chart:
     panels = []
     for panel in shown.panels:
         traces: list[Any] = []
-        for line in panel.lines:
-            entry = _entry(line, bars)
+        for line in panel.marks:
+            entry = _entry(line)
             legend.setdefault(entry.key, entry)
             meta = {"key": entry.key, "method": line.algorithm}
-            if not (bars or line.is_level) and shown.spread:
+            if shown.spread and not (shown.bars or line.is_level):
                 traces += _filled(line, entry.color, meta)
-            traces.append(_line(shown, line, entry, meta, bars))
-        layout: dict[str, Any] = {
-            "xaxis": {"title": {"text": charts.safe(shown.xlabel)}},
-            "yaxis": {"title": {"text": charts.safe(shown.ylabel)}},
-        }
-        last = max((line.x[-1] for line in panel.lines if len(line.x)), default=0)
-        if shown.xlabel == "round" and last < _MAX_ROUNDS:
-            layout["xaxis"]["dtick"] = 1
-        if shown.log_x:
-            layout["xaxis"]["type"] = "log"
-            x = [line.x for line in panel.lines]
-            layout["xaxis"] |= _ticks(np.unique(np.concatenate(x)))
-        if shown.log_y:
-            layout["yaxis"] |= {"type": "log", "exponentformat": "power"}
-        elif len(shown.panels) > 1:
-            layout["yaxis"]["range"] = _range(shown)
-        panels.append(charts.Panel(panel.title, charts.figure(traces, layout)))
+            traces.append(_line(shown, line, entry, meta))
+        figure = charts.figure(traces, _layout(shown, panel))
+        panels.append(charts.Panel(panel.title, figure))
     return charts.Chart(tuple(panels), tuple(legend.values()))
 
 
-def _entry(line: contents.Line, bars: bool) -> charts.Entry:
-    """The legend's button of a line; panels with bars say their models themselves."""
-    has_model = line.model and not bars
-    name = f"{line.setting} · {line.model}" if has_model else line.setting
-    if bars:
-        dash = "dash" if line.is_level else "solid"
-        return charts.Entry(name, name, line.algorithm, drawing.color(line.color), dash)
-    if not line.algorithm:
-        return charts.Entry(name, name, "", _GRAY, ("dash", "dot")[line.color % 2])
-    dash = _DASHES.get(line.model, _OTHER_DASH)
-    return charts.Entry(name, name, line.algorithm, drawing.color(line.color), dash)
+def _layout(shown: contents.Lines, panel: contents.Panel[contents.Line]) -> Any:
+    """Axes of a panel."""
+    x: dict[str, Any] = {"title": {"text": charts.safe(shown.xlabel)}}
+    y: dict[str, Any] = {"title": {"text": charts.safe(shown.ylabel)}}
+    last = max((line.x[-1] for line in panel.marks if len(line.x)), default=0)
+    if shown.xlabel == "round" and last < _MAX_ROUNDS:
+        x["dtick"] = 1
+    if shown.log_x:
+        x["type"] = "log"
+        x |= _ticks(np.unique(np.concatenate([line.x for line in panel.marks])))
+    if shown.log_y:
+        y |= {"type": "log", "exponentformat": "power"}
+    if len(shown.panels) > 1:
+        every = [line for panel in shown.panels for line in panel.marks]
+        values = [v for line in every for v in (line.y, line.low, line.high)]
+        y["range"] = charts.span(values, is_log=shown.log_y)
+    return {"xaxis": x, "yaxis": y, "height": charts.height(len(shown.panels))}
+
+
+def _entry(line: contents.Line) -> charts.Entry:
+    """The legend's button of a line."""
+    name = f"{line.setting} · {line.model}" if line.model else line.setting
+    return charts.Entry(name, name, line.algorithm, *drawing.style(line))
 
 
 def _filled(line: contents.Line, color: str, meta: dict[str, str]) -> Iterator[Any]:
@@ -94,7 +88,6 @@ def _line(
     line: contents.Line,
     entry: charts.Entry,
     meta: dict[str, str],
-    bars: bool,
 ) -> Any:
     """The line itself; its points say what they are."""
     mark = len(line.x) <= _MAX_MARKED and bool(line.algorithm) and not line.is_level
@@ -103,7 +96,7 @@ def _line(
         f"<br>{charts.safe(shown.xlabel)} %{{x}}<br>%{{y:.4f}}%{{customdata}}"
     )
     spread = None
-    if bars and not line.is_level and shown.spread:
+    if shown.bars and not line.is_level and shown.spread:
         spread = {"type": "data", "array": (line.high - line.y).tolist()}
     return go.Scatter(
         x=line.x.tolist(),
@@ -111,7 +104,7 @@ def _line(
         customdata=_around(shown, line),
         error_y=spread,
         mode="lines+markers" if mark else "lines",
-        line={"color": entry.color, "dash": "dash" if line.is_level else entry.dash},
+        line={"color": entry.color, "dash": entry.dash},
         marker={"size": 6, "symbol": charts.symbol(line.model)}
         if line.model
         else {"size": 6},
@@ -134,14 +127,3 @@ def _ticks(values: np.ndarray) -> dict[str, Any]:
     if len(values) > 10:
         return {}
     return {"tickvals": values.tolist(), "ticktext": [f"{v:g}" for v in values]}
-
-
-def _range(shown: contents.Lines) -> list[float] | None:
-    """One scale for all panels."""
-    lines = [line for panel in shown.panels for line in panel.lines]
-    values = np.concatenate([v for x in lines for v in (x.y, x.low, x.high)])
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return None
-    margin = 0.05 * (values.max() - values.min()) or 0.5
-    return [float(values.min() - margin), float(values.max() + margin)]

@@ -14,7 +14,6 @@ from experiments.figures import (
     collaboration,
     contents,
     curves,
-    drawing,
     heat_maps,
     lines,
     selection,
@@ -35,6 +34,7 @@ _BEST = (
     " Of an algorithm's own settings the one that is best on validation data in the"
     " last round is shown, the first where nothing was validated."
 )
+_BY_PANEL = " Where panels differ in it, the table of methods names it."
 _POINTS = "A point is a client with one seed."
 _NO_POINTS = (
     f"There are more than {client_charts.MAX_POINTS:,} clients and seeds, whose points"
@@ -98,12 +98,13 @@ def _of_lines(
     result: results.Result, name: str, title: str, shown: contents.Lines, more: str
 ) -> Section:
     """Lines against rounds."""
-    populations = dict.fromkeys(line.population for line in shown.panels[0].lines)
+    if more and len(shown.panels) > 1:
+        more += _BY_PANEL
     caption = (
-        f"Each line is a model × {' or '.join(populations)} clients × {shown.data}"
+        f"Each line is a model × {shown.populations} clients × {shown.data}"
         f" data: {shown.ylabel}, in every evaluated round;"
         f" {shown.spread or 'one seed'}."
-        f"{more}{_limited(shown.total)}{_ended(result)}"
+        f"{more}{_limited(shown)}{_ended(result)}"
     )
     chart = line_charts.lines(shown)
     return Section(name, title, caption, chart, functools.partial(curves.draw, shown))
@@ -113,13 +114,12 @@ def _series(result: results.Result) -> Iterator[Section]:
     """Values of portfolios."""
     shown = series.over_days(result)
     if shown is not None:
-        more = shown.spread.replace("\n", "; ")
         caption = (
             f"The model that a name has × honest clients × own test data × last round:"
-            f" {shown.ylabel}; {more}, of the first method.{_limited(shown.total)}"
+            f" {shown.ylabel}; {shown.spread}, of the first method.{_limited(shown)}"
         )
         chart = line_charts.lines(shown)
-        draw = functools.partial(series.draw, shown)
+        draw = functools.partial(curves.draw, shown)
         yield Section("values", "Values of portfolios", caption, chart, draw)
 
 
@@ -131,7 +131,7 @@ def _clients(result: results.Result) -> Iterator[Section]:
             f"{_sentence(boxes.xlabel)}. Settings are those of the learning curves."
             f" {_POINTS if client_charts.has_points(boxes) else _NO_POINTS} The box"
             " spans the quartiles, with the median as a line and the mean as a dashed"
-            f" line (a triangle in the files).{_limited(boxes.total)}"
+            f" line (a triangle in the files).{_limited(boxes)}"
         )
         chart = client_charts.boxes(boxes)
         draw = functools.partial(clients.draw_boxes, boxes)
@@ -143,6 +143,7 @@ def _clients(result: results.Result) -> Iterator[Section]:
         caption = (
             f"A model × {spots.population} clients × {spots.data} data × last round;"
             f" every setting is a point, {bars}. Up and to the left is better."
+            f"{_limited(spots)}"
         )
         chart = client_charts.spots(spots)
         draw = functools.partial(clients.draw_spots, spots)
@@ -156,9 +157,9 @@ def _robustness(result: results.Result) -> Iterator[Section]:
         caption = (
             f"A model × honest clients × {shown.data} data × last round, against the"
             f" share of clients that are malicious; {shown.spread or 'one seed'}."
-            f"{_BEST_EACH if shown.is_best else ''}{_limited(shown.total)}"
+            f"{_BEST_EACH if shown.is_best else ''}{_limited(shown)}"
         )
-        draw = functools.partial(attacks.draw, shown)
+        draw = functools.partial(curves.draw, shown)
         chart = line_charts.lines(shown)
         yield Section("robustness", "Robustness to attacks", caption, chart, draw)
     table = attacks.under_attacks(result)
@@ -188,12 +189,13 @@ def _grids(result: results.Result) -> Iterator[Section]:
     is_robustness = shown is not None and shown.xlabel == attacks.FRACTION
     if shown is not None and not is_robustness:
         caption = (
-            f"{_sentence(shown.ylabel)}, against {shown.xlabel}; "
-            f"{shown.spread or 'one seed'}. Dashed levels do not have this field."
-            f"{_limited(shown.total)}"
+            f"{_sentence(shown.ylabel)}, of {shown.populations} clients on"
+            f" {shown.data} data, against {shown.xlabel};"
+            f" {shown.spread or 'one seed'}. Dashed levels do not have this field."
+            f"{_BEST if shown.is_best else ''}{_limited(shown)}"
         )
-        chart = line_charts.lines(shown, bars=True)
-        draw = functools.partial(curves.draw_panels, shown)
+        chart = line_charts.lines(shown)
+        draw = functools.partial(curves.draw, shown)
         yield Section("sweep", "A swept field", caption, chart, draw)
 
 
@@ -210,9 +212,9 @@ def _mixing(result: results.Result) -> Iterator[Section]:
         yield Section("collaboration", "Who learns from whom", caption, chart, draw)
     shown = collaboration.shares(result)
     if shown is not None:
-        caption = f"{_sentence(shown.ylabel)}: {shown.spread}."
+        caption = f"{_sentence(shown.ylabel)}: {shown.spread}.{_limited(shown)}"
         chart = line_charts.lines(shown)
-        draw = functools.partial(collaboration.draw_shares, shown)
+        draw = functools.partial(curves.draw, shown)
         yield Section("own_cluster", "Learning from one's own", caption, chart, draw)
 
 
@@ -240,11 +242,9 @@ def _partition(result: results.Result) -> Section:
     )
 
 
-def _limited(total: int) -> str:
-    """A sentence where there are more lines than colors."""
-    if total <= drawing.MAX_LINES:
-        return ""
-    return f" The first {drawing.MAX_LINES} of {total}."
+def _limited(shown: contents.Lines | contents.Boxes | contents.Spots) -> str:
+    """A sentence where more lines or panels would be shown."""
+    return f" Shown are {shown.left_out}." if shown.left_out else ""
 
 
 def _ended(result: results.Result) -> str:

@@ -10,12 +10,11 @@ from typing import Any
 import pandas as pd
 
 from experiments import run_folder
+from experiments.figures import selection
 from fedjax_pfl import checks, history, results
 
-__all__ = ["RUN", "Loaded", "Source", "merged", "read"]
+__all__ = ["Loaded", "Source", "merged", "read"]
 
-RUN = "run"
-"""Field that tells directories apart where they hold the same trainings."""
 _BEGUN = "experiment.json"
 _WATCHED = ("eval_every", "evaluate_on")  # settings that change no training
 
@@ -191,7 +190,7 @@ def _has_twins(result: results.Result) -> bool:
 def _named(result: results.Result, name: str) -> results.Result:
     """The result with its name as a setting."""
     groups = [
-        dataclasses.replace(group, config=group.config | {RUN: name})
+        dataclasses.replace(group, config=group.config | {selection.RUN: name})
         for group in result.groups
     ]
     return _Result(groups=tuple(groups), provenance=result.provenance)

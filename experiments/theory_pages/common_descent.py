@@ -171,7 +171,7 @@ def stuck(options: rows.Options) -> rows.Findings:
     axes.set_xlabel("round", fontsize=9)
     axes.set_ylabel("|shortest combination of clients' rows| / mu", fontsize=9)
     title = f"S-FedPG on {number} random problems: above 1e-3 every loss could fall"
-    drawing.legend(figure, axes, title, 2)
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedpg_stuck": figure})
 
 
@@ -224,7 +224,7 @@ def hovering(options: rows.Options) -> rows.Findings:
     axes.set_xlabel("round", fontsize=9)
     axes.set_ylabel("|shortest combination of clients' rows| / mu", fontsize=9)
     title = f"FedPG by its step, mean of {number} random problems"
-    drawing.legend(figure, axes, title, len(kinds))
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedpg_hovering": figure})
 
 
@@ -298,7 +298,7 @@ def front(options: rows.Options) -> rows.Findings:
     axes.set_xlim(0.5, 12)
     axes.set_ylim(0.5, 12)
     title = "Lines: losses along the way; markers: after 200 rounds"
-    drawing.legend(figure, axes, title, 3)
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedpg_front": figure})
 
 

@@ -165,7 +165,7 @@ def constant_steps(options: rows.Options) -> rows.Findings:
         )
     _log_axes(axes, "K, rounds in all", "min over rounds of |grad (F + lam R)|^2")
     title = "beta = 1 / sqrt(K), alpha = lam / sqrt(K); the seed nearest its bound"
-    drawing.legend(figure, axes, title, 4)
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedacs_constant_steps": figure})
 
 
@@ -229,7 +229,7 @@ def decreasing_steps(options: rows.Options) -> rows.Findings:
                 )
     _log_axes(axes, "round", "running min of |grad (F + lam R)|^2")
     title = f"alpha = lam beta; mean over {_few(options)} problems"
-    drawing.legend(figure, axes, title, 4)
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedacs_decreasing_steps": figure})
 
 
@@ -283,7 +283,7 @@ def gradient(options: rows.Options) -> rows.Findings:
     axes.set_ylabel("|stated - true| / |true gradient|", fontsize=9)
     mean = np.mean(errors["row-normalized"])
     title = f"similarities; row-normalized ones are {mean:.0%} off on average"
-    drawing.legend(figure, axes, title, 2)
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedacs_gradient": figure})
 
 

@@ -110,7 +110,7 @@ def decrease(options: rows.Options) -> rows.Findings:
     axes.set_ylabel("F minus its minimum", fontsize=9)
     title = f"geometric median, 2 gradient steps, {quadratics.CLIENTS} clients"
     title += "; F never rises: solid, rises: dashed"
-    drawing.legend(figure, axes, title, len(chosen))
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedplus_decrease": figure})
 
 

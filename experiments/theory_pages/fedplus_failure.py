@@ -109,7 +109,7 @@ def compared(question: Question) -> rows.Findings:
     title = f"(1 - s) w + s c after {question.num_rounds} rounds, mean ± 2 standard"
     title += f" errors of {len(question.federations)} seeds"
     title += "\ndot: where the next round starts"
-    drawing.legend(figure, axes, title, len(question.methods))
+    drawing.legend(figure, title)
     return rows.Findings(found, {question.name: figure})
 
 

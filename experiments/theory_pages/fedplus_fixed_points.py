@@ -53,7 +53,7 @@ def fixed_points(options: rows.Options) -> rows.Findings:
     axes.set_xlabel("round", fontsize=9)
     axes.set_ylabel("envelopes ft at the anchors", fontsize=9)
     title = "Theorem 1: gradients tend to 0; the paper prints ft itself"
-    drawing.legend(figure, axes, title, len(names) + 1)
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedplus_fixed_points": figure})
 
 

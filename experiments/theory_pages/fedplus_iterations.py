@@ -105,7 +105,7 @@ def iterations(options: rows.Options) -> rows.Findings:
     axes.set_xlabel("rho / D, D: median distance of models to the median", fontsize=9)
     axes.set_ylabel(f"steps to a residual of {_RESIDUAL:g}", fontsize=9)
     title = f"{_COUNT} models of {_DIM} parameters, from their mean; at most {most:,}"
-    drawing.legend(figure, axes, title, len(sets))
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedplus_iterations": figure})
 
 

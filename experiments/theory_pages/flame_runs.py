@@ -130,7 +130,7 @@ def _descent_figure(kappas, ratios, share: np.ndarray, title: str):
     axes.set_xlabel("kappa", fontsize=9)
     axes.set_ylabel("L / lam", fontsize=9)
     legend = f"right of a line, descent is proved for:\n({title})"
-    drawing.legend(figure, axes, legend, 3)
+    drawing.legend(figure, legend)
     return figure
 
 
@@ -182,7 +182,7 @@ def rates(options: rows.Options) -> rows.Findings:
         axes.set_xlabel("kappa", fontsize=9)
     panels[0].set_ylabel("error factor per round", fontsize=9)
     title = "curves: largest spectral radius, points: measured"
-    drawing.legend(figure, panels[0], title, len(ratios))
+    drawing.legend(figure, title)
     return rows.Findings(found, {"flame_rates": figure})
 
 
@@ -257,7 +257,7 @@ def identity(options: rows.Options) -> rows.Findings:
     axes.set_ylabel("largest |u - theta| / |w - p - theta|", fontsize=9)
     worst = max(row.simulation for row in found if row.settings["kappa"] == 1.0)
     title = f"one round from random duals; at kappa = 1 at most {worst:.1e}"
-    drawing.legend(figure, axes, title, 1 + len(centers))
+    drawing.legend(figure, title)
     return rows.Findings(found, {"flame_identity": figure})
 
 

@@ -191,7 +191,7 @@ def losses_over_q(options: rows.Options) -> rows.Findings:
         axes.set_xlabel("q, the shrinkage of uploads", fontsize=9)
     panels[0].set_ylabel("mean test loss minus that at q = 1", fontsize=9)
     title = "curves: theory, points: simulation ± 2 standard errors, bars |: q*"
-    drawing.legend(figure, panels[0], title, len(ATTACKS))
+    drawing.legend(figure, title)
     return rows.Findings(found, {"flame_losses_over_q": figure})
 
 
@@ -222,7 +222,7 @@ def losses_over_malicious(options: rows.Options) -> rows.Findings:
         axes.set_xlabel("share of malicious clients", fontsize=9)
     panels[0].set_ylabel("mean test loss, benign clients", fontsize=9)
     title = "lines: theory, points: simulation ± 2 standard errors"
-    drawing.legend(figure, panels[0], title, len(cases))
+    drawing.legend(figure, title)
     return rows.Findings(found, {"flame_losses_over_malicious": figure})
 
 
@@ -301,7 +301,7 @@ def fairness(options: rows.Options) -> rows.Findings:
     axes.set_xlabel("q, the shrinkage of uploads (1: none)", fontsize=9)
     axes.set_ylabel("V(q): small is fair", fontsize=9)
     title = "curves: theory, points: simulation ± 2 standard errors"
-    drawing.legend(figure, axes, title, len(examples))
+    drawing.legend(figure, title)
     return rows.Findings(found, {"flame_fairness": figure})
 
 

@@ -10,6 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.figures import drawing
+
 __all__ = ["Findings", "Options", "Part", "Row", "mean_row", "panels", "table"]
 
 MAX_Z = 4.0
@@ -105,6 +107,7 @@ def mean_row(
 def panels(count: int) -> tuple[Figure, list[Axes]]:
     """Like `drawing.panels`, with a vertical scale of its own for every panel."""
     figure = Figure(layout="constrained")
+    figure.set_size_inches(drawing.WIDTH, drawing.HEIGHT)
     made = figure.subplots(1, count, squeeze=False)[0]
     for axes in made:
         axes.grid(alpha=0.3)

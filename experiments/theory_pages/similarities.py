@@ -103,7 +103,7 @@ def precision(options: rows.Options) -> rows.Findings:
     axes.set_xlabel("1 - cosine of two models of different clusters", fontsize=9)
     axes.set_ylabel("separation of clusters (AUC)", fontsize=9)
     title = "similarity by cosines of (0.5 is chance)"
-    drawing.legend(figure, axes, title, len(curves))
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedacs_precision": figure})
 
 
@@ -163,7 +163,7 @@ def neighbours(options: rows.Options) -> rows.Findings:
     axes.set_xlabel("pq, the quantile level", fontsize=9)
     axes.set_ylabel("models mixed, the own one included", fontsize=9)
     title = "lines: (1 - pq) m, points: FedACS after 4 rounds"
-    drawing.legend(figure, axes, title, 2)
+    drawing.legend(figure, title)
     return rows.Findings(found, {"fedacs_neighbours": figure})
 
 

@@ -1,0 +1,154 @@
+"""Figures of runs with several environments: small multiples."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from experiments.figures import attacks, clients, collaboration, curves, drawing, lines
+from tests import histories, reports, test_figures, test_figures_attacks
+
+CONCENTRATION = "federation.partition.concentration"
+
+
+def record(algorithm, concentrations, rng_seed=0, **fields):
+    """A group of some partitions, two seeds each."""
+    points = tuple(
+        {"seed": seed, CONCENTRATION: c} | fields
+        for c in concentrations
+        for seed in (0, 1)
+    )
+    return histories.make_history(
+        points=points, algorithm=algorithm, models=("global",), rng_seed=rng_seed
+    )
+
+
+def several(*concentrations):
+    """Two methods; only one was trained everywhere."""
+    return histories.make_result(
+        record("Flame", concentrations), record("Ditto", concentrations[1:], 1)
+    )
+
+
+def titles(figure):
+    return [axes.get_title() for axes in figure.axes]
+
+
+def named(axes, name):
+    (line,) = [x for x in axes.lines if x.get_label() == name]
+    return line
+
+
+def test_every_environment_has_a_panel_where_methods_look_the_same():
+    result = several(0.1, 1.0)
+    figure = curves.learning_curves(result)
+    assert titles(figure) == [
+        "concentration\u00a0=\u00a00.1",
+        "concentration\u00a0=\u00a01",
+    ]
+    first, second = figure.axes
+    (alone,) = first.lines
+    both = [named(second, f"global × {name}") for name in ("Flame", "Ditto")]
+    assert alone.get_color() == both[0].get_color() != both[1].get_color()
+    assert alone.get_linestyle() == both[0].get_linestyle() == "--"
+    assert (
+        first.get_ylim() == second.get_ylim() and first.get_xlim() == second.get_xlim()
+    )
+    _, labels = test_figures.legend_of(figure)
+    assert labels == ["global × Flame", "global × Ditto"]
+    accuracy = result.groups[0].metrics["accuracy"][2:, :, 0, 0]
+    np.testing.assert_allclose(
+        both[0].get_ydata(), accuracy.mean(axis=(0, 2)), rtol=1e-6
+    )
+
+
+def test_the_page_shows_the_same_panels_with_one_scale_and_one_legend():
+    content = reports.content(several(0.1, 1.0))
+    for name in ("learning_curves", "clients", "fairness"):
+        (section,) = [s for s in content.sections if s.name == name]
+        panels = section.chart.panels
+        assert [p.title for p in panels] == ["concentration = 0.1", "concentration = 1"]
+        axis = "xaxis" if name == "clients" else "yaxis"
+        first, second = (p.figure["layout"][axis]["range"] for p in panels)
+        assert first == second
+        if name == "learning_curves":
+            values = [v for p in panels for t in p.figure["data"] for v in t["y"]]
+            assert first[0] < min(values) and max(values) < first[1]
+        assert [e.method for e in section.chart.legend] == ["Flame", "Ditto"]
+
+
+def test_what_is_not_shown_is_said():
+    result = several(*range(1, drawing.MAX_PANELS + 2))
+    figure = curves.learning_curves(result)
+    assert len(figure.axes) == drawing.MAX_PANELS
+    title, _ = test_figures.legend_of(figure)
+    assert "the first 12 of 13 panels" in title
+    (section, *_) = reports.content(result).sections
+    assert section.caption.count("Shown are the first 12 of 13 panels.") == 1
+    assert len(section.chart.panels) == drawing.MAX_PANELS
+    methods = [record(f"Method{k}", (0.1, 1.0), k) for k in range(10)]
+    shown = lines.learning_curves(histories.make_result(*methods))
+    assert [len(panel.marks) for panel in shown.panels] == [drawing.MAX_LINES] * 2
+    assert shown.left_out == "the first 9 of 10 lines"
+
+
+@pytest.mark.parametrize("better", [(1.0, 1.0), (1.0, 3.0)])
+def test_a_setting_is_named_where_it_is_the_best_in_all_environments(better):
+    """In the other case the method has one name, with one color."""
+    made = [record("Flame", (0.1, 1.0), **{"algorithm.lam": lam}) for lam in (1.0, 3.0)]
+    for lam, group in zip((1.0, 3.0), made, strict=True):
+        for k, best in enumerate(better):  # rows 0 and 1 are concentration 0.1
+            group.metrics["accuracy"][2 * k : 2 * k + 2] = 0.5 + 0.1 * (lam == best)
+    shown = lines.learning_curves(histories.make_result(*made))
+    names = [[line.setting for line in panel.marks] for panel in shown.panels]
+    expected = "Flame (lam = 1)" if better[0] == better[1] else "Flame"
+    assert names == [[expected], [expected]]
+    assert all(line.y == pytest.approx(0.6) for p in shown.panels for line in p.marks)
+
+
+def test_boxes_of_a_method_are_in_the_same_row_everywhere():
+    figure = clients.distribution(several(0.1, 1.0))
+    first, second = figure.axes
+    dots = [[x for x in a.lines if x.get_marker() == "."] for a in (first, second)]
+    rows = [[round(np.mean(x.get_ydata())) for x in found] for found in dots]
+    assert rows == [[0], [0, 1]]
+    labels = [text.get_text() for text in first.get_yticklabels()]
+    assert labels == ["global\nFlame", "global\nDitto"]
+
+
+def test_attacks_and_swept_fields_have_panels_for_other_environments():
+    made = [
+        test_figures_attacks.record("SignFlip", (0.0, 0.2), **{CONCENTRATION: c})
+        for c in (0.1, 1.0)
+    ]
+    figure = attacks.by_fraction(histories.make_result(*made))
+    shown = [title.replace("\u00a0", " ").split() for title in titles(figure)]
+    assert shown == [
+        ["SignFlip,", "concentration", "=", value] for value in ("0.1", "1")
+    ]
+    swept = lines.swept(
+        histories.make_result(
+            record("Flame", (0.1, 1.0, 10.0), **{"federation.num_clients": 5}),
+            record("Flame", (0.1, 1.0, 10.0), 1, **{"federation.num_clients": 9}),
+        )
+    )
+    assert [p.title for p in swept.panels] == [
+        "global, num_clients = 5",
+        "global, num_clients = 9",
+    ]
+    assert [line.setting for p in swept.panels for line in p.marks] == ["Flame"] * 2
+    assert swept.xlabel == CONCENTRATION
+
+
+def test_equal_weights_are_those_of_the_panels_own_clusters():
+    """Two clusters of three, then one client alone."""
+    made = test_figures.mixing_history()
+    alone = dataclasses.replace(
+        made,
+        cluster=np.array([[0, 1, 1, 1, 1, 1]] * 2),
+        config=made.config | {CONCENTRATION: 0.1},
+    )
+    made = dataclasses.replace(made, config=made.config | {CONCENTRATION: 1.0})
+    shown = collaboration.shares(histories.make_result(made, alone))
+    levels = [panel.marks[-1].y[0] for panel in shown.panels]
+    assert levels == pytest.approx([2 / 5, (0 + 5 * 4 / 5) / 6])

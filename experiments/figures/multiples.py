@@ -54,10 +54,11 @@ def in_panels(
     Returns:
       Panels, and a sentence about what is left out.
     """
+    order = rows.index.argsort(kind="stable")  # of the result: one color in all figures
     rows = rows.reset_index(drop=True)
     settings = [name for name in columns if name != "model"]
     names = selection.varying(rows, settings)
-    found = list(selection.groups(rows, columns))
+    found = list(selection.groups(rows.iloc[order], columns))
     colors: dict[str, int] = {}
     lines = []
     for line in found[: drawing.MAX_LINES]:

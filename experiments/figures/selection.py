@@ -26,6 +26,7 @@ __all__ = [
     "settings",
     "shown_clients",
     "shown_curves",
+    "title",
     "tuned",
     "varying",
 ]
@@ -81,18 +82,18 @@ def by_environment(
     """
     differ = [name for name in names if rows[name].nunique(dropna=False) > 1]
     return [
-        (_title(part.iloc[0], differ, also), part)
+        (title(part.iloc[0], [*also, *differ], also), part)
         for part in groups(rows, [*also, *names])
     ]
 
 
-def _title(row: pd.Series, names: Sequence[str], also: Sequence[str]) -> str:
-    """For example `SignFlip, digits, concentration = 0.1`."""
-    bare = [n for n in (*also, *names) if n in (*also, *DESCRIPTION)]
+def title(row: pd.Series, names: Sequence[str], bare: Sequence[str] = ()) -> str:
+    """For example `SignFlip, digits, concentration = 0.1`; some are values only."""
+    bare = [n for n in names if n in (*bare, *DESCRIPTION)]
     shown = [str(row[name]) for name in bare if not pd.isna(row[name])]
     shown += _values(row, [name for name in names if name not in bare])
     if names and not shown:
-        return f"no {names[-1].rpartition('.')[2]}"
+        return f"no {_short(names[-1])}"
     return ", ".join(shown)
 
 
@@ -213,5 +214,11 @@ def _values(row: pd.Series, names: Sequence[str]) -> list[str]:
         value = row[name]
         if not pd.isna(value):
             text = f"{value:g}" if isinstance(value, float) else str(value)
-            shown.append(f"{name.rpartition('.')[2]} = {text}")
+            shown.append(f"{_short(name)} = {text}")
     return shown
+
+
+def _short(name: str) -> str:
+    """The last part of a name; of a seed that is not the training's the last two."""
+    *owners, last = name.split(".")
+    return f"{owners[-1]} {last}" if owners and last == "seed" else last

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments import card_runs, paired
+from experiments import paired
 from experiments.figures import selection
 from experiments.report import tables
 from fedjax_pfl import measures, results
@@ -178,7 +178,6 @@ def _environment(
     groups = list(selection.groups(points, columns))
     heads = [rows.iloc[0] for rows in groups]
     values = [rows.set_index("seed")["value"] for rows in groups]
-    named = {name: heads[0][name] for name in selection.environments(result)}
     rows = [
         Row(
             setting=selection.label(head, names),
@@ -190,7 +189,8 @@ def _environment(
         for k, head in enumerate(heads)
     ]
     reference = _reference(result, heads, columns, metric) if is_paired else 0
-    return Environment(card_runs.title(named), tuple(rows), reference)
+    title = selection.title(heads[0], selection.environments(result))
+    return Environment(title, tuple(rows), reference)
 
 
 def _differences(

@@ -169,6 +169,9 @@ def test_commands_have_the_options_that_pages_name(page):
             known = {option for p in program.params for option in p.opts}
             given = {word for word in words if word.startswith("--")}
             assert given <= known, (command, words)
+            needed = [p.opts for p in program.params if p.required]
+            named = [names for names in needed if names[0].startswith("--")]
+            assert all(given & set(names) for names in named), (command, words)
 
 
 @pytest.fixture

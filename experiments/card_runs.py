@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +223,27 @@ class Run:
 
     def values(self, side: Side, measure: str = "accuracy") -> pd.Series | None:
         """One side by seed: accuracy in percent, or a measure; None if it lacks."""
+        found = self._settings_of(side)
+        if not found:
+            return None
+        if not self.is_decided(side):
+            from fedjax_pfl import checks
+
+            raise checks.InputError(
+                f"Expected validation accuracies to choose among {len(found)} settings"
+                f" of {side} in run '{self.name}'."
+            )
+        scores = _scores(found)
+        best = int(np.nanargmax(scores)) if len(found) > 1 else 0
+        return by_seed(found[best], side.data, measure)
+
+    def is_decided(self, side: Side) -> bool:
+        """Whether a side has one setting, or validation data to choose among more."""
+        found = self._settings_of(side)
+        return len(found) < 2 or not np.isnan(_scores(found)).all()
+
+    def _settings_of(self, side: Side) -> list[pd.DataFrame]:
+        """The rows of every setting of a side."""
         is_side = np.ones(len(self.rows), bool)
         wanted = {"algorithm": side.algorithm, "model": side.model, **side.where}
         for name, value in wanted.items():
@@ -231,23 +252,13 @@ class Run:
                 continue
             column = self.rows[name]
             is_side &= (column.isna() if value is None else column == value).to_numpy()
-        found = []
         chosen = dataclasses.replace(self, rows=self.rows[is_side])
-        for _, setting in chosen.settings():
-            score = by_seed(setting, DATA[1]).mean()
-            found.append((score, by_seed(setting, side.data, measure)))
-        if not found:
-            return None
-        scores = [score for score, _ in found]
-        if len(found) > 1 and np.isnan(scores).all():
-            from fedjax_pfl import checks
+        return [setting for _, setting in chosen.settings()]
 
-            raise checks.InputError(
-                f"Expected validation accuracies to choose among {len(found)} settings"
-                f" of {side} in run '{self.name}'."
-            )
-        best = int(np.nanargmax(scores)) if len(found) > 1 else 0
-        return found[best][1]
+
+def _scores(settings: Sequence[pd.DataFrame]) -> list[float]:
+    """Mean accuracies on validation data; NaN without."""
+    return [by_seed(rows, DATA[1]).mean() for rows in settings]
 
 
 def title(environment: Mapping[str, Any]) -> str:

@@ -122,7 +122,7 @@ def _table_lines(
     title: str, part: card_runs.Run, reference: card_runs.Side, headline: str
 ) -> list[str]:
     """The table of one environment."""
-    base = part.values(reference)
+    base = part.values(reference) if part.is_decided(reference) else None
     extras = {n: t for n, t in _EXTRAS.items() if n in part.rows}
     beside = [n for n in card_runs.BESIDE if n in part.rows]
     losses = beside or [n for n in card_runs.LOSSES if n in part.rows]

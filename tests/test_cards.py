@@ -205,6 +205,14 @@ def test_several_settings_without_validation_data_are_refused(tmp_path):
         cards.render(CARD, tmp_path)
 
 
+def test_differences_to_a_reference_of_several_settings_are_left_out(tmp_path):
+    rows = [r for r in tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)})]
+    save(tmp_path, "first", [r for r in rows if r["data"] == "own test"])
+    text = cards.render(cards.Card("toy", "Toy", "", A, ()), tmp_path)
+    beta = line_with(text, "| Beta |")
+    assert "70.00" in beta and "[" not in beta
+
+
 def test_claims_are_decided_for_every_environment(tmp_path):
     hard = {"federation.partition.concentration": 0.1}
     rows = pairs([0.80, 0.82, 0.85], [0.70, 0.71, 0.76])

@@ -79,8 +79,8 @@ the table:
   quality skew, by 4.5 points, and ahead with two labels; with an epoch it is ahead of
   both by four points under Dirichlet and hybrid skew, in both of its models.
 * Training losses on MNIST (three seeds, 50 rounds): a smaller rho makes both models
-  faster, as in Figure 11, and so do a larger cohort, as in Figure 12, and a larger H, of
-  which 5 and 10 nearly coincide, as in Figure 10. A larger lam makes personal models
+  faster, as in Figure 11, and so do a larger cohort, as in Figure 12, and a larger H,
+  of which 5 and 10 nearly coincide, as in Figure 10. A larger lam makes personal models
   slower, as in Figure 9, but not the global one faster: it is slower, too (0.34, 0.39
   and 0.44 at lam = 1, 3 and 5).
 * HM chosen on validation data is within 0.3 points of the choice on test data, and at

@@ -226,21 +226,19 @@ class Run:
         found = self._settings_of(side)
         if not found:
             return None
-        if not self.is_decided(side):
+        if not _is_decided(scores := _scores(found)):
             from fedjax_pfl import checks
 
             raise checks.InputError(
                 f"Expected validation accuracies to choose among {len(found)} settings"
                 f" of {side} in run '{self.name}'."
             )
-        scores = _scores(found)
         best = int(np.nanargmax(scores)) if len(found) > 1 else 0
         return by_seed(found[best], side.data, measure)
 
     def is_decided(self, side: Side) -> bool:
         """Whether a side has one setting, or validation data to choose among more."""
-        found = self._settings_of(side)
-        return len(found) < 2 or not np.isnan(_scores(found)).all()
+        return _is_decided(_scores(self._settings_of(side)))
 
     def _settings_of(self, side: Side) -> list[pd.DataFrame]:
         """The rows of every setting of a side."""
@@ -259,6 +257,11 @@ class Run:
 def _scores(settings: Sequence[pd.DataFrame]) -> list[float]:
     """Mean accuracies on validation data; NaN without."""
     return [by_seed(rows, DATA[1]).mean() for rows in settings]
+
+
+def _is_decided(scores: Sequence[float]) -> bool:
+    """Whether there is nothing to choose, or something to choose by."""
+    return len(scores) < 2 or not np.isnan(scores).all()
 
 
 def title(environment: Mapping[str, Any]) -> str:

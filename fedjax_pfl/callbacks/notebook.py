@@ -5,6 +5,7 @@ notebook; where only text is shown, it is one line per group.
 """
 
 import html
+import importlib
 import sys
 import time
 from typing import Any
@@ -48,8 +49,7 @@ class Table:
 
     def _show(self) -> None:
         """Shows all groups in place of what was shown."""
-        from IPython import display
-
+        display = importlib.import_module("IPython.display")  # there with a kernel only
         self._shown = time.monotonic()
         content: Any = {
             "text/html": f"<table>{''.join(map(_row, self._rows))}</table>",

@@ -5,6 +5,7 @@ import datetime
 import platform
 import subprocess
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -39,6 +40,7 @@ __all__ = [
     "run_groups",
     "simulate",
     "time_limit",
+    "warn_of_idle_attacks",
 ]
 
 
@@ -103,6 +105,7 @@ def run_groups(
             f" {jax.process_count()} processes; leave checkpoints out."
         )
     check_groups(groups, settings)
+    warn_of_idle_attacks(groups)
     origin = provenance()
     watched = {} if profile is None else {"around": profile.around}
     found: list[history.History] = []
@@ -140,6 +143,30 @@ def check_groups(groups: Sequence[driver.Group], settings: settings_.Settings) -
     """
     for group in groups:
         driver.check(group, settings)
+
+
+def warn_of_idle_attacks(groups: Sequence[driver.Group]) -> None:
+    """Says that an attack changes nothing, where no federation has malicious clients.
+
+    A federation without them is fine beside others with them: it is what these are
+    compared with.
+
+    Args:
+      groups: what is to be trained.
+    """
+    at_work: dict[str, bool] = {}
+    for group in groups:
+        attacks = {type(p.attack).__name__ for p in group.processes if p.attack}
+        poisoning = group.config.get("federation.label_poisoning")
+        for attack in sorted(attacks) + [poisoning] * (poisoning is not None):
+            someone = any(np.asarray(f.malicious).any() for f in group.federations)
+            at_work[attack] = at_work.get(attack, False) or someone
+    for attack in (attack for attack, used in at_work.items() if not used):
+        warnings.warn(
+            f"{attack} changes nothing, since no client is malicious; give the"
+            " federation a malicious_fraction above 0.",
+            stacklevel=3,
+        )
 
 
 def simulate(

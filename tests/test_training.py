@@ -346,7 +346,7 @@ def test_a_federation_to_compare_attacks_with_is_no_mistake():
     )
     axis = "federation.malicious_fraction"
     quiet(fp.grid, KEY, process, model, spec, {axis: [0.0, 0.5]}, 1)
-    with pytest.warns(UserWarning, match="uniform_labels changes nothing"):
+    with pytest.warns(UserWarning, match="UniformLabels changes nothing"):
         quiet(fp.grid, KEY, process, model, spec, {axis: [0.0]}, 1)
 
 

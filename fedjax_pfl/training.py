@@ -157,11 +157,12 @@ def warn_of_idle_attacks(groups: Sequence[driver.Group]) -> None:
     at_work: dict[str, bool] = {}
     for group in groups:
         attacks = {type(p.attack).__name__ for p in group.processes if p.attack}
-        poisoning = group.config.get("federation.label_poisoning")
-        for attack in sorted(attacks) + [poisoning] * (poisoning is not None):
-            someone = any(np.asarray(f.malicious).any() for f in group.federations)
+        if poisoning := group.config.get("federation.label_poisoning"):
+            attacks.add(str(poisoning))
+        someone = any(np.asarray(f.malicious).any() for f in group.federations)
+        for attack in attacks:
             at_work[attack] = at_work.get(attack, False) or someone
-    for attack in (attack for attack, used in at_work.items() if not used):
+    for attack in sorted(attack for attack, used in at_work.items() if not used):
         warnings.warn(
             f"{attack} changes nothing, since no client is malicious; give the"
             " federation a malicious_fraction above 0.",

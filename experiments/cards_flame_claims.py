@@ -20,6 +20,7 @@ __all__ = [
     "global_wins",
     "hybrid_choice",
     "learning",
+    "released",
     "under",
     "words",
 ]
@@ -98,6 +99,27 @@ def against_others(row: str) -> list[card_claims.Claim]:
         )
         for name, (algorithm, where) in _OTHERS.items()
         for short, side in (("PM", PM), ("GM", _GM))
+    ]
+
+
+def released(row: str) -> list[card_claims.Claim]:
+    """The paper's orderings where everything is as in the released code."""
+    pairs = (
+        ("PM is better than pFedMe's at eta = 1 / lam", PM, "PFedMe", _LEFT_OUT),
+        ("GM is better than pFedMe's at eta = 1 / lam", _GM, "PFedMe", _LEFT_OUT),
+        ("PM is better than pFedMe's at 0.5", PM, "PFedMe", _PAPERS_RATE),
+        ("GM is better than pFedMe's at 0.5", _GM, "PFedMe", _PAPERS_RATE),
+        ("PM is better than Ditto's", PM, "Ditto", {}),
+        ("GM is better than Ditto's", _GM, "Ditto", {}),
+    )
+    return [
+        card_claims.Claim(
+            f"released code, {words(row)}: FLAME {text}",
+            f"flame_official_{row}",
+            side,
+            _side(algorithm, side.model, where),
+        )
+        for text, side, algorithm, where in pairs
     ]
 
 

@@ -83,7 +83,7 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axes in grid.flat:
         axes.grid(alpha=0.3)
-        axes.tick_params(labelsize=8)
+        axes.tick_params(which="both", labelsize=8)
     for axes in grid.flat[count:]:
         axes.set_visible(False)
     for axes in grid.flat[max(0, count - columns) : count]:  # the lowest of a column

@@ -19,6 +19,7 @@ from fedjax_pfl import (
     checkpoint,
     checks,
     clients,
+    compiled,
     data,
     driver,
     folders,
@@ -127,6 +128,7 @@ def run_groups(
                 **watched,
             )
             found.append(record)
+            compiled.forget_if_many()
         watch.result = results.Result(groups=tuple(found), provenance=origin)
     return watch.result
 

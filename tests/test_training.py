@@ -1,6 +1,7 @@
 """Trainings and grids as a user calls them."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import (
     clients,
+    compiled,
     data,
     driver,
     grids,
@@ -375,3 +377,22 @@ def test_parameter_counts(model, count):
     )
     params = model.for_federation(federation).init(KEY)
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
+
+
+@pytest.mark.skipif(not compiled._LIMIT.exists(), reason="the limit is that of Linux")
+def test_a_grid_of_many_programs_gives_their_memory_back(monkeypatch, tmp_path):
+    """Three groups take no more maps than one; they would keep hundreds each."""
+    (tmp_path / "limit").write_text("1")
+    monkeypatch.setattr(compiled, "_LIMIT", tmp_path / "limit")
+    process, model = (
+        fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
+        fp.LogisticRegression(),
+    )
+
+    def maps_after(sizes):
+        axes = {"algorithm.local.batch_size": sizes}
+        quiet(fp.grid, KEY, process, model, small_spec(), axes, 1)
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    before = maps_after([1])
+    assert maps_after([2, 3, 4]) < before + 100

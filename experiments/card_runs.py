@@ -226,19 +226,19 @@ class Run:
         found = self._settings_of(side)
         if not found:
             return None
-        if not _is_decided(scores := _scores(found)):
+        if not _is_decided(found):
             from fedjax_pfl import checks
 
             raise checks.InputError(
                 f"Expected validation accuracies to choose among {len(found)} settings"
                 f" of {side} in run '{self.name}'."
             )
-        best = int(np.nanargmax(scores)) if len(found) > 1 else 0
+        best = int(np.argmax([_score(setting) for setting in found]))
         return by_seed(found[best], side.data, measure)
 
     def is_decided(self, side: Side) -> bool:
         """Whether a side has one setting, or validation data to choose among more."""
-        return _is_decided(_scores(self._settings_of(side)))
+        return _is_decided(self._settings_of(side))
 
     def _settings_of(self, side: Side) -> list[pd.DataFrame]:
         """The rows of every setting of a side."""
@@ -254,14 +254,15 @@ class Run:
         return [setting for _, setting in chosen.settings()]
 
 
-def _scores(settings: Sequence[pd.DataFrame]) -> list[float]:
-    """Mean accuracies on validation data; NaN without."""
-    return [by_seed(rows, DATA[1]).mean() for rows in settings]
+def _score(setting: pd.DataFrame) -> float:
+    """Mean accuracy on validation data; the least there is where all diverged."""
+    mean = by_seed(setting, DATA[1]).mean()
+    return -np.inf if np.isnan(mean) else mean
 
 
-def _is_decided(scores: Sequence[float]) -> bool:
+def _is_decided(settings: Sequence[pd.DataFrame]) -> bool:
     """Whether there is nothing to choose, or something to choose by."""
-    return len(scores) < 2 or not np.isnan(scores).all()
+    return len(settings) < 2 or any((s["data"] == DATA[1]).any() for s in settings)
 
 
 def title(environment: Mapping[str, Any]) -> str:

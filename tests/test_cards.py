@@ -177,6 +177,17 @@ def test_diverged_seeds_are_counted(tmp_path):
     assert "| 0 of 1 | diverged |" in line_with(text, "| Gamma | personal |")
 
 
+def test_settings_that_all_diverged_are_no_missing_validation(tmp_path):
+    """There is nothing to choose by, and nothing to choose."""
+    rows = pairs([0.80], [0.70]) + cells("Beta", 1, 0.7)
+    for lam, data in itertools.product((1.0, 2.0), ("own test", "own validation")):
+        extra = {"algorithm.lam": lam, "data": data, "status": "diverged at round 2"}
+        rows += cells("Alpha", 1, np.nan, **extra)
+    rows = [row for row in rows if row["seed"] == 1]
+    save(tmp_path, "first", rows)
+    assert "(1 of 1 lost)" in line_with(cards.render(CARD, tmp_path), "alpha beats")
+
+
 def tuned(values):
     """Two settings of Alpha; the better one on validation data is not that on test."""
     rows = []

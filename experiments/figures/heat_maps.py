@@ -134,11 +134,10 @@ def limits(shown: contents.Heats) -> tuple[float, float]:
 
 
 def _name(axes, panel: contents.Heat) -> None:
-    """Names of columns and rows, as many as fit."""
-    for axis, names in ((axes.xaxis, panel.columns), (axes.yaxis, panel.rows)):
-        step = -(-len(names) // _MAX_TICKS)
-        places = range(0, len(names), step)
-        axis.set_ticks(places, [names[k] for k in places], fontsize=7)
+    """Names of rows, which are as high as a name, and of as many columns as fit."""
+    axes.yaxis.set_ticks(range(len(panel.rows)), panel.rows, fontsize=7)
+    places = range(0, len(panel.columns), -(-len(panel.columns) // _MAX_TICKS))
+    axes.xaxis.set_ticks(places, [panel.columns[k] for k in places], fontsize=7)
     if max(map(len, panel.columns)) > 6:
         axes.tick_params(axis="x", labelrotation=45)
         for text in axes.get_xticklabels():

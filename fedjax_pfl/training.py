@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import itertools
 import platform
 import subprocess
 import time
@@ -43,6 +44,10 @@ __all__ = [
     "time_limit",
     "warn_of_idle_attacks",
 ]
+
+_trained = itertools.count(1)
+_LOOK_EVERY = 8
+"""Groups between two looks at the maps of compiled programs, which take a while."""
 
 
 def provenance() -> dict[str, Any]:
@@ -128,7 +133,8 @@ def run_groups(
                 **watched,
             )
             found.append(record)
-            compiled.forget_if_many()
+            if next(_trained) % _LOOK_EVERY == 0:
+                compiled.forget_if_many()
         watch.result = results.Result(groups=tuple(found), provenance=origin)
     return watch.result
 

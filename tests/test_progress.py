@@ -123,8 +123,9 @@ def fake_ipython(monkeypatch, shell):
 
     module = types.ModuleType("IPython")
     module.get_ipython = lambda: shell
-    module.display = types.SimpleNamespace(display=display)
+    shown = types.SimpleNamespace(display=display)
     monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
     return contents
 
 

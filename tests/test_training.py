@@ -17,6 +17,7 @@ from fedjax_pfl import (
     grids,
     settings,
     stacking,
+    training,
 )
 from fedjax_pfl.testing import programs, toy
 
@@ -384,6 +385,7 @@ def test_a_grid_of_many_programs_gives_their_memory_back(monkeypatch, tmp_path):
     """Three groups take no more maps than one; they would keep hundreds each."""
     (tmp_path / "limit").write_text("1")
     monkeypatch.setattr(compiled, "_LIMIT", tmp_path / "limit")
+    monkeypatch.setattr(training, "_LOOK_EVERY", 1)
     process, model = (
         fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
         fp.LogisticRegression(),

@@ -223,9 +223,22 @@ class Run:
 
     def values(self, side: Side, measure: str = "accuracy") -> pd.Series | None:
         """One side by seed: accuracy in percent, or a measure; None if it lacks."""
+        key = (side.algorithm, side.model, *side.where.items())
+        if key not in self._taken:
+            self._taken[key] = self._best(side)
+        best = self._taken[key]
+        return None if best is None else by_seed(best, side.data, measure)
+
+    @functools.cached_property
+    def _taken(self) -> dict[tuple[Any, ...], pd.DataFrame | None]:
+        """The settings of sides that were asked for: cards ask for most many times."""
+        return {}
+
+    def _best(self, side: Side) -> pd.DataFrame | None:
+        """The rows of the best setting on validation data; None if there is none."""
         found = self._settings_of(side)
-        if not found:
-            return None
+        if len(found) < 2:
+            return found[0] if found else None
         if not _is_decided(found):
             from fedjax_pfl import checks
 
@@ -233,24 +246,30 @@ class Run:
                 f"Expected validation accuracies to choose among {len(found)} settings"
                 f" of {side} in run '{self.name}'."
             )
-        best = int(np.argmax([_score(setting) for setting in found]))
-        return by_seed(found[best], side.data, measure)
+        return found[int(np.argmax([_score(setting) for setting in found]))]
 
     def is_decided(self, side: Side) -> bool:
         """Whether a side has one setting, or validation data to choose among more."""
         return _is_decided(self._settings_of(side))
 
+    @functools.cached_property
+    def _of_models(self) -> dict[Any, pd.DataFrame]:
+        """Rows by algorithm and model."""
+        return dict(iter(self.rows.groupby(["algorithm", "model"], sort=False)))
+
     def _settings_of(self, side: Side) -> list[pd.DataFrame]:
         """The rows of every setting of a side."""
-        is_side = np.ones(len(self.rows), bool)
-        wanted = {"algorithm": side.algorithm, "model": side.model, **side.where}
-        for name, value in wanted.items():
-            if name not in self.rows:
+        rows = self._of_models.get((side.algorithm, side.model))
+        if rows is None:
+            return []
+        is_side = np.ones(len(rows), bool)
+        for name, value in side.where.items():
+            if name not in rows:
                 is_side &= value is None
                 continue
-            column = self.rows[name]
+            column = rows[name]
             is_side &= (column.isna() if value is None else column == value).to_numpy()
-        chosen = dataclasses.replace(self, rows=self.rows[is_side])
+        chosen = dataclasses.replace(self, rows=rows[is_side])
         return [setting for _, setting in chosen.settings()]
 
 
@@ -276,12 +295,12 @@ def title(environment: Mapping[str, Any]) -> str:
 
 def by_seed(rows: pd.DataFrame, data: str, measure: str = "accuracy") -> pd.Series:
     """Accuracies in percent, or losses, by seed; NaN where a training diverged."""
-    chosen = rows[rows["data"] == data].set_index("seed").sort_index()
-    if measure == "accuracy":
-        return 100 * chosen["value"]
-    if measure not in chosen:
-        return pd.Series(np.nan, chosen.index)
-    return chosen[measure]
+    name = "value" if measure == "accuracy" else measure
+    is_chosen = (rows["data"] == data).to_numpy()
+    found = rows[name].to_numpy()[is_chosen] if name in rows else np.nan
+    index = pd.Index(rows["seed"].to_numpy()[is_chosen], name="seed")
+    values = pd.Series(found, index).sort_index()
+    return 100 * values if measure == "accuracy" else values
 
 
 def is_headline(table: pd.DataFrame) -> pd.Series:

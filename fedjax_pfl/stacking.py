@@ -60,6 +60,7 @@ def _pad_slots(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+@jax.jit
 def stack(trees: Sequence[Any]) -> Any:
     """Stacks the leaves of trees of one structure along a new leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -43,9 +43,9 @@ def matrix(rows, weights=None, *, name="geometric_median", rule=None, dtype=floa
     rows = np.asarray(rows, dtype)
     weights = np.ones(len(rows)) if weights is None else np.asarray(weights)
     split = rows.shape[1] // 2
-    messages = {"a": jnp.asarray(rows[:, :split]), "b": jnp.asarray(rows[:, split:])}
-    reference = {"a": jnp.full(split, 7.0, dtype)}
-    reference["b"] = jnp.full(rows.shape[1] - split, 7.0, dtype)
+    messages = {"a": rows[:, :split], "b": rows[:, split:]}
+    reference = {"a": np.full(split, 7.0, dtype)}
+    reference["b"] = np.full(rows.shape[1] - split, 7.0, dtype)
     rule = RULES[name] if rule is None else rule
     out, info = run(rule, messages, jnp.asarray(weights, dtype), reference)
     assert out["a"].dtype == dtype

@@ -23,7 +23,7 @@ def start(processes, process, port, devices, out):
     return subprocess.Popen(
         [sys.executable, "-m", "tests.distributed_worker", *given],
         cwd=ROOT,
-        env={k: v for k, v in os.environ.items() if k != "XLA_FLAGS"},
+        env=os.environ | {"XLA_FLAGS": os.environ["FEDJAX_PFL_TESTS_XLA_FLAGS"]},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -5,7 +5,6 @@ import weakref
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import checks, struct, types
@@ -220,17 +219,17 @@ def from_dataset(
     labels = {"train": _poisoned(label_poisoning, dataset, rows, malicious, seed)}
     noise, resample = _noise(feature_noise, dataset, parts, malicious)
     pool = _pool(dataset)
-    client_id = jnp.arange(num_clients, dtype=jnp.int32)
+    client_id = jax.device_put(np.arange(num_clients, dtype=np.int32))
     others = splits.other_clients(seed, num_clients, num_others)
     samples = None
     if sample_tests:
         drawn = splits.sampled_tests(seed, rows["test"].num_examples, others)
-        samples = jax.tree.map(jnp.asarray, drawn)
+        samples = jax.device_put(drawn)
     parts_of = {
         name: types.ClientData(
             **pool,
-            index=jnp.asarray(part.index),
-            num_examples=jnp.asarray(part.num_examples),
+            index=jax.device_put(part.index),
+            num_examples=jax.device_put(part.num_examples),
             client_id=client_id,
             labels=labels.get(name),
             noise_scale=noise,
@@ -240,10 +239,10 @@ def from_dataset(
     }
     return types.Federation(
         **parts_of,
-        malicious=jnp.asarray(malicious),
-        others=None if others is None else jnp.asarray(others),
+        malicious=jax.device_put(malicious),
+        others=jax.device_put(others),
         samples=samples,
-        cluster=None if parts.cluster is None else jnp.asarray(parts.cluster),
+        cluster=jax.device_put(parts.cluster),
         num_classes=dataset.num_classes,
         name=dataset.name,
         leaky=parts.leaky,
@@ -336,7 +335,7 @@ def _poisoned(
         count = train.num_examples[client]
         own = labels[client, :count]
         labels[client, :count] = poisoning(rng, own, dataset.num_classes)
-    return jnp.asarray(labels)
+    return jax.device_put(labels)
 
 
 def _noise(
@@ -360,7 +359,9 @@ def _noise(
     else:
         scale = feature_noise.scales(len(malicious), malicious)
         resample = feature_noise.resample
-    return None if scale is None else jnp.asarray(scale, jnp.float32), resample
+    if scale is not None:
+        scale = jax.device_put(np.asarray(scale, np.float32))
+    return scale, resample
 
 
 def _pool(dataset: datasets.Dataset) -> dict[str, Any]:
@@ -370,8 +371,8 @@ def _pool(dataset: datasets.Dataset) -> dict[str, Any]:
             # Data sets own their arrays, so a CPU device need not copy them.
             "x": jax.device_put(dataset.x, may_alias=True),
             "y": jax.device_put(dataset.y, may_alias=True),
-            "scale": jnp.asarray(dataset.scale),
-            "shift": jnp.asarray(dataset.shift),
-            "constants": jax.tree.map(jnp.asarray, dataset.constants),
+            "scale": jax.device_put(dataset.scale),
+            "shift": jax.device_put(dataset.shift),
+            "constants": jax.device_put(dataset.constants),
         }
     return _pools[dataset]

@@ -187,7 +187,7 @@ class Training:
         self.write_back()
         found, there = self.store.read(rows), self.store.is_written(rows)
         if there.all():
-            return jax.tree.map(jnp.asarray, found)
+            return jax.device_put(found)
         return clients.select_rows(jnp.asarray(there), found, self._start(rows)[1])
 
     def _mean_of_all(self) -> Any:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -41,7 +42,7 @@ def client_data(
     later = generated.reshape(num_clients, years * year_days, *real.shape[2:])
     prices = _stored("prices", np.concatenate([real, later], axis=1))
     tables = portfolio.PriceTables(
-        prices=jnp.asarray(prices.reshape(-1, *real.shape[2:])),
+        prices=jax.device_put(prices.reshape(-1, *real.shape[2:])),
         days=split.days,
         train_days=split.train_days,
         window=window,
@@ -55,14 +56,14 @@ def client_data(
     x[..., 0], x[..., 1], x[..., 2] = first[:, None], days, numbers
     y = _stored("growth", _growth(real[..., 0], generated[..., 0], tables))
     pool = types.ClientData(
-        x=jnp.asarray(x.reshape(-1, 3)),
-        y=jnp.asarray(y.reshape(-1, y.shape[-1])),
+        x=jax.device_put(x.reshape(-1, 3)),
+        y=jax.device_put(y.reshape(-1, y.shape[-1])),
         scale=jnp.ones((), jnp.float32),
         shift=jnp.zeros((), jnp.float32),
         constants=tables,
         index=jnp.zeros((num_clients, 1), jnp.int32),
         num_examples=jnp.zeros(num_clients, jnp.int32),
-        client_id=jnp.arange(num_clients, dtype=jnp.int32),
+        client_id=jax.device_put(np.arange(num_clients, dtype=np.int32)),
     )
     sizes = {
         "train": (0, tables.slots, tables.n_real),
@@ -74,10 +75,11 @@ def client_data(
     for name, (start, slots, count) in sizes.items():
         index = own + start + np.arange(slots)
         padding = np.zeros((num_clients, max(1 - slots, 0)), np.int64)
+        index = np.concatenate([index, padding], axis=1).astype(np.int32)
         found[name] = dataclasses.replace(
             pool,
-            index=jnp.asarray(np.concatenate([index, padding], axis=1), jnp.int32),
-            num_examples=jnp.full(num_clients, count, jnp.int32),
+            index=jax.device_put(index),
+            num_examples=jax.device_put(np.full(num_clients, count, np.int32)),
         )
     return found
 

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 
 from fedjax_pfl import checks, struct, types
@@ -150,7 +150,7 @@ class PortfolioSpec:
             train=parts["train"],
             validation=parts["validation"],
             test=parts["test"],
-            malicious=jnp.asarray(malicious),
+            malicious=jax.device_put(malicious),
             name=market.name,
         )
 

@@ -133,14 +133,15 @@ def _federation(
     index = np.full((len(counts), counts.max() + 1), ends[-1], np.int32)
     for row, end, count in zip(index, ends, counts, strict=True):
         row[:count] = np.arange(end - count, end)
+    padding = np.full_like(inputs[0][:1], np.nan)
     data = types.ClientData(
-        x=jnp.asarray(np.concatenate([*inputs, np.full_like(inputs[0][:1], np.nan)])),
-        y=jnp.asarray(np.concatenate([*targets, [np.nan]])),
+        x=jax.device_put(np.concatenate([*inputs, padding])),
+        y=jax.device_put(np.concatenate([*targets, [np.nan]])),
         scale=jnp.asarray(1.0),
         shift=jnp.asarray(0.0),
-        index=jnp.asarray(index),
-        num_examples=jnp.asarray(counts),
-        client_id=jnp.arange(len(counts), dtype=jnp.int32),
+        index=jax.device_put(index),
+        num_examples=jax.device_put(counts),
+        client_id=jax.device_put(np.arange(len(counts), dtype=np.int32)),
     )
     return types.Federation(
         train=data,

@@ -47,6 +47,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
         "compiled.py",
         "streaming/programs.py",
         "clients/mapping.py",
+        "stacking.py",
         "testing/programs.py",
     },
     "jax.experimental": set(),

@@ -38,7 +38,7 @@ def federation(x, num_classes, constants=None, name="given"):
 
 
 def fitted(model, shape, num_classes, dtype=np.uint8, constants=None):
-    x = jnp.asarray(np.zeros((2, *shape), dtype))
+    x = jax.device_put(np.zeros((2, *shape), dtype))
     return model.for_federation(federation(x, num_classes, constants))
 
 

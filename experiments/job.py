@@ -93,7 +93,7 @@ def do(options: arguments.Options) -> None:
         return
     with run_folder.opened(out, options):
         result = _train(groups, settings, options, out, time_is_up, profile, writers)
-        with folders.filled(out, last="config.json") as folder:
+        with run_folder.completed(out) as folder:
             result.write(folder)
             figures.save_all(result, folder)
     _print_result(console, result)

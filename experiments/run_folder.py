@@ -1,7 +1,7 @@
 """The directory of a run: its options first, its checkpoints, in the end its result.
 
     experiment.json  the options of the command, with which --resume goes on
-    checkpoints/     see `fedjax_pfl.checkpoint`
+    checkpoints/     see `fedjax_pfl.checkpoint`; goes when the result is complete
     config.json      written last: with it the result is complete
 
 Options are read before JAX is imported.
@@ -19,7 +19,15 @@ from typing import Any
 
 from experiments import arguments
 
-__all__ = ["CHECKPOINTS", "begun", "command", "is_finished", "opened", "read"]
+__all__ = [
+    "CHECKPOINTS",
+    "begun",
+    "command",
+    "completed",
+    "is_finished",
+    "opened",
+    "read",
+]
 
 CHECKPOINTS = "checkpoints"
 _FILE = "experiment.json"
@@ -91,6 +99,29 @@ def opened(
     if options.resume is None:
         return begun(directory, options)
     return _resumed(directory)
+
+
+@contextlib.contextmanager
+def completed(directory: Path) -> Iterator[Path]:
+    """Adds the result to the directory of a run, and then removes its checkpoints.
+
+    They are what is large of a run, many gigabytes of a long sweep, and nothing reads
+    them once the result is there.
+
+    Args:
+      directory: of the run.
+
+    Yields:
+      An empty directory for the files of the result, `config.json` among them.
+
+    Raises:
+      InputError: if the directory cannot be written; the checkpoints are still there.
+    """
+    from fedjax_pfl import folders
+
+    with folders.filled(directory, last="config.json") as folder:
+        yield folder
+    shutil.rmtree(directory / CHECKPOINTS, ignore_errors=True)
 
 
 def is_finished(directory: Path) -> bool:

@@ -106,6 +106,12 @@ def test_only_the_newest_are_kept_and_rests_are_removed(folder):
     assert_is(store(folder).latest(IDENTITY, LIKE), 30)
 
 
+def test_a_group_that_has_ended_keeps_its_last(folder):
+    assert sorted(os.listdir(folder / "000-flame")) == ["00000010", "00000020"]
+    store(folder, keep=2).save(IDENTITY, progress(30))
+    assert os.listdir(folder / "000-flame") == ["00000030"]
+
+
 def test_a_checkpoint_is_written_when_the_last_is_old_enough(tmp_path):
     assert not store(tmp_path, min_seconds=1e6).due()
     assert store(tmp_path, min_seconds=0).due()

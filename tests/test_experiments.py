@@ -255,7 +255,7 @@ def test_sweep_leaves_one_directory(tmp_path):
     written = {
         path.relative_to("a/out").as_posix()
         for path in pathlib.Path("a/out").rglob("*.*")
-        if "checkpoints" not in path.parts and path.name != ".lock"
+        if path.name != ".lock"
     }
     assert written == {
         "experiment.json",
@@ -268,6 +268,7 @@ def test_sweep_leaves_one_directory(tmp_path):
         "figures/partition.png",
         "figures/sweep.png",
     }
+    assert not pathlib.Path("a/out/checkpoints").exists()
     stored = json.loads(pathlib.Path("a/out/config.json").read_text())
     assert {"jax", "started", "commit"} <= set(stored["provenance"])
     (group,) = results.Result.load("a/out").groups

@@ -30,7 +30,8 @@ class Checkpoints:
       min_seconds: a checkpoint follows an evaluation if the last one is at least this
         old, and always the last evaluation and an interruption. A killed process loses
         at most these seconds and the rounds between two evaluations.
-      keep: newest checkpoints kept per static group, at least 1.
+      keep: newest checkpoints kept per static group, at least 1; of a group whose
+        training has ended, only the last one is.
     """
 
     directory: str | os.PathLike[str]
@@ -161,7 +162,8 @@ class Store:
                 _remove(final)
             temporary.rename(final)
             files.flush(self._folder)
-            for path in self._paths()[: -self._options.keep]:
+            keep = 1 if progress.ended else self._options.keep
+            for path in self._paths()[:-keep]:
                 _remove(path)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)

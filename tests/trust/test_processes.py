@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import glob
 import json
 import os
 import pathlib
@@ -48,12 +49,13 @@ def assert_same(one, other):
 
 def newest(folder):
     """The newest checkpoint of each group, by name of the group."""
-    return {
-        path.name: max(
-            (p.name for p in path.iterdir() if p.name.isdecimal()), default=""
-        )
-        for path in (folder / "checkpoints").glob("0*")
-    }
+    found = glob.glob("0*/[0-9]*", root_dir=folder / "checkpoints")
+    return dict(sorted(os.path.split(path) for path in found))
+
+
+def half_written(folder):
+    """Checkpoints under their temporary names; `Path.glob` stops where one goes."""
+    return glob.glob("checkpoints/*/.new-*", root_dir=folder)
 
 
 def kill_until_done(folder, run, name, rng, most):
@@ -67,7 +69,7 @@ def kill_until_done(folder, run, name, rng, most):
             before = newest(out)
             end = time.monotonic() + 60
             while time.monotonic() < end and command.process.is_alive():
-                if list(out.glob("checkpoints/*/.new-*")) or newest(out) != before:
+                if half_written(out) or newest(out) != before:
                     break
             time.sleep(rng.uniform(0, 0.1))
         if not command.process.is_alive():
@@ -75,7 +77,7 @@ def kill_until_done(folder, run, name, rng, most):
         os.kill(command.process.pid, signal.SIGKILL)
         command.wait()
         kills += 1
-        writing += bool(list(out.glob("checkpoints/*/.new-*")))
+        writing += bool(half_written(out))
         if not out.exists():
             command = run(*ARGUMENTS, "--quiet", "--out", name)
         else:
@@ -108,7 +110,7 @@ def test_a_signal_saves_and_ends(place, number, status):
     folder, run = place
     name = f"signal-{status}"
     command = run(*ARGUMENTS, "--quiet", "--out", name)
-    command.wait_for(lambda: any(newest(folder / name).values()))
+    command.wait_for(lambda: newest(folder / name))
     os.kill(command.process.pid, number)
     assert command.wait() == status, command.text()
     first, last = command.text().splitlines()
@@ -125,7 +127,7 @@ def test_a_signal_saves_and_ends(place, number, status):
 def test_a_second_process_is_locked_out_and_told_by_whom(place):
     folder, run = place
     command = run(*ARGUMENTS, "--quiet", "--out", "locked")
-    command.wait_for(lambda: any(newest(folder / "locked").values()))
+    command.wait_for(lambda: newest(folder / "locked"))
     os.kill(command.process.pid, signal.SIGSTOP)
     try:
         other = run("--resume", "locked", "--quiet")
@@ -148,7 +150,7 @@ def _small_files():
 def test_a_full_disk_is_a_sentence_and_nothing_is_lost(place):
     folder, run = place
     command = run(*ARGUMENTS, "--quiet", "--out", "full")
-    command.wait_for(lambda: any(newest(folder / "full").values()))
+    command.wait_for(lambda: newest(folder / "full"))
     os.kill(command.process.pid, signal.SIGINT)
     assert command.wait() == 130
     before = newest(folder / "full")
@@ -198,7 +200,7 @@ def test_a_directory_that_becomes_read_only(place):
     """The lock, the checkpoints and the results cannot be written: one sentence."""
     folder, run = place
     command = run(*ARGUMENTS, "--quiet", "--out", "only")
-    command.wait_for(lambda: any(newest(folder / "only").values()))
+    command.wait_for(lambda: newest(folder / "only"))
     os.kill(command.process.pid, signal.SIGKILL)
     command.wait()
     for path in [folder / "only", *(folder / "only").rglob("*")]:
@@ -237,7 +239,7 @@ def test_several_devices_are_continued_with_as_many(place):
     arguments = (*ARGUMENTS, "--devices", "2", "--execution", "shard")
     assert run(*arguments, "--quiet", "--out", "sharded").wait() == 0
     command = run(*arguments, "--quiet", "--out", "sharded-2")
-    command.wait_for(lambda: any(newest(folder / "sharded-2").values()))
+    command.wait_for(lambda: newest(folder / "sharded-2"))
     os.kill(command.process.pid, signal.SIGKILL)
     command.wait()
     command = run("--resume", "sharded-2", "--quiet")

@@ -120,7 +120,9 @@ def lines(claims: Sequence[Claim], runs: Mapping[str, card_runs.Run]) -> Iterato
         "",
         "A claim holds if the whole interval is above zero, does not hold if it is"
         " below, and is undecided otherwise. Differences of accuracies are in percent;"
-        " those of losses are turned so that above zero is better.",
+        " those of losses are turned so that above zero is better. Of several settings"
+        " of a side, that with the best mean accuracy on validation data counts, of"
+        " those that diverged with the fewest seeds.",
         "",
         "| claim | where | difference | verdict | command |",
         "|---|---|---|---|---|",

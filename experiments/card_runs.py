@@ -235,7 +235,10 @@ class Run:
         return {}
 
     def _best(self, side: Side) -> pd.DataFrame | None:
-        """The rows of the best setting on validation data; None if there is none."""
+        """The rows of the best setting on validation data; None if there is none.
+
+        One that diverges with fewer seeds is better, whatever the others' mean.
+        """
         found = self._settings_of(side)
         if len(found) < 2:
             return found[0] if found else None
@@ -246,7 +249,7 @@ class Run:
                 f"Expected validation accuracies to choose among {len(found)} settings"
                 f" of {side} in run '{self.name}'."
             )
-        return found[int(np.argmax([_score(setting) for setting in found]))]
+        return max(found, key=_score)
 
     def is_decided(self, side: Side) -> bool:
         """Whether a side has one setting, or validation data to choose among more."""
@@ -273,10 +276,10 @@ class Run:
         return [setting for _, setting in chosen.settings()]
 
 
-def _score(setting: pd.DataFrame) -> float:
-    """Mean accuracy on validation data; the least there is where all diverged."""
-    mean = by_seed(setting, DATA[1]).mean()
-    return -np.inf if np.isnan(mean) else mean
+def _score(setting: pd.DataFrame) -> tuple[int, float]:
+    """Seeds that did not diverge, then their mean accuracy on validation data."""
+    found = by_seed(setting, DATA[1]).dropna()
+    return len(found), found.mean() if len(found) else -np.inf
 
 
 def _is_decided(settings: Sequence[pd.DataFrame]) -> bool:

@@ -177,6 +177,18 @@ def test_diverged_seeds_are_counted(tmp_path):
     assert "| 0 of 1 | diverged |" in line_with(text, "| Gamma | personal |")
 
 
+def test_a_setting_that_diverges_with_some_seeds_is_not_the_best(tmp_path):
+    """The mean of the seeds that it survives with is that of the easy ones."""
+    rows = list(itertools.chain(*(cells("Beta", seed, 0.7) for seed in range(2))))
+    for seed in range(2):
+        for lam, value in ((1.0, 0.8), (2.0, 0.9 if seed else np.nan)):
+            for data in ("own test", "own validation"):
+                extra = {"algorithm.lam": lam, "data": data}
+                rows += cells("Alpha", seed, value, **extra)
+    save(tmp_path, "first", rows)
+    assert "| +10.00 [" in line_with(cards.render(CARD, tmp_path), "alpha beats")
+
+
 def test_settings_that_all_diverged_are_no_missing_validation(tmp_path):
     """There is nothing to choose by, and nothing to choose."""
     rows = pairs([0.80], [0.70]) + cells("Beta", 1, 0.7)

@@ -7,7 +7,8 @@ import pytest
 from matplotlib import image
 
 from experiments import figures
-from experiments.figures import clients, collaboration, curves
+from experiments.figures import clients, collaboration, contents, curves
+from experiments.report import client_charts
 from tests import histories
 
 
@@ -133,6 +134,23 @@ def test_fairness_has_one_point_per_setting():
     metrics = result.groups[1].metrics
     assert y == pytest.approx(metrics["accuracy"][:, -1, 0, 0].mean(-1).mean())
     assert x == pytest.approx(metrics["loss"][:, -1, 0, 0].var(-1).mean(), rel=1e-6)
+
+
+def test_no_two_algorithms_look_alike_in_the_scatter():
+    """Of twelve methods three have a color for the second time."""
+    spots = tuple(
+        contents.Spot(f"m{k}", f"m{k}", "personal", k, 0.1, 0.5, 0.0, 0.0)
+        for k in range(12)
+    )
+    shown = contents.Spots(
+        (contents.Panel("", spots),), "x", "y", "all", "own test", ""
+    )
+    (axes,) = clients.draw_spots(shown).axes
+    marks = [bar.lines[0] for bar in axes.containers]
+    looks = {(m.get_color(), m.get_marker(), m.get_fillstyle()) for m in marks}
+    (panel,) = client_charts.spots(shown).panels
+    drawn = [trace["marker"] for trace in panel.figure["data"]]
+    assert len(looks) == len({(m["color"], m["symbol"]) for m in drawn}) == 12
 
 
 def test_no_fairness_without_accuracy():

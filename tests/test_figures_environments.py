@@ -86,10 +86,36 @@ def test_what_is_not_shown_is_said():
     (section, *_) = reports.content(result).sections
     assert section.caption.count("Shown are the first 12 of 13 panels.") == 1
     assert len(section.chart.panels) == drawing.MAX_PANELS
-    methods = [record(f"Method{k}", (0.1, 1.0), k) for k in range(10)]
+    methods = [record(f"Method{k}", (0.1, 1.0), k) for k in range(19)]
     shown = lines.learning_curves(histories.make_result(*methods))
     assert [len(panel.marks) for panel in shown.panels] == [drawing.MAX_LINES] * 2
-    assert shown.left_out == "the first 9 of 10 lines"
+    assert shown.left_out == "the first 18 of 19 lines"
+
+
+def test_lines_of_eighteen_methods_can_be_told_apart():
+    methods = [record(f"Method{k}", (0.1,), k) for k in range(18)]
+    result = histories.make_result(*methods)
+    (axes,) = curves.learning_curves(result).axes
+    looks = {(x.get_color(), x.get_marker(), x.get_fillstyle()) for x in axes.lines}
+    (section, *_) = reports.content(result).sections
+    lines_ = [t for t in section.chart.panels[0].figure["data"] if "marker" in t]
+    drawn = {(t["marker"]["color"], t["marker"]["symbol"]) for t in lines_}
+    legend = {(entry.color, entry.is_hollow) for entry in section.chart.legend}
+    assert len(looks) == len(drawn) == len(legend) == 18
+
+
+def test_a_panel_none_of_whose_lines_is_shown_is_left_out():
+    """The only fine-tuned model is of the last of too many methods."""
+    concentrations = (0.1, 1.0)
+    made = [record(f"Method{k}", concentrations, k) for k in range(18)]
+    last = record("FedAvg", concentrations, 18)
+    made.append(dataclasses.replace(last, models=("fine-tuned",)))
+    result = histories.make_result(*made)
+    (panel,) = lines.swept(result).panels
+    assert panel.title == "global" and len(panel.marks) == 18
+    assert len(curves.sweep(result).axes) == 1
+    (section,) = [s for s in reports.content(result).sections if s.name == "sweep"]
+    assert len(section.chart.panels) == 1
 
 
 @pytest.mark.parametrize("better", [(1.0, 1.0), (1.0, 3.0)])

@@ -231,6 +231,7 @@ def draw_spots(shown: contents.Spots) -> Figure:
                 yerr=[s.y_std for s in spots],
                 fmt=_MARKERS.get(spots[0].model, _OTHER_MARKER),
                 color=drawing.color(spots[0].color),
+                fillstyle="none" if drawing.is_hollow(spots[0].color) else "full",
                 markersize=4,
                 elinewidth=0.7,
                 label=name,

@@ -3,6 +3,8 @@
 Colors are settings, dashes models, panels environments; bands and bars are over seeds.
 """
 
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -60,11 +62,8 @@ def _line(axes: Axes, line: contents.Line, bars: bool) -> None:
     """One line and what is around it."""
     color, dash = drawing.style(line)
     label = f"{line.model} × {line.setting}" if line.model else line.setting
-    marker = drawing.MARKERS[line.color % len(drawing.MARKERS)]
-    if not line.algorithm or line.is_level or len(line.x) > _MAX_MARKED:
-        marker = ""
     style = {"color": color, "linestyle": _DASHES[dash], "linewidth": 1.2}
-    style |= {"marker": marker, "markersize": 3.5, "label": label}
+    style |= {"label": label} | _marks(line)
     if bars and not line.is_level:
         axes.errorbar(line.x, line.y, line.high - line.y, capsize=3, **style)
         return
@@ -73,3 +72,18 @@ def _line(axes: Axes, line: contents.Line, bars: bool) -> None:
         axes.fill_between(
             line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0
         )
+
+
+def _marks(line: contents.Line) -> dict[str, Any]:
+    """Marks of a line: none on long ones, unless hollow ones tell it from another."""
+    is_hollow = drawing.is_hollow(line.color)
+    is_long = len(line.x) > _MAX_MARKED
+    if not line.algorithm or (not is_hollow and (line.is_level or is_long)):
+        return {"marker": ""}
+    return {
+        "marker": drawing.MARKERS[line.color % len(drawing.MARKERS)],
+        "markersize": 4 if is_hollow else 3.5,
+        "fillstyle": "none" if is_hollow else "full",
+        "markeredgewidth": 0.8,
+        "markevery": max(1, -(-len(line.x) // _MAX_MARKED)),
+    }

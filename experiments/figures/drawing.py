@@ -13,6 +13,7 @@ from experiments.figures import contents
 __all__ = [
     "COLORS",
     "DASHES",
+    "FEW_LINES",
     "GRAY",
     "HEIGHT",
     "MARKERS",
@@ -21,6 +22,7 @@ __all__ = [
     "TEXT",
     "WIDTH",
     "color",
+    "is_hollow",
     "left_out",
     "legend",
     "name",
@@ -37,7 +39,8 @@ GRAY = "#7F7F7F"
 MARKERS = "osD^vPX*h"
 DASHES = {"": "solid", "personal": "solid", "global": "dash"}
 _OTHER_DASH = "dot"
-MAX_LINES = 9  # as many as colors
+FEW_LINES = len(COLORS)  # of which every setting and model is shown
+MAX_LINES = 2 * len(COLORS)  # the second half with hollow marks
 MAX_PANELS = 12
 _COLUMNS = 3
 TEXT = {"fontsize": 8}
@@ -49,6 +52,11 @@ _LETTERS = 84  # of titles side by side
 def color(number: int) -> str:
     """The color of a number; they start again when there are no more."""
     return COLORS[number % len(COLORS)]
+
+
+def is_hollow(number: int) -> bool:
+    """Whether marks are hollow, because another number has the same color."""
+    return number >= len(COLORS)
 
 
 def style(line: contents.Line) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from experiments.figures import contents, drawing, selection
@@ -16,7 +17,7 @@ Spread = Callable[[Any], tuple[pd.Series, pd.Series, pd.Series]]
 
 def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
     """Rows of all models, or where those are too many lines of every method's first."""
-    if rows[[*methods, "model"]].drop_duplicates().shape[0] <= drawing.MAX_LINES:
+    if rows[[*methods, "model"]].drop_duplicates().shape[0] <= drawing.FEW_LINES:
         return rows
     return pd.concat(
         selection.first_model(found) for found in selection.groups(rows, methods)
@@ -27,7 +28,7 @@ def best_of_many(
     result: results.Result, rows: pd.DataFrame, methods: list[str]
 ) -> tuple[pd.DataFrame, list[str], bool]:
     """Of too many settings the best ones; columns of their methods, and whether so."""
-    if rows[methods].drop_duplicates().shape[0] <= drawing.MAX_LINES:
+    if rows[methods].drop_duplicates().shape[0] <= drawing.FEW_LINES:
         return rows, methods, False
     best = selection.best_settings(result)
     tuned = selection.tuned(result)
@@ -64,7 +65,9 @@ def in_panels(
     for line in found[: drawing.MAX_LINES]:
         setting = selection.label(line.iloc[0], names)
         lines.append((line.index, setting, colors.setdefault(setting, len(colors))))
+    shown = pd.Index(np.concatenate([index for index, *_ in lines]))
     parts = selection.by_environment(rows, environments, also)
+    parts = [part for part in parts if part[1].index.isin(shown).any()]
     panels = []
     for title, part in parts[: drawing.MAX_PANELS]:
         marks = [

@@ -28,7 +28,7 @@ __all__ = [
     "symbol",
 ]
 
-_ON_DARK = {"#0072B2": "#7B93FF", "#000000": "#F2F2F2", "#882255": "#E07AA8"}
+_ON_DARK = {"#0072B2": "#7B93FF", "#000000": "#F2F2F2", "#882255": "#B3DE69"}
 _SYMBOLS = {"personal": "circle", "global": "diamond", "fine-tuned": "square"}
 _OTHER_SYMBOL = "x"
 _FEW = 3  # panels that are as high as one
@@ -44,6 +44,7 @@ class Entry:
       method: its algorithm, with which it is hidden, too; may be empty.
       color: of its mark.
       dash: of its mark, or empty.
+      is_hollow: whether its mark is, as another one has the same color.
     """
 
     key: str
@@ -51,6 +52,12 @@ class Entry:
     method: str
     color: str
     dash: str = ""
+    is_hollow: bool = False
+
+    def marker(self, symbol: str, size: int) -> dict[str, Any]:
+        """Marks of points as plotly has them."""
+        name = f"{symbol}-open" if self.is_hollow else symbol
+        return {"color": self.color, "symbol": name, "size": size}
 
 
 @dataclasses.dataclass(frozen=True)

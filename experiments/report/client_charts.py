@@ -145,8 +145,10 @@ def spots(shown: contents.Spots) -> charts.Chart:
             found.setdefault(f"{spot.algorithm} · {spot.model}", []).append(spot)
         traces = []
         for key, kind in found.items():
-            color, symbol = drawing.color(kind[0].color), charts.symbol(kind[0].model)
-            entry = charts.Entry(key, key, kind[0].algorithm, color, symbol)
+            first, number = kind[0], kind[0].color
+            look = (drawing.color(number), charts.symbol(first.model))
+            hollow = drawing.is_hollow(number)
+            entry = charts.Entry(key, key, first.algorithm, *look, hollow)
             traces.append(_spots(kind, legend.setdefault(key, entry)))
         figure = charts.figure(traces, _plane(shown))
         panels.append(charts.Panel(panel.title, figure))
@@ -180,7 +182,7 @@ def _spots(found: list[contents.Spot], entry: charts.Entry) -> Any:
         error_x=bars | {"array": [s.x_std for s in found]},
         error_y=bars | {"array": [s.y_std for s in found]},
         mode="markers",
-        marker={"color": entry.color, "symbol": entry.dash, "size": 9},
+        marker=entry.marker(entry.dash, 9),
         text=texts,
         hovertemplate="%{text}<extra></extra>",
         meta={"key": entry.key, "method": entry.method},

@@ -62,7 +62,8 @@ def _layout(shown: contents.Lines, panel: contents.Panel[contents.Line]) -> Any:
 def _entry(line: contents.Line) -> charts.Entry:
     """The legend's button of a line."""
     name = f"{line.setting} · {line.model}" if line.model else line.setting
-    return charts.Entry(name, name, line.algorithm, *drawing.style(line))
+    hollow = bool(line.algorithm) and drawing.is_hollow(line.color)
+    return charts.Entry(name, name, line.algorithm, *drawing.style(line), hollow)
 
 
 def _filled(line: contents.Line, color: str, meta: dict[str, str]) -> Iterator[Any]:
@@ -90,7 +91,8 @@ def _line(
     meta: dict[str, str],
 ) -> Any:
     """The line itself; its points say what they are."""
-    mark = len(line.x) <= _MAX_MARKED and bool(line.algorithm) and not line.is_level
+    is_short = len(line.x) <= _MAX_MARKED and not line.is_level
+    mark = entry.is_hollow or (is_short and bool(line.algorithm))
     template = (
         f"<b>{charts.safe(entry.name)}</b>"
         f"<br>{charts.safe(shown.xlabel)} %{{x}}<br>%{{y:.4f}}%{{customdata}}"
@@ -105,9 +107,7 @@ def _line(
         error_y=spread,
         mode="lines+markers" if mark else "lines",
         line={"color": entry.color, "dash": entry.dash},
-        marker={"size": 6, "symbol": charts.symbol(line.model)}
-        if line.model
-        else {"size": 6},
+        marker=entry.marker(charts.symbol(line.model) if line.model else "circle", 6),
         hovertemplate=f"{template}<extra></extra>",
         meta=meta,
     )

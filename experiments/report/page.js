@@ -39,14 +39,17 @@ function painted(figure) {
 function mark(entry) {
   const color = (isDark() && charts.dark[entry.color]) || entry.color;
   const dash = { dash: "6 3", dot: "2 3" }[entry.dash] || "none";
+  const outline = `fill="none" stroke="${color}" stroke-width="1.5"`;
+  const fill = entry.is_hollow ? outline : `fill="${color}"`;
   const shapes = {
     box: `<rect x="4" y="2" width="18" height="8" fill="none" stroke="${color}" stroke-width="2"/>`,
-    circle: `<circle cx="13" cy="6" r="5" fill="${color}"/>`,
-    diamond: `<path d="M13 0 19 6 13 12 7 6z" fill="${color}"/>`,
-    square: `<rect x="8" y="1" width="10" height="10" fill="${color}"/>`,
-    x: `<path d="M8 1 18 11M18 1 8 11" stroke="${color}" stroke-width="3"/>`,
+    circle: `<circle cx="13" cy="6" r="5" ${fill}/>`,
+    diamond: `<path d="M13 0 19 6 13 12 7 6z" ${fill}/>`,
+    square: `<rect x="8" y="1" width="10" height="10" ${fill}/>`,
+    x: `<path d="M8 1 18 11M18 1 8 11" stroke="${color}" stroke-width="${entry.is_hollow ? 1.5 : 3}"/>`,
   };
-  const line = `<path d="M0 6H26" stroke="${color}" stroke-width="2.5" stroke-dasharray="${dash}"/>`;
+  const path = `<path d="M0 6H26" stroke="${color}" stroke-width="2.5" stroke-dasharray="${dash}"/>`;
+  const line = entry.is_hollow ? `${path}<circle cx="13" cy="6" r="4" ${outline}/>` : path;
   return `<svg width="26" height="12" aria-hidden="true">${shapes[entry.dash] || line}</svg>`;
 }
 

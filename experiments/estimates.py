@@ -14,9 +14,9 @@ from fedjax_pfl import (
     clients,
     compiled,
     costs,
-    driver,
     limits,
     machine,
+    planning,
     types,
 )
 from fedjax_pfl import settings as settings_
@@ -29,7 +29,7 @@ _PARTS = ("data", "state", "round", "evaluation", "history", "compiler")
 
 def show(
     console: Console,
-    groups: Sequence[driver.Group],
+    groups: Sequence[planning.Group],
     settings: settings_.Settings,
     num_clients: int | None,
 ) -> None:
@@ -53,13 +53,13 @@ def show(
             federations = [enlarged(f, num_clients) for f in known.federations]
             group = dataclasses.replace(known, federations=federations)
         larger.append(group)
-        driver.check_parts(group, settings)
+        planning.check_parts(group, settings)
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
         total += _print_group(console, title, group, known, settings, rates)
     _print(console, f"All together about {_seconds(total)}, compilation apart.")
     for group in larger:
-        plan, processes = driver.planned(group, settings)
+        plan, processes = planning.planned(group, settings)
         limits.check(plan, processes, group.federations, settings.num_rounds)
     _print(console, "This fits into the memory that is free.")
 
@@ -118,13 +118,13 @@ def _print_machine(console: Console, rates: machine.Machine) -> None:
 def _print_group(
     console: Console,
     title: str,
-    group: driver.Group,
-    known: driver.Group,
+    group: planning.Group,
+    known: planning.Group,
     settings: settings_.Settings,
     rates: machine.Machine,
 ) -> float:
     """Prints one group's table; its seconds."""
-    plan, processes = driver.planned(group, settings)
+    plan, processes = planning.planned(group, settings)
     needed = limits.estimate(plan, processes, group.federations, settings.num_rounds)
     cost = costs.estimate(
         plan,
@@ -157,7 +157,7 @@ def _print_group(
 
 
 def _sizes(
-    plan: compiled.Plan, processes, group: driver.Group, known: driver.Group
+    plan: compiled.Plan, processes, group: planning.Group, known: planning.Group
 ) -> list[tuple[str, str]]:
     """What the group is like, as rows of a table."""
     count = group.federations[0].num_clients

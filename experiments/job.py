@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import pandas as pd
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 import fedjax_pfl as fp
 from experiments import (
@@ -29,6 +26,7 @@ from experiments import (
     own_data,
     presets,
     run_folder,
+    show,
     signals,
 )
 from fedjax_pfl import (
@@ -36,6 +34,7 @@ from fedjax_pfl import (
     driver,
     folders,
     grids,
+    planning,
     profiling,
     results,
     streaming,
@@ -66,7 +65,7 @@ def do(options: arguments.Options) -> None:
             raise checks.InputError(
                 f"The run in '{options.resume}' is finished; --log is for trainings."
             )
-        _print_result(console, results.Result.load(options.resume))
+        show.result(console, results.Result.load(options.resume))
         _print_place(console, options, options.resume)
         return
     experiment = _experiment(options)
@@ -96,7 +95,7 @@ def do(options: arguments.Options) -> None:
         with run_folder.completed(out) as folder:
             result.write(folder)
             figures.save_all(result, folder)
-    _print_result(console, result)
+    show.result(console, result)
     if profile is not None:
         _print_profile(console, profile)
     _print_place(console, options, out)
@@ -151,7 +150,7 @@ def _settings(
 
 
 def _train(
-    groups: Sequence[driver.Group],
+    groups: Sequence[planning.Group],
     settings: settings_.Settings,
     options: arguments.Options,
     out: Path,
@@ -226,7 +225,7 @@ def default_directory(name: str) -> Path:
     return Path("results") / f"{name}-{time}"
 
 
-def _groups(experiment: config.Experiment) -> list[list[driver.Group]]:
+def _groups(experiment: config.Experiment) -> list[list[planning.Group]]:
     """The static groups of every grid; builds the federations."""
     groups = []
     key = jax.random.key(0, impl="threefry2x32")
@@ -238,7 +237,7 @@ def _groups(experiment: config.Experiment) -> list[list[driver.Group]]:
     return groups
 
 
-def _check_tests(groups: Sequence[driver.Group]) -> None:
+def _check_tests(groups: Sequence[planning.Group]) -> None:
     """The tables of the commands are about test data."""
     for group in groups:
         if not group.federations[0].test.num_examples.any():
@@ -250,7 +249,7 @@ def _check_tests(groups: Sequence[driver.Group]) -> None:
 def _print_plan(
     console: Console,
     experiment: config.Experiment,
-    grouped: Sequence[Sequence[driver.Group]],
+    grouped: Sequence[Sequence[planning.Group]],
 ) -> None:
     """Says what is trained and how often that compiles."""
     points, count = experiment.num_points, sum(map(len, grouped))
@@ -263,7 +262,7 @@ def _print_plan(
     )
     for grid, groups in zip(experiment.grids, grouped, strict=True):
         varied = {n: v for n, v in grid.axes.items() if n != "algorithm.kappa"}
-        shown = [f"{n} = {', '.join(map(_text, v))}" for n, v in varied.items()]
+        shown = [f"{n} = {', '.join(map(show.text, v))}" for n, v in varied.items()]
         if isinstance(grid.process.algorithm, fp.Flame):
             kappas = (f"{kappa:g}" for kappa in _kappas(groups))
             shown.append(f"kappa = {', '.join(kappas)}")
@@ -272,7 +271,7 @@ def _print_plan(
     _print_federations(console, list(itertools.chain.from_iterable(grouped)))
 
 
-def _print_federations(console: Console, groups: Sequence[driver.Group]) -> None:
+def _print_federations(console: Console, groups: Sequence[planning.Group]) -> None:
     """What the first few federations are like, above all whether examples leak."""
     found = list({id(d): d for group in groups for d in group.described}.values())
     shown = found[:_MAX_FEDERATIONS]
@@ -283,7 +282,7 @@ def _print_federations(console: Console, groups: Sequence[driver.Group]) -> None
         console.print(f"... and {more}.", highlight=False)
 
 
-def _kappas(groups: Sequence[driver.Group]) -> list[float]:
+def _kappas(groups: Sequence[planning.Group]) -> list[float]:
     """FLAME's ADMM ratios: `rho N / lam`, of equal clients, where rho is given."""
     found = set()
     for group in groups:
@@ -309,92 +308,3 @@ def _keep_compiled_programs() -> None:
         directory = Path(home) / "fedjax_pfl" / "jax"
         jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-
-
-def _print_result(console: Console, result: results.Result) -> None:
-    """Tables of all settings, and the trainings that diverged."""
-    summary = result.summary()
-    _print_tables(console, summary[summary["model"] != "hybrid (oracle)"])
-    for group, point in _diverged(result):
-        name = group.config["algorithm"]
-        values = ", ".join(f"{n} = {v}" for n, v in group.points[point].items())
-        console.print(
-            f"{name} with {values} diverged at round {group.diverged_at[point]}.",
-            highlight=False,
-            soft_wrap=True,
-        )
-    _print_communication(console, result)
-    _print_left_out(console, result)
-    compiling = sum(group.compile_seconds for group in result.groups)
-    running = sum(group.run_seconds for group in result.groups)
-    modes = dict.fromkeys(group.config["execution"] for group in result.groups)
-    console.print(
-        f"Execution {', '.join(modes)}: compiling {compiling:.1f} s, "
-        f"running {running:.1f} s.",
-        highlight=False,
-    )
-
-
-def _print_communication(console: Console, result: results.Result) -> None:
-    """Numbers sent per round, one line per algorithm."""
-    sent = result.communication().groupby("algorithm", sort=False)
-    for algorithm, row in sent[["floats_up", "floats_down"]].mean().iterrows():
-        up, down = (f"{value:,.0f}" for value in row)
-        console.print(
-            f"{algorithm}: clients send {up} and receive {down} numbers per round.",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def _print_left_out(console: Console, result: results.Result) -> None:
-    """How often FedPG had to do without its fairness objective, where it had to."""
-    reports = result.reports()
-    shares = reports[reports["name"] == "fair_row"].groupby("algorithm")["value"]
-    for algorithm, share in shares.mean().items():
-        if share < 1:
-            console.print(
-                f"{algorithm}: {1 - share:.1%} of rounds left the fairness objective"
-                " out, as losses were all equal, or one of them was not positive.",
-                highlight=False,
-                soft_wrap=True,
-            )
-
-
-def _print_tables(console: Console, summary: pd.DataFrame) -> None:
-    """One table per statistic: settings down, models across."""
-    first = list(summary.columns).index("model")
-    settings = list(summary.columns[:first])
-    models = list(dict.fromkeys(summary["model"]))
-    for value in reversed(summary.columns[first + 1 : -1]):  # the mean comes last
-        title = f"{value}, clients' own test data, last round"
-        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in settings:
-            table.add_column(name.rpartition(".")[2], overflow="fold")
-        width = summary[value].str.len().max()
-        for model in models:
-            header = model.replace(" (", "\n(")
-            table.add_column(header, justify="right", min_width=width)
-        for setting, rows in summary.groupby(settings, sort=False, dropna=False):
-            cells = rows.set_index("model")[value].replace("", "diverged")
-            shown = cells.reindex(models).fillna("-")
-            is_ok = (rows["status"] == "ok").all()
-            table.add_row(*map(_text, setting), *shown, style="" if is_ok else "red")
-        console.print(table)
-
-
-def _diverged(result: results.Result) -> list[tuple[Any, int]]:
-    """Groups and numbers of the points that diverged."""
-    return [
-        (group, point)
-        for group in result.groups
-        for point, when in enumerate(group.diverged_at)
-        if when >= 0
-    ]
-
-
-def _text(value: Any) -> str:
-    """A setting, lists as in JSON; nothing where an algorithm does not have it."""
-    if value is None or value != value:
-        return ""
-    return str(list(value)) if isinstance(value, tuple) else str(value)

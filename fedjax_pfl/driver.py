@@ -1,11 +1,10 @@
 """The scan over rounds, in compiled segments, for a group of grid points."""
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,58 +13,22 @@ import numpy as np
 
 from fedjax_pfl import (
     checkpoint,
-    checks,
     clients,
     compiled,
-    evaluate,
-    given,
     history,
-    limits,
+    planning,
     stacking,
-    struct,
     types,
 )
-from fedjax_pfl import execution as execution_
 from fedjax_pfl import recorder as recorder_
 from fedjax_pfl import settings as settings_
-from fedjax_pfl.data import statistics
-from fedjax_pfl.process import FederatedProcess
 
 __all__ = [
-    "Group",
     "Interrupted",
     "Run",
-    "check",
-    "check_examples",
     "compile_clock",
-    "configuration",
-    "own_key",
-    "planned",
     "run_group",
 ]
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Grid points that share one compiled program.
-
-    Attributes:
-      points: swept field -> value, one dict per point.
-      processes: one process per point, of one structure.
-      model: the model they share.
-      federations: one per point, of one number of clients.
-      described: statistics of each point's federation.
-      keys: one key per point.
-      config: flat configuration of what the points share.
-    """
-
-    points: Sequence[dict[str, Any]]
-    processes: Sequence[FederatedProcess]
-    model: Any
-    federations: Sequence[types.Federation]
-    described: Sequence[statistics.PartitionStatistics]
-    keys: Sequence[types.Key]
-    config: dict[str, Any]
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error)
@@ -98,29 +61,8 @@ def compile_clock() -> Iterator[list[float]]:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def own_key(key: types.Key) -> types.Key:
-    """A copy of a key, so that donation leaves the caller's buffer alone."""
-    given.check_key(key)
-    data = jnp.array(jax.random.key_data(key), copy=True)
-    return jax.random.wrap_key_data(data, impl="threefry2x32")
-
-
-def check_examples(federations: Sequence[types.Federation]) -> None:
-    """Refuses clients that have nothing to train on."""
-    for federation in federations:
-        if isinstance(federation.malicious, jax.ShapeDtypeStruct):
-            continue
-        empty = np.flatnonzero(np.asarray(federation.train.num_examples) == 0)
-        if empty.size:
-            raise checks.InputError(
-                f"Expected every client to have training examples, but {empty.size} of "
-                f"{federation.num_clients} have none, the first of them client "
-                f"{empty[0]}."
-            )
-
-
 def run_group(
-    group: Group,
+    group: planning.Group,
     settings: settings_.Settings,
     *,
     store: checkpoint.Store | None = None,
@@ -177,112 +119,12 @@ def run_group(
         return run.recorder.finish(run.config, *seconds()), run.states
 
 
-def check(group: Group, settings: settings_.Settings) -> None:
-    """Lets data and all parts of a process object before anything is trained.
-
-    Args:
-      group: points of one structure.
-      settings: how they are to be trained.
-
-    Raises:
-      InputError: if something does not fit, in one sentence.
-    """
-    check_parts(group, settings)
-    limits.check(*planned(group, settings), group.federations, settings.num_rounds)
-
-
-def check_parts(group: Group, settings: settings_.Settings) -> None:
-    """Checks everything but the memory; see `check`."""
-    for federation in group.federations:
-        settings.schedule.check(federation)
-    check_examples(group.federations)
-    first = group.federations[0]
-    size = group.processes[0].participation.cohort_size(first.num_clients)
-    for process in group.processes:
-        process.check_cohort(size, first.num_clients)
-    models = _predictor_names(group)
-    if settings.stop_when is not None:
-        settings.stop_when.model_of(models)
-
-
-def planned(
-    group: Group, settings: settings_.Settings
-) -> tuple[compiled.Plan, FederatedProcess]:
-    """Says how a group will be run.
-
-    Args:
-      group: points of one structure; shapes in place of its federations' arrays do.
-      settings: how they are to be trained.
-
-    Returns:
-      Everything static, and the processes with stacked values.
-    """
-    first = group.federations[0]
-    model = group.model.for_federation(first)
-    execution, process = settings.execution, group.processes[0]
-    if isinstance(execution, str):
-        execution = execution_.choose(process, model, first, len(group.points))
-    execution = execution_.form_chunks(execution, group.federations)
-    points_per_chunk = settings.points_per_chunk
-    if points_per_chunk is None:
-        points_per_chunk = execution_.points_at_once(execution, process, model, first)
-    devices = execution_.devices_of_points(execution, len(group.points))
-    plan = compiled.Plan(
-        model=model,
-        execution=execution,
-        schedule=settings.schedule,
-        diagnostics=settings.diagnostics,
-        points_per_chunk=min(points_per_chunk, -(-len(group.points) // devices)),
-        point_devices=devices,
-        stops=settings.stop_when is not None,
-    )
-    dtype = jnp.zeros(()).dtype
-    processes = [struct.as_arrays(process, dtype) for process in group.processes]
-    return plan, stacking.stack(processes)
-
-
-def _predictor_names(group: Group) -> tuple[str, ...]:
-    """Names of what the algorithm lets evaluate."""
-    process, federation = group.processes[0], group.federations[0]
-    model = group.model.for_federation(federation)
-
-    def init(key, federation):
-        return process.init(key, model, federation)
-
-    state = jax.eval_shape(init, own_key(group.keys[0]), federation)
-    return evaluate.predictor_names(process, state, model, federation)
-
-
-def configuration(
-    group: Group, settings: settings_.Settings, model: Any, execution: str
-) -> dict[str, Any]:
-    """Flat configuration of a group and of how it is run.
-
-    Args:
-      group: what is trained.
-      settings: how.
-      model: given the shapes of the data.
-      execution: how the map over clients is run, in words.
-
-    Returns:
-      Values as JSON knows them, by dotted name.
-    """
-    return group.config | {
-        "num_rounds": settings.num_rounds,
-        "eval_every": settings.schedule.segment,
-        "evaluate_on": dict(settings.schedule.every),
-        "eval_clients": settings.schedule.clients,
-        "execution": execution,
-        "num_parameters": clients.size(jax.eval_shape(model.init, group.keys[0])),
-    }
-
-
 class Run:
     """One group being trained: its arguments on the device, its state, its history."""
 
     def __init__(
         self,
-        group: Group,
+        group: planning.Group,
         settings: settings_.Settings,
         store: checkpoint.Store | None,
     ):
@@ -290,22 +132,22 @@ class Run:
         first = group.federations[0]
         self._first, self._store = first, store
         self._num_points, self._num_rounds = len(group.points), settings.num_rounds
-        self._plan, processes = planned(group, settings)
+        self._plan, processes = planning.planned(group, settings)
         plan = self._plan
         rows, pool = stacking.federation_rows(group.federations)
-        keys = jnp.stack([own_key(key) for key in group.keys])
+        keys = jnp.stack([planning.own_key(key) for key in group.keys])
         first_states = (plan, processes, keys, rows, pool)
         like = jax.eval_shape(functools.partial(compiled.init, plan), *first_states[1:])
         self.recorder = recorder_.Recorder(
             points=tuple(group.points),
-            models=_predictor_names(group),
+            models=planning.predictor_names(group),
             data=plan.schedule.data,
             num_rounds=settings.num_rounds,
             federations=group.described,
             stops=group.processes[0].on_nonfinite == "stop",
             stop_when=settings.stop_when,
         )
-        self.config = configuration(group, settings, plan.model, str(plan))
+        self.config = planning.configuration(group, settings, plan.model, str(plan))
         self.done, self.earlier, self.ended = 0, (0.0, 0.0), False
         found = None
         if store is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_pfl import checks, data, driver, struct, types
+from fedjax_pfl import checks, data, planning, struct, types
 from fedjax_pfl.process import FederatedProcess
 
 __all__ = ["Federations", "config_of", "groups_of"]
@@ -123,7 +123,7 @@ def groups_of(
     spec: data.FederationSpec | data.PortfolioSpec,
     axes: Mapping[str, Iterable[Any]],
     federations: Federations | None = None,
-) -> list[driver.Group]:
+) -> list[planning.Group]:
     """Forms all grid points and puts those together that share one compiled program.
 
     Points differ in numeric (traced) fields within a group, and in static fields,
@@ -176,7 +176,7 @@ def groups_of(
         )
         grouped.setdefault(signature, []).append(point)
     return [
-        driver.Group(
+        planning.Group(
             points=[
                 {name: _plain(value) for name, value in point.values.items()}
                 for point in group

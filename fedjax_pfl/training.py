@@ -27,6 +27,7 @@ from fedjax_pfl import (
     given,
     grids,
     history,
+    planning,
     profiling,
     results,
     stopping,
@@ -76,7 +77,7 @@ def provenance() -> dict[str, Any]:
 
 
 def run_groups(
-    groups: Sequence[driver.Group],
+    groups: Sequence[planning.Group],
     settings: settings_.Settings,
     *,
     checkpoints: checkpoint.Checkpoints | None = None,
@@ -139,7 +140,9 @@ def run_groups(
     return watch.result
 
 
-def check_groups(groups: Sequence[driver.Group], settings: settings_.Settings) -> None:
+def check_groups(
+    groups: Sequence[planning.Group], settings: settings_.Settings
+) -> None:
     """Lets every part object before anything is trained.
 
     Args:
@@ -150,10 +153,10 @@ def check_groups(groups: Sequence[driver.Group], settings: settings_.Settings) -
       InputError: if something does not fit, in one sentence.
     """
     for group in groups:
-        driver.check(group, settings)
+        planning.check(group, settings)
 
 
-def warn_of_idle_attacks(groups: Sequence[driver.Group]) -> None:
+def warn_of_idle_attacks(groups: Sequence[planning.Group]) -> None:
     """Says that an attack changes nothing, where no federation has malicious clients.
 
     A federation without them is fine beside others with them: it is what these are
@@ -239,7 +242,7 @@ def simulate(
         diagnostics=diagnostics,
         stop_when=stop_when,
     )
-    group = driver.Group(
+    group = planning.Group(
         points=[{}],
         processes=[process],
         model=model,

@@ -11,7 +11,7 @@ import pytest
 import rich.console
 import typer.testing
 
-from experiments import batch, job, logs, run, run_folder, sweep
+from experiments import batch, job, logs, run, run_folder, show, sweep
 from fedjax_pfl import checks
 
 RUNNER = typer.testing.CliRunner()
@@ -66,7 +66,7 @@ def test_a_fairness_objective_that_was_left_out_is_said_aloud():
             return pd.DataFrame(rows, columns=columns)
 
     console = rich.console.Console(file=io.StringIO(), width=200)
-    job._print_left_out(console, Found())
+    show._print_left_out(console, Found())
     said = console.file.getvalue()
     assert said.startswith("FedPG: 25.0% of rounds left the fairness objective out")
     assert said.count("\n") == 1

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from experiments.bench import workloads
-from fedjax_pfl import driver, settings
+from fedjax_pfl import driver, planning, settings
 
 __all__ = [
     "INEXACT",
@@ -89,7 +89,7 @@ class Loop:
 
     def _start(self, point: int) -> driver.Run:
         group = self._group
-        single = driver.Group(
+        single = planning.Group(
             points=group.points[point : point + 1],
             processes=group.processes[point : point + 1],
             model=group.model,

@@ -11,7 +11,7 @@ from jax import lax
 
 import fedjax_pfl as fp
 from experiments.bench import contenders
-from fedjax_pfl import driver, grids
+from fedjax_pfl import grids, planning
 from fedjax_pfl import portfolio as portfolio_
 
 __all__ = ["PEERS", "PORTFOLIOS", "Portfolio", "Task"]
@@ -55,7 +55,7 @@ class Portfolio:
         rows = self.batch_size * _ASSETS * _WINDOW
         return self.steps_per_round * rows * 3 * 2.0 * model.units**2
 
-    def group(self) -> driver.Group:
+    def group(self) -> planning.Group:
         """The one training."""
         spec = fp.PortfolioSpec(
             fp.SyntheticMarket(num_days=self.days + 10),

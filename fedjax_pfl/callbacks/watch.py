@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl import checks, driver, naming, results
+from fedjax_pfl import checks, naming, planning, results
 from fedjax_pfl import recorder as recorder_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.callbacks import base
@@ -17,7 +17,7 @@ __all__ = ["Watch", "trainings_of", "watching"]
 
 
 def trainings_of(
-    groups: Sequence[driver.Group], num_rounds: int
+    groups: Sequence[planning.Group], num_rounds: int
 ) -> tuple[base.Training, ...]:
     """Numbers and names the trainings of a call.
 
@@ -100,7 +100,7 @@ class Watch:
 @contextlib.contextmanager
 def watching(
     callbacks: Sequence[base.Callback],
-    groups: Sequence[driver.Group],
+    groups: Sequence[planning.Group],
     settings: settings_.Settings,
     *,
     progress: bool,

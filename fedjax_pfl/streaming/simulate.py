@@ -24,6 +24,7 @@ from fedjax_pfl import (
     given,
     grids,
     history,
+    planning,
     results,
     stopping,
     struct,
@@ -105,7 +106,7 @@ def simulate_streamed(
         eval_clients=eval_clients,
         stop_when=stop_when,
     )
-    group = driver.Group(
+    group = planning.Group(
         points=[{}],
         processes=[process],
         model=model,
@@ -125,7 +126,7 @@ def simulate_streamed(
 
 
 def run(
-    group: driver.Group,
+    group: planning.Group,
     settings: settings_.Settings,
     *,
     checkpoints: checkpoint.Checkpoints | None = None,
@@ -174,7 +175,7 @@ def run(
 
 
 def _with_sample(
-    group: driver.Group, settings: settings_.Settings
+    group: planning.Group, settings: settings_.Settings
 ) -> settings_.Settings:
     """The settings with a sample of clients that is not larger than their number."""
     schedule, count = settings.schedule, group.federations[0].num_clients
@@ -191,7 +192,7 @@ def _temporary() -> Iterator[str]:
         yield folder
 
 
-def check(group: driver.Group, settings: settings_.Settings) -> None:
+def check(group: planning.Group, settings: settings_.Settings) -> None:
     """Lets every part object before anything is trained.
 
     Args:
@@ -224,7 +225,7 @@ def check(group: driver.Group, settings: settings_.Settings) -> None:
             "A streamed training evaluates a sample of clients: expected a number of"
             f" eval_clients, got {settings.schedule.clients!r}."
         )
-    driver.check_examples([federation])
+    planning.check_examples([federation])
     size = process.participation.cohort_size(federation.num_clients)
     process.check_cohort(size, federation.num_clients)
 
@@ -234,7 +235,7 @@ class _Run:
 
     def __init__(
         self,
-        group: driver.Group,
+        group: planning.Group,
         settings: settings_.Settings,
         store: checkpoint.Store | None,
         path: Path,
@@ -244,7 +245,7 @@ class _Run:
         """Makes the first state, or reads that of the newest checkpoint."""
         self._settings, self._store, self._compiling = settings, store, compiling
         self._started = time.perf_counter()
-        federation, key = group.federations[0], driver.own_key(group.keys[0])
+        federation, key = group.federations[0], planning.own_key(group.keys[0])
         model = group.model.for_federation(federation)
         dtype = jnp.zeros(()).dtype
         process = struct.as_arrays(group.processes[0], dtype)
@@ -274,7 +275,7 @@ class _Run:
             num_clients=federation.num_clients,
         )
         how = f"streamed, {execution}"
-        self.config = driver.configuration(group, settings, model, how)
+        self.config = planning.configuration(group, settings, model, how)
         self._identity = self.config | {
             "dtype": str(dtype),
             "stop_when": str(settings.stop_when),

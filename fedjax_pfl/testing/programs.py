@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.export
 
-from fedjax_pfl import clients, data, driver, types
+from fedjax_pfl import clients, data, planning, types
 from fedjax_pfl.process import FederatedProcess
 
 __all__ = ["export", "group", "init", "round_again", "run_round"]
@@ -65,11 +65,11 @@ def group(
     federation: types.Federation,
     *others: FederatedProcess,
     points: Sequence[dict[str, Any]] | None = None,
-) -> driver.Group:
+) -> planning.Group:
     """The group of a process, or of several that a grid trains on one federation."""
     processes = [process, *others]
     count = len(processes)
-    return driver.Group(
+    return planning.Group(
         points=points or [{}] * count,
         processes=processes,
         model=model,

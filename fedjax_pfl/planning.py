@@ -1,0 +1,180 @@
+"""Grid points that share a program: whether they can be trained, and how."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl import (
+    checks,
+    clients,
+    compiled,
+    evaluate,
+    given,
+    limits,
+    stacking,
+    struct,
+    types,
+)
+from fedjax_pfl import execution as execution_
+from fedjax_pfl import settings as settings_
+from fedjax_pfl.data import statistics
+from fedjax_pfl.process import FederatedProcess
+
+__all__ = [
+    "Group",
+    "check",
+    "check_examples",
+    "check_parts",
+    "configuration",
+    "own_key",
+    "planned",
+    "predictor_names",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Grid points that share one compiled program.
+
+    Attributes:
+      points: swept field -> value, one dict per point.
+      processes: one process per point, of one structure.
+      model: the model they share.
+      federations: one per point, of one number of clients.
+      described: statistics of each point's federation.
+      keys: one key per point.
+      config: flat configuration of what the points share.
+    """
+
+    points: Sequence[dict[str, Any]]
+    processes: Sequence[FederatedProcess]
+    model: Any
+    federations: Sequence[types.Federation]
+    described: Sequence[statistics.PartitionStatistics]
+    keys: Sequence[types.Key]
+    config: dict[str, Any]
+
+
+def own_key(key: types.Key) -> types.Key:
+    """A copy of a key, so that donation leaves the caller's buffer alone."""
+    given.check_key(key)
+    data = jnp.array(jax.random.key_data(key), copy=True)
+    return jax.random.wrap_key_data(data, impl="threefry2x32")
+
+
+def check_examples(federations: Sequence[types.Federation]) -> None:
+    """Refuses clients that have nothing to train on."""
+    for federation in federations:
+        if isinstance(federation.malicious, jax.ShapeDtypeStruct):
+            continue
+        empty = np.flatnonzero(np.asarray(federation.train.num_examples) == 0)
+        if empty.size:
+            raise checks.InputError(
+                f"Expected every client to have training examples, but {empty.size} of "
+                f"{federation.num_clients} have none, the first of them client "
+                f"{empty[0]}."
+            )
+
+
+def check(group: Group, settings: settings_.Settings) -> None:
+    """Lets data and all parts of a process object before anything is trained.
+
+    Args:
+      group: points of one structure.
+      settings: how they are to be trained.
+
+    Raises:
+      InputError: if something does not fit, in one sentence.
+    """
+    check_parts(group, settings)
+    limits.check(*planned(group, settings), group.federations, settings.num_rounds)
+
+
+def check_parts(group: Group, settings: settings_.Settings) -> None:
+    """Checks everything but the memory; see `check`."""
+    for federation in group.federations:
+        settings.schedule.check(federation)
+    check_examples(group.federations)
+    first = group.federations[0]
+    size = group.processes[0].participation.cohort_size(first.num_clients)
+    for process in group.processes:
+        process.check_cohort(size, first.num_clients)
+    models = predictor_names(group)
+    if settings.stop_when is not None:
+        settings.stop_when.model_of(models)
+
+
+def planned(
+    group: Group, settings: settings_.Settings
+) -> tuple[compiled.Plan, FederatedProcess]:
+    """Says how a group will be run.
+
+    Args:
+      group: points of one structure; shapes in place of its federations' arrays do.
+      settings: how they are to be trained.
+
+    Returns:
+      Everything static, and the processes with stacked values.
+    """
+    first = group.federations[0]
+    model = group.model.for_federation(first)
+    execution, process = settings.execution, group.processes[0]
+    if isinstance(execution, str):
+        execution = execution_.choose(process, model, first, len(group.points))
+    execution = execution_.form_chunks(execution, group.federations)
+    points_per_chunk = settings.points_per_chunk
+    if points_per_chunk is None:
+        points_per_chunk = execution_.points_at_once(execution, process, model, first)
+    devices = execution_.devices_of_points(execution, len(group.points))
+    plan = compiled.Plan(
+        model=model,
+        execution=execution,
+        schedule=settings.schedule,
+        diagnostics=settings.diagnostics,
+        points_per_chunk=min(points_per_chunk, -(-len(group.points) // devices)),
+        point_devices=devices,
+        stops=settings.stop_when is not None,
+    )
+    dtype = jnp.zeros(()).dtype
+    processes = [struct.as_arrays(process, dtype) for process in group.processes]
+    return plan, stacking.stack(processes)
+
+
+def predictor_names(group: Group) -> tuple[str, ...]:
+    """Names of what the algorithm lets evaluate."""
+    process, federation = group.processes[0], group.federations[0]
+    model = group.model.for_federation(federation)
+
+    def init(key, federation):
+        return process.init(key, model, federation)
+
+    state = jax.eval_shape(init, own_key(group.keys[0]), federation)
+    return evaluate.predictor_names(process, state, model, federation)
+
+
+def configuration(
+    group: Group, settings: settings_.Settings, model: Any, execution: str
+) -> dict[str, Any]:
+    """Flat configuration of a group and of how it is run.
+
+    Args:
+      group: what is trained.
+      settings: how.
+      model: given the shapes of the data.
+      execution: how the map over clients is run, in words.
+
+    Returns:
+      Values as JSON knows them, by dotted name.
+    """
+    return group.config | {
+        "num_rounds": settings.num_rounds,
+        "eval_every": settings.schedule.segment,
+        "evaluate_on": dict(settings.schedule.every),
+        "eval_clients": settings.schedule.clients,
+        "execution": execution,
+        "num_parameters": clients.size(jax.eval_shape(model.init, group.keys[0])),
+    }

@@ -182,11 +182,28 @@ def _measured_operands(item: counting.Item) -> tuple[Any, ...]:
     """Operands; of a table that is read or written here and there, the first rows."""
     assert item.op is not None
     table, *others = item.operands
-    is_table = item.op.name == "gather" or item.op.name.startswith(_CARRIED)
-    if not is_table or _size(table) <= _MOST_BYTES // 4:
+    axis = _indexed_axis(item.op, table)
+    if axis is None or _size(table) <= _MOST_BYTES // 4:
         return item.operands
-    rows = _MOST_BYTES // 4 * table.shape[0] // _size(table)
-    return jax.ShapeDtypeStruct((max(rows, 1), *table.shape[1:]), table.dtype), *others
+    rows = _MOST_BYTES // 4 * table.shape[axis] // _size(table)
+    shape = (*table.shape[:axis], max(rows, 1), *table.shape[axis + 1 :])
+    return jax.ShapeDtypeStruct(shape, table.dtype), *others
+
+
+def _indexed_axis(op: liveness.Op, table: Any) -> int | None:
+    """The axis of a table along which single rows are read or written, if any is."""
+    numbers = op.params.get("dimension_numbers")
+    if op.name == "gather":
+        indexed, single = numbers.start_index_map, numbers.collapsed_slice_dims
+    elif op.name.startswith(_CARRIED):
+        indexed, single = (
+            numbers.scatter_dims_to_operand_dims,
+            numbers.inserted_window_dims,
+        )
+    else:
+        return None
+    axes = [int(axis) for axis in indexed if axis in single]
+    return max(axes, key=lambda axis: table.shape[axis], default=None)
 
 
 def _seconds_of(item: counting.Item) -> tuple[float, float]:
@@ -195,10 +212,12 @@ def _seconds_of(item: counting.Item) -> tuple[float, float]:
     assert op is not None
     if op.name == "dot_general":
         return _seconds_of_product(op, item.operands)
-    is_indexed = op.name == "gather" or op.name.startswith(_CARRIED)
     given = _measured_operands(item)
-    largest = max([1, *given[0].shape[:1]])
-    highest = largest if is_indexed else 2**31 - 1
+    axis = _indexed_axis(op, given[0])
+    is_indexed = op.name == "gather" or op.name.startswith(_CARRIED)
+    highest = 1 if is_indexed else 2**31 - 1
+    if axis is not None:
+        highest = max(given[0].shape[axis], 1)
     operands = tuple(_example(aval, highest) for aval in given)
 
     def step(*operands: Any) -> tuple[Any, ...]:

@@ -196,6 +196,17 @@ def test_ten_million_clients_are_refused_without_making_them(quick, monkeypatch)
     assert "but 64 GB are free" in done.stderr
 
 
+def test_large_tables_of_several_points_are_measured_by_fewer_of_their_rows(
+    quick, monkeypatch
+):
+    """Of clients, not of points, whose axis comes first."""
+    monkeypatch.setattr(limits, "available_bytes", lambda *, host=False: 64 * 10**9)
+    many = ["--as-if-clients", "10000", "--algorithm", "flame", "--seeds", "2"]
+    done = RUNNER.invoke(plan.app, [*many, "--points-per-chunk", "4"])
+    assert done.exit_code == 0, done.output
+    assert "This fits into the memory that is free." in done.stdout
+
+
 @pytest.mark.parametrize(
     ("app", "arguments", "sentence"),
     [

@@ -158,6 +158,7 @@ class Options:
     eval_clients: str | int | None
     stop: Stop
     diagnostics: bool
+    save_models: bool
     checkpoint_seconds: float
     max_minutes: float | None
     resume: Path | None

@@ -180,6 +180,13 @@ def make_app(command: str, help: str) -> typer.Typer:
                 "--diagnostics", help="Also record the algorithm's own values."
             ),
         ] = False,
+        save_models: Annotated[
+            bool,
+            typer.Option(
+                "--save-models",
+                help="Write the trained models of the evaluated clients, too.",
+            ),
+        ] = False,
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Only say what would be trained.")
         ] = False,
@@ -253,6 +260,7 @@ def make_app(command: str, help: str) -> typer.Typer:
             eval_clients=_number_or_name(eval_clients),
             stop=arguments.Stop.parse(patience, target, stop_on),
             diagnostics=diagnostics,
+            save_models=save_models,
             checkpoint_seconds=checkpoint_seconds,
             max_minutes=max_minutes,
             resume=None,

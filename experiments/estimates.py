@@ -17,6 +17,7 @@ from fedjax_pfl import (
     limits,
     machine,
     planning,
+    trained,
     types,
 )
 from fedjax_pfl import settings as settings_
@@ -32,6 +33,7 @@ def show(
     groups: Sequence[planning.Group],
     settings: settings_.Settings,
     num_clients: int | None,
+    saves_models: bool,
 ) -> None:
     """Prints memory and time of every group, then whether all fits.
 
@@ -40,6 +42,7 @@ def show(
       groups: what would be trained.
       settings: how.
       num_clients: how many clients there are to be in place of the federations' own.
+      saves_models: whether the trained models are to be written.
 
     Raises:
       InputError: if something does not fit, in one sentence.
@@ -58,6 +61,8 @@ def show(
         title = f"{number + 1}/{len(groups)} {name}"
         total += _print_group(console, title, group, known, settings, rates)
     _print(console, f"All together about {_seconds(total)}, compilation apart.")
+    if saves_models:
+        _print(console, f"Trained models: {_bytes(trained.size(larger, settings))}.")
     for group in larger:
         plan, processes = planning.planned(group, settings)
         limits.check(plan, processes, group.federations, settings.num_rounds)
@@ -186,7 +191,10 @@ def _print(console: Console, text: str) -> None:
 
 def _bytes(size: float) -> str:
     """A number of bytes to read."""
-    return f"{size / 1e9:,.3g} GB" if size >= 1e9 else f"{size / 1e6:,.3g} MB"
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:,.3g} {name}"
+    return f"{size:.0f} B"
 
 
 def _seconds(value: float) -> str:

@@ -38,6 +38,7 @@ from fedjax_pfl import (
     profiling,
     results,
     streaming,
+    trained,
     training,
 )
 from fedjax_pfl import settings as settings_
@@ -79,7 +80,8 @@ def do(options: arguments.Options) -> None:
     groups = list(itertools.chain.from_iterable(grouped))
     _check_tests(groups)
     if options.command == "plan":
-        estimates.show(console, groups, settings, options.as_if_clients)
+        wanted = (options.as_if_clients, options.save_models)
+        estimates.show(console, groups, settings, *wanted)
         return
     profile = None if options.profile is None else _profile(options, settings)
     writers = logs.callbacks(options, out)
@@ -87,6 +89,8 @@ def do(options: arguments.Options) -> None:
         streaming.check(groups[0], settings)
     else:
         training.check_groups(groups, settings)
+    if options.save_models and options.resume is None:
+        trained.check(groups, settings, out / run_folder.MODELS)
     _print_plan(console, experiment, grouped)
     if options.dry_run:
         return
@@ -163,6 +167,7 @@ def _train(
         out / run_folder.CHECKPOINTS, min_seconds=options.checkpoint_seconds
     )
     place = shlex.quote(str(out))
+    saves = options.save_models
     hint = f"go on with: python -m experiments.{options.command} --resume {place}"
     with signals.Signals() as caught:
         try:
@@ -170,6 +175,7 @@ def _train(
                 "checkpoints": checkpoints,
                 "interrupt": lambda: caught.asked() or time_is_up(),
                 "callbacks": writers,
+                "models_to": run_folder.models_place(out) if saves else None,
                 "progress": not options.quiet,
             }
             if options.streamed:
@@ -188,6 +194,8 @@ def _print_place(console: Console, options: arguments.Options, out: Path) -> Non
     for file in sorted((out / "figures").glob("*.png")):
         console.print(f"Figure: {file}", soft_wrap=True, highlight=False)
     print(out if options.quiet else f"Results: {out}")
+    if options.save_models and not options.quiet:
+        print(f"Models: {out / run_folder.MODELS}")
     if not options.quiet:
         print(f"Report: python -m experiments.report {shlex.quote(str(out))}")
         logs.print_hint(options, out)

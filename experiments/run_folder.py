@@ -2,6 +2,7 @@
 
     experiment.json  the options of the command, with which --resume goes on
     checkpoints/     see `fedjax_pfl.checkpoint`; goes when the result is complete
+    models/          with --save-models, see `fedjax_pfl.trained`
     config.json      written last: with it the result is complete
 
 Options are read before JAX is imported.
@@ -21,15 +22,17 @@ from experiments import arguments
 
 __all__ = [
     "CHECKPOINTS",
+    "MODELS",
     "begun",
     "command",
     "completed",
     "is_finished",
+    "models_place",
     "opened",
     "read",
 ]
 
-CHECKPOINTS = "checkpoints"
+CHECKPOINTS, MODELS = "checkpoints", "models"
 _FILE = "experiment.json"
 _FORMAT = "fedjax_pfl run 2"
 _NOT_STORED = (
@@ -124,6 +127,19 @@ def completed(directory: Path) -> Iterator[Path]:
     shutil.rmtree(directory / CHECKPOINTS, ignore_errors=True)
 
 
+def models_place(directory: Path) -> Path:
+    """Where the trained models of an unfinished run go, free of what was left there.
+
+    A process may have been killed after they were written, or while they were.
+
+    Args:
+      directory: of the run, to which no other process writes.
+    """
+    for path in (*directory.glob(f".{MODELS}.*"), directory / MODELS):
+        shutil.rmtree(path, ignore_errors=True)
+    return directory / MODELS
+
+
 def is_finished(directory: Path) -> bool:
     """Whether the result is there."""
     return (directory / "config.json").is_file()
@@ -197,6 +213,7 @@ def command(options: arguments.Options) -> str:
     for name, value in given.items():
         words += [] if value is None else [name, str(value)]
     words += ["--diagnostics"] if options.diagnostics else []
+    words += ["--save-models"] if options.save_models else []
     return shlex.join([*words, *(["--streamed"] if options.streamed else [])])
 
 
@@ -236,6 +253,7 @@ def _from_json(found: dict[str, Any], directory: Path) -> arguments.Options:
         "eval_clients": str | int | None,
         "stop": dict,
         "diagnostics": bool,
+        "save_models": bool,
         "checkpoint_seconds": float | int,
     }
     if found.keys() != kinds.keys():

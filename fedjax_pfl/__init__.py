@@ -139,6 +139,7 @@ from fedjax_pfl.server_optimizers import (
 from fedjax_pfl.stopping import StopWhen
 from fedjax_pfl.streaming import simulate_streamed
 from fedjax_pfl.struct import pytree_dataclass, static_field
+from fedjax_pfl.trained import TrainedModel, TrainedModels, load_models
 from fedjax_pfl.training import grid, simulate
 from fedjax_pfl.types import (
     Batch,
@@ -146,6 +147,7 @@ from fedjax_pfl.types import (
     ClientData,
     Downlink,
     Federation,
+    Predictor,
     State,
     Upload,
 )
@@ -258,6 +260,7 @@ __all__ = [
     "PerFedAvg",
     "PortfolioSpec",
     "PowerLaw",
+    "Predictor",
     "PriceFile",
     "Quadratic",
     "QualitySkew",
@@ -281,6 +284,8 @@ __all__ = [
     "SyntheticMarket",
     "TensorBoard",
     "ToTolerance",
+    "TrainedModel",
+    "TrainedModels",
     "TrimmedMean",
     "UniformCohort",
     "UniformLabels",
@@ -292,6 +297,7 @@ __all__ = [
     "WeightsAndBiases",
     "grid",
     "load_federation",
+    "load_models",
     "pytree_dataclass",
     "simulate",
     "simulate_streamed",

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import clients, schedule, stacking, types
+from fedjax_pfl import clients, networks, schedule, stacking, types
 from fedjax_pfl import evaluate as evaluations
 
 __all__ = [
@@ -20,8 +20,10 @@ __all__ = [
     "forget_if_many",
     "init",
     "loop_segment",
+    "members",
     "segment",
     "snapshot",
+    "trained",
 ]
 
 _LIMIT = Path("/proc/sys/vm/max_map_count")
@@ -175,6 +177,34 @@ def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
         return found | ({"series": series} if series else {})
 
     return _map_points(one, (processes, states, rows), pool, plan)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def members(
+    plan: Plan, point: jax.Array, processes: Any, states: Any, rows: Any
+) -> jax.Array:
+    """Rows `int32[K]` of the clients that are evaluated of one point."""
+    process, state = clients.take((processes, states), point)
+    count = rows["malicious"].shape[1]
+    chosen = plan.schedule.members(process, state, count)
+    return jnp.arange(count, dtype=jnp.int32) if chosen is None else chosen
+
+
+@functools.partial(jax.jit, static_argnames=("plan", "names"))
+def trained(
+    plan: Plan,
+    names: tuple[str, ...],
+    point: jax.Array,
+    members: jax.Array,
+    processes: Any,
+    states: Any,
+    rows: Any,
+    pool: Any,
+) -> dict[str, Any]:
+    """What was trained of some predictors `[K, *P]`, for clients `int32[K]`."""
+    process, state, fields = clients.take((processes, states, rows), point)
+    federation = stacking.join(fields, pool)
+    return networks.networks(process, state, plan.model, federation, members, names)
 
 
 def loop_segment(plan, processes, states, rows, pool, going, start, num_rounds):

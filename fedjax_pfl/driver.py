@@ -18,7 +18,6 @@ from fedjax_pfl import (
     history,
     planning,
     stacking,
-    types,
 )
 from fedjax_pfl import recorder as recorder_
 from fedjax_pfl import settings as settings_
@@ -73,7 +72,7 @@ def run_group(
     around: Callable[[int], contextlib.AbstractContextManager[None]] = (
         lambda number: contextlib.nullcontext()
     ),
-) -> tuple[history.History, types.State]:
+) -> tuple[history.History, "Run"]:
     """Trains the points of one group together.
 
     Args:
@@ -86,7 +85,7 @@ def run_group(
       around: gives the context of a segment from its number since the start.
 
     Returns:
-      The history and the last states, with a leading axis of points.
+      The history, and the run at its end, with the last states.
 
     Raises:
       Interrupted: after a checkpoint, if there was a reason to end.
@@ -116,7 +115,7 @@ def run_group(
             is_due = run.ended or (store is not None and store.due())
             with checkpoint.kept(lambda: run.save(seconds()), is_due=is_due):
                 evaluated(run.recorder, len(run.recorder.rounds) - 1)
-        return run.recorder.finish(run.config, *seconds()), run.states
+        return run.recorder.finish(run.config, *seconds()), run
 
 
 class Run:
@@ -227,6 +226,22 @@ class Run:
         ran = min(self._plan.schedule.segment, self._num_rounds - self.done)
         self.recorder.ran(self.done, ran, clients.fetch(info))
         self.done += ran
+
+    def members(self, point: int) -> np.ndarray:
+        """Rows `int32[K]` of the clients of a point that are evaluated now."""
+        processes, rows, _ = self._fixed
+        number = np.asarray(point, np.int32)
+        found = compiled.members(self._plan, number, processes, self.states, rows)
+        return clients.fetch(found)
+
+    def trained(
+        self, point: int, members: np.ndarray, names: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """What was trained of some predictors `[K, *P]` of a point's clients."""
+        processes, rows, pool = self._fixed
+        numbers = (np.asarray(point, np.int32), np.asarray(members, np.int32))
+        now = (processes, self.states, rows, pool)
+        return clients.fetch(compiled.trained(self._plan, names, *numbers, *now))
 
     def save(self, seconds: tuple[float, float]) -> None:
         """Writes a checkpoint, where there is a place for it."""

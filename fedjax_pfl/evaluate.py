@@ -9,7 +9,7 @@ from jax import lax
 
 from fedjax_pfl import checks, clients, types
 
-__all__ = ["collaboration", "evaluate", "predictor_names", "series"]
+__all__ = ["collaboration", "evaluate", "predictor_names", "predictors_of", "series"]
 
 BATCH = 128
 """Examples per pass; bounds memory, not the result."""
@@ -21,8 +21,8 @@ MAX_PAIRS = 2000
 Metrics = dict[str, jax.Array]
 
 
-def _predictors(process, state, client, model, data):
-    """Predictors of one client, and its evaluation key."""
+def predictors_of(process, state, client, model, data):
+    """Predictors of ONE client by name, and its evaluation key."""
     key = types.stream_key(state.key, types.Stream.EVALUATION, state.round)
     key = jax.random.fold_in(key, data.client_id)
     return process.predictors(key, state, client, model, data), key
@@ -163,7 +163,7 @@ def predictor_names(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
         data = federation.train.pool().with_rows(first[1])
-        names.extend(sorted(_predictors(process, state, first[0], model, data)[0]))
+        names.extend(sorted(predictors_of(process, state, first[0], model, data)[0]))
         return jnp.zeros(())
 
     jax.eval_shape(trace, state, federation)
@@ -231,7 +231,7 @@ def evaluate(
 
     def one(fields, _):
         train = federation.train.pool().with_rows(fields["train"])
-        predictors, key = _predictors(process, state, fields["state"], model, train)
+        predictors, key = predictors_of(process, state, fields["state"], model, train)
         rows = [
             _stack([measure(predictors[who], name, fields, key) for name in data])
             for who in sorted(predictors)
@@ -312,7 +312,7 @@ def series(
     def one(row, _):
         client, train, test = row
         data = federation.train.pool().with_rows(train)
-        predictors, _ = _predictors(process, state, client, model, data)
+        predictors, _ = predictors_of(process, state, client, model, data)
         own = federation.test.pool().with_rows(test)
         return _stack(
             [

@@ -12,7 +12,16 @@ from pathlib import Path
 
 from fedjax_pfl import checks
 
-__all__ = ["check_new", "check_writable", "filled", "locked", "new"]
+__all__ = [
+    "check_new",
+    "check_writable",
+    "filled",
+    "locked",
+    "nearest",
+    "new",
+    "staged",
+    "writing",
+]
 
 _LOCK, _OWNER, _FILLING = ".lock", ".owner.json", ".filling"
 
@@ -30,19 +39,50 @@ def new(directory: Path) -> Iterator[Path]:
     Raises:
       InputError: if the directory exists or cannot be written.
     """
-    check_new(directory)
-    temporary = None
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        temporary = directory.with_name(f".{directory.name}.{os.getpid()}")
-        temporary.mkdir()
+    with writing(directory), staged(directory) as temporary:
         yield temporary
-        temporary.rename(directory)
+
+
+@contextlib.contextmanager
+def staged(directory: Path) -> Iterator[Path]:
+    """Like `new`, for a block that does more than write there: its errors stay its own.
+
+    Args:
+      directory: path that does not exist; its parents are made.
+
+    Yields:
+      The temporary directory, for blocks of `writing`.
+
+    Raises:
+      InputError: if the directory exists or cannot be made.
+    """
+    check_new(directory)
+    temporary = directory.with_name(f".{directory.name}.{os.getpid()}")
+    try:
+        with writing(directory):
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir()
+        yield temporary
+        with writing(directory):
+            temporary.rename(directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Makes what goes wrong when files are written into one sentence.
+
+    Args:
+      directory: which is named.
+
+    Raises:
+      InputError: in place of an error of the operating system.
+    """
+    try:
+        yield
     except OSError as error:
         raise _unwritable(directory, error) from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -156,13 +196,18 @@ def check_writable(directory: Path, *, named: Path | None = None) -> None:
     Raises:
       InputError: if they cannot.
     """
+    try:
+        os.rmdir(tempfile.mkdtemp(dir=nearest(directory), prefix=".check-"))
+    except OSError as error:
+        raise _unwritable(named or directory, error) from error
+
+
+def nearest(directory: Path) -> Path:
+    """The directory itself, or the nearest of its parents that exists."""
     ancestor = directory.absolute()
     while not os.path.lexists(ancestor):
         ancestor = ancestor.parent
-    try:
-        os.rmdir(tempfile.mkdtemp(dir=ancestor, prefix=".check-"))
-    except OSError as error:
-        raise _unwritable(named or directory, error) from error
+    return ancestor
 
 
 def _unwritable(directory: Path, error: OSError) -> checks.InputError:

@@ -192,7 +192,7 @@ def _measured_operands(item: counting.Item) -> tuple[Any, ...]:
 
 def _indexed_axis(op: liveness.Op, table: Any) -> int | None:
     """The axis of a table along which single rows are read or written, if any is."""
-    numbers = op.params.get("dimension_numbers")
+    numbers: Any = op.params.get("dimension_numbers")
     if op.name == "gather":
         indexed, single = numbers.start_index_map, numbers.collapsed_slice_dims
     elif op.name.startswith(_CARRIED):

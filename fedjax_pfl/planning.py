@@ -15,6 +15,7 @@ from fedjax_pfl import (
     evaluate,
     given,
     limits,
+    networks,
     stacking,
     struct,
     types,
@@ -30,6 +31,7 @@ __all__ = [
     "check_examples",
     "check_parts",
     "configuration",
+    "network_kinds",
     "own_key",
     "planned",
     "predictor_names",
@@ -146,6 +148,16 @@ def planned(
 
 def predictor_names(group: Group) -> tuple[str, ...]:
     """Names of what the algorithm lets evaluate."""
+    return evaluate.predictor_names(*_shapes(group))
+
+
+def network_kinds(group: Group) -> dict[str, networks.Kind]:
+    """What was trained of each of these, with shapes; see `networks.kinds`."""
+    return networks.kinds(*_shapes(group))
+
+
+def _shapes(group: Group) -> tuple[FederatedProcess, types.State, Any, Any]:
+    """Process, shapes of its state, model and federation of the first point."""
     process, federation = group.processes[0], group.federations[0]
     model = group.model.for_federation(federation)
 
@@ -153,7 +165,7 @@ def predictor_names(group: Group) -> tuple[str, ...]:
         return process.init(key, model, federation)
 
     state = jax.eval_shape(init, own_key(group.keys[0]), federation)
-    return evaluate.predictor_names(process, state, model, federation)
+    return process, state, model, federation
 
 
 def configuration(

@@ -80,6 +80,19 @@ class Result:
         """
         return naming.fields(self.groups)
 
+    def points(self) -> "pd.DataFrame":
+        """Returns how every training ended, one row per point of every group.
+
+        Returns:
+          Columns algorithm, dataset, partition, seed, one per name in `fields`, status.
+        """
+        rows = [
+            (*self._head(group, point), status)
+            for group in self.groups
+            for point, status in enumerate(group.status)
+        ]
+        return _frame(rows, [*self._columns, "status"])
+
     def table(self) -> "pd.DataFrame":
         """Returns one row per value, for a spreadsheet or pandas.
 

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import itertools
+import os
 import platform
 import subprocess
 import time
@@ -31,6 +32,7 @@ from fedjax_pfl import (
     profiling,
     results,
     stopping,
+    trained,
     types,
 )
 from fedjax_pfl import settings as settings_
@@ -83,6 +85,7 @@ def run_groups(
     checkpoints: checkpoint.Checkpoints | None = None,
     interrupt: Callable[[], str | None] = lambda: None,
     callbacks: Sequence[callbacks_.Callback] = (),
+    models_to: str | os.PathLike[str] | None = None,
     progress: bool = True,
     profile: profiling.Profile | None = None,
 ) -> results.Result:
@@ -94,6 +97,7 @@ def run_groups(
       checkpoints: where they are saved, and continued from; None does neither.
       interrupt: asked between evaluations; a reason ends the training.
       callbacks: told of the evaluations, by the first of several processes.
+      models_to: new directory for the trained models, or None.
       progress: whether to show it: bars on a terminal, a display that is updated in a
         notebook, else lines.
       profile: of a few rounds, or None.
@@ -111,7 +115,7 @@ def run_groups(
             "Checkpoints are written by trainings of one process, got"
             f" {jax.process_count()} processes; leave checkpoints out."
         )
-    check_groups(groups, settings)
+    check_groups(groups, settings, models_to)
     warn_of_idle_attacks(groups)
     origin = provenance()
     watched = {} if profile is None else {"around": profile.around}
@@ -120,12 +124,13 @@ def run_groups(
         if checkpoints is not None:
             stack.enter_context(folders.locked(checkpoints.path))
             checkpoints.check(len(groups))
+        models = stack.enter_context(trained.writer(models_to))
         watch = stack.enter_context(
             callbacks_.watching(callbacks, groups, settings, progress=progress)
         )
         for number, group in enumerate(groups):
             name = type(group.processes[0].algorithm).__name__
-            record, _ = driver.run_group(
+            record, run = driver.run_group(
                 group,
                 settings,
                 store=None if checkpoints is None else checkpoints.store(number, name),
@@ -134,24 +139,32 @@ def run_groups(
                 **watched,
             )
             found.append(record)
+            models.add(number, group, record, run)
+            del run  # before the next group's states are made
             if next(_trained) % _LOOK_EVERY == 0:
                 compiled.forget_if_many()
         watch.result = results.Result(groups=tuple(found), provenance=origin)
+        models.finish(watch.result)
     return watch.result
 
 
 def check_groups(
-    groups: Sequence[planning.Group], settings: settings_.Settings
+    groups: Sequence[planning.Group],
+    settings: settings_.Settings,
+    models_to: str | os.PathLike[str] | None = None,
 ) -> None:
     """Lets every part object before anything is trained.
 
     Args:
       groups: what is to be trained.
       settings: how.
+      models_to: see `simulate`.
 
     Raises:
       InputError: if something does not fit, in one sentence.
     """
+    if models_to is not None:
+        trained.check(groups, settings, models_to)
     for group in groups:
         planning.check(group, settings)
 
@@ -197,6 +210,7 @@ def simulate(
     checkpoints: checkpoint.Checkpoints | None = None,
     max_minutes: float | None = None,
     callbacks: Sequence[callbacks_.Callback] = (),
+    models_to: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> results.Result:
     """Runs one training and evaluates every client on its own data.
@@ -223,6 +237,8 @@ def simulate(
         and versions, to a training that was never interrupted. None saves nothing.
       max_minutes: after which the training is saved and ended, > 0; None for no limit.
       callbacks: told of every evaluation; see `Callback`.
+      models_to: directory, which must not exist yet, in which the trained models of the
+        evaluated clients are saved; see `load_models`. None saves none.
       progress: whether to show progress, on standard error or in a notebook's cell.
 
     Returns:
@@ -257,6 +273,7 @@ def simulate(
         checkpoints=checkpoints,
         interrupt=time_limit(max_minutes),
         callbacks=callbacks,
+        models_to=models_to,
         progress=progress,
     )
 
@@ -303,6 +320,7 @@ def grid(
     checkpoints: checkpoint.Checkpoints | None = None,
     max_minutes: float | None = None,
     callbacks: Sequence[callbacks_.Callback] = (),
+    models_to: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> results.Result:
     """Trains all points of a grid: numeric axes vmapped, static ones in groups.
@@ -325,6 +343,7 @@ def grid(
       checkpoints: see `simulate`; finished groups are not trained again.
       max_minutes: see `simulate`.
       callbacks: see `simulate`; one object sees all points.
+      models_to: see `simulate`.
       progress: see `simulate`.
 
     Returns:
@@ -352,5 +371,6 @@ def grid(
         checkpoints=checkpoints,
         interrupt=interrupt,
         callbacks=callbacks,
+        models_to=models_to,
         progress=progress,
     )

@@ -62,7 +62,8 @@ class MyMethod(fp.SingleExchange):
 
     def predictors(self, key, round, server, client, model, data):
         """Functions x -> outputs of ONE client, by the names that results have."""
+        # As Predictors their networks can be saved; any other function is evaluated.
         return {
-            "global": lambda x: model.apply(server, x),
-            "personal": lambda x: model.apply(client, x),
+            "global": fp.Predictor(model.apply, server),
+            "personal": fp.Predictor(model.apply, client),
         }

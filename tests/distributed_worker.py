@@ -41,6 +41,7 @@ result = fp.simulate(
     6,
     eval_every=3,
     execution="shard",
+    models_to=f"{OUT}.models",
     progress=False,
 )
 (group,) = result.groups

@@ -45,7 +45,7 @@ def options_of(arguments, app=sweep.app):
         "run --preset digits --eval-every 2 --eval-on test,train=4 --eval-clients 3"
         " --patience 3 --stop-on personal::loss --execution vmap --streamed",
         "sweep --preset digits --data DIR --label y --client user --diagnostics"
-        " --devices 2 --points-per-chunk 4 --target 0.9",
+        " --save-models --devices 2 --points-per-chunk 4 --target 0.9",
     ],
 )
 def test_the_command_of_a_run_makes_the_same_run(line):

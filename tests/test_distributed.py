@@ -6,8 +6,11 @@ import socket
 import subprocess
 import sys
 
+import jax
 import numpy as np
 import pytest
+
+import fedjax_pfl as fp
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -61,3 +64,13 @@ def test_two_processes_equal_one(tmp_path):
                     np.testing.assert_allclose(
                         other[key], one[key], rtol=1e-10, atol=1e-12, err_msg=key
                     )
+    assert not (tmp_path / "second.npz.models").exists()
+    alone, first = (
+        fp.load_models(tmp_path / f"{n}.npz.models") for n in ("one", "first")
+    )
+    for model in ("global", "personal"):
+        found, expected = first.find(model=model), alone.find(model=model)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12),
+            *(found.params, expected.params),
+        )

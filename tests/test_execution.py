@@ -68,7 +68,8 @@ def test_points_on_several_devices_are_trained_as_on_one():
         given = settings.Settings.parse(
             12, eval_every=2, execution=how, evaluate_on=("train",), stop_when=stop
         )
-        return driver.run_group(group, given)
+        record, run = driver.run_group(group, given)
+        return record, run.states
 
     history, states = train("vmap")
     assert history.config["execution"] == "vmap, points on 4 devices"

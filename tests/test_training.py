@@ -165,7 +165,7 @@ def test_evaluation_equals_numpy():
         algorithm=fp.Flame(local=SGD), participation=fp.UniformCohort(size=3)
     )
     group = programs.group(KEY, process, fp.LogisticRegression(), federation)
-    record, states = driver.run_group(
+    record, run = driver.run_group(
         group,
         settings.Settings.parse(
             3,
@@ -182,8 +182,8 @@ def test_evaluation_equals_numpy():
         rows = index[client, :count]
         for number, params in enumerate(
             (
-                jax.tree.map(lambda leaf: leaf[0], states.server),
-                clients.take(clients.take(states.clients.theta, 0), client),
+                jax.tree.map(lambda leaf: leaf[0], run.states.server),
+                clients.take(clients.take(run.states.clients.theta, 0), client),
             )
         ):
             head = jax.tree.map(np.asarray, params["head"])

@@ -27,6 +27,9 @@ arXiv:2003.13461. Deviations from the authors' software, each a switch: it adds
 0.02 alpha_i to the gradient of alpha_i (`alpha_decay`, here 0, as in the paper) and
 mixes the networks' outputs (`mix="outputs"`). The paper's eta falls with the round;
 here it is constant. Weight decay acts on w_i and on v_i as if each had its own SGD.
+
+What is saved of the personal model is the mixed network or, with `mix="outputs"`, `own`
+(v_i), `global` (w) and `alpha`.
 """
 
 from typing import Any
@@ -156,9 +159,16 @@ class APFL(base.SingleExchange):
     def predictors(self, key, round, server, client, model, data):
         """The own model mixed with the latest global one, and that one."""
         del key, round
-        return {
-            "personal": lambda x: self._outputs(
-                model, client.v, server, client.alpha, x, data.constants
-            ),
-            "global": base.model_predictor(model, server, data.constants),
-        }
+        found = {"global": base.model_predictor(model, server, data.constants)}
+        if self.mix == "parameters":
+            mixed = base.mixture(client.v, server, client.alpha)
+            return found | {
+                "personal": base.model_predictor(model, mixed, data.constants)
+            }
+
+        def both(params, x):
+            own, shared, alpha = (params[name] for name in ("own", "global", "alpha"))
+            return self._outputs(model, own, shared, alpha, x, data.constants)
+
+        parts = {"own": client.v, "global": server, "alpha": client.alpha}
+        return found | {"personal": types.Predictor(both, parts)}

@@ -158,7 +158,8 @@ class SingleExchange:
           data: its training examples.
 
         Returns:
-          For example `{"personal": fn, "global": fn}`.
+          For example `{"personal": fn, "global": fn}`, best as `Predictor`s, whose
+          networks can be saved.
         """
         raise NotImplementedError
 
@@ -315,9 +316,13 @@ def with_server(state: types.State, server: Any) -> types.State:
     return dataclasses.replace(state, server=server)
 
 
-def model_predictor(model: types.Model, params: Any, constants: Any) -> Any:
+def model_predictor(model: types.Model, params: Any, constants: Any) -> types.Predictor:
     """A predictor that applies the model with fixed parameters, in evaluation mode."""
-    return lambda x: model.apply(params, x, constants=constants)
+
+    def apply(params: Any, x: jax.Array) -> jax.Array:
+        return model.apply(params, x, constants=constants)
+
+    return types.Predictor(apply, params)
 
 
 def example_weight(data: types.ClientData, params: Any) -> jax.Array:

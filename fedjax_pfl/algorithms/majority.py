@@ -2,7 +2,8 @@
 
 No training and no messages: what a method must beat where clients have few classes. The
 outputs are logarithms of smoothed frequencies, `log((n_c + 1) / (n + C))`, so that the
-loss is finite for labels that a client has not seen; ties go to the lower class.
+loss is finite for labels that a client has not seen; ties go to the lower class. What
+is saved of a client's model are these `logits [C]`.
 
 | symbol | field | shape |
 |---|---|---|
@@ -65,4 +66,9 @@ class Majority(base.SingleExchange):
         classes = getattr(model, "num_classes", 0)
         counts = class_counts(data, classes, jnp.zeros(()).dtype)
         logits = jnp.log((counts + 1) / (counts + 1).sum())
-        return {"personal": lambda x: jnp.broadcast_to(logits, (len(x), len(logits)))}
+        return {"personal": types.Predictor(_repeated, {"logits": logits})}
+
+
+def _repeated(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """The same logits for every input."""
+    return jnp.broadcast_to(params["logits"], (len(x), len(params["logits"])))

@@ -29,6 +29,9 @@ at g = 1 theta rests; at lambda = 1 phi_i is learned alone. A threshold of 0 alw
 the server (but for entropies that round to 0), one from log C on never does. With the
 cut before the head, theta is the head alone.
 
+What is saved of its models are parameters of `fedjax_pfl.models.EarlyExit`, of the
+network with the cut at `exit_after`.
+
 Reference: Han, Kim, Choi, Brinton, Moon, "SplitGP: Achieving Both Generalization and
 Personalization in Federated Learning", INFOCOM 2023. The paper trains theta_i at the
 server, from features that clients send; the steps are the same, and traffic is counted
@@ -142,7 +145,14 @@ class SplitGP(base.SingleExchange):
         del key, round, data
         exits = self._exits(model)
         params = leaves.join(client, server)
+
+        def chosen(params, x):
+            return routed(*exits.apply(params, x), self.threshold)
+
+        def last(params, x):
+            return exits.apply(params, x)[1]
+
         return {
-            "personal": lambda x: routed(*exits.apply(params, x), self.threshold),
-            "global": lambda x: exits.apply(server, x)[1],
+            "personal": types.Predictor(chosen, params),
+            "global": types.Predictor(last, server),
         }

@@ -311,6 +311,12 @@ class Training:
             self._pending = None
             self.store.write(members, jax.tree.map(np.asarray, rows))
 
+    def trained(self, names: tuple[str, ...], rows: np.ndarray) -> dict[str, Any]:
+        """What was trained of some predictors `[K, *P]` of clients `int[K]`."""
+        federation = self._population.of(rows)
+        now = (self.state, self.rows(rows), federation)
+        return programs.trained(self._process, self._model, names, *now)
+
     def evaluate(self, data: tuple[str, ...], rows: np.ndarray) -> dict[str, Any]:
         """Metrics by name, each `[predictors, data, K]`, of clients `int[K]`."""
         found = []

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import clients, evaluate, link, struct, types
+from fedjax_pfl import clients, evaluate, link, networks, struct, types
 
-__all__ = ["Inputs", "cohort", "evaluated", "first", "message_sum", "round"]
+__all__ = ["Inputs", "cohort", "evaluated", "first", "message_sum", "round", "trained"]
 
 
 @struct.pytree_dataclass
@@ -132,3 +132,18 @@ def evaluated(
     """Metrics `[predictors, data, K]` of K clients with rows `(client, message)`."""
     given = dataclasses.replace(state, clients=rows[0], messages=rows[1])
     return evaluate.evaluate(process, given, model, federation, data=data)[0]
+
+
+@functools.partial(jax.jit, static_argnames=("model", "names"))
+def trained(
+    process: Any,
+    model: Any,
+    names: tuple[str, ...],
+    state: types.State,
+    rows: Any,
+    federation: types.Federation,
+) -> dict[str, Any]:
+    """What was trained of some predictors `[K, *P]` of K clients with these rows."""
+    given = dataclasses.replace(state, clients=rows[0], messages=rows[1])
+    every = jnp.arange(federation.num_clients, dtype=jnp.int32)
+    return networks.networks(process, given, model, federation, every, names)

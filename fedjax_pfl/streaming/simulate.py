@@ -2,41 +2,32 @@
 
 import contextlib
 import dataclasses
+import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import jax
-import jax.numpy as jnp
-import numpy as np
 
 from fedjax_pfl import callbacks as callbacks_
 from fedjax_pfl import (
     checkpoint,
     checks,
     clients,
-    data,
     driver,
-    evaluate,
     folders,
     given,
     grids,
-    history,
     planning,
     results,
     stopping,
-    struct,
+    trained,
     training,
     types,
 )
-from fedjax_pfl import execution as execution_
-from fedjax_pfl import recorder as recorder_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.process import FederatedProcess
 from fedjax_pfl.streaming import driver as streamed
-from fedjax_pfl.streaming import rows as rows_
+from fedjax_pfl.streaming import run as run_
 
 __all__ = ["EVAL_CLIENTS", "check", "run", "simulate_streamed"]
 
@@ -61,6 +52,7 @@ def simulate_streamed(
     checkpoints: checkpoint.Checkpoints | None = None,
     max_minutes: float | None = None,
     callbacks: Sequence[callbacks_.Callback] = (),
+    models_to: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> results.Result:
     """Runs one training whose clients' states are in a file, not on the device.
@@ -87,6 +79,7 @@ def simulate_streamed(
         keeps it in a temporary directory for as long as the training runs.
       max_minutes: see `simulate`.
       callbacks: see `simulate`.
+      models_to: see `simulate`; of the sample of clients that is evaluated.
       progress: see `simulate`.
 
     Returns:
@@ -121,6 +114,7 @@ def simulate_streamed(
         checkpoints=checkpoints,
         interrupt=training.time_limit(max_minutes),
         callbacks=callbacks,
+        models_to=models_to,
         progress=progress,
     )
 
@@ -132,6 +126,7 @@ def run(
     checkpoints: checkpoint.Checkpoints | None = None,
     interrupt: Callable[[], str | None] = lambda: None,
     callbacks: Sequence[callbacks_.Callback] = (),
+    models_to: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> results.Result:
     """Trains a group of one point.
@@ -142,6 +137,7 @@ def run(
       checkpoints: where it is saved, and continued from.
       interrupt: asked between evaluations; a reason ends the training.
       callbacks: told of the evaluations.
+      models_to: new directory for the trained models, or None.
       progress: whether to show it.
 
     Returns:
@@ -151,7 +147,7 @@ def run(
       Interrupted: if there was a reason to end.
       InputError: if something does not fit, in one sentence.
     """
-    check(group, settings)
+    check(group, settings, models_to)
     training.warn_of_idle_attacks([group])
     settings = _with_sample(group, settings)
     provenance = training.provenance()
@@ -164,13 +160,18 @@ def run(
             store = checkpoints.store(0, name)
             folder = store.folder
         keep = 1 if checkpoints is None else checkpoints.keep
+        models = stack.enter_context(trained.writer(models_to))
         watch = stack.enter_context(
             callbacks_.watching(callbacks, [group], settings, progress=progress)
         )
         with driver.compile_clock() as compiling:
-            going = _Run(group, settings, store, folder / "rows.bin", keep, compiling)
+            going = run_.Run(
+                group, settings, store, folder / "rows.bin", keep, compiling
+            )
             record = going.train(interrupt, watch.evaluated(0))
+        models.add(0, group, record, going)
         watch.result = results.Result(groups=(record,), provenance=provenance)
+        models.finish(watch.result)
     return watch.result
 
 
@@ -192,12 +193,17 @@ def _temporary() -> Iterator[str]:
         yield folder
 
 
-def check(group: planning.Group, settings: settings_.Settings) -> None:
+def check(
+    group: planning.Group,
+    settings: settings_.Settings,
+    models_to: str | os.PathLike[str] | None = None,
+) -> None:
     """Lets every part object before anything is trained.
 
     Args:
       group: what is to be trained.
       settings: how.
+      models_to: see `simulate`.
 
     Raises:
       InputError: if something does not fit, in one sentence.
@@ -228,156 +234,5 @@ def check(group: planning.Group, settings: settings_.Settings) -> None:
     planning.check_examples([federation])
     size = process.participation.cohort_size(federation.num_clients)
     process.check_cohort(size, federation.num_clients)
-
-
-class _Run:
-    """The training, its history and its checkpoints."""
-
-    def __init__(
-        self,
-        group: planning.Group,
-        settings: settings_.Settings,
-        store: checkpoint.Store | None,
-        path: Path,
-        keep: int,
-        compiling: list[float],
-    ):
-        """Makes the first state, or reads that of the newest checkpoint."""
-        self._settings, self._store, self._compiling = settings, store, compiling
-        self._started = time.perf_counter()
-        federation, key = group.federations[0], planning.own_key(group.keys[0])
-        model = group.model.for_federation(federation)
-        dtype = jnp.zeros(()).dtype
-        process = struct.as_arrays(group.processes[0], dtype)
-        execution = settings.execution
-        if isinstance(execution, str):
-            execution = execution_.choose(process, model, federation)
-        execution = execution_.form_chunks(execution, [federation])
-        population = streamed.Population(federation)
-        like = streamed.Training.row_of(process, model, population, key)
-        self._rows = rows_.RowStore(path, federation.num_clients, like, keep)
-        self._training = streamed.Training(
-            process, model, population, key, execution, self._rows
-        )
-        state = self._training.state
-        members = settings.schedule.members(process, state, federation.num_clients)
-        self._members = np.sort(np.asarray(members))
-        sample = population.of(self._members)
-        self.recorder = recorder_.Recorder(
-            points=({},),
-            models=self._predictors(process, model, sample),
-            data=settings.schedule.data,
-            num_rounds=settings.num_rounds,
-            federations=[data.describe(sample)],
-            stops=process.on_nonfinite == "stop",
-            stop_when=settings.stop_when,
-            clients=self._members,
-            num_clients=federation.num_clients,
-        )
-        how = f"streamed, {execution}"
-        self.config = planning.configuration(group, settings, model, how)
-        self._identity = self.config | {
-            "dtype": str(dtype),
-            "stop_when": str(settings.stop_when),
-            "data, seeds and settings": checkpoint.fingerprint(
-                (process, key, federation)
-            ),
-        }
-        self.done, self._earlier, self.ended = 0, (0.0, 0.0), False
-        self._is_new = True
-        self._go_on()
-
-    def _predictors(self, process: Any, model: Any, sample: Any) -> tuple[str, ...]:
-        """Names of what is evaluated."""
-        rows = self._training.rows(self._members[:1])
-        state = dataclasses.replace(self._training.state, clients=rows[0])
-        return evaluate.predictor_names(process, state, model, sample)
-
-    def _go_on(self) -> None:
-        """Continues what the checkpoints have."""
-        if self._store is None:
-            return
-
-        def accept(found: checkpoint.Progress) -> None:
-            arrays = {
-                name: found.arrays[f"rows/{name}"] for name in rows_.RowStore.ARRAYS
-            }
-            self._rows.restore(arrays)
-
-        state = self._training.state
-        found = self._store.latest(self._identity, state, accept)
-        if found is not None:
-            self._is_new = False
-            self.recorder.restore(found.arrays)
-            self._training.state = found.states
-            self.done, self._earlier = found.done, found.seconds
-            self.ended = found.ended
-
-    def train(
-        self,
-        interrupt: Callable[[], str | None],
-        evaluated: Callable[[recorder_.Recorder, int], None],
-    ) -> history.History:
-        """Rounds and evaluations until the end."""
-        if self._is_new:
-            self._measure()
-        for number in range(len(self.recorder.rounds)):
-            evaluated(self.recorder, number)
-        while not self.ended:
-            reason = interrupt()
-            if reason is not None:
-                self._save()
-                raise driver.Interrupted(reason, self.done)
-            segment = self._settings.schedule.segment
-            count = min(segment, self._settings.num_rounds - self.done)
-            infos = self._training.run(self.done, count)
-            self.recorder.ran(
-                self.done, count, jax.tree.map(lambda leaf: leaf[None], infos)
-            )
-            self.done += count
-            self._measure()
-            is_due = self.ended or (self._store is not None and self._store.due())
-            with checkpoint.kept(self._save, is_due=is_due):
-                evaluated(self.recorder, len(self.recorder.rounds) - 1)
-        return self.recorder.finish(self.config, *self._seconds())
-
-    def _measure(self) -> None:
-        """Evaluates what is due now, and everything at the end."""
-        schedule, rounds = self._settings.schedule, self._settings.num_rounds
-
-        def look(due: tuple[str, ...], again: np.ndarray | None) -> None:
-            found = self._training.evaluate(due, self._members)
-            metrics = {name: value[None] for name, value in found.items()}
-            self.recorder.evaluated(self.done, due, None, metrics, {}, {}, again)
-
-        def ended() -> bool:
-            return self.done >= rounds or self.recorder.all_ended()
-
-        due = schedule.due(self.done, ended())
-        look(due, None)
-        self.ended = ended()
-        if self.ended and due != schedule.data:
-            look(schedule.data, np.ones(1, bool))
-
-    def _seconds(self) -> tuple[float, float]:
-        """Compiling and running so far."""
-        compiling = self._earlier[0] + self._compiling[0]
-        total = sum(self._earlier) + time.perf_counter() - self._started
-        return min(compiling, total), max(total - compiling, 0.0)
-
-    def _save(self) -> None:
-        """Writes a checkpoint, where there is a place for it."""
-        if self._store is None:
-            return
-        self._training.write_back()
-        rows = {f"rows/{name}": v for name, v in self._rows.commit().items()}
-        self._store.save(
-            self._identity,
-            checkpoint.Progress(
-                done=self.done,
-                states=self._training.state,
-                arrays=self.recorder.arrays() | rows,
-                seconds=self._seconds(),
-                ended=self.ended,
-            ),
-        )
+    if models_to is not None:
+        trained.check([group], settings, models_to)

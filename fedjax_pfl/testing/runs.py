@@ -58,7 +58,8 @@ def _run(
     plan = settings_.Settings.parse(
         rounds, eval_every=segment, execution="vmap", evaluate_on=("test",)
     )
-    return driver.run_group(group, plan, store=store, interrupt=interrupt)
+    record, run = driver.run_group(group, plan, store=store, interrupt=interrupt)
+    return record, run.states
 
 
 def grid_equals_single_runs(subject: subjects.Subject) -> None:

@@ -5,6 +5,7 @@ client, `B` batch, `C` classes, `*P` the shape of a parameter leaf.
 """
 
 from fedjax_pfl.types.examples import Batch, ClientData, Federation
+from fedjax_pfl.types.predictors import Predictor
 from fedjax_pfl.types.protocols import (
     Aggregator,
     Attack,
@@ -41,6 +42,7 @@ __all__ = [
     "Model",
     "Params",
     "Participation",
+    "Predictor",
     "RoundContext",
     "RoundInfo",
     "SeriesModel",

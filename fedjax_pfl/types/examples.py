@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import core
 
-from fedjax_pfl import struct
+from fedjax_pfl import checks, struct
 from fedjax_pfl.types.randomness import Key, Stream
 from fedjax_pfl.types.rounds import Population
 
@@ -115,6 +115,34 @@ class ClientData:
             y = y.astype(dtype)
         return Batch(
             x=x, y=_mask_rows(real, y), weight=weight, constants=self.constants
+        )
+
+    def examples(self, client: int) -> Batch:
+        """All examples of one client, in order, as models see them.
+
+        Inputs are scaled, and have the client's noise; labels are those that it trains
+        on where they are poisoned.
+
+        Args:
+          client: its row.
+
+        Returns:
+          The batch, of weights 1; its size depends on the client.
+
+        Raises:
+          InputError: if there is no such client.
+        """
+        total = self.num_examples.shape[0]
+        if not 0 <= client < total:
+            raise checks.InputError(
+                f"Expected the number of a client from 0 to {total - 1}, got {client}."
+            )
+        own = jax.tree.map(lambda leaf: leaf[client], self.rows())
+        count = int(self.num_examples[client])
+        return (
+            self.pool()
+            .with_rows(own)
+            .gather(jnp.arange(count), jnp.ones(count, jnp.zeros(()).dtype))
         )
 
     def _noise(self, row: jax.Array, x: jax.Array, key: Key | None) -> jax.Array:

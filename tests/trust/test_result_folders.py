@@ -31,6 +31,7 @@ OPTIONS = arguments.Options(
     eval_clients="all",
     stop=arguments.Stop(None, None, None, None, None),
     diagnostics=False,
+    save_models=False,
     checkpoint_seconds=5.0,
     max_minutes=None,
     resume=None,

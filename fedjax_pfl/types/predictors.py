@@ -1,0 +1,36 @@
+"""What a method predicts with, and what was trained of it."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+__all__ = ["Predictor"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Predictor:
+    """A function `x -> outputs` of ONE client that says what was trained of it.
+
+    `Algorithm.predictors` may also return plain functions, which can be evaluated but
+    not saved.
+
+    Attributes:
+      apply: `(params, x [B, ...]) -> outputs [B, ...]`, with nothing trained beside
+        `params`.
+      params: `[*P]` what was trained: the parameters of a network, or several of them
+        by name.
+
+    Example:
+      >>> predictor = Predictor(lambda params, x: params["slope"] * x, {"slope": 2.0})
+      >>> predictor(3.0)
+      6.0
+    """
+
+    apply: Callable[[Any, Any], Any]
+    params: Any
+
+    def __call__(self, x: Any) -> jax.Array:
+        """Outputs `[B, ...]` for inputs `[B, ...]`."""
+        return self.apply(self.params, x)

@@ -62,7 +62,17 @@ ONLY_IN = {  # what is imported or used -> the files that may
 }
 NOT_AT_IMPORT = ("tensorflow", "tensorflow_datasets")
 SLOW = (  # needed by some calls only, which import them
-    *("pandas", "xarray", "h5py", "h5netcdf", "orbax", "sklearn", "scipy", "PIL"),
+    *(
+        "pandas",
+        "xarray",
+        "h5py",
+        "h5netcdf",
+        "orbax",
+        "safetensors",
+        "sklearn",
+        "scipy",
+        "PIL",
+    ),
     *("matplotlib", "plotly", "jinja2", "typer"),
 )
 

@@ -154,6 +154,17 @@ def test_work_is_measured_and_adds_up(monkeypatch):
     assert rates.moving(2**30) > rates.moving(2**12) > 0
 
 
+def test_tables_are_measured_by_fewer_of_the_rows_that_indices_are_about(monkeypatch):
+    """Of clients, on the second axis, behind that of grid points, which stays."""
+    monkeypatch.setattr(machine, "_SECONDS", 1e-4)
+    monkeypatch.setattr(machine, "_MOST_BYTES", 2**18)
+    table, rows = np.zeros((4, 9000, 2), np.float32), np.arange(3)
+    found = counted(lambda x: x.at[:, rows].set(2 * x[:, rows]), table)
+    times = machine.Machine().seconds(found)
+    assert {"gathers", "scatters"} <= times.keys()
+    assert all(0 < seconds < 1 for seconds in times.values())
+
+
 def test_enlarged_federations_are_those_of_more_clients():
     federation = test_limits.federation_of(8, 160)
     found = estimates.enlarged(federation, 8_000_000)
@@ -194,17 +205,6 @@ def test_ten_million_clients_are_refused_without_making_them(quick, monkeypatch)
     assert done.exit_code == 2, done.output
     assert "10,000,000, 10" in done.stdout
     assert "but 64 GB are free" in done.stderr
-
-
-def test_large_tables_of_several_points_are_measured_by_fewer_of_their_rows(
-    quick, monkeypatch
-):
-    """Of clients, not of points, whose axis comes first."""
-    monkeypatch.setattr(limits, "available_bytes", lambda *, host=False: 64 * 10**9)
-    many = ["--as-if-clients", "10000", "--algorithm", "flame", "--seeds", "2"]
-    done = RUNNER.invoke(plan.app, [*many, "--points-per-chunk", "4"])
-    assert done.exit_code == 0, done.output
-    assert "This fits into the memory that is free." in done.stdout
 
 
 @pytest.mark.parametrize(

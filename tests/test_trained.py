@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import json
-import pathlib
 import shutil
 
 import jax
@@ -397,11 +396,3 @@ def test_examples_of_a_client_are_as_models_see_them():
     for client in (-1, 6):
         with pytest.raises(checks.InputError, match="from 0 to 5, got"):
             federation.test.examples(client)
-
-
-def test_nothing_is_left_of_what_was_written_to(tmp_path):
-    """The directory appears whole; nothing beside it."""
-    train(tmp_path, fp.Majority(), rounds=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["models"]
-    inside = {p.name for p in pathlib.Path(tmp_path / "models").iterdir()}
-    assert inside == {"models.csv", "000-majority"}

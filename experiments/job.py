@@ -78,7 +78,7 @@ def do(options: arguments.Options) -> None:
         folders.check_new(out)
     grouped = _groups(experiment)
     groups = list(itertools.chain.from_iterable(grouped))
-    _check_tests(groups)
+    _check_tests(groups, settings)
     if options.command == "plan":
         wanted = (options.as_if_clients, options.save_models)
         estimates.show(console, groups, settings, *wanted)
@@ -245,8 +245,15 @@ def _groups(experiment: config.Experiment) -> list[list[planning.Group]]:
     return groups
 
 
-def _check_tests(groups: Sequence[planning.Group]) -> None:
-    """The tables of the commands are about test data."""
+def _check_tests(
+    groups: Sequence[planning.Group], settings: settings_.Settings
+) -> None:
+    """The tables of the commands are about clients' own test data."""
+    if "test" not in settings.schedule.data:
+        raise checks.InputError(
+            "Expected test among the data of --eval-on, which the tables of a command"
+            f" show, got {', '.join(settings.schedule.data)}."
+        )
     for group in groups:
         if not group.federations[0].test.num_examples.any():
             raise checks.InputError(

@@ -137,6 +137,8 @@ class FederatedProcess:
         """
         self._check_server_optimizer()
         self.algorithm.check_cohort(size)
+        if not self.algorithm.aggregates:
+            return
         everyone = self.algorithm.aggregate_over == "all"
         check = getattr(self.used_aggregator(), "check_cohort", None)
         if check is not None:

@@ -45,7 +45,7 @@ __all__ = [
     "run_groups",
     "simulate",
     "time_limit",
-    "warn_of_idle_attacks",
+    "warn_of_idle_parts",
 ]
 
 _trained = itertools.count(1)
@@ -116,7 +116,7 @@ def run_groups(
             f" {jax.process_count()} processes; leave checkpoints out."
         )
     check_groups(groups, settings, models_to)
-    warn_of_idle_attacks(groups)
+    warn_of_idle_parts(groups)
     origin = provenance()
     watched = {} if profile is None else {"around": profile.around}
     found: list[history.History] = []
@@ -169,15 +169,28 @@ def check_groups(
         planning.check(group, settings)
 
 
-def warn_of_idle_attacks(groups: Sequence[planning.Group]) -> None:
-    """Says that an attack changes nothing, where no federation has malicious clients.
+def warn_of_idle_parts(groups: Sequence[planning.Group]) -> None:
+    """Says that an attack or an aggregator changes nothing.
 
-    A federation without them is fine beside others with them: it is what these are
-    compared with.
+    An attack needs malicious clients; a federation without them is fine beside others
+    with them: it is what these are compared with. An aggregator needs a method that
+    aggregates; others are named, since beside it they stay what they are.
 
     Args:
       groups: what is to be trained.
     """
+    idle: dict[str, list[str]] = {}
+    for group in groups:
+        process = group.processes[0]
+        if process.aggregator is not None and not process.algorithm.aggregates:
+            rule = type(process.aggregator).__name__
+            idle.setdefault(rule, []).append(type(process.algorithm).__name__)
+    for rule, methods in idle.items():
+        warnings.warn(
+            f"{rule} changes nothing for {', '.join(dict.fromkeys(methods))}: no"
+            " aggregate of messages is made there.",
+            stacklevel=3,
+        )
     at_work: dict[str, bool] = {}
     for group in groups:
         attacks = {type(p.attack).__name__ for p in group.processes if p.attack}

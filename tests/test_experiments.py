@@ -345,6 +345,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch):
         (("--target", "0.9", "--stop-on", "::f1"), "Unknown metric to stop on 'f1'"),
         (("--target", "nan"), "Expected target to be a finite number, got nan"),
         (("--patience", "0"), "greater than or equal to 1"),
+        (("--eval-on", "train"), "Expected test among the data of --eval-on"),
         (("--max-minutes", "0"), "Expected max_minutes to be a finite number above 0"),
         (("--resume", "empty", "--rounds", "3"), "--resume goes on with the options"),
     ],

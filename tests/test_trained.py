@@ -145,6 +145,19 @@ def test_methods_without_one_network_save_their_parts(tmp_path):
         shutil.rmtree(tmp_path / "models")
 
 
+def test_single_numbers_are_saved(tmp_path):
+    federation = toy.make_federation(classes=False)
+    model = fp.LinearRegression(intercept=True)
+    process = fp.FederatedProcess(algorithm=fp.Flame(local=SGD))
+    how = {"models_to": tmp_path / "m", "progress": False}
+    fp.simulate(KEY, process, model, federation, 1, **how)
+    shapes = jax.eval_shape(model.for_federation(federation).init, KEY)
+    for name in ("personal", "global"):
+        found = fp.load_models(tmp_path / "m").find(model=name).of(1)
+        assert jax.tree.map(np.shape, found) == jax.tree.map(np.shape, shapes)
+    assert any(leaf.shape == () for leaf in jax.tree.leaves(shapes))
+
+
 def test_every_point_of_every_group_is_found_by_what_names_it(tmp_path):
     axes = {
         "model.widths": [(4,), (3,)],
@@ -383,16 +396,3 @@ def test_names_of_leaves():
     )
     for text in ("../a", "/etc/passwd", "000-a/../../b.safetensors", ""):
         assert not form.is_file_name(text)
-
-
-def test_examples_of_a_client_are_as_models_see_them():
-    federation = SPEC.build()
-    batch = federation.test.examples(2)
-    rows = np.asarray(federation.test.index[2])[: int(federation.test.num_examples[2])]
-    pool = np.asarray(federation.test.x)[rows].astype(float)
-    np.testing.assert_allclose(batch.x, pool / 16, rtol=1e-6)
-    assert batch.y.tolist() == np.asarray(federation.test.y)[rows].tolist()
-    assert batch.weight.tolist() == [1] * len(rows)
-    for client in (-1, 6):
-        with pytest.raises(checks.InputError, match="from 0 to 5, got"):
-            federation.test.examples(client)

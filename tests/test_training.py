@@ -332,27 +332,6 @@ def test_medians_resist_what_the_mean_does_not():
     assert found["geometric"] < found["mean"]
 
 
-@pytest.mark.parametrize("how", [fp.simulate, fp.simulate_streamed])
-def test_an_attack_without_malicious_clients_is_said(how):
-    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD), attack=fp.SignFlip())
-    federation = small_spec().build()
-    with pytest.warns(UserWarning, match="SignFlip changes nothing, since no client"):
-        quiet(how, KEY, process, fp.LogisticRegression(), federation, 1)
-
-
-def test_a_federation_to_compare_attacks_with_is_no_mistake():
-    """Only fractions that are all zero are said; warnings are errors in these tests."""
-    spec = small_spec(label_poisoning="uniform_labels")
-    process, model = (
-        fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
-        fp.LogisticRegression(),
-    )
-    axis = "federation.malicious_fraction"
-    quiet(fp.grid, KEY, process, model, spec, {axis: [0.0, 0.5]}, 1)
-    with pytest.warns(UserWarning, match="UniformLabels changes nothing"):
-        quiet(fp.grid, KEY, process, model, spec, {axis: [0.0]}, 1)
-
-
 @pytest.mark.parametrize(
     ("model", "count"), [(fp.MLP(), 109386), (fp.LogisticRegression(), 7850)]
 )

@@ -35,6 +35,11 @@ class SingleExchange:
         return "cohort"
 
     @property
+    def aggregates(self) -> bool:
+        """Whether messages become one aggregate; else no aggregator acts."""
+        return True
+
+    @property
     def reads(self) -> str:
         """Whose rows a round looks at: the `"cohort"`'s, or `"all"` clients'."""
         return "cohort"
@@ -129,7 +134,7 @@ class SingleExchange:
         aggregate: Any,
         uploads: types.Upload,
     ) -> Any:
-        """New server state: by default the aggregate."""
+        """New server state: by default the aggregate, None where there is none."""
         del ctx, server, uploads
         return aggregate
 
@@ -223,7 +228,9 @@ class SingleExchange:
         reference = self.reference(state.server)
         state, received = link.upload(state, uploads, reference)
         state = link.store(state, received)
-        aggregate, aggregator_info = link.aggregate(state, received, reference)
+        aggregate, aggregator_info = None, {}
+        if self.aggregates:
+            aggregate, aggregator_info = link.aggregate(state, received, reference)
         server = self.server_update(ctx, state.server, aggregate, received)
         state, server = link.step(state, server)
         rows = self.finish(ctx, server, rows)

@@ -36,6 +36,11 @@ class Mixing(base.SingleExchange, abc.ABC):
     There is no global model and no aggregate.
     """
 
+    @property
+    def aggregates(self) -> bool:
+        """No: every member gets a mixture of its own."""
+        return False
+
     @abc.abstractmethod
     def cohort_weights(
         self, round: jax.Array, server: Any, models: Any

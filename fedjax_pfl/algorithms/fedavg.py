@@ -134,6 +134,11 @@ class Local(base.SingleExchange):
 
     local: Any = local.SGD()
 
+    @property
+    def aggregates(self) -> bool:
+        """No: nothing is sent."""
+        return False
+
     def init(self, key, model, population, data):
         """One drawn network, copied to all clients."""
         del population, data
@@ -165,6 +170,11 @@ class Centralized(base.SingleExchange):
     """
 
     local: Any = local.SGD()
+
+    @property
+    def aggregates(self) -> bool:
+        """No: nothing is sent."""
+        return False
 
     def init(self, key, model, population, data):
         """One drawn network."""

@@ -148,6 +148,11 @@ class FedPG(base.SingleExchange):
             )
 
     @property
+    def aggregates(self) -> bool:
+        """No: the direction of common descent is its own rule."""
+        return False
+
+    @property
     def reads(self) -> str:
         """All clients' last gradients, where they are used."""
         return "cohort" if self.history == "none" else "all"

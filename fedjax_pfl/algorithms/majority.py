@@ -44,6 +44,11 @@ def class_counts(data: types.ClientData, num_classes: int, dtype: Any) -> jax.Ar
 class Majority(base.SingleExchange):
     """The most frequent label of every client; a bound from below, not a method."""
 
+    @property
+    def aggregates(self) -> bool:
+        """No: nothing is sent."""
+        return False
+
     def init(self, key, model, population, data):
         """Nothing; refuses what has no classes."""
         del key, population, data

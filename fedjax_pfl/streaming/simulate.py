@@ -148,7 +148,7 @@ def run(
       InputError: if something does not fit, in one sentence.
     """
     check(group, settings, models_to)
-    training.warn_of_idle_attacks([group])
+    training.warn_of_idle_parts([group])
     settings = _with_sample(group, settings)
     provenance = training.provenance()
     name = type(group.processes[0].algorithm).__name__

@@ -250,5 +250,5 @@ def _fetched(
         for name, value in found.items():
             whole[name][start : start + block] = value[: len(chosen)]
     if kind.is_shared:
-        return {name: value[0] for name, value in whole.items()}
+        return {name: value.reshape(value.shape[1:]) for name, value in whole.items()}
     return whole | {form.CLIENTS: rows.astype(np.int32)}

@@ -173,14 +173,16 @@ def _sizes(
     chunk = costs.chunk_size(plan, cohort)
     by_size = plan.execution.by_size
     padded = costs.largest_of_chunk(examples, cohort, count, chunk, by_size=by_size)
-    wasted = padded / examples.mean() - 1
+    # Of cohorts that are drawn alike: the mean of all is another one's.
+    wasted = padded / costs.largest_of_chunk(examples, cohort, count, 1) - 1
+    at_once = "one client" if chunk == 1 else f"{chunk} clients"
     return [
         ("grid points", f"{len(group.points)}, {plan.points_per_chunk} at a time"),
         ("clients N, cohort K", f"{count:,}, {cohort:,}"),
         ("parameters D", f"{parameters:,}"),
         ("examples per client", f"{low} to {high}, median {middle:g}"),
         ("execution", str(plan)),
-        ("work wasted on padding", f"{wasted:.0%}, {chunk} clients at a time"),
+        ("work wasted on padding", f"{wasted:.0%}, {at_once} at a time"),
     ]
 
 

@@ -197,6 +197,16 @@ def test_the_command_prints_tables_and_writes_nothing(quick):
     assert list(pathlib.Path().iterdir()) == []
 
 
+def test_one_client_at_a_time_wastes_nothing(quick):
+    """Whatever cohorts are drawn to find out."""
+    alone = ["--algorithm", "fedavg", "--execution", "chunk=1", "--seeds", "1"]
+    few = ["--set", "participation=uniform", "--set", "participation.size=3"]
+    done = RUNNER.invoke(plan.app, [*alone, *few])
+    assert done.exit_code == 0, done.output
+    (line,) = (text for text in done.stdout.splitlines() if "padding" in text)
+    assert line.split("padding")[1].strip() == "0%, one client at a time"
+
+
 def test_ten_million_clients_are_refused_without_making_them(quick, monkeypatch):
     monkeypatch.setattr(limits, "available_bytes", lambda *, host=False: 64 * 10**9)
     many = ["--as-if-clients", "10000000", "--set", "algorithm=flame"]

@@ -148,9 +148,10 @@ def _show(options: _Show) -> None:
     if options.out is not None:
         counts, names = found.label_counts, found.class_names
         title = f"{found.name}, {type(spec.partition).name}, seed {spec.seed}"
-        figure = partitions.draw(
-            counts, found.num_train, title=f"{title}: training", class_names=names
+        shown = partitions.Holdings(
+            f"{title}: training", counts, found.num_train, names
         )
+        figure = partitions.draw([shown])
         figure.savefig(options.out, dpi=200)
         print(f"Figure: {options.out}")
 

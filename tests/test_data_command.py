@@ -237,9 +237,9 @@ def test_figure(num_clients, num_classes, kinds, tmp_path):
     rng = np.random.default_rng(0)
     counts = rng.poisson(3, (num_clients, num_classes or 1)) + 1
     sizes = counts.sum(axis=1)
-    figure = partitions.draw(
-        None if num_classes is None else counts, sizes, title="who has what"
-    )
+    classes = None if num_classes is None else counts
+    holdings = partitions.Holdings("who has what", classes, sizes)
+    figure = partitions.draw([holdings])
     assert pixels_of(figure, tmp_path / "figure.png").shape[1] == 600
     panels = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     assert len(panels) == len(kinds)
@@ -260,21 +260,30 @@ def test_figure(num_clients, num_classes, kinds, tmp_path):
             )
             places = [(i, k) for i in range(num_clients) for k in range(num_classes)]
             np.testing.assert_array_equal(bubbles.get_offsets(), places)
-    assert figure.get_suptitle() == "who has what"
+    assert title_of(figure.subfigs[0]) == "who has what"
+
+
+def title_of(part):
+    return part.get_suptitle()
 
 
 def test_figure_names_classes():
     counts = np.eye(3, dtype=int)
     names = ["cat", "dog", "a very long name of a class"]
-    figure = partitions.draw(counts, counts.sum(axis=1), title="t", class_names=names)
+    holdings = partitions.Holdings("t", counts, counts.sum(axis=1), names)
+    figure = partitions.draw([holdings])
     shown = [text.get_text() for text in figure.axes[1].get_yticklabels()]
     assert shown[:2] == ["cat", "dog"] and len(shown[2]) == 16
 
 
+def drawn(sizes):
+    return partitions.draw([partitions.Holdings("plain", None, sizes)])
+
+
 def test_histogram_of_very_different_or_equal_sizes():
-    wide = partitions.draw(None, np.geomspace(1, 1e5, 100), title="wide")
+    wide = drawn(np.geomspace(1, 1e5, 100))
     assert wide.axes[0].get_xscale() == "log"
     for sizes in (np.full(70, 7), np.arange(70), np.array([0] * 69 + [1000])):
-        (axes,) = partitions.draw(None, sizes, title="plain").axes
+        (axes,) = drawn(sizes).axes
         assert axes.get_xscale() == "linear"
         assert sum(bar.get_height() for bar in axes.patches) == 70

@@ -30,6 +30,34 @@ def several(*concentrations):
     )
 
 
+def test_who_holds_which_data_is_shown_of_every_environment():
+    """Of its first seed; not again for what has the same clients."""
+    result = several(0.1, 1.0)
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 9, size=(4, *result.groups[0].label_counts.shape[1:]))
+    held = {"label_counts": counts, "num_train": counts.sum(axis=-1)}
+    first = dataclasses.replace(result.groups[0], **held)
+    second = dataclasses.replace(
+        result.groups[1], **{name: value[2:] for name, value in held.items()}
+    )
+    result = histories.make_result(first, second)
+    found = clients.holdings(result)
+    assert [shown.title for shown, _ in found] == [
+        "concentration = 0.1",
+        "concentration = 1",
+    ]
+    for (shown, _), point in zip(found, (0, 2), strict=True):
+        np.testing.assert_array_equal(shown.sizes, held["num_train"][point])
+        np.testing.assert_array_equal(shown.label_counts, counts[point])
+    figure = clients.partition(result)
+    assert len(figure.axes) == 4 and figure.get_size_inches()[0] == 12
+    same = {name: np.repeat(value[:1], 4, axis=0) for name, value in held.items()}
+    (alone,) = clients.holdings(
+        histories.make_result(dataclasses.replace(first, **same))
+    )
+    assert "concentration" not in alone[0].title
+
+
 def titles(figure):
     return [axes.get_title() for axes in figure.axes]
 

@@ -103,7 +103,9 @@ def test_generated_years_take_turns(federation):
     assert years == [[True, False], [False, True], [False, True]]
 
 
-@pytest.mark.parametrize("algorithm", [fp.APFL(local=SGD), fp.FedRep(local=SGD)])
+@pytest.mark.parametrize(
+    "algorithm", [fp.APFL(local=SGD), fp.FedRep(local=SGD), fp.FedFomo(local=SGD)]
+)
 def test_methods_that_cannot_remember_are_refused(federation, algorithm):
     with pytest.raises(checks.InputError, match="model of series"):
         rounds(algorithm, federation, 1)

@@ -9,19 +9,21 @@ from experiments.figures import contents, drawing, multiples, partitions, select
 from fedjax_pfl import history, results, summaries
 
 __all__ = [
+    "MAX_HOLDINGS",
     "accuracy_and_spread",
     "distribution",
     "draw_boxes",
     "draw_spots",
     "fairness",
+    "holdings",
     "jitter",
     "partition",
-    "partition_title",
     "values_of_clients",
 ]
 
 _MARKERS = {"personal": "o", "global": "D", "fine-tuned": "s"}
 _OTHER_MARKER = "X"
+MAX_HOLDINGS = 6  # environments of which it is shown who holds which data
 _MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one image
 
 
@@ -243,7 +245,7 @@ def draw_spots(shown: contents.Spots) -> Figure:
 
 
 def partition(result: results.Result) -> Figure:
-    """Who holds which training data: the first federation of the result.
+    """Who holds which training data, in every environment.
 
     Args:
       result: what to draw.
@@ -251,12 +253,58 @@ def partition(result: results.Result) -> Figure:
     Returns:
       The figure.
     """
-    group = result.groups[0]
-    counts = None if group.label_counts is None else group.label_counts[0]
-    return partitions.draw(counts, group.num_train[0], title=partition_title(group))
+    return partitions.draw([shown for shown, _ in holdings(result)[:MAX_HOLDINGS]])
 
 
-def partition_title(group: history.History) -> str:
+def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
+    """Who holds which training data in the first training of every environment.
+
+    Environments with the same holdings, as those that differ by an attack, are one.
+
+    Args:
+      result: what to look at.
+
+    Returns:
+      Holdings, and the share of test examples that another client trains on.
+    """
+    where = [(g, point) for g in result.groups for point in range(len(g.points))]
+    rows = result.points()
+    names = [
+        name
+        for name in selection.environments(result)
+        if name in selection.DESCRIPTION or name.startswith("federation.")
+    ]
+    kept: list[int] = []
+    for part in selection.groups(rows, names):
+        number = int(part.index[0])
+        if not any(_same_holdings(where[number], where[other]) for other in kept):
+            kept.append(number)
+    found = []
+    for title, part in selection.by_environment(rows.loc[kept], names):
+        group, point = where[int(part.index[0])]
+        counts = None if group.label_counts is None else group.label_counts[point]
+        title = title if len(kept) > 1 else _only_title(group)
+        shown = partitions.Holdings(title, counts, group.num_train[point])
+        found.append((shown, float(group.leak[point])))
+    return found
+
+
+def _same_holdings(
+    one: tuple[history.History, int], other: tuple[history.History, int]
+) -> bool:
+    """Whether clients have as many training examples, of every class."""
+
+    def held(of: tuple[history.History, int]) -> np.ndarray:
+        group, point = of
+        counts = group.label_counts
+        return group.num_train[point] if counts is None else counts[point]
+
+    names = ("federation.dataset", "federation.partition")
+    settings = [[g.config.get(name) for name in names] for g, _ in (one, other)]
+    return settings[0] == settings[1] and np.array_equal(held(one), held(other))
+
+
+def _only_title(group: history.History) -> str:
     """Data, partition and seed of a group's first federation."""
     config = group.config | group.points[0]
     names = [config.get("federation.dataset"), config.get("federation.partition")]

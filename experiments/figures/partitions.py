@@ -3,14 +3,15 @@
 Drawn without pyplot and readable at 600 pixels, like the figures of results.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import MaxNLocator
 
-__all__ = ["MAX_BARS", "bins", "draw", "shares"]
+__all__ = ["MAX_BARS", "Holdings", "bins", "draw", "shares"]
 
 _COLOR = "#0072B2"
 MAX_BARS = 60
@@ -20,35 +21,61 @@ _WIDTH, _SIZES, _HISTOGRAM = 6.0, 1.1, 1.6  # inches
 _WIDE = 30  # ratio of the largest to the smallest size that asks for a logarithmic axis
 
 
-def draw(
-    label_counts: np.ndarray | None,
-    sizes: np.ndarray,
-    *,
-    title: str,
-    class_names: Sequence[str] | None = None,
-) -> Figure:
-    """Draws the examples of every client.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Holdings:
+    """The examples of every client of one federation.
 
-    Args:
+    Attributes:
+      title: what it is.
       label_counts: `int[N, C]` examples by class, or None where there are no classes.
       sizes: `int[N]` examples.
-      title: of the figure.
       class_names: C names, or None for numbers.
+    """
+
+    title: str
+    label_counts: np.ndarray | None
+    sizes: np.ndarray
+    class_names: Sequence[str] | None = None
+
+
+def draw(several: Sequence[Holdings]) -> Figure:
+    """Draws the examples of every client, one federation or several in two columns.
+
+    Args:
+      several: at least one.
 
     Returns:
-      Up to 60 clients: a bar per client and, below, a bubble per client and class whose
-      area is the number of examples. More clients: a heat map of the share of each
-      class, clients in the given order, and a histogram of sizes. More than 26 classes
-      take the heat map, too. Without classes: the bars, or the histogram.
+      Of each, up to 60 clients: a bar per client and, below, a bubble per client and
+      class whose area is the number of examples. More clients: a heat map of the share
+      of each class, clients in the given order, and a histogram of sizes. More than 26
+      classes take the heat map, too. Without classes: the bars, or the histogram.
     """
-    sizes, figure = np.asarray(sizes), Figure(layout="constrained")
-    counts = None if label_counts is None else np.asarray(label_counts)
-    is_small = len(sizes) <= MAX_BARS
-    heights = [_SIZES] if is_small else [_HISTOGRAM]
-    if counts is not None:
-        below = _height_of_classes(counts.shape[1])
-        heights = [*heights, below] if is_small else [below, *heights]
-    figure.set_size_inches(_WIDTH, sum(heights) + 0.9)
+    columns = min(len(several), 2)
+    rows = [several[i : i + columns] for i in range(0, len(several), columns)]
+    heights = [max(sum(_heights(one)) + 0.9 for one in row) for row in rows]
+    figure = Figure(layout="constrained", figsize=(columns * _WIDTH, sum(heights)))
+    parts = figure.subfigures(len(rows), columns, height_ratios=heights, squeeze=False)
+    for part, one in zip(parts.flat, several, strict=False):
+        _draw_in(part, one)
+    return figure
+
+
+def _heights(holdings: Holdings) -> list[float]:
+    """Inches of the panels of one federation, from above."""
+    counts = holdings.label_counts
+    is_small = len(holdings.sizes) <= MAX_BARS
+    sizes = _SIZES if is_small else _HISTOGRAM
+    if counts is None:
+        return [sizes]
+    classes = _height_of_classes(counts.shape[1])
+    return [sizes, classes] if is_small else [classes, sizes]
+
+
+def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
+    """Draws one federation."""
+    sizes, counts = np.asarray(holdings.sizes), holdings.label_counts
+    counts = None if counts is None else np.asarray(counts)
+    is_small, heights = len(sizes) <= MAX_BARS, _heights(holdings)
     panels = figure.subplots(len(heights), height_ratios=heights, squeeze=False)[:, 0]
     for axes in panels:
         axes.tick_params(labelsize=8)
@@ -57,15 +84,14 @@ def draw(
         axes = panels[-1 if is_small else 0]
         has_room = is_small and counts.shape[1] <= _MAX_TICKS
         (_bubbles if has_room else _heat_map)(figure, axes, counts)
-        _name_classes(axes, counts.shape[1], class_names)
+        _name_classes(axes, counts.shape[1], holdings.class_names)
     if is_small:
         for axes in panels:
             axes.set_xlim(-0.6, len(sizes) - 0.4)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             axes.tick_params(labelbottom=axes is panels[-1])
         panels[-1].set_xlabel("client", fontsize=9)
-    figure.suptitle(title, fontsize=9)
-    return figure
+    figure.suptitle(holdings.title, fontsize=9)
 
 
 def _height_of_classes(num_classes: int) -> float:
@@ -107,7 +133,7 @@ def shares(counts: np.ndarray) -> np.ndarray:
     return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 
-def _bubbles(figure: Figure, axes: Axes, counts: np.ndarray) -> None:
+def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
     """Area by the number of examples; the largest fills its cell of the grid."""
     num_clients, num_classes = counts.shape
     client, label = np.nonzero(counts)
@@ -131,7 +157,7 @@ def _bubbles(figure: Figure, axes: Axes, counts: np.ndarray) -> None:
     axes.set_axisbelow(True)
 
 
-def _heat_map(figure: Figure, axes: Axes, counts: np.ndarray) -> None:
+def _heat_map(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
     """Shares of the classes among the examples of each client."""
     image = axes.imshow(shares(counts).T, aspect="auto", cmap="Blues", vmin=0)
     axes.set_xlabel("client", fontsize=9)

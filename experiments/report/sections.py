@@ -5,7 +5,6 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.figures import (
@@ -219,25 +218,28 @@ def _mixing(result: results.Result) -> Iterator[Section]:
 
 
 def _partition(result: results.Result) -> Section:
-    """Who holds which training data, of the first federation."""
-    group = result.groups[0]
-    counts = None if group.label_counts is None else group.label_counts[0]
-    sizes = group.num_train[0]
-    points = sum(len(g.points) for g in result.groups)
-    caption = f"{_sentence(clients.partition_title(group))}: training examples."
-    if points > 1:
-        caption += " Every seed, and every partition, has clients of its own; this is"
-        caption += " the federation of the first training."
-    if np.any(group.leak[0] > 0):
-        caption += (
-            f" {group.leak[0]:.1%} of the test examples are examples that another"
-        )
-        caption += " client trains on."
+    """Who holds which training data, in every environment."""
+    found = clients.holdings(result)
+    shown = found[: clients.MAX_HOLDINGS]
+    caption = "Training examples, in every environment those of its first training."
+    if len(found) == 1:
+        caption = f"{_sentence(shown[0][0].title)}: training examples."
+    if sum(len(g.points) for g in result.groups) > len(found):
+        caption += " Every seed has clients of its own."
+    if len(found) > len(shown):
+        caption += f" Shown are the first {len(shown)} of {len(found)} environments."
+    for holdings, leak in shown:
+        if leak > 0:
+            where = f" of {holdings.title}" if len(found) > 1 else ""
+            caption += (
+                f" {leak:.1%} of the test examples{where} are examples that another"
+                " client trains on."
+            )
     return Section(
         "partition",
         "Who holds which data",
         caption,
-        table_charts.partition(counts, sizes),
+        table_charts.partition([holdings for holdings, _ in shown]),
         functools.partial(clients.partition, result),
     )
 

@@ -112,20 +112,29 @@ def _edges(edges: Sequence[float], size: int) -> Iterator[dict[str, Any]]:
         yield along | {"x0": -0.5, "x1": size - 0.5, "y0": edge, "y1": edge}
 
 
-def partition(counts: np.ndarray | None, sizes: np.ndarray) -> charts.Chart:
+def partition(several: Sequence[partitions.Holdings]) -> charts.Chart:
     """Who holds which training data, as `partitions.draw` shows it.
 
     Args:
-      counts: `int[N, C]` examples by class, or None where there are no classes.
-      sizes: `int[N]` examples.
+      several: federations; where there is one, its title is not repeated.
 
     Returns:
-      A drawing of sizes and, where there are classes, one of their shares, of the
-      first 2,000 clients.
+      Of each, a drawing of sizes and, where there are classes, one of their shares, of
+      the first 2,000 clients.
     """
-    panels = [_bars(sizes) if len(sizes) <= partitions.MAX_BARS else _histogram(sizes)]
-    if counts is not None:
-        panels.append(_classes(counts[:_MAX_CLIENTS], len(counts)))
+    panels = []
+    for holdings in several:
+        sizes, counts = holdings.sizes, holdings.label_counts
+        is_small = len(sizes) <= partitions.MAX_BARS
+        panels.append(_bars(sizes) if is_small else _histogram(sizes))
+        if counts is not None:
+            panels.append(_classes(counts[:_MAX_CLIENTS], len(counts)))
+        if len(several) > 1:
+            made = 1 if counts is None else 2
+            panels[-made:] = [
+                dataclasses.replace(panel, title=f"{holdings.title}: {panel.title}")
+                for panel in panels[-made:]
+            ]
     return charts.Chart(tuple(panels))
 
 

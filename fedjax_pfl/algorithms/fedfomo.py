@@ -168,6 +168,11 @@ class FedFomo(base.SingleExchange):
     def init(self, key, model, population, data):
         """One drawn network, copied to all clients; nobody is nearer than others."""
         del data
+        if isinstance(model, types.SeriesModel):
+            raise checks.InputError(
+                "Expected a model whose examples stand alone for FedFomo, which holds"
+                f" some of them out, got {type(model).__name__}, a model of series."
+            )
         params = model.init(key)
         dtype = jnp.result_type(*jax.tree.leaves(params))
         affinity = jnp.zeros((population.num_clients,), dtype)

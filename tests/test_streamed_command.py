@@ -38,7 +38,7 @@ def test_a_streamed_run_is_the_run_in_memory():
     ("message", "arguments"),
     [
         ("Flame wants CoordinateMedian", ["--set", "aggregator=coordinate_median"]),
-        ("not on 'everybody'", ["--eval-on", "everybody"]),
+        ("not on 'everybody'", ["--eval-on", "test,everybody"]),
         ("expected a number of eval_clients", ["--eval-clients", "participants"]),
     ],
 )

@@ -36,8 +36,8 @@ def test_a_federation_to_compare_attacks_with_is_no_mistake():
     "algorithm",
     [
         fp.Local(local=SGD),
-        fp.Centralized(local=SGD),
-        fp.Majority(),
+        pytest.param(fp.Centralized(local=SGD), marks=pytest.mark.wide),
+        pytest.param(fp.Majority(), marks=pytest.mark.wide),
         pytest.param(fp.FedAMP(local=SGD), marks=pytest.mark.wide),
     ],
     ids=lambda algorithm: type(algorithm).__name__,

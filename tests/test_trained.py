@@ -22,7 +22,7 @@ SGD = fp.SGD(learning_rate=0.1, epochs=1, batch_size=4)
 FEW_STEPS = fp.SGD(learning_rate=0.1, epochs=1, batch_size=200)
 HALF = fp.UniformCohort(size=4)
 SPEC = fp.FederationSpec("digits", "dirichlet_labels", num_clients=6)
-LINEAR = fp.LogisticRegression()
+LINEAR, MLP = fp.LogisticRegression(), fp.MLP(widths=(3,))
 
 
 def train(tmp_path, algorithm, model=LINEAR, rounds=3, **options):
@@ -97,6 +97,7 @@ def test_saved_networks_predict_what_was_evaluated(tmp_path, name):
         assert jax.tree.map(np.shape, saved.of(2)) == shape
 
 
+@pytest.mark.wide
 def test_heads_and_bodies_are_saved_as_whole_networks(tmp_path):
     for algorithm in (fp.FedRep(local=SGD), fp.FedROD(local=SGD)):
         kind = fp.MLP(widths=(5,))
@@ -159,32 +160,28 @@ def test_single_numbers_are_saved(tmp_path):
 
 
 def test_every_point_of_every_group_is_found_by_what_names_it(tmp_path):
-    axes = {
-        "model.widths": [(4,), (3,)],
-        "algorithm.lam": [0.1, 1.0],
-        "seed": [0, 1],
-    }
+    axes = {"algorithm.lam": [0.1, 1.0], "seed": [0, 1]}
     process = fp.FederatedProcess(algorithm=fp.Flame(local=FEW_STEPS))
     result = fp.grid(
-        KEY, process, fp.MLP(), SPEC, axes, 2, models_to=tmp_path / "m", progress=False
+        KEY, process, MLP, SPEC, axes, 2, models_to=tmp_path / "m", progress=False
     )
     found = fp.load_models(tmp_path / "m")
-    assert len(found) == 16 and "16 in" in repr(found)
+    assert len(found) == 8 and "8 in" in repr(found)
     named = result.points().drop(columns="status").columns.tolist()
     assert found.table.columns.tolist() == [
         *(*named, "model", "clients", "numbers", "status", "file", "sha256")
     ]
-    wanted = {"model.widths": "[3]", "algorithm.lam": 1.0}
+    wanted = {"algorithm.lam": 1.0}
     saved = found.find(seed=1, model="personal", **wanted)
     assert repr(saved) == "TrainedModel(personal of Flame, of 6 clients)"
     settings = saved.about["settings"]
     assert (settings["model.widths"], settings["seed"]) == ([3], 1)
     federation = dataclasses.replace(SPEC, seed=1).build()
-    model = fp.MLP(widths=(3,)).for_federation(federation)
-    (group,) = (g for g in result.groups if g.config["model.widths"] == [3])
+    model = MLP.for_federation(federation)
+    (group,) = result.groups
     point = [p["algorithm.lam"] == p["seed"] == 1 for p in group.points].index(True)
     last = group.metrics["loss"][point, -1, group.models.index("personal"), 0]
-    for client in range(6):
+    for client in (0, 5):
         batch = federation.test.examples(client)
         loss = model.loss(model.apply(saved.of(client), batch.x), batch)
         assert float(loss) == pytest.approx(float(last[client]), rel=1e-9)

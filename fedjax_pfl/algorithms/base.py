@@ -276,7 +276,7 @@ def map_everyone(
 def check_plain_sgd(algorithm: str, solver: Any) -> None:
     """Refuses local solvers whose steps are not a learning rate times a gradient."""
     if not isinstance(solver, local.SGD) or solver.momentum is not None:
-        given = solver if isinstance(solver, local.SGD) else type(solver).__name__
+        given = "Optax" if isinstance(solver, local.Optax) else repr(solver)
         raise checks.InputError(
             f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
             f"plain steps its rule is made of, got {given}."

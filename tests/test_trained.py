@@ -111,6 +111,7 @@ def test_heads_and_bodies_are_saved_as_whole_networks(tmp_path):
         shutil.rmtree(tmp_path / "models")
 
 
+@pytest.mark.wide
 def test_methods_without_one_network_save_their_parts(tmp_path):
     """As their pages say: mixed outputs, two exits, frequencies."""
     federation = toy.make_federation()
@@ -207,6 +208,7 @@ def test_other_tools_read_the_files(tmp_path):
     assert int(row["numbers"]) == 15 and int(row["clients"]) == 8
 
 
+@pytest.mark.wide
 def test_blocks_of_clients_and_devices_do_not_matter(tmp_path, monkeypatch):
     """Each file's bytes; on several devices the values, to rounding."""
     _, whole, _ = train(tmp_path, fp.Flame(local=SGD))

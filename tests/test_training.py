@@ -360,6 +360,7 @@ def test_parameter_counts(model, count):
 
 
 @pytest.mark.skipif(not compiled._LIMIT.exists(), reason="the limit is that of Linux")
+@pytest.mark.wide
 def test_a_grid_of_many_programs_gives_their_memory_back(monkeypatch, tmp_path):
     """A second group takes no more maps than one; it would keep hundreds."""
     (tmp_path / "limit").write_text("1")

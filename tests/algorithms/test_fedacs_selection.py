@@ -32,7 +32,7 @@ def test_threshold_is_the_interpolated_quantile(matrix, quantile):
         assert not (matrix[~np.eye(count, dtype=bool)] > found).any()
 
 
-@pytest.mark.parametrize("count", [3, 4, 10, 31])
+@pytest.mark.parametrize("count", [3, 10])
 def test_quantiles_that_select_nobody_else_are_warned_of(count):
     """The bound is sharp: below it, and with distinct cosines, somebody is selected."""
     limit = 1 - 1 / (count - 1)

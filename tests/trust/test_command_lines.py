@@ -241,7 +241,15 @@ def _answers(name):
     return not name.startswith("flame") or "_mnist" in name and "labels" not in name
 
 
-@pytest.mark.parametrize("name", list(filter(_answers, sorted(presets.PRESETS))))
+def _preset(name):
+    """Plans of markets take seconds: one of them is enough every time."""
+    is_wide = name.startswith("portfolio_") and name != "portfolio_stocks"
+    return pytest.param(name, marks=[pytest.mark.wide] * is_wide)
+
+
+@pytest.mark.parametrize(
+    "name", [_preset(name) for name in sorted(presets.PRESETS) if _answers(name)]
+)
 def test_every_preset_answers(place, name):
     """Without its files: one sentence about them; with them: a plan."""
     arguments = ["--clients", "5", "--set", "algorithm=fedavg", "--dry-run"]

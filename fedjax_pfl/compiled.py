@@ -105,12 +105,13 @@ def segment(
         pool, start, num_rounds = shared
         federation = stacking.join(fields, pool)
 
-        def run(state):
+        @functools.partial(jax.jit, inline=True)  # traced once, not twice
+        def run(process, state, federation):
             return process.round(state, plan.model, federation, plan.execution)
 
         def step(number, carry):
             state, reports = carry
-            state, report = run(state)
+            state, report = run(process, state, federation)
             reports = jax.tree.map(
                 lambda r, new: r.at[number].set(new), reports, report
             )
@@ -119,7 +120,7 @@ def segment(
         length = plan.schedule.segment
         reports = jax.tree.map(
             lambda s: jnp.zeros((length, *s.shape), s.dtype),
-            jax.eval_shape(run, before)[1],
+            jax.eval_shape(run, process, before, federation)[1],
         )
         # The round number is the same for all points: as an unbatched value it keeps
         # the conditionals on it conditionals under vmap.

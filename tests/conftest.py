@@ -51,19 +51,25 @@ collect_ignore = ["trust/fuzz_reader.py", "distributed_worker.py"]
 
 
 # Files whose tests of one case share compiled programs.
-_BY_NAME = ("test_conformance.py", "test_models.py")
+_BY_CASE = ("test_conformance.py", "test_models.py")
+# Few tests that take long: no worker should be left with them at the end.
+_FIRST = (
+    "test_readme.py",
+    "test_processes.py",
+    "test_command_lines.py",
+    "test_distributed.py",
+    "test_determinism.py",
+)
 
 
 def _group(nodeid):
-    """Name of the tests that share compiled programs with this one, or nothing."""
+    """Name of the tests that share compiled programs or fixtures with this one."""
     path, _, test = nodeid.partition("::")
-    file = path.rpartition("/")[2]
-    if file == "test_processes.py":
-        return file  # which share compiled programs and a whole result
     if test.endswith("-loop_reference]"):
         return "loops"  # which share the programs of single operations
-    name = test.rpartition("[")[2].rstrip("]").partition("-")[0]
-    return f"{file} {name}" if file in _BY_NAME and "[" in test else ""
+    case = test.rpartition("[")[2].rstrip("]").partition("-")[0]
+    is_of_case = path.endswith(_BY_CASE) and "[" in test
+    return f"{path} {case}" if is_of_case else path
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -73,17 +79,19 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Grouped(scheduler.LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return _group(nodeid) or nodeid
+            return _group(nodeid)
 
+    config.option.loadscopereorder = False  # `_put_together` has ordered them
     return Grouped(config, log)
 
 
 def _put_together(items):
-    """Runs the tests of one group one after the other."""
+    """Runs the tests of one group one after the other, and some files first."""
     place = {}
 
     def key(item):
-        return place.setdefault(item.path, len(place)), _group(item.nodeid)
+        number = place.setdefault(item.path, len(place))
+        return item.path.name not in _FIRST, number, _group(item.nodeid)
 
     items.sort(key=key)
 

@@ -296,9 +296,9 @@ def map_chunks(
     if count == 1:
         output = fn(jax.tree.map(lambda leaf: leaf[0], rows), shared)
         return jax.tree.map(lambda leaf: leaf[None], output)
-    at_once = jax.vmap(fn, in_axes=(0, None))
     if chunk == 0 or chunk >= count:
-        return at_once(rows, shared)
+        return jax.vmap(fn, in_axes=(0, None))(rows, shared)
+    fn = jax.jit(fn, inline=True)  # traced once, not for its shapes and then again
     num_chunks = -(-count // chunk)
     chunk = -(-count // num_chunks)
     order = None if work is None else jnp.argsort(-work)

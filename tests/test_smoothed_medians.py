@@ -228,7 +228,7 @@ _centers = jax.jit(huber.centers)
 @pytest.mark.parametrize(
     "count", [_wide(2), _wide(3), _wide(10), 31, _wide(100), _wide(301)]
 )
-@pytest.mark.parametrize("kind", _SAMPLES)
+@pytest.mark.parametrize("kind", [k if k == "cauchy" else _wide(k) for k in _SAMPLES])
 def test_eight_newton_steps_are_enough(kind, count):
     rng = np.random.default_rng(count)
     rows = _SAMPLES[kind](rng, (count, 120))

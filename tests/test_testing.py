@@ -102,20 +102,13 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("HalfPrecision", "WithoutMask", "DividedBySlots"),
-        pytest.param(tuple(broken.BROKEN), marks=pytest.mark.wide),
-    ],
-    ids=len,
-)
-def test_broken_methods_are_found_in_float32_on_one_device(names):
-    status, printed = run(BROKEN_ALONE, *names)
+@pytest.mark.wide
+def test_broken_methods_are_found_in_float32_on_one_device():
+    status, printed = run(BROKEN_ALONE, *broken.BROKEN)
     assert status == 0, printed
     modules, *lines = printed.splitlines()
     assert not {"pytest", "chex", "tests"} & set(modules.split())
-    for name, line in zip(names, lines, strict=True):
+    for name, line in zip(broken.BROKEN, lines, strict=True):
         prop, words = broken.BROKEN[name]
         assert re.match(f"{name} failed +{prop}: .*{words}", line), line
 

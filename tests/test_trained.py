@@ -258,6 +258,7 @@ def test_a_streamed_training_saves_those_of_its_sample(tmp_path):
             close(one.of(client), other.of(client))
 
 
+@pytest.mark.wide
 def test_an_interrupted_training_saves_the_same_models_in_the_end(tmp_path):
     """Also of the groups that had ended before the interruption."""
     axes = {"model.widths": [(4,), (3,)]}

@@ -41,7 +41,7 @@ jax.config.update("jax_default_matmul_precision", "highest")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Traces make objects by the million and few cycles: collecting as often as Python does
-# by default takes a tenth of the tests' time.
+# by default takes five to ten percent of the tests' time.
 gc.set_threshold(200_000, 20, 50)
 
 _finished = itertools.count(1)

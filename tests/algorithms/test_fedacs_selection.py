@@ -32,7 +32,9 @@ def test_threshold_is_the_interpolated_quantile(matrix, quantile):
         assert not (matrix[~np.eye(count, dtype=bool)] > found).any()
 
 
-@pytest.mark.parametrize("count", [3, 10])
+@pytest.mark.parametrize(
+    "count", [3, 10, *(pytest.param(n, marks=pytest.mark.wide) for n in (4, 31))]
+)
 def test_quantiles_that_select_nobody_else_are_warned_of(count):
     """The bound is sharp: below it, and with distinct cosines, somebody is selected."""
     limit = 1 - 1 / (count - 1)

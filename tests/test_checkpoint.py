@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import checkpoint, checks, folders
+from fedjax_pfl import checkpoint, checks, folders, types
 from fedjax_pfl.checkpoint import files
 
 IDENTITY = {"algorithm": "Flame", "algorithm.lam": 0.5, "points": [{"seed": 0}]}
@@ -28,7 +28,7 @@ def states(value):
         "none": None,
         "flags": jnp.array([True, False]),
         "round": jnp.array([value, value], jnp.int32),
-        "key": jax.random.split(jax.random.key(int(value), impl="threefry2x32"), 2),
+        "key": jax.random.split(types.seed_key(int(value)), 2),
     }
 
 

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl import checks, types
 
 __all__ = [
     "DamagedError",
@@ -255,9 +255,7 @@ def _restore_leaves(path: Path, like: Any) -> Any:
             return jnp.zeros(shape.shape, shape.dtype)
         # A copy: donated buffers must not be those of NumPy.
         value = jnp.array(found[name], copy=True)
-        if not _is_key(shape):
-            return value
-        return jax.random.wrap_key_data(value, impl="threefry2x32")  # as the driver's
+        return types.new_key(value) if _is_key(shape) else value
 
     return jax.tree_util.tree_map_with_path(join, like)
 

@@ -95,6 +95,15 @@ class Store:
         """Where they are."""
         return self._folder
 
+    def has_ended(self) -> bool:
+        """Whether the newest checkpoint says that its training has ended."""
+        for path in reversed(self._paths()):
+            try:
+                return files.read_description(path)["ended"]
+            except (files.DamagedError, checks.InputError):
+                return False  # `latest` says what is wrong
+        return False
+
     def latest(
         self,
         identity: Mapping[str, Any],

@@ -57,7 +57,7 @@ class LocalInfo:
         return found if self.memory is None else found | {"memory": self.memory}
 
 
-def _sorted_positions(key: types.Key, count: jax.Array, slots: int) -> jax.Array:
+def _sorted_positions(bits: jax.Array, count: jax.Array) -> jax.Array:
     """A fresh order of `count <= slots` positions, `int32[slots]`; the rest is any.
 
     Sorting random bits does not depend on how much padding there is. The lowest bits of
@@ -66,8 +66,8 @@ def _sorted_positions(key: types.Key, count: jax.Array, slots: int) -> jax.Array
     changes the chance that one comes before another by 2^(bits of count - 33).
     """
     low = 32 - lax.clz(jnp.maximum(count, 1).astype(jnp.uint32) - 1)
-    position = jnp.arange(slots, dtype=jnp.uint32)
-    keys = jax.random.bits(key, (slots,), jnp.uint32) >> low << low | position
+    position = jnp.arange(bits.shape[0], dtype=jnp.uint32)
+    keys = bits >> low << low | position
     keys = jnp.where(position < count.astype(jnp.uint32), keys, jnp.uint32(2**32 - 1))
     order = lax.sort(keys, is_stable=False) & ((jnp.uint32(1) << low) - 1)
     return order.astype(jnp.int32)
@@ -83,9 +83,9 @@ def _shuffled_positions(
     slots = data.index.shape[0]
     sizes = [size for size in _SORTED if 2 * size <= slots] + [slots]
 
-    def shuffle(size: int) -> Callable[[types.Key, jax.Array], jax.Array]:
-        def run(key: types.Key, count: jax.Array) -> jax.Array:
-            order = _sorted_positions(key, count, size)
+    def shuffle(size: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
+        def run(bits: jax.Array, count: jax.Array) -> jax.Array:
+            order = _sorted_positions(bits[:size], count)
             return jnp.pad(order, (0, length - size))
 
         return run
@@ -93,7 +93,9 @@ def _shuffled_positions(
     largest = clients.lane_max(data.num_examples)
     number = sum((largest > size).astype(jnp.int32) for size in sizes[:-1])
     branches = [shuffle(size) for size in sizes]
-    return lax.switch(jnp.asarray(number), branches, key, data.num_examples)
+    # Drawn once, outside the branches: each place that draws has to be compiled.
+    bits = jax.random.bits(key, (slots,), jnp.uint32)
+    return lax.switch(jnp.asarray(number), branches, bits, data.num_examples)
 
 
 def independent_batch(

@@ -16,7 +16,14 @@ from fedjax_pfl.types.protocols import (
     ServerOptimizer,
     Work,
 )
-from fedjax_pfl.types.randomness import Key, Stream, stream_key
+from fedjax_pfl.types.randomness import (
+    GENERATOR,
+    Key,
+    Stream,
+    new_key,
+    seed_key,
+    stream_key,
+)
 from fedjax_pfl.types.rounds import (
     Budget,
     Downlink,
@@ -35,6 +42,7 @@ __all__ = [
     "Budget",
     "ClientData",
     "Downlink",
+    "GENERATOR",
     "Members",
     "Population",
     "Federation",
@@ -51,5 +59,7 @@ __all__ = [
     "Stream",
     "Upload",
     "Work",
+    "new_key",
+    "seed_key",
     "stream_key",
 ]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import core
 
 from fedjax_pfl import checks, struct
-from fedjax_pfl.types.randomness import Key, Stream
+from fedjax_pfl.types.randomness import Key, Stream, seed_key
 from fedjax_pfl.types.rounds import Population
 
 __all__ = ["Batch", "ClientData", "Federation"]
@@ -150,9 +150,7 @@ class ClientData:
         if self.resample_noise and key is not None:
             key = jax.random.fold_in(key, Stream.FEATURE_NOISE)
             return jax.random.normal(key, x.shape, x.dtype)
-        key = jax.random.fold_in(
-            jax.random.key(Stream.FEATURE_NOISE, impl="threefry2x32"), self.client_id
-        )
+        key = jax.random.fold_in(seed_key(Stream.FEATURE_NOISE), self.client_id)
         keys = jax.vmap(lambda r: jax.random.fold_in(key, r))(row)
         return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
 

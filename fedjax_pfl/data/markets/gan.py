@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from jax import lax
 
-from fedjax_pfl import checks
+from fedjax_pfl import checks, types
 from fedjax_pfl.data.markets import generators
 
 __all__ = ["WassersteinGAN"]
@@ -105,7 +105,7 @@ class WassersteinGAN(generators.Generator):
         self, seed: jax.Array, returns: jax.Array, first: jax.Array, block: int
     ) -> Any:
         """Layers of one party's generator; `returns` is `float32[R-1, m]`."""
-        key = jax.random.key(seed, impl="threefry2x32")
+        key = types.seed_key(seed)
         size = block * returns.shape[1]
         generator_key, critic_key, key = jax.random.split(key, 3)
         sizes = (self.width, self.width)

@@ -240,3 +240,15 @@ def test_initial_weights(scheme, variance, bound):
         np.testing.assert_allclose(np.mean(biases**2), variance, rtol=4 * 0.01)
     else:
         assert (biases == 0).all()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_pooling_keeps_nan(size):
+    """JAX 0.9.1 and later leave NaN out of maxima over axes, on a CPU."""
+    x = np.ones((40, 12, 12, 8), np.float32)
+    x[3, 5, 7, 2] = np.nan
+    pooled = np.asarray(
+        jax.jit(lambda x: layers.max_pool(x, size=size, stride=size))(x)
+    )
+    assert np.isnan(pooled[3, 5 // size, 7 // size, 2])
+    assert np.isnan(pooled).sum() == 1

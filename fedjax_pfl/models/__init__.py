@@ -1,19 +1,26 @@
 """Models: what is trained."""
 
-from fedjax_pfl.models.convolutional import (
-    CNN,
-    CNN1,
-    CNN2,
-    CifarCNN,
-    FedAcsCNN,
-    LeNet5,
-)
-from fedjax_pfl.models.exits import EarlyExit
-from fedjax_pfl.models.linear import LinearRegression, LogisticRegression, Quadratic
-from fedjax_pfl.models.networks import MLP
-from fedjax_pfl.models.policies import EIIE
-from fedjax_pfl.models.recurrent import LSTM
-from fedjax_pfl.models.residual import NFResNet18
+from typing import TYPE_CHECKING
+
+from fedjax_pfl import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.models.convolutional import (
+        CNN,
+        CNN1,
+        CNN2,
+        CifarCNN,
+        FedAcsCNN,
+        LeNet5,
+    )
+    from fedjax_pfl.models.exits import EarlyExit
+    from fedjax_pfl.models.linear import LinearRegression, LogisticRegression, Quadratic
+    from fedjax_pfl.models.networks import MLP
+    from fedjax_pfl.models.policies import EIIE
+    from fedjax_pfl.models.recurrent import LSTM
+    from fedjax_pfl.models.residual import NFResNet18
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
     "CNN",
@@ -22,7 +29,6 @@ __all__ = [
     "EIIE",
     "LSTM",
     "MLP",
-    "MODELS",
     "CifarCNN",
     "EarlyExit",
     "FedAcsCNN",
@@ -32,19 +38,3 @@ __all__ = [
     "NFResNet18",
     "Quadratic",
 ]
-
-MODELS = {
-    "cifar_cnn": CifarCNN,
-    "cnn": CNN,
-    "cnn1": CNN1,
-    "cnn2": CNN2,
-    "eiie": EIIE,
-    "fedacs_cnn": FedAcsCNN,
-    "lenet5": LeNet5,
-    "linear_regression": LinearRegression,
-    "logistic_regression": LogisticRegression,
-    "lstm": LSTM,
-    "mlp": MLP,
-    "nf_resnet18": NFResNet18,
-    "quadratic": Quadratic,
-}

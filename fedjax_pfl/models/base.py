@@ -35,15 +35,17 @@ class Network(objectives.Classification, abc.ABC):
         initializers.check_scheme(self.initialization)
 
     @abc.abstractmethod
-    def _module(self, classes: int) -> Any:
-        """The linen module with that many classes."""
+    def _module(self, modules: Any, classes: int) -> Any:
+        """The linen module with that many classes, one of `models.modules`."""
 
     def _known_module(self) -> Any:
         if self.input_shape is None or self.num_classes is None:
             raise checks.InputError(
                 "Expected input_shape and num_classes; call for_federation."
             )
-        return self._module(self.num_classes)
+        from fedjax_pfl.models import modules  # imports flax
+
+        return self._module(modules, self.num_classes)
 
     def for_federation(self, federation: types.Federation) -> Self:
         """Returns the model with the federation's input shape and classes."""

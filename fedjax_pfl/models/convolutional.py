@@ -5,10 +5,10 @@ All have convolutions with ReLU and a 2x2 pool, then dense layers; layers are na
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedjax_pfl import checks
-from fedjax_pfl.models import base, modules
+from fedjax_pfl.models import base
 
 __all__ = ["CNN", "CNN1", "CNN2", "CifarCNN", "FedAcsCNN", "LeNet5"]
 
@@ -26,7 +26,7 @@ class CNN(base.ImageNetwork):
 
     smallest: ClassVar[int] = 4
 
-    def _module(self, classes: int) -> modules.ConvNet:
+    def _module(self, modules: Any, classes: int) -> Any:
         return modules.ConvNet(
             convolutions=((16, 3, 1), (32, 3, 1)),
             widths=(128,),
@@ -52,7 +52,7 @@ class CNN1(base.ImageNetwork):
         super().__post_init__()
         _check_rate("dropout", self.dropout)
 
-    def _module(self, classes: int) -> modules.ConvNet:
+    def _module(self, modules: Any, classes: int) -> Any:
         return modules.ConvNet(
             convolutions=((32, 3, 0), (16, 3, 0)),
             widths=(64,),
@@ -81,7 +81,7 @@ class CNN2(base.ImageNetwork):
         if self.outputs is not None:
             checks.whole("outputs", self.outputs, at_least=self.num_classes or 1)
 
-    def _module(self, classes: int) -> modules.ConvNet:
+    def _module(self, modules: Any, classes: int) -> Any:
         return modules.ConvNet(
             convolutions=((32, 7, 3), (64, 3, 1)),
             widths=(),
@@ -99,7 +99,7 @@ class FedAcsCNN(base.ImageNetwork):
 
     smallest: ClassVar[int] = 16
 
-    def _module(self, classes: int) -> modules.ConvNet:
+    def _module(self, modules: Any, classes: int) -> Any:
         return modules.ConvNet(
             convolutions=((32, 5, 0), (64, 5, 0)),
             widths=(512,),
@@ -131,7 +131,7 @@ class CifarCNN(base.ImageNetwork):
         for rate in self.dropout:
             _check_rate("dropout", rate)
 
-    def _module(self, classes: int) -> modules.ConvNet:
+    def _module(self, modules: Any, classes: int) -> Any:
         return modules.ConvNet(
             convolutions=((64, 5, 0), (64, 5, 0)),
             widths=(384, 192),
@@ -150,7 +150,7 @@ class LeNet5(base.ImageNetwork):
 
     smallest: ClassVar[int] = 16
 
-    def _module(self, classes: int) -> modules.ConvNet:
+    def _module(self, modules: Any, classes: int) -> Any:
         return modules.ConvNet(
             convolutions=((6, 5, 0), (16, 5, 0)),
             widths=(120, 84),

@@ -5,6 +5,7 @@ Dense kernels are `[out, in]`, convolution kernels `[height, width, in, out]`, i
 """
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +106,10 @@ def max_pool(
         batch, height, width, channels = x.shape
         rows, columns = height // size, width // size
         x = x[:, : rows * size, : columns * size]
-        return x.reshape(batch, rows, size, columns, size, channels).max(axis=(2, 4))
+        x = x.reshape(batch, rows, size, columns, size, channels)
+        # One by one, since maxima over axes leave out NaN on a CPU (docs/platforms.md).
+        places = itertools.product(range(size), repeat=2)
+        return functools.reduce(jnp.maximum, [x[:, :, i, :, j] for i, j in places])
     border = ((0, 0), (padding, padding), (padding, padding), (0, 0))
     x = jnp.pad(x, border, constant_values=-jnp.inf)
     for axis in (2, 1):

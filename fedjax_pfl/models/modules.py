@@ -1,4 +1,4 @@
-"""Linen modules that own the parameters of our layers.
+"""Linen modules that own the parameters of our layers; only this file imports flax.
 
 A network that can be cut names its `layers` before the head, in order, and sows what
 each hands on into `intermediates/layers`, which costs nothing where nobody asks.
@@ -6,6 +6,7 @@ each hands on into `intermediates/layers`, which costs nothing where nobody asks
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
 from fedjax_pfl.models import initializers, layers
 
@@ -16,8 +17,14 @@ __all__ = [
     "Dense",
     "DenseNet",
     "Dropout",
+    "Recurrent",
+    "ResNet",
     "StandardizedConv",
 ]
+
+# sqrt(2 / (1 - 1/pi)): the scaled ReLU of a standard normal input has variance 1.
+_RELU_GAIN = 1.7139588594436646
+_STAGES = ((16, 1), (32, 2), (64, 2))  # filters, stride of the first of two blocks
 
 
 class Dense(nn.Module):
@@ -184,3 +191,79 @@ class LSTM(nn.Module):
         state_kernel = kernel("state_kernel", width)
         bias = self.param("bias", initializers.biases, (4 * width,), width, scheme)
         return layers.lstm(input_kernel, state_kernel, bias, x)
+
+
+class Recurrent(nn.Module):
+    """Stacked LSTM layers, the last step's state, a linear bottleneck, the head."""
+
+    width: int
+    num_layers: int
+    bottleneck: int | None
+    classes: int
+    initialization: str
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps embedded words `[time, B, inputs]` to logits `[B, classes]`."""
+        scheme = self.initialization
+        for number in range(self.num_layers):
+            x = LSTM(self.width, scheme, name=f"lstm_{number}")(x)
+        x = x[-1]
+        if self.bottleneck is not None:
+            x = Dense(self.bottleneck, scheme, name="bottleneck")(x)
+        if self.classes != 2:
+            return Dense(self.classes, scheme, name="head")(x)
+        # Softmax of (0, z) is the sigmoid of z: one output is enough for two classes.
+        z = Dense(1, scheme, name="head")(x)
+        return jnp.concatenate([jnp.zeros_like(z), z], axis=1)
+
+
+def _activation(x: jax.Array) -> jax.Array:
+    return nn.relu(x) * _RELU_GAIN
+
+
+class _Block(nn.Module):
+    """`shortcut(x) + residual_scale conv_1(act(conv_0(act(x))))`."""
+
+    filters: int
+    stride: int
+    residual_scale: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps images to images."""
+        conv = StandardizedConv
+        inner = conv(self.filters, 3, self.stride, name="conv_0")(_activation(x))
+        inner = conv(self.filters, 3, name="conv_1")(_activation(inner))
+        if inner.shape != x.shape:
+            x = conv(self.filters, 1, self.stride, name="shortcut")(x)
+        return x + self.residual_scale * inner
+
+
+class ResNet(nn.Module):
+    """Stem, three stages of two blocks, global average pool, dense head."""
+
+    outputs: int
+    initialization: str
+    residual_scale: float
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers before the head."""
+        stages = range(len(_STAGES))
+        return ("stem", *(f"stage_{s}_block_{b}" for s in stages for b in range(2)))
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps images `[B, height, width(, channels)]` to logits `[B, outputs]`."""
+        x = x if x.ndim == 4 else x[..., None]
+        x = nn.relu(StandardizedConv(64, 3, name="stem")(x))
+        x = layers.max_pool(x, size=3, stride=2, padding=1)
+        self.sow("intermediates", "layers", x)
+        for stage, (filters, stride) in enumerate(_STAGES):
+            for block, step in enumerate((stride, 1)):
+                name = f"stage_{stage}_block_{block}"
+                x = _Block(filters, step, self.residual_scale, name=name)(x)
+                self.sow("intermediates", "layers", x)
+        head = Dense(self.outputs, self.initialization, name="head")
+        return head(layers.average_pool(x))

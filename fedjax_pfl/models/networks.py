@@ -1,9 +1,10 @@
 """Networks of dense layers."""
 
 import dataclasses
+from typing import Any
 
 from fedjax_pfl import checks
-from fedjax_pfl.models import base, modules
+from fedjax_pfl.models import base
 
 __all__ = ["MLP"]
 
@@ -29,5 +30,5 @@ class MLP(base.Network):
         for width in self.widths:
             checks.positive_int("widths", width)
 
-    def _module(self, classes: int) -> modules.DenseNet:
+    def _module(self, modules: Any, classes: int) -> Any:
         return modules.DenseNet(self.widths, classes, self.initialization)

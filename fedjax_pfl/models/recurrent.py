@@ -3,38 +3,13 @@
 import dataclasses
 from typing import Any, Self
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import checks, types
-from fedjax_pfl.models import base, inputs, modules
+from fedjax_pfl.models import base, inputs
 
 __all__ = ["LSTM"]
-
-
-class _Recurrent(nn.Module):
-    """Stacked LSTM layers, the last step's state, a linear bottleneck, the head."""
-
-    width: int
-    num_layers: int
-    bottleneck: int | None
-    classes: int
-    initialization: str
-
-    @nn.compact
-    def __call__(self, x):
-        scheme = self.initialization
-        for number in range(self.num_layers):
-            x = modules.LSTM(self.width, scheme, name=f"lstm_{number}")(x)
-        x = x[-1]
-        if self.bottleneck is not None:
-            x = modules.Dense(self.bottleneck, scheme, name="bottleneck")(x)
-        if self.classes != 2:
-            return modules.Dense(self.classes, scheme, name="head")(x)
-        # Softmax of (0, z) is the sigmoid of z: one output is enough for two classes.
-        z = modules.Dense(1, scheme, name="head")(x)
-        return jnp.concatenate([jnp.zeros_like(z), z], axis=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,8 +49,8 @@ class LSTM(base.Network):
             embedding_size=inputs.embedding_size(self, federation),
         )
 
-    def _module(self, classes: int) -> _Recurrent:
-        return _Recurrent(
+    def _module(self, modules: Any, classes: int) -> Any:
+        return modules.Recurrent(
             self.width, self.num_layers, self.bottleneck, classes, self.initialization
         )
 

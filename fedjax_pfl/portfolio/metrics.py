@@ -70,10 +70,12 @@ def max_drawdown(values: jax.Array) -> jax.Array:
       values: `[..., B+1]` positive values; padding repeats the last one.
 
     Returns:
-      `[...]` in [0, 1].
+      `[...]` in [0, 1]; NaN where a value is.
     """
     highest = jax.lax.cummax(values, axis=values.ndim - 1)
-    return (1 - values / highest).max(axis=-1)
+    largest = (1 - values / highest).max(axis=-1)
+    # Said apart, since maxima leave out NaN on a CPU (docs/platforms.md).
+    return jnp.where(jnp.isnan(values).any(axis=-1), jnp.nan, largest)
 
 
 def mean_turnover(turnover: jax.Array, mask: jax.Array) -> jax.Array:

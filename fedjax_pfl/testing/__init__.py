@@ -10,7 +10,8 @@ framework is needed. In a test file of your own:
     def test_conformance(name):
         testing.check(name, MyMethod())
 
-and from a shell `python -m fedjax_pfl.testing my_module:MyMethod`.
+and from a shell `python -m fedjax_pfl.testing my_module:MyMethod`. With `--platform`
+the same command runs `battery`: whether the installed JAX computes right here.
 
 All run on `toy.make_federation`: eight clients with 1 to 9 examples, whose padded
 slots point at NaN and at 1e38, so that any use of padding shows. Tolerances follow

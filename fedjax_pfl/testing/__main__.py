@@ -1,37 +1,51 @@
-"""`python -m fedjax_pfl.testing my_module:MyMethod`: one line per property."""
+"""`python -m fedjax_pfl.testing my_module:MyMethod`, or `--platform`."""
 
 import argparse
 import collections
+import platform
 import sys
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import checks, own_methods, testing
+from fedjax_pfl.testing import battery
 
 __all__ = ["main"]
 
+_NOT_NEEDED = " (nothing here relies on it)"
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Checks the named method and prints what was found.
+    """Checks the named method, or this JAX on this machine, a line per property.
 
     Args:
       arguments: words of the command line; None takes the process's own.
 
     Returns:
-      Status 0 if no property failed, 1 if one did, 2 for bad input.
+      Status 0 if nothing failed, 1 if something did, 2 for bad input.
     """
     parser = argparse.ArgumentParser(
         prog="python -m fedjax_pfl.testing",
-        description="Checks a method's properties, with its fields' defaults.",
+        description="Checks a method's properties, with its fields' defaults, or"
+        " whether the installed JAX computes right on this machine.",
     )
     parser.add_argument(
-        "algorithm", help="module:Class of your own, or a name such as flame"
+        "--platform", action="store_true", help="check JAX on this machine"
+    )
+    parser.add_argument(
+        "algorithm",
+        nargs="?",
+        help="module:Class of your own, or a name such as flame",
     )
     parser.add_argument(
         "properties", nargs="*", metavar="property", help="only these; all if none"
     )
     given = parser.parse_args(arguments)
+    if given.platform == (given.algorithm is not None):
+        parser.error("expected a method or --platform, and not both")
+    if given.platform:
+        return _check_platform()
     try:
         algorithm = own_methods.find(given.algorithm)()
         found = testing.outcomes(algorithm, given.properties or None)
@@ -51,6 +65,25 @@ def main(arguments: list[str] | None = None) -> int:
     statuses = ("ok", "failed", "skipped")
     print(", ".join(f"{counts[status]} {status}" for status in statuses))
     return int(counts["failed"] > 0)
+
+
+def _check_platform() -> int:
+    """Prints the battery's outcomes; the status."""
+    device = jax.devices()[0]
+    print(
+        f"JAX {jax.__version__}, Python {platform.python_version()},"
+        f" {jax.device_count()} x {device.device_kind} ({device.platform})",
+        flush=True,
+    )
+    wrong = []
+    for outcome in battery.run():
+        is_needed = outcome.name not in battery.NOT_NEEDED
+        remark = "" if is_needed or outcome.problem is None else _NOT_NEEDED
+        print(f"{outcome}{remark}", flush=True)
+        if outcome.problem is not None and is_needed:
+            wrong.append(outcome.name)
+    print(f"wrong: {', '.join(wrong)}" if wrong else "right")
+    return int(bool(wrong))
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ def round_exports_for_tpu_and_cuda(subject: subjects.Subject) -> None:
     at = subject.setting
 
     def step(key_data: jax.Array, state: types.State):
-        key = jax.random.wrap_key_data(key_data, impl="threefry2x32")
+        key = types.new_key(key_data)
         state = dataclasses.replace(state, key=key)
         state, _ = at.process.round(state, at.model, at.federation)
         return jax.tree.leaves(dataclasses.replace(state, key=None))

@@ -58,7 +58,9 @@ def _run(
     plan = settings_.Settings.parse(
         rounds, eval_every=segment, execution="vmap", evaluate_on=("test",)
     )
-    record, run = driver.run_group(group, plan, store=store, interrupt=interrupt)
+    record, run = driver.run_group(
+        driver.prepare(group, plan, store), interrupt=interrupt
+    )
     return record, run.states
 
 

@@ -36,7 +36,7 @@ class Setting:
     @property
     def key(self) -> types.Key:
         """The key of all runs."""
-        return jax.random.key(KEY_SEED, impl="threefry2x32")
+        return types.seed_key(KEY_SEED)
 
     def first(self) -> types.State:
         """The state before the first round."""

@@ -157,6 +157,14 @@ def test_a_lost_fortune_has_finite_metrics():
     assert portfolio.max_drawdown(values) == 1
 
 
+@pytest.mark.parametrize("days", [5, 400])
+def test_drawdown_of_a_value_that_is_lost_is_not_known(days):
+    values = np.ones((300, days), np.float32)
+    values[7, days // 2] = np.nan
+    found = np.asarray(jax.jit(portfolio.max_drawdown)(values))
+    np.testing.assert_array_equal(np.isnan(found), np.arange(300) == 7)
+
+
 def test_no_day_has_no_metrics():
     weights, growth = problem()
     mask = jnp.zeros(DAYS)

@@ -1,0 +1,97 @@
+"""Small programs of the kinds that trainings are made of, compared with NumPy.
+
+`python -m fedjax_pfl.testing --platform` runs them, and says whether this JAX computes
+right on this machine. They need JAX and NumPy only. Bounds on errors follow from the
+precision and from the number of terms that are added.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from fedjax_pfl.testing import battery_operations as operations
+from fedjax_pfl.testing import battery_products as products
+from fedjax_pfl.testing.battery_inputs import Comparison
+
+__all__ = ["CASES", "NOT_NEEDED", "Outcome", "run"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of one case.
+
+    Attributes:
+      name: of the case.
+      problem: what is wrong, in a few words; None if nothing is.
+    """
+
+    name: str
+    problem: str | None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.problem or 'right'}"
+
+
+def run(cases: dict[str, Callable[[], Iterator[Comparison]]] | None = None):
+    """Runs cases one after the other.
+
+    Args:
+      cases: by name, each of which yields what was computed, its value, the right one
+        and the largest error allowed (`[...]` like the value, or a number). None takes
+        all of `CASES`.
+
+    Yields:
+      An `Outcome` per case. A case that raises an error is wrong.
+    """
+    for name, case in (CASES if cases is None else cases).items():
+        try:
+            problem = _problem(case())
+        except Exception as error:  # whatever goes wrong is a finding
+            lines = str(error).splitlines() or [""]
+            problem = f"{type(error).__name__}: {lines[0][:200]}"
+        yield Outcome(name=name, problem=problem)
+
+
+def _problem(comparisons: Iterator[Comparison]) -> str | None:
+    """The first comparison that fails."""
+    for what, found, right, bound in comparisons:
+        found, right = np.asarray(found), np.asarray(right)
+        if found.shape != right.shape:
+            return f"{what}: shape {found.shape} in place of {right.shape}"
+        if np.issubdtype(right.dtype, np.floating):
+            found, right = found.astype(np.float64), right.astype(np.float64)
+            same = (found == right) | (np.isnan(found) & np.isnan(right))
+            with np.errstate(invalid="ignore"):
+                wrong = ~same & ~(np.abs(found - right) <= bound)
+        else:
+            wrong = found != right
+        if wrong.any():
+            return f"{what}: {wrong.sum():,} of {wrong.size:,} values are wrong"
+    return None
+
+
+CASES: dict[str, Callable[[], Iterator[Comparison]]] = {
+    case.__name__.replace("_", " "): case
+    for case in (
+        products.vmapped_products,
+        products.crowded_ranks,
+        products.fused_rows,
+        products.matrix_products,
+        operations.reductions,
+        operations.extremes_of_nan,
+        operations.sorts,
+        products.convolutions,
+        operations.indexing,
+        operations.loops,
+        operations.integers,
+        operations.random_bits,
+        operations.half_precision,
+        operations.functions,
+        products.linear_systems,
+    )
+}
+"""Cases by name."""
+
+NOT_NEEDED = ("extremes of nan",)
+"""Cases on which nothing here relies, since many releases have them wrong."""

@@ -20,6 +20,9 @@ __all__ = [
     "Stop",
     "Version",
     "logs",
+    "number_or_name",
+    "periods",
+    "seeds",
 ]
 
 
@@ -66,6 +69,7 @@ LogTo = Annotated[
     ),
 ]
 _LOGS = ("tensorboard", "wandb")
+_MAX_DIGITS = 18  # that Python reads
 
 
 def logs(texts: list[str] | None) -> tuple[tuple[str, str | None], ...]:
@@ -80,6 +84,37 @@ def logs(texts: list[str] | None) -> tuple[tuple[str, str | None], ...]:
             )
         found[name] = where or None
     return tuple(found.items())
+
+
+def seeds(text: str) -> tuple[int, ...]:
+    """Reads `1,10,100`."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(map(_is_whole, parts)):
+        raise typer.BadParameter(f"expected whole numbers like 1,10,100, got {text!r}")
+    return tuple(map(int, parts))
+
+
+def periods(text: str) -> tuple[tuple[str, int | None], ...]:
+    """Reads `test,everybody=50`."""
+    found = {}
+    for part in text.split(","):
+        name, equals, rounds = part.strip().partition("=")
+        if name in found or (equals and not _is_whole(rounds)):
+            raise typer.BadParameter(
+                f"expected different names like test,everybody=50, got {text!r}"
+            )
+        found[name] = int(rounds) if equals else None
+    return tuple(found.items())
+
+
+def number_or_name(text: str | None) -> str | int | None:
+    """A whole number, or the text itself."""
+    return int(text) if text is not None and _is_whole(text) else text
+
+
+def _is_whole(text: str) -> bool:
+    """Whether a text is a whole number of a length that Python reads."""
+    return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +186,7 @@ class Options:
     execution: str
     devices: int | None
     points_per_chunk: int | None
+    memory_limit: str
     streamed: bool
     as_if_clients: int | None
     data: Data

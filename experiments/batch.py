@@ -6,7 +6,6 @@ sentence.
 """
 
 import dataclasses
-import fnmatch
 import shlex
 import time
 from pathlib import Path
@@ -26,12 +25,10 @@ def do(options: arguments.Options) -> None:
     Raises:
       InputError: for anything wrong in them.
     """
-    if not any(mark in options.preset for mark in "*?["):
+    names = presets.matching(options.preset)
+    if not presets.is_pattern(options.preset):
         job.do(options)
         return
-    names = fnmatch.filter(presets.PRESETS, options.preset)
-    if not names:
-        checks.known(options.preset, presets.PRESETS, "preset")
     if options.command == "run":
         raise checks.InputError(
             f"Expected one preset for experiments.run, got {options.preset!r} with"

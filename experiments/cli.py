@@ -14,11 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments import arguments
+from experiments import arguments, compilation_cache
 
 __all__ = ["StoppedError", "answer", "make_app", "num_cores"]
 
-_MAX_DIGITS = 18
+_shown: set[str] = set()  # sentences of warnings
 
 
 class StoppedError(Exception):
@@ -160,6 +160,14 @@ def make_app(command: str, help: str) -> typer.Typer:
                 " personal:validation:accuracy; parts may be empty.",
             ),
         ] = None,
+        memory_limit: Annotated[
+            str,
+            typer.Option(
+                metavar="SIZE|free|none",
+                help="Most memory that the trainings of one compilation may need, for"
+                " example 8GB; free is what is free then, none refuses nothing.",
+            ),
+        ] = "free",
         max_minutes: Annotated[
             float | None,
             typer.Option(help="Save and end after this time, with exit status 3."),
@@ -222,15 +230,17 @@ def make_app(command: str, help: str) -> typer.Typer:
             raise typer.BadParameter("--as-if-clients is for experiments.plan")
         if streamed and command != "run":
             raise typer.BadParameter("--streamed is for experiments.run")
-        if streamed and (diagnostics or profile is not None):
+        if streamed and (diagnostics or profile is not None or memory_limit != "free"):
             raise typer.BadParameter(
-                "--streamed goes with neither --diagnostics nor --profile"
+                "--streamed goes with none of --diagnostics, --profile and"
+                " --memory-limit"
             )
         if resume is not None and command == "plan":
             raise typer.BadParameter("experiments.plan trains nothing to go on with")
         if resume is not None:
             _check_alone(context)
             kept = {"max_minutes": max_minutes, "log": logs, "quiet": quiet}
+            kept |= {"memory_limit": memory_limit}
             _start(lambda: _resumed(resume, kept))
             return
         if seeds is not None and seed_list is not None:
@@ -249,15 +259,16 @@ def make_app(command: str, help: str) -> typer.Typer:
             command=command,
             preset=_preset(preset, problem),
             settings=(*settings, *(set_ or [])),
-            seeds=_seeds(seed_list) if seed_list is not None else chosen,
+            seeds=arguments.seeds(seed_list) if seed_list is not None else chosen,
             execution=execution,
             devices=devices,
             points_per_chunk=points_per_chunk,
+            memory_limit=memory_limit,
             streamed=streamed,
             as_if_clients=as_if_clients,
             data=own,
-            evaluate_on=None if eval_on is None else _periods(eval_on),
-            eval_clients=_number_or_name(eval_clients),
+            evaluate_on=None if eval_on is None else arguments.periods(eval_on),
+            eval_clients=arguments.number_or_name(eval_clients),
             stop=arguments.Stop.parse(patience, target, stop_on),
             diagnostics=diagnostics,
             save_models=save_models,
@@ -293,14 +304,15 @@ def _preset(preset: str | None, problem: str | None) -> str:
 
 def _check_alone(context: typer.Context) -> None:
     """Lets --resume only be given with what does not change the trainings."""
-    allowed = {"resume", "max_minutes", "log", "quiet"}
+    allowed = {"resume", "max_minutes", "memory_limit", "log", "quiet"}
     for name in context.params.keys() - allowed:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             option = "--" + name.strip("_").replace("_", "-")
             raise typer.BadParameter(
                 "--resume goes on with the options of the first command; only"
-                f" --max-minutes, --log and --quiet may be given with it, not {option}"
+                " --max-minutes, --memory-limit, --log and --quiet may be given with"
+                f" it, not {option}"
             )
 
 
@@ -311,52 +323,31 @@ def _resumed(directory: Path, given: dict[str, Any]) -> arguments.Options:
     return dataclasses.replace(run_folder.read(directory), **given)
 
 
-def _seeds(text: str) -> tuple[int, ...]:
-    """Reads `1,10,100`."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(map(_is_whole, parts)):
-        raise typer.BadParameter(f"expected whole numbers like 1,10,100, got {text!r}")
-    return tuple(map(int, parts))
-
-
-def _periods(text: str) -> tuple[tuple[str, int | None], ...]:
-    """Reads `test,everybody=50`."""
-    found = {}
-    for part in text.split(","):
-        name, equals, rounds = part.strip().partition("=")
-        if name in found or (equals and not _is_whole(rounds)):
-            raise typer.BadParameter(
-                f"expected different names like test,everybody=50, got {text!r}"
-            )
-        found[name] = int(rounds) if equals else None
-    return tuple(found.items())
-
-
-def _number_or_name(text: str | None) -> str | int | None:
-    """A whole number, or the text itself."""
-    return int(text) if text is not None and _is_whole(text) else text
-
-
-def _is_whole(text: str) -> bool:
-    """Whether a text is a whole number of a length that Python reads."""
-    return text.isdecimal() and len(text) <= _MAX_DIGITS
-
-
 def _start(read: Callable[[], arguments.Options]) -> None:
     """Does the job, on a CPU by default with a device per core."""
 
     def work() -> None:
         options = read()
+        _check_names(options)
         flag = "--xla_force_host_platform_device_count"
         flags = os.environ.get("XLA_FLAGS", "")
         if options.devices is not None or flag not in flags:
             devices = options.devices or num_cores()  # JAX looks when it is first used
             os.environ["XLA_FLAGS"] = f"{flags} {flag}={devices}".strip()
+        compilation_cache.silence()
         from experiments import batch
 
         batch.do(options)
 
     answer(work)
+
+
+def _check_names(options: arguments.Options) -> None:
+    """Refuses presets and components that do not exist, before JAX is imported."""
+    from experiments import config, presets
+
+    presets.matching(options.preset)
+    config.parse(options.settings)
 
 
 def num_cores() -> int:
@@ -372,6 +363,7 @@ def answer(work: Callable[[], None]) -> None:
     Args:
       work: imports JAX itself, so that `--help` answers at once.
     """
+    _shown.clear()
     warnings.showwarning = _show_warning
     try:
         from fedjax_pfl import checks
@@ -390,8 +382,11 @@ def answer(work: Callable[[], None]) -> None:
 
 
 def _show_warning(message: Warning | str, *_: object) -> None:
-    """Shows the sentence alone, without the line of code that it came from."""
-    print(f"Warning: {message}", file=sys.stderr)
+    """Shows a sentence once and alone, without the line of code that it came from."""
+    sentence = compilation_cache.sentence(str(message))
+    if sentence not in _shown:
+        _shown.add(sentence)
+        print(f"Warning: {sentence}", file=sys.stderr)
 
 
 def _stop(sentence: str, status: int) -> None:

@@ -4,7 +4,11 @@ Names are those of result files: fields of the process (`algorithm.lam`, `aggreg
 `server_optimizer`, `attack`, `participation`, `work`, `on_nonfinite`), `federation.*`,
 `model.*`, and the experiment's own `seed`, `num_rounds` and `eval_every`. Values are
 JSON, names need no quotes, commas sweep. A component's value is its name in a registry.
+
+Settings are parsed, and names of components checked, without JAX.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import itertools
@@ -15,30 +19,31 @@ from typing import Any
 
 import fedjax_pfl as fp
 from experiments import fields as fields_
-from fedjax_pfl import checks, own_methods, schedule, settings, struct
+from fedjax_pfl import checks, own_methods, struct
 
-__all__ = ["Experiment", "Grid", "apply_settings"]
+__all__ = ["Experiment", "Grid", "apply_settings", "parse"]
 
-_COMPONENTS: Mapping[str, Mapping[str, Any]] = {
-    "algorithm.local": fp.LOCAL_SOLVERS,
-    "algorithm.fine_tune": fp.LOCAL_SOLVERS,
-    "algorithm.head_local": fp.LOCAL_SOLVERS,
-    "algorithm.personal": fp.LOCAL_SOLVERS,
-    "algorithm.inner": fp.LOCAL_SOLVERS,
-    "algorithm.phi": fp.PHIS,
-    "algorithm.search": fp.STEP_SEARCHES,
-    "aggregator": fp.AGGREGATORS,
-    "server_optimizer": fp.SERVER_OPTIMIZERS,
-    "aggregator.rule": fp.AGGREGATORS,
-    "attack": fp.ATTACKS,
-    "participation": fp.PARTICIPATIONS,
-    "work": fp.WORK,
-    "model": fp.MODELS,
-    "federation.dataset": fp.DATASETS,
-    "federation.partition": fp.PARTITIONS,
-    "federation.market": fp.MARKETS,
-    "federation.label_poisoning": fp.LABEL_POISONINGS,
-    "federation.feature_noise": fp.FEATURE_NOISES,
+_COMPONENTS = {  # setting -> registry of the package
+    "algorithm": "ALGORITHMS",
+    "algorithm.local": "LOCAL_SOLVERS",
+    "algorithm.fine_tune": "LOCAL_SOLVERS",
+    "algorithm.head_local": "LOCAL_SOLVERS",
+    "algorithm.personal": "LOCAL_SOLVERS",
+    "algorithm.inner": "LOCAL_SOLVERS",
+    "algorithm.phi": "PHIS",
+    "algorithm.search": "STEP_SEARCHES",
+    "aggregator": "AGGREGATORS",
+    "server_optimizer": "SERVER_OPTIMIZERS",
+    "aggregator.rule": "AGGREGATORS",
+    "attack": "ATTACKS",
+    "participation": "PARTICIPATIONS",
+    "work": "WORK",
+    "model": "MODELS",
+    "federation.dataset": "DATASETS",
+    "federation.partition": "PARTITIONS",
+    "federation.market": "MARKETS",
+    "federation.label_poisoning": "LABEL_POISONINGS",
+    "federation.feature_noise": "FEATURE_NOISES",
 }
 _OPTIONAL = (
     "algorithm.fine_tune",
@@ -62,14 +67,20 @@ _EITHER = (
     ("aggregator.rule.num_malicious", "aggregator.rule.malicious_fraction"),
 )
 _ALTERNATIVES = {**dict(_EITHER), **{other: one for one, other in _EITHER}}
-_DEFAULTS = {fp.Optax: {"hyperparameters": {"learning_rate": 0.001}}}  # adam
+_DEFAULTS = {"Optax": {"hyperparameters": {"learning_rate": 0.001}}}  # adam
 _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
 _FROM_DATA = {
     f"model.{field}"
     for field in ("input_shape", "inputs", "num_classes", "embedding_size")
     + ("features", "window", "assets")
 }
-_EVALUATE_ON = tuple((name, None) for name in settings.EVALUATE_ON)
+
+
+def _evaluate_on() -> tuple[tuple[str, int | None], ...]:
+    """Data on which trainings evaluate if nothing is said, without own periods."""
+    from fedjax_pfl import settings  # imports JAX
+
+    return tuple((name, None) for name in settings.EVALUATE_ON)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +108,7 @@ class Grid:
         }
         return {**fields, "model": self.model, "federation": self.spec}
 
-    def replace(self, name: str, value: Any) -> "Grid":
+    def replace(self, name: str, value: Any) -> Grid:
         """Returns a copy with one field changed and no longer swept."""
         fields = struct.replace_field(self.root, name, value)
         axes = {
@@ -138,10 +149,14 @@ class Experiment:
     num_rounds: int
     seeds: tuple[int, ...] = (0,)
     eval_every: int | None = None
-    evaluate_on: tuple[tuple[str, int | None], ...] = _EVALUATE_ON
+    evaluate_on: tuple[tuple[str, int | None], ...] = dataclasses.field(
+        default_factory=_evaluate_on
+    )
     eval_clients: str | int = "all"
 
     def __post_init__(self):
+        from fedjax_pfl import schedule  # imports JAX
+
         checks.positive_int("num_rounds", self.num_rounds)
         schedule.Schedule.parse(
             dict(self.evaluate_on), self.eval_every, self.eval_clients, self.num_rounds
@@ -159,7 +174,7 @@ class Experiment:
         sizes = (math.prod(map(len, grid.axes.values())) for grid in self.grids)
         return len(self.seeds) * sum(sizes)
 
-    def single(self) -> "Experiment":
+    def single(self) -> Experiment:
         """The first grid without its axes and with the first seed: one training."""
         grid = dataclasses.replace(self.grids[0], axes={})
         return dataclasses.replace(self, grids=(grid,), seeds=self.seeds[:1])
@@ -178,7 +193,7 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
     Raises:
       InputError: for an unknown name, an unknown component or a value of another type.
     """
-    parsed = dict(_parse(text) for text in settings)
+    parsed = parse(settings)
     if "algorithm" in parsed:
         experiment = _set_algorithms(experiment, parsed)
     names = [name for name in parsed if name != "algorithm"]
@@ -196,6 +211,36 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
         grids = tuple(itertools.chain.from_iterable(changed))
         experiment = dataclasses.replace(experiment, grids=grids)
     return experiment
+
+
+def parse(settings: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Reads settings `name=value[,value...]`.
+
+    Args:
+      settings: texts; a name given twice counts the last time.
+
+    Returns:
+      Values by name; those of components are names that exist.
+
+    Raises:
+      InputError: for a text of another form, or an unknown component.
+    """
+    parsed = dict(_parse(text) for text in settings)
+    for name, values in parsed.items():
+        if name in _COMPONENTS:
+            _check_component(name, values)
+    return parsed
+
+
+def _check_component(name: str, values: Iterable[Any]) -> None:
+    """Refuses names that are not in the registry."""
+    registry = getattr(fp, _COMPONENTS[name])
+    what = name.rpartition(".")[2].replace("_", " ")
+    for value in values:
+        is_own = name == "algorithm" and ":" in str(value)
+        is_none = name in _OPTIONAL and value in (None, "none")
+        if not (is_own or is_none):
+            checks.known(value, registry, what)
 
 
 def _refuse(experiment: Experiment, name: str) -> None:
@@ -282,13 +327,11 @@ def _set_component(
     grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
 ) -> list[Grid]:
     """One grid per named component."""
-    registry, found = _COMPONENTS[name], []
+    registry, found = getattr(fp, _COMPONENTS[name]), []
     for value in parsed[name]:
         if name in _OPTIONAL and value in (None, "none"):
             found.append(grid.replace(name, None))
             continue
-        what = name.rpartition(".")[2].replace("_", " ")
-        checks.known(value, registry, what)
         current = struct.get_field(grid.root, name)
         if type(current) is not registry[value]:
             component = _build(name, value, parsed)
@@ -300,8 +343,8 @@ def _set_component(
 
 def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
     """A component with defaults; fields without one come from the other settings."""
-    cls = _COMPONENTS[name][value]
-    fields = dict(_DEFAULTS.get(cls, {}))
+    cls = getattr(fp, _COMPONENTS[name])[value]
+    fields = dict(_DEFAULTS.get(cls.__name__, {}))
     for field in dataclasses.fields(cls):
         if not struct.is_required(field) or field.name in fields:
             continue

@@ -1,5 +1,11 @@
-"""Named experiments; every number of a preset can be changed by `--set`."""
+"""Named experiments; every number of a preset can be changed by `--set`.
 
+Names are known without JAX, which is imported when an experiment is made.
+"""
+
+from __future__ import annotations
+
+import fnmatch
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +21,7 @@ from experiments import (
 )
 from fedjax_pfl import checks, data
 
-__all__ = ["PRESETS", "get"]
+__all__ = ["PRESETS", "get", "is_pattern", "matching"]
 
 
 def digits() -> config.Experiment:
@@ -206,6 +212,18 @@ PRESETS: dict[str, Callable[[], config.Experiment]] = _OF_CARDS | {
         stocks,
     )
 }
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for all that match it, as in `flame_fair_mnist_*`."""
+    return any(mark in name for mark in "*?[")
+
+
+def matching(name: str) -> list[str]:
+    """Returns the preset of a name, or all that match a pattern; at least one."""
+    found = fnmatch.filter(PRESETS, name) if is_pattern(name) else [name]
+    checks.known(found[0] if found else name, PRESETS, "preset")
+    return found
 
 
 def get(name: str) -> config.Experiment:

@@ -7,20 +7,23 @@ concentrations instead of five, and with 500 clients a smaller network, so that 
 seeds of twelve methods fit a CPU and its memory.
 """
 
+from __future__ import annotations
+
 import dataclasses
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import fedjax_pfl as fp
 from experiments import config
 
 __all__ = ["PRESETS"]
 
-_DIRICHLET = fp.DirichletLabels(concentration=0.5)
-_SETTINGS = {  # partition, clients, cohort
-    "pat2": (fp.PathologicalBlocks(labels_per_client=2), 100, None),
-    "dirichlet": (_DIRICHLET, 100, None),
-    "small": (_DIRICHLET, 100, None),
-    "many": (_DIRICHLET, 500, 50),
+_SETTINGS = {  # clients, cohort
+    "pat2": (100, None),
+    "dirichlet": (100, None),
+    "small": (100, None),
+    "many": (500, 50),
 }
 _SHORT = {"fmnist": "fashion_mnist", "cifar10": "cifar10"}
 _CONCENTRATIONS = {"fmnist": (0.1, 0.5, 1.0, 5.0, 10.0), "cifar10": (0.1, 0.5, 10.0)}
@@ -38,7 +41,10 @@ _WORK = {  # rounds; training examples per client, batch size, steps of about an
 
 def _experiment(dataset: str, setting: str) -> config.Experiment:
     """All methods on one data set in one setting."""
-    partition, num_clients, cohort = _SETTINGS[setting]
+    num_clients, cohort = _SETTINGS[setting]
+    partition: Any = fp.DirichletLabels(concentration=0.5)
+    if setting == "pat2":
+        partition = fp.PathologicalBlocks(labels_per_client=2)
     num_rounds, train_examples, batch_size, steps = _WORK[dataset, setting]
     spec = fp.FederationSpec(
         _SHORT[dataset],
@@ -91,12 +97,8 @@ def _experiment(dataset: str, setting: str) -> config.Experiment:
     )
 
 
-def _maker(dataset: str, setting: str) -> Callable[[], config.Experiment]:
-    return lambda: _experiment(dataset, setting)
-
-
-PRESETS = {
-    f"fedacs_{dataset}_{setting}": _maker(dataset, setting)
+PRESETS: dict[str, Callable[[], config.Experiment]] = {
+    f"fedacs_{dataset}_{setting}": functools.partial(_experiment, dataset, setting)
     for dataset in _SHORT
     for setting in _SETTINGS
 }

@@ -9,6 +9,8 @@ the best of three per method, which are not given: here one rate for all, and
 are their papers'.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -19,46 +21,51 @@ from fedjax_pfl import data
 
 __all__ = ["PRESETS"]
 
-_DATASETS: dict[str, Any] = {  # source, network, share of a client's test examples
-    "fmnist": (
-        lambda: data.FashionMnist(standardize="unit"),
+_DATASETS = {  # source, network, share of a client's test examples
+    "fmnist": lambda: (
+        data.FashionMnist(standardize="unit"),
         fp.MLP(widths=(200, 200)),
         1 / 7,
     ),
-    "cifar10": (data.Cifar10, fp.CifarCNN(), 1 / 6),
+    "cifar10": lambda: (data.Cifar10(), fp.CifarCNN(), 1 / 6),
     # The fine classes of the whole set, or of what there is of it.
-    "cifar100": (data.Cifar100, fp.NFResNet18(), 1 / 6),
+    "cifar100": lambda: (data.Cifar100(), fp.NFResNet18(), 1 / 6),
 }
 _RATE, _DECAY, _BATCH = 0.1, 0.999, 50
 _ROUNDS, _SEEDS = 2000, (0, 1, 2, 3, 4)
 _GAMMAS = (0.0, 0.3, 0.6, 1.0)
-_SGD = fp.SGD(learning_rate=_RATE, decay=_DECAY, epochs=5, batch_size=_BATCH)
+
+
+def _sgd(batch_size: int = _BATCH, epochs: int = 5) -> fp.SGD:
+    rate = {"learning_rate": _RATE, "decay": _DECAY}
+    return fp.SGD(**rate, epochs=epochs, batch_size=batch_size)
 
 
 def _fedpg(**fields: Any) -> fp.FedPG:
     """FedPG as the tables have it: local epochs give the gradients."""
-    return fp.FedPG(**({"local": _SGD, "gradient": "epochs"} | fields))
+    return fp.FedPG(**({"local": _sgd(), "gradient": "epochs"} | fields))
 
 
 def _baselines() -> dict[str, Any]:
     """Methods of Table 1 besides FedPG, by name."""
-    kept = {"local": _SGD, "keeps_local": True}
+    sgd = _sgd()
+    kept = {"local": sgd, "keeps_local": True}
     return {
-        "local": fp.Local(local=_SGD),
+        "local": fp.Local(local=sgd),
         "fedavg": fp.FedAvg(**kept),
         "fedprox": fp.FedProx(mu=0.01, **kept),
-        "apfl": fp.APFL(local=_SGD),
+        "apfl": fp.APFL(local=sgd),
         "pfedme": fp.PFedMe(inner_learning_rate=0.09),
-        "ditto": fp.Ditto(lam=1.0, local=_SGD),
-        "fedamp": fp.FedAMP(local=_SGD),
-        "fedfomo": fp.FedFomo(local=_SGD),
+        "ditto": fp.Ditto(lam=1.0, local=sgd),
+        "fedamp": fp.FedAMP(local=sgd),
+        "fedfomo": fp.FedFomo(local=sgd),
         "fedrep": fp.FedRep(
-            local=_SGD,
-            head_local=dataclasses.replace(_SGD, epochs=10),
+            local=sgd,
+            head_local=_sgd(epochs=10),
             send_heads=True,
         ),
-        "fedrod": fp.FedROD(local=_SGD),
-        "splitgp": fp.SplitGP(local=_SGD),
+        "fedrod": fp.FedROD(local=sgd),
+        "splitgp": fp.SplitGP(local=sgd),
         "fedmgda": fp.FedMGDA(**kept),
     }
 
@@ -81,9 +88,9 @@ def _experiment(
 
     An entry is a method, or a method and axes of its own.
     """
-    source, network, test_fraction = _DATASETS[dataset]
+    source, network, test_fraction = _DATASETS[dataset]()
     spec = fp.FederationSpec(
-        source(),
+        source,
         fp.PathologicalBlocks(labels_per_client=2),
         num_clients=num_clients,
         malicious_fraction=0.0 if attack is None else 0.1,
@@ -144,26 +151,25 @@ def _steps(dataset: str, name: str) -> config.Experiment:
     return _experiment(name, dataset, algorithms, cohort=None)
 
 
-_TEN: dict[str, tuple[Any, int]] = {
-    "cnn50": (fp.CifarCNN(), 50),
-    "cnn200": (fp.CifarCNN(), 200),
-    "lenet200": (fp.LeNet5(), 200),
+_TEN = {  # network, batch size
+    "cnn50": ("cifar_cnn", 50),
+    "cnn200": ("cifar_cnn", 200),
+    "lenet200": ("lenet5", 200),
 }
 
 
 def _ten(kind: str, name: str) -> config.Experiment:
     """Figure 2: ten clients, all online, on CIFAR-10."""
-    model, batch_size = _TEN[kind]
-    sgd = dataclasses.replace(_SGD, batch_size=batch_size)
+    network, batch_size = _TEN[kind]
+    fields = {"cohort": None, "num_clients": 10, "model": fp.MODELS[network]()}
+    sgd = _sgd(batch_size)
     methods = _baselines()
     algorithms = [
         dataclasses.replace(methods[n], local=sgd)
         for n in ("fedavg", "fedprox", "apfl", "ditto", "fedrod", "fedmgda")
     ]
     algorithms += [_fedpg(local=sgd), _fedpg(local=sgd, search=fp.Armijo())]
-    return _experiment(
-        name, "cifar10", algorithms, cohort=None, num_clients=10, model=model
-    )
+    return _experiment(name, "cifar10", algorithms, **fields)
 
 
 def _ablations(dataset: str, name: str) -> config.Experiment:

@@ -5,6 +5,8 @@ Rounds are FedProx's 200 where that takes minutes on a CPU; everything else that
 paper states is its own, but for what the docstrings of the presets say.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 

@@ -8,6 +8,8 @@ round, one epoch of batches of 100, lam = 1, rho = 0.1 (kappa = 1), 100 rounds, 
 the paper does not state.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -41,29 +43,32 @@ _GRID = (0.01, 0.05, 0.1, 0.2, 0.5)  # global learning rates of the paper
 # pFedMe's within the paper's grid; see the card.
 PFEDME_RATE, DITTO_RATE = 0.5, 0.2
 
-_DATA = {
-    "mnist": (data.Mnist(), fp.MLP(widths=(128, 64))),
-    "fmnist": (data.FashionMnist(), fp.MLP(widths=(128, 64))),
-    "mmnist": (data.MedicalMnist(), fp.CNN1()),
-    "cifar10": (data.Cifar10(), fp.CNN()),
+_DATA = {  # source, model
+    "mnist": lambda: (data.Mnist(), fp.MLP(widths=(128, 64))),
+    "fmnist": lambda: (data.FashionMnist(), fp.MLP(widths=(128, 64))),
+    "mmnist": lambda: (data.MedicalMnist(), fp.CNN1()),
+    "cifar10": lambda: (data.Cifar10(), fp.CNN()),
 }
+
+
+def _labels(labels_per_client: int, **fields: bool) -> Callable[[], fp.LabelShards]:
+    return lambda: fp.LabelShards(labels_per_client=labels_per_client, **fields)
+
+
 _LABELS = tuple(range(2, 7))
 _CLEAN = {
-    "hybrid": fp.HybridSkew(labels_per_client=2, concentration=0.5),
-    "dir": fp.DirichletLabels(concentration=0.5, min_examples=100),
-    **{f"labels{q}": fp.LabelShards(labels_per_client=q) for q in _LABELS},
-    "quality": fp.QualitySkew(sigma=0.1),
-    "quantity": fp.QuantitySkew(concentration=0.5, min_examples=100),
+    "hybrid": lambda: fp.HybridSkew(labels_per_client=2, concentration=0.5),
+    "dir": lambda: fp.DirichletLabels(concentration=0.5, min_examples=100),
+    **{f"labels{q}": _labels(q) for q in _LABELS},
+    "quality": lambda: fp.QualitySkew(sigma=0.1),
+    "quantity": lambda: fp.QuantitySkew(concentration=0.5, min_examples=100),
 }
 _RELEASED = {
-    "hybrid": fp.LeakyHybridSkew(labels_per_client=2, concentration=0.5),
-    "dir": fp.LeakyDirichletLabels(concentration=0.5, min_examples=100),
-    **{
-        f"labels{q}": fp.LabelShards(labels_per_client=q, in_file_order=True)
-        for q in _LABELS
-    },
-    "quality": fp.QualitySkew(sigma=0.1, resample=True, in_file_order=True),
-    "quantity": fp.LeakyQuantitySkew(concentration=0.5),
+    "hybrid": lambda: fp.LeakyHybridSkew(labels_per_client=2, concentration=0.5),
+    "dir": lambda: fp.LeakyDirichletLabels(concentration=0.5, min_examples=100),
+    **{f"labels{q}": _labels(q, in_file_order=True) for q in _LABELS},
+    "quality": lambda: fp.QualitySkew(sigma=0.1, resample=True, in_file_order=True),
+    "quantity": lambda: fp.LeakyQuantitySkew(concentration=0.5),
 }
 WRITERS = "femnist_writers"
 ROWS = (*(f"{d}_{scheme}" for d in _DATA for scheme in _CLEAN), WRITERS)
@@ -78,8 +83,8 @@ def federation(row: str, profile: str) -> tuple[fp.FederationSpec, Any]:
         source, partition, model = data.Femnist(), fp.FeatureSkew(), fp.CNN2()
     else:
         name, _, scheme = row.partition("_")
-        source, model = _DATA[name]
-        partition = (_RELEASED if profile == "official" else _CLEAN)[scheme]
+        source, model = _DATA[name]()
+        partition = (_RELEASED if profile == "official" else _CLEAN)[scheme]()
     return fp.FederationSpec(source, partition, **fields), model
 
 

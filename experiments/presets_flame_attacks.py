@@ -3,6 +3,8 @@
 Fifty clients. Multi-Krum is told how many of them are malicious.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -12,15 +14,18 @@ from experiments import config, presets_flame
 
 __all__ = ["PRESETS"]
 
-# What is poisoned or sent by malicious clients, with the strengths of text and release.
-_ATTACKS = {
-    "label_poisoning": (None, None),
-    "same_value": (fp.SameValue(), fp.SameValue.official()),
-    "sign_flip": (fp.SignFlip(std=0.1**0.5), fp.SignFlip.official()),
-    "gaussian": (fp.Gaussian(), fp.Gaussian.official()),
-}
 _FRACTIONS = (0.2, 0.5, 0.8)
 _FRACTION = "federation.malicious_fraction"
+
+
+def _papers() -> dict[str, tuple[Any, Any]]:
+    """What malicious clients poison or send, with strengths of text and release."""
+    return {
+        "label_poisoning": (None, None),
+        "same_value": (fp.SameValue(), fp.SameValue.official()),
+        "sign_flip": (fp.SignFlip(std=0.1**0.5), fp.SignFlip.official()),
+        "gaussian": (fp.Gaussian(), fp.Gaussian.official()),
+    }
 
 
 def _under_attack(
@@ -40,7 +45,7 @@ def _attacks(name: str, row: str, profile: str) -> config.Experiment:
     spec, model = presets_flame.federation(row, profile)
     spec = dataclasses.replace(spec, num_clients=50)
     official = profile == "official"
-    kinds = [("none", None), *((n, a[official]) for n, a in _ATTACKS.items())]
+    kinds = [("none", None), *((n, a[official]) for n, a in _papers().items())]
     grids = []
     for kind, attack in kinds:
         fractions = (0.0,) if kind == "none" else _FRACTIONS
@@ -67,29 +72,32 @@ def _multi_krum(profile: str, fraction: float) -> fp.MultiKrum:
 
 
 _ASSUMED = 0.2
-# Rules for FLAME's messages, which take a fifth of them for malicious, as there are.
-_RULES = (
-    fp.GeometricMedian(),
-    fp.CoordinateMedian(),
-    fp.TrimmedMean(malicious_fraction=_ASSUMED),
-    fp.Krum(malicious_fraction=_ASSUMED, num_selected=None),
-    fp.NearestNeighborMixing(
-        rule=fp.TrimmedMean(malicious_fraction=_ASSUMED), malicious_fraction=_ASSUMED
-    ),
-)
-_ZOO = {
-    "label_poisoning": None,
-    "same_value": fp.SameValue(),
-    "sign_flip": fp.SignFlip(std=0.1**0.5),
-    "gaussian": fp.Gaussian(),
-    "scaling": fp.Scaling(),
-    "alie": fp.ALIE(),
-    "ipm": fp.IPM(tau=10.0),
-    "min_max": fp.MinMax(),
-    "min_sum": fp.MinSum(),
-    "mimic": fp.Mimic(),
-}
 _KAPPAS = (0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+def _rules() -> tuple[Any, ...]:
+    """Rules for FLAME that take a fifth of messages for malicious, as there are."""
+    krum = fp.Krum(malicious_fraction=_ASSUMED, num_selected=None)
+    trimmed = fp.TrimmedMean(malicious_fraction=_ASSUMED)
+    mixing = fp.NearestNeighborMixing(rule=trimmed, malicious_fraction=_ASSUMED)
+    return (fp.GeometricMedian(), fp.CoordinateMedian(), trimmed, krum, mixing)
+
+
+def _zoo() -> dict[str, Any]:
+    """Every attack, and none."""
+    return {
+        "none": None,
+        "label_poisoning": None,
+        "same_value": fp.SameValue(),
+        "sign_flip": fp.SignFlip(std=0.1**0.5),
+        "gaussian": fp.Gaussian(),
+        "scaling": fp.Scaling(),
+        "alie": fp.ALIE(),
+        "ipm": fp.IPM(tau=10.0),
+        "min_max": fp.MinMax(),
+        "min_sum": fp.MinSum(),
+        "mimic": fp.Mimic(),
+    }
 
 
 def _beyond(name: str, row: str) -> config.Experiment:
@@ -103,13 +111,13 @@ def _beyond(name: str, row: str) -> config.Experiment:
     flame = fp.Flame(lam=1.0, kappa=1.0, local=presets_flame.sgd())
     ditto = presets_flame.ditto(presets_flame.DITTO_RATE, "gradients")
     grids = []
-    for kind, attack in {"none": None, **_ZOO}.items():
+    for kind, attack in _zoo().items():
         attacked, fields = _under_attack(spec, kind == "label_poisoning", attack)
         pairs = [
             (presets_flame.process(flame, **fields), {"algorithm.kappa": _KAPPAS}),
             *(
                 (presets_flame.process(flame, aggregator=rule, **fields), {})
-                for rule in _RULES
+                for rule in _rules()
             ),
             (presets_flame.process(ditto, **fields), {}),
             (presets_flame.process(_multi_krum("fair", _ASSUMED), **fields), {}),

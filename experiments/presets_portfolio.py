@@ -7,6 +7,8 @@ as far towards the center as the paper's does, `1 - 0.999^800` = 55 %. What the 
 has is `portfolio_paper`.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from typing import Any
 
@@ -18,7 +20,6 @@ __all__ = ["PRESETS"]
 _ROUNDS, _RATES_ROUNDS = 15, 20
 _RATE = 3e-3  # best on validation days in `portfolio_rates`
 _MIXED = 0.999**800  # own share that is left of a model after the paper's training
-_PAPER = fp.SGD(learning_rate=5e-5, num_steps=50, batch_size=50)
 
 
 def _adam(learning_rate: float = _RATE) -> fp.Optax:
@@ -110,10 +111,9 @@ def portfolio_stocks() -> config.Experiment:
 
 def portfolio_paper() -> config.Experiment:
     """As printed: 800 rounds, SGD at 5e-5, lam = 0.001, a new year every 20 rounds."""
-    spec = fp.PortfolioSpec()
-    return _experiment(
-        "portfolio_paper", _processes(_PAPER, 0.001), spec, 800, axes=_MARKETS
-    )
+    sgd = fp.SGD(learning_rate=5e-5, num_steps=50, batch_size=50)
+    processes, spec = _processes(sgd, 0.001), fp.PortfolioSpec()
+    return _experiment("portfolio_paper", processes, spec, 800, axes=_MARKETS)
 
 
 PRESETS = {

@@ -1,13 +1,15 @@
 """What a command prints of a result: tables, failures, communication, time."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from fedjax_pfl import results
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["result", "text"]
 
@@ -67,7 +69,7 @@ def _print_left_out(console: Console, result: results.Result) -> None:
             )
 
 
-def _print_tables(console: Console, summary: pd.DataFrame) -> None:
+def _print_tables(console: Console, summary: "pd.DataFrame") -> None:
     """One table per statistic: settings down, models across."""
     first = list(summary.columns).index("model")
     settings = list(summary.columns[:first])

@@ -1,156 +1,170 @@
 """A JAX-first, vectorized simulator of personalized federated learning."""
 
-from fedjax_pfl.aggregators import (
-    AGGREGATORS,
-    Blockwise,
-    Bucketing,
-    Bulyan,
-    CenteredClipping,
-    CoordinateMedian,
-    GeometricMedian,
-    Krum,
-    MeaMed,
-    Mean,
-    NearestNeighborMixing,
-    NormClipping,
-    TrimmedMean,
-    WeightedMean,
-)
-from fedjax_pfl.algorithms import (
-    ALGORITHMS,
-    APFL,
-    Centralized,
-    Ditto,
-    FedACS,
-    FedADMM,
-    FedAMP,
-    FedAvg,
-    FedFomo,
-    FedFV,
-    FedMGDA,
-    FedPer,
-    FedPG,
-    FedPlus,
-    FedProx,
-    FedRep,
-    FedROD,
-    Flame,
-    HeurFedAMP,
-    Local,
-    LpProj,
-    Majority,
-    MultiKrum,
-    PerFedAvg,
-    PFedMe,
-    Scaffold,
-    SingleExchange,
-    SplitGP,
-)
-from fedjax_pfl.attacks import (
-    ALIE,
-    ATTACKS,
-    IPM,
-    Gaussian,
-    Mimic,
-    MinMax,
-    MinSum,
-    SameValue,
-    Scaling,
-    SignFlip,
-)
-from fedjax_pfl.callbacks import Callback, TensorBoard, WeightsAndBiases
-from fedjax_pfl.checkpoint import Checkpoints
-from fedjax_pfl.checks import InputError
-from fedjax_pfl.clients import Execution
-from fedjax_pfl.common_descent import STEP_SEARCHES, Armijo
-from fedjax_pfl.data import (
-    DATASETS,
-    FEATURE_NOISES,
-    GENERATORS,
-    IID,
-    LABEL_POISONINGS,
-    MARKETS,
-    PARTITIONS,
-    ByClient,
-    ClassWindows,
-    Dataset,
-    DirichletLabels,
-    FeatureNoise,
-    FeatureSkew,
-    FederationSpec,
-    FlippedLabels,
-    GeometricBrownianMotion,
-    HybridSkew,
-    LabelShards,
-    LeakyDirichletLabels,
-    LeakyHybridSkew,
-    LeakyQuantitySkew,
-    PairwiseLabels,
-    Partition,
-    PathologicalBlocks,
-    PortfolioSpec,
-    PowerLaw,
-    PriceFile,
-    QualitySkew,
-    QuantitySkew,
-    StockPrices,
-    SyntheticMarket,
-    UniformLabels,
-    VariableOrderMarkov,
-    WassersteinGAN,
-    load_federation,
-)
-from fedjax_pfl.driver import Interrupted
-from fedjax_pfl.history import History
-from fedjax_pfl.local import LOCAL_SOLVERS, SGD, DataLoss, Optax, ToTolerance
-from fedjax_pfl.models import (
-    CNN,
-    CNN1,
-    CNN2,
-    EIIE,
-    LSTM,
-    MLP,
-    MODELS,
-    CifarCNN,
-    FedAcsCNN,
-    LeNet5,
-    LinearRegression,
-    LogisticRegression,
-    NFResNet18,
-    Quadratic,
-)
-from fedjax_pfl.participation import (
-    PARTICIPATIONS,
-    WORK,
-    AllClients,
-    ClientBudgets,
-    FullWork,
-    Stragglers,
-    UniformCohort,
-)
-from fedjax_pfl.phi import PHIS, LayerWise
-from fedjax_pfl.process import FederatedProcess
-from fedjax_pfl.results import Result
-from fedjax_pfl.server_optimizers import (
-    SERVER_OPTIMIZERS,
-    ServerAdam,
-    ServerMomentum,
-)
-from fedjax_pfl.stopping import StopWhen
-from fedjax_pfl.streaming import simulate_streamed
-from fedjax_pfl.struct import pytree_dataclass, static_field
-from fedjax_pfl.trained import TrainedModel, TrainedModels, load_models
-from fedjax_pfl.training import grid, simulate
-from fedjax_pfl.types import (
-    Batch,
-    Budget,
-    ClientData,
-    Downlink,
-    Federation,
-    Predictor,
-    State,
-    Upload,
-)
+from typing import TYPE_CHECKING
+
+from fedjax_pfl import lazy, platforms
+
+platforms.check_python()
+
+if TYPE_CHECKING:
+    from fedjax_pfl.aggregators import (
+        Blockwise,
+        Bucketing,
+        Bulyan,
+        CenteredClipping,
+        CoordinateMedian,
+        GeometricMedian,
+        Krum,
+        MeaMed,
+        Mean,
+        NearestNeighborMixing,
+        NormClipping,
+        TrimmedMean,
+        WeightedMean,
+    )
+    from fedjax_pfl.algorithms import (
+        APFL,
+        Centralized,
+        Ditto,
+        FedACS,
+        FedADMM,
+        FedAMP,
+        FedAvg,
+        FedFomo,
+        FedFV,
+        FedMGDA,
+        FedPer,
+        FedPG,
+        FedPlus,
+        FedProx,
+        FedRep,
+        FedROD,
+        Flame,
+        HeurFedAMP,
+        Local,
+        LpProj,
+        Majority,
+        MultiKrum,
+        PerFedAvg,
+        PFedMe,
+        Scaffold,
+        SingleExchange,
+        SplitGP,
+    )
+    from fedjax_pfl.attacks import (
+        ALIE,
+        IPM,
+        Gaussian,
+        Mimic,
+        MinMax,
+        MinSum,
+        SameValue,
+        Scaling,
+        SignFlip,
+    )
+    from fedjax_pfl.callbacks import Callback, TensorBoard, WeightsAndBiases
+    from fedjax_pfl.checkpoint import Checkpoints
+    from fedjax_pfl.checks import InputError
+    from fedjax_pfl.clients import Execution
+    from fedjax_pfl.common_descent import Armijo
+    from fedjax_pfl.data import (
+        DATASETS,
+        FEATURE_NOISES,
+        GENERATORS,
+        IID,
+        LABEL_POISONINGS,
+        MARKETS,
+        PARTITIONS,
+        ByClient,
+        ClassWindows,
+        Dataset,
+        DirichletLabels,
+        FeatureNoise,
+        FeatureSkew,
+        FederationSpec,
+        FlippedLabels,
+        GeometricBrownianMotion,
+        HybridSkew,
+        LabelShards,
+        LeakyDirichletLabels,
+        LeakyHybridSkew,
+        LeakyQuantitySkew,
+        PairwiseLabels,
+        Partition,
+        PathologicalBlocks,
+        PortfolioSpec,
+        PowerLaw,
+        PriceFile,
+        QualitySkew,
+        QuantitySkew,
+        StockPrices,
+        SyntheticMarket,
+        UniformLabels,
+        VariableOrderMarkov,
+        WassersteinGAN,
+        load_federation,
+    )
+    from fedjax_pfl.driver import Interrupted
+    from fedjax_pfl.history import History
+    from fedjax_pfl.local import SGD, DataLoss, Optax, ToTolerance
+    from fedjax_pfl.models import (
+        CNN,
+        CNN1,
+        CNN2,
+        EIIE,
+        LSTM,
+        MLP,
+        CifarCNN,
+        FedAcsCNN,
+        LeNet5,
+        LinearRegression,
+        LogisticRegression,
+        NFResNet18,
+        Quadratic,
+    )
+    from fedjax_pfl.participation import (
+        AllClients,
+        ClientBudgets,
+        FullWork,
+        Stragglers,
+        UniformCohort,
+    )
+    from fedjax_pfl.phi import LayerWise
+    from fedjax_pfl.process import FederatedProcess
+    from fedjax_pfl.registries import (
+        AGGREGATORS,
+        ALGORITHMS,
+        ATTACKS,
+        LOCAL_SOLVERS,
+        MODELS,
+        PARTICIPATIONS,
+        PHIS,
+        SERVER_OPTIMIZERS,
+        STEP_SEARCHES,
+        WORK,
+    )
+    from fedjax_pfl.results import Result
+    from fedjax_pfl.server_optimizers import (
+        ServerAdam,
+        ServerMomentum,
+    )
+    from fedjax_pfl.stopping import StopWhen
+    from fedjax_pfl.streaming import simulate_streamed
+    from fedjax_pfl.struct import pytree_dataclass, static_field
+    from fedjax_pfl.trained import TrainedModel, TrainedModels, load_models
+    from fedjax_pfl.training import grid, simulate
+    from fedjax_pfl.types import (
+        Batch,
+        Budget,
+        ClientData,
+        Downlink,
+        Federation,
+        Predictor,
+        State,
+        Upload,
+    )
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
 
 __version__ = "0.1.0"
 
@@ -172,7 +186,6 @@ __all__ = [
     "CNN1",
     "CNN2",
     "Callback",
-    "EIIE",
     "CenteredClipping",
     "Centralized",
     "Checkpoints",
@@ -187,6 +200,7 @@ __all__ = [
     "DirichletLabels",
     "Ditto",
     "Downlink",
+    "EIIE",
     "Execution",
     "FEATURE_NOISES",
     "FeatureNoise",
@@ -195,11 +209,11 @@ __all__ = [
     "FedADMM",
     "FedAMP",
     "FedAcsCNN",
-    "FedMGDA",
     "FedAvg",
-    "FedPG",
-    "FedFomo",
     "FedFV",
+    "FedFomo",
+    "FedMGDA",
+    "FedPG",
     "FedPer",
     "FedPlus",
     "FedProx",
@@ -234,12 +248,12 @@ __all__ = [
     "LeakyQuantitySkew",
     "LinearRegression",
     "Local",
-    "LpProj",
-    "Majority",
     "LogisticRegression",
-    "MLP",
+    "LpProj",
     "MARKETS",
+    "MLP",
     "MODELS",
+    "Majority",
     "MeaMed",
     "Mean",
     "Mimic",
@@ -252,8 +266,8 @@ __all__ = [
     "Optax",
     "PARTICIPATIONS",
     "PARTITIONS",
-    "PHIS",
     "PFedMe",
+    "PHIS",
     "PairwiseLabels",
     "Partition",
     "PathologicalBlocks",

@@ -1,6 +1,7 @@
 """Argument checks that name the argument and its value.
 
 They look at concrete values and let tracers pass: inside compiled code nothing raises.
+Names are checked without JAX, so that commands answer wrong ones at once.
 """
 
 import difflib
@@ -8,10 +9,7 @@ import numbers
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import numpy as np
-import psutil
-from jax import core
 
 __all__ = [
     "MAX_SEED",
@@ -80,6 +78,9 @@ def number(
     Raises:
       InputError: if a concrete value is not a number, not finite or out of range.
     """
+    import jax
+    from jax import core
+
     limits = [
         (above, "above", np.greater),
         (at_least, "at least", np.greater_equal),
@@ -214,6 +215,8 @@ def memory(what: str, needed: int, advice: str) -> None:
     Raises:
       InputError: if there is not.
     """
+    import psutil
+
     free = psutil.virtual_memory().available
     if needed > free:
         raise InputError(

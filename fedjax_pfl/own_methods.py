@@ -6,9 +6,7 @@ import os
 import sys
 from typing import Any
 
-import jax
-
-from fedjax_pfl import algorithms, checks, struct
+from fedjax_pfl import checks, registries, struct
 
 __all__ = ["find"]
 
@@ -29,8 +27,8 @@ def find(name: str) -> type:
       InputError: if there is no such class, or if it is not an algorithm.
     """
     if ":" not in name:
-        checks.known(name, algorithms.ALGORITHMS, "algorithm")
-        return algorithms.ALGORITHMS[name]
+        checks.known(name, registries.ALGORITHMS, "algorithm")
+        return registries.ALGORITHMS[name]
     path, _, attribute = name.partition(":")
     found = getattr(_module(path, name), attribute, None)
     if not isinstance(found, type):
@@ -72,4 +70,6 @@ def _module(path: str, name: str) -> Any:
 
 def _is_a_leaf(kind: type) -> bool:
     """Whether JAX would take an object of this class for an array."""
+    import jax
+
     return jax.tree_util.all_leaves([object.__new__(kind)])

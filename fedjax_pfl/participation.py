@@ -8,8 +8,6 @@ from fedjax_pfl import checks, struct, types
 
 __all__ = [
     "NO_CAP",
-    "PARTICIPATIONS",
-    "WORK",
     "AllClients",
     "ClientBudgets",
     "FullWork",
@@ -240,7 +238,3 @@ def _capped(epochs: jax.Array, straggler: jax.Array) -> types.Budget:
     """Budgets with caps on epochs only."""
     steps = jnp.full(epochs.shape, NO_CAP, jnp.int32)
     return types.Budget(epochs=epochs, steps=steps, straggler=straggler)
-
-
-PARTICIPATIONS = {"all": AllClients, "uniform": UniformCohort}
-WORK = {"full": FullWork, "per_client": ClientBudgets, "stragglers": Stragglers}

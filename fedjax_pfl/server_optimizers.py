@@ -32,7 +32,7 @@ import optax
 
 from fedjax_pfl import checks, struct
 
-__all__ = ["SERVER_OPTIMIZERS", "ServerAdam", "ServerMomentum"]
+__all__ = ["ServerAdam", "ServerMomentum"]
 
 
 def _as(value: Any, params: Any) -> jax.Array:
@@ -159,6 +159,3 @@ class ServerAdam:
             memory.square,
         )
         return new, memory
-
-
-SERVER_OPTIMIZERS: dict[str, Any] = {"momentum": ServerMomentum, "adam": ServerAdam}

@@ -1,12 +1,13 @@
-"""The one mechanism for states, hyperparameters and device data: frozen pytrees."""
+"""The one mechanism for states, hyperparameters and device data: frozen pytrees.
+
+JAX is imported with the first of them: what is only a dataclass needs none.
+"""
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar, dataclass_transform
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import checks
@@ -22,6 +23,7 @@ __all__ = [
     "named_fields",
     "pytree_dataclass",
     "replace_field",
+    "same",
     "static_field",
 ]
 
@@ -57,6 +59,7 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
       The registered dataclass.
 
     Example:
+      >>> import jax
       >>> @pytree_dataclass
       ... class Step:
       ...     size: float = 0.1
@@ -64,6 +67,8 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
       >>> jax.tree.leaves(Step(size=0.5))
       [0.5]
     """
+    import jax
+
     cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     static = [f.name for f in fields if f.metadata.get("static")]
@@ -143,7 +148,7 @@ def _short(value: Any) -> str:
     return repr(value)
 
 
-def as_arrays(tree: _T, dtype: Any = jnp.float32) -> _T:
+def as_arrays(tree: _T, dtype: Any = np.float32) -> _T:
     """Turns every numeric leaf into an array of `dtype`, integers included.
 
     Weak and strong types, and `1` against `1.0`, would each cost a retrace; this is
@@ -157,6 +162,8 @@ def as_arrays(tree: _T, dtype: Any = jnp.float32) -> _T:
     Returns:
       The same tree with array leaves.
     """
+    import jax
+    import jax.numpy as jnp
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, bool | np.bool_):
@@ -266,3 +273,22 @@ def replace_field(node: _T, name: str, value: Any) -> _T:
         parts = {**(_children(node) or {}), head: value}
         return tuple(parts.values())  # pyright: ignore[reportReturnType]
     return dataclasses.replace(node, **{head: value})  # pyright: ignore
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether nested values are equal; NaN equals NaN, a tuple its list.
+
+    Args:
+      a: dataclass, mapping, list, tuple, array or anything else.
+      b: what it is compared with.
+    """
+    if dataclasses.is_dataclass(a) and type(a) is type(b):
+        return same(_children(a), _children(b))
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        nan = a.dtype.kind == "f"
+        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=nan)
+    return a is b or a == b

@@ -5,16 +5,19 @@ import os
 import pathlib
 import shlex
 import shutil
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
 import rich.console
 import typer.testing
 
-from experiments import batch, job, logs, run, run_folder, show, sweep
+from experiments import batch, config, job, logs, run, run_folder, show, sweep
 from fedjax_pfl import checks
 
 RUNNER = typer.testing.CliRunner()
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 def begin(folder, arguments):
@@ -134,3 +137,55 @@ def test_logs_have_places_of_their_own(monkeypatch, capsys):
     logs.print_hint(shared, pathlib.Path("results/a"))
     logs.print_hint(options_of(["--log", "wandb"]), pathlib.Path("results/a"))
     assert capsys.readouterr().out == "TensorBoard: tensorboard --logdir 'my logs/a'\n"
+
+
+WRONG = {
+    "--algorithm nosuch": "Unknown algorithm 'nosuch'; allowed: apfl, ",
+    "--set algorithm=flme": "Unknown algorithm 'flme' (did you mean 'flame'?)",
+    "--set algorithm.local=nosuch": "Unknown local 'nosuch'; allowed: optax, sgd",
+    "--set algorithm.phi=nosuch": "Unknown phi 'nosuch'",
+    "--set algorithm.search=nosuch": "Unknown search 'nosuch'",
+    "--set aggregator=nosuch": "Unknown aggregator 'nosuch'",
+    "--set aggregator.rule=none": "Unknown rule 'none'",
+    "--set server_optimizer=nosuch": "Unknown server optimizer 'nosuch'",
+    "--set attack=sign_flop": "did you mean 'sign_flip'",
+    "--set participation=nosuch": "Unknown participation 'nosuch'; allowed: all, uni",
+    "--set work=nosuch": "Unknown work 'nosuch'",
+    "--set model=3": "Unknown model 3",
+    "--dataset mnits": "Unknown dataset 'mnits' (did you mean 'mnist'?)",
+    "--set federation.dataset=nosuch": "Unknown dataset 'nosuch'",
+    "--set federation.partition=nosuch": "Unknown partition 'nosuch'",
+    "--set federation.market=nosuch": "Unknown market 'nosuch'",
+    "--set federation.label_poisoning=nosuch": "Unknown label poisoning 'nosuch'",
+    "--set federation.feature_noise=nosuch": "Unknown feature noise 'nosuch'",
+    "--preset flame_fair_minst_dir": "did you mean 'flame_fair_mnist_dir'",
+    "--preset nosuch_*": "Unknown preset 'nosuch_*'",
+    "--set algorithm": "Expected --set name=value, got 'algorithm'.",
+    "--problem nosuch": "expected --problem classification or portfolio",
+    "--nosuch": "No such option",
+}
+
+
+def test_wrong_names_are_answered_without_jax():
+    code = (
+        "import shlex, sys\n"
+        "from experiments import sweep\n"
+        f"for line in {list(WRONG)}:\n"
+        "    try:\n        sweep.app(shlex.split(line))\n"
+        "    except SystemExit as end:\n"
+        "        heavy = {'jax', 'pandas', 'matplotlib'} & set(sys.modules)\n"
+        "        print(end.code, heavy or 'light', '<<', line, file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    answers = done.stderr.split("2 light << ")
+    assert len(answers) == len(WRONG) + 1, done.stderr
+    for sentence, answer in zip(WRONG.values(), answers, strict=False):
+        assert sentence in answer
+
+
+def test_names_that_exist_are_left_to_the_experiment():
+    settings = ["algorithm=flame,mine:Own", "attack=none", "attack=null"]
+    found = config.parse([*settings, "federation.dataset=digits", "algorithm.lam=x"])
+    assert found["algorithm"] == ("flame", "mine:Own") and found["attack"] == (None,)
+    assert found["algorithm.lam"] == ("x",)

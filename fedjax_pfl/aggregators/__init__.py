@@ -1,25 +1,34 @@
 """Rules that combine the messages of a round into one."""
 
-from fedjax_pfl.aggregators.blockwise import Blockwise
-from fedjax_pfl.aggregators.bulyan import Bulyan, BulyanInfo
-from fedjax_pfl.aggregators.clipping import (
-    CenteredClipping,
-    ClippingInfo,
-    NormClipping,
-)
-from fedjax_pfl.aggregators.common_descent import CommonDescent, CommonDescentInfo
-from fedjax_pfl.aggregators.coordinate_median import (
-    CoordinateMedian,
-    CoordinateMedianInfo,
-)
-from fedjax_pfl.aggregators.geometric_median import GeometricMedian, GeometricMedianInfo
-from fedjax_pfl.aggregators.krum import Krum, KrumInfo
-from fedjax_pfl.aggregators.mean import Mean, WeightedMean
-from fedjax_pfl.aggregators.mixing import Bucketing, NearestNeighborMixing
-from fedjax_pfl.aggregators.trimmed import MeaMed, TrimmedMean
+from typing import TYPE_CHECKING
+
+from fedjax_pfl import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.aggregators.blockwise import Blockwise
+    from fedjax_pfl.aggregators.bulyan import Bulyan, BulyanInfo
+    from fedjax_pfl.aggregators.clipping import (
+        CenteredClipping,
+        ClippingInfo,
+        NormClipping,
+    )
+    from fedjax_pfl.aggregators.common_descent import CommonDescent, CommonDescentInfo
+    from fedjax_pfl.aggregators.coordinate_median import (
+        CoordinateMedian,
+        CoordinateMedianInfo,
+    )
+    from fedjax_pfl.aggregators.geometric_median import (
+        GeometricMedian,
+        GeometricMedianInfo,
+    )
+    from fedjax_pfl.aggregators.krum import Krum, KrumInfo
+    from fedjax_pfl.aggregators.mean import Mean, WeightedMean
+    from fedjax_pfl.aggregators.mixing import Bucketing, NearestNeighborMixing
+    from fedjax_pfl.aggregators.trimmed import MeaMed, TrimmedMean
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
-    "AGGREGATORS",
     "Blockwise",
     "Bucketing",
     "Bulyan",
@@ -41,18 +50,3 @@ __all__ = [
     "TrimmedMean",
     "WeightedMean",
 ]
-
-AGGREGATORS = {
-    "mean": Mean,
-    "weighted_mean": WeightedMean,
-    "coordinate_median": CoordinateMedian,
-    "geometric_median": GeometricMedian,
-    "krum": Krum,
-    "trimmed_mean": TrimmedMean,
-    "meamed": MeaMed,
-    "bulyan": Bulyan,
-    "centered_clipping": CenteredClipping,
-    "norm_clipping": NormClipping,
-    "nearest_neighbor_mixing": NearestNeighborMixing,
-    "bucketing": Bucketing,
-}

@@ -1,33 +1,39 @@
 """Algorithms: one file each, by command-line name in `ALGORITHMS`."""
 
-from fedjax_pfl.algorithms.apfl import APFL
-from fedjax_pfl.algorithms.base import SingleExchange
-from fedjax_pfl.algorithms.ditto import Ditto
-from fedjax_pfl.algorithms.exchange import ClientView, Link
-from fedjax_pfl.algorithms.fedacs import FedACS
-from fedjax_pfl.algorithms.fedadmm import FedADMM
-from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
-from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
-from fedjax_pfl.algorithms.fedfomo import FedFomo
-from fedjax_pfl.algorithms.fedfv import FedFV
-from fedjax_pfl.algorithms.fedmgda import FedMGDA
-from fedjax_pfl.algorithms.fedper import FedPer
-from fedjax_pfl.algorithms.fedpg import FedPG
-from fedjax_pfl.algorithms.fedplus import FedPlus
-from fedjax_pfl.algorithms.fedprox import FedProx
-from fedjax_pfl.algorithms.fedrep import FedRep
-from fedjax_pfl.algorithms.fedrod import FedROD
-from fedjax_pfl.algorithms.flame import Flame
-from fedjax_pfl.algorithms.lp_proj import LpProj
-from fedjax_pfl.algorithms.majority import Majority
-from fedjax_pfl.algorithms.multi_krum import MultiKrum
-from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
-from fedjax_pfl.algorithms.pfedme import PFedMe
-from fedjax_pfl.algorithms.scaffold import Scaffold
-from fedjax_pfl.algorithms.splitgp import SplitGP
+from typing import TYPE_CHECKING
+
+from fedjax_pfl import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.algorithms.apfl import APFL
+    from fedjax_pfl.algorithms.base import SingleExchange
+    from fedjax_pfl.algorithms.ditto import Ditto
+    from fedjax_pfl.algorithms.exchange import ClientView, Link
+    from fedjax_pfl.algorithms.fedacs import FedACS
+    from fedjax_pfl.algorithms.fedadmm import FedADMM
+    from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
+    from fedjax_pfl.algorithms.fedavg import Centralized, FedAvg, Local
+    from fedjax_pfl.algorithms.fedfomo import FedFomo
+    from fedjax_pfl.algorithms.fedfv import FedFV
+    from fedjax_pfl.algorithms.fedmgda import FedMGDA
+    from fedjax_pfl.algorithms.fedper import FedPer
+    from fedjax_pfl.algorithms.fedpg import FedPG
+    from fedjax_pfl.algorithms.fedplus import FedPlus
+    from fedjax_pfl.algorithms.fedprox import FedProx
+    from fedjax_pfl.algorithms.fedrep import FedRep
+    from fedjax_pfl.algorithms.fedrod import FedROD
+    from fedjax_pfl.algorithms.flame import Flame
+    from fedjax_pfl.algorithms.lp_proj import LpProj
+    from fedjax_pfl.algorithms.majority import Majority
+    from fedjax_pfl.algorithms.multi_krum import MultiKrum
+    from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
+    from fedjax_pfl.algorithms.pfedme import PFedMe
+    from fedjax_pfl.algorithms.scaffold import Scaffold
+    from fedjax_pfl.algorithms.splitgp import SplitGP
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
-    "ALGORITHMS",
     "APFL",
     "Centralized",
     "ClientView",
@@ -58,32 +64,3 @@ __all__ = [
     "SingleExchange",
     "SplitGP",
 ]
-
-ALGORITHMS = {
-    "apfl": APFL,
-    "centralized": Centralized,
-    "ditto": Ditto,
-    "fedacs": FedACS,
-    "fedadmm": FedADMM,
-    "fedamp": FedAMP,
-    "fedavg": FedAvg,
-    "fedmgda": FedMGDA,
-    "fedfomo": FedFomo,
-    "fedfv": FedFV,
-    "fedper": FedPer,
-    "fedpg": FedPG,
-    "fedplus": FedPlus,
-    "fedprox": FedProx,
-    "fedrep": FedRep,
-    "fedrod": FedROD,
-    "flame": Flame,
-    "heur_fedamp": HeurFedAMP,
-    "local": Local,
-    "lp_proj": LpProj,
-    "majority": Majority,
-    "multi_krum": MultiKrum,
-    "per_fedavg": PerFedAvg,
-    "pfedme": PFedMe,
-    "scaffold": Scaffold,
-    "splitgp": SplitGP,
-}

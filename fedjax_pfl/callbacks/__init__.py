@@ -5,10 +5,17 @@ segments of rounds; there, callbacks are called one after the other, and the dev
 waits for them.
 """
 
-from fedjax_pfl.callbacks.base import Callback, Evaluation, Training
-from fedjax_pfl.callbacks.tensorboard import TensorBoard
-from fedjax_pfl.callbacks.watch import watching
-from fedjax_pfl.callbacks.weights_and_biases import WeightsAndBiases
+from typing import TYPE_CHECKING
+
+from fedjax_pfl import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.callbacks.base import Callback, Evaluation, Training
+    from fedjax_pfl.callbacks.tensorboard import TensorBoard
+    from fedjax_pfl.callbacks.watch import watching
+    from fedjax_pfl.callbacks.weights_and_biases import WeightsAndBiases
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
     "Callback",

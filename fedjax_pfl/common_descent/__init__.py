@@ -5,15 +5,21 @@ server holds (gradients of the cohort, of absent clients, and of the fairness ob
 and mostly on their Gram matrix. Usable on any pytrees with a leading axis.
 """
 
-from fedjax_pfl.common_descent.angle import Fairness, fairness
-from fedjax_pfl.common_descent.direction import Direction, common_descent
-from fedjax_pfl.common_descent.history import absent
-from fedjax_pfl.common_descent.protection import protected_moves
-from fedjax_pfl.common_descent.rows import Rows, layer_names, make_rows
-from fedjax_pfl.common_descent.search import STEP_SEARCHES, Armijo, Searched
+from typing import TYPE_CHECKING
+
+from fedjax_pfl import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.common_descent.angle import Fairness, fairness
+    from fedjax_pfl.common_descent.direction import Direction, common_descent
+    from fedjax_pfl.common_descent.history import absent
+    from fedjax_pfl.common_descent.protection import protected_moves
+    from fedjax_pfl.common_descent.rows import Rows, layer_names, make_rows
+    from fedjax_pfl.common_descent.search import Armijo, Searched
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
-    "STEP_SEARCHES",
     "Armijo",
     "Direction",
     "Fairness",

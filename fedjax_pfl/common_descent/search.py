@@ -12,7 +12,7 @@ from fedjax_pfl import checks, struct
 from fedjax_pfl.common_descent import angle
 from fedjax_pfl.common_descent import direction as direction_
 
-__all__ = ["STEP_SEARCHES", "Armijo", "Searched"]
+__all__ = ["Armijo", "Searched"]
 
 _BLOCK = 4  # trials at once: at most 3 more than one after another, far fewer exchanges
 _ROUNDING = 1e-6  # of the smallest step
@@ -181,6 +181,3 @@ class Armijo:
 def _smallest(dtype: Any) -> float:
     """The least share of the average's norm that a direction can have."""
     return direction_.threshold(dtype)
-
-
-STEP_SEARCHES = {"armijo": Armijo}

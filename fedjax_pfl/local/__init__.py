@@ -7,10 +7,9 @@ from fedjax_pfl.local.scan import (
     full_value_and_gradient,
     local_scan,
 )
-from fedjax_pfl.local.solvers import LOCAL_SOLVERS, SGD, Optax, ToTolerance
+from fedjax_pfl.local.solvers import SGD, Optax, ToTolerance
 
 __all__ = [
-    "LOCAL_SOLVERS",
     "SGD",
     "DataLoss",
     "LocalInfo",

@@ -1,22 +1,26 @@
 """Convex functions that couple models to a center."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from fedjax_pfl.phi.functions import (
-    L1,
-    L2,
-    Diagonal,
-    Indicator,
-    Phi,
-    Squared,
-    Zero,
-)
-from fedjax_pfl.phi.layerwise import FUNCTIONS, LayerWise
+from fedjax_pfl import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.phi.functions import (
+        L1,
+        L2,
+        Diagonal,
+        Indicator,
+        Phi,
+        Squared,
+        Zero,
+    )
+    from fedjax_pfl.phi.layerwise import LayerWise
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
     "L1",
     "L2",
-    "PHIS",
     "Diagonal",
     "Indicator",
     "LayerWise",
@@ -24,5 +28,3 @@ __all__ = [
     "Squared",
     "Zero",
 ]
-
-PHIS: dict[str, Any] = {**FUNCTIONS, "layer_wise": LayerWise}

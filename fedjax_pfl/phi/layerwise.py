@@ -1,24 +1,16 @@
 """A phi of its own for every block of leaves."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import aggregators, checks, leaves, struct
+from fedjax_pfl import aggregators, checks, leaves, registries, struct
 from fedjax_pfl.phi import functions
 
-__all__ = ["FUNCTIONS", "LayerWise"]
+__all__ = ["LayerWise"]
 
-FUNCTIONS: dict[str, Callable[[], functions.Phi]] = {
-    "diagonal": functions.Diagonal,
-    "indicator": functions.Indicator,
-    "l1": functions.L1,
-    "l2": functions.L2,
-    "sq": functions.Squared,
-    "zero": functions.Zero,
-}
+_FUNCTIONS = tuple(name for name in registries.PHIS if name != "layer_wise")
 
 
 @struct.pytree_dataclass
@@ -52,7 +44,7 @@ class LayerWise(functions.Phi):
         if not isinstance(self.phis, tuple):
             raise checks.InputError(f"Expected phis to be a tuple, got {self.phis!r}.")
         for name in self.phis:
-            checks.known(name, FUNCTIONS, "phi of a block")
+            checks.known(name, _FUNCTIONS, "phi of a block")
         counts = {"phis": len(self.phis)}
         if isinstance(self.scales, tuple):
             counts["scales"] = len(self.scales)
@@ -72,7 +64,7 @@ class LayerWise(functions.Phi):
 
     @property
     def _functions(self) -> list[functions.Phi]:
-        return [FUNCTIONS[name]() for name in self.phis]
+        return [registries.PHIS[name]() for name in self.phis]
 
     @property
     def _scales(self) -> jax.Array:

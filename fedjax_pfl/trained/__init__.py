@@ -11,8 +11,15 @@ trained how. The format is safetensors: NumPy, PyTorch and others read it, and n
 is unpickled.
 """
 
-from fedjax_pfl.trained.reading import TrainedModel, TrainedModels, load_models
-from fedjax_pfl.trained.writing import Writer, check, size, writer
+from typing import TYPE_CHECKING
+
+from fedjax_pfl import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.trained.reading import TrainedModel, TrainedModels, load_models
+    from fedjax_pfl.trained.writing import Writer, check, size, writer
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
     "TrainedModel",

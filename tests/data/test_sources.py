@@ -2,16 +2,20 @@ import gzip
 import os
 import pathlib
 import struct
+import subprocess
+import sys
+import types
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sklearn.datasets
 
 from fedjax_pfl import checks
 from fedjax_pfl.data import federation as federations
 from fedjax_pfl.data import partition, sources
 from fedjax_pfl.data.readers import files
-from fedjax_pfl.data.sources import mnist
+from fedjax_pfl.data.sources import embedded, mnist
 
 SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
 NAMES = (
@@ -72,6 +76,50 @@ def test_digits_are_the_real_images():
     assert digits.x[0, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
     assert digits.scale == 1 / 16 and digits.shift == 0
     assert sources.load_dataset("digits") is digits
+
+
+def test_digits_are_those_that_scikit_learn_loads():
+    bunch = sklearn.datasets.load_digits()
+    digits = sources.load_dataset("digits")
+    np.testing.assert_array_equal(digits.x, bunch.images)
+    np.testing.assert_array_equal(digits.y, bunch.target)
+
+
+def test_digits_are_read_without_scikit_learn():
+    code = (
+        "import sys; from fedjax_pfl.data import sources;"
+        "sources.load_dataset('digits'); print('sklearn' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file"),
+        (b"no gzip file", "cannot be read"),
+        (gzip.compress(b"0,1,2"), "is not what it was"),
+    ],
+)
+def test_digits_that_are_not_there_are_one_sentence(
+    tmp_path, monkeypatch, content, reason
+):
+    folder = tmp_path / "datasets/data"
+    folder.mkdir(parents=True)
+    if content is not None:
+        (folder / "digits.csv.gz").write_bytes(content)
+    found = types.SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(embedded.util, "find_spec", lambda name: found)
+    with pytest.raises(checks.InputError, match=f"{reason}.*install it again"):
+        embedded._content()
+
+
+def test_digits_without_scikit_learn_are_one_sentence(monkeypatch):
+    monkeypatch.setattr(embedded.util, "find_spec", lambda name: None)
+    with pytest.raises(checks.InputError, match="scikit-learn is not installed"):
+        embedded._content()
 
 
 @pytest.mark.parametrize("compress", [False, True])

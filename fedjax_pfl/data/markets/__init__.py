@@ -3,16 +3,24 @@
 `MARKETS` and `GENERATORS` map command-line names to frozen dataclasses.
 """
 
-from fedjax_pfl.data.markets.augmentation import GENERATORS
-from fedjax_pfl.data.markets.base import Market, MarketSource
-from fedjax_pfl.data.markets.files import PriceFile, StockPrices
-from fedjax_pfl.data.markets.gan import WassersteinGAN
-from fedjax_pfl.data.markets.generators import (
-    GeometricBrownianMotion,
-    VariableOrderMarkov,
-)
-from fedjax_pfl.data.markets.spec import MARKETS, PortfolioSpec
-from fedjax_pfl.data.markets.synthetic import SyntheticMarket
+from typing import TYPE_CHECKING
+
+from fedjax_pfl import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.data.markets.augmentation import GENERATORS
+    from fedjax_pfl.data.markets.base import Market, MarketSource
+    from fedjax_pfl.data.markets.files import PriceFile, StockPrices
+    from fedjax_pfl.data.markets.gan import WassersteinGAN
+    from fedjax_pfl.data.markets.generators import (
+        GeometricBrownianMotion,
+        VariableOrderMarkov,
+    )
+    from fedjax_pfl.data.markets.named import MARKETS
+    from fedjax_pfl.data.markets.spec import PortfolioSpec
+    from fedjax_pfl.data.markets.synthetic import SyntheticMarket
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
     "GENERATORS",

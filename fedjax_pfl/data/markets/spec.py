@@ -14,19 +14,13 @@ from fedjax_pfl.data.markets import (
     augmentation,
     base,
     examples,
-    files,
+    named,
     periods,
-    synthetic,
 )
 from fedjax_pfl.data.markets import generators as generators_
 from fedjax_pfl.data.readers import prices
 
-__all__ = ["MARKETS", "PortfolioSpec"]
-
-MARKETS: dict[str, Any] = {
-    kind.name: kind
-    for kind in (synthetic.SyntheticMarket, files.StockPrices, files.PriceFile)
-}
+__all__ = ["PortfolioSpec"]
 
 _YEAR_DAYS = 252
 
@@ -65,7 +59,8 @@ class PortfolioSpec:
       data_dir: directory of data files, or None for the environment's.
 
     Example:
-      >>> market = synthetic.SyntheticMarket(num_days=600)
+      >>> from fedjax_pfl.data.markets import SyntheticMarket
+      >>> market = SyntheticMarket(num_days=600)
       >>> spec = PortfolioSpec(market, num_clients=3, years=1)
       >>> federation = spec.build()
       >>> federation.train.index.shape, federation.train.num_examples.tolist()
@@ -93,7 +88,7 @@ class PortfolioSpec:
 
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
-        set_field(self, "market", _market(self.market))
+        set_field(self, "market", named.market(self.market))
         set_field(self, "generators", _generators(self.generators))
         if self.data_dir is not None:
             set_field(self, "data_dir", str(self.data_dir))
@@ -182,26 +177,6 @@ class PortfolioSpec:
         return market, periods.split(
             market, self.test_days, self.validation_days, test_from, self.window
         )
-
-
-def _market(given: Any) -> Any:
-    """The source of prices that a name, a path or an object stands for."""
-    if isinstance(given, str):
-        if given.endswith((".csv", ".csv.gz")):
-            return files.PriceFile(path=given)
-        checks.known(given, MARKETS, "market")
-        if given == files.PriceFile.name:
-            raise checks.InputError(
-                "Expected the path of a .csv or .csv.gz file in place of the market"
-                f" {given!r}."
-            )
-        return MARKETS[given]()
-    if isinstance(given, type) or not hasattr(given, "load"):
-        raise checks.InputError(
-            "Expected market to be a name in MARKETS, the path of a .csv file or an"
-            f" object such as SyntheticMarket(), got {given!r}."
-        )
-    return given
 
 
 def _generators(given: Any) -> tuple[Any, ...]:

@@ -1,0 +1,53 @@
+"""Packages whose parts are imported when they are first asked for (PEP 562).
+
+What a package offers is written once, as imports below `if TYPE_CHECKING:`, which type
+checkers and editors read as they read any other, and which are made one by one.
+"""
+
+import ast
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["attach"]
+
+
+def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Makes the hooks of a package that imports late.
+
+    Args:
+      package: its `__name__`; its modules are also found as its attributes.
+
+    Returns:
+      Its `__getattr__` and its `__dir__`.
+    """
+    module = sys.modules[package]
+    offered = _offered(module.__spec__)
+
+    def get(name: str) -> Any:
+        if name in offered:
+            home, attribute = offered[name]
+            value = getattr(importlib.import_module(home), attribute)
+            setattr(module, name, value)
+            return value
+        try:
+            return importlib.import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{package}.{name}":
+                raise
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get, lambda: sorted({*vars(module), *offered})
+
+
+def _offered(spec: Any) -> dict[str, tuple[str, str]]:
+    """Module and attribute of every name that a package imports for type checkers."""
+    tree = ast.parse(spec.loader.get_source(spec.name))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    return {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }

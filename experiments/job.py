@@ -2,9 +2,9 @@
 
 import dataclasses
 import datetime
+import gc
 import itertools
 import math
-import os
 import shlex
 import signal
 import sys
@@ -17,10 +17,12 @@ from rich.console import Console
 
 import fedjax_pfl as fp
 from experiments import (
+    ahead,
     arguments,
     cli,
+    compilation_cache,
     config,
-    estimates,
+    cost_tables,
     figures,
     logs,
     own_data,
@@ -58,7 +60,8 @@ def do(options: arguments.Options) -> None:
     Raises:
       InputError: for anything wrong in them, before training.
     """
-    _keep_compiled_programs()  # JAX looks once, at its first compilation
+    compilation_cache.keep()  # JAX looks once, at its first compilation
+    gc.set_threshold(100_000, 20, 20)  # tracing makes much that has no cycles
     width = None if sys.stdout.isatty() else _WIDTH
     console = Console(quiet=options.quiet, width=width)
     if options.resume is not None and run_folder.is_finished(options.resume):
@@ -81,7 +84,7 @@ def do(options: arguments.Options) -> None:
     _check_tests(groups, settings)
     if options.command == "plan":
         wanted = (options.as_if_clients, options.save_models)
-        estimates.show(console, groups, settings, *wanted)
+        cost_tables.show(console, groups, settings, *wanted)
         return
     profile = None if options.profile is None else _profile(options, settings)
     writers = logs.callbacks(options, out)
@@ -95,6 +98,7 @@ def do(options: arguments.Options) -> None:
     if options.dry_run:
         return
     with run_folder.opened(out, options):
+        ahead.start()
         result = _train(groups, settings, options, out, time_is_up, profile, writers)
         with run_folder.completed(out) as folder:
             result.write(folder)
@@ -149,6 +153,7 @@ def _settings(
         execution=options.execution,
         diagnostics=options.diagnostics,
         points_per_chunk=options.points_per_chunk,
+        memory_limit=options.memory_limit,
         stop_when=rule,
     )
 
@@ -314,12 +319,3 @@ def _kappas(groups: Sequence[planning.Group]) -> list[float]:
 def _plural(count: int, noun: str) -> str:
     """For example `1 round` or `2 rounds`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _keep_compiled_programs() -> None:
-    """Keeps compiled programs at home, or where JAX's own variable says."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        directory = Path(home) / "fedjax_pfl" / "jax"
-        jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -42,6 +42,7 @@ _NOT_STORED = (
     "dry_run",
     "profile",
     "log",
+    "memory_limit",
     "max_minutes",
     "as_if_clients",
 )
@@ -276,6 +277,6 @@ def _from_json(found: dict[str, Any], directory: Path) -> arguments.Options:
         else tuple((str(name), rounds) for name, rounds in evaluate_on),
     }
     fixed = {"quiet": False, "dry_run": False, "profile": None, "max_minutes": None}
-    fixed |= {"as_if_clients": None, "log": ()}
+    fixed |= {"as_if_clients": None, "log": (), "memory_limit": "free"}
     changed |= {"out": directory, "resume": directory}
     return arguments.Options(**(found | changed), **fixed)

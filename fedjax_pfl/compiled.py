@@ -113,7 +113,9 @@ def segment(
             state, reports = carry
             state, report = run(process, state, federation)
             reports = jax.tree.map(
-                lambda r, new: r.at[number].set(new), reports, report
+                lambda r, new: lax.dynamic_update_index_in_dim(r, new, number, 0),
+                reports,
+                report,
             )
             return state, reports
 

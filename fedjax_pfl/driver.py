@@ -1,7 +1,7 @@
 """The scan over rounds, in compiled segments, for a group of grid points."""
 
 import contextlib
-import functools
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -14,18 +14,21 @@ import numpy as np
 from fedjax_pfl import (
     checkpoint,
     clients,
-    compiled,
+    cost,
     history,
     planning,
-    stacking,
+    programs,
+    types,
 )
 from fedjax_pfl import recorder as recorder_
 from fedjax_pfl import settings as settings_
 
 __all__ = [
     "Interrupted",
+    "Prepared",
     "Run",
     "compile_clock",
+    "prepare",
     "run_group",
 ]
 
@@ -60,11 +63,56 @@ def compile_clock() -> Iterator[list[float]]:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def run_group(
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A group whose data are on the devices and whose programs are being compiled.
+
+    Attributes:
+      group: points of one structure.
+      settings: how they are trained.
+      programs: their compiled programs.
+      store: where checkpoints are kept, or None.
+      names: of the algorithm's predictors.
+    """
+
+    group: planning.Group
+    settings: settings_.Settings
+    programs: programs.Programs
+    store: checkpoint.Store | None
+    names: tuple[str, ...]
+
+
+def prepare(
     group: planning.Group,
     settings: settings_.Settings,
-    *,
     store: checkpoint.Store | None = None,
+) -> Prepared:
+    """Places a group's data on the devices and starts to compile its programs.
+
+    Args:
+      group: points of one structure.
+      settings: how they are trained.
+      store: where checkpoints are kept, or None. If it has a finished training, nothing
+        is compiled.
+
+    Returns:
+      What `run_group` trains.
+    """
+    planned = planning.programs_of(group, settings)
+    if store is None or not store.has_ended():
+        planned.compile()
+    return Prepared(
+        group=group,
+        settings=settings,
+        programs=planned,
+        store=store,
+        names=planning.predictor_names(group),
+    )
+
+
+def run_group(
+    prepared: Prepared,
+    *,
     interrupt: Callable[[], str | None] = lambda: None,
     evaluated: Callable[[recorder_.Recorder, int], None] = lambda recorder, number: (
         None
@@ -76,9 +124,7 @@ def run_group(
     """Trains the points of one group together.
 
     Args:
-      group: points of one structure.
-      settings: how they are trained.
-      store: where checkpoints are kept, or None. What it has is continued.
+      prepared: the group. What its store has is continued.
       interrupt: asked between segments; a reason ends the training.
       evaluated: told of every evaluation by its number, first of those that the store
         has. An error in it goes on after a checkpoint.
@@ -88,58 +134,53 @@ def run_group(
       The history, and the run at its end, with the last states.
 
     Raises:
+      InputError: if the group does not fit into the memory.
       Interrupted: after a checkpoint, if there was a reason to end.
     """
-    started = time.perf_counter()
-    with compile_clock() as clock:
-        run = Run(group, settings, store)
+    started, lowering = time.perf_counter(), prepared.programs.seconds
+    run = Run(prepared)
 
-        def seconds() -> tuple[float, float]:
-            compiled = run.earlier[0] + clock[0]
-            total = sum(run.earlier) + time.perf_counter() - started
-            return min(compiled, total), max(total - compiled, 0.0)
+    def seconds() -> tuple[float, float]:
+        compiling = prepared.programs.seconds
+        total = time.perf_counter() - started + lowering
+        return run.earlier[0] + compiling, run.earlier[1] + total - compiling
 
-        if run.is_new:
-            run.measure()
-        for number in range(len(run.recorder.rounds)):
-            evaluated(run.recorder, number)
-        segments = itertools.count()
-        while not run.ended:
-            reason = interrupt()
-            if reason is not None:
-                run.save(seconds())
-                raise Interrupted(reason, run.done)
-            with around(next(segments)):
-                run.segment()
-            run.measure()
-            is_due = run.ended or (store is not None and store.due())
-            with checkpoint.kept(lambda: run.save(seconds()), is_due=is_due):
-                evaluated(run.recorder, len(run.recorder.rounds) - 1)
-        return run.recorder.finish(run.config, *seconds()), run
+    if run.is_new:
+        run.measure()
+    for number in range(len(run.recorder.rounds)):
+        evaluated(run.recorder, number)
+    segments = itertools.count()
+    while not run.ended:
+        reason = interrupt()
+        if reason is not None:
+            run.save(seconds())
+            raise Interrupted(reason, run.done)
+        with around(next(segments)):
+            run.segment()
+        run.measure()
+        is_due = run.ended or (prepared.store is not None and prepared.store.due())
+        with checkpoint.kept(lambda: run.save(seconds()), is_due=is_due):
+            evaluated(run.recorder, len(run.recorder.rounds) - 1)
+    return run.recorder.finish(run.config, *seconds()), run
 
 
 class Run:
-    """One group being trained: its arguments on the device, its state, its history."""
+    """One group being trained: its state and its history."""
 
-    def __init__(
-        self,
-        group: planning.Group,
-        settings: settings_.Settings,
-        store: checkpoint.Store | None,
-    ):
-        """Makes the first states, or reads those of the newest checkpoint."""
-        first = group.federations[0]
-        self._first, self._store = first, store
-        self._num_points, self._num_rounds = len(group.points), settings.num_rounds
-        self._plan, processes = planning.planned(group, settings)
-        plan = self._plan
-        rows, pool = stacking.federation_rows(group.federations)
-        keys = jnp.stack([planning.own_key(key) for key in group.keys])
-        first_states = (plan, processes, keys, rows, pool)
-        like = jax.eval_shape(functools.partial(compiled.init, plan), *first_states[1:])
+    def __init__(self, prepared: Prepared):
+        """Makes the first states, or reads those of the newest checkpoint.
+
+        Raises:
+          InputError: if the group does not fit into the memory.
+        """
+        group, settings, store = prepared.group, prepared.settings, prepared.store
+        self._programs, self._store = prepared.programs, store
+        self._has_clusters = group.federations[0].cluster is not None
+        self._num_rounds = settings.num_rounds
+        plan = self._programs.plan
         self.recorder = recorder_.Recorder(
             points=tuple(group.points),
-            models=planning.predictor_names(group),
+            models=prepared.names,
             data=plan.schedule.data,
             num_rounds=settings.num_rounds,
             federations=group.described,
@@ -150,37 +191,28 @@ class Run:
         self.done, self.earlier, self.ended = 0, (0.0, 0.0), False
         found = None
         if store is not None:
+            start = self._programs.start
             self._identity = {"points": list(group.points)} | self.config
             self._identity |= {
                 "dtype": str(jnp.zeros(()).dtype),
+                "generator": types.GENERATOR,
                 "points_per_chunk": plan.points_per_chunk,
                 "diagnostics": plan.diagnostics,
                 "stop_when": str(settings.stop_when),
-                "data, seeds and settings": checkpoint.fingerprint(first_states[1:]),
+                "data, seeds and settings": checkpoint.fingerprint(start),
             }
-            found = store.latest(self._identity, like)
+            found = store.latest(self._identity, self._programs.states)
         self.is_new = found is None
         if found is not None:
             self.recorder.restore(found.arrays)
             self.done, self.earlier = found.done, found.seconds
             self.ended = found.ended
-        states = compiled.init(*first_states) if found is None else found.states
-        if plan.execution.mode == "shard":
-            pool, processes = clients.replicate((pool, processes), plan.execution)
-        if plan.points.mode == "shard":
-            pool = clients.replicate(pool, plan.points)
-            processes = self._placed(processes)
-        self._fixed = (processes, self._placed(rows), pool)
-        self.states = self._placed(states)
-
-    def _placed(self, tree: Any) -> Any:
-        """Leaves `[G, N, ...]` with points or rows on the devices that map them."""
-        plan, count = self._plan, self._first.num_clients
-        if plan.points.mode == "shard":
-            return clients.shard_rows(tree, self._num_points, plan.points)
-        if plan.execution.mode != "shard":
-            return tree
-        return clients.shard_rows(tree, count, plan.execution, axis=1)
+        if not self.ended:
+            cost.check(self._programs, settings)
+        if found is None:
+            self.states = self._programs.init()
+        else:
+            self.states = self._programs.placed(found.states)
 
     def measure(self) -> None:
         """Evaluates what is due now, and everything for points that end here."""
@@ -193,55 +225,37 @@ class Run:
 
     def _measure(self, again: np.ndarray | None) -> None:
         """Evaluates all points; for those given, in place of the last evaluation."""
-        processes, rows, pool = self._fixed
         self.ended = self.done >= self._num_rounds or self.recorder.all_ended()
         is_complete = self.ended or again is not None
-        data = self._plan.schedule.due(self.done, is_complete)
-        now = (processes, self.states, rows, pool)
-        found = compiled.evaluate(self._plan, data, *now)
+        data = self._programs.plan.schedule.due(self.done, is_complete)
+        found = self._programs.evaluate(self.states, data)
         # Clusters are looked at always; heat maps and curves are of the end.
-        is_wanted = self.ended or self._first.cluster is not None
-        mixed = compiled.snapshot(self._plan, *now) if is_wanted else {}
+        is_wanted = self.ended or self._has_clusters
+        mixed = self._programs.snapshot(self.states) if is_wanted else {}
         found, mixed = clients.fetch((found, mixed))
         self.recorder.evaluated(self.done, data, *found, snapshot=mixed, again=again)
 
     def segment(self) -> None:
         """Trains until the next evaluation."""
-        processes, rows, pool = self._fixed
-        is_loop = self._plan.execution.mode == "loop"
-        run = compiled.loop_segment if is_loop else compiled.segment
-        states, info = run(
-            self._plan,
-            processes,
-            self.states,
-            rows,
-            pool,
-            # On the host: all processes have them.
-            self.recorder.going(),
-            np.asarray(self.done, np.int32),
-            np.asarray(self._num_rounds, np.int32),
+        going = self.recorder.going()
+        self.states, info = self._programs.segment(
+            self.states, going, self.done, self._num_rounds
         )
-        # Placed as at the start and after a checkpoint: one program for all segments.
-        self.states = self._placed(states)
-        ran = min(self._plan.schedule.segment, self._num_rounds - self.done)
+        length = self._programs.plan.schedule.segment
+        ran = min(length, self._num_rounds - self.done)
         self.recorder.ran(self.done, ran, clients.fetch(info))
         self.done += ran
 
     def members(self, point: int) -> np.ndarray:
         """Rows `int32[K]` of the clients of a point that are evaluated now."""
-        processes, rows, _ = self._fixed
-        number = np.asarray(point, np.int32)
-        found = compiled.members(self._plan, number, processes, self.states, rows)
-        return clients.fetch(found)
+        return clients.fetch(self._programs.members(self.states, point))
 
     def trained(
         self, point: int, members: np.ndarray, names: tuple[str, ...]
     ) -> dict[str, Any]:
         """What was trained of some predictors `[K, *P]` of a point's clients."""
-        processes, rows, pool = self._fixed
-        numbers = (np.asarray(point, np.int32), np.asarray(members, np.int32))
-        now = (processes, self.states, rows, pool)
-        return clients.fetch(compiled.trained(self._plan, names, *numbers, *now))
+        found = self._programs.trained(self.states, point, members, names)
+        return clients.fetch(found)
 
     def save(self, seconds: tuple[float, float]) -> None:
         """Writes a checkpoint, where there is a place for it."""

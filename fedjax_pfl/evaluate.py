@@ -29,18 +29,26 @@ def predictors_of(process, state, client, model, data):
 
 
 def _means(
-    predictor: Callable[[jax.Array], jax.Array],
+    predictors: dict[str, Callable[[jax.Array], jax.Array]],
     model: types.Model,
     batch_of: Callable[[jax.Array], types.Batch],
     total: jax.Array,
     size: int,
-) -> Metrics:
-    """Mean of every metric over `total` examples, in batches; NaN if there are none."""
+) -> list[Metrics]:
+    """Means of every metric over `total` examples, in batches; NaN if there are none.
+
+    One dictionary per predictor, in alphabetical order; all see the same batches.
+    """
 
     def sums(number):
         batch = batch_of(number)
-        values = model.metrics(predictor(batch.x), batch)
-        return {n: jnp.where(batch.weight > 0, v, 0).sum() for n, v in values.items()}
+        found = []
+        for who in sorted(predictors):
+            values = model.metrics(predictors[who](batch.x), batch).items()
+            found.append(
+                {n: jnp.where(batch.weight > 0, v, 0).sum() for n, v in values}
+            )
+        return found
 
     shapes = jax.eval_shape(sums, jnp.zeros((), jnp.int32))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
@@ -50,14 +58,13 @@ def _means(
 
     found = lax.fori_loop(0, clients.lane_max(-(-total // size)), add, zero)
     count = jnp.maximum(total, 1)
-    return {
-        name: jnp.where(total > 0, value / count.astype(value.dtype), jnp.nan)
-        for name, value in found.items()
-    }
+    return jax.tree.map(
+        lambda v: jnp.where(total > 0, v / count.astype(v.dtype), jnp.nan), found
+    )
 
 
-def _own_means(predictor, model, data, key, dtype) -> Metrics:
-    """Means over one client's own examples."""
+def _own_means(predictors, model, data, key, dtype) -> list[Metrics]:
+    """Means over one client's own examples, by predictor."""
     slots = data.index.shape[0]
     size = min(BATCH, slots)
 
@@ -67,7 +74,7 @@ def _own_means(predictor, model, data, key, dtype) -> Metrics:
         access = jax.random.fold_in(key, number)
         return data.gather(jnp.minimum(positions, slots - 1), weight, key=access)
 
-    return _means(predictor, model, batch_of, data.num_examples, size)
+    return _means(predictors, model, batch_of, data.num_examples, size)
 
 
 def _whole_series(predictor, data, dtype) -> tuple[jax.Array, types.Batch]:
@@ -119,7 +126,7 @@ def _sampled(rows: dict[str, Any], sample: jax.Array) -> dict[str, Any]:
     }
 
 
-def _pooled_means(predictor, model, pool, examples, total, key, dtype) -> Metrics:
+def _pooled_means(predictors, model, pool, examples, total, key, dtype):
     """Means over the first `total` examples that `_pooled` or `_sampled` made."""
     size = min(BATCH, examples["index"].shape[0])
 
@@ -139,7 +146,7 @@ def _pooled_means(predictor, model, pool, examples, total, key, dtype) -> Metric
         x, y = jax.vmap(one)(chosen, weight, jnp.arange(size))
         return types.Batch(x=x, y=y, weight=weight, constants=pool.constants)
 
-    return _means(predictor, model, batch_of, total, size)
+    return _means(predictors, model, batch_of, total, size)
 
 
 def predictor_names(
@@ -219,24 +226,23 @@ def evaluate(
         rows = jnp.concatenate([fields["row"][None], fields["others"]])
         return _pooled(clients.take(test_rows, rows))
 
-    def measure(predictor, name, fields, key):
-        if judge is not None:
-            own = getattr(federation, name).pool().with_rows(fields[name])
-            return judge.series_metrics(*_whole_series(predictor, own, dtype))[0]
+    def measure(predictors, name, fields, key):
         if name in ("others", "everybody"):
             examples = examples_of(name, fields)
-            return _pooled_means(predictor, model, test_pool, *examples, key, dtype)
+            return _pooled_means(predictors, model, test_pool, *examples, key, dtype)
         own = getattr(federation, name).pool().with_rows(fields[name])
-        return _own_means(predictor, model, own, key, dtype)
+        if judge is not None:
+            return [
+                judge.series_metrics(*_whole_series(predictors[who], own, dtype))[0]
+                for who in sorted(predictors)
+            ]
+        return _own_means(predictors, model, own, key, dtype)
 
     def one(fields, _):
         train = federation.train.pool().with_rows(fields["train"])
         predictors, key = predictors_of(process, state, fields["state"], model, train)
-        rows = [
-            _stack([measure(predictors[who], name, fields, key) for name in data])
-            for who in sorted(predictors)
-        ]
-        return _stack(rows)
+        columns = [measure(predictors, name, fields, key) for name in data]
+        return _stack([_stack(list(row)) for row in zip(*columns, strict=True)])
 
     rows: dict[str, Any] = {
         "state": state.clients,

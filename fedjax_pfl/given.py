@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, data, types
+from fedjax_pfl import checks, data, platforms, types
 from fedjax_pfl.process import FederatedProcess
 
 __all__ = ["check", "check_key"]
@@ -24,7 +24,6 @@ _PARTS = {  # field of a process -> what such a part has, and an example
     "attack": ("init", "SignFlip()"),
 }
 _OPTIONAL = ("aggregator", "server_optimizer", "attack")
-_SPECS = (data.FederationSpec, data.PortfolioSpec)
 
 
 def check(
@@ -42,6 +41,7 @@ def check(
     Raises:
       InputError: if one of them is not.
     """
+    platforms.check_jax()
     check_key(key)
     if not isinstance(process, FederatedProcess):
         wanted = "a process such as FederatedProcess(algorithm=FedAvg())"
@@ -54,7 +54,7 @@ def check(
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             raise _error(name, leaf, "a number, an array or an object with fields")
     _check_part("model", model, "for_federation", "MLP(widths=(64,))")
-    if spec and not isinstance(federation, _SPECS):
+    if spec and not isinstance(federation, data.FederationSpec | data.PortfolioSpec):
         wanted = 'a specification such as FederationSpec("digits", num_clients=20)'
         raise _error("spec", federation, wanted)
     if not spec and not isinstance(federation, types.Federation):

@@ -67,7 +67,7 @@ class _Point:
     values: dict[str, Any]
     process: FederatedProcess
     model: Any
-    spec: data.FederationSpec | data.PortfolioSpec
+    spec: "data.FederationSpec | data.PortfolioSpec"
     key: types.Key
 
 
@@ -75,7 +75,7 @@ def _make_point(
     key: types.Key,
     process: FederatedProcess,
     model: Any,
-    spec: data.FederationSpec | data.PortfolioSpec,
+    spec: "data.FederationSpec | data.PortfolioSpec",
     values: dict[str, Any],
 ) -> _Point:
     """Applies swept values by dotted name."""
@@ -107,8 +107,8 @@ class Federations:
         ] = {}
 
     def get(
-        self, spec: data.FederationSpec | data.PortfolioSpec
-    ) -> tuple[types.Federation, data.PartitionStatistics]:
+        self, spec: "data.FederationSpec | data.PortfolioSpec"
+    ) -> "tuple[types.Federation, data.PartitionStatistics]":
         """Returns the federation of a spec and its statistics."""
         if spec not in self._found:
             federation = spec.build()
@@ -120,7 +120,7 @@ def groups_of(
     key: types.Key,
     process: FederatedProcess,
     model: Any,
-    spec: data.FederationSpec | data.PortfolioSpec,
+    spec: "data.FederationSpec | data.PortfolioSpec",
     axes: Mapping[str, Iterable[Any]],
     federations: Federations | None = None,
 ) -> list[planning.Group]:

@@ -12,10 +12,11 @@ from fedjax_pfl import (
     checks,
     clients,
     compiled,
+    cost,
     evaluate,
     given,
-    limits,
     networks,
+    programs,
     stacking,
     struct,
     types,
@@ -35,6 +36,7 @@ __all__ = [
     "own_key",
     "planned",
     "predictor_names",
+    "programs_of",
 ]
 
 
@@ -62,10 +64,9 @@ class Group:
 
 
 def own_key(key: types.Key) -> types.Key:
-    """A copy of a key, so that donation leaves the caller's buffer alone."""
+    """The key of the package's generator that a caller's key stands for."""
     given.check_key(key)
-    data = jnp.array(jax.random.key_data(key), copy=True)
-    return jax.random.wrap_key_data(data, impl="threefry2x32")
+    return types.new_key(jax.random.key_data(key))
 
 
 def check_examples(federations: Sequence[types.Federation]) -> None:
@@ -83,7 +84,7 @@ def check_examples(federations: Sequence[types.Federation]) -> None:
 
 
 def check(group: Group, settings: settings_.Settings) -> None:
-    """Lets data and all parts of a process object before anything is trained.
+    """Validates the data and all parts of a group before anything is trained.
 
     Args:
       group: points of one structure.
@@ -93,7 +94,8 @@ def check(group: Group, settings: settings_.Settings) -> None:
       InputError: if something does not fit, in one sentence.
     """
     check_parts(group, settings)
-    limits.check(*planned(group, settings), group.federations, settings.num_rounds)
+    shapes = programs_of(group, settings, are_shapes=True)
+    cost.check_arrays(shapes, group.federations, settings)
 
 
 def check_parts(group: Group, settings: settings_.Settings) -> None:
@@ -105,9 +107,8 @@ def check_parts(group: Group, settings: settings_.Settings) -> None:
     size = group.processes[0].participation.cohort_size(first.num_clients)
     for process in group.processes:
         process.check_cohort(size, first.num_clients)
-    models = predictor_names(group)
     if settings.stop_when is not None:
-        settings.stop_when.model_of(models)
+        settings.stop_when.model_of(predictor_names(group))
 
 
 def planned(
@@ -144,6 +145,27 @@ def planned(
     dtype = jnp.zeros(()).dtype
     processes = [struct.as_arrays(process, dtype) for process in group.processes]
     return plan, stacking.stack(processes)
+
+
+def programs_of(
+    group: Group, settings: settings_.Settings, *, are_shapes: bool = False
+) -> programs.Programs:
+    """Plans a group and places its data on the devices; compiles nothing yet.
+
+    Args:
+      group: points of one structure; shapes in place of its federations' arrays do.
+      settings: how they are to be trained.
+      are_shapes: whether shapes of the data are enough, so that nothing is placed.
+
+    Returns:
+      Its programs.
+    """
+    keys = jnp.stack([own_key(key) for key in group.keys])
+    plan, processes = planned(group, settings)
+    federations = group.federations
+    if are_shapes:
+        federations = programs.shapes_of(federations)
+    return programs.Programs(plan, processes, federations, keys, settings.num_rounds)
 
 
 def predictor_names(group: Group) -> tuple[str, ...]:

@@ -1,105 +1,206 @@
-"""The traced programs of a group of trainings: what is known before compilation."""
+"""The compiled programs of one group: each is compiled once, and run as compiled.
 
-import dataclasses
+They are lowered in the caller's thread, whose JAX settings hold, and compiled in
+others, while the caller lowers or trains another group. How much memory a program needs
+is known from its own compilation.
+"""
+
+import concurrent.futures
 import functools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax.extend import core
+import numpy as np
 
-from fedjax_pfl import clients, compiled, liveness, stacking, types
+from fedjax_pfl import clients, compiled, stacking, types
 
-__all__ = ["Programs", "trace"]
+__all__ = ["Programs", "shapes_of"]
+
+_Name = tuple[str, ...]
+"""Name of a program; an evaluation's is followed by the data."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Programs:
-    """The traced programs of a group, and shapes of what they are given.
+    """The programs of a group of grid points, and what they are given in every call.
 
     Attributes:
-      plan: everything static; `loop` has no program and is one client at a time here.
-      rows: `[G, N, ...]` of the federations.
-      pool: what they share.
-      states: of all points.
-      init: makes the first states.
-      segment: trains between two evaluations.
-      mixed: who learns from whom.
-    """
-
-    plan: compiled.Plan
-    processes: Any
-    rows: Any
-    pool: Any
-    states: types.State
-    init: jax.stages.Traced
-    segment: jax.stages.Traced
-    mixed: jax.stages.Traced
-
-    def evaluate(self, data: tuple[str, ...]) -> jax.stages.Traced:
-        """The program that evaluates on some data."""
-        now = (self.processes, self.states, self.rows, self.pool)
-        return compiled.evaluate.trace(self.plan, data, *now)
-
-    def num_equations(self) -> int:
-        """Equations of all that is compiled."""
-        measured = self.evaluate(self.plan.schedule.data)
-        traced = (self.init, self.segment, self.mixed, measured)
-        return sum(_num_equations(program.jaxpr.jaxpr) for program in traced)
-
-
-def trace(
-    plan: compiled.Plan, processes: Any, federations: Sequence[types.Federation]
-) -> Programs:
-    """Traces the programs of a group of grid points; JAX keeps the traces.
-
-    Args:
       plan: everything static.
-      processes: the points' processes, stacked.
-      federations: one per point; shapes do.
-
-    Returns:
-      The programs.
+      num_points: grid points G.
+      num_clients: clients N of each.
+      fixed: processes, rows of federations and their pool, placed on the devices.
+      states: shapes of the states of all points, placed.
+      seconds: so far spent on lowering, and on waiting for the compiler.
+      compiler_bytes: by how much the host's resident memory has grown in that time.
     """
-    if plan.execution.mode == "loop":
-        one = clients.Execution(mode="chunk", chunk_size=1)
-        plan = dataclasses.replace(plan, execution=one)
-    leaves, structure = jax.tree.flatten(federations)
-    given = {id(leaf): leaf for leaf in leaves}  # parts share the arrays of a pool
 
-    def stacked(shared: dict[int, Any]) -> tuple[Any, Any]:
-        known = [shared[id(leaf)] for leaf in leaves]
-        return stacking.federation_rows(jax.tree.unflatten(structure, known))
+    def __init__(
+        self,
+        plan: compiled.Plan,
+        processes: Any,
+        federations: Sequence[types.Federation],
+        keys: types.Key,
+        num_rounds: int,
+    ):
+        """Places the data on the devices; compiles nothing yet.
 
-    points = len(federations)
-    rows, pool = jax.eval_shape(stacked, given)
-    keys = jax.eval_shape(lambda: jax.random.split(_key(), points))
-    going = jax.ShapeDtypeStruct((points,), bool)
-    number = jax.ShapeDtypeStruct((), jnp.int32)
-    start = (processes, keys, rows, pool)
-    states = jax.eval_shape(functools.partial(compiled.init, plan), *start)
-    now = (processes, states, rows, pool)
-    return Programs(
-        plan=plan,
-        processes=processes,
-        rows=rows,
-        pool=pool,
-        states=states,
-        init=compiled.init.trace(plan, *start),
-        segment=compiled.segment.trace(plan, *now, going, number, number),
-        mixed=compiled.snapshot.trace(plan, *now),
-    )
+        Args:
+          plan: everything static.
+          processes: the points' processes, stacked.
+          federations: one per point. Shapes do for what is not run.
+          keys: `[G]`.
+          num_rounds: rounds R.
+        """
+        self.plan, self.num_points = plan, len(federations)
+        self.num_clients = federations[0].num_clients
+        self.seconds, self.compiler_bytes = 0.0, 0
+        self._num_rounds = num_rounds
+        rows, pool = stacking.federation_rows(federations)
+        self.start = (processes, keys, rows, pool)
+        self._federations = federations
+        states = jax.eval_shape(functools.partial(compiled.init, plan), *self.start)
+        self.states = self.placed(states)
+        if plan.execution.mode == "shard":
+            pool, processes = clients.replicate((pool, processes), plan.execution)
+        if plan.points.mode == "shard":
+            pool = clients.replicate(pool, plan.points)
+            processes = self.placed(processes)
+        self.fixed = (processes, self.placed(rows), pool)
+        self._compiling: dict[_Name, concurrent.futures.Future] = {}
+        self._compiled: dict[_Name, jax.stages.Compiled] | None = None
+
+    def like(self, plan: compiled.Plan, processes: Any) -> "Programs":
+        """Programs of other static settings, of shapes only."""
+        shapes = shapes_of(self._federations)
+        return Programs(plan, processes, shapes, self.start[1], self._num_rounds)
+
+    def placed(self, tree: Any) -> Any:
+        """Leaves `[G, N, ...]` with points or rows on the devices that map them."""
+        plan = self.plan
+        if plan.points.mode == "shard":
+            return clients.shard_rows(tree, self.num_points, plan.points)
+        if plan.execution.mode != "shard":
+            return tree
+        return clients.shard_rows(tree, self.num_clients, plan.execution, axis=1)
+
+    def compile(self) -> None:
+        """Lowers all programs, if that is not done, and lets them be compiled."""
+        if self._compiling:
+            return
+        jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
+        done = self._clock()
+        plan, now = self.plan, self._given(self.states)
+        lowered: dict[_Name, jax.stages.Lowered] = {
+            ("init",): compiled.init.lower(plan, *self.start)
+        }
+        if plan.execution.mode != "loop":
+            going = np.ones(self.num_points, bool)
+            lowered["segment",] = compiled.segment.lower(plan, *now, going, *_rounds())
+        for data in self._evaluated():
+            lowered["evaluate", *data] = compiled.evaluate.lower(plan, data, *now)
+        mixed = compiled.snapshot.trace(plan, *now)
+        if jax.tree.leaves(mixed.out_info):
+            lowered["snapshot",] = mixed.lower()
+        pool = concurrent.futures.ThreadPoolExecutor(len(lowered), "compile")
+        self._compiling = {
+            name: pool.submit(program.compile) for name, program in lowered.items()
+        }
+        pool.shutdown(wait=False)
+        done()
+
+    def wait(self) -> dict[_Name, jax.stages.Compiled]:
+        """Returns all programs by name once they are compiled."""
+        self.compile()
+        if self._compiled is None:
+            done = self._clock()
+            self._compiled = {name: f.result() for name, f in self._compiling.items()}
+            done()
+        return self._compiled
+
+    def _clock(self) -> Callable[[], None]:
+        """Returns what adds the time and the memory since this call."""
+        import psutil  # only where a training begins
+
+        process = psutil.Process()
+        started, before = time.perf_counter(), process.memory_info().rss
+
+        def done() -> None:
+            self.seconds += time.perf_counter() - started
+            self.compiler_bytes += max(process.memory_info().rss - before, 0)
+
+        return done
+
+    def init(self) -> types.State:
+        """Makes the first states of all points."""
+        return self.placed(self.wait()["init",](*self.start))
+
+    def segment(
+        self, states: types.State, going: np.ndarray, start: int, num_rounds: int
+    ) -> tuple[types.State, types.RoundInfo]:
+        """Runs one segment; see `compiled.segment`. The states are used up."""
+        run: Any = functools.partial(compiled.loop_segment, self.plan)
+        if self.plan.execution.mode != "loop":
+            run = self.wait()["segment",]
+        states, reports = run(*self._given(states), going, *_rounds(start, num_rounds))
+        # Placed as at the start and after a checkpoint, as the program wants them.
+        return self.placed(states), reports
+
+    def evaluate(self, states: types.State, data: tuple[str, ...]) -> Any:
+        """Measures all points; see `compiled.evaluate`."""
+        return self.wait()["evaluate", *data](*self._given(states))
+
+    def snapshot(self, states: types.State) -> dict[str, Any]:
+        """Finds who learns from whom; see `compiled.snapshot`."""
+        program = self.wait().get(("snapshot",))
+        return {} if program is None else program(*self._given(states))
+
+    def measured(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Shapes of the metrics of an evaluation on everything, and of `snapshot`."""
+        plan, now = self.plan, self._given(self.states)
+        measured = compiled.evaluate.eval_shape(plan, plan.schedule.data, *now)
+        return measured[1], compiled.snapshot.eval_shape(plan, *now)
+
+    def members(self, states: types.State, point: int) -> jax.Array:
+        """Rows `int32[K]` of the clients of a point that are evaluated."""
+        processes, rows, _ = self.fixed
+        number = np.asarray(point, np.int32)
+        return compiled.members(self.plan, number, processes, states, rows)
+
+    def trained(
+        self,
+        states: types.State,
+        point: int,
+        members: np.ndarray,
+        names: tuple[str, ...],
+    ) -> dict[str, Any]:
+        """What was trained of some predictors `[K, *P]` of a point's clients."""
+        numbers = (np.asarray(point, np.int32), np.asarray(members, np.int32))
+        return compiled.trained(self.plan, names, *numbers, *self._given(states))
+
+    def _given(self, states: types.State) -> tuple[Any, ...]:
+        """Processes, states, rows and pool, as the programs take them."""
+        processes, rows, pool = self.fixed
+        return processes, states, rows, pool
+
+    def _evaluated(self) -> set[tuple[str, ...]]:
+        """Data that are ever evaluated together."""
+        schedule = self.plan.schedule
+        rounds = range(0, self._num_rounds, schedule.segment)
+        return {schedule.due(done, False) for done in rounds} | {schedule.data}
 
 
-def _num_equations(program: core.Jaxpr) -> int:
-    """Equations of a program and of those inside it."""
-    return sum(
-        1 + sum(map(_num_equations, liveness.inner_programs(equation.params)))
-        for equation in program.eqns
-    )
+def shapes_of(federations: Sequence[types.Federation]) -> list[types.Federation]:
+    """Shapes in place of arrays; parts that share an array share its shape."""
+    known: dict[int, jax.ShapeDtypeStruct] = {}
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        found = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        return known.setdefault(id(leaf), found)
+
+    return jax.tree.map(shape, list(federations))
 
 
-def _key() -> types.Key:
-    """Some key of the kind that trainings have."""
-    return jax.random.key(0, impl="threefry2x32")
+def _rounds(start: int = 0, num_rounds: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of rounds on the host, so that all processes have them."""
+    return np.asarray(start, np.int32), np.asarray(num_rounds, np.int32)

@@ -4,6 +4,7 @@ What the tables call model, population, data, stat and when is defined in `summa
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -19,6 +20,7 @@ from fedjax_pfl import (
     labeled,
     measures,
     naming,
+    struct,
     summaries,
 )
 from fedjax_pfl.checkpoint import files
@@ -50,7 +52,7 @@ class Result:
 
     def __eq__(self, other: object) -> bool:
         """Whether all arrays, configurations and the provenance are the same."""
-        return isinstance(other, Result) and _same(vars(self), vars(other))
+        return isinstance(other, Result) and struct.same(self, other)
 
     def __repr__(self) -> str:
         """What was trained and how it ended, in one line."""
@@ -71,7 +73,7 @@ class Result:
         """
         return tuple(status for group in self.groups for status in group.status)
 
-    @property
+    @functools.cached_property
     def fields(self) -> tuple[str, ...]:
         """Names of what varies, beside seed, algorithm, dataset and partition.
 
@@ -101,6 +103,11 @@ class Result:
           population, data, metric, stat, when, value, status. `value` is NaN where a
           training had diverged by then.
         """
+        return self._table.copy()
+
+    @functools.cached_property
+    def _table(self) -> "pd.DataFrame":
+        """The table, which figures and summaries read again and again."""
         rows = []
         for group in self.groups:
             parts = _parts(group)
@@ -117,6 +124,11 @@ class Result:
         Returns:
           The columns of `table` up to metric, then round and value.
         """
+        return self._curves.copy()
+
+    @functools.cached_property
+    def _curves(self) -> "pd.DataFrame":
+        """The curves, which figures read again and again."""
         rows = []
         for group in self.groups:
             heads = [self._head(group, point) for point in range(len(group.points))]
@@ -384,17 +396,3 @@ def _read(directory: Path, stored: dict[str, Any]) -> history.History:
 
     dataset = xr.load_dataset(directory / stored["file"], engine="h5netcdf")
     return labeled.from_dataset(dataset, stored)
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Equality of nested values; NaN equals NaN, a tuple its list."""
-    if dataclasses.is_dataclass(a) and type(a) is type(b):
-        return _same(vars(a), vars(b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(v, b[k]) for k, v in a.items())
-    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        nan = a.dtype.kind == "f"
-        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=nan)
-    return a is b or a == b

@@ -1,11 +1,12 @@
 """How trainings are run, whatever is trained."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 
 from fedjax_pfl import checks, clients, schedule, stopping
 
-__all__ = ["EVALUATE_ON", "Settings"]
+__all__ = ["EVALUATE_ON", "Settings", "parse_memory"]
 
 EVALUATE_ON = ("test", "validation")
 
@@ -21,6 +22,8 @@ class Settings:
       diagnostics: whether the algorithm's diagnostics are computed at evaluations.
       points_per_chunk: grid points vmapped together; None picks.
       stop_when: when a point ends early, or None.
+      memory_limit: bytes that a group may need, `free` for what is free when it
+        starts, or `none`.
     """
 
     num_rounds: int
@@ -29,6 +32,7 @@ class Settings:
     diagnostics: bool = False
     points_per_chunk: int | None = None
     stop_when: stopping.StopWhen | None = None
+    memory_limit: str | int = "free"
 
     @classmethod
     def parse(
@@ -42,6 +46,7 @@ class Settings:
         diagnostics: bool = False,
         points_per_chunk: int | None = None,
         stop_when: stopping.StopWhen | None = None,
+        memory_limit: str | int = "free",
     ) -> "Settings":
         """Checks a user's arguments, which are those of `simulate` and `grid`.
 
@@ -68,4 +73,38 @@ class Settings:
             diagnostics=diagnostics,
             points_per_chunk=points_per_chunk,
             stop_when=stop_when,
+            memory_limit=parse_memory(memory_limit),
         )
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_UNITS |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+
+
+def parse_memory(limit: str | int) -> str | int:
+    """Reads a limit of memory.
+
+    Args:
+      limit: `free`, `none`, a number of bytes, or a size such as `8GB` or `512MiB`.
+
+    Returns:
+      `free`, `none` or bytes.
+
+    Raises:
+      InputError: for anything else.
+
+    Example:
+      >>> parse_memory("1.5 GB")
+      1500000000
+    """
+    if limit in ("free", "none"):
+        return limit
+    found = _SIZE.fullmatch(str(limit).strip())
+    size = int(float(found[1]) * _UNITS[(found[2] or "").lower()]) if found else 0
+    if isinstance(limit, bool) or size <= 0:
+        raise checks.InputError(
+            "Expected memory_limit to be a size such as 8GB or 512MiB, a number of"
+            f" bytes above 0, free or none, got {limit!r}."
+        )
+    return size

@@ -67,17 +67,38 @@ def stack(trees: Sequence[Any]) -> Any:
 
 
 def federation_rows(federations: Sequence[types.Federation]) -> tuple[Any, Any]:
-    """Stacked rows of all points and the pool they share.
+    """Stacks the rows of all points and finds the pool they share.
 
-    Points whose pools differ (generated data of several seeds) have theirs stacked
-    among the rows, and None is shared.
+    Args:
+      federations: one per point; of shapes in place of arrays, shapes result.
+
+    Returns:
+      Rows `[G, ...]`, and the pool. Points whose pools differ (generated data of
+      several seeds) have theirs stacked among the rows, and None is shared.
     """
     parts = [split(federation) for federation in federations]
-    rows = _pad_slots([part[0] for part in parts])
+    rows = _compute(lambda rows: stack(_pad_slots(rows)), [part[0] for part in parts])
     pools = [part[1] for part in parts]
     leaves = [jax.tree.leaves(pool) for pool in pools]
     if all(a is b for other in leaves for a, b in zip(leaves[0], other, strict=True)):
-        return stack(rows), pools[0]
-    return stack(
-        [row | {"pool": pool} for row, pool in zip(rows, pools, strict=True)]
-    ), None
+        return rows, pools[0]
+    return rows | {"pool": _stack_pools(pools)}, None
+
+
+def _compute(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Applies a function, to shapes if there are shapes in the tree."""
+    leaves = jax.tree.leaves(tree)
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+        return jax.eval_shape(fn, tree)
+    return fn(tree)
+
+
+def _stack_pools(pools: Sequence[types.Federation]) -> types.Federation:
+    """Stacks pools; an array that parts of a pool share is stacked once."""
+    columns = list(zip(*map(jax.tree.leaves, pools), strict=True))
+    names = [tuple(map(id, column)) for column in columns]
+    distinct = dict(zip(names, columns, strict=True))
+    arrays = _compute(stack, list(zip(*distinct.values(), strict=True)))
+    stacked = dict(zip(distinct, arrays, strict=True))
+    structure = jax.tree.structure(pools[0])
+    return jax.tree.unflatten(structure, [stacked[name] for name in names])

@@ -128,24 +128,38 @@ def run_groups(
         watch = stack.enter_context(
             callbacks_.watching(callbacks, groups, settings, progress=progress)
         )
+        ahead = [_prepared(0, groups, settings, checkpoints)]
         for number, group in enumerate(groups):
-            name = type(group.processes[0].algorithm).__name__
+            prepared = ahead.pop()
+            if number + 1 < len(groups):  # compiles while this group trains
+                ahead.append(_prepared(number + 1, groups, settings, checkpoints))
             record, run = driver.run_group(
-                group,
-                settings,
-                store=None if checkpoints is None else checkpoints.store(number, name),
+                prepared,
                 interrupt=interrupt,
                 evaluated=watch.evaluated(number),
                 **watched,
             )
             found.append(record)
             models.add(number, group, record, run)
-            del run  # before the next group's states are made
+            del run, prepared  # before the next group's states are made
             if next(_trained) % _LOOK_EVERY == 0:
                 compiled.forget_if_many()
         watch.result = results.Result(groups=tuple(found), provenance=origin)
         models.finish(watch.result)
     return watch.result
+
+
+def _prepared(
+    number: int,
+    groups: Sequence[planning.Group],
+    settings: settings_.Settings,
+    checkpoints: checkpoint.Checkpoints | None,
+) -> driver.Prepared:
+    """Lets the programs of a group be compiled."""
+    group = groups[number]
+    name = type(group.processes[0].algorithm).__name__
+    store = None if checkpoints is None else checkpoints.store(number, name)
+    return driver.prepare(group, settings, store)
 
 
 def check_groups(
@@ -224,6 +238,7 @@ def simulate(
     max_minutes: float | None = None,
     callbacks: Sequence[callbacks_.Callback] = (),
     models_to: str | os.PathLike[str] | None = None,
+    memory_limit: str | int = "free",
     progress: bool = True,
 ) -> results.Result:
     """Runs one training and evaluates every client on its own data.
@@ -252,6 +267,8 @@ def simulate(
       callbacks: told of every evaluation; see `Callback`.
       models_to: directory, which must not exist yet, in which the trained models of the
         evaluated clients are saved; see `load_models`. None saves none.
+      memory_limit: what the training may need, for example `8GB`; more is refused
+        before the first round. `free` takes what is free now, `none` refuses nothing.
       progress: whether to show progress, on standard error or in a notebook's cell.
 
     Returns:
@@ -270,6 +287,7 @@ def simulate(
         eval_clients=eval_clients,
         diagnostics=diagnostics,
         stop_when=stop_when,
+        memory_limit=memory_limit,
     )
     group = planning.Group(
         points=[{}],
@@ -319,7 +337,7 @@ def grid(
     key: types.Key,
     process: FederatedProcess,
     model: Any,
-    spec: data.FederationSpec | data.PortfolioSpec,
+    spec: "data.FederationSpec | data.PortfolioSpec",
     axes: Mapping[str, Iterable[Any]],
     num_rounds: int,
     *,
@@ -334,6 +352,7 @@ def grid(
     max_minutes: float | None = None,
     callbacks: Sequence[callbacks_.Callback] = (),
     models_to: str | os.PathLike[str] | None = None,
+    memory_limit: str | int = "free",
     progress: bool = True,
 ) -> results.Result:
     """Trains all points of a grid: numeric axes vmapped, static ones in groups.
@@ -357,6 +376,7 @@ def grid(
       max_minutes: see `simulate`.
       callbacks: see `simulate`; one object sees all points.
       models_to: see `simulate`.
+      memory_limit: see `simulate`; of each group, since these follow one another.
       progress: see `simulate`.
 
     Returns:
@@ -376,6 +396,7 @@ def grid(
         diagnostics=diagnostics,
         points_per_chunk=points_per_chunk,
         stop_when=stop_when,
+        memory_limit=memory_limit,
     )
     interrupt = time_limit(max_minutes)
     return run_groups(

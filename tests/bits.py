@@ -40,7 +40,9 @@ def final(seed=2, **options):
     key = jax.random.key(seed, impl="threefry2x32")
     group = programs.group(key, process, fp.LogisticRegression(), federation)
     options = {"eval_every": 2, "execution": "vmap"} | options
-    _, run = driver.run_group(group, settings.Settings.parse(4, **options))
+    _, run = driver.run_group(
+        driver.prepare(group, settings.Settings.parse(4, **options))
+    )
     return [np.asarray(leaf) for leaf in toy.leaves(run.states)]
 
 

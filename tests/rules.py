@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import aggregators
+from fedjax_pfl import aggregators, registries
 
 KEY = jax.random.key(0)
-RULES = {name: cls() for name, cls in aggregators.AGGREGATORS.items()}
+RULES = {name: cls() for name, cls in registries.AGGREGATORS.items()}
 RULES["geometric_median, prox"] = aggregators.GeometricMedian(
     rho=2.0, method="prox", weighting="examples", max_iterations=2000
 )

@@ -381,4 +381,4 @@ def test_wrong_attacks_are_named(make, match):
 
 
 def test_every_attack_has_a_case():
-    assert {type(attack) for attack in CASES.values()} == set(attacks.ATTACKS.values())
+    assert {type(attack) for attack in CASES.values()} == set(fp.ATTACKS.values())

@@ -134,7 +134,8 @@ def test_chunks_are_formed_of_clients_with_as_much_work():
     # Chunks (90, 80), (5, 4), (3, 2) and (1, 1), the last one filled up.
     np.testing.assert_array_equal(waits, [3, 90, 1, 5, 90, 3, 5])
     _, waits = clients.map_chunks(one, rows, 10, 2)
-    np.testing.assert_array_equal(waits, [90, 90, 5, 5, 80, 80, 4])
+    # In order, the last chunk begins earlier, and computes a row again.
+    np.testing.assert_array_equal(waits, [90, 90, 5, 5, 80, 4, 4])
 
 
 @pytest.mark.parametrize("chunk", range(9))
@@ -182,6 +183,6 @@ def test_a_chunked_function_is_mapped_in_chunks_and_equals_vmap():
     shared = jnp.ones((2, 3))
     values, largest = jax.vmap(clients.chunked(one, 2), in_axes=(0, None))(rows, shared)
     np.testing.assert_allclose(values, rows["x"] @ shared)
-    np.testing.assert_array_equal(largest, [1, 1, 3, 3, 4])
+    np.testing.assert_array_equal(largest, [1, 1, 3, 4, 4])  # the last chunk is full
     alone, _ = clients.chunked(one, 2)(clients.take(rows, 1), shared)
     np.testing.assert_allclose(alone, values[1])

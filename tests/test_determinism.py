@@ -65,8 +65,8 @@ def test_state_and_rows_are_split_over_devices(tmp_path):
     group = programs.group(KEY, process, fp.Quadratic(), federation)
     plan = settings.Settings.parse(4, eval_every=2, execution="shard=4")
     options = fp.Checkpoints(tmp_path, min_seconds=0)
-    _, first = driver.run_group(group, plan, store=options.store(0, "flame"))
-    _, again = driver.run_group(group, plan, store=options.store(0, "flame"))
+    _, first = driver.run_group(driver.prepare(group, plan, options.store(0, "flame")))
+    _, again = driver.run_group(driver.prepare(group, plan, options.store(0, "flame")))
     for tree in (first.states, again.states):
         for leaf in jax.tree.leaves((tree.clients, tree.messages)):
             assert leaf.addressable_shards[0].data.shape[:2] == (1, 2)

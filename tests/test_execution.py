@@ -68,7 +68,7 @@ def test_points_on_several_devices_are_trained_as_on_one():
         given = settings.Settings.parse(
             12, eval_every=2, execution=how, evaluate_on=("train",), stop_when=stop
         )
-        record, run = driver.run_group(group, given)
+        record, run = driver.run_group(driver.prepare(group, given))
         return record, run.states
 
     history, states = train("vmap")

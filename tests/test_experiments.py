@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 def elsewhere(tmp_path, monkeypatch):
     """Commands write below an empty directory and keep no compiled programs."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
 
 

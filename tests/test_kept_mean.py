@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, clients, link, struct, types
+from fedjax_pfl import clients, link, struct, types
 from fedjax_pfl.algorithms import base
 from tests import faults, problems
 
@@ -100,7 +100,7 @@ def _check_kept_mean(process, size, weighting="uniform"):
 )
 def test_the_kept_mean_is_that_of_the_cache_after_huge_messages(aggregator, single):
     weighting = "uniform" if aggregator == "mean" else "examples"
-    rule = aggregators.AGGREGATORS[aggregator]()
+    rule = fp.AGGREGATORS[aggregator]()
     for size in (1e6, 1e38, 3e38) if single else (1e6, 1e200, 1e308, 1.7e308):
         for turn in (1.0, -1.0):
             process = _keeps_mean(size, aggregator=rule, single=single, turn=turn)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks, leaves, models, types
+from fedjax_pfl import checks, leaves, models, registries, types
 from fedjax_pfl.models import modules
 
 KEY = jax.random.key(3)
@@ -139,9 +139,9 @@ def row_of(tree, row):
 
 def test_every_registered_network_is_tested():
     rest = {"linear_regression", "quadratic", "eiie"}  # which have their own files
-    assert set(models.MODELS) - rest == set(SMALL)
+    assert set(registries.MODELS) - rest == set(SMALL)
     for name, (model, *_) in SMALL.items():
-        assert type(model) is models.MODELS[name]
+        assert type(model) is registries.MODELS[name]
 
 
 def gradient_of(model, params, batch, key):

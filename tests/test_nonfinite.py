@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, clients, data, struct, types
+from fedjax_pfl import clients, data, struct, types
 from fedjax_pfl.algorithms import base
 from tests import faults, problems, rules
 
@@ -211,7 +211,7 @@ def _trained(aggregator, value, turn=1.0):
     """The server's last two models under three of eight attackers."""
     process = fp.FederatedProcess(
         algorithm=fp.FedAvg(local=problems.full_gradient_steps(1, 0.5)),
-        aggregator=aggregators.AGGREGATORS[aggregator](),
+        aggregator=fp.AGGREGATORS[aggregator](),
         attack=faults.Sends(value=jnp.asarray(value), turn=jnp.asarray(turn)),
         on_nonfinite="drop",
     )
@@ -228,7 +228,7 @@ def test_trainings_converge_under_such_attackers(name):
     center = honest.mean(axis=0)
     radius = np.linalg.norm(honest - center, axis=1).max()
     share = faults.NUM_MALICIOUS / faults.NUM_CLIENTS
-    robust = aggregators.AGGREGATORS[name]().incremental is None
+    robust = fp.AGGREGATORS[name]().incremental is None
     for value in HUGE if robust else HUGE[:3]:
         previous, last = _trained(name, value)
         # Half of the way every round, and the geometric median to its tolerance.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedjax_pfl import checks, participation
+from fedjax_pfl import checks, participation, registries
 
 KEY = jax.random.key(7, impl="threefry2x32")
 
@@ -188,6 +188,6 @@ def test_wrong_work_is_named(fields):
 
 
 def test_registries():
-    assert participation.PARTICIPATIONS["uniform"](size=2).size == 2
-    assert set(participation.PARTICIPATIONS) == {"all", "uniform"}
-    assert set(participation.WORK) == {"full", "per_client", "stragglers"}
+    assert registries.PARTICIPATIONS["uniform"](size=2).size == 2
+    assert set(registries.PARTICIPATIONS) == {"all", "uniform"}
+    assert set(registries.WORK) == {"full", "per_client", "stragglers"}

@@ -21,7 +21,7 @@ SHORT = ("--preset", "quadratic", "--rounds", "6", "--eval-every", "2")
 def elsewhere(tmp_path, monkeypatch):
     """Commands write below an empty directory, no figures and no programs."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     monkeypatch.setattr(figures, "save_all", lambda result, folder: None)
 
 

@@ -38,11 +38,14 @@ def run(code, names):
 
 
 def test_ci_runs_the_command_of_the_readme():
-    marker = "<!-- command: tests -->"
-    command = block_after(marker)
+    command = block_after("<!-- command: tests -->")
     assert command.count("\n") == 1 and "-m pytest" in command
     script = (ROOT / ".ci/run").read_text("utf-8")
-    assert marker in script and "README.md" in script and "pytest" not in script
+    assert "<!-- command: $1 -->" in script and "README.md" in script
+    assert script.endswith(
+        'test_command="$(readme_command tests)"\n'
+        'echo "== $test_command"\nexec bash -euo pipefail -c "$test_command"\n'
+    )
 
 
 @pytest.mark.parametrize("marker", ["main job", "tests"])

@@ -325,3 +325,12 @@ def test_summary_of_another_round_and_other_data():
         values = rows["value"]
         (text,) = found.loc[found["model"] == model, "accuracy"]
         assert text == f"{values.mean():.4f} ± {values.std():.4f}"
+
+
+@pytest.mark.parametrize("name", ["table", "curves"])
+def test_a_table_is_the_callers(name):
+    result = make_result(make_history())
+    first = getattr(result, name)()
+    first["value"] = 0.0
+    assert getattr(result, name)()["value"].abs().sum() > 0
+    assert result == make_result(make_history())

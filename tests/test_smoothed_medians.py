@@ -248,9 +248,10 @@ def test_eight_newton_steps_are_enough(kind, count):
 
 @pytest.mark.parametrize("offset", [_wide(0.0), 1e3, _wide(1e5)])
 def test_float32_with_a_common_offset(offset):
-    """Relative to the spread, beside what the result itself is rounded to."""
+    """Relative to the spread, beside what a sum of the rows is rounded to."""
     rows = (rules.random_rows(10, 1200) + offset).astype(np.float32)
-    rounding = np.finfo(np.float32).eps * offset
+    # Half a unit for each of the rows: a compiler may add them before it centers them.
+    rounding = len(rows) / 2 * np.finfo(np.float32).eps * offset
     for rule in (
         Coordinate(rho=0.3),
         Coordinate(rho_quantile=0.5),

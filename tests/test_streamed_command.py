@@ -12,7 +12,7 @@ from tests.test_experiments import RUNNER, refuse
 def elsewhere(tmp_path, monkeypatch):
     """Commands write below an empty directory and keep no compiled programs."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
 
 
 @pytest.mark.wide
@@ -50,4 +50,4 @@ def test_streaming_is_for_single_runs():
     done = RUNNER.invoke(sweep.app, ["--streamed"])
     assert done.exit_code == 2 and "--streamed is for experiments.run" in done.output
     done = RUNNER.invoke(run.app, ["--streamed", "--diagnostics"])
-    assert done.exit_code == 2 and "neither --diagnostics nor" in done.output
+    assert done.exit_code == 2 and "goes with none of --diagnostics" in done.output

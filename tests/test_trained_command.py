@@ -14,7 +14,7 @@ from tests.test_experiments import RUNNER
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     found = {"tiny": functools.partial(tiny, "tiny", num_rounds=4)}
     monkeypatch.setattr(presets, "PRESETS", found)
 

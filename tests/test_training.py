@@ -165,16 +165,14 @@ def test_evaluation_equals_numpy():
         algorithm=fp.Flame(local=SGD), participation=fp.UniformCohort(size=3)
     )
     group = programs.group(KEY, process, fp.LogisticRegression(), federation)
-    record, run = driver.run_group(
-        group,
-        settings.Settings.parse(
-            3,
-            eval_every=3,
-            execution="vmap",
-            evaluate_on=("test", "train"),
-            diagnostics=True,
-        ),
+    options = settings.Settings.parse(
+        3,
+        eval_every=3,
+        execution="vmap",
+        evaluate_on=("test", "train"),
+        diagnostics=True,
     )
+    record, run = driver.run_group(driver.prepare(group, options))
     assert record.models == ("global", "personal")
     x, y = np.asarray(federation.test.x), np.asarray(federation.test.y)
     index = np.asarray(federation.test.index)

@@ -62,7 +62,7 @@ class Ours:
         self.execution = str(self._run.config["execution"])
 
     def _start(self) -> driver.Run:
-        return driver.Run(self._group, self._settings, None)
+        return driver.Run(driver.prepare(self._group, self._settings))
 
     def run(self) -> None:
         """One segment."""
@@ -98,7 +98,7 @@ class Loop:
             keys=group.keys[point : point + 1],
             config=group.config,
         )
-        return driver.Run(single, self._settings, None)
+        return driver.Run(driver.prepare(single, self._settings))
 
     def run(self) -> None:
         """One segment of every training."""

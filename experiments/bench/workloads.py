@@ -11,7 +11,7 @@ import numpy as np
 
 import fedjax_pfl as fp
 from fedjax_pfl import grids, planning, struct
-from fedjax_pfl.models import base, modules
+from fedjax_pfl.models import base
 
 __all__ = [
     "WORKLOADS",
@@ -79,7 +79,7 @@ class BenchCNN(base.ImageNetwork):
     filters: tuple[int, ...] = (32, 64)
     hidden: int = 128
 
-    def _module(self, classes: int) -> modules.ConvNet:
+    def _module(self, modules: Any, classes: int) -> Any:
         return modules.ConvNet(
             convolutions=tuple((count, 5, 0) for count in self.filters),
             widths=(self.hidden,),

@@ -139,7 +139,7 @@ def _far(vectors: np.ndarray) -> float:
 def _gradients(name: str, problem: Quadratics, w, c) -> np.ndarray:
     """Gradients `[K + 1, d]` of `sum_k f_k(w_k) + mu Phi(w_k - c)` in all w_k and c."""
 
-    of_w, of_c = _coupling_gradients(phi.PHIS[name](), RADII[name], w, c)
+    of_w, of_c = _coupling_gradients(fp.PHIS[name](), RADII[name], w, c)
     local = np.einsum("kij,kj->ki", problem.curvature, w - problem.targets)
     return np.concatenate([local + of_w, of_c[None] / CLIENTS])
 

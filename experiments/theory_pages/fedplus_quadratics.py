@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 import fedjax_pfl as fp
-from fedjax_pfl import phi, struct, types
+from fedjax_pfl import struct, types
 
 __all__ = [
     "ALPHA",
@@ -193,7 +193,7 @@ def exact(
     """Fed+ with exact local solves and aggregates over all clients."""
     rho = RADII[name] if rho is None else rho
     algorithm = fp.FedPlus(
-        phi=phi.PHIS[name](),
+        phi=fp.PHIS[name](),
         alpha=ALPHA,
         rho=rho,
         aggregate_over="all",

@@ -11,7 +11,6 @@ from fedjax_pfl import checks, naming, planning, results
 from fedjax_pfl import recorder as recorder_
 from fedjax_pfl import settings as settings_
 from fedjax_pfl.callbacks import base
-from fedjax_pfl.callbacks import progress as progress_
 
 __all__ = ["Watch", "trainings_of", "watching"]
 
@@ -125,10 +124,11 @@ def watching(
                 "Expected callbacks to be objects of classes derived from"
                 f" fedjax_pfl.Callback, got {callback!r}."
             )
-    if jax.process_index() > 0:
-        called = []
-    else:
-        called = [progress_.Progress()] * progress + [*callbacks]
+    called = [] if jax.process_index() > 0 else [*callbacks]
+    if progress and jax.process_index() == 0:
+        from fedjax_pfl.callbacks import progress as progress_  # imports rich
+
+        called = [progress_.Progress(), *called]
     trainings = trainings_of(groups, settings.num_rounds)
     watch = Watch(called, trainings)
     with contextlib.ExitStack() as stack:

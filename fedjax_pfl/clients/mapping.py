@@ -168,8 +168,13 @@ def split_parameters(tree: Any, execution: Execution) -> Any:
     return jax.tree.map(split, tree)
 
 
-def _placed(leaf: jax.Array, sharding: NamedSharding) -> jax.Array:
-    """Places an array on the devices of all processes, each of which has all of it."""
+def _placed(leaf: Any, sharding: NamedSharding) -> Any:
+    """Places an array on the devices of all processes, each of which has all of it.
+
+    Of an array's shape, says where the array would be.
+    """
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
     if sharding.is_fully_addressable:
         return jax.device_put(leaf, sharding)
     if not leaf.is_fully_addressable:  # placed before
@@ -194,9 +199,14 @@ def fetch(tree: Any) -> Any:
 
 
 def replicate(tree: Any, execution: Execution) -> Any:
-    """Places all of a tree on every device of an execution of mode `shard`."""
+    """Places all of a tree on every device of an execution of mode `shard`.
+
+    An array that is in several places of the tree is placed once.
+    """
     sharding = NamedSharding(client_mesh(execution.num_devices), PartitionSpec())
-    return jax.tree.map(lambda leaf: _placed(leaf, sharding), tree)
+    distinct = {id(leaf): leaf for leaf in jax.tree.leaves(tree)}
+    placed = {name: _placed(leaf, sharding) for name, leaf in distinct.items()}
+    return jax.tree.map(lambda leaf: placed[id(leaf)], tree)
 
 
 @jax.custom_batching.custom_vmap
@@ -326,12 +336,16 @@ def _access(
 
     Returns:
       `(tree, chunk number) -> rows` and `(tree, rows, chunk number) -> tree`. Where the
-      last chunk lacks rows, the last one takes their place and is written once.
+      last chunk lacks rows, it begins earlier and computes some again; with an order,
+      the last row takes their place and is written once.
     """
-    if chunk == 1 or (order is None and count % chunk == 0):
+    if chunk == 1 or order is None:
 
         def start(number: jax.Array) -> jax.Array:
-            return number * chunk if order is None else order[number]
+            if order is not None:
+                return order[number]
+            # Slices: a gather and a scatter per leaf take long to compile.
+            return jnp.minimum(number * chunk, count - chunk)
 
         def read_slice(tree: Any, number: jax.Array) -> Any:
             at = start(number)
@@ -348,8 +362,6 @@ def _access(
             )
 
         return read_slice, write_slice
-
-    order = jnp.arange(count) if order is None else order
 
     def members(number: jax.Array) -> tuple[jax.Array, jax.Array]:
         slots = number * chunk + jnp.arange(chunk)

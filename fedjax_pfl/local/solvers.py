@@ -12,7 +12,7 @@ from jax import lax
 from fedjax_pfl import checks, struct, types
 from fedjax_pfl.local import objectives, scan
 
-__all__ = ["LOCAL_SOLVERS", "SGD", "Optax", "ToTolerance"]
+__all__ = ["SGD", "Optax", "ToTolerance"]
 
 StepEnd = Callable[[Any, Any], Any]
 EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
@@ -313,6 +313,3 @@ class ToTolerance:
             converged=norm <= goal,
         )
         return params, context, info
-
-
-LOCAL_SOLVERS = {"sgd": SGD, "optax": Optax, "to_tolerance": ToTolerance}

@@ -19,6 +19,7 @@ from fedjax_pfl import (
     history,
     planning,
     struct,
+    types,
 )
 from fedjax_pfl import execution as execution_
 from fedjax_pfl import recorder as recorder_
@@ -77,6 +78,7 @@ class Run:
         self.config = planning.configuration(group, settings, model, how)
         self._identity = self.config | {
             "dtype": str(dtype),
+            "generator": types.GENERATOR,
             "stop_when": str(settings.stop_when),
             "data, seeds and settings": checkpoint.fingerprint(
                 (process, key, federation)

@@ -28,7 +28,7 @@ def _child(arguments, directory, output, cache, limits):
 
     from experiments import job, sweep
 
-    job._keep_compiled_programs = lambda: None
+    job.compilation_cache.keep = lambda: None
     job.figures.save_all = lambda *_: []  # two seconds a process
     jax.config.update("jax_enable_compilation_cache", True)
     jax.config.update("jax_compilation_cache_dir", str(cache))
@@ -67,6 +67,7 @@ class Command:
 
 def start(directory, *arguments, cache, limits=()):
     """Starts `python -m experiments.sweep` with these arguments in a directory."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # as commands do before JAX is imported
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(MODULES)
     output = pathlib.Path(directory) / f"output-{next(_numbers)}.txt"

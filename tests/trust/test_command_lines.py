@@ -187,7 +187,7 @@ def place(tmp_path, monkeypatch):
     config = record.config | {"execution": "vmap"}
     result = histories.make_result(dataclasses.replace(record, config=config))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     monkeypatch.setattr(job.figures, "save_all", lambda *_: [])
     monkeypatch.setattr(job, "_train", lambda *_: result)
     monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)

@@ -177,7 +177,7 @@ def commands(draw):
 def elsewhere(tmp_path, monkeypatch):
     """Commands write below an empty directory and keep no compiled programs."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     monkeypatch.setattr(job.figures, "save_all", lambda *_: [])
     monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
     return tmp_path

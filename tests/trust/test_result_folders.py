@@ -24,6 +24,7 @@ OPTIONS = arguments.Options(
     execution="vmap",
     devices=None,
     points_per_chunk=3,
+    memory_limit="free",
     streamed=False,
     as_if_clients=None,
     data=arguments.Data(None, None, None, None),
@@ -64,7 +65,7 @@ ODD = [
 def saved(tmp_path, monkeypatch):
     """A finished run in the folder `saved`, and its result."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(job, "_keep_compiled_programs", lambda: None)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     monkeypatch.setattr(job.figures, "save_all", lambda *_: [])
     records = []
     for name in ("Flame", "Local"):

@@ -207,7 +207,7 @@ class Run:
             self.recorder.restore(found.arrays)
             self.done, self.earlier = found.done, found.seconds
             self.ended = found.ended
-        if not self.ended:
+        if not self.ended and settings.memory_limit != "none":
             cost.check(self._programs, settings)
         if found is None:
             self.states = self._programs.init()

@@ -20,6 +20,9 @@ __all__ = ["Programs", "shapes_of"]
 
 _Name = tuple[str, ...]
 """Name of a program; an evaluation's is followed by the data."""
+_SNAPSHOT: _Name = ("snapshot",)
+_COMPILERS = 4
+"""Programs that are compiled at once."""
 
 
 class Programs:
@@ -68,7 +71,8 @@ class Programs:
             processes = self.placed(processes)
         self.fixed = (processes, self.placed(rows), pool)
         self._compiling: dict[_Name, concurrent.futures.Future] = {}
-        self._compiled: dict[_Name, jax.stages.Compiled] | None = None
+        self._compiled: dict[_Name, jax.stages.Compiled] = {}
+        self._compilers = concurrent.futures.ThreadPoolExecutor(_COMPILERS, "compile")
 
     def like(self, plan: compiled.Plan, processes: Any) -> "Programs":
         """Programs of other static settings, of shapes only."""
@@ -85,38 +89,52 @@ class Programs:
         return clients.shard_rows(tree, self.num_clients, plan.execution, axis=1)
 
     def compile(self) -> None:
-        """Lowers all programs, if that is not done, and lets them be compiled."""
-        if self._compiling:
-            return
-        jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
-        done = self._clock()
-        plan, now = self.plan, self._given(self.states)
-        lowered: dict[_Name, jax.stages.Lowered] = {
-            ("init",): compiled.init.lower(plan, *self.start)
-        }
-        if plan.execution.mode != "loop":
-            going = np.ones(self.num_points, bool)
-            lowered["segment",] = compiled.segment.lower(plan, *now, going, *_rounds())
-        for data in self._evaluated():
-            lowered["evaluate", *data] = compiled.evaluate.lower(plan, data, *now)
-        mixed = compiled.snapshot.trace(plan, *now)
-        if jax.tree.leaves(mixed.out_info):
-            lowered["snapshot",] = mixed.lower()
-        pool = concurrent.futures.ThreadPoolExecutor(len(lowered), "compile")
-        self._compiling = {
-            name: pool.submit(program.compile) for name, program in lowered.items()
-        }
-        pool.shutdown(wait=False)
-        done()
+        """Lowers all programs, and lets them be compiled."""
+        for name in self._names():
+            self._begin(name)
 
     def wait(self) -> dict[_Name, jax.stages.Compiled]:
         """Returns all programs by name once they are compiled."""
         self.compile()
-        if self._compiled is None:
+        return {name: self._program(name) for name in self._names()}
+
+    def _names(self) -> list[_Name]:
+        """Names of the programs that a training runs."""
+        schedule = self.plan.schedule
+        rounds = range(0, self._num_rounds, schedule.segment)
+        together = {schedule.due(done, False) for done in rounds} | {schedule.data}
+        names: list[_Name] = [("init",)]
+        names += [("segment",)] * (self.plan.execution.mode != "loop")
+        names += [("evaluate", *data) for data in sorted(together)]
+        return names + [_SNAPSHOT] * bool(jax.tree.leaves(self.measured()[1]))
+
+    def _begin(self, name: _Name) -> None:
+        """Lowers a program and lets it be compiled, if that was not begun."""
+        if name in self._compiling:
+            return
+        jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
+        done = self._clock()
+        plan, now, (kind, *data) = self.plan, self._given(self.states), name
+        if kind == "init":
+            lowered = compiled.init.lower(plan, *self.start)
+        elif kind == "segment":
+            going = np.ones(self.num_points, bool)
+            lowered = compiled.segment.lower(plan, *now, going, *_rounds())
+        elif kind == "evaluate":
+            lowered = compiled.evaluate.lower(plan, tuple(data), *now)
+        else:
+            lowered = compiled.snapshot.lower(plan, *now)
+        self._compiling[name] = self._compilers.submit(lowered.compile)
+        done()
+
+    def _program(self, name: _Name) -> jax.stages.Compiled:
+        """Returns a program once it is compiled."""
+        if name not in self._compiled:
+            self._begin(name)
             done = self._clock()
-            self._compiled = {name: f.result() for name, f in self._compiling.items()}
+            self._compiled[name] = self._compiling[name].result()
             done()
-        return self._compiled
+        return self._compiled[name]
 
     def _clock(self) -> Callable[[], None]:
         """Returns what adds the time and the memory since this call."""
@@ -133,7 +151,7 @@ class Programs:
 
     def init(self) -> types.State:
         """Makes the first states of all points."""
-        return self.placed(self.wait()["init",](*self.start))
+        return self.placed(self._program(("init",))(*self.start))
 
     def segment(
         self, states: types.State, going: np.ndarray, start: int, num_rounds: int
@@ -141,19 +159,20 @@ class Programs:
         """Runs one segment; see `compiled.segment`. The states are used up."""
         run: Any = functools.partial(compiled.loop_segment, self.plan)
         if self.plan.execution.mode != "loop":
-            run = self.wait()["segment",]
+            run = self._program(("segment",))
         states, reports = run(*self._given(states), going, *_rounds(start, num_rounds))
         # Placed as at the start and after a checkpoint, as the program wants them.
         return self.placed(states), reports
 
     def evaluate(self, states: types.State, data: tuple[str, ...]) -> Any:
         """Measures all points; see `compiled.evaluate`."""
-        return self.wait()["evaluate", *data](*self._given(states))
+        return self._program(("evaluate", *data))(*self._given(states))
 
     def snapshot(self, states: types.State) -> dict[str, Any]:
         """Finds who learns from whom; see `compiled.snapshot`."""
-        program = self.wait().get(("snapshot",))
-        return {} if program is None else program(*self._given(states))
+        if not jax.tree.leaves(self.measured()[1]):
+            return {}
+        return self._program(_SNAPSHOT)(*self._given(states))
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Shapes of the metrics of an evaluation on everything, and of `snapshot`."""
@@ -182,12 +201,6 @@ class Programs:
         """Processes, states, rows and pool, as the programs take them."""
         processes, rows, pool = self.fixed
         return processes, states, rows, pool
-
-    def _evaluated(self) -> set[tuple[str, ...]]:
-        """Data that are ever evaluated together."""
-        schedule = self.plan.schedule
-        rounds = range(0, self._num_rounds, schedule.segment)
-        return {schedule.due(done, False) for done in rounds} | {schedule.data}
 
 
 def shapes_of(federations: Sequence[types.Federation]) -> list[types.Federation]:

@@ -1,5 +1,6 @@
 """What takes part in a comparison, by name, and our own side of it."""
 
+import dataclasses
 import functools
 import importlib
 from collections.abc import Callable
@@ -62,7 +63,7 @@ class Ours:
         self.execution = str(self._run.config["execution"])
 
     def _start(self) -> driver.Run:
-        return driver.Run(driver.prepare(self._group, self._settings))
+        return _run(self._group, self._settings)
 
     def run(self) -> None:
         """One segment."""
@@ -75,6 +76,13 @@ class Ours:
         """Server states."""
         # A copy: the next segment reuses the buffers.
         return jax.tree.map(np.array, self._run.states.server)
+
+
+def _run(group: planning.Group, how: settings.Settings) -> driver.Run:
+    """A training of which only rounds are run, so that only these are compiled."""
+    how = dataclasses.replace(how, memory_limit="none")
+    programs, names = planning.programs_of(group, how), planning.predictor_names(group)
+    return driver.Run(driver.Prepared(group, how, programs, None, names))
 
 
 class Loop:
@@ -98,7 +106,7 @@ class Loop:
             keys=group.keys[point : point + 1],
             config=group.config,
         )
-        return driver.Run(driver.prepare(single, self._settings))
+        return _run(single, self._settings)
 
     def run(self) -> None:
         """One segment of every training."""

@@ -4,23 +4,23 @@ Plans twelve trainings, runs each in a process of its own, and prints the estima
 memory and time beside what was measured.
 """
 
-import argparse
 import dataclasses
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import psutil
+import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-__all__ = ["CASES", "Case", "main"]
+__all__ = ["CASES", "Case", "app"]
 
 _RESET_PEAK = Path("/proc/self/clear_refs")
 _DEVICES = "--xla_force_host_platform_device_count=2"
@@ -210,14 +210,28 @@ def _peak_bytes() -> int:
     raise OSError("the peak of resident memory is known on Linux only")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+
+@app.command(help="Compares the plans of twelve trainings with what these take.")
+def main(
+    case: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=len(CASES) - 1,
+            help="Run one in this process, and print its numbers.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write all numbers to this JSON file.")
+    ] = None,
+) -> None:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", type=int, help="run one, and print its numbers")
-    parser.add_argument("--out", type=Path, help="write all numbers to this JSON file")
-    options = parser.parse_args(arguments)
-    if options.case is not None:
-        print(json.dumps(measure(CASES[options.case])))
+    if case is not None:
+        print(json.dumps(measure(CASES[case])))
         return
     console, found = Console(), []
     flags = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}".strip()
@@ -234,8 +248,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             lines = done.stderr.strip().splitlines() or ["killed"]
             raise SystemExit(f"{CASES[number].name} failed: {lines[-1]}")
         found.append(json.loads(done.stdout.splitlines()[-1]))
-    if options.out is not None:
-        options.out.write_text(json.dumps(found, indent=1), "utf-8")
+    if out is not None:
+        out.write_text(json.dumps(found, indent=1), "utf-8")
     table = Table(
         "training", "execution", "planned", "measured", "ratio", "s", "s", "ratio"
     )
@@ -256,4 +270,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    app()

@@ -63,13 +63,15 @@ def show(
         total += _print_group(console, title, group, known, settings)
     _print(console, f"All together about {_seconds(total)}.")
     if saves_models:
-        _print(console, f"Trained models: {_bytes(trained.size(larger, settings))}.")
+        _print(
+            console, f"Trained models: {cost.shown(trained.size(larger, settings))}."
+        )
     if settings.memory_limit == "none":
         _print(console, "Whether this fits into the memory was not asked.")
     elif settings.memory_limit == "free":
         _print(console, "This fits into the memory that is free.")
     else:
-        _print(console, f"This fits into {_bytes(int(settings.memory_limit))}.")
+        _print(console, f"This fits into {cost.shown(int(settings.memory_limit))}.")
 
 
 def enlarged(federation: types.Federation, num_clients: int) -> types.Federation:
@@ -112,7 +114,7 @@ def enlarged(federation: types.Federation, num_clients: int) -> types.Federation
 def _print_machine(console: Console) -> None:
     """Prints what the machine has."""
     free = cost.available_bytes()
-    known = "unknown" if free is None else _bytes(free)
+    known = "unknown" if free is None else cost.shown(free)
     device = jax.devices()[0].device_kind
     _print(
         console,
@@ -168,8 +170,8 @@ def _add_memory(table: Table, needed: cost.Memory) -> None:
     """Adds a row for every part that is known, and one for all."""
     for part in _PARTS:
         if size := getattr(needed, part):
-            table.add_row(f"memory: {part}", _bytes(size))
-    table.add_row("memory: at most", _bytes(needed.total))
+            table.add_row(f"memory: {part}", cost.shown(size))
+    table.add_row("memory: at most", cost.shown(needed.total))
 
 
 def _pace(
@@ -317,14 +319,6 @@ def _sizes(
 def _print(console: Console, text: str) -> None:
     """Prints a paragraph as it is."""
     console.print(text, highlight=False, soft_wrap=True)
-
-
-def _bytes(size: float) -> str:
-    """A number of bytes to read."""
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= unit:
-            return f"{size / unit:,.3g} {name}"
-    return f"{size:.0f} B"
 
 
 def _seconds(value: float) -> str:

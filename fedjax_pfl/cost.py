@@ -26,6 +26,7 @@ __all__ = [
     "check_arrays",
     "memory",
     "pace",
+    "shown",
 ]
 
 _SECONDS = 1.0
@@ -356,10 +357,10 @@ def _refuse(
                 advice = f"use {named}"
             elif named:
                 advice = f"use {named}, and {advice}"
-        raise _refusal(new, largest, total, source.format(_shown(free)), advice)
+        raise _refusal(new, largest, total, source.format(shown(free)), advice)
     spare = available_bytes(host=True)
     if not on_host and limit == "free" and spare is not None and needed.history > spare:
-        advice, there = _advice(needed, "history"), f"{_shown(spare)} are free"
+        advice, there = _advice(needed, "history"), f"{shown(spare)} are free"
         raise _refusal(needed, "history", needed.history, there, advice)
 
 
@@ -370,13 +371,13 @@ def _refusal(
     of = f" of {found.points} grid points" if found.points > 1 else ""
     what = {"round": "work of a round"}.get(largest, largest) + of
     return checks.InputError(
-        f"Training needs about {_shown(needed)} of memory ({what}:"
-        f" {_shown(getattr(found, largest))}), but {there}: {advice}."
+        f"Training needs about {shown(needed)} of memory ({what}:"
+        f" {shown(getattr(found, largest))}), but {there}: {advice}."
     )
 
 
-def _shown(size: int) -> str:
-    """A number of bytes to read."""
+def shown(size: int) -> str:
+    """Formats a number of bytes for people, for example `1.5 GB`."""
     if size >= 1e12:
         return f"{size / 1e9:,.0f} GB"
     for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -106,7 +106,7 @@ class Programs:
         names: list[_Name] = [("init",)]
         names += [("segment",)] * (self.plan.execution.mode != "loop")
         names += [("evaluate", *data) for data in sorted(together)]
-        return names + [_SNAPSHOT] * bool(jax.tree.leaves(self.measured()[1]))
+        return names + [_SNAPSHOT] * self._has_snapshot
 
     def _begin(self, name: _Name) -> None:
         """Lowers a program and lets it be compiled, if that was not begun."""
@@ -170,7 +170,7 @@ class Programs:
 
     def snapshot(self, states: types.State) -> dict[str, Any]:
         """Finds who learns from whom; see `compiled.snapshot`."""
-        if not jax.tree.leaves(self.measured()[1]):
+        if not self._has_snapshot:
             return {}
         return self._program(_SNAPSHOT)(*self._given(states))
 
@@ -179,6 +179,11 @@ class Programs:
         plan, now = self.plan, self._given(self.states)
         measured = compiled.evaluate.eval_shape(plan, plan.schedule.data, *now)
         return measured[1], compiled.snapshot.eval_shape(plan, *now)
+
+    @functools.cached_property
+    def _has_snapshot(self) -> bool:
+        """Whether there is anything that `snapshot` finds."""
+        return bool(jax.tree.leaves(self.measured()[1]))
 
     def members(self, states: types.State, point: int) -> jax.Array:
         """Rows `int32[K]` of the clients of a point that are evaluated."""

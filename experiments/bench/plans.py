@@ -40,7 +40,6 @@ class Case:
       execution: how the map over clients is run.
       points: settings of a grid, which differ in the seed.
       rounds: R.
-      options: of the settings.
     """
 
     name: str
@@ -51,7 +50,6 @@ class Case:
     execution: str = "auto"
     points: int = 1
     rounds: int = 8
-    options: tuple[tuple[str, Any], ...] = ()
 
 
 def _softmax(algorithm: Callable[[Any], Any], **fields: Any) -> Callable[[Any], Any]:
@@ -118,7 +116,7 @@ CASES = (
         execution="chunk=16",
         rounds=4,
     ),
-    Case("FedAMP, 500 clients", _softmax(lambda fp: fp.FedAMP()), 3000),
+    Case("FedAMP, auto", _softmax(lambda fp: fp.FedAMP()), 3000),
     Case(
         "pFedMe, hidden layer, vmap",
         _with(lambda fp: fp.PFedMe(), lambda fp: fp.MLP(widths=(100,))),

@@ -97,7 +97,7 @@ def magnitude(tree: Any) -> jax.Array:
     """
     leaves = jax.tree.leaves(tree)
     largest = [jnp.abs(leaf).max(initial=0) for leaf in leaves]
-    # Maxima over many values leave out NaN on a CPU (JAX 0.10.2).
+    # Maxima over many values leave out NaN on a CPU (docs/platforms.md).
     finite = finite_rows([leaf[None] for leaf in leaves], 1)[0]
     most = functools.reduce(jnp.maximum, largest)
     return jnp.where(finite | jnp.isinf(most), most, jnp.nan)

@@ -1,6 +1,7 @@
 """Memory and time of a sweep before it is run: `python -m experiments.plan`."""
 
-from experiments import cli
+from experiments import presets  # noqa: F401 (adds those of the papers)
+from fedjax_pfl.command import cli
 
 app = cli.make_app(
     "plan",

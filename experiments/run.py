@@ -1,6 +1,7 @@
 """One training: `python -m experiments.run`."""
 
-from experiments import cli
+from experiments import presets  # noqa: F401 (adds those of the papers)
+from fedjax_pfl.command import cli
 
 app = cli.make_app(
     "run",

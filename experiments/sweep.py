@@ -1,6 +1,7 @@
 """The main job, a sweep: `python -m experiments.sweep`."""
 
-from experiments import cli
+from experiments import presets  # noqa: F401 (adds those of the papers)
+from fedjax_pfl.command import cli
 
 app = cli.make_app(
     "sweep",

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedjax_pfl import lazy, platforms
+from fedjax_pfl.core import lazy, platforms
 
 platforms.check_python()
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         TrimmedMean,
         WeightedMean,
     )
+    from fedjax_pfl.aggregators.server_optimizers import ServerAdam, ServerMomentum
     from fedjax_pfl.algorithms import (
         APFL,
         Centralized,
@@ -51,87 +52,9 @@ if TYPE_CHECKING:
         SingleExchange,
         SplitGP,
     )
-    from fedjax_pfl.attacks import (
-        ALIE,
-        IPM,
-        Gaussian,
-        Mimic,
-        MinMax,
-        MinSum,
-        SameValue,
-        Scaling,
-        SignFlip,
-    )
-    from fedjax_pfl.callbacks import Callback, TensorBoard, WeightsAndBiases
-    from fedjax_pfl.checkpoint import Checkpoints
-    from fedjax_pfl.checks import InputError
-    from fedjax_pfl.clients import Execution
-    from fedjax_pfl.common_descent import Armijo
-    from fedjax_pfl.data import (
-        DATASETS,
-        FEATURE_NOISES,
-        GENERATORS,
-        IID,
-        LABEL_POISONINGS,
-        MARKETS,
-        PARTITIONS,
-        ByClient,
-        ClassWindows,
-        Dataset,
-        DirichletLabels,
-        FeatureNoise,
-        FeatureSkew,
-        FederationSpec,
-        FlippedLabels,
-        GeometricBrownianMotion,
-        HybridSkew,
-        LabelShards,
-        LeakyDirichletLabels,
-        LeakyHybridSkew,
-        LeakyQuantitySkew,
-        PairwiseLabels,
-        Partition,
-        PathologicalBlocks,
-        PortfolioSpec,
-        PowerLaw,
-        PriceFile,
-        QualitySkew,
-        QuantitySkew,
-        StockPrices,
-        SyntheticMarket,
-        UniformLabels,
-        VariableOrderMarkov,
-        WassersteinGAN,
-        load_federation,
-    )
-    from fedjax_pfl.driver import Interrupted
-    from fedjax_pfl.history import History
-    from fedjax_pfl.local import SGD, DataLoss, Optax, ToTolerance
-    from fedjax_pfl.models import (
-        CNN,
-        CNN1,
-        CNN2,
-        EIIE,
-        LSTM,
-        MLP,
-        CifarCNN,
-        FedAcsCNN,
-        LeNet5,
-        LinearRegression,
-        LogisticRegression,
-        NFResNet18,
-        Quadratic,
-    )
-    from fedjax_pfl.participation import (
-        AllClients,
-        ClientBudgets,
-        FullWork,
-        Stragglers,
-        UniformCohort,
-    )
-    from fedjax_pfl.phi import LayerWise
-    from fedjax_pfl.process import FederatedProcess
-    from fedjax_pfl.registries import (
+    from fedjax_pfl.algorithms.common_descent import Armijo
+    from fedjax_pfl.algorithms.phi import LayerWise
+    from fedjax_pfl.algorithms.registry import (
         AGGREGATORS,
         ALGORITHMS,
         ATTACKS,
@@ -143,25 +66,105 @@ if TYPE_CHECKING:
         STEP_SEARCHES,
         WORK,
     )
-    from fedjax_pfl.results import Result
-    from fedjax_pfl.server_optimizers import (
-        ServerAdam,
-        ServerMomentum,
+    from fedjax_pfl.attacks import (
+        ALIE,
+        IPM,
+        Gaussian,
+        Mimic,
+        MinMax,
+        MinSum,
+        SameValue,
+        Scaling,
+        SignFlip,
     )
-    from fedjax_pfl.stopping import StopWhen
-    from fedjax_pfl.streaming import simulate_streamed
-    from fedjax_pfl.struct import pytree_dataclass, static_field
-    from fedjax_pfl.trained import TrainedModel, TrainedModels, load_models
-    from fedjax_pfl.training import grid, simulate
-    from fedjax_pfl.types import (
+    from fedjax_pfl.core import (
         Batch,
         Budget,
         ClientData,
         Downlink,
-        Federation,
         Predictor,
         State,
         Upload,
+    )
+    from fedjax_pfl.core.checks import InputError
+    from fedjax_pfl.core.sharding import Execution
+    from fedjax_pfl.core.struct import pytree_dataclass, static_field
+    from fedjax_pfl.data import (
+        DATASETS,
+        FEATURE_NOISES,
+        IID,
+        LABEL_POISONINGS,
+        PARTITIONS,
+        ByClient,
+        ClassWindows,
+        Dataset,
+        DirichletLabels,
+        FeatureNoise,
+        FeatureSkew,
+        Federation,
+        FederationSpec,
+        FlippedLabels,
+        HybridSkew,
+        LabelShards,
+        LeakyDirichletLabels,
+        LeakyHybridSkew,
+        LeakyQuantitySkew,
+        PairwiseLabels,
+        Partition,
+        PathologicalBlocks,
+        PowerLaw,
+        QualitySkew,
+        QuantitySkew,
+        UniformLabels,
+        load_federation,
+    )
+    from fedjax_pfl.engine.callbacks import Callback, TensorBoard, WeightsAndBiases
+    from fedjax_pfl.engine.driver import Interrupted
+    from fedjax_pfl.engine.process import FederatedProcess
+    from fedjax_pfl.engine.simulation import grid, simulate
+    from fedjax_pfl.engine.stopping import StopWhen
+    from fedjax_pfl.engine.streaming import simulate_streamed
+    from fedjax_pfl.local import SGD, DataLoss, Optax, ToTolerance
+    from fedjax_pfl.local.participation import (
+        AllClients,
+        ClientBudgets,
+        FullWork,
+        Stragglers,
+        UniformCohort,
+    )
+    from fedjax_pfl.models import (
+        CNN,
+        CNN1,
+        CNN2,
+        LSTM,
+        MLP,
+        CifarCNN,
+        FedAcsCNN,
+        LeNet5,
+        LinearRegression,
+        LogisticRegression,
+        NFResNet18,
+        Quadratic,
+    )
+    from fedjax_pfl.portfolio import (
+        EIIE,
+        GENERATORS,
+        MARKETS,
+        GeometricBrownianMotion,
+        PortfolioSpec,
+        PriceFile,
+        StockPrices,
+        SyntheticMarket,
+        VariableOrderMarkov,
+        WassersteinGAN,
+    )
+    from fedjax_pfl.results import Result
+    from fedjax_pfl.results.checkpoint import Checkpoints
+    from fedjax_pfl.results.history import History
+    from fedjax_pfl.results.trained_models import (
+        TrainedModel,
+        TrainedModels,
+        load_models,
     )
 else:
     __getattr__, __dir__ = lazy.attach(__name__)

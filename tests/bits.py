@@ -14,7 +14,8 @@ import jax
 import numpy as np
 
 import fedjax_pfl as fp
-from fedjax_pfl import driver, settings
+from fedjax_pfl.engine import driver
+from fedjax_pfl.engine.options import Settings
 from fedjax_pfl.testing import programs, toy
 
 OPTIONS = {
@@ -40,9 +41,7 @@ def final(seed=2, **options):
     key = jax.random.key(seed, impl="threefry2x32")
     group = programs.group(key, process, fp.LogisticRegression(), federation)
     options = {"eval_every": 2, "execution": "vmap"} | options
-    _, run = driver.run_group(
-        driver.prepare(group, settings.Settings.parse(4, **options))
-    )
+    _, run = driver.run_group(driver.prepare(group, Settings.parse(4, **options)))
     return [np.asarray(leaf) for leaf in toy.leaves(run.states)]
 
 

@@ -27,6 +27,8 @@ os.environ["FEDJAX_PFL_TESTS_XLA_FLAGS"] = os.environ.get(
 import jax
 import pytest
 
+import experiments.presets  # noqa: F401 (adds those of the papers)
+
 # Not for the commands that tests start in processes of their own.
 _for_commands = os.environ["XLA_FLAGS"]
 os.environ["XLA_FLAGS"] = os.environ["FEDJAX_PFL_TESTS_XLA_FLAGS"]
@@ -130,7 +132,7 @@ def pytest_unconfigure(config):
 @pytest.fixture(autouse=True)
 def _forget_compiled_programs():
     """Drops compiled programs of tests that train without the package's loop."""
-    from fedjax_pfl import compiled  # which needs the settings above
+    from fedjax_pfl.engine import compiled  # which needs the settings above
 
     yield
     if next(_finished) % 20 == 0:

@@ -6,7 +6,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import clients, struct
+from fedjax_pfl.core import client_rows, struct
 from tests import problems
 
 NEVER = 99.0
@@ -40,7 +40,7 @@ class Sends:
             return jnp.broadcast_to(column, leaf.shape)
 
         bad = jax.tree.map(rows, messages)
-        return clients.select_rows(acts, bad, messages), round + 1
+        return client_rows.select_rows(acts, bad, messages), round + 1
 
 
 @functools.cache

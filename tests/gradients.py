@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_pfl import common_descent
-from fedjax_pfl.common_descent import protection
+from fedjax_pfl.algorithms import common_descent
+from fedjax_pfl.algorithms.common_descent import protection
 
 DEMO = np.array([[1, -0.3, 0], [-1, 1, -0.2], [-1, -1, 1]])
 DEMO_LOSSES = np.array([1.0, 2.0, 3.0])

@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from fedjax_pfl import history, results
+from fedjax_pfl import results
+from fedjax_pfl.results import history
 
 MODELS = ("personal", "global")
 DATA = ("test", "validation")

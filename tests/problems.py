@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedjax_pfl import local, models, types
+from fedjax_pfl import core, local, models
 from fedjax_pfl.models import objectives
 
 FULL_BATCH = 64  # at least the examples of any client here: one step is a full gradient
@@ -33,7 +33,7 @@ class Problem:
       smoothness: Lipschitz constant of every gradient.
     """
 
-    federation: types.Federation
+    federation: core.Federation
     model: Any
     loss: Callable[[int, np.ndarray], float]
     gradient: Callable[[int, np.ndarray], np.ndarray]
@@ -126,7 +126,7 @@ def exact_step(problem: Problem, lam: float) -> local.SGD:
 
 def _federation(
     inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], name: str
-) -> types.Federation:
+) -> core.Federation:
     """A federation of the clients' own examples; every client has a padded slot."""
     counts = np.array([len(x) for x in inputs], np.int32)
     ends = np.cumsum(counts)
@@ -134,7 +134,7 @@ def _federation(
     for row, end, count in zip(index, ends, counts, strict=True):
         row[:count] = np.arange(end - count, end)
     padding = np.full_like(inputs[0][:1], np.nan)
-    data = types.ClientData(
+    data = core.ClientData(
         x=jax.device_put(np.concatenate([*inputs, padding])),
         y=jax.device_put(np.concatenate([*targets, [np.nan]])),
         scale=jnp.asarray(1.0),
@@ -143,7 +143,7 @@ def _federation(
         num_examples=jax.device_put(counts),
         client_id=jax.device_put(np.arange(len(counts), dtype=np.int32)),
     )
-    return types.Federation(
+    return core.Federation(
         train=data,
         validation=data,
         test=data,
@@ -244,7 +244,7 @@ class Waves:
     height: float
     inputs: int
 
-    def for_federation(self, federation: types.Federation) -> "Waves":
+    def for_federation(self, federation: core.Federation) -> "Waves":
         return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
 
     def init(self, key):
@@ -290,7 +290,7 @@ def waves(
     )
 
 
-def first_state(process: Any, problem: Problem, seed: int = 0) -> types.State:
+def first_state(process: Any, problem: Problem, seed: int = 0) -> core.State:
     """The state before the first round."""
     return process.init(jax.random.key(seed), problem.model, problem.federation)
 
@@ -316,7 +316,7 @@ def _scan(process, state, seed, federation, *, model, num_rounds, before, diagno
     return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, seen), infos
 
 
-def _as_it_is(state: types.State) -> types.State:
+def _as_it_is(state: core.State) -> core.State:
     return state
 
 
@@ -326,10 +326,10 @@ def run(
     num_rounds: int,
     *,
     seed: int = 0,
-    state: types.State | None = None,
-    before: Callable[[types.State], types.State] = _as_it_is,
+    state: core.State | None = None,
+    before: Callable[[core.State], core.State] = _as_it_is,
     diagnostics: bool = False,
-) -> tuple[types.State, types.RoundInfo, dict[str, np.ndarray]]:
+) -> tuple[core.State, core.RoundInfo, dict[str, np.ndarray]]:
     """Runs a compiled process and keeps every state.
 
     Args:

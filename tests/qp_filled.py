@@ -3,10 +3,17 @@
 import jax
 import numpy as np
 
-from fedjax_pfl import qp
+from fedjax_pfl.numerics import quadratic_programs
 
 SIZE = 101
-MINIMUM, BOX, CONE = map(jax.jit, (qp.minimum_norm, qp.box_minimum_norm, qp.cone))
+MINIMUM, BOX, CONE = map(
+    jax.jit,
+    (
+        quadratic_programs.minimum_norm,
+        quadratic_programs.box_minimum_norm,
+        quadratic_programs.cone,
+    ),
+)
 DTYPES = (np.float32, np.float64)
 PRECISION = {np.float32: 1e-6, np.float64: 1e-14}  # of the gap, over the mean of diag A
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import html.parser
 
-from experiments.report import sources, writing
+from fedjax_pfl.report import sources, writing
 from tests import histories
 
 FRACTION = "federation.malicious_fraction"

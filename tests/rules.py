@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import aggregators, registries
+from fedjax_pfl import aggregators
+from fedjax_pfl.algorithms import registry
 
 KEY = jax.random.key(0)
-RULES = {name: cls() for name, cls in registries.AGGREGATORS.items()}
+RULES = {name: cls() for name, cls in registry.AGGREGATORS.items()}
 RULES["geometric_median, prox"] = aggregators.GeometricMedian(
     rho=2.0, method="prox", weighting="examples", max_iterations=2000
 )

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from fedjax_pfl import aggregators, checks
+from fedjax_pfl import aggregators
+from fedjax_pfl.core import checks
 from tests import rules
 
 

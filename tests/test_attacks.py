@@ -9,8 +9,9 @@ import pytest
 import scipy.stats
 
 import fedjax_pfl as fp
-from fedjax_pfl import attacks, checks
+from fedjax_pfl import attacks
 from fedjax_pfl.attacks import alie
+from fedjax_pfl.core import checks
 from tests import problems
 
 KEYS = jax.random.split(jax.random.key(3, impl="threefry2x32"), 9)

@@ -7,8 +7,10 @@ import pytest
 import typer.testing
 
 import fedjax_pfl as fp
-from experiments import config, presets, run_folder, sweep
+from experiments import sweep
 from fedjax_pfl import data
+from fedjax_pfl.command import presets, run_folder
+from fedjax_pfl.command.presets import experiment
 
 RUNNER = typer.testing.CliRunner()
 
@@ -19,8 +21,8 @@ def tiny(name, source="quadratic", num_rounds=2):
     partition = "by_client" if source == "quadratic" else "iid"
     spec = fp.FederationSpec(source, partition, num_clients=3)
     algorithm = fp.FedAvg(local=fp.SGD(batch_size=64))
-    grid = config.Grid(fp.FederatedProcess(algorithm=algorithm), model, spec)
-    return config.Experiment(
+    grid = experiment.Grid(fp.FederatedProcess(algorithm=algorithm), model, spec)
+    return experiment.Experiment(
         name=name, grids=(grid,), num_rounds=num_rounds, eval_every=1
     )
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, checks, recorder, struct
+from fedjax_pfl import aggregators
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.engine import recorder
 from tests import rules
 
 MEDIANS = aggregators.Blockwise(

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import callbacks, checks, data
+from fedjax_pfl import data
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import callbacks
 
 KEY = jax.random.key(0)
 SPEC = fp.FederationSpec(

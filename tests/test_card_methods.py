@@ -4,26 +4,20 @@ import dataclasses
 
 import pytest
 
-from experiments import (
-    card_claims,
-    card_methods,
-    card_runs,
-    card_tables,
-    cards,
-    cards_fedpg,
-)
+from experiments.cards import __main__, claims, fedpg, methods, tables
+from experiments.cards.runs import WIDER, Run, Side
 from tests import test_cards
 
 SWEEP = "python -m experiments.sweep --preset digits --rounds 7"
-EVERYBODY = card_runs.WIDER[1]
+EVERYBODY = WIDER[1]
 MEASURES = (
-    card_methods.Measure("L-acc", "L", "personal", "own test"),
-    card_methods.Measure("GM", "GM", "global", EVERYBODY),
+    methods.Measure("L-acc", "L", "personal", "own test"),
+    methods.Measure("GM", "GM", "global", EVERYBODY),
 )
 METHODS = (
-    card_methods.Method("A+", "Alpha", {"algorithm.lam": 0.5}, "theirs is odd"),
-    card_methods.Method("B", "Beta"),
-    card_methods.Method("C", "Gamma"),
+    methods.Method("A+", "Alpha", {"algorithm.lam": 0.5}, "theirs is odd"),
+    methods.Method("B", "Beta"),
+    methods.Method("C", "Gamma"),
 )
 
 
@@ -34,9 +28,9 @@ def card(tmp_path, monkeypatch):
     lines += [f"Table 9,ours,{m},L,0.9,0.1" for m in ("A+", "B", "C")]
     lines += ["Table 9,ours,A+,GM,0.8,", "Table 8,ours,B,L,0.1,0.1"]
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    monkeypatch.setattr(card_tables, "FOLDER", tmp_path)
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
     runs = {"ours": "one", "other": "two"}
-    table = card_methods.Methods("Table 9", "t.csv", runs, MEASURES, METHODS)
+    table = methods.Methods("Table 9", "t.csv", runs, MEASURES, METHODS)
     reasons = {"other": "GPU wanted"}
     return dataclasses.replace(test_cards.CARD, printed=[table], reasons=reasons)
 
@@ -62,7 +56,7 @@ def rows():
 
 def test_a_row_has_the_papers_numbers_and_ours(tmp_path, card):
     test_cards.save(tmp_path, "ours", rows(), SWEEP)
-    text = cards.render(card, tmp_path)
+    text = __main__.render(card, tmp_path)
     assert f"7 rounds: `{SWEEP}`" in text
     line = test_cards.line_with(text, "| A+ |")
     assert "| 90.0 (10.0) → 61.0 (25.0) | 80.0 → 51.0 | 2 | theirs is odd |" in line
@@ -74,28 +68,28 @@ def test_a_row_has_the_papers_numbers_and_ours(tmp_path, card):
 
 def test_a_part_that_was_not_run_says_why_and_how(tmp_path, card):
     (tmp_path / "toy").mkdir()
-    text = cards.render(card, tmp_path)
+    text = __main__.render(card, tmp_path)
     assert "Not run: GPU wanted. Command: `python -m experiments.sweep --preset" in text
     assert "| B | 40.0 (20.0) | – |  |  |" in text
 
 
 def test_sides_may_be_judged_on_everybodys_data(tmp_path):
-    wide = card_runs.Side("Alpha", "global", {"algorithm.lam": 2.0}, EVERYBODY)
-    own = card_runs.Side("Alpha", "personal", {"algorithm.lam": 2.0})
+    wide = Side("Alpha", "global", {"algorithm.lam": 2.0}, EVERYBODY)
+    own = Side("Alpha", "personal", {"algorithm.lam": 2.0})
     assert str(wide) == "Alpha global lam = 2.0 on everybody's test"
-    claim = card_claims.Claim("own is better", "ours", own, wide)
+    claim = claims.Claim("own is better", "ours", own, wide)
     folder = test_cards.save(tmp_path, "ours", rows(), SWEEP)
-    runs = {"ours": card_runs.Run.read(folder)}
-    (found,) = card_claims.decide(claim, runs)
+    runs = {"ours": Run.read(folder)}
+    (found,) = claims.decide(claim, runs)
     assert found.difference.startswith("+10.00")
     spread = runs["ours"].values(own, "client spread")
     assert list(spread) == [0.25, 0.25]
 
 
 def test_claims_about_fedpg_name_presets_that_exist():
-    from experiments import presets
+    from fedjax_pfl.command import presets
 
-    card = cards_fedpg.CARD
+    card = fedpg.CARD
     names = {claim.run for claim in card.claims} | {f.run for f in card.figures}
     names |= {run for table in card.printed for run in table.runs}
     assert names <= set(presets.PRESETS)

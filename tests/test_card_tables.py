@@ -6,14 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments import card_claims, card_runs, card_tables, cards, cards_flame, keep
+from experiments.cards import __main__, claims, flame, keep, tables
+from experiments.cards.runs import Run
 from tests import test_cards, test_commands
 
 A, B = test_cards.A, test_cards.B
 SWEEP = "python -m experiments.sweep --preset digits"
 COLUMNS = (
-    card_tables.Column("alpha", "Alpha", "personal", A),
-    card_tables.Column("beta", "Beta", "personal", B),
+    tables.Column("alpha", "Alpha", "personal", A),
+    tables.Column("beta", "Beta", "personal", B),
 )
 
 
@@ -24,8 +25,8 @@ def printed(tmp_path, monkeypatch):
     for row, (name, mean) in itertools.product("xy", (("Alpha", 0.9), ("Beta", 0.8))):
         lines.append(f"{row},{name},personal,{mean},0.01")
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    monkeypatch.setattr(card_tables, "FOLDER", tmp_path)
-    return card_tables.Printed("Table", "t.csv", "run_{row}", COLUMNS, ((0, 1),))
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    return tables.Printed("Table", "t.csv", "run_{row}", COLUMNS, ((0, 1),))
 
 
 def loss(algorithm, seed, value, **changes):
@@ -35,7 +36,9 @@ def loss(algorithm, seed, value, **changes):
 
 
 def card(**fields):
-    return cards.Card(method="toy", title="Toy", text="Words.", reference=B, **fields)
+    return __main__.Card(
+        method="toy", title="Toy", text="Words.", reference=B, **fields
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_rows_are_judged_by_digits_then_by_order(
     tmp_path, printed, alpha, beta, verdict
 ):
     test_cards.save(tmp_path, "run_x", test_cards.pairs(alpha, beta), SWEEP)
-    text = cards.render(
+    text = __main__.render(
         card(printed=[printed], reasons={"run_y": "a reason"}), tmp_path
     )
     line = test_cards.line_with(text, "| x |")
@@ -64,8 +67,8 @@ def test_rows_are_judged_by_digits_then_by_order(
 
 
 def test_rounds_are_those_of_the_command():
-    assert card_tables.rounds_of(SWEEP) == 50
-    assert card_tables.rounds_of(f"{SWEEP} --rounds 7") == 7
+    assert tables.rounds_of(SWEEP) == 50
+    assert tables.rounds_of(f"{SWEEP} --rounds 7") == 7
 
 
 def test_a_field_becomes_columns(tmp_path):
@@ -78,7 +81,7 @@ def test_a_field_becomes_columns(tmp_path):
             rows += test_cards.cells("Beta", seed, 0.25, **more, **told)
     test_cards.save(tmp_path, "attacks_x", rows)
     by_field = {"attacks": ("federation.malicious_fraction",)}
-    text = cards.render(card(by_field=by_field), tmp_path)
+    text = __main__.render(card(by_field=by_field), tmp_path)
     header = "| algorithm | model | malicious_fraction = 0 | malicious_fraction = 0.2 |"
     assert header in text and "attack = X" in text
     assert "| Alpha | personal | 50.00 ± 0.00 | 70.00 ± 0.00 |" in text
@@ -93,7 +96,7 @@ def test_kinds_of_attacks_become_columns(tmp_path):
         rows += test_cards.cells("Beta", 0, value, **more)
     test_cards.save(tmp_path, "beyond_x", rows)
     fields = ("attack", "federation.label_poisoning")
-    text = cards.render(card(by_field={"beyond": fields}), tmp_path)
+    text = __main__.render(card(by_field={"beyond": fields}), tmp_path)
     assert "| algorithm | model | none | SignFlip | UniformLabels |" in text
     assert "| Beta | personal | 90.00 | 50.00 | 70.00 |" in text
 
@@ -104,42 +107,42 @@ def test_less_loss_is_better_and_environments_can_be_chosen(tmp_path):
         for name, value in (("Alpha", 0.2 + seed / 100), ("Beta", 0.5)):
             rows.append(loss(name, seed, value, stat="variance"))
     test_cards.save(tmp_path, "first", rows)
-    claim = card_claims.Claim("fair", "first", A, B, measure="loss variance")
-    runs = {"first": card_runs.Run.read(tmp_path / "toy" / "first")}
-    (found,) = card_claims.decide(claim, runs)
+    claim = claims.Claim("fair", "first", A, B, measure="loss variance")
+    runs = {"first": Run.read(tmp_path / "toy" / "first")}
+    (found,) = claims.decide(claim, runs)
     assert found.verdict == "holds" and found.difference.startswith("+0.29")
-    text = cards.render(card(claims=(claim,)), tmp_path)
+    text = __main__.render(card(claims=(claim,)), tmp_path)
     assert "| loss variance |" in text
     assert test_cards.line_with(text, "Alpha", "personal").endswith("| 0.205 |")
     only = {"federation.partition.concentration": 7.0}
-    nowhere = card_claims.Claim("x", "first", A, B, only=only)
-    assert not list(card_claims.decide(nowhere, runs))
+    nowhere = claims.Claim("x", "first", A, B, only=only)
+    assert not list(claims.decide(nowhere, runs))
 
 
 def test_sides_may_be_of_different_runs(tmp_path):
     test_cards.save(tmp_path, "few", test_cards.pairs([0.5, 0.6], [0.1, 0.1]))
     test_cards.save(tmp_path, "many", test_cards.pairs([0.7, 0.9], [0.1, 0.1]))
     paths = (tmp_path / "toy").iterdir()
-    runs = {path.name: card_runs.Run.read(path) for path in paths}
-    claim = card_claims.Claim("rises", "many", A, A, worse_run="few")
-    (found,) = card_claims.decide(claim, runs)
+    runs = {path.name: Run.read(path) for path in paths}
+    claim = claims.Claim("rises", "many", A, A, worse_run="few")
+    (found,) = claims.decide(claim, runs)
     assert found.difference.startswith("+25.00") and found.verdict == "undecided"
-    missing = card_claims.Claim("rises", "many", A, A, worse_run="none")
-    (found,) = card_claims.decide(missing, runs)
+    missing = claims.Claim("rises", "many", A, A, worse_run="none")
+    (found,) = claims.decide(missing, runs)
     assert (found.where, found.verdict) == ("run `none`", "not run")
 
 
 def test_figures_count_what_holds(tmp_path):
     test_cards.save(tmp_path, "first", test_cards.pairs([0.9, 0.91], [0.1, 0.11]))
     both = (
-        card_claims.Claim("a", "first", A, B),
-        card_claims.Claim("b", "first", B, A),
+        claims.Claim("a", "first", A, B),
+        claims.Claim("b", "first", B, A),
     )
     figures = (
-        card_claims.Drawing("3", "curves", "first", both),
-        card_claims.Drawing("4", "more", "second", both),
+        claims.Drawing("3", "curves", "first", both),
+        claims.Drawing("4", "more", "second", both),
     )
-    text = cards.render(card(figures=figures, reasons={"second": "why"}), tmp_path)
+    text = __main__.render(card(figures=figures, reasons={"second": "why"}), tmp_path)
     assert "| holds 1, does not hold 1 |" in test_cards.line_with(text, "| 3 |")
     assert "| not run: why |" in test_cards.line_with(text, "| 4 |")
 
@@ -168,7 +171,7 @@ def test_losses_and_several_figures_are_kept(tmp_path):
 
 def test_every_number_of_flames_table_is_there():
     """A copying error would show in the averages that the paper's text states."""
-    table = pd.read_csv(card_tables.FOLDER / "flame_table3.csv")
+    table = pd.read_csv(tables.FOLDER / "flame_table3.csv")
     assert len(table) == 37 * 7
     wide = table.pivot_table(index="row", columns=["algorithm", "model"], values="mean")
     personal = wide[[("PFedMe", "personal"), ("Ditto", "personal")]].mean(axis=1)
@@ -186,5 +189,5 @@ def test_every_number_of_flames_table_is_there():
 
 
 def test_flames_figures_are_all_there():
-    numbers = {int(figure.number) for figure in cards_flame.CARD.figures}
+    numbers = {int(figure.number) for figure in flame.CARD.figures}
     assert numbers == {*range(3, 13), *range(13, 44)}

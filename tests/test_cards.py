@@ -13,27 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from experiments import (
-    card_claims,
-    card_runs,
-    cards,
-    cards_fedacs,
-    keep,
-    paired,
-    presets,
-)
-from fedjax_pfl import checks
+from experiments.cards import __main__, claims, fedacs, keep, runs
+from fedjax_pfl.command import presets
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import paired
 from tests import histories, test_commands
 
 RUNNER = typer.testing.CliRunner()
-A = card_runs.Side("Alpha", "personal")
-B = card_runs.Side("Beta", "personal")
-CARD = cards.Card(
+A = runs.Side("Alpha", "personal")
+B = runs.Side("Beta", "personal")
+CARD = __main__.Card(
     method="toy",
     title="Toy",
     text="Words.",
     reference=B,
-    claims=(card_claims.Claim("alpha beats beta", "first", A, B),),
+    claims=(claims.Claim("alpha beats beta", "first", A, B),),
 )
 
 
@@ -126,14 +120,14 @@ def test_lost_seeds_do_not_count():
 )
 def test_verdicts_follow_from_the_interval(tmp_path, first, second, verdict):
     save(tmp_path, "first", pairs(first, second))
-    row = line_with(cards.render(CARD, tmp_path), "alpha beats beta")
+    row = line_with(__main__.render(CARD, tmp_path), "alpha beats beta")
     assert row.split(" | ")[3] == verdict
     assert "`python -m experiments.sweep --preset toy`" in row
 
 
 def test_a_card_has_the_numbers_of_the_runs(tmp_path):
     save(tmp_path, "first", pairs([0.80, 0.82, 0.85], [0.70, 0.71, 0.76]))
-    text = cards.render(CARD, tmp_path)
+    text = __main__.render(CARD, tmp_path)
     mean, std = (
         100 * np.mean([0.80, 0.82, 0.85]),
         100 * np.std([0.80, 0.82, 0.85], ddof=1),
@@ -153,8 +147,8 @@ def test_the_same_files_give_the_same_bytes(tmp_path):
     rows = pairs([0.80, 0.82], [0.70, 0.71])
     for name in ("b", "a"):
         save(tmp_path, name, rows)
-    first = cards.render(CARD, tmp_path)
-    assert first == cards.render(CARD, tmp_path)
+    first = __main__.render(CARD, tmp_path)
+    assert first == __main__.render(CARD, tmp_path)
     assert first.index("### a") < first.index("### b")
 
 
@@ -162,7 +156,7 @@ def test_honest_clients_are_shown_where_some_are_malicious(tmp_path):
     rows = cells("Alpha", 0, 0.5) + cells("Alpha", 0, 0.9, population="honest")
     rows += cells("Alpha", 0, 0.1, population="participants")
     save(tmp_path, "first", rows)
-    row = line_with(cards.render(CARD, tmp_path), "| Alpha | personal |")
+    row = line_with(__main__.render(CARD, tmp_path), "| Alpha | personal |")
     assert "90.00" in row
 
 
@@ -171,7 +165,7 @@ def test_diverged_seeds_are_counted(tmp_path):
     rows += cells("Alpha", 2, np.nan, status="diverged at round 3")
     rows += cells("Beta", 2, 0.72) + cells("Gamma", 0, np.nan, status="diverged")
     save(tmp_path, "first", rows)
-    text = cards.render(CARD, tmp_path)
+    text = __main__.render(CARD, tmp_path)
     assert "| 2 of 3 | 81.00 ± 1.41 |" in line_with(text, "| Alpha | personal |")
     assert "(1 of 3 lost)" in line_with(text, "alpha beats beta")
     assert "| 0 of 1 | diverged |" in line_with(text, "| Gamma | personal |")
@@ -186,7 +180,7 @@ def test_a_setting_that_diverges_with_some_seeds_is_not_the_best(tmp_path):
                 extra = {"algorithm.lam": lam, "data": data}
                 rows += cells("Alpha", seed, value, **extra)
     save(tmp_path, "first", rows)
-    assert "| +10.00 [" in line_with(cards.render(CARD, tmp_path), "alpha beats")
+    assert "| +10.00 [" in line_with(__main__.render(CARD, tmp_path), "alpha beats")
 
 
 def test_settings_that_all_diverged_are_no_missing_validation(tmp_path):
@@ -197,7 +191,7 @@ def test_settings_that_all_diverged_are_no_missing_validation(tmp_path):
         rows += cells("Alpha", 1, np.nan, **extra)
     rows = [row for row in rows if row["seed"] == 1]
     save(tmp_path, "first", rows)
-    assert "(1 of 1 lost)" in line_with(cards.render(CARD, tmp_path), "alpha beats")
+    assert "(1 of 1 lost)" in line_with(__main__.render(CARD, tmp_path), "alpha beats")
 
 
 def tuned(values):
@@ -213,25 +207,25 @@ def tuned(values):
 
 def test_settings_are_chosen_on_validation_data(tmp_path):
     save(tmp_path, "first", tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)}))
-    text = cards.render(CARD, tmp_path)
+    text = __main__.render(CARD, tmp_path)
     assert "+6.00 [" in line_with(text, "alpha beats beta")  # of lam = 1
     assert "| Alpha, lam = 0.1 |" in text and "| Alpha, lam = 1.0 |" in text
-    fixed = card_runs.Side("Alpha", "personal", {"algorithm.lam": 0.1})
-    card = cards.Card("toy", "Toy", "", B, (card_claims.Claim("x", "first", fixed, B),))
-    assert "+11.00 [" in line_with(cards.render(card, tmp_path), "| x |")
+    fixed = runs.Side("Alpha", "personal", {"algorithm.lam": 0.1})
+    card = __main__.Card("toy", "Toy", "", B, (claims.Claim("x", "first", fixed, B),))
+    assert "+11.00 [" in line_with(__main__.render(card, tmp_path), "| x |")
 
 
 def test_several_settings_without_validation_data_are_refused(tmp_path):
     rows = [r for r in tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)})]
     save(tmp_path, "first", [r for r in rows if r["data"] == "own test"])
     with pytest.raises(checks.InputError, match="choose among 2 settings of Alpha"):
-        cards.render(CARD, tmp_path)
+        __main__.render(CARD, tmp_path)
 
 
 def test_differences_to_a_reference_of_several_settings_are_left_out(tmp_path):
     rows = [r for r in tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)})]
     save(tmp_path, "first", [r for r in rows if r["data"] == "own test"])
-    text = cards.render(cards.Card("toy", "Toy", "", A, ()), tmp_path)
+    text = __main__.render(__main__.Card("toy", "Toy", "", A, ()), tmp_path)
     beta = line_with(text, "| Beta |")
     assert "70.00" in beta and "[" not in beta
 
@@ -243,7 +237,7 @@ def test_claims_are_decided_for_every_environment(tmp_path):
         rows += cells("Alpha", seed, 0.5, **hard)
         rows += cells("Beta", seed, 0.6 + seed / 100, **hard)
     save(tmp_path, "first", rows)
-    text = cards.render(CARD, tmp_path)
+    text = __main__.render(CARD, tmp_path)
     assert "| holds |" in line_with(text, "alpha beats beta", "concentration = 0.5")
     lost = line_with(text, "alpha beats beta", "concentration = 0.1")
     assert "| does not hold |" in lost
@@ -252,17 +246,17 @@ def test_claims_are_decided_for_every_environment(tmp_path):
 def test_a_field_that_a_run_lacks_is_named(tmp_path):
     save(tmp_path, "first", cells("Alpha", 0, 0.5))
     only = {"federation.market": "crisis"}
-    claim = card_claims.Claim("x", "first", A, B, only=only)
+    claim = claims.Claim("x", "first", A, B, only=only)
     card = dataclasses.replace(CARD, claims=(claim,))
     with pytest.raises(checks.InputError, match=r"'first' \(dataset, .*market'\.$"):
-        cards.render(card, tmp_path)
+        __main__.render(card, tmp_path)
 
 
 def test_missing_runs_and_sides_are_said(tmp_path):
-    assert "There are none yet." in cards.render(CARD, tmp_path)
-    assert "not decided lack run `first`." in cards.render(CARD, tmp_path)
+    assert "There are none yet." in __main__.render(CARD, tmp_path)
+    assert "not decided lack run `first`." in __main__.render(CARD, tmp_path)
     save(tmp_path, "first", cells("Alpha", 0, 0.5))
-    row = line_with(cards.render(CARD, tmp_path), "alpha beats beta")
+    row = line_with(__main__.render(CARD, tmp_path), "alpha beats beta")
     assert "no Beta personal | not run" in row
 
 
@@ -282,20 +276,20 @@ def test_damaged_runs_are_one_sentence(tmp_path, file, content, match):
     folder = save(tmp_path, "first", pairs([0.8], [0.7]))
     (folder / file).write_text(content)
     with pytest.raises(checks.InputError, match=match):
-        cards.render(CARD, tmp_path)
+        __main__.render(CARD, tmp_path)
 
 
 def test_the_command_writes_the_card(tmp_path):
     (tmp_path / "results").mkdir()
     options = ("--results", str(tmp_path / "results"), "--out", str(tmp_path / "out"))
-    result = RUNNER.invoke(cards.app, ["fedacs", *options])
+    result = RUNNER.invoke(__main__.app, ["fedacs", *options])
     assert result.exit_code == 0, result.output
     written = (tmp_path / "out" / "fedacs.md").read_text("utf-8")
-    assert written == cards.render(cards_fedacs.CARD, tmp_path / "results")
+    assert written == __main__.render(fedacs.CARD, tmp_path / "results")
     assert "85.76 ± 0.14" in written and "hard to believe" in written
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["fedacs.md"]
-    assert RUNNER.invoke(cards.app, ["fedax", *options]).exit_code == 2
-    missing = RUNNER.invoke(cards.app, ["--results", str(tmp_path / "no")])
+    assert RUNNER.invoke(__main__.app, ["fedax", *options]).exit_code == 2
+    missing = RUNNER.invoke(__main__.app, ["--results", str(tmp_path / "no")])
     assert missing.exit_code == 2 and "directory of runs" in missing.stderr
 
 
@@ -318,7 +312,7 @@ def test_what_rounds_reported_and_who_never_trained_have_columns(tmp_path):
     )
     reports.to_csv(folder / "reports.csv", index=False)
     (folder / "learning_curves.png").write_bytes(b"")
-    text = cards.render(CARD, tmp_path)
+    text = __main__.render(CARD, tmp_path)
     header = line_with(text, "| algorithm | model")
     assert header.endswith("| never trained | clipped | trained |")
     assert line_with(text, "| Alpha | personal").endswith("| 10.0 | 50.0 | 90.0 |")
@@ -332,16 +326,16 @@ def test_sides_may_ask_for_a_missing_field_and_for_other_environments(tmp_path):
     rows = pairs([0.8, 0.82], [0.5, 0.52])
     rows += itertools.chain(*(cells("Alpha", s, 0.9, **swept) for s in (0, 1)))
     save(tmp_path, "first", rows)
-    plain = card_runs.Side("Alpha", "personal", {"aggregator": None})
-    robust = card_runs.Side("Alpha", "personal", {"aggregator": "Median"})
+    plain = runs.Side("Alpha", "personal", {"aggregator": None})
+    robust = runs.Side("Alpha", "personal", {"aggregator": "Median"})
     card = dataclasses.replace(
         CARD,
         claims=(
-            card_claims.Claim("in each", "first", plain, B),
-            card_claims.Claim("across", "first", robust, plain, across=True),
+            claims.Claim("in each", "first", plain, B),
+            claims.Claim("across", "first", robust, plain, across=True),
         ),
     )
-    text = cards.render(card, tmp_path)
+    text = __main__.render(card, tmp_path)
     assert "+30.00" in line_with(text, "in each", "concentration = 0.5")
     assert "not run" in line_with(text, "in each", "concentration = 9")
     assert "+9.00" in line_with(text, "| across | all of these")
@@ -349,21 +343,21 @@ def test_sides_may_ask_for_a_missing_field_and_for_other_environments(tmp_path):
 
 def test_claims_name_methods_and_presets_that_exist():
     known = {kind.__name__ for kind in fp.ALGORITHMS.values()}
-    for card in cards.methods().values():
+    for card in __main__.methods().values():
         for claim in card.claims:
             assert {claim.better.algorithm, claim.worse.algorithm} <= known
             assert claim.run in presets.PRESETS
 
 
 def test_every_method_has_a_committed_card():
-    committed = (pathlib.Path(cards.__file__).parent / "cards").glob("*.md")
-    assert sorted(path.stem for path in committed) == sorted(cards.methods())
+    committed = (pathlib.Path(__main__.__file__).parent / "cards").glob("*.md")
+    assert sorted(path.stem for path in committed) == sorted(__main__.methods())
 
 
-@pytest.mark.parametrize("method", cards.methods())
+@pytest.mark.parametrize("method", __main__.methods())
 def test_committed_cards_are_those_of_the_committed_runs(method):
-    folder = pathlib.Path(cards.__file__).parent
-    expected = cards.render(cards.methods()[method], folder / "results")
+    folder = pathlib.Path(__main__.__file__).parent
+    expected = __main__.render(__main__.methods()[method], folder / "results")
     assert (folder / "cards" / f"{method}.md").read_bytes() == expected.encode("utf-8")
 
 
@@ -392,8 +386,8 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     assert (table["when"] == "last").all()
     kinds = set(zip(table["metric"], table["stat"], strict=True))
     assert kinds == {("accuracy", "mean"), ("loss", "variance")}
-    side = card_runs.Side("Flame", "personal")
+    side = runs.Side("Flame", "personal")
     card = dataclasses.replace(CARD, reference=side, claims=())
-    text = cards.render(card, tmp_path / "kept")
+    text = __main__.render(card, tmp_path / "kept")
     assert "| 25.0 | 100.0 |" in line_with(text, "| Flame", "global")
     assert "![sweep](../results/toy/first/sweep.png)" in text and command in text

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import checkpoint, checks, folders, types
-from fedjax_pfl.checkpoint import files
+from fedjax_pfl import core
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import checkpoint, directories
+from fedjax_pfl.results.checkpoint import files
 
 IDENTITY = {"algorithm": "Flame", "algorithm.lam": 0.5, "points": [{"seed": 0}]}
 
@@ -28,7 +30,7 @@ def states(value):
         "none": None,
         "flags": jnp.array([True, False]),
         "round": jnp.array([value, value], jnp.int32),
-        "key": jax.random.split(types.seed_key(int(value)), 2),
+        "key": jax.random.split(core.seed_key(int(value)), 2),
     }
 
 
@@ -333,7 +335,7 @@ def test_python_users_go_on_where_they_stopped(tmp_path):
 def test_a_second_training_in_one_directory_is_refused(tmp_path):
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
     federation = fp.FederationSpec("quadratic", "by_client", num_clients=4).build()
-    with folders.locked(tmp_path):
+    with directories.locked(tmp_path):
         with pytest.raises(checks.InputError, match=f"process {os.getpid()} on "):
             fp.simulate(
                 *(jax.random.key(0), process, fp.Quadratic(), federation, 1),

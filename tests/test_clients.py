@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients
+from fedjax_pfl.core import client_map, client_rows, sharding
 
 ROWS = {"a": jnp.arange(14.0).reshape(7, 2), "b": jnp.arange(7.0)}
 
@@ -15,11 +15,11 @@ ROWS = {"a": jnp.arange(14.0).reshape(7, 2), "b": jnp.arange(7.0)}
     "execution", ["loop", "vmap", "chunk=1", "chunk=3", "chunk=7", "shard=1", "shard=8"]
 )
 def test_map_equals_a_loop(execution):
-    found = clients.map_clients(
+    found = client_map.map_clients(
         lambda row, shared: {"c": row["a"] * shared + row["b"]},
         ROWS,
         jnp.asarray(2.0),
-        clients.Execution.parse(execution),
+        sharding.Execution.parse(execution),
     )
     expected = np.asarray(ROWS["a"]) * 2 + np.asarray(ROWS["b"])[:, None]
     np.testing.assert_array_equal(found["c"], expected)
@@ -34,7 +34,9 @@ def test_chunks_waste_few_rows(count, chunk, calls):
         jax.debug.callback(lambda r: seen.append(float(r)), row)
         return row
 
-    jax.block_until_ready(clients.map_chunks(fn, jnp.arange(float(count)), (), chunk))
+    jax.block_until_ready(
+        client_map.map_chunks(fn, jnp.arange(float(count)), (), chunk)
+    )
     jax.effects_barrier()
     assert len(seen) == calls
     assert set(seen) == set(np.arange(float(count)))
@@ -43,22 +45,24 @@ def test_chunks_waste_few_rows(count, chunk, calls):
 def test_sums_skip_rows_of_weight_zero():
     rows = {"x": jnp.array([[1.0], [jnp.nan], [3.0], [jnp.inf]])}
     weights = jnp.array([1.0, 0.0, 3.0, 0.0])
-    np.testing.assert_allclose(clients.weighted_sum(rows, weights)["x"], [10.0])
-    np.testing.assert_allclose(clients.weighted_mean(rows, weights)["x"], [2.5])
-    nothing = clients.weighted_mean(rows, jnp.zeros(4))
+    np.testing.assert_allclose(client_rows.weighted_sum(rows, weights)["x"], [10.0])
+    np.testing.assert_allclose(client_rows.weighted_mean(rows, weights)["x"], [2.5])
+    nothing = client_rows.weighted_mean(rows, jnp.zeros(4))
     np.testing.assert_array_equal(nothing["x"], [0.0])
 
 
 def test_put_leaves_other_rows_alone():
-    new = clients.put(ROWS, jnp.array([5, 1]), clients.take(ROWS, jnp.array([0, 0])))
+    new = client_rows.put(
+        ROWS, jnp.array([5, 1]), client_rows.take(ROWS, jnp.array([0, 0]))
+    )
     np.testing.assert_array_equal(new["b"], [0, 0, 2, 3, 4, 0, 6])
 
 
 def test_finite_rows_look_at_every_leaf():
     rows = {"a": ROWS["a"].at[2, 1].set(jnp.nan), "b": ROWS["b"].at[6].set(jnp.inf)}
-    found = clients.finite_rows(rows | {"n": jnp.arange(7)}, 7)
+    found = client_rows.finite_rows(rows | {"n": jnp.arange(7)}, 7)
     assert found.tolist() == [True, True, False, True, True, True, False]
-    assert clients.finite_rows(None, 2).tolist() == [True, True]
+    assert client_rows.finite_rows(None, 2).tolist() == [True, True]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
@@ -70,14 +74,14 @@ def test_any_value_of_many_that_is_not_finite_is_found(dtype):
     rows = rows.at[3, 2500].set(jnp.inf).at[4, 0].set(-jnp.inf)
     rows = rows.at[5, 7].set(jnp.inf).at[5, 8].set(-jnp.inf)
     expected = [True, True, False, False, False, False]
-    assert clients.finite_rows(rows, 6).tolist() == expected
-    assert [np.isfinite(clients.magnitude(row)) for row in rows] == expected
-    assert clients.magnitude({"a": rows[1], "b": rows[0, :1]}) == largest
-    assert not np.isfinite(clients.magnitude({"a": rows[0], "b": rows[2]}))
+    assert client_rows.finite_rows(rows, 6).tolist() == expected
+    assert [np.isfinite(client_rows.magnitude(row)) for row in rows] == expected
+    assert client_rows.magnitude({"a": rows[1], "b": rows[0, :1]}) == largest
+    assert not np.isfinite(client_rows.magnitude({"a": rows[0], "b": rows[2]}))
 
 
 def test_ravel_rows_and_back():
-    matrix, unravel = clients.ravel_rows(ROWS)
+    matrix, unravel = client_rows.ravel_rows(ROWS)
     assert matrix.shape == (7, 3)
     back = unravel(matrix[4])
     np.testing.assert_array_equal(back["a"], ROWS["a"][4])
@@ -89,8 +93,8 @@ def test_ravel_rows_and_back():
 )
 def test_wrong_executions_get_one_sentence(text):
     with pytest.raises(fp.InputError):
-        clients.Execution.parse(text)
-    assert str(clients.Execution.parse("shard=2")) == "shard=2"
+        sharding.Execution.parse(text)
+    assert str(sharding.Execution.parse("shard=2")) == "shard=2"
 
 
 def test_gram_and_mix_equal_those_of_the_concatenation():
@@ -100,17 +104,17 @@ def test_gram_and_mix_equal_those_of_the_concatenation():
         "b": (jnp.asarray(rng.normal(size=5)), jnp.asarray(rng.normal(size=(5, 4)))),
     }
     matrix = np.concatenate([np.reshape(x, (5, -1)) for x in jax.tree.leaves(rows)], 1)
-    found = clients.gram(rows)
+    found = client_rows.gram(rows)
     np.testing.assert_allclose(found, matrix @ matrix.T, rtol=1e-13, atol=1e-13)
     np.testing.assert_array_equal(found, found.T)
     weights = rng.normal(size=(7, 5))
-    mixed, _ = clients.ravel_rows(clients.mix(rows, jnp.asarray(weights)))
+    mixed, _ = client_rows.ravel_rows(client_rows.mix(rows, jnp.asarray(weights)))
     np.testing.assert_allclose(mixed, weights @ matrix, rtol=1e-13, atol=1e-13)
-    assert clients.mix(rows, jnp.asarray(weights))["a"].shape == (7, 3, 2)
+    assert client_rows.mix(rows, jnp.asarray(weights))["a"].shape == (7, 3, 2)
 
 
 @pytest.mark.parametrize(
-    "fn", [clients.gram, lambda rows: clients.mix(rows, jnp.ones((7, 7)))]
+    "fn", [client_rows.gram, lambda rows: client_rows.mix(rows, jnp.ones((7, 7)))]
 )
 def test_pairs_cost_one_product_per_leaf_at_highest_precision(fn):
     with jax.default_matmul_precision("bfloat16"):
@@ -127,13 +131,13 @@ def test_chunks_are_formed_of_clients_with_as_much_work():
     rows = {"work": work, "name": jnp.arange(7)}
 
     def one(row, shared):
-        return row["name"] + shared, clients.lane_max(row["work"])
+        return row["name"] + shared, client_map.lane_max(row["work"])
 
-    sorted_, waits = clients.map_chunks(one, rows, 10, 2, work)
+    sorted_, waits = client_map.map_chunks(one, rows, 10, 2, work)
     np.testing.assert_array_equal(sorted_, 10 + np.arange(7))
     # Chunks (90, 80), (5, 4), (3, 2) and (1, 1), the last one filled up.
     np.testing.assert_array_equal(waits, [3, 90, 1, 5, 90, 3, 5])
-    _, waits = clients.map_chunks(one, rows, 10, 2)
+    _, waits = client_map.map_chunks(one, rows, 10, 2)
     # In order, the last chunk begins earlier, and computes a row again.
     np.testing.assert_array_equal(waits, [90, 90, 5, 5, 80, 4, 4])
 
@@ -144,7 +148,7 @@ def test_chunks_are_formed_of_clients_with_as_much_work():
 def test_chunks_of_any_size_map_every_row_once(chunk, count, by_work):
     rows = {"x": jnp.arange(2.0 * count).reshape(count, 2), "n": jnp.arange(count)}
     work = jnp.sin(jnp.arange(count)) if by_work else None
-    found = clients.map_chunks(
+    found = client_map.map_chunks(
         lambda row, shared: (row["x"] * shared, row["n"] + 1), rows, 3.0, chunk, work
     )
     np.testing.assert_array_equal(found[0], 3 * np.asarray(rows["x"]))
@@ -155,7 +159,7 @@ def test_clients_that_go_one_by_one_have_no_client_axis():
     kernels, x = jnp.ones((5, 3, 2)), jnp.ones((5, 4, 3))
     text = str(
         jax.make_jaxpr(
-            lambda *rows: clients.map_chunks(lambda r, s: r[1] @ r[0], rows, None, 1)
+            lambda *rows: client_map.map_chunks(lambda r, s: r[1] @ r[0], rows, None, 1)
         )(kernels, x)
     )
     assert "f64[4,2] = dot_general" in text
@@ -168,21 +172,23 @@ def test_an_execution_by_size_maps_like_any_other(mode):
     def one(row, shared):
         return jnp.sin(row) * shared
 
-    how = clients.Execution(mode=mode, chunk_size=2, num_devices=4, by_size=True)
+    how = sharding.Execution(mode=mode, chunk_size=2, num_devices=4, by_size=True)
     if mode == "chunk":
-        how = clients.Execution(mode=mode, chunk_size=2, by_size=True)
-    found = clients.map_clients(one, work, 2.0, how, work)
+        how = sharding.Execution(mode=mode, chunk_size=2, by_size=True)
+    found = client_map.map_clients(one, work, 2.0, how, work)
     np.testing.assert_allclose(found, 2 * np.sin(work), rtol=1e-14)
 
 
 def test_a_chunked_function_is_mapped_in_chunks_and_equals_vmap():
     def one(row, shared):
-        return row["x"] @ shared, clients.lane_max(row["n"])
+        return row["x"] @ shared, client_map.lane_max(row["n"])
 
     rows = {"x": jnp.arange(10.0).reshape(5, 2), "n": jnp.arange(5)}
     shared = jnp.ones((2, 3))
-    values, largest = jax.vmap(clients.chunked(one, 2), in_axes=(0, None))(rows, shared)
+    values, largest = jax.vmap(client_map.chunked(one, 2), in_axes=(0, None))(
+        rows, shared
+    )
     np.testing.assert_allclose(values, rows["x"] @ shared)
     np.testing.assert_array_equal(largest, [1, 1, 3, 4, 4])  # the last chunk is full
-    alone, _ = clients.chunked(one, 2)(clients.take(rows, 1), shared)
+    alone, _ = client_map.chunked(one, 2)(client_rows.take(rows, 1), shared)
     np.testing.assert_allclose(alone, values[1])

@@ -13,8 +13,10 @@ import pytest
 import rich.console
 import typer.testing
 
-from experiments import batch, config, job, logs, run, run_folder, show, sweep
-from fedjax_pfl import checks
+from experiments import run, sweep
+from fedjax_pfl.command import batch, job, logs, run_folder, show
+from fedjax_pfl.command.presets import experiment
+from fedjax_pfl.core import checks
 
 RUNNER = typer.testing.CliRunner()
 ROOT = pathlib.Path(__file__).parents[1]
@@ -186,6 +188,8 @@ def test_wrong_names_are_answered_without_jax():
 
 def test_names_that_exist_are_left_to_the_experiment():
     settings = ["algorithm=flame,mine:Own", "attack=none", "attack=null"]
-    found = config.parse([*settings, "federation.dataset=digits", "algorithm.lam=x"])
+    found = experiment.parse(
+        [*settings, "federation.dataset=digits", "algorithm.lam=x"]
+    )
     assert found["algorithm"] == ("flame", "mine:Own") and found["attack"] == (None,)
     assert found["algorithm.lam"] == ("x",)

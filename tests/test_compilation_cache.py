@@ -10,8 +10,8 @@ import warnings
 import jax
 import pytest
 
-from experiments import cli, compilation_cache
-from fedjax_pfl import checks
+from fedjax_pfl.command import cli, compilation_cache
+from fedjax_pfl.core import checks
 
 OPTIONS = (
     "jax_compilation_cache_dir",
@@ -19,7 +19,7 @@ OPTIONS = (
     "jax_persistent_cache_min_entry_size_bytes",
 )
 SMALL = (
-    "import jax; from experiments import compilation_cache as c; c.keep();"
+    "import jax; from fedjax_pfl.command import compilation_cache as c; c.keep();"
     "print(jax.jit(lambda x: x + 1)(1.0))"
 )
 

@@ -12,9 +12,12 @@ import pytest
 import typer.testing
 
 import fedjax_pfl as fp
-from experiments import compilation_cache, cost_tables, plan, run
-from fedjax_pfl import checks, cost, data, driver, grids, planning, programs, training
-from fedjax_pfl import settings as settings_
+from experiments import plan, run
+from fedjax_pfl import data
+from fedjax_pfl.command import compilation_cache, cost_tables
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import cost, driver, grids, groups, programs, simulation
+from fedjax_pfl.engine.options import Settings, parse_memory
 
 RUNNER = typer.testing.CliRunner()
 GB = 10**9
@@ -36,7 +39,7 @@ def group_of(algorithm=None, federations=None, *, model=None, **fields):
     process = fp.FederatedProcess(algorithm=algorithm or fp.FedAvg(), **fields)
     model = model or fp.LogisticRegression()
     count = len(federations)
-    return planning.Group(
+    return groups.Group(
         points=[{}] * count,
         processes=[process] * count,
         model=model,
@@ -53,11 +56,11 @@ def group_of(algorithm=None, federations=None, *, model=None, **fields):
 
 def settings_of(**options):
     options = {"eval_every": 5, "evaluate_on": ("test",), "execution": "vmap"} | options
-    return settings_.Settings.parse(NUM_ROUNDS, **options)
+    return Settings.parse(NUM_ROUNDS, **options)
 
 
 def memory(group, **options):
-    found = planning.programs_of(group, settings_of(**options), are_shapes=True)
+    found = groups.programs_of(group, settings_of(**options), are_shapes=True)
     return cost.memory(found, NUM_ROUNDS)
 
 
@@ -76,8 +79,8 @@ def refusal(group, **options):
     """The sentence with which a group is refused before or after compilation."""
     settings = settings_of(**options)
     with pytest.raises(checks.InputError) as error:
-        planning.check(group, settings)
-        cost.check(planning.programs_of(group, settings), settings)
+        groups.check(group, settings)
+        cost.check(groups.programs_of(group, settings), settings)
     text = str(error.value)
     assert re.fullmatch(r"Training needs about .* of memory \(.*\), but .*\.", text)
     return text
@@ -110,7 +113,7 @@ def compilations():
 def test_arrays_are_those_of_a_training(algorithm, points, execution):
     settings = settings_of(execution=execution, points_per_chunk=2)
     group = group_of(algorithm, [federation_of()] * points)
-    found = planning.programs_of(group, settings)
+    found = groups.programs_of(group, settings)
     needed = cost.memory(found, NUM_ROUNDS)
     states = found.init()
     parts = {
@@ -157,7 +160,7 @@ def test_every_program_is_compiled_once_and_then_run(compilations):
 
 
 def test_arrays_are_checked_without_compiling(compilations):
-    planning.check(group_of(fp.Ditto(lam=0.456)), settings_of())
+    groups.check(group_of(fp.Ditto(lam=0.456)), settings_of())
     assert not {"jit(init)", "jit(segment)", "jit(evaluate)"} & set(compilations)
 
 
@@ -187,7 +190,7 @@ def test_shared_arrays_count_once():
     alike = memory(group_of(federations=[first] * 2))
     different = memory(group_of(federations=[first, second]))
     assert different.data - alike.data >= bytes_of(pool)
-    found = planning.programs_of(
+    found = groups.programs_of(
         group_of(federations=[first]), settings_of(execution="shard=4")
     )
     (image,) = {id(part.x) for part in (found.fixed[2].train, found.fixed[2].test)}
@@ -271,7 +274,7 @@ def test_the_setting_named_makes_it_fit(free, points, options):
     free(room)
     settings = settings_of(**options)
     with pytest.raises(checks.InputError) as error:
-        cost.check(planning.programs_of(group, settings), settings)
+        cost.check(groups.programs_of(group, settings), settings)
     found = re.search(r": use (\w+)='?([\w=]+)'?\.$", str(error.value))
     assert found, error.value
     value = int(found[2]) if found[2].isdecimal() else found[2]
@@ -281,7 +284,7 @@ def test_the_setting_named_makes_it_fit(free, points, options):
 
 def test_what_fits_passes(free):
     group, settings = group_of(), settings_of()
-    found = planning.programs_of(group, settings)
+    found = groups.programs_of(group, settings)
     needed = cost.memory(found, NUM_ROUNDS)
     for size in (needed.total, None):
         free(size)
@@ -294,15 +297,15 @@ def test_a_limit_of_the_users_own():
     size = needed.device + needed.history
     assert "the limit is" in refusal(group, memory_limit=size - 1)
     settings = settings_of(memory_limit=size)
-    planning.check(group, settings)
-    cost.check(planning.programs_of(group, settings), settings)
+    groups.check(group, settings)
+    cost.check(groups.programs_of(group, settings), settings)
 
 
 def test_no_limit_refuses_nothing(free):
     free(1)
     group, settings = group_of(), settings_of(memory_limit="none")
-    planning.check(group, settings)
-    cost.check(planning.programs_of(group, settings), settings)
+    groups.check(group, settings)
+    cost.check(groups.programs_of(group, settings), settings)
 
 
 @pytest.mark.parametrize(
@@ -318,13 +321,13 @@ def test_no_limit_refuses_nothing(free):
     ],
 )
 def test_sizes_of_memory(text, size):
-    assert settings_.parse_memory(text) == size
+    assert parse_memory(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "1e9", "8XB", "nan", True])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(checks.InputError, match="Expected memory_limit to be a size"):
-        settings_.parse_memory(text)
+        parse_memory(text)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +377,7 @@ def test_available_memory(monkeypatch):
 
 
 def test_the_pace_is_that_of_real_rounds():
-    found = planning.programs_of(group_of(), settings_of())
+    found = groups.programs_of(group_of(), settings_of())
     rounds = []
     segment = found.segment
 
@@ -431,7 +434,9 @@ def quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cost, "_SECONDS", 1e-3)
     monkeypatch.setattr(compilation_cache, "keep", lambda: None)
-    monkeypatch.setattr(training, "run_groups", lambda *a, **k: pytest.fail("trained"))
+    monkeypatch.setattr(
+        simulation, "run_groups", lambda *a, **k: pytest.fail("trained")
+    )
 
 
 FEW = ["--preset", "quadratic", "--algorithm", "fedavg", "--seeds", "1"]

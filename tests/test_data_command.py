@@ -12,9 +12,9 @@ import typer.testing
 from matplotlib import image
 
 import fedjax_pfl as fp
-from experiments import data
-from experiments.figures import partitions
+from fedjax_pfl.command import data_command
 from fedjax_pfl.data import statistics
+from fedjax_pfl.figures import partitions
 
 RUNNER = typer.testing.CliRunner()
 SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
@@ -27,7 +27,7 @@ def no_environment(monkeypatch):
 
 
 def run(*arguments):
-    return RUNNER.invoke(data.app, [str(argument) for argument in arguments])
+    return RUNNER.invoke(data_command.app, [str(argument) for argument in arguments])
 
 
 def refused(*arguments):

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import data, driver, settings
+from fedjax_pfl import data
+from fedjax_pfl.engine import driver
+from fedjax_pfl.engine.options import Settings
 from fedjax_pfl.testing import programs
 from tests import bits
 
@@ -63,7 +65,7 @@ def test_state_and_rows_are_split_over_devices(tmp_path):
     federation = spec.build()
     process = fp.FederatedProcess(algorithm=fp.Flame())
     group = programs.group(KEY, process, fp.Quadratic(), federation)
-    plan = settings.Settings.parse(4, eval_every=2, execution="shard=4")
+    plan = Settings.parse(4, eval_every=2, execution="shard=4")
     options = fp.Checkpoints(tmp_path, min_seconds=0)
     _, first = driver.run_group(driver.prepare(group, plan, options.store(0, "flame")))
     _, again = driver.run_group(driver.prepare(group, plan, options.store(0, "flame")))

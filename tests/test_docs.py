@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import fedjax_pfl as fp
-from experiments import job, presets
+from fedjax_pfl.command import job, presets
 from tests import test_commands
 
 ROOT = pathlib.Path(__file__).parents[1]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from fedjax_pfl import common_descent, phi
+from fedjax_pfl.algorithms import common_descent, phi
 from tests import gradients as gradients_
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, data, evaluate, schedule, types
+from fedjax_pfl import core, data
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import evaluation, schedule
 
 N, C, DIM = 6, 3, 2
 
@@ -52,7 +54,7 @@ class Linear:
 
 
 MODEL = fp.LogisticRegression()
-STATE = types.State(
+STATE = core.State(
     server=jnp.array([[1.0, -1.0, 0.0], [0.5, 0.0, -0.5]]),
     clients=jax.random.normal(jax.random.key(1), (N, DIM, C)),
     messages=None,
@@ -110,7 +112,7 @@ def test_every_value_is_that_of_a_loop(noise, members):
     federation = make_federation(noise=noise)
     rows = None if members is None else jnp.array(members)
     seen = functools.cache(functools.partial(inputs_of, federation))
-    metrics, _ = evaluate.evaluate(
+    metrics, _ = evaluation.evaluate(
         Linear(), STATE, MODEL, federation, data=schedule.DATA, members=rows
     )
     for k, client in enumerate(range(N) if members is None else members):
@@ -137,7 +139,7 @@ def test_others_are_distinct_other_clients_drawn_once():
 @pytest.mark.wide
 def test_with_all_others_everybody_gets_the_same():
     federation = make_federation(num_others=N - 1)
-    metrics, _ = evaluate.evaluate(
+    metrics, _ = evaluation.evaluate(
         Linear(), STATE, MODEL, federation, data=("others", "everybody")
     )
     for value in metrics.values():
@@ -150,7 +152,7 @@ def test_padding_changes_nothing():
     test = dataclasses.replace(federation.test, index=wide)
     padded = dataclasses.replace(federation, test=test)
     found, again = (
-        evaluate.evaluate(Linear(), STATE, MODEL, f, data=("test", "everybody"))[0]
+        evaluation.evaluate(Linear(), STATE, MODEL, f, data=("test", "everybody"))[0]
         for f in (federation, padded)
     )
     jax.tree.map(
@@ -165,7 +167,7 @@ def test_clients_without_examples_have_no_value():
         federation,
         validation=dataclasses.replace(federation.validation, num_examples=none),
     )
-    metrics, _ = evaluate.evaluate(Linear(), STATE, MODEL, empty)
+    metrics, _ = evaluation.evaluate(Linear(), STATE, MODEL, empty)
     assert np.isnan(metrics["accuracy"][:, 1]).all()
     assert np.isfinite(metrics["accuracy"][:, 0]).all()
 
@@ -178,7 +180,7 @@ def test_resampled_noise_differs_between_rounds_and_is_paired_between_models():
     )
     later = dataclasses.replace(same, round=jnp.ones((), jnp.int32))
     first, second = (
-        evaluate.evaluate(Linear(), s, MODEL, federation)[0] for s in (same, later)
+        evaluation.evaluate(Linear(), s, MODEL, federation)[0] for s in (same, later)
     )
     for value in first.values():
         np.testing.assert_array_equal(value[0], value[1])

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, clients, data, evaluate, stacking
+from fedjax_pfl import data
+from fedjax_pfl.core import checks, client_rows
 from fedjax_pfl.data import splits
+from fedjax_pfl.engine import evaluation, stacking
 from tests import test_evaluate
 
 N = 5
@@ -48,7 +50,7 @@ class OwnClass:
 def accuracies(federation):
     """Of the personal and of the global models, `[data, N]` each."""
     state = dataclasses.replace(test_evaluate.STATE, clients=None)
-    found, _ = evaluate.evaluate(
+    found, _ = evaluation.evaluate(
         OwnClass(), state, fp.LogisticRegression(), federation, data=BOTH
     )
     return found["accuracy"][1], found["accuracy"][0]
@@ -102,7 +104,7 @@ def test_samples_show_what_their_owners_have(noise):
     process, state = test_evaluate.Linear(), test_evaluate.STATE
     model, on = test_evaluate.MODEL, ("others", "everybody")
     found, _ = jax.jit(
-        lambda given: evaluate.evaluate(process, state, model, given, data=on)
+        lambda given: evaluation.evaluate(process, state, model, given, data=on)
     )(sampled)
     shown = [test_evaluate.inputs_of(federation, i) for i in range(len(sizes))]
     for d, name in enumerate(("others", "everybody")):
@@ -137,7 +139,7 @@ def test_samples_of_several_federations_stack():
     shorter = make_federation(sample_tests=True, seed=2, test_fraction=0.2)
     rows, pool = stacking.federation_rows([*federations, shorter])
     for k, federation in enumerate([*federations, shorter]):
-        joined = stacking.join(clients.take(rows, jnp.asarray(k)), pool)
+        joined = stacking.join(client_rows.take(rows, jnp.asarray(k)), pool)
         for name, sample in federation.samples.items():
             slots = sample.shape[1]
             np.testing.assert_array_equal(joined.samples[name][:, :slots], sample)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, driver, execution, grids, settings
+from fedjax_pfl.core import sharding
+from fedjax_pfl.engine import auto_execution, driver, grids, options
 from fedjax_pfl.testing import toy
 
 
@@ -24,7 +25,7 @@ def test_choice_of_execution(width, size, expected):
     process = fp.FederatedProcess(
         algorithm=fp.FedAvg(), participation=fp.UniformCohort(size=size)
     )
-    assert str(execution.choose(process, model, federation)) == expected
+    assert str(auto_execution.choose(process, model, federation)) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_choice_of_chunks_on_one_device(monkeypatch, num_clients, width, expecte
     federation = spec.build()
     model = fp.MLP(widths=(width,)).for_federation(federation)
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
-    found = execution.choose(process, model, federation)
+    found = auto_execution.choose(process, model, federation)
     assert str(found) == expected or found.mode == expected and found.chunk_size > 8
 
 
@@ -49,8 +50,8 @@ def test_choice_of_chunks_on_one_device(monkeypatch, num_clients, width, expecte
 )
 def test_devices_get_equally_many_points(num_points, mode, expected):
     """Of 8 devices; those that share clients or none do not share points."""
-    how = clients.Execution(mode=mode, chunk_size=2 if mode == "chunk" else 0)
-    assert execution.devices_of_points(how, num_points) == expected
+    how = sharding.Execution(mode=mode, chunk_size=2 if mode == "chunk" else 0)
+    assert auto_execution.devices_of_points(how, num_points) == expected
 
 
 def test_points_on_several_devices_are_trained_as_on_one():
@@ -65,7 +66,7 @@ def test_points_on_several_devices_are_trained_as_on_one():
     stop = fp.StopWhen(model="global", data="train", metric="loss", patience=2)
 
     def train(how):
-        given = settings.Settings.parse(
+        given = options.Settings.parse(
             12, eval_every=2, execution=how, evaluate_on=("train",), stop_when=stop
         )
         record, run = driver.run_group(driver.prepare(group, given))
@@ -94,5 +95,5 @@ def test_points_go_one_by_one_where_a_client_would_wait_for_a_larger_one():
         spec = fp.FederationSpec("digits", partition, num_clients=40)
         federation = spec.build()
         given = process, model.for_federation(federation), federation
-        at_once[name] = execution.points_at_once(alone, *given)
+        at_once[name] = auto_execution.points_at_once(alone, *given)
     assert at_once["ragged"] == 1 < at_once["even"]

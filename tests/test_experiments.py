@@ -10,8 +10,12 @@ import pytest
 import typer.testing
 
 import fedjax_pfl as fp
-from experiments import cli, config, job, presets, run, sweep
-from fedjax_pfl import checks, results, training
+from experiments import run, sweep
+from fedjax_pfl import results
+from fedjax_pfl.command import cli, job, presets
+from fedjax_pfl.command.presets.experiment import apply_settings
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import simulation
 
 RUNNER = typer.testing.CliRunner()
 ROOT = pathlib.Path(__file__).parent.parent
@@ -26,7 +30,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 
 def settings(*texts, preset="digits"):
-    return config.apply_settings(presets.get(preset), texts)
+    return apply_settings(presets.get(preset), texts)
 
 
 def refuse(message, *arguments, app=sweep.app):
@@ -153,7 +157,9 @@ def test_wrong_usage(arguments):
 
 
 def test_output_directories_are_checked_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "run_groups", lambda *a, **k: pytest.fail("trained"))
+    monkeypatch.setattr(
+        simulation, "run_groups", lambda *a, **k: pytest.fail("trained")
+    )
     (tmp_path / "there").mkdir()
     refuse("does not exist yet, got 'there'", "--out", "there")
     (tmp_path / "file").write_text("")
@@ -321,7 +327,7 @@ def test_an_interrupt_says_how_to_go_on(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(training, "run_groups", interrupt)
+        patched.setattr(simulation, "run_groups", interrupt)
         arguments = ["--preset", "quadratic", "--rounds", "2", "--out", "a b"]
         done = RUNNER.invoke(sweep.app, arguments)
     assert done.exit_code == 130

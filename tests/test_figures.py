@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from experiments import figures
-from experiments.figures import clients, collaboration, contents, curves
-from experiments.report import client_charts
+from fedjax_pfl import figures
+from fedjax_pfl.figures import clients, collaboration, contents, curves
+from fedjax_pfl.report import client_charts
 from tests import histories
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from experiments.figures import attacks, curves
+from fedjax_pfl.figures import attacks, curves
 from tests import histories, test_figures
 
 FRACTION = "federation.malicious_fraction"

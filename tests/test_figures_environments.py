@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.figures import attacks, clients, collaboration, curves, drawing, lines
+from fedjax_pfl.figures import attacks, clients, collaboration, curves, drawing, lines
 from tests import histories, reports, test_figures, test_figures_attacks
 
 CONCENTRATION = "federation.partition.concentration"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.testing import toy
 from tests.test_training import KEY, SGD, quiet, small_spec
 

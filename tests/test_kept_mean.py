@@ -10,8 +10,10 @@ import pytest
 from jax import lax
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, link, struct, types
+from fedjax_pfl import core
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import client_rows, struct
+from fedjax_pfl.engine import cohort_link
 from tests import faults, problems
 
 KEY = jax.random.key(0)
@@ -40,7 +42,7 @@ class Reports(base.SingleExchange):
     def client_update(self, key, round, work, down, client, model, data):
         message = self._message(round, data.client_id)
         weight = base.example_weight(data, message)
-        return client, types.Upload(message=message, weight=weight), {}
+        return client, core.Upload(message=message, weight=weight), {}
 
     def predictors(self, key, round, server, client, model, data):
         return {}
@@ -129,14 +131,14 @@ def test_without_huge_messages_the_mean_is_not_recomputed():
     exact, _ = _exact_mean(states)
     error = (states.aggregate["theta"] - exact).astype(float)
     np.testing.assert_allclose(error, 1, atol=4 * ROUNDS * np.finfo(float).eps)
-    assert ROUNDS < link.RECOMPUTE_EVERY
+    assert ROUNDS < cohort_link.RECOMPUTE_EVERY
 
 
 def test_the_kept_mean_does_not_depend_on_where_a_run_is_cut():
     process = _keeps_mean(3e38)
     whole, _, _ = problems.run(process, faults.problem(), ROUNDS)
     first, _, _ = problems.run(process, faults.problem(), 7)
-    state = clients.take(first, -1)
+    state = client_rows.take(first, -1)
     state = dataclasses.replace(state, key=KEY)
     rest, _, _ = problems.run(process, faults.problem(), ROUNDS - 7, state=state)
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(rest), strict=True):
@@ -175,7 +177,7 @@ def test_a_lane_is_recomputed_alone():
         states = dataclasses.replace(states, aggregate=wrong)
         ends.append(_lanes(process, states, ROUNDS)[0])
     for lane in (0, 2):
-        a, b = (jax.tree.leaves(clients.take(end.aggregate, lane)) for end in ends)
+        a, b = (jax.tree.leaves(client_rows.take(end.aggregate, lane)) for end in ends)
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
     mean = np.asarray(ends[0].messages["theta"]).mean(axis=1)

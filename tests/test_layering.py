@@ -160,7 +160,11 @@ def test_imports_come_from_lower_layers(name):
         ("types.py", "def f():\n  import fedjax_pfl.local", ["local"]),
         ("data/readers.py", "from fedjax_pfl.data import dataset", []),
         ("data/readers.py", "from fedjax_pfl.models import linear", ["models"]),
-        ("history.py", "from fedjax_pfl.evaluate import evaluate", ["evaluate"]),
+        (
+            "history.py",
+            "from fedjax_pfl.engine.evaluation import evaluate",
+            ["evaluate"],
+        ),
     ],
 )
 def test_layer_violations_are_found(name, source, expected):
@@ -181,7 +185,7 @@ def test_constructs_stay_in_their_files(name):
         ("import flax.linen as nn", ["flax"]),
         ("from jax.experimental import shard_map", ["jax.experimental"]),
         ("import jax\nk = jax.random.PRNGKey(0)", ["jax.random.PRNGKey"]),
-        ("from experiments import config", ["experiments"]),
+        ("from fedjax_pfl.command.presets import experiment", ["experiments"]),
     ],
 )
 def test_construct_violations_are_found(source, expected):

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import lazy, registries
+from fedjax_pfl.algorithms.registry import __all__
+from fedjax_pfl.core import lazy
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = sorted(
@@ -16,7 +17,7 @@ PACKAGES = sorted(
     for path in (ROOT / "fedjax_pfl").rglob("__init__.py")
     if "lazy.attach(" in path.read_text("utf-8")
 )
-REGISTRIES = [n for n in registries.__all__ if n.isupper()]
+REGISTRIES = [n for n in __all__ if n.isupper()]
 
 
 def run(code):

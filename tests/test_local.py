@@ -10,15 +10,16 @@ import pytest
 from scipy import stats
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, local, types
-from fedjax_pfl.local import scan
+from fedjax_pfl import core, local
+from fedjax_pfl.core import client_map, client_rows
+from fedjax_pfl.local import minibatch_scan
 from fedjax_pfl.testing import toy
 
 KEY = jax.random.key(11, impl="threefry2x32")
 
 
 def budget(epochs=2**30, steps=2**30):
-    return types.Budget(
+    return core.Budget(
         epochs=jnp.asarray(epochs, jnp.int32),
         steps=jnp.asarray(steps, jnp.int32),
         straggler=jnp.zeros((), bool),
@@ -27,7 +28,7 @@ def budget(epochs=2**30, steps=2**30):
 
 def client(number, **kwargs):
     data = toy.make_federation(classes=False, **kwargs).train
-    rows = clients.take(data.rows(), jnp.asarray(number))
+    rows = client_rows.take(data.rows(), jnp.asarray(number))
     return data.pool().with_rows(rows)
 
 
@@ -90,7 +91,7 @@ def test_shuffles_are_uniform():
     data = client(2)
     draws = 3000
     keys = jax.random.split(KEY, draws)
-    orders = jax.vmap(lambda k: scan._shuffled_positions(k, data, 9))(keys)
+    orders = jax.vmap(lambda k: minibatch_scan._shuffled_positions(k, data, 9))(keys)
     counts = np.zeros((9, 9))
     for place in range(9):
         counts[place] = np.bincount(np.asarray(orders[:, place]), minlength=9)
@@ -108,7 +109,9 @@ def _orders(count, slots, draws):
         num_examples=jnp.int32(count),
     )
     keys = jax.random.split(KEY, draws)
-    shuffle = jax.jit(jax.vmap(lambda k: scan._shuffled_positions(k, data, slots)))
+    shuffle = jax.jit(
+        jax.vmap(lambda k: minibatch_scan._shuffled_positions(k, data, slots))
+    )
     return np.asarray(shuffle(keys))[:, :count]
 
 
@@ -152,7 +155,9 @@ def test_budgets_cap_the_work(epochs, steps, expected):
 
 def test_a_client_without_examples_takes_no_step():
     data = client(0).with_rows(
-        clients.take(toy.make_federation(classes=False).train.rows(), jnp.asarray(0))
+        client_rows.take(
+            toy.make_federation(classes=False).train.rows(), jnp.asarray(0)
+        )
         | {"num_examples": jnp.zeros((), jnp.int32)}
     )
     start = {"theta": jnp.ones(4)}
@@ -166,7 +171,9 @@ def test_a_client_without_examples_takes_no_step():
 def test_independent_batches_are_uniform_subsets():
     draws, data = 3000, client(2)
     keys = jax.random.split(KEY, draws)
-    positions, weight = jax.vmap(lambda k: scan.independent_batch(k, data, 4))(keys)
+    positions, weight = jax.vmap(
+        lambda k: minibatch_scan.independent_batch(k, data, 4)
+    )(keys)
     assert weight.all() and (np.diff(np.sort(positions)) > 0).all()
     counts = np.bincount(np.asarray(positions).reshape(-1), minlength=9)
     share = 4 / 9  # of batches with a given example; counts sum to 4 per batch
@@ -179,7 +186,7 @@ def test_independent_batches_are_uniform_subsets():
 def test_independent_batches_fill_any_number_of_steps(number):
     # Batches of up to 6 of 9, 1 and 6 examples, three in each of 2 x 2 steps.
     options = {"epochs": 2, "batch_size": 6, "batches_per_step": 3}
-    options |= {"sampler": scan.independent_batch, "epoch_steps": 2}
+    options |= {"sampler": minibatch_scan.independent_batch, "epoch_steps": 2}
     seen, info = seen_positions(client(number), **options)
     batch = min(6, toy.COUNTS[number])
     assert int(info.num_steps) == 4
@@ -307,7 +314,7 @@ def test_full_gradient_does_not_depend_on_the_batch_size():
 
 def test_lane_max_is_one_value_for_all_lanes():
     def trips(x):
-        return jax.lax.fori_loop(0, clients.lane_max(x), lambda i, n: n + 1, 0)
+        return jax.lax.fori_loop(0, client_map.lane_max(x), lambda i, n: n + 1, 0)
 
     assert int(trips(jnp.asarray(3))) == 3
     np.testing.assert_array_equal(jax.vmap(trips)(jnp.array([1, 4, 2])), [4, 4, 4])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import callbacks, checks
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import callbacks
 from tests.test_progress import evaluation
 
 

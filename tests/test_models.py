@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks, leaves, models, registries, types
+from fedjax_pfl import core, models
+from fedjax_pfl.algorithms import registry
+from fedjax_pfl.core import checks, tree_paths
 from fedjax_pfl.models import modules
 
 KEY = jax.random.key(3)
@@ -17,7 +19,7 @@ TABLE = {"embeddings": jnp.asarray(np.random.default_rng(1).normal(size=(9, 4)))
 
 def federation(x, num_classes, constants=None, name="given"):
     """One client with all of `x`."""
-    data = types.ClientData(
+    data = core.ClientData(
         x=x,
         y=jnp.zeros(len(x), jnp.int32),
         scale=jnp.ones(()),
@@ -27,7 +29,7 @@ def federation(x, num_classes, constants=None, name="given"):
         client_id=jnp.zeros(1, jnp.int32),
         constants=constants,
     )
-    return types.Federation(
+    return core.Federation(
         train=data,
         validation=data,
         test=data,
@@ -106,7 +108,7 @@ def small(name):
     model = fitted(model, shape, num_classes, dtype, constants)
     x = rng.integers(9, size=(3, *shape)) if name == "lstm" else None
     x = rng.normal(size=(3, *shape)) if x is None else x.astype(np.int32)
-    batch = types.Batch(
+    batch = core.Batch(
         x=jnp.asarray(x),
         y=jnp.asarray([0, 2, 2], jnp.int32),
         weight=jnp.ones(3),
@@ -139,9 +141,9 @@ def row_of(tree, row):
 
 def test_every_registered_network_is_tested():
     rest = {"linear_regression", "quadratic", "eiie"}  # which have their own files
-    assert set(registries.MODELS) - rest == set(SMALL)
+    assert set(registry.MODELS) - rest == set(SMALL)
     for name, (model, *_) in SMALL.items():
-        assert type(model) is registries.MODELS[name]
+        assert type(model) is registry.MODELS[name]
 
 
 def gradient_of(model, params, batch, key):
@@ -212,14 +214,14 @@ def test_gradients_of_clients_at_once_equal_one_after_the_other(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_the_head_is_exactly_the_last_layer(name):
     _, params, _ = small(name)
-    head, body = leaves.split(params, "^head/")
-    names = jax.tree.leaves(leaves.names(head))
+    head, body = tree_paths.split(params, "^head/")
+    names = jax.tree.leaves(tree_paths.names(head))
     assert names == ["head/bias", "head/kernel"]
     assert len(jax.tree.leaves(head)) + len(jax.tree.leaves(body)) == len(
         jax.tree.leaves(params)
     )
     for first, second in ((head, body), (body, head)):
-        joined = leaves.join(first, second)
+        joined = tree_paths.join(first, second)
         assert jax.tree.structure(joined) == jax.tree.structure(params)
         jax.tree.map(np.testing.assert_array_equal, joined, params)
 
@@ -238,9 +240,9 @@ def test_the_head_is_exactly_the_last_layer(name):
 )
 def test_other_rules_split_as_well(name, pattern, count):
     _, params, _ = small(name)
-    matching, rest = leaves.split(params, pattern)
+    matching, rest = tree_paths.split(params, pattern)
     assert len(jax.tree.leaves(matching)) == count
-    joined = leaves.join(matching, rest)
+    joined = tree_paths.join(matching, rest)
     jax.tree.map(np.testing.assert_array_equal, joined, params)
 
 
@@ -259,7 +261,7 @@ def initial(name, **fields):
     ],
 )
 def test_biases_start_at_zero_but_for_pytorch(name, scheme):
-    biases, kernels = leaves.split(initial(name, initialization=scheme), "bias$")
+    biases, kernels = tree_paths.split(initial(name, initialization=scheme), "bias$")
     assert not any(leaf.any() for leaf in jax.tree.leaves(biases))
     assert all(leaf.all() for leaf in jax.tree.leaves(kernels))
 

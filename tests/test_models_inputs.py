@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks, models, types
+from fedjax_pfl import core, models
+from fedjax_pfl.core import checks
 from fedjax_pfl.models import inputs
 from tests.test_models import KEY, TABLE, drawn, evaluated, federation, fitted
 from tests.test_models_layers import numpy_lstm
@@ -127,7 +128,7 @@ def test_two_classes_are_a_sigmoid_of_one_output():
     tokens = jnp.asarray(np.random.default_rng(0).integers(9, size=(5, 7)), jnp.int32)
     y = jnp.asarray([0, 1, 1, 0, 1], jnp.int32)
     outputs = evaluated(model, params, tokens, TABLE)
-    batch = types.Batch(x=tokens, y=y, weight=jnp.ones(5), constants=TABLE)
+    batch = core.Batch(x=tokens, y=y, weight=jnp.ones(5), constants=TABLE)
     z, sign = np.asarray(outputs[:, 1]), 1 - 2 * np.asarray(y)
     found = model.metrics(outputs, batch)
     np.testing.assert_allclose(found["loss"], np.log1p(np.exp(sign * z)), rtol=1e-12)

@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 from scipy import signal
 
-from fedjax_pfl import leaves
+from fedjax_pfl.core import tree_paths
 from tests.test_models import evaluated, small
 
 
@@ -93,14 +93,14 @@ def test_blocks_are_identities_at_scale_0():
     """Second blocks have no shortcut: nothing in them matters."""
     model, params, batch = small("nf_resnet18")
     model = dataclasses.replace(model, residual_scale=0.0)
-    second, rest = leaves.split(params, "block_1/")
+    second, rest = tree_paths.split(params, "block_1/")
     assert len(jax.tree.leaves(second)) == 3 * 2 * 2
-    changed = leaves.join(jax.tree.map(np.cos, second), rest)
+    changed = tree_paths.join(jax.tree.map(np.cos, second), rest)
     np.testing.assert_array_equal(
         evaluated(model, changed, batch.x), evaluated(model, params, batch.x)
     )
-    shortcuts, rest = leaves.split(params, "shortcut/kernel")
-    changed = leaves.join(jax.tree.map(np.cos, shortcuts), rest)
+    shortcuts, rest = tree_paths.split(params, "shortcut/kernel")
+    changed = tree_paths.join(jax.tree.map(np.cos, shortcuts), rest)
     assert (
         evaluated(model, changed, batch.x) != evaluated(model, params, batch.x)
     ).all()

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, data, struct, types
+from fedjax_pfl import core, data
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import client_rows, struct
 from tests import faults, problems, rules
 
 KEY = jax.random.key(0)
@@ -40,7 +41,7 @@ class Faulty(base.SingleExchange):
         when = (round == self.at) & (data.client_id == 1)
         weight = base.example_weight(data, theta)
         aux = self._poisoned(3, when, {"loss": pull})
-        upload = types.Upload(message=theta, weight=weight, aux=aux)
+        upload = core.Upload(message=theta, weight=weight, aux=aux)
         return self._poisoned(1, when, theta), upload, {}
 
     def server_update(self, ctx, server, aggregate, uploads):
@@ -78,10 +79,10 @@ def _around(mode, num_rounds=5, **fields):
     states, infos, _ = problems.run(_faulty(mode, **fields), problem, num_rounds)
     clean, _, _ = problems.run(_faulty(mode), problem, num_rounds)
     for r in range(3):
-        _same(clients.take(states, r), clients.take(clean, r))
+        _same(client_rows.take(states, r), client_rows.take(clean, r))
     assert states.nonfinite.tolist() == [0, *np.cumsum(infos.num_nonfinite)]
     before, after, fine = (
-        clients.take(s, r) for s, r in ((states, 2), (states, 3), (clean, 3))
+        client_rows.take(s, r) for s, r in ((states, 2), (states, 3), (clean, 3))
     )
     return before, after, fine, states, infos.num_nonfinite.tolist()
 

@@ -9,7 +9,8 @@ import pytest
 import typer.testing
 
 import fedjax_pfl as fp
-from experiments import arguments, job, own_data, presets, run, sweep
+from experiments import run, sweep
+from fedjax_pfl.command import arguments, job, own_data, presets
 
 RUNNER = typer.testing.CliRunner()
 

@@ -3,8 +3,10 @@
 import pytest
 
 import fedjax_pfl as fp
-from experiments import config, presets
-from fedjax_pfl import checks, own_methods
+from fedjax_pfl.algorithms import own_methods
+from fedjax_pfl.command import presets
+from fedjax_pfl.command.presets.experiment import apply_settings
+from fedjax_pfl.core import checks
 
 MODULE = '''
 """FedAvg with a step of its own."""
@@ -68,7 +70,7 @@ def test_a_class_of_the_current_directory_is_trained_and_swept(here):
         "algorithm.share=0.5,1.0",
         "federation.num_clients=4",
     ]
-    experiment = config.apply_settings(presets.get("digits"), settings)
+    experiment = apply_settings(presets.get("digits"), settings)
     kinds = [type(grid.process.algorithm).__name__ for grid in experiment.grids]
     assert kinds == ["FedAvg", "Half"]
     own = experiment.grids[1]

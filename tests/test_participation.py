@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedjax_pfl import checks, participation, registries
+from fedjax_pfl.algorithms import registry
+from fedjax_pfl.core import checks
+from fedjax_pfl.local import participation
 
 KEY = jax.random.key(7, impl="threefry2x32")
 
@@ -188,6 +190,6 @@ def test_wrong_work_is_named(fields):
 
 
 def test_registries():
-    assert registries.PARTICIPATIONS["uniform"](size=2).size == 2
-    assert set(registries.PARTICIPATIONS) == {"all", "uniform"}
-    assert set(registries.WORK) == {"full", "per_client", "stragglers"}
+    assert registry.PARTICIPATIONS["uniform"](size=2).size == 2
+    assert set(registry.PARTICIPATIONS) == {"all", "uniform"}
+    assert set(registry.WORK) == {"full", "per_client", "stragglers"}

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from fedjax_pfl import checks, phi
+from fedjax_pfl.algorithms import phi
+from fedjax_pfl.core import checks
 
 SIMPLE = {
     "sq": phi.Squared(),

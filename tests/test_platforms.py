@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fedjax_pfl import checks, platforms
+from fedjax_pfl.core import checks, platforms
 from fedjax_pfl.testing import __main__ as command
 from fedjax_pfl.testing import battery
 

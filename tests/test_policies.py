@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, local, portfolio, types
+from fedjax_pfl import core, local, portfolio
 from fedjax_pfl.algorithms import fedavg
-from fedjax_pfl.models import policies
+from fedjax_pfl.core import checks
+from fedjax_pfl.portfolio import policies
 
 KEY = jax.random.key(3, impl="threefry2x32")
 SPEC = fp.PortfolioSpec(
@@ -265,6 +266,6 @@ def test_bad_fields_are_refused(fields, sentence):
 
 
 def test_it_is_a_model_of_series(policy):
-    assert isinstance(policy, types.SeriesModel)
-    assert not isinstance(fp.MLP(), types.SeriesModel)
+    assert isinstance(policy, core.SeriesModel)
+    assert not isinstance(fp.MLP(), core.SeriesModel)
     assert isinstance(SPEC.build().train.constants, portfolio.PriceTables)

@@ -3,7 +3,8 @@
 import pytest
 
 import fedjax_pfl as fp
-from experiments import presets, presets_flame
+from experiments.presets.flame import PROFILES, ROWS, federation
+from fedjax_pfl.command import presets
 
 
 def grids(name):
@@ -17,9 +18,9 @@ def of(kind, name):
 
 
 def test_the_rows_are_those_of_the_table():
-    assert len(presets_flame.ROWS) == 37 == len(set(presets_flame.ROWS))
-    for row in presets_flame.ROWS:
-        for profile in presets_flame.PROFILES:
+    assert len(ROWS) == 37 == len(set(ROWS))
+    for row in ROWS:
+        for profile in PROFILES:
             experiment = presets.get(f"flame_{profile}_{row}")
             assert experiment.seeds == (1, 10, 100, 1000, 10000)
             assert (experiment.num_rounds, experiment.eval_every) == (100, 10)
@@ -70,9 +71,9 @@ def test_the_official_profile_is_the_release():
     assert grids("flame_official_mmnist_quality")[0].spec.partition.in_file_order
 
 
-@pytest.mark.parametrize("row", presets_flame.ROWS)
+@pytest.mark.parametrize("row", ROWS)
 def test_rows_have_their_data_scheme_and_model(row):
-    spec, model = presets_flame.federation(row, "fair")
+    spec, model = federation(row, "fair")
     name, _, scheme = row.partition("_")
     models = {"mmnist": fp.CNN1(), "cifar10": fp.CNN(), "femnist": fp.CNN2()}
     assert model == models.get(name, fp.MLP(widths=(128, 64)))

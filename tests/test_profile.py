@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import typer.testing
 
-from experiments import figures, job, run, sweep
-from fedjax_pfl import checks, profiling, results, training
+from experiments import run, sweep
+from fedjax_pfl import figures, results
+from fedjax_pfl.command import job
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import profiling, simulation
 
 RUNNER = typer.testing.CliRunner()
 SHORT = ("--preset", "quadratic", "--rounds", "6", "--eval-every", "2")
@@ -80,7 +83,9 @@ def test_a_training_that_ends_at_once_has_no_profile():
     ],
 )
 def test_what_cannot_be_profiled_is_refused(monkeypatch, arguments, sentence):
-    monkeypatch.setattr(training, "run_groups", lambda *a, **k: pytest.fail("trained"))
+    monkeypatch.setattr(
+        simulation, "run_groups", lambda *a, **k: pytest.fail("trained")
+    )
     pathlib.Path("file").write_text("")
     options = () if "--resume" in arguments else SHORT
     done = RUNNER.invoke(run.app, [*options, *arguments])

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedjax_pfl import callbacks
-from fedjax_pfl.callbacks import notebook, pace, progress
+from fedjax_pfl.engine import callbacks
+from fedjax_pfl.engine.callbacks import notebook, pace, progress
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from fedjax_pfl import common_descent
+from fedjax_pfl.algorithms import common_descent
 from tests import gradients as gradients_
 
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from fedjax_pfl import qp
+from fedjax_pfl.numerics import quadratic_programs
 from tests import qp_filled, qp_oracles
 
 # Golden values: three clients of which two oppose each other, with unequal losses.
@@ -139,7 +139,7 @@ def test_stored_solutions(dtype):
 @pytest.mark.parametrize("size", [2, 11])
 def test_sizes_of_their_own_agree_with_masked_ones(size):
     rows = qp_oracles.families(size, np.random.default_rng(size))["common"]
-    solution = jax.jit(qp.minimum_norm)(rows @ rows.T)
+    solution = jax.jit(quadratic_programs.minimum_norm)(rows @ rows.T)
     np.testing.assert_allclose(solution.x, qp_filled.shortest(rows)[0], atol=1e-12)
 
 

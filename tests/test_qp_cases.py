@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks, qp
+from fedjax_pfl.core import checks
+from fedjax_pfl.numerics import quadratic_programs
 from tests import qp_filled, qp_oracles
 
 # Hard cases.
@@ -80,7 +81,7 @@ def test_problems_under_vmap_are_solved_as_one_by_one():
     rows = np.stack(list(qp_oracles.families(21, rng).values())[2:]).astype(np.float32)
     grams = np.einsum("njd,nkd->njk", rows, rows)
     masks = rng.random(grams.shape[:2]) < 0.8
-    found = jax.jit(jax.vmap(qp.minimum_norm))(grams, masks)
+    found = jax.jit(jax.vmap(quadratic_programs.minimum_norm))(grams, masks)
     for gram, mask, x in zip(grams, masks, found.x, strict=True):
         kept = np.flatnonzero(mask)
         filled_up = np.full((qp_filled.SIZE, qp_filled.SIZE), np.nan, np.float32)
@@ -205,23 +206,30 @@ def test_what_is_not_finite_stays_so(bad):
 def test_shapes_that_do_not_fit_are_refused():
     gram = jnp.eye(3)
     for wrong in (
-        lambda: qp.minimum_norm(jnp.ones((3, 2))),
-        lambda: qp.minimum_norm(jnp.ones(3)),
-        lambda: qp.minimum_norm(jnp.ones((0, 0))),
-        lambda: qp.minimum_norm(gram, jnp.ones(2, bool)),
-        lambda: qp.minimum_norm(gram, num_iterations=0),
-        lambda: qp.box_minimum_norm(gram, jnp.zeros(2), jnp.ones(3)),
-        lambda: qp.box_minimum_norm(gram, jnp.zeros(3), jnp.ones(())),
-        lambda: qp.cone(gram, jnp.ones(4), 1.0),
-        lambda: qp.cone(gram, jnp.ones(3), jnp.ones(1)),
+        lambda: quadratic_programs.minimum_norm(jnp.ones((3, 2))),
+        lambda: quadratic_programs.minimum_norm(jnp.ones(3)),
+        lambda: quadratic_programs.minimum_norm(jnp.ones((0, 0))),
+        lambda: quadratic_programs.minimum_norm(gram, jnp.ones(2, bool)),
+        lambda: quadratic_programs.minimum_norm(gram, num_iterations=0),
+        lambda: quadratic_programs.box_minimum_norm(gram, jnp.zeros(2), jnp.ones(3)),
+        lambda: quadratic_programs.box_minimum_norm(gram, jnp.zeros(3), jnp.ones(())),
+        lambda: quadratic_programs.cone(gram, jnp.ones(4), 1.0),
+        lambda: quadratic_programs.cone(gram, jnp.ones(3), jnp.ones(1)),
     ):
         with pytest.raises(checks.InputError, match="Expected .* got"):
             wrong()
 
 
 def test_nothing_depends_on_the_data():
-    for fn, count in ((qp.minimum_norm, 0), (qp.box_minimum_norm, 2), (qp.cone, 2)):
-        vectors = [jnp.ones(3), jnp.ones(()) if fn is qp.cone else jnp.ones(3)]
+    for fn, count in (
+        (quadratic_programs.minimum_norm, 0),
+        (quadratic_programs.box_minimum_norm, 2),
+        (quadratic_programs.cone, 2),
+    ):
+        vectors = [
+            jnp.ones(3),
+            jnp.ones(()) if fn is quadratic_programs.cone else jnp.ones(3),
+        ]
         text = str(jax.make_jaxpr(fn)(jnp.eye(3), *vectors[:count]))
         assert "scan[" in text and "while[" not in text
         # Branches are of operations that differ between platforms.

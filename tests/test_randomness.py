@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedjax_pfl import types
-from fedjax_pfl.local import scan
-from fedjax_pfl.types import randomness
+from fedjax_pfl import core
+from fedjax_pfl.core import randomness
+from fedjax_pfl.local import minibatch_scan
 
-KEY = types.seed_key(5)
+KEY = core.seed_key(5)
 RARE = 1e-6
 
 # Known answers that Random123 publishes for 13 rounds: counter, key, result.
@@ -77,12 +77,12 @@ def test_uses_of_a_key_share_no_words():
 
 
 def test_a_key_of_any_generator_becomes_one_of_ours():
-    ours = types.new_key(jax.random.key_data(jax.random.key(7, impl="threefry2x32")))
+    ours = core.new_key(jax.random.key_data(jax.random.key(7, impl="threefry2x32")))
     np.testing.assert_array_equal(
-        jax.random.key_data(ours), jax.random.key_data(types.seed_key(7))
+        jax.random.key_data(ours), jax.random.key_data(core.seed_key(7))
     )
     wide = jax.random.split(jax.random.key(7, impl="rbg"), 3)
-    data = np.asarray(jax.random.key_data(types.new_key(jax.random.key_data(wide))))
+    data = np.asarray(jax.random.key_data(core.new_key(jax.random.key_data(wide))))
     assert data.shape == (3, 2) and len(np.unique(data, axis=0)) == 3
 
 
@@ -97,7 +97,7 @@ def chi_square(counts, expected):
 SOURCES = {
     "one key": lambda: jax.random.bits(KEY, (2**18,), jnp.uint32),
     "seeds": lambda: jax.vmap(
-        lambda i: jax.random.bits(types.new_key(jnp.stack([jnp.uint32(0), i])), ())
+        lambda i: jax.random.bits(core.new_key(jnp.stack([jnp.uint32(0), i])), ())
     )(jnp.arange(2**18, dtype=jnp.uint32)),
     "clients": lambda: jax.vmap(
         lambda i: jax.random.bits(jax.random.fold_in(KEY, i), ())
@@ -105,7 +105,7 @@ SOURCES = {
     "rounds and clients": lambda: jax.vmap(
         lambda i: jax.random.bits(
             jax.random.fold_in(
-                types.stream_key(KEY, types.Stream.CLIENT, i // 512), i % 512
+                core.stream_key(KEY, core.Stream.CLIENT, i // 512), i % 512
             ),
             (),
         )
@@ -164,7 +164,7 @@ def test_a_flipped_bit_of_key_or_counter_flips_half_of_all_bits():
 
 def orders(keys, count, slots):
     """Shuffles `[len(keys), count]` as local work makes them."""
-    data = types.ClientData(
+    data = core.ClientData(
         x=jnp.zeros((1, 1)),
         y=jnp.zeros(1, jnp.int32),
         scale=jnp.ones(()),
@@ -173,7 +173,7 @@ def orders(keys, count, slots):
         num_examples=jnp.int32(count),
         client_id=jnp.int32(0),
     )
-    one = jax.vmap(lambda key: scan._shuffled_positions(key, data, slots))
+    one = jax.vmap(lambda key: minibatch_scan._shuffled_positions(key, data, slots))
     return np.asarray(jax.jit(one)(keys))[:, :count]
 
 
@@ -182,7 +182,7 @@ def member_keys(num_rounds, num_clients):
     i = jnp.arange(num_rounds * num_clients)
 
     def key(i):
-        round_key = types.stream_key(KEY, types.Stream.CLIENT, i // num_clients)
+        round_key = core.stream_key(KEY, core.Stream.CLIENT, i // num_clients)
         return jax.random.fold_in(round_key, i % num_clients)
 
     return jax.vmap(key)(i)

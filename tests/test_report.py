@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from experiments.report import headline, page, tables
+from fedjax_pfl.report import headline, page, tables
 from tests import histories, reports, test_figures
 
 

@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-from experiments.report import page
+from fedjax_pfl.report import page
 from tests import reports
 
 playwright = pytest.importorskip(

@@ -8,9 +8,9 @@ import shutil
 import pytest
 import typer.testing
 
-from experiments import run_folder
-from experiments.figures import selection
-from experiments.report import command, page, sources, tables
+from fedjax_pfl.command import report_command, run_folder
+from fedjax_pfl.figures import selection
+from fedjax_pfl.report import page, sources, tables
 from tests import histories, reports, test_commands
 
 RUNNER = typer.testing.CliRunner()
@@ -18,7 +18,7 @@ EVIL = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>%{x}</title>""
 
 
 def report(*arguments):
-    return RUNNER.invoke(command.app, list(map(str, arguments)))
+    return RUNNER.invoke(report_command.app, list(map(str, arguments)))
 
 
 def test_one_directory_gets_a_page_and_all_its_figures_and_tables(tmp_path):

@@ -9,7 +9,10 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from fedjax_pfl import checks, folders, recorder, results
+from fedjax_pfl import results
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import recorder
+from fedjax_pfl.results import directories
 from tests.histories import make_history, make_result, pick, with_metrics
 
 
@@ -213,8 +216,8 @@ def test_an_existing_directory_is_left_alone(tmp_path, result):
 def test_a_directory_that_cannot_be_written(tmp_path, result):
     (tmp_path / "file").write_text("")
     with pytest.raises(checks.InputError, match=r"Cannot write the directory .*: \w"):
-        folders.check_new(tmp_path / "file" / "out")
-    folders.check_new(tmp_path / "a" / "b")
+        directories.check_new(tmp_path / "file" / "out")
+    directories.check_new(tmp_path / "a" / "b")
     assert os.listdir(tmp_path) == ["file"]
 
 

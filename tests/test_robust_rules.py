@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from experiments import config, presets
-from fedjax_pfl.aggregators import sorting
+from fedjax_pfl.command import presets
+from fedjax_pfl.command.presets import experiment
+from fedjax_pfl.numerics import sorting
 from tests import robust_oracles, rules
 
 ROWS, SIZE = 13, 5  # of all inputs: rows that are not used are masked, and hold NaN
@@ -285,9 +286,9 @@ def test_a_rule_behind_another_is_set_from_the_command_line():
     start = presets.PRESETS["quadratic"]()
     settings = ["aggregator.rule.num_selected=3", "aggregator=bucketing"]
     settings += ["aggregator.rule=krum", "aggregator.rule.malicious_fraction=0.1"]
-    found = config.apply_settings(start, settings).grids[0].process.aggregator
+    found = experiment.apply_settings(start, settings).grids[0].process.aggregator
     krum = fp.Krum(num_selected=3, malicious_fraction=0.1)
     assert found == fp.Bucketing(rule=krum, size=2)
     both = [*settings, "aggregator.rule.num_malicious=1"]
     with pytest.raises(fp.InputError, match="got both"):
-        config.apply_settings(start, both)
+        experiment.apply_settings(start, both)

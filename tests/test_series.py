@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, clients, local
+from fedjax_pfl import local
+from fedjax_pfl.core import checks, client_rows, sharding
 from tests.test_policies import SPEC
 
 KEY = jax.random.key(0, impl="threefry2x32")
@@ -53,7 +54,7 @@ def test_memory_stays_in_the_state_and_out_of_reports(federation):
     "mode", ["chunk", pytest.param("loop", marks=pytest.mark.wide)]
 )
 def test_executions_agree(federation, mode):
-    execution = clients.Execution(mode=mode, chunk_size=3)
+    execution = sharding.Execution(mode=mode, chunk_size=3)
     flame = fp.Flame(local=SGD)
     expected = rounds(flame, federation, 1)[-1]
     # Rounding of sums in another order, a few dozen of them.
@@ -66,7 +67,7 @@ def test_clients_can_be_permuted(federation):
     parts = {
         name: getattr(federation, name)
         .pool()
-        .with_rows(clients.take(getattr(federation, name).rows(), order))
+        .with_rows(client_rows.take(getattr(federation, name).rows(), order))
         for name in ("train", "validation", "test")
     }
     moved = dataclasses.replace(federation, **parts)

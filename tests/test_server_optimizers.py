@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from experiments import config, presets
-from fedjax_pfl import algorithms, checks, struct, training
+from fedjax_pfl import algorithms
+from fedjax_pfl.command import presets
+from fedjax_pfl.command.presets.experiment import apply_settings
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.engine import simulation
 from fedjax_pfl.testing import toy
 from tests import problems
 
@@ -145,7 +148,7 @@ COHORT = _process(
 def test_a_resumed_training_is_the_same_to_the_last_bit(tmp_path, monkeypatch):
     def train(*reasons):
         reason = itertools.chain(reasons, itertools.repeat(None)).__next__
-        monkeypatch.setattr(training, "time_limit", lambda _: reason)
+        monkeypatch.setattr(simulation, "time_limit", lambda _: reason)
         return _train(COHORT, checkpoints=fp.Checkpoints(tmp_path))
 
     with pytest.raises(fp.Interrupted, match="enough at round 2"):
@@ -218,7 +221,7 @@ def test_other_methods_are_refused(name, simulate):
 
 
 def test_settings_of_commands():
-    experiment = config.apply_settings(
+    experiment = apply_settings(
         presets.PRESETS["digits"](),
         [
             "algorithm=fedavg",

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import aggregators, checks
-from fedjax_pfl.aggregators import huber, selection
+from fedjax_pfl import aggregators
+from fedjax_pfl.core import checks
+from fedjax_pfl.numerics import huber, order_statistics
 from tests import medians, rules
 
 Geometric, Coordinate = aggregators.GeometricMedian, aggregators.CoordinateMedian
@@ -234,7 +235,7 @@ def test_eight_newton_steps_are_enough(kind, count):
     rows = _SAMPLES[kind](rng, (count, 120))
     for weights in (np.ones(count), 0.01 + rng.random(count)):
         p = weights / weights.sum()
-        low, high = selection.weighted_middle(jnp.asarray(rows), jnp.asarray(p))
+        low, high = order_statistics.weighted_middle(jnp.asarray(rows), jnp.asarray(p))
         median = low / 2 + high / 2
         for rho in np.geomspace(0.001, 30, 10):
             found = _centers(rows, p, median, rho)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import common_descent
+from fedjax_pfl.algorithms import common_descent
 
 CLIENTS = 4
 NEVER = 1e9  # a loss that passes nothing

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, data, stopping
+from fedjax_pfl import data
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import stopping
 
 KEY = jax.random.key(0, impl="threefry2x32")
 SPEC = fp.FederationSpec(
@@ -139,20 +141,20 @@ def test_a_stopped_training_is_continued_as_such(tmp_path):
     options = fp.Checkpoints(tmp_path / "run", min_seconds=0)
     calls = iter(range(100))
     stops = whole.groups[0].stopped_at
-    from fedjax_pfl import training
+    from fedjax_pfl.engine import simulation
 
-    limit = training.time_limit
+    limit = simulation.time_limit
 
     def limited(minutes):
         del minutes
         return lambda: "enough" if next(calls) == min(stops) + 1 else None
 
     try:
-        training.time_limit = limited
+        simulation.time_limit = limited
         with pytest.raises(fp.Interrupted):
             train({name: RATES}, TARGET, checkpoints=options)
     finally:
-        training.time_limit = limit
+        simulation.time_limit = limit
     resumed = train({name: RATES}, TARGET, checkpoints=options)
     for field in ("metrics", "per_round", "stopped_at", "reached_target"):
         ours, theirs = (getattr(r.groups[0], field) for r in (resumed, whole))

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments import job, run, sweep
+from experiments import run, sweep
 from fedjax_pfl import results
+from fedjax_pfl.command import job
 from tests.test_experiments import RUNNER, refuse
 
 

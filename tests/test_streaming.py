@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, algorithms, attacks, checks, clients, driver
-from fedjax_pfl.streaming import driver as streamed
-from fedjax_pfl.streaming import rows as rows_
+from fedjax_pfl import aggregators, algorithms, attacks
+from fedjax_pfl.core import checks, sharding
+from fedjax_pfl.engine import driver
+from fedjax_pfl.engine.streaming import population as streamed
+from fedjax_pfl.engine.streaming import row_store
 from fedjax_pfl.testing import toy
 from tests import faults, problems, test_kept_mean
 
@@ -95,8 +97,8 @@ def start(process, problem, path):
     population = streamed.Population(problem.federation)
     process = jax.tree.map(jnp.asarray, process)
     like = streamed.Training.row_of(process, problem.model, population, KEY)
-    store = rows_.RowStore(path, problem.federation.num_clients, like)
-    execution = clients.Execution()
+    store = row_store.RowStore(path, problem.federation.num_clients, like)
+    execution = sharding.Execution()
     return streamed.Training(process, problem.model, population, KEY, execution, store)
 
 

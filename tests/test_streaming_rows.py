@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks
-from fedjax_pfl.streaming import rows as rows_
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine.streaming import row_store
 
 LIKE = {
     "a": jax.ShapeDtypeStruct((3, 2), jnp.float32),
@@ -27,7 +27,7 @@ def assert_equal(one, other):
 
 def test_it_holds_what_was_written_last(tmp_path):
     rng, held = np.random.default_rng(0), {}
-    store = rows_.RowStore(tmp_path / "rows", 5000, LIKE)
+    store = row_store.RowStore(tmp_path / "rows", 5000, LIKE)
     for _ in range(60):
         rows = rng.choice(5000, 100, replace=False)
         new = values(rng, 100)
@@ -52,7 +52,7 @@ def test_it_holds_what_was_written_last(tmp_path):
 @pytest.mark.parametrize("keep", [1, 3])
 def test_kept_commits_stay_as_they_were(tmp_path, keep):
     rng, path, commits = np.random.default_rng(1), tmp_path / "rows", []
-    store = rows_.RowStore(path, 50, LIKE, keep)
+    store = row_store.RowStore(path, 50, LIKE, keep)
     for _ in range(9):
         for _ in range(3):
             rows = rng.choice(50, 20, replace=False)
@@ -61,14 +61,14 @@ def test_kept_commits_stay_as_they_were(tmp_path, keep):
     store.write(np.arange(50), values(rng, 50))  # after the last commit
     del store
     for arrays, wanted in commits[-keep:]:
-        again = rows_.RowStore(path, 50, LIKE, keep)
+        again = row_store.RowStore(path, 50, LIKE, keep)
         again.restore(arrays)
         assert_equal(again.read(np.arange(50)), wanted)
 
 
 def test_places_are_used_again(tmp_path):
     rng = np.random.default_rng(2)
-    store = rows_.RowStore(tmp_path / "rows", 100, LIKE, keep=2)
+    store = row_store.RowStore(tmp_path / "rows", 100, LIKE, keep=2)
     for _ in range(200):
         store.write(np.arange(100), values(rng, 100))
         store.commit()
@@ -76,7 +76,7 @@ def test_places_are_used_again(tmp_path):
 
 
 def test_damaged_rows_are_found(tmp_path):
-    store = rows_.RowStore(tmp_path / "rows", 10, LIKE)
+    store = row_store.RowStore(tmp_path / "rows", 10, LIKE)
     store.write(np.arange(10), values(np.random.default_rng(3), 10))
     arrays = store.commit()
     place = int(arrays["places"][4]) * store.row_bytes
@@ -85,13 +85,13 @@ def test_damaged_rows_are_found(tmp_path):
         byte = file.read(1)
         file.seek(place)
         file.write(bytes([byte[0] ^ 1]))
-    again = rows_.RowStore(tmp_path / "rows", 10, LIKE)
+    again = row_store.RowStore(tmp_path / "rows", 10, LIKE)
     with pytest.raises(ValueError, match="is not what was written"):
         again.restore(arrays)
 
 
 def test_clients_may_keep_nothing(tmp_path):
-    store = rows_.RowStore(tmp_path / "rows", 10, (None, None))
+    store = row_store.RowStore(tmp_path / "rows", 10, (None, None))
     store.write(np.arange(3), (None, None))
     assert store.read(np.arange(3)) == (None, None)
     assert not store.is_written(np.arange(10)).any()
@@ -101,4 +101,4 @@ def test_clients_may_keep_nothing(tmp_path):
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(checks.InputError, match="Cannot write the clients' rows"):
-        rows_.RowStore(tmp_path / "file" / "rows", 10, LIKE)
+        row_store.RowStore(tmp_path / "file" / "rows", 10, LIKE)

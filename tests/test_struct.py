@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, struct
+from fedjax_pfl.core import checks, struct
 
 
 @struct.pytree_dataclass

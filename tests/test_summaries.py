@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedjax_pfl import summaries
+from fedjax_pfl.results import summaries
 from tests.histories import LAST, make_history, make_result, pick, with_metrics
 
 

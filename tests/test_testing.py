@@ -10,7 +10,8 @@ import unittest
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, testing
+from fedjax_pfl import testing
+from fedjax_pfl.core import checks
 from fedjax_pfl.testing import __main__ as command
 from tests.algorithms import broken
 

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks, theory
+from experiments.theory import closed_forms
+from fedjax_pfl.core import checks
 
-F2 = theory.Regression(
+F2 = closed_forms.Regression(
     params=np.array([[1, 0], [0, 2], [-1, 1], [0.5, -0.5]]),
     num_examples=10,
     noise_variance=0.5,
@@ -16,7 +17,7 @@ F2 = theory.Regression(
 )
 LAST = np.array([False, False, False, True])
 NOBODY = np.zeros(4, bool)
-Q = theory.shrinkage(2.0, 1.0, kappa=0.5 / (1.0 * 0.25))
+Q = closed_forms.shrinkage(2.0, 1.0, kappa=0.5 / (1.0 * 0.25))
 COLUMNS = {  # attack: GM(q), PM(q), GM(1), PM(1), q*_GM, q*_PM
     "none": (1.846604938272, 0.452091906722, 1.731250000000, 0.442361111111)
     + (0.970149253731, 0.910447761194),
@@ -31,8 +32,8 @@ COLUMNS["gaussian"] = COLUMNS["same_value"]
 def _setting(attack, problem=F2):
     """The setting of a column of F2."""
     if attack == "none":
-        return theory.OneRound(problem=problem, malicious=NOBODY)
-    return theory.OneRound(problem=problem, malicious=LAST, attack=attack)
+        return closed_forms.OneRound(problem=problem, malicious=NOBODY)
+    return closed_forms.OneRound(problem=problem, malicious=LAST, attack=attack)
 
 
 def test_shrinkage_of_f2():
@@ -59,7 +60,9 @@ def test_fairness_of_f2():
 def _problem(params, **fields):
     """F2 with other true parameters."""
     defaults = {"num_examples": 10, "noise_variance": 0.5, "curvature": 2.0, "lam": 1.0}
-    return theory.Regression(params=np.asarray(params, float), **(defaults | fields))
+    return closed_forms.Regression(
+        params=np.asarray(params, float), **(defaults | fields)
+    )
 
 
 def test_f3_counterexamples():
@@ -161,7 +164,7 @@ def test_optimum_losses_by_simulation():
     broadcast = np.broadcast_to(w[:, None], estimates.shape)
     _assert_mean(_losses(problem, broadcast, benign), shared)
     _assert_mean(_losses(problem, _personal(problem, estimates, w), benign), personal)
-    assert np.isclose(theory.OneRound(problem, NOBODY).losses(1.0)[0], shared)
+    assert np.isclose(closed_forms.OneRound(problem, NOBODY).losses(1.0)[0], shared)
 
 
 def _random_designs(seed=2):
@@ -184,7 +187,7 @@ def test_optimum_is_stationary(uniform):
         return weights @ (fit + lam / 2 * jnp.square(theta - w[None]).sum(axis=1))
 
     given = None if uniform else alpha
-    w, theta = theory.regression_optimum(curvature, estimates, lam, given)
+    w, theta = closed_forms.regression_optimum(curvature, estimates, lam, given)
     gradients = jax.grad(objective, argnums=(0, 1))(jnp.asarray(w), jnp.asarray(theta))
     assert max(jnp.abs(g).max() for g in gradients) < 1e-13
     np.testing.assert_allclose(w, weights @ theta, atol=1e-13)
@@ -194,11 +197,11 @@ def test_isotropic_optimum_is_a_special_case():
     _, estimates, _ = _random_designs()
     b = np.array([0.5, 1, 2, 3, 0.1])
     curvature = b[:, None, None] * np.eye(3)
-    general = theory.regression_optimum(curvature, estimates, 0.8)
-    special = theory.isotropic_optimum(b, estimates, 0.8)
+    general = closed_forms.regression_optimum(curvature, estimates, 0.8)
+    special = closed_forms.isotropic_optimum(b, estimates, 0.8)
     for one, other in zip(general, special, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-13)
-    w, _ = theory.isotropic_optimum(2.0, estimates, 0.8)
+    w, _ = closed_forms.isotropic_optimum(2.0, estimates, 0.8)
     np.testing.assert_allclose(w, estimates.mean(axis=0), atol=1e-15)
 
 
@@ -223,7 +226,7 @@ TABLE = {  # kappa: (deviation, mean) at h = 1
 @pytest.mark.parametrize("center", TABLE)
 def test_convergence_factors_of_the_table(center):
     for kappa, expected in TABLE[center].items():
-        factors = theory.convergence_factors(kappa, 1.0, center)
+        factors = closed_forms.convergence_factors(kappa, 1.0, center)
         np.testing.assert_allclose(factors, expected, atol=6e-5)
 
 
@@ -232,7 +235,7 @@ def test_convergence_factors_of_the_table(center):
 def test_convergence_factors_of_the_iteration(center, kappa):
     b, lam = 1.4, 0.7
     estimates = np.random.default_rng(3).normal(size=(4, 2))
-    best, _ = theory.isotropic_optimum(b, estimates, lam)
+    best, _ = closed_forms.isotropic_optimum(b, estimates, lam)
     copies, dual, w = np.zeros((4, 2)), np.zeros((4, 2)), np.zeros(2)
     errors = []
     for _ in range(60):
@@ -244,7 +247,9 @@ def test_convergence_factors_of_the_iteration(center, kappa):
         errors.append(np.linalg.norm(w - best))
     observed = (errors[59] / errors[29]) ** (1 / 30)
     assert np.isclose(
-        observed, max(theory.convergence_factors(kappa, b / lam, center)), atol=1e-3
+        observed,
+        max(closed_forms.convergence_factors(kappa, b / lam, center)),
+        atol=1e-3,
     )
 
 
@@ -252,13 +257,13 @@ def test_both_centers_are_stable():
     for kappa in np.geomspace(0.02, 10, 9):
         for h in np.geomspace(0.01, 100, 9):
             for center in ("local", "global"):
-                assert max(theory.convergence_factors(kappa, h, center)) < 1
+                assert max(closed_forms.convergence_factors(kappa, h, center)) < 1
 
 
 def test_paper_conditions_of_f4():
     alpha = np.full(10, 0.1)
     lam = 1 / 4.25
-    found = theory.paper_conditions(alpha, lam, 0.1, 0.02, decay=0.5)
+    found = closed_forms.paper_conditions(alpha, lam, 0.1, 0.02, decay=0.5)
     assert found.c1.all() and found.c2.all() and found.c3.all()
     np.testing.assert_allclose(found.c, 0.00380968858131, rtol=1e-11)
     # One round from a stationary zero to the edge of the criterion, signs alternating.
@@ -288,20 +293,20 @@ def test_the_paper_conditions_hold_in_a_narrow_band(rho, low, high):
         (high + 2e-3, False),
     ]:
         lam = rho / (0.1 * kappa)
-        found = theory.paper_conditions(np.full(10, 0.1), lam, rho, 0.0)
+        found = closed_forms.paper_conditions(np.full(10, 0.1), lam, rho, 0.0)
         assert (found.c1 & found.c2 & found.c3).all() == expected
 
 
 @pytest.mark.parametrize("ratio", [-1.0, 0.0, 0.25, 0.5, 0.75, 0.9])
 def test_smallest_kappa_is_the_border_of_the_descent_conditions(ratio):
     alpha, lam = np.array([0.2, 0.8]), 0.7
-    border = theory.smallest_kappa(ratio)
+    border = closed_forms.smallest_kappa(ratio)
     for kappa, expected in [(border * 0.999, False), (border * 1.001, True)]:
         holds = []
         for balance in np.geomspace(1e-3, 1e3, 20001):
             for client in (0, 1):  # rho such that this client has this kappa
                 rho = kappa * lam * alpha[client]
-                copies, personal = theory.descent_factors(
+                copies, personal = closed_forms.descent_factors(
                     alpha[client], lam, rho, ratio * lam, balance=balance
                 )
                 holds.append(copies > 0 and personal > 0)
@@ -309,18 +314,18 @@ def test_smallest_kappa_is_the_border_of_the_descent_conditions(ratio):
 
 
 def test_smallest_kappa_of_the_specification():
-    values = [theory.smallest_kappa(r) for r in (0, 0.25, 0.5, 0.75, 0.9)]
+    values = [closed_forms.smallest_kappa(r) for r in (0, 0.25, 0.5, 0.75, 0.9)]
     np.testing.assert_allclose(
         values, [2.5616, 3.1487, 4.372, 8.217, 20.095], rtol=1e-4
     )
     with pytest.raises(checks.InputError, match="below 1, got 1.0"):
-        theory.smallest_kappa(1.0)
+        closed_forms.smallest_kappa(1.0)
 
 
 def test_slack_lowers_the_personal_factor_only():
     alpha = np.full(3, 1 / 3)
-    exact = theory.descent_factors(alpha, 1.0, 2.0, 0.5)
-    slack = theory.descent_factors(alpha, 1.0, 2.0, 0.5, slack=0.01)
+    exact = closed_forms.descent_factors(alpha, 1.0, 2.0, 0.5)
+    slack = closed_forms.descent_factors(alpha, 1.0, 2.0, 0.5, slack=0.01)
     np.testing.assert_array_equal(exact[0], slack[0])
     np.testing.assert_allclose(exact[1] - slack[1], 0.01)
 
@@ -330,9 +335,15 @@ def test_slack_lowers_the_personal_factor_only():
     [
         (lambda: _problem(F2.params, lam=0.0), "lam .* above 0, got 0.0"),
         (lambda: _problem(F2.params, num_examples=0), "num_examples"),
-        (lambda: theory.OneRound(F2, np.ones(4, bool)), "at least one benign client"),
-        (lambda: theory.OneRound(F2, LAST, "flip"), "Unknown attack 'flip'"),
-        (lambda: theory.convergence_factors(1.0, 1.0, "own"), "Unknown prox center"),
+        (
+            lambda: closed_forms.OneRound(F2, np.ones(4, bool)),
+            "at least one benign client",
+        ),
+        (lambda: closed_forms.OneRound(F2, LAST, "flip"), "Unknown attack 'flip'"),
+        (
+            lambda: closed_forms.convergence_factors(1.0, 1.0, "own"),
+            "Unknown prox center",
+        ),
     ],
 )
 def test_wrong_settings_are_named(make, match):

@@ -12,10 +12,15 @@ import scipy.optimize
 import typer.testing
 from matplotlib import image
 
-from experiments import theory as command
-from experiments import theory_pages
-from experiments.theory_pages import descent_of_mixing, one_round, rows, similarities
-from fedjax_pfl import theory
+from experiments.theory import __main__ as command
+from experiments.theory import (
+    closed_forms,
+    descent_of_mixing,
+    one_round,
+    pages,
+    rows,
+    similarities,
+)
 
 RUNNER = typer.testing.CliRunner()
 QUICK = rows.Options(seeds=2, quick=True)
@@ -43,7 +48,7 @@ def test_the_command_writes_a_tidy_table_and_figures(fedacs):
     assert set(table["page"]) == {"fedacs"}
     assert set(table["holds"]) <= {"yes", ""}
     figures = sorted(path.name for path in out.glob("*.png"))
-    assert len(figures) == len(theory_pages.PAGES["fedacs"])
+    assert len(figures) == len(pages.PAGES["fedacs"])
     for name in figures:
         pixels = image.imread(out / name)
         assert pixels.shape[1] == 1200 and pixels[..., :3].std() > 0.05
@@ -72,7 +77,7 @@ def test_nothing_is_left_where_a_page_fails(tmp_path, monkeypatch):
     def fail(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(theory_pages.PAGES, "fedacs", (fail,))
+    monkeypatch.setitem(pages.PAGES, "fedacs", (fail,))
     result = run("fedacs", "--out", tmp_path / "page")
     assert result.exit_code == 130
     assert list(tmp_path.iterdir()) == []
@@ -120,7 +125,7 @@ def test_tables_have_a_column_for_every_setting():
     "part",
     [
         pytest.param(part, marks=[pytest.mark.wide] * (number > 0))
-        for number, part in enumerate(theory_pages.PAGES["flame"][2:])
+        for number, part in enumerate(pages.PAGES["flame"][2:])
     ],
 )
 def test_statements_of_flame_hold(part):
@@ -133,7 +138,7 @@ def test_statements_of_flame_hold(part):
 
 @pytest.mark.wide
 def test_the_lagrangian_rises_at_kappa_1():
-    (part,) = (p for p in theory_pages.PAGES["flame"] if p.__name__ == "descent")
+    (part,) = (p for p in pages.PAGES["flame"] if p.__name__ == "descent")
     found = {(r.settings["kappa"], r.relation): r.simulation for r in part(QUICK).rows}
     assert found[1.0, ""] == 1.0  # in all seeds, though nothing is claimed of it
     assert found[4.5, "<="] == 0.0
@@ -142,11 +147,11 @@ def test_the_lagrangian_rises_at_kappa_1():
 def test_rounds_of_the_simulator_have_the_losses_of_theory():
     attack = "sign_flip"
     params = np.array([[1, 0], [0, 2], [-1, 1], [0.5, -0.5]])
-    problem = theory.Regression(params, 10, 0.5, 2.0, 1.0)
+    problem = closed_forms.Regression(params, 10, 0.5, 2.0, 1.0)
     malicious = np.array([False, False, False, True])
     draws = one_round.Draws(problem)
     measured = draws.losses(0.6, 2000, 0, one_round.ATTACKS[attack], malicious)
-    setting = theory.OneRound(problem, malicious, attack, one_round.VARIANCE)
+    setting = closed_forms.OneRound(problem, malicious, attack, one_round.VARIANCE)
     for values, expected in zip(measured, setting.losses(0.6), strict=True):
         row = rows.mean_row("x", {}, expected, values[:, :3].mean(axis=1))
         assert row.holds == "yes" and row.standard_error < 0.02 * expected
@@ -163,13 +168,15 @@ def test_the_mixing_gradient_is_that_of_the_penalty():
         return (similarity * jnp.square(w[:, None] - w[None]).sum(axis=2)).sum() / 4
 
     expected = jax.grad(penalty)(jnp.asarray(models))
-    found = theory.mixing_gradient(similarity, models)
+    found = closed_forms.mixing_gradient(similarity, models)
     np.testing.assert_allclose(found, expected, atol=1e-13)
-    balanced = theory.doubly_stochastic(similarity + similarity.T)
+    balanced = closed_forms.doubly_stochastic(similarity + similarity.T)
     np.testing.assert_allclose(balanced, balanced.T, atol=1e-14)
     np.testing.assert_allclose(balanced.sum(axis=0), 1, atol=1e-12)
     np.testing.assert_allclose(
-        theory.mixing_gradient(balanced, models), models - balanced @ models, atol=1e-12
+        closed_forms.mixing_gradient(balanced, models),
+        models - balanced @ models,
+        atol=1e-12,
     )
 
 

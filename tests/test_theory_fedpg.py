@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from experiments import theory_pages
-from experiments.theory_pages import common_descent, rows
+from experiments.theory import common_descent, pages, rows
 
 QUICK = rows.Options(seeds=2, quick=True)
 
@@ -14,7 +13,7 @@ QUICK = rows.Options(seeds=2, quick=True)
     "part",
     [
         pytest.param(part, marks=[pytest.mark.wide] * (part.__name__ != "front"))
-        for part in theory_pages.PAGES["fedpg"]
+        for part in pages.PAGES["fedpg"]
     ],
 )
 def test_statements_of_fedpg_hold(part):

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from experiments import theory_pages
-from experiments.theory_pages import (
+from experiments.theory import (
     fedplus_descent,
     fedplus_failure,
     fedplus_fixed_points,
     fedplus_iterations,
+    pages,
     rows,
 )
-from experiments.theory_pages import fedplus_quadratics as quadratics
+from experiments.theory import fedplus_quadratics as quadratics
 
 QUICK = rows.Options(seeds=2, quick=True)
 ROUNDS = 200  # more than enough for the fixed point
@@ -32,7 +32,7 @@ _SLOW = ("decrease", "failure", "fixed_points")
     "part",
     [
         pytest.param(part, marks=[pytest.mark.wide] * (part.__name__ in _SLOW))
-        for part in theory_pages.PAGES["fedplus"]
+        for part in pages.PAGES["fedplus"]
     ],
 )
 def test_statements_of_fedplus_hold(part):

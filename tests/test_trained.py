@@ -12,9 +12,11 @@ import pytest
 import safetensors.numpy
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, models, struct
+from fedjax_pfl import models
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.engine import save_models
+from fedjax_pfl.results import model_files
 from fedjax_pfl.testing import toy
-from fedjax_pfl.trained import form, writing
 from tests import test_models
 
 KEY = jax.random.key(0, impl="threefry2x32")
@@ -212,7 +214,7 @@ def test_other_tools_read_the_files(tmp_path):
 def test_blocks_of_clients_and_devices_do_not_matter(tmp_path, monkeypatch):
     """Each file's bytes; on several devices the values, to rounding."""
     _, whole, _ = train(tmp_path, fp.Flame(local=SGD))
-    monkeypatch.setattr(writing, "_BLOCK_BYTES", 300)
+    monkeypatch.setattr(save_models, "_BLOCK_BYTES", 300)
     _, blocks, _ = train(tmp_path, fp.Flame(local=SGD), models_to=tmp_path / "b")
     assert fp.load_models(tmp_path / "b").table.equals(whole.table)
     how = {"execution": "shard=4", "models_to": tmp_path / "s"}
@@ -380,19 +382,22 @@ def test_a_model_that_is_not_one_is_named(tmp_path):
 @pytest.mark.parametrize("name", test_models.SMALL)
 def test_parameters_of_every_network_are_read_as_they_were(name):
     _, params, _ = test_models.small(name)
-    assert jax.tree.map(np.shape, form.nested(form.named(params))) == jax.tree.map(
-        np.shape, params
-    )
+    assert jax.tree.map(
+        np.shape, model_files.nested(model_files.named(params))
+    ) == jax.tree.map(np.shape, params)
 
 
 def test_names_of_leaves():
     tree = {"a": [1, {"b": 2}], "c": 3}
-    assert form.nested(form.named(tree)) == {"a": {"0": 1, "1": {"b": 2}}, "c": 3}
-    assert form.nested(form.named(jnp.ones(2))).tolist() == [1, 1]
+    assert model_files.nested(model_files.named(tree)) == {
+        "a": {"0": 1, "1": {"b": 2}},
+        "c": 3,
+    }
+    assert model_files.nested(model_files.named(jnp.ones(2))).tolist() == [1, 1]
     with pytest.raises(checks.InputError, match="paths of their own"):
-        form.named({"a": {"b": 1}, "a/b": 2})
-    assert form.file_name(1, "FedPG", 12, "fine-tuned") == (
+        model_files.named({"a": {"b": 1}, "a/b": 2})
+    assert model_files.file_name(1, "FedPG", 12, "fine-tuned") == (
         "001-fedpg/012-fine-tuned.safetensors"
     )
     for text in ("../a", "/etc/passwd", "000-a/../../b.safetensors", ""):
-        assert not form.is_file_name(text)
+        assert not model_files.is_file_name(text)

@@ -6,7 +6,8 @@ import pathlib
 import pytest
 
 import fedjax_pfl as fp
-from experiments import job, plan, presets, sweep
+from experiments import plan, sweep
+from fedjax_pfl.command import job, presets
 from tests.test_batch import tiny
 from tests.test_experiments import RUNNER
 

@@ -9,16 +9,10 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import (
-    clients,
-    compiled,
-    data,
-    driver,
-    grids,
-    settings,
-    stacking,
-    training,
-)
+from fedjax_pfl import data
+from fedjax_pfl.core import client_rows
+from fedjax_pfl.engine import compiled, driver, grids, simulation, stacking
+from fedjax_pfl.engine.options import Settings
 from fedjax_pfl.testing import programs, toy
 
 KEY = jax.random.key(0)
@@ -165,7 +159,7 @@ def test_evaluation_equals_numpy():
         algorithm=fp.Flame(local=SGD), participation=fp.UniformCohort(size=3)
     )
     group = programs.group(KEY, process, fp.LogisticRegression(), federation)
-    options = settings.Settings.parse(
+    options = Settings.parse(
         3,
         eval_every=3,
         execution="vmap",
@@ -181,7 +175,7 @@ def test_evaluation_equals_numpy():
         for number, params in enumerate(
             (
                 jax.tree.map(lambda leaf: leaf[0], run.states.server),
-                clients.take(clients.take(run.states.clients.theta, 0), client),
+                client_rows.take(client_rows.take(run.states.clients.theta, 0), client),
             )
         ):
             head = jax.tree.map(np.asarray, params["head"])
@@ -363,7 +357,7 @@ def test_a_grid_of_many_programs_gives_their_memory_back(monkeypatch, tmp_path):
     """A second group takes no more maps than one; it would keep hundreds."""
     (tmp_path / "limit").write_text("1")
     monkeypatch.setattr(compiled, "_LIMIT", tmp_path / "limit")
-    monkeypatch.setattr(training, "_LOOK_EVERY", 1)
+    monkeypatch.setattr(simulation, "_LOOK_EVERY", 1)
     process, model = (
         fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
         fp.LogisticRegression(),

@@ -12,7 +12,7 @@ from experiments.bench import (
     rules,
     workloads,
 )
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = ["compare", "find", "fitting", "make", "names", "peers"]
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments import cli
 from experiments.bench import machine, worker
+from fedjax_pfl.command import cli, errors
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -134,18 +134,18 @@ def _do(options: Options) -> None:
     if options.json is not None:
         print(f"Written: {options.json}")
     if broken:
-        raise cli.StoppedError(" ".join(broken), 1)
+        raise errors.StoppedError(" ".join(broken), 1)
     if earlier is not None:
         changed = report.print_difference(console, earlier, found)
         if changed:
             names = ", ".join(changed)
-            raise cli.StoppedError(f"More than 10 % apart: {names}.", 1)
+            raise errors.StoppedError(f"More than 10 % apart: {names}.", 1)
 
 
 def _requests(options: Options) -> list[worker.Request]:
     """One request per workload; checks all names."""
     from experiments.bench import catalog
-    from fedjax_pfl import checks
+    from fedjax_pfl.core import checks
 
     for name in options.against:
         checks.known(name, (*catalog.peers(), "all"), "peer")

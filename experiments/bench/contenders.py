@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from experiments.bench import workloads
-from fedjax_pfl import driver, planning, settings
+from fedjax_pfl.engine import driver, groups
+from fedjax_pfl.engine.options import Settings
 
 __all__ = [
     "INEXACT",
@@ -42,9 +43,9 @@ class Contender(Protocol):
         ...
 
 
-def _segments(rounds: int, execution: str) -> settings.Settings:
+def _segments(rounds: int, execution: str) -> Settings:
     """Settings of a training whose segments have so many rounds."""
-    return settings.Settings.parse(
+    return Settings.parse(
         _CALLS * rounds, eval_every=rounds, evaluate_on=("train",), execution=execution
     )
 
@@ -78,10 +79,10 @@ class Ours:
         return jax.tree.map(np.array, self._run.states.server)
 
 
-def _run(group: planning.Group, how: settings.Settings) -> driver.Run:
+def _run(group: groups.Group, how: Settings) -> driver.Run:
     """A training of which only rounds are run, so that only these are compiled."""
     how = dataclasses.replace(how, memory_limit="none")
-    programs, names = planning.programs_of(group, how), planning.predictor_names(group)
+    programs, names = groups.programs_of(group, how), groups.predictor_names(group)
     return driver.Run(driver.Prepared(group, how, programs, None, names))
 
 
@@ -97,7 +98,7 @@ class Loop:
 
     def _start(self, point: int) -> driver.Run:
         group = self._group
-        single = planning.Group(
+        single = groups.Group(
             points=group.points[point : point + 1],
             processes=group.processes[point : point + 1],
             model=group.model,

@@ -151,8 +151,7 @@ def measure(case: Case) -> dict[str, Any]:
 
     import fedjax_pfl as fp
     from experiments.bench import workloads
-    from fedjax_pfl import cost, driver, grids
-    from fedjax_pfl import settings as settings_
+    from fedjax_pfl.engine import cost, driver, grids, options
 
     dataset = workloads.Generated((case.num_clients * case.examples,), case.shape)
     spec = fp.FederationSpec(
@@ -162,7 +161,7 @@ def measure(case: Case) -> dict[str, Any]:
     (group,) = grids.groups_of(
         jax.random.key(0), process, model, spec, {"seed": range(case.points)}
     )
-    settings = settings_.Settings.parse(
+    settings = options.Settings.parse(
         case.rounds,
         execution=case.execution,
         eval_every=max(case.rounds // 4, 1),

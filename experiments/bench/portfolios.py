@@ -11,8 +11,8 @@ from jax import lax
 
 import fedjax_pfl as fp
 from experiments.bench import contenders
-from fedjax_pfl import grids, planning
-from fedjax_pfl import portfolio as portfolio_
+from fedjax_pfl.engine import grids, groups
+from fedjax_pfl.portfolio import windows
 
 __all__ = ["PEERS", "PORTFOLIOS", "Portfolio", "Task"]
 
@@ -55,7 +55,7 @@ class Portfolio:
         rows = self.batch_size * _ASSETS * _WINDOW
         return self.steps_per_round * rows * 3 * 2.0 * model.units**2
 
-    def group(self) -> planning.Group:
+    def group(self) -> groups.Group:
         """The one training."""
         spec = fp.PortfolioSpec(
             fp.SyntheticMarket(num_days=self.days + 10),
@@ -110,7 +110,7 @@ class Task:
         count = train.constants.n_real
         recent = np.asarray(train.index)[:, count - portfolio.batch_size : count]
         x = np.asarray(train.x)[recent]
-        seen = portfolio_.windows(train.constants, jnp.asarray(x))[..., 0]
+        seen = windows(train.constants, jnp.asarray(x))[..., 0]
         start = process.init(group.keys[0], model, federation).server
         return cls(
             prices=np.asarray(seen),

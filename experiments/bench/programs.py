@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from fedjax_pfl import qp
+from fedjax_pfl.numerics import quadratic_programs
 
 __all__ = ["PEERS", "PROGRAMS", "OurProgram", "Program"]
 
@@ -56,7 +56,7 @@ class OurProgram:
     def __init__(self, program: Program):
         self._rows = program.rows()
         self._grams = jnp.asarray(self._rows @ self._rows.transpose(0, 2, 1))
-        self._solve = jax.jit(jax.vmap(qp.minimum_norm))
+        self._solve = jax.jit(jax.vmap(quadratic_programs.minimum_norm))
 
     def run(self) -> None:
         """One solution of every problem."""

@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = [
     "FORMAT",

@@ -46,7 +46,7 @@ def measure(
     if request.workload == MACHINE:
         return _machine(request)
     from experiments.bench import catalog, machine, timing
-    from fedjax_pfl import driver
+    from fedjax_pfl.engine import driver
 
     workload = catalog.find(request.workload)
     with driver.compile_clock() as compiling:

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 import fedjax_pfl as fp
-from fedjax_pfl import grids, planning, struct
+from fedjax_pfl.core import struct
+from fedjax_pfl.engine import grids, groups
 from fedjax_pfl.models import base
 
 __all__ = [
@@ -114,7 +115,7 @@ class Workload:
     peers: tuple[str, ...]
     axes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
-    def group(self) -> planning.Group:
+    def group(self) -> groups.Group:
         """The grid points, which share one compiled program."""
         key = jax.random.key(0, impl="threefry2x32")
         (group,) = grids.groups_of(key, self.process, self.model, self.spec, self.axes)

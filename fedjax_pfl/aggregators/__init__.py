@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedjax_pfl import lazy
+from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.aggregators.blockwise import Blockwise
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         ClippingInfo,
         NormClipping,
     )
-    from fedjax_pfl.aggregators.common_descent import CommonDescent, CommonDescentInfo
     from fedjax_pfl.aggregators.coordinate_median import (
         CoordinateMedian,
         CoordinateMedianInfo,
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     )
     from fedjax_pfl.aggregators.krum import Krum, KrumInfo
     from fedjax_pfl.aggregators.mean import Mean, WeightedMean
+    from fedjax_pfl.aggregators.min_norm import CommonDescent, CommonDescentInfo
     from fedjax_pfl.aggregators.mixing import Bucketing, NearestNeighborMixing
     from fedjax_pfl.aggregators.trimmed import MeaMed, TrimmedMean
 else:

@@ -5,7 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, clients, leaves, struct, types
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_rows, struct, tree_paths
 
 __all__ = ["Blockwise"]
 
@@ -35,11 +36,11 @@ class Blockwise:
       (2.0, 3.0)
     """
 
-    parts: tuple[types.Aggregator, ...]
+    parts: tuple[core.Aggregator, ...]
     patterns: tuple[str, ...] = struct.static_field()
 
     def __post_init__(self):
-        leaves.check_patterns(self.patterns)
+        tree_paths.check_patterns(self.patterns)
         if not isinstance(self.parts, tuple) or len(self.patterns) != len(self.parts):
             raise checks.InputError(
                 f"Expected parts to be a tuple with one part per pattern of"
@@ -64,7 +65,7 @@ class Blockwise:
                 check(size)
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, tuple[Any, ...]]:
         """Combines block by block.
 
@@ -80,15 +81,15 @@ class Blockwise:
         Raises:
           InputError: if a pattern gets no leaf, or a leaf no pattern.
         """
-        finite = clients.finite_rows(messages, weights.shape[0])
+        finite = client_rows.finite_rows(messages, weights.shape[0])
         weights = jnp.where(finite, weights, 0)
         found, reports = [], []
-        rows = leaves.blocks(messages, self.patterns)
-        references = leaves.blocks(reference, self.patterns)
+        rows = tree_paths.blocks(messages, self.patterns)
+        references = tree_paths.blocks(reference, self.patterns)
         blocks = zip(self.parts, rows, references, strict=True)
         for number, (part, block, own) in enumerate(blocks):
             block_key = jax.random.fold_in(key, number)
             aggregate, report = part(block_key, block, weights, own)
             found.append(aggregate)
             reports.append(report)
-        return leaves.join_blocks(found), tuple(reports)
+        return tree_paths.join_blocks(found), tuple(reports)

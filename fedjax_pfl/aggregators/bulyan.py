@@ -18,8 +18,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import checks, clients, struct, types
-from fedjax_pfl.aggregators import lengths, malicious, neighbors, trimmed
+from fedjax_pfl import core
+from fedjax_pfl.aggregators import byzantine_count, trimmed
+from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.numerics import pairwise_distances, scaled_rows
 
 __all__ = ["Bulyan", "BulyanInfo"]
 
@@ -54,7 +56,7 @@ def _one_by_one(
 
 
 @struct.pytree_dataclass
-class Bulyan(malicious.Counting):
+class Bulyan(byzantine_count.Counting):
     """Mean around the median of the rows that Krum selects one after the other.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -89,11 +91,11 @@ class Bulyan(malicious.Counting):
     margin: ClassVar[int] = 3
 
     def __post_init__(self):
-        malicious.Counting.__post_init__(self)
+        byzantine_count.Counting.__post_init__(self)
         checks.boolean("one_shot", self.one_shot)
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, BulyanInfo]:
         """Selects rows, and averages what is near their median.
 
@@ -107,12 +109,12 @@ class Bulyan(malicious.Counting):
           Pytree of `[*P]`, and what was chosen.
         """
         del key
-        matrix, unravel = clients.ravel_rows(messages)
-        valid = (weights > 0) & jnp.isfinite(lengths.magnitudes(matrix))
+        matrix, unravel = client_rows.ravel_rows(messages)
+        valid = (weights > 0) & jnp.isfinite(scaled_rows.magnitudes(matrix))
         n = valid.sum(dtype=jnp.int32)
         f = self.minority(n, len(valid))
         theta = n - 2 * f
-        _, found = neighbors.search(matrix, valid, jnp.maximum(n - f - 2, 1))
+        _, found = pairwise_distances.search(matrix, valid, jnp.maximum(n - f - 2, 1))
         if self.one_shot:
             rank = jnp.argsort(jnp.argsort(found.scores, stable=True))
             selected = valid & (rank < theta)

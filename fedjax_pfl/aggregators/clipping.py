@@ -25,8 +25,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import checks, clients, struct, types
-from fedjax_pfl.aggregators import lengths, malicious
+from fedjax_pfl import core
+from fedjax_pfl.aggregators import byzantine_count
+from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.numerics import scaled_rows
 
 __all__ = ["CenteredClipping", "ClippingInfo", "NormClipping"]
 
@@ -63,7 +65,7 @@ def _clipped_mean(
       The center plus the mean of clipped differences, `[D]`; which rows were clipped,
       `bool[K]`; the limit.
     """
-    unit, distance = lengths.distances(matrix, valid, center)
+    unit, distance = scaled_rows.distances(matrix, valid, center)
     norm = jnp.minimum(unit * distance, jnp.finfo(matrix.dtype).max)
     limit = max_norm(norm)
     clipped = valid & (norm > limit)
@@ -82,8 +84,8 @@ def _fraction(clipped: jax.Array, valid: jax.Array, dtype: Any) -> jax.Array:
 
 def _vectors(messages: Any, reference: Any) -> tuple[jax.Array, jax.Array, Any]:
     """Rows `[K, D]`, the reference `[D]`, and what turns it back into a tree."""
-    matrix, unravel = clients.ravel_rows(messages)
-    rows, _ = clients.ravel_rows(jax.tree.map(lambda r: r[None], reference))
+    matrix, unravel = client_rows.ravel_rows(messages)
+    rows, _ = client_rows.ravel_rows(jax.tree.map(lambda r: r[None], reference))
     return matrix, rows[0].astype(matrix.dtype), unravel
 
 
@@ -122,7 +124,7 @@ class CenteredClipping:
         return None
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, ClippingInfo]:
         """Moves from the reference.
 
@@ -136,7 +138,7 @@ class CenteredClipping:
           Pytree of `[*P]`, and what was clipped.
         """
         del key
-        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
+        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
         matrix, start, unravel = _vectors(messages, reference)
         tau = jnp.maximum(jnp.asarray(self.tau, matrix.dtype), 0)
 
@@ -153,7 +155,7 @@ class CenteredClipping:
 
 
 @struct.pytree_dataclass
-class NormClipping(malicious.Counting):
+class NormClipping(byzantine_count.Counting):
     """Mean of messages whose distance from the server's model is clipped.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -186,7 +188,7 @@ class NormClipping(malicious.Counting):
 
     def __post_init__(self):
         checks.number("max_norm", self.max_norm, above=0)
-        malicious.Counting.__post_init__(self)
+        byzantine_count.Counting.__post_init__(self)
         fields = self.num_malicious, self.malicious_fraction
         if self.max_norm is not None and fields != (None, None):
             raise checks.InputError(
@@ -196,7 +198,7 @@ class NormClipping(malicious.Counting):
             )
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, ClippingInfo]:
         """Averages what is not further from the reference than the limit.
 
@@ -210,7 +212,7 @@ class NormClipping(malicious.Counting):
           Pytree of `[*P]`, and what was clipped.
         """
         del key
-        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
+        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
         matrix, center, unravel = _vectors(messages, reference)
 
         def limit(norm: jax.Array) -> jax.Array:

@@ -28,8 +28,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import checks, clients, struct, types
-from fedjax_pfl.aggregators import huber, lengths, search, selection
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.numerics import huber, order_statistics, scaled_rows, weiszfeld
 
 __all__ = ["CoordinateMedian", "CoordinateMedianInfo"]
 
@@ -41,9 +42,9 @@ def _middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
     """The middle values `[D]`; 0 where no row takes part."""
     valid = p > 0
     if not weighted:
-        return selection.middle_rows(matrix, valid)
+        return order_statistics.middle_rows(matrix, valid)
     clean = jnp.where(valid[:, None], matrix, 0)
-    low, high = selection.weighted_middle(clean, p)
+    low, high = order_statistics.weighted_middle(clean, p)
     return jnp.where(valid.any(), low, 0), jnp.where(valid.any(), high, 0)
 
 
@@ -73,13 +74,13 @@ def _shared(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _exact(weighted: bool, matrix: jax.Array, p: jax.Array) -> jax.Array:
     """The exact median `[D]`."""
-    return selection.midpoint(*_middle(matrix, p, weighted))
+    return order_statistics.midpoint(*_middle(matrix, p, weighted))
 
 
 def _exact_forward(weighted: bool, matrix: jax.Array, p: jax.Array) -> Any:
     """The same, and what derivatives need of it."""
     pair = _written_middle(matrix, p, weighted)
-    return selection.midpoint(*pair), (matrix, p > 0, pair)
+    return order_statistics.midpoint(*pair), (matrix, p > 0, pair)
 
 
 def _exact_backward(weighted: bool, kept: Any, cotangent: jax.Array) -> Any:
@@ -157,7 +158,7 @@ class CoordinateMedian:
         return None
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, CoordinateMedianInfo | None]:
         """Takes the median of every coordinate.
 
@@ -172,8 +173,8 @@ class CoordinateMedian:
           Pytree of `[*P]`; and what the radius did, or None for the exact median.
         """
         del key
-        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
-        matrix, unravel = clients.ravel_rows(messages)
+        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
+        matrix, unravel = client_rows.ravel_rows(messages)
         some, weighted = valid.any(), self.weighting == "examples"
         p = weights if weighted else jnp.ones_like(weights)
         p = jnp.where(valid, p, 0).astype(matrix.dtype)
@@ -192,11 +193,11 @@ class CoordinateMedian:
         """The radius; positive and far from overflow."""
         radius = rho
         if radius is None:
-            size = lengths.measure(matrix, p > 0, p)
+            size = scaled_rows.measure(matrix, p > 0, p)
             distance = size.norms(matrix, median / size.scale)
-            chosen = lengths.quantile(distance, p, self.rho_quantile)
+            chosen = scaled_rows.quantile(distance, p, self.rho_quantile)
             radius = size.scale * (chosen / matrix.shape[1] ** 0.5)
-        radius = jnp.maximum(radius, search.smallest_radius(matrix.dtype))
+        radius = jnp.maximum(radius, weiszfeld.smallest_radius(matrix.dtype))
         return jnp.minimum(radius, jnp.finfo(matrix.dtype).max / 4)
 
     def _found(
@@ -206,7 +207,7 @@ class CoordinateMedian:
         # A branch, as in `_written_middle`; its one result takes half of the time.
         median = lax.cond(
             p.sum() > 0,
-            lambda: selection.midpoint(
+            lambda: order_statistics.midpoint(
                 *_middle(matrix, p, self.weighting == "examples")
             ),
             lambda: jnp.zeros_like(matrix[0]),

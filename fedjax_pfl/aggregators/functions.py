@@ -23,12 +23,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_pfl import checks, clients, types
-from fedjax_pfl.aggregators import bulyan as bulyan_
+from fedjax_pfl import core
 from fedjax_pfl.aggregators import clipping, mixing, trimmed
-from fedjax_pfl.aggregators import coordinate_median as coordinate_median_
-from fedjax_pfl.aggregators import geometric_median as geometric_median_
-from fedjax_pfl.aggregators import krum as krum_
+from fedjax_pfl.aggregators.bulyan import Bulyan
+from fedjax_pfl.aggregators.coordinate_median import CoordinateMedian
+from fedjax_pfl.aggregators.geometric_median import GeometricMedian
+from fedjax_pfl.aggregators.krum import Krum
+from fedjax_pfl.core import checks, client_rows
 
 __all__ = [
     "bucketing",
@@ -76,7 +77,7 @@ def _checked(rule: Any, rows: Any, weights: Any) -> tuple[Any, jax.Array]:
     return rows, jnp.asarray(weights, leaves[0].dtype)
 
 
-def _apply(rule: types.Aggregator, rows: Any, weights: Any, reference: Any = None):
+def _apply(rule: core.Aggregator, rows: Any, weights: Any, reference: Any = None):
     """The rule's aggregate; none of these rules draws anything."""
     rows, weights = _checked(rule, rows, weights)
     if reference is None:
@@ -104,7 +105,7 @@ def krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
       >>> float(krum(jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), num_malicious=1))
       2.0
     """
-    return _apply(krum_.Krum(**fields), rows, weights)
+    return _apply(Krum(**fields), rows, weights)
 
 
 def multi_krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
@@ -122,7 +123,7 @@ def multi_krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
       >>> float(multi_krum(jnp.array([1.0, 9.0, 2.0, 2.5, 1.5]), num_malicious=1))
       1.75
     """
-    return _apply(krum_.Krum(**{"num_selected": None, **fields}), rows, weights)
+    return _apply(Krum(**{"num_selected": None, **fields}), rows, weights)
 
 
 def trimmed_mean(rows: Any, weights: Any = None, **fields: Any) -> Any:
@@ -164,7 +165,7 @@ def bulyan(rows: Any, weights: Any = None, **fields: Any) -> Any:
     Returns:
       `[D]`, or pytree of `[*P]`.
     """
-    return _apply(bulyan_.Bulyan(**fields), rows, weights)
+    return _apply(Bulyan(**fields), rows, weights)
 
 
 def centered_clipping(
@@ -213,7 +214,7 @@ def coordinate_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
     Returns:
       `[D]`, or pytree of `[*P]`.
     """
-    return _apply(coordinate_median_.CoordinateMedian(**fields), rows, weights)
+    return _apply(CoordinateMedian(**fields), rows, weights)
 
 
 def geometric_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
@@ -227,7 +228,7 @@ def geometric_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
     Returns:
       `[D]`, or pytree of `[*P]`.
     """
-    return _apply(geometric_median_.GeometricMedian(**fields), rows, weights)
+    return _apply(GeometricMedian(**fields), rows, weights)
 
 
 def nearest_neighbor_mixing(rows: Any, weights: Any = None, **fields: Any) -> Any:
@@ -246,7 +247,7 @@ def nearest_neighbor_mixing(rows: Any, weights: Any = None, **fields: Any) -> An
     return rule.mix(*_checked(rule, rows, weights))
 
 
-def bucketing(key: types.Key, rows: Any, weights: Any = None, *, size: int = 2) -> Any:
+def bucketing(key: core.Key, rows: Any, weights: Any = None, *, size: int = 2) -> Any:
     """Permutes rows and averages consecutive buckets of them.
 
     Args:
@@ -266,4 +267,4 @@ def bucketing(key: types.Key, rows: Any, weights: Any = None, *, size: int = 2) 
     rule = mixing.Bucketing(size=size)
     found, weights = rule.mix(key, *_checked(rule, rows, weights))
     nothing = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), found)
-    return clients.select_rows(weights > 0, found, nothing)
+    return client_rows.select_rows(weights > 0, found, nothing)

@@ -50,8 +50,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, clients, struct, types
-from fedjax_pfl.aggregators import implicit, lengths, search
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.numerics import scaled_rows, weiszfeld, weiszfeld_gradient
 
 __all__ = ["GeometricMedian", "GeometricMedianInfo"]
 
@@ -152,7 +153,7 @@ class GeometricMedian:
         return None
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, GeometricMedianInfo]:
         """Finds the median.
 
@@ -166,8 +167,8 @@ class GeometricMedian:
           Pytree of `[*P]`, and how the search ended.
         """
         del key
-        matrix, unravel = clients.ravel_rows(messages)
-        largest = lengths.magnitudes(jax.lax.stop_gradient(matrix))
+        matrix, unravel = client_rows.ravel_rows(messages)
+        largest = scaled_rows.magnitudes(jax.lax.stop_gradient(matrix))
         valid = (weights > 0) & jnp.isfinite(largest)
         some = valid.any()
         p = weights if self.weighting == "examples" else jnp.ones_like(weights)
@@ -175,7 +176,7 @@ class GeometricMedian:
         p = p / jnp.where(some, p.sum(), 1)
         start = None
         if self.start == "reference":
-            start, _ = clients.ravel_rows(clients.broadcast(reference, 1))
+            start, _ = client_rows.ravel_rows(client_rows.broadcast(reference, 1))
             start = start[0]
         rho = None if self.rho is None else jnp.asarray(self.rho, matrix.dtype)
         median, info = _minimizer(self, rho, matrix, p, start)
@@ -188,14 +189,14 @@ class GeometricMedian:
         matrix: jax.Array,
         p: jax.Array,
         start: jax.Array | None,
-    ) -> tuple[lengths.Lengths, search.Frame, GeometricMedianInfo]:
+    ) -> tuple[scaled_rows.Lengths, weiszfeld.Frame, GeometricMedianInfo]:
         """Searches, and says how that ended."""
-        size = lengths.measure(matrix, p > 0, p, 0 if rho is None else rho)
+        size = scaled_rows.measure(matrix, p > 0, p, 0 if rho is None else rho)
         tolerance = self.tolerance
         if tolerance is None:
-            tolerance = lengths.precision(matrix.dtype)
+            tolerance = scaled_rows.precision(matrix.dtype)
         tolerance = jnp.asarray(tolerance, matrix.dtype)
-        end = search.Search(
+        end = weiszfeld.Search(
             rho=rho,
             rho_quantile=self.rho_quantile,
             tolerance=tolerance,
@@ -246,7 +247,7 @@ def _forward(
 def _backward(kept: Any, cotangents: tuple[jax.Array, Any]) -> tuple[Any, ...]:
     """Cotangents of all arguments; None for constants."""
     (matrix, size, p, center, radius), rho = kept
-    of_rows, of_p, of_rho = implicit.cotangents(
+    of_rows, of_p, of_rho = weiszfeld_gradient.cotangents(
         matrix, size, p, center, radius, cotangents[0]
     )
     return None, None if rho is None else of_rho, of_rows, of_p, None

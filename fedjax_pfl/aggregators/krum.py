@@ -16,8 +16,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, clients, struct, types
-from fedjax_pfl.aggregators import lengths, malicious, neighbors
+from fedjax_pfl import core
+from fedjax_pfl.aggregators import byzantine_count
+from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.numerics import pairwise_distances, scaled_rows
 
 __all__ = ["Krum", "KrumInfo"]
 
@@ -38,7 +40,7 @@ class KrumInfo:
 
 
 @struct.pytree_dataclass
-class Krum(malicious.Counting):
+class Krum(byzantine_count.Counting):
     """Row of lowest score, or the mean of several; scores by nearest neighbors.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -73,7 +75,7 @@ class Krum(malicious.Counting):
     margin: ClassVar[int] = 3
 
     def __post_init__(self):
-        malicious.Counting.__post_init__(self)
+        byzantine_count.Counting.__post_init__(self)
         if self.num_selected is not None:
             checks.positive_int("num_selected", self.num_selected)
         checks.boolean("squared", self.squared)
@@ -95,7 +97,7 @@ class Krum(malicious.Counting):
             checks.whole(name, self.num_selected, at_least=1, at_most=size)
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, KrumInfo]:
         """Takes the row of lowest score, or the mean of some.
 
@@ -109,22 +111,22 @@ class Krum(malicious.Counting):
           Pytree of `[*P]`, and what was chosen.
         """
         del key
-        matrix, _ = clients.ravel_rows(messages)
-        valid = (weights > 0) & jnp.isfinite(lengths.magnitudes(matrix))
+        matrix, _ = client_rows.ravel_rows(messages)
+        valid = (weights > 0) & jnp.isfinite(scaled_rows.magnitudes(matrix))
         num_valid = valid.sum(dtype=jnp.int32)
         f = self.told(num_valid, weights.shape[0])
-        scale, found = neighbors.search(
+        scale, found = pairwise_distances.search(
             matrix, valid, jnp.maximum(num_valid - f - 2, 1), squared=self.squared
         )
         row, some = found.row, num_valid > 0
         if self.num_selected == 1:
             selected = valid & (jnp.arange(valid.shape[0]) == row)
-            chosen = clients.take(messages, row)
+            chosen = client_rows.take(messages, row)
         else:
             rank = jnp.argsort(jnp.argsort(found.scores, stable=True))
             kept = self.num_selected or jnp.maximum(num_valid - f, 1)
             selected = valid & (rank < kept)
-            chosen = clients.weighted_mean(messages, selected.astype(matrix.dtype))
+            chosen = client_rows.weighted_mean(messages, selected.astype(matrix.dtype))
         scores = found.scores * (jnp.square(scale) if self.squared else scale)
         info = KrumInfo(
             row=jnp.where(some, row, -1),

@@ -5,16 +5,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import clients, struct, types
+from fedjax_pfl import core
+from fedjax_pfl.core import client_rows, struct
 
 __all__ = ["Mean", "WeightedMean"]
 
 
 def _mean_or_reference(messages: Any, weights: jax.Array, reference: Any) -> Any:
     """Weighted mean of finite rows; the reference where none has a positive weight."""
-    finite = clients.finite_rows(messages, weights.shape[0])
+    finite = client_rows.finite_rows(messages, weights.shape[0])
     weights = jnp.where(finite, weights, 0)
-    mean = clients.weighted_mean(messages, weights)
+    mean = client_rows.weighted_mean(messages, weights)
     some = weights.sum() > 0
     return jax.tree.map(lambda m, r: jnp.where(some, m, r), mean, reference)
 
@@ -40,7 +41,7 @@ class Mean:
         return "uniform"
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, None]:
         """Averages rows.
 
@@ -80,7 +81,7 @@ class WeightedMean:
         return "weighted"
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, None]:
         """Averages rows by weight.
 

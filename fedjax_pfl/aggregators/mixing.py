@@ -15,8 +15,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, clients, struct, types
-from fedjax_pfl.aggregators import coordinate_median, lengths, malicious, neighbors
+from fedjax_pfl import core
+from fedjax_pfl.aggregators import byzantine_count, coordinate_median
+from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.numerics import pairwise_distances, scaled_rows
 
 __all__ = ["Bucketing", "NearestNeighborMixing"]
 
@@ -32,7 +34,7 @@ def _means_about(
     middle = jax.tree.map(lambda leaf: leaf[center][None] / 2, messages)
     halves = jax.tree.map(lambda leaf, half: leaf / 2 - half, messages, middle)
     zeros = jax.tree.map(jnp.zeros_like, messages)
-    found = clients.mix(clients.select_rows(valid, halves, zeros), share)
+    found = client_rows.mix(client_rows.select_rows(valid, halves, zeros), share)
     return jax.tree.map(lambda half, mean: 2 * (half + mean), middle, found)
 
 
@@ -44,7 +46,7 @@ def _check_rule(rule: Any, size: int) -> None:
 
 
 @struct.pytree_dataclass
-class NearestNeighborMixing(malicious.Counting):
+class NearestNeighborMixing(byzantine_count.Counting):
     """A rule for rows that are means of their nearest rows.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -73,7 +75,7 @@ class NearestNeighborMixing(malicious.Counting):
       2.0
     """
 
-    rule: types.Aggregator = coordinate_median.CoordinateMedian()
+    rule: core.Aggregator = coordinate_median.CoordinateMedian()
 
     def check_cohort(self, size: int) -> None:
         """Refuses an f with 2 f + 1 > K, or what the rule behind refuses.
@@ -94,21 +96,21 @@ class NearestNeighborMixing(malicious.Counting):
         Returns:
           Pytree of `[K, *P]`; rows that take no part are as they were.
         """
-        matrix, _ = clients.ravel_rows(messages)
-        valid = (weights > 0) & jnp.isfinite(lengths.magnitudes(matrix))
+        matrix, _ = client_rows.ravel_rows(messages)
+        valid = (weights > 0) & jnp.isfinite(scaled_rows.magnitudes(matrix))
         n = valid.sum(dtype=jnp.int32)
         near = n - self.minority(n, len(valid))
-        _, found = neighbors.search(matrix, valid, jnp.maximum(near - 1, 1))
+        _, found = pairwise_distances.search(matrix, valid, jnp.maximum(near - 1, 1))
         itself = jnp.eye(weights.shape[0], dtype=bool)
         distance = jnp.where(itself, -1, found.distance)
         rank = jnp.argsort(jnp.argsort(distance, axis=1, stable=True), axis=1)
         share = (valid[None] & (rank < near)).astype(matrix.dtype)
         share = share / jnp.maximum(near, 1).astype(matrix.dtype)
         mixed = _means_about(share, messages, valid, found.row)
-        return clients.select_rows(valid, mixed, messages)
+        return client_rows.select_rows(valid, mixed, messages)
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, Any]:
         """Mixes, then applies the rule.
 
@@ -147,7 +149,7 @@ class Bucketing:
       ((3,), [2.0, 2.0, 1.0])
     """
 
-    rule: types.Aggregator = coordinate_median.CoordinateMedian()
+    rule: core.Aggregator = coordinate_median.CoordinateMedian()
     size: int = struct.static_field(default=2)
 
     def __post_init__(self):
@@ -167,7 +169,7 @@ class Bucketing:
         _check_rule(self.rule, -(-size // self.size))
 
     def mix(
-        self, key: types.Key, messages: Any, weights: jax.Array
+        self, key: core.Key, messages: Any, weights: jax.Array
     ) -> tuple[Any, jax.Array]:
         """Averages buckets of rows.
 
@@ -181,7 +183,7 @@ class Bucketing:
           without rows has weight 0.
         """
         count = weights.shape[0]
-        valid = (weights > 0) & clients.finite_rows(messages, count)
+        valid = (weights > 0) & client_rows.finite_rows(messages, count)
         order = jax.random.permutation(key, count)
         order = order[jnp.argsort(~valid[order], stable=True)]
         place = jnp.argsort(order)  # of every row among those that take part
@@ -190,11 +192,11 @@ class Bucketing:
         share = member.astype(weights.dtype)
         share = share / jnp.maximum(share.sum(axis=1, keepdims=True), 1)
         zeros = jax.tree.map(jnp.zeros_like, messages)
-        rows = clients.mix(clients.select_rows(valid, messages, zeros), share)
+        rows = client_rows.mix(client_rows.select_rows(valid, messages, zeros), share)
         return rows, jnp.where(member, weights[None], 0).sum(axis=1)
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, Any]:
         """Averages buckets, then applies the rule.
 

@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import clients, struct, types
-from fedjax_pfl.aggregators import malicious, selection, sorting
+from fedjax_pfl import core
+from fedjax_pfl.aggregators import byzantine_count
+from fedjax_pfl.core import client_rows, struct
+from fedjax_pfl.numerics import order_statistics, sorting
 
 __all__ = ["MeaMed", "TrimmedMean", "nearest_to_median"]
 
@@ -38,14 +40,14 @@ def nearest_to_median(
     # A branch, else selection would be compiled into everything that reads it.
     median = lax.cond(
         valid.any(),
-        lambda: selection.midpoint(*selection.middle_rows(matrix, valid)),
+        lambda: order_statistics.midpoint(*order_statistics.middle_rows(matrix, valid)),
         lambda: jnp.zeros_like(matrix[0]),
     )
     return sorting.mean_of_nearest(matrix, valid, median, count)
 
 
 @struct.pytree_dataclass
-class _InnerMean(malicious.Counting):
+class _InnerMean(byzantine_count.Counting):
     """A mean of some values of every coordinate; subclasses define `inner`."""
 
     def inner(self, matrix: jax.Array, valid: jax.Array, n: jax.Array) -> jax.Array:
@@ -62,7 +64,7 @@ class _InnerMean(malicious.Counting):
         raise NotImplementedError
 
     def __call__(
-        self, key: types.Key, messages: Any, weights: jax.Array, reference: Any
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, None]:
         """Averages the inner values of every coordinate.
 
@@ -76,8 +78,8 @@ class _InnerMean(malicious.Counting):
           Pytree of `[*P]`, and None.
         """
         del key
-        valid = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
-        matrix, unravel = clients.ravel_rows(messages)
+        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
+        matrix, unravel = client_rows.ravel_rows(messages)
         n = valid.sum(dtype=jnp.int32)
         found = unravel(self.inner(matrix, valid, n))
         return jax.tree.map(lambda m, r: jnp.where(n > 0, m, r), found, reference), None

@@ -2,13 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from fedjax_pfl import lazy
+from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.algorithms.apfl import APFL
     from fedjax_pfl.algorithms.base import SingleExchange
     from fedjax_pfl.algorithms.ditto import Ditto
-    from fedjax_pfl.algorithms.exchange import ClientView, Link
     from fedjax_pfl.algorithms.fedacs import FedACS
     from fedjax_pfl.algorithms.fedadmm import FedADMM
     from fedjax_pfl.algorithms.fedamp import FedAMP, HeurFedAMP
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms.pfedme import PFedMe
     from fedjax_pfl.algorithms.scaffold import Scaffold
     from fedjax_pfl.algorithms.splitgp import SplitGP
+    from fedjax_pfl.core.exchange import ClientView, Link
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 

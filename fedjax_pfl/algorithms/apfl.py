@@ -38,8 +38,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["APFL"]
 
@@ -99,7 +100,7 @@ class APFL(base.SingleExchange):
     def down(self, ctx, server, clients, messages):
         """The global model; the mean of the cohort's alpha is only reported."""
         del ctx, messages
-        return types.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
+        return core.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
 
     def _outputs(self, model, v, w, alpha, x, constants, key=None):
         """What the mixed model says of inputs `[B, ...]`."""
@@ -152,7 +153,7 @@ class APFL(base.SingleExchange):
             epochs=self.local.epochs,
             dtype=client.alpha.dtype,
         )
-        upload = types.Upload(message=w, weight=base.example_weight(data, w))
+        upload = core.Upload(message=w, weight=base.example_weight(data, w))
         report = {"gradient_evaluations": 2 * info.num_examples}
         return ApflClient(v=v, alpha=alpha), upload, report
 
@@ -171,4 +172,4 @@ class APFL(base.SingleExchange):
             return self._outputs(model, own, shared, alpha, x, data.constants)
 
         parts = {"own": client.v, "global": server, "alpha": client.alpha}
-        return found | {"personal": types.Predictor(both, parts)}
+        return found | {"personal": core.Predictor(both, parts)}

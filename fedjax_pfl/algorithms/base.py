@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import aggregators, checks, clients, local, types
-from fedjax_pfl.algorithms import exchange
+from fedjax_pfl import aggregators, core, local
+from fedjax_pfl.core import checks, client_rows, exchange
 
 __all__ = [
     "SingleExchange",
@@ -53,16 +53,16 @@ class SingleExchange:
         """
         return False
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """The aggregator where the process names none: the weighted mean."""
         return aggregators.WeightedMean()
 
     def init(
         self,
-        key: types.Key,
-        model: types.Model,
-        population: types.Population,
-        data: types.ClientData,
+        key: core.Key,
+        model: core.Model,
+        population: core.Population,
+        data: core.ClientData,
     ) -> tuple[Any, Any, Any]:
         """First `(server, client, message or None)`, from the view of ONE client.
 
@@ -84,8 +84,8 @@ class SingleExchange:
         return server
 
     def down(
-        self, ctx: types.RoundContext, server: Any, clients: Any, messages: Any
-    ) -> types.Downlink:
+        self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any
+    ) -> core.Downlink:
         """What the cohort receives: by default the server state, shared.
 
         Args:
@@ -98,18 +98,18 @@ class SingleExchange:
           The downlink.
         """
         del ctx, clients, messages
-        return types.Downlink(shared=server)
+        return core.Downlink(shared=server)
 
     def client_update(
         self,
-        key: types.Key,
+        key: core.Key,
         round: jax.Array,
-        work: types.Budget,
-        down: types.Downlink,
+        work: core.Budget,
+        down: core.Downlink,
         client: Any,
-        model: types.Model,
-        data: types.ClientData,
-    ) -> tuple[Any, types.Upload, Any]:
+        model: core.Model,
+        data: core.ClientData,
+    ) -> tuple[Any, core.Upload, Any]:
         """Local work of ONE client.
 
         Args:
@@ -129,28 +129,28 @@ class SingleExchange:
 
     def server_update(
         self,
-        ctx: types.RoundContext,
+        ctx: core.RoundContext,
         server: Any,
         aggregate: Any,
-        uploads: types.Upload,
+        uploads: core.Upload,
     ) -> Any:
         """New server state: by default the aggregate, None where there is none."""
         del ctx, server, uploads
         return aggregate
 
-    def finish(self, ctx: types.RoundContext, server: Any, clients: Any) -> Any:
+    def finish(self, ctx: core.RoundContext, server: Any, clients: Any) -> Any:
         """What the cohort does after the server's update, rows `[K]`: nothing."""
         del ctx, server
         return clients
 
     def predictors(
         self,
-        key: types.Key,
+        key: core.Key,
         round: jax.Array,
         server: Any,
         client: Any,
-        model: types.Model,
-        data: types.ClientData,
+        model: core.Model,
+        data: core.ClientData,
     ) -> dict[str, Any]:
         """Functions `x -> outputs` of ONE client, by name; may adapt first.
 
@@ -169,8 +169,8 @@ class SingleExchange:
         raise NotImplementedError
 
     def before_evaluation(
-        self, state: types.State, model: types.Model, federation: types.Federation
-    ) -> types.State:
+        self, state: core.State, model: core.Model, federation: core.Federation
+    ) -> core.State:
         """The state that is evaluated: by default the state as it is.
 
         For methods whose personal models are made of what all clients have at that
@@ -187,7 +187,7 @@ class SingleExchange:
         del size
 
     def collaboration(
-        self, state: types.State, federation: types.Federation
+        self, state: core.State, federation: core.Federation
     ) -> jax.Array | None:
         """Weights `[N, N]` with which clients would receive each other's messages.
 
@@ -198,15 +198,15 @@ class SingleExchange:
         return None
 
     def diagnostics(
-        self, state: types.State, model: types.Model, federation: types.Federation
+        self, state: core.State, model: core.Model, federation: core.Federation
     ) -> dict[str, jax.Array]:
         """Values `[]` that prove or disprove theory, by name; by default none."""
         del state, model, federation
         return {}
 
     def round(
-        self, state: types.State, link: exchange.Link
-    ) -> tuple[types.State, types.RoundInfo]:
+        self, state: core.State, link: exchange.Link
+    ) -> tuple[core.State, core.RoundInfo]:
         """One exchange, written with the same link that multi-exchange rounds use."""
         ctx = link.ctx
         old = link.take(state.clients)
@@ -217,7 +217,7 @@ class SingleExchange:
 
         def update(view: exchange.ClientView, row: Any, shared: Any):
             own, client = row
-            received = types.Downlink(shared=shared, own=own)
+            received = core.Downlink(shared=shared, own=own)
             return self.client_update(
                 view.key, view.round, view.work, received, client, link.model, view.data
             )
@@ -242,9 +242,9 @@ class SingleExchange:
             info,
             aggregator_info,
             down.info,
-            floats_up=clients.size(uploads.message),
-            floats_down=clients.size(down.shared) * cohort_size
-            + clients.size(down.own),
+            floats_up=client_rows.size(uploads.message),
+            floats_down=client_rows.size(down.shared) * cohort_size
+            + client_rows.size(down.own),
         )
 
 
@@ -253,7 +253,7 @@ CHUNK = 16
 
 
 def map_everyone(
-    fn: Callable[[Any, types.ClientData], Any], rows: Any, federation: types.Federation
+    fn: Callable[[Any, core.ClientData], Any], rows: Any, federation: core.Federation
 ) -> Any:
     """Applies `fn(row, training examples)` to every client, `CHUNK` at a time.
 
@@ -319,27 +319,27 @@ def half_squared_distance(a: Any, b: Any) -> jax.Array:
     return jnp.asarray(sum(jax.tree.leaves(squares))) / 2
 
 
-def with_server(state: types.State, server: Any) -> types.State:
+def with_server(state: core.State, server: Any) -> core.State:
     """The state with another server state."""
     return dataclasses.replace(state, server=server)
 
 
-def model_predictor(model: types.Model, params: Any, constants: Any) -> types.Predictor:
+def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Predictor:
     """A predictor that applies the model with fixed parameters, in evaluation mode."""
 
     def apply(params: Any, x: jax.Array) -> jax.Array:
         return model.apply(params, x, constants=constants)
 
-    return types.Predictor(apply, params)
+    return core.Predictor(apply, params)
 
 
-def example_weight(data: types.ClientData, params: Any) -> jax.Array:
+def example_weight(data: core.ClientData, params: Any) -> jax.Array:
     """Number of training examples as a weight `[]` in the parameters' dtype."""
     return data.num_examples.astype(jnp.result_type(*jax.tree.leaves(params)))
 
 
 def problem_weight(
-    weighting: str, population: types.Population, data: types.ClientData, params: Any
+    weighting: str, population: core.Population, data: core.ClientData, params: Any
 ) -> jax.Array:
     """Weight alpha_i `[]` of ONE client: 1/N if `uniform`, else by its examples."""
     dtype = jnp.result_type(*jax.tree.leaves(params))

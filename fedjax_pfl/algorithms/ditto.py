@@ -44,9 +44,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, fedavg, flame
-from fedjax_pfl.local import scan
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.local import minibatch_scan
 
 __all__ = ["Ditto"]
 
@@ -128,7 +129,7 @@ class Ditto(base.SingleExchange):
         update = self._drift if self.unsynced else self._train
         new, message, info = update(key, work, plain, down.shared, client, data)
         weight = base.example_weight(data, message)
-        upload = types.Upload(message=message, weight=weight)
+        upload = core.Upload(message=message, weight=weight)
         return new, upload, info.report()
 
     def _train(self, key, work, plain, w, client, data):
@@ -197,7 +198,7 @@ class Ditto(base.SingleExchange):
             epochs=solver.epochs,
             sampler=_any_minibatch,
             epoch_steps=1,
-            dtype=scan.params_dtype(params),
+            dtype=minibatch_scan.params_dtype(params),
         )
         return params, info.num_examples
 
@@ -211,7 +212,7 @@ class Ditto(base.SingleExchange):
 
 
 def _any_minibatch(
-    key: types.Key, data: types.ClientData, batch_size: int
+    key: core.Key, data: core.ClientData, batch_size: int
 ) -> tuple[jax.Array, jax.Array]:
     """A sampler: one minibatch of a fresh epoch, the short last one as likely as any.
 
@@ -224,7 +225,7 @@ def _any_minibatch(
       Positions `int32[B]` and weights `bool[B]`, padding last.
     """
     order_key, number_key = jax.random.split(key)
-    positions, weight = scan.independent_batch(order_key, data, batch_size)
+    positions, weight = minibatch_scan.independent_batch(order_key, data, batch_size)
     count = jnp.maximum(-(-data.num_examples // batch_size), 1)
     number = jax.random.randint(number_key, (), 0, count)
     left = data.num_examples - number * batch_size

@@ -39,8 +39,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, local, struct, types
-from fedjax_pfl.algorithms import base, collaboration
+from fedjax_pfl import core, local
+from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms.similarity import Mixing, cosine_range, cosines
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedACS", "selection_threshold"]
 
@@ -75,7 +77,7 @@ def selection_threshold(similarities: jax.Array, quantile: Any) -> jax.Array:
 
 
 @struct.pytree_dataclass
-class FedACS(collaboration.Mixing):
+class FedACS(Mixing):
     """Federated attention-based client selection.
 
     Attributes:
@@ -131,7 +133,7 @@ class FedACS(collaboration.Mixing):
         compared = models
         if self.similarity == "update":
             compared = jax.tree.map(lambda x, w: x - w[None], models, first)
-        similarities = collaboration.cosines(compared)
+        similarities = cosines(compared)
         own = jnp.eye(similarities.shape[0], dtype=bool)
         threshold = selection_threshold(similarities, self.pick_quantile)
         attention = jnp.where((similarities > threshold) | own, similarities, 0)
@@ -144,7 +146,7 @@ class FedACS(collaboration.Mixing):
         report = {
             "threshold": threshold,
             "neighbours": (attention != 0).sum(axis=1).astype(threshold.dtype).mean(),
-            **collaboration.cosine_range(similarities),
+            **cosine_range(similarities),
         }
         return (1 - self.mixing) * identity + self.mixing * attention, report
 
@@ -158,5 +160,5 @@ class FedACS(collaboration.Mixing):
         del round, client
         objective = local.DataLoss(model)
         theta, _, info = self.local.solve(key, work, objective, down.own, None, data)
-        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
         return theta, upload, info.report()

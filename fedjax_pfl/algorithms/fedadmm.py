@@ -61,8 +61,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_pfl import aggregators, checks, clients, local, struct, types
+from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, fedavg, flame
+from fedjax_pfl.core import checks, client_rows, struct
 
 __all__ = ["FedADMM"]
 
@@ -135,7 +136,7 @@ class FedADMM(base.SingleExchange):
         """All clients' messages, or the members' changes."""
         return "all" if self.server_mode == "mean_all" else "cohort"
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """Uniform mean: the Lagrangian's minimizer in w whatever alpha is."""
         return aggregators.Mean()
 
@@ -206,7 +207,7 @@ class FedADMM(base.SingleExchange):
         new = FedADMMClient(
             theta=theta, p=p, alpha=client.alpha, ratio=client.ratio, eps=eps
         )
-        upload = types.Upload(message=message, weight=base.example_weight(data, theta))
+        upload = core.Upload(message=message, weight=base.example_weight(data, theta))
         report = info.report(unconverged=~info.converged)
         return new, upload, report
 
@@ -265,7 +266,7 @@ class FedADMM(base.SingleExchange):
         count = federation.num_clients
         rho = self.penalty(count)
         split = (rows.alpha * parts["loss"]).sum()
-        duals = clients.weighted_sum(rows.p, jnp.full(count, rho))
+        duals = client_rows.weighted_sum(rows.p, jnp.full(count, rho))
         return {
             "lagrangian": split + rho * (parts["dual"] + parts["copy"]).sum(),
             "objective": (rows.alpha * parts["loss_at_w"]).sum(),

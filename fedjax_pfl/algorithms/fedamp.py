@@ -38,13 +38,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, local, struct, types
-from fedjax_pfl.algorithms import base, collaboration, fedavg
+from fedjax_pfl import core, local
+from fedjax_pfl.algorithms import base, fedavg, similarity
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedAMP", "HeurFedAMP"]
 
 
-class _Attentive(collaboration.Mixing):
+class _Attentive(similarity.Mixing):
     """Mixes with `weights`, then solves a proximal problem about the mixture."""
 
     local: Any
@@ -69,7 +70,7 @@ class _Attentive(collaboration.Mixing):
         objective = fedavg.proximal_objective(model, weight)
         first = down.own if self.start == "received" else client
         theta, _, info = self.local.solve(key, work, objective, first, down.own, data)
-        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
         return theta, upload, info.report()
 
 
@@ -143,10 +144,10 @@ class FedAMP(_Attentive):
           `[K, K]`, rows of sum 1, and a report: `sigma`, `alpha`, mean `self_weight`,
           and whether the step was `convex` (1) or had to be cut (0).
         """
-        distances = collaboration.squared_distances(models)
+        distances = similarity.squared_distances(models)
         count, dtype = distances.shape[0], distances.dtype
         if self.scale_free:
-            sigma = collaboration.median_distance(distances)
+            sigma = similarity.median_distance(distances)
             share = jnp.asarray(0.5 / max(count - 1, 1), dtype)
         else:
             sigma = jnp.asarray(self.sigma, dtype)
@@ -212,11 +213,11 @@ class HeurFedAMP(_Attentive):
           `[K, K]`, rows of sum 1, and the smallest and largest cosine.
         """
         del round
-        similarities = collaboration.cosines(models)
+        similarities = similarity.cosines(models)
         count = similarities.shape[0]
         own = jnp.eye(count, dtype=bool)
         others = jnp.where(own, -jnp.inf, self.sharpness * similarities)
-        report = collaboration.cosine_range(similarities)
+        report = similarity.cosine_range(similarities)
         if count == 1:
             return jnp.ones_like(similarities), report
         kept = 1 / count if self.self_weight is None else self.self_weight

@@ -20,8 +20,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_pfl import aggregators, checks, clients, local, struct, types
+from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, global_model
+from fedjax_pfl.core import checks, client_map, client_rows, struct
 
 __all__ = [
     "FedAvg",
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 
-def proximal_objective(model: types.Model, weight: Any) -> local.DataLoss:
+def proximal_objective(model: core.Model, weight: Any) -> local.DataLoss:
     """`f_i(x) + weight/2 ||x - centre||^2`, whose context is the centre."""
     return local.DataLoss(model).plus(
         lambda x, centre: weight * base.half_squared_distance(x, centre)
@@ -39,8 +40,8 @@ def proximal_objective(model: types.Model, weight: Any) -> local.DataLoss:
 
 
 def squared_gradient(
-    model: types.Model, batch_size: int
-) -> Callable[[Any, types.ClientData], jax.Array]:
+    model: core.Model, batch_size: int
+) -> Callable[[Any, core.ClientData], jax.Array]:
     """Squared norm `[]` of ONE client's full gradient, a function `(params, data)`."""
     objective = local.DataLoss(model)
 
@@ -50,10 +51,10 @@ def squared_gradient(
         )
         return optax.tree.norm(gradient, squared=True)
 
-    return clients.chunked(norm, base.CHUNK)
+    return client_map.chunked(norm, base.CHUNK)
 
 
-def unlimited(round: jax.Array | None = None) -> types.Budget:
+def unlimited(round: jax.Array | None = None) -> core.Budget:
     """A budget without caps, for work outside of rounds.
 
     Args:
@@ -64,7 +65,7 @@ def unlimited(round: jax.Array | None = None) -> types.Budget:
     """
     many = jnp.asarray(2**30, jnp.int32)
     idle = jnp.zeros((), bool)
-    return types.Budget(epochs=many, steps=many, straggler=idle, round=round)
+    return core.Budget(epochs=many, steps=many, straggler=idle, round=round)
 
 
 @struct.pytree_dataclass
@@ -91,7 +92,7 @@ class FedAvg(global_model.GlobalModel):
         checks.known(self.weighting, ("examples", "uniform"), "weighting")
         checks.boolean("keeps_local", self.keeps_local)
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """Weighted or uniform mean."""
         if self.weighting == "uniform":
             return aggregators.Mean()
@@ -110,7 +111,7 @@ class FedAvg(global_model.GlobalModel):
         weight = base.example_weight(data, theta)
         if self.drop_stragglers:
             weight = jnp.where(work.straggler, 0, weight)
-        upload = types.Upload(message=theta, weight=weight)
+        upload = core.Upload(message=theta, weight=weight)
         return self.kept(theta), upload, info.report()
 
     def predictors(self, key, round, server, client, model, data):
@@ -149,7 +150,7 @@ class Local(base.SingleExchange):
         del round, down
         objective = local.DataLoss(model)
         theta, _, info = self.local.solve(key, work, objective, client, None, data)
-        upload = types.Upload(message=None, weight=base.example_weight(data, theta))
+        upload = core.Upload(message=None, weight=base.example_weight(data, theta))
         return theta, upload, info.report()
 
     def predictors(self, key, round, server, client, model, data):
@@ -212,12 +213,12 @@ class Centralized(base.SingleExchange):
         return {"global": base.model_predictor(model, server, data.constants)}
 
 
-def _union(data: types.ClientData) -> types.ClientData:
+def _union(data: core.ClientData) -> core.ClientData:
     """All clients' examples as one client; padding goes to the end."""
     slots = data.index.shape[1]
     real = jnp.arange(slots)[None, :] < data.num_examples[:, None]
     order = jnp.argsort(~real.reshape(-1), stable=True)
-    fields = clients.take(
+    fields = client_rows.take(
         jax.tree.map(lambda leaf: leaf.reshape(-1), (data.index, data.labels)), order
     )
     return data.with_rows(

@@ -44,8 +44,9 @@ import numpy as np
 import optax
 from jax import lax
 
-from fedjax_pfl import aggregators, checks, clients, local, struct, types
+from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import checks, client_rows, struct
 
 __all__ = ["FedFomo", "choose", "hold_out"]
 
@@ -62,8 +63,8 @@ class FedFomoClient:
 
 
 def hold_out(
-    data: types.ClientData, fraction: float
-) -> tuple[types.ClientData, types.ClientData]:
+    data: core.ClientData, fraction: float
+) -> tuple[core.ClientData, core.ClientData]:
     """Cuts the last examples off one client's training examples.
 
     Args:
@@ -91,7 +92,7 @@ def hold_out(
 
 
 def choose(
-    key: types.Key,
+    key: core.Key,
     affinity: jax.Array,
     identities: jax.Array,
     own: jax.Array,
@@ -161,14 +162,14 @@ class FedFomo(base.SingleExchange):
         """Anybody's model may be sent to a member."""
         return "all"
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """Uniform mean."""
         return aggregators.Mean()
 
     def init(self, key, model, population, data):
         """One drawn network, copied to all clients; nobody is nearer than others."""
         del data
-        if isinstance(model, types.SeriesModel):
+        if isinstance(model, core.SeriesModel):
             raise checks.InputError(
                 "Expected a model whose examples stand alone for FedFomo, which holds"
                 f" some of them out, got {type(model).__name__}, a model of series."
@@ -202,7 +203,7 @@ class FedFomo(base.SingleExchange):
         client = FedFomoClient(
             theta=theta, start=mixed, affinity=client.affinity.at[chosen].add(gains)
         )
-        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
         report = info.report(
             improving_models=(gains > 0).sum(dtype=jnp.int32), own_share=own_share
         )
@@ -214,7 +215,7 @@ class FedFomo(base.SingleExchange):
 
         def update(view, row, shared):
             own, client = row
-            down = types.Downlink(shared=shared, own=own)
+            down = core.Downlink(shared=shared, own=own)
             given = (view.key, view.round, view.work, down, client, link.model)
             return self.client_update(*given, view.data)
 
@@ -228,7 +229,7 @@ class FedFomo(base.SingleExchange):
         state = dataclasses.replace(
             state, server=server, clients=link.put(state.clients, rows)
         )
-        sent = clients.size(uploads.message)
+        sent = client_rows.size(uploads.message)
         return state, link.info(
             info,
             aggregator_info,
@@ -250,7 +251,7 @@ def _mixture(
     client: FedFomoClient,
     models: Any,
     chosen: jax.Array,
-    held: types.ClientData,
+    held: core.ClientData,
 ) -> tuple[Any, jax.Array, jax.Array]:
     """What a member trains from.
 

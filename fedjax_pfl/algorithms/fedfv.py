@@ -47,8 +47,9 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_pfl import aggregators, checks, clients, local, struct, types
+from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, global_model
+from fedjax_pfl.core import checks, client_rows, struct
 
 __all__ = ["FedFV", "common_descent_violation", "mixtures_without_conflict"]
 
@@ -119,7 +120,7 @@ def common_descent_violation(
     Returns:
       `[]` in [-1, 1]: the maximum of `g_j . d / (|g_j| |d|)`; -1 without rows.
     """
-    along = clients.products(gradients, direction)
+    along = client_rows.products(gradients, direction)
     scale = jax.vmap(optax.tree.norm)(gradients) * optax.tree.norm(direction)
     cosines = along / jnp.where(scale > 0, scale, 1)
     return jnp.where(received, cosines, -1).max()
@@ -153,7 +154,7 @@ class FedFV(global_model.GlobalModel):
         """Absent clients' gradients, unless tau is 0."""
         return "all" if self.tau else "cohort"
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """Uniform mean, as in the paper."""
         return aggregators.Mean()
 
@@ -176,7 +177,7 @@ class FedFV(global_model.GlobalModel):
         objective = local.DataLoss(model)
         loss = local.full_value(objective, w, None, data)
         theta, _, info = self.local.solve(key, work, objective, w, None, data)
-        upload = types.Upload(
+        upload = core.Upload(
             message=optax.tree.sub(w, theta),
             weight=base.example_weight(data, theta),
             aux=loss,
@@ -189,7 +190,7 @@ class FedFV(global_model.GlobalModel):
         ctx, w, old = link.ctx, state.server, link.take(state.clients)
 
         def update(view, row, w):
-            down = types.Downlink(shared=w)
+            down = core.Downlink(shared=w)
             given = (view.key, view.round, view.work, down, row, link.model, view.data)
             return self.client_update(*given)
 
@@ -198,16 +199,18 @@ class FedFV(global_model.GlobalModel):
         state, rows = link.keep_finite(state, old, rows)
         state, received = link.upload(state, uploads, self.reference(w))
         arrived, gradients = received.weight > 0, received.message
-        products = clients.gram(gradients)
+        products = client_rows.gram(gradients)
         mixed, conflicts = mixtures_without_conflict(
             products, received.aux, arrived, self.alpha
         )
-        resolved = dataclasses.replace(received, message=clients.mix(gradients, mixed))
+        resolved = dataclasses.replace(
+            received, message=client_rows.mix(gradients, mixed)
+        )
         g, aggregator_info = link.aggregate(state, resolved, self.reference(w))
         if self.tau and ctx.cohort.shape[0] < ctx.num_clients:
             g = self._without_external_conflict(g, state, ctx)
         length = optax.tree.norm(g)
-        plain = clients.weighted_mean(gradients, arrived.astype(length.dtype))
+        plain = client_rows.weighted_mean(gradients, arrived.astype(length.dtype))
         scale = optax.tree.norm(plain) / jnp.where(length > 0, length, 1)
         step = jax.tree.map(lambda x: -(scale * x).astype(x.dtype), g)
         report = {
@@ -227,8 +230,8 @@ class FedFV(global_model.GlobalModel):
             info,
             aggregator_info,
             report,
-            floats_up=clients.size((uploads.message, uploads.aux)),
-            floats_down=clients.size(w) * ctx.cohort.shape[0],
+            floats_up=client_rows.size((uploads.message, uploads.aux)),
+            floats_down=client_rows.size(w) * ctx.cohort.shape[0],
         )
 
     def _without_external_conflict(self, g, state, ctx):
@@ -238,9 +241,9 @@ class FedFV(global_model.GlobalModel):
         def project(number, g):
             past = ctx.round - (self.tau - number)
             those = (heard == past) & (past >= 0)
-            those &= clients.products(state.messages, g) < 0
+            those &= client_rows.products(state.messages, g) < 0
             dtype = jnp.result_type(*jax.tree.leaves(g))
-            h = clients.weighted_sum(state.messages, those.astype(dtype))
+            h = client_rows.weighted_sum(state.messages, those.astype(dtype))
             along = jnp.asarray(optax.tree.vdot(g, h))
             square = optax.tree.norm(h, squared=True)
             share = jnp.where(along < 0, along / jnp.where(square > 0, square, 1), 0)

@@ -31,8 +31,9 @@ has the sign of the lower bounds wrong.
 
 from typing import Any
 
-from fedjax_pfl import aggregators, checks, local, struct, types
+from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, global_model
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedMGDA"]
 
@@ -67,7 +68,7 @@ class FedMGDA(global_model.GlobalModel):
         checks.boolean("normalize", self.normalize)
         checks.boolean("keeps_local", self.keeps_local)
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """A step of common descent."""
         return aggregators.CommonDescent(
             eps=self.eps,
@@ -80,5 +81,5 @@ class FedMGDA(global_model.GlobalModel):
         del round
         objective = local.DataLoss(model)
         w_i, _, info = self.local.solve(key, work, objective, down.shared, None, data)
-        upload = types.Upload(message=w_i, weight=base.example_weight(data, w_i))
+        upload = core.Upload(message=w_i, weight=base.example_weight(data, w_i))
         return self.kept(w_i), upload, info.report()

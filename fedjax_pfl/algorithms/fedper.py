@@ -24,8 +24,9 @@ Personalization Layers", arXiv:1912.00818. The authors have no public code.
 
 from typing import Any
 
-from fedjax_pfl import leaves, local, struct, types
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import struct, tree_paths
 
 __all__ = ["FedPer"]
 
@@ -44,7 +45,7 @@ class FedPer(base.SingleExchange):
     local: Any = local.SGD()
 
     def __post_init__(self):
-        leaves.check_pattern("head", self.head)
+        tree_paths.check_pattern("head", self.head)
 
     @property
     def server_is_model(self) -> bool:
@@ -54,22 +55,22 @@ class FedPer(base.SingleExchange):
     def init(self, key, model, population, data):
         """One drawn network: its body at the server, its head at every client."""
         del population, data
-        head, body = leaves.head_and_body(model.init(key), self.head)
+        head, body = tree_paths.head_and_body(model.init(key), self.head)
         return body, head, None
 
     def client_update(self, key, round, work, down, client, model, data):
         """Local training of both parts; the body is sent."""
         del round
-        start = leaves.join(client, down.shared)
+        start = tree_paths.join(client, down.shared)
         theta, _, info = self.local.solve(
             key, work, local.DataLoss(model), start, None, data
         )
-        head, body = leaves.split(theta, self.head)
-        upload = types.Upload(message=body, weight=base.example_weight(data, theta))
+        head, body = tree_paths.split(theta, self.head)
+        upload = core.Upload(message=body, weight=base.example_weight(data, theta))
         return head, upload, info.report()
 
     def predictors(self, key, round, server, client, model, data):
         """The latest body under the client's own head."""
         del key, round
-        params = leaves.join(client, server)
+        params = tree_paths.join(client, server)
         return {"personal": base.model_predictor(model, params, data.constants)}

@@ -52,11 +52,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, clients, common_descent, local, struct, types
-from fedjax_pfl.algorithms import base, fedavg
-from fedjax_pfl.common_descent import history as histories
-from fedjax_pfl.common_descent import protection as protections
-from fedjax_pfl.common_descent import rows as rows_
+from fedjax_pfl import core, local
+from fedjax_pfl.algorithms import base, common_descent, fedavg
+from fedjax_pfl.algorithms.common_descent import history as histories
+from fedjax_pfl.algorithms.common_descent import protection as protections
+from fedjax_pfl.algorithms.common_descent.rows import FAIR_FROM, NORMALIZATIONS, SCALES
+from fedjax_pfl.core import checks, client_rows, struct
 
 __all__ = ["FedPG"]
 
@@ -125,9 +126,9 @@ class FedPG(base.SingleExchange):
         checks.known(self.gradient, ("exact", "epochs"), "gradient")
         checks.known(self.history, histories.HISTORIES, "history")
         checks.positive_int("max_history", self.max_history)
-        checks.known(self.scale, rows_.SCALES, "scale")
-        checks.known(self.fair_from, rows_.FAIR_FROM, "fair_from")
-        checks.known(self.normalize, rows_.NORMALIZATIONS, "normalize")
+        checks.known(self.scale, SCALES, "scale")
+        checks.known(self.fair_from, FAIR_FROM, "fair_from")
+        checks.known(self.normalize, NORMALIZATIONS, "normalize")
         checks.boolean("fair_row", self.fair_row)
         checks.boolean("layerwise", self.layerwise)
         checks.known(self.protection, protections.PROTECTIONS, "protection")
@@ -185,7 +186,7 @@ class FedPG(base.SingleExchange):
             steps, evaluations = info.num_steps, info.num_examples
         aux = {"loss": loss, "steps": steps}
         weight = base.example_weight(data, w)
-        return types.Upload(message=gradient, weight=weight, aux=aux), evaluations
+        return core.Upload(message=gradient, weight=weight, aux=aux), evaluations
 
     def _rows(self, gradients, present, losses, history=None, used=None):
         """The rows of the quadratic program, and the fairness objective."""
@@ -215,7 +216,7 @@ class FedPG(base.SingleExchange):
             history=self.history,
             cap=self.max_history,
         )
-        return clients.take(state.messages, who), used
+        return client_rows.take(state.messages, who), used
 
     def _personal(self, rows, w, rate, mean_norm):
         """Personal models `[K, *P]` about w, and what to report of them."""
@@ -283,7 +284,7 @@ class FedPG(base.SingleExchange):
         rate = self.local.rate(ctx.round)
         theta, report = self._personal(rows, w, rate, direction.mean_norm)
         new = FedPgClient(
-            theta=clients.select_rows(present, theta, old.theta),
+            theta=client_rows.select_rows(present, theta, old.theta),
             last_round=jnp.where(present, ctx.round, old.last_round),
         )
         info = {
@@ -316,7 +317,7 @@ class FedPG(base.SingleExchange):
             model=jax.tree.map(lambda x, m: x + step * m, w, direction.vector),
             num_heard=present.sum().astype(jnp.int32),
         )
-        count, size = present.shape[0], clients.size(w)
+        count, size = present.shape[0], client_rows.size(w)
         trials = info.get("trials", 0)
         state = dataclasses.replace(
             state, server=server, clients=link.put(state.clients, new)
@@ -348,7 +349,7 @@ class FedPG(base.SingleExchange):
         """Fresh personal models of everybody, where they are evaluated."""
         if self.personal == "stored":
             return state
-        key = types.stream_key(state.key, types.Stream.EVALUATION, state.round)
+        key = core.stream_key(state.key, core.Stream.EVALUATION, state.round)
         w = state.server.model
         rows = self._everybody(key, state.round, w, model, federation)
         direction = common_descent.common_descent(rows, guard=self.guard)

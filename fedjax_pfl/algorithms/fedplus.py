@@ -51,9 +51,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_pfl import checks, clients, local, phi, struct, types
-from fedjax_pfl.aggregators import lengths
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl import core, local
+from fedjax_pfl.algorithms import base, fedavg, phi
+from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.numerics import scaled_rows
 
 __all__ = ["FedPlus", "FedPlusServer"]
 
@@ -71,7 +72,7 @@ class FedPlus(base.SingleExchange):
     """Fed+ with every choice of paper and software as a switch.
 
     Attributes:
-      phi: what couples a model to the center; see `fedjax_pfl.phi`.
+      phi: what couples a model to the center; see `fedjax_pfl.algorithms.phi`.
       alpha: `[]` strength of the pull, at least 0, or None where `theta` is given.
         Neither given means 0.01, as in the paper.
       theta: `[]` own share of a step in (0, 1], in place of alpha.
@@ -214,7 +215,7 @@ class FedPlus(base.SingleExchange):
             return self.theta
         return 1 / (1 + self._alpha() * self._step_size(round))
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """The one that belongs to phi."""
         return self.phi.aggregator(self.rho, self.rho_quantile, self.weighting)
 
@@ -262,7 +263,7 @@ class FedPlus(base.SingleExchange):
             clipped=self.phi.clipped(difference, down.shared.rho),
             jump=self.lam * distance,
         )
-        return w, types.Upload(message=w, weight=weight), report
+        return w, core.Upload(message=w, weight=weight), report
 
     def _solve(self, key, work, model, start, z, data):
         """Local work about the anchor: new parameters and what it took."""
@@ -290,7 +291,7 @@ class FedPlus(base.SingleExchange):
         if self.rho_quantile is None:
             return FedPlusServer(c=aggregate, rho=server.rho)
         messages, weights = uploads.message, uploads.weight
-        here = (weights > 0) & clients.finite_rows(messages, weights.shape[0])
+        here = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
         quantiles = _quantiles(
             jax.vmap(lambda w: self.phi.lengths(optax.tree.sub(w, aggregate)))(
                 messages
@@ -347,7 +348,7 @@ class FedPlus(base.SingleExchange):
         weights = counts if self.weighting == "examples" else jnp.ones_like(counts)
         weights = jnp.where(counts > 0, weights, 0)
         objective = jnp.vdot(weights, values) / weights.sum()
-        mean = clients.weighted_mean(state.clients, weights)
+        mean = client_rows.weighted_mean(state.clients, weights)
         shift = optax.tree.norm(optax.tree.sub(mean, server.c))
         typical = jnp.median(gaps)
         return {
@@ -361,5 +362,5 @@ def _quantiles(values: jax.Array, here: jax.Array, level: Any) -> jax.Array:
     """Lower quantiles of the rows of `[K, ...]` that are here; NaN where they are."""
     p = here.astype(values.dtype) / jnp.maximum(here.sum(), 1)
     columns = values.reshape(values.shape[0], -1)
-    found = jax.vmap(lengths.quantile, in_axes=(1, None, None))(columns, p, level)
+    found = jax.vmap(scaled_rows.quantile, in_axes=(1, None, None))(columns, p, level)
     return jnp.where(jnp.isnan(values[0]), jnp.nan, found.reshape(values.shape[1:]))

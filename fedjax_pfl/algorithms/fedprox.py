@@ -26,8 +26,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, fedavg, global_model
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedProx"]
 
@@ -62,6 +63,6 @@ class FedProx(global_model.GlobalModel):
         w = down.shared
         objective = fedavg.proximal_objective(model, self.mu)
         v, _, info = self.local.solve(key, work, objective, w, w, data)
-        upload = types.Upload(message=v, weight=base.example_weight(data, v))
+        upload = core.Upload(message=v, weight=base.example_weight(data, v))
         distance = jnp.sqrt(2 * base.half_squared_distance(v, w))
         return self.kept(v), upload, info.report(drift=distance)

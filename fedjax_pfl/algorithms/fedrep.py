@@ -41,8 +41,9 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl import checks, leaves, local, struct, types
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.core import checks, struct, tree_paths
 
 __all__ = ["FedRep"]
 
@@ -69,7 +70,7 @@ class FedRep(base.SingleExchange):
     fine_tune: Any = None
 
     def __post_init__(self):
-        leaves.check_pattern("head", self.head)
+        tree_paths.check_pattern("head", self.head)
         checks.boolean("send_heads", self.send_heads)
 
     @property
@@ -81,20 +82,20 @@ class FedRep(base.SingleExchange):
         """One drawn network: its body at the server, its head at every client."""
         del population, data
         params = model.init(key)
-        head, body = leaves.head_and_body(params, self.head)
+        head, body = tree_paths.head_and_body(params, self.head)
         return params if self.send_heads else body, head, None
 
     def down(self, ctx, server, clients, messages):
         """The body."""
         del ctx, clients, messages
-        return types.Downlink(shared=leaves.split(server, self.head)[1])
+        return core.Downlink(shared=tree_paths.split(server, self.head)[1])
 
     def _train(self, solver, key, work, model, part, fixed, data):
         """Local training of one part of the model, and how much work it was."""
         plain = local.DataLoss(model)
 
         def objective(key, part, batch, fixed):
-            return plain(key, leaves.join(part, fixed), batch, None)
+            return plain(key, tree_paths.join(part, fixed), batch, None)
 
         part, _, info = solver.solve(key, work, objective, part, fixed, data)
         return part, info
@@ -110,19 +111,19 @@ class FedRep(base.SingleExchange):
         body, second = self._train(
             self.local, body_key, work, model, down.shared, head, data
         )
-        message = leaves.join(head, body) if self.send_heads else body
+        message = tree_paths.join(head, body) if self.send_heads else body
         weight = base.example_weight(data, message)
-        upload = types.Upload(message=message, weight=weight)
+        upload = core.Upload(message=message, weight=weight)
         return head, upload, first.then(second).report()
 
     def predictors(self, key, round, server, client, model, data):
         """The latest body under the own head, a tuned one, and the mean of heads."""
 
         def under(head):
-            params = leaves.join(head, body)
+            params = tree_paths.join(head, body)
             return base.model_predictor(model, params, data.constants)
 
-        mean, body = leaves.split(server, self.head)
+        mean, body = tree_paths.split(server, self.head)
         found = {"personal": under(client)}
         if self.fine_tune is not None:
             tuned, _ = self._train(

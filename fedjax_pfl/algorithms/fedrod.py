@@ -50,8 +50,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from fedjax_pfl import checks, clients, leaves, local, models, struct, types
+from fedjax_pfl import core, local, models
 from fedjax_pfl.algorithms import base, majority
+from fedjax_pfl.core import checks, client_rows, struct, tree_paths
 
 __all__ = ["FedROD", "balanced"]
 
@@ -107,7 +108,7 @@ class FedROD(base.SingleExchange):
     local: Any = local.SGD()
 
     def __post_init__(self):
-        leaves.check_pattern("head", self.head)
+        tree_paths.check_pattern("head", self.head)
         if self.hyper_width is not None:
             checks.positive_int("hyper_width", self.hyper_width)
 
@@ -122,7 +123,7 @@ class FedROD(base.SingleExchange):
         return models.MLP(
             widths=(self.hyper_width,),
             input_shape=counts.shape,
-            num_classes=clients.size(head),
+            num_classes=client_rows.size(head),
         )
 
     def init(self, key, model, population, data):
@@ -134,7 +135,7 @@ class FedROD(base.SingleExchange):
                 f"{model!r}."
             )
         params = model.init(key)
-        head, _ = leaves.head_and_body(params, self.head)
+        head, _ = tree_paths.head_and_body(params, self.head)
         if self.hyper_width is None:
             return RodServer(network=params), jax.tree.map(jnp.zeros_like, head), None
         hyper = self._hyper(head, _counts(model, params, data))
@@ -146,7 +147,7 @@ class FedROD(base.SingleExchange):
         """The network with the personal head added; `own` is b_i, or H's parameters."""
         if self.hyper_width is None:
             return _sum(network, own)
-        head, _ = leaves.split(network, self.head)
+        head, _ = tree_paths.split(network, self.head)
         share = counts / jnp.maximum(counts.sum(), 1)
         made = self._hyper(head, counts).apply(own, share[None])[0]
         return _sum(network, ravel_pytree(head)[1](made))
@@ -174,7 +175,7 @@ class FedROD(base.SingleExchange):
         )
         message = RodServer(network=network, hyper=own if hyper else None)
         weight = base.example_weight(data, network)
-        upload = types.Upload(message=message, weight=weight)
+        upload = core.Upload(message=message, weight=weight)
         report = info.report()
         return None if hyper else own, upload, report
 
@@ -190,7 +191,7 @@ class FedROD(base.SingleExchange):
         }
 
 
-def _counts(model: types.Model, params: Any, data: types.ClientData) -> jax.Array:
+def _counts(model: core.Model, params: Any, data: core.ClientData) -> jax.Array:
     """Training examples of ONE client per output of the model `[C]`."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     batch = data.gather(jnp.zeros(1, jnp.int32), jnp.ones(1, dtype))

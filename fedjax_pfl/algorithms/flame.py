@@ -39,8 +39,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_pfl import aggregators, checks, clients, local, struct, types
+from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.core import checks, client_rows, struct
 
 __all__ = ["Flame", "dual_update", "local_consensus_update", "official_sgd"]
 
@@ -161,7 +162,7 @@ class Flame(base.SingleExchange):
         """Absent clients take part with their cached messages."""
         return "all"
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """Uniform mean: the Lagrangian's minimizer in w whatever alpha is."""
         return aggregators.Mean()
 
@@ -260,7 +261,7 @@ class Flame(base.SingleExchange):
             ratio=client.ratio,
             eps=eps,
         )
-        upload = types.Upload(message=message, weight=base.example_weight(data, theta))
+        upload = core.Upload(message=message, weight=base.example_weight(data, theta))
         report = info.report(unconverged=~info.converged)
         return new, upload, report
 
@@ -322,8 +323,8 @@ class Flame(base.SingleExchange):
             s = alpha * self.lam / 4
             iota = self.eps_decay / (4 * jnp.where(s > 0, s, 1) * (1 - self.eps_decay))
             lyapunov = lagrangian + jnp.where(s > 0, iota * rows.eps, 0).sum()
-        mean = clients.weighted_sum(rows.theta, alpha)
-        duals = clients.weighted_sum(rows.p, rho)
+        mean = client_rows.weighted_sum(rows.theta, alpha)
+        duals = client_rows.weighted_sum(rows.p, rho)
         return {
             "lagrangian": lagrangian,
             "lyapunov": lyapunov,

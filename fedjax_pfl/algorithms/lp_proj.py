@@ -63,9 +63,10 @@ import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from fedjax_pfl import aggregators, checks, clients, local, struct, types
+from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, flame
-from fedjax_pfl.local import scan
+from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.local import minibatch_scan
 
 __all__ = ["LpProj", "draw_projection", "project"]
 
@@ -89,7 +90,7 @@ class LpProjClient:
     p: jax.Array | None = None
 
 
-def draw_projection(key: types.Key, params: Any, dim: int, orthogonal: bool) -> Any:
+def draw_projection(key: core.Key, params: Any, dim: int, orthogonal: bool) -> Any:
     """Draws P, whose rows are random directions of the parameters' space.
 
     Args:
@@ -206,7 +207,7 @@ class LpProj(base.SingleExchange):
         """The members' messages or, in the ADMM form, those of all clients."""
         return "cohort" if self.form == "original" else "all"
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """Uniform mean."""
         return aggregators.Mean()
 
@@ -214,9 +215,9 @@ class LpProj(base.SingleExchange):
         """One network and one projection for everybody."""
         del population, data
         params = model.init(key)
-        if self.dim > clients.size(params):
+        if self.dim > client_rows.size(params):
             raise checks.InputError(
-                f"Expected dim to be at most the model's {clients.size(params)} "
+                f"Expected dim to be at most the model's {client_rows.size(params)} "
                 f"numbers, got {self.dim}."
             )
         projection = draw_projection(
@@ -245,7 +246,7 @@ class LpProj(base.SingleExchange):
         client, message, info = update(key, work, down.shared, client, model, data)
         weight = base.example_weight(data, client.theta)
         report = info.report(unconverged=~info.converged)
-        return client, types.Upload(message=message, weight=weight), report
+        return client, core.Upload(message=message, weight=weight), report
 
     def _original(self, key, work, server, client, model, data):
         """R steps of w_i, each after K steps of theta_i."""
@@ -277,10 +278,10 @@ class LpProj(base.SingleExchange):
             data,
             batch_size=self.batch_size,
             epochs=self.num_steps,
-            sampler=scan.independent_batch,
+            sampler=minibatch_scan.independent_batch,
             epoch_steps=self.inner_steps,
             epoch_end=w_step,
-            dtype=scan.params_dtype(client.theta),
+            dtype=minibatch_scan.params_dtype(client.theta),
         )
         return LpProjClient(theta=theta), w_local, info
 

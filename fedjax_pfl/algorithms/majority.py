@@ -15,13 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, struct, types
+from fedjax_pfl import core
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["Majority", "class_counts"]
 
 
-def class_counts(data: types.ClientData, num_classes: int, dtype: Any) -> jax.Array:
+def class_counts(data: core.ClientData, num_classes: int, dtype: Any) -> jax.Array:
     """Examples of ONE client per class.
 
     Args:
@@ -62,7 +63,7 @@ class Majority(base.SingleExchange):
         """Nothing."""
         del key, round, work, down, model
         weight = data.num_examples.astype(jnp.zeros(()).dtype)
-        upload = types.Upload(message=None, weight=weight)
+        upload = core.Upload(message=None, weight=weight)
         return client, upload, {"gradient_evaluations": jnp.zeros((), jnp.int32)}
 
     def predictors(self, key, round, server, client, model, data):
@@ -71,7 +72,7 @@ class Majority(base.SingleExchange):
         classes = getattr(model, "num_classes", 0)
         counts = class_counts(data, classes, jnp.zeros(()).dtype)
         logits = jnp.log((counts + 1) / (counts + 1).sum())
-        return {"personal": types.Predictor(_repeated, {"logits": logits})}
+        return {"personal": core.Predictor(_repeated, {"logits": logits})}
 
 
 def _repeated(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:

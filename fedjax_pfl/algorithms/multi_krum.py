@@ -30,8 +30,9 @@ rule can tell a straggler from others, their messages count.
 
 from typing import Any
 
-from fedjax_pfl import aggregators, checks, local, struct, types
+from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import fedavg, global_model
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["MultiKrum"]
 
@@ -81,7 +82,7 @@ class MultiKrum(global_model.GlobalModel):
             keeps_local=self.keeps_local,
         )
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """Multi-Krum."""
         return aggregators.Krum(
             num_malicious=self.num_malicious,

@@ -40,9 +40,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
-from fedjax_pfl.local import scan
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.local import minibatch_scan
 
 __all__ = ["PerFedAvg", "difference_product", "hessian_product"]
 
@@ -170,11 +171,11 @@ class PerFedAvg(base.SingleExchange):
             batch_size=self.batch_size,
             epochs=self.num_steps,
             batches_per_step=parts,
-            sampler=scan.independent_batch,
+            sampler=minibatch_scan.independent_batch,
             epoch_steps=1,
-            dtype=scan.params_dtype(down.shared),
+            dtype=minibatch_scan.params_dtype(down.shared),
         )
-        upload = types.Upload(message=w, weight=base.example_weight(data, w))
+        upload = core.Upload(message=w, weight=base.example_weight(data, w))
         # The third batch costs two gradients, or a product that costs as much.
         evaluations = info.num_examples // parts * (2 if parts == 2 else 4)
         return client, upload, {"gradient_evaluations": evaluations}

@@ -48,9 +48,10 @@ from typing import Any
 import jax
 from jax import lax
 
-from fedjax_pfl import checks, local, struct, types
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, fedavg, flame
-from fedjax_pfl.local import scan
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.local import minibatch_scan
 
 __all__ = ["PFedMe"]
 
@@ -129,7 +130,7 @@ class PFedMe(base.SingleExchange):
         update = self._in_batches if self.inner is None else self._in_epochs
         w_local, theta, info = update(key, work, w, first, model, data)
         weight = base.example_weight(data, w_local)
-        upload = types.Upload(message=w_local, weight=weight)
+        upload = core.Upload(message=w_local, weight=weight)
         return theta, upload, info.report()
 
     def _outer_step(self, w_local, theta):
@@ -174,9 +175,9 @@ class PFedMe(base.SingleExchange):
             data,
             batch_size=self.batch_size,
             epochs=self.num_steps,
-            sampler=scan.independent_batch,
+            sampler=minibatch_scan.independent_batch,
             epoch_steps=1,
-            dtype=scan.params_dtype(w),
+            dtype=minibatch_scan.params_dtype(w),
         )
         seen = self.inner_steps * info.num_examples
         return w_local, theta, dataclasses.replace(info, num_examples=seen)

@@ -37,8 +37,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_pfl import aggregators, checks, local, struct, types
+from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["Scaffold"]
 
@@ -71,7 +72,7 @@ class Scaffold(base.SingleExchange):
         checks.known(self.option, ("refresh", "difference"), "option")
         base.check_plain_sgd("Scaffold", self.local)
 
-    def default_aggregator(self) -> types.Aggregator:
+    def default_aggregator(self) -> core.Aggregator:
         """Uniform mean, as in the paper."""
         return aggregators.Mean()
 
@@ -107,7 +108,7 @@ class Scaffold(base.SingleExchange):
             info = dataclasses.replace(info, num_examples=seen)
         worked = info.num_steps > 0
         new = jax.tree.map(lambda a, b: jnp.where(worked, a, b), new, client)
-        upload = types.Upload(
+        upload = core.Upload(
             message={
                 "model": optax.tree.sub(y, x),
                 "control": optax.tree.sub(new, client),

@@ -44,8 +44,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, leaves, local, models, struct, types
+from fedjax_pfl import core, local, models
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import checks, struct, tree_paths
 
 __all__ = ["SplitGP", "routed"]
 
@@ -110,7 +111,7 @@ class SplitGP(base.SingleExchange):
         del population, data
         exits = self._exits(model)
         params = exits.init(key)
-        return params, leaves.split(params, exits.front)[0], None
+        return params, tree_paths.split(params, exits.front)[0], None
 
     def client_update(self, key, round, work, down, client, model, data):
         """Local training of the own part under the received one, by both losses."""
@@ -124,10 +125,10 @@ class SplitGP(base.SingleExchange):
                 model.loss(early, batch), model.loss(late, batch), self.exit_weight
             )
 
-        start = leaves.join(client, down.shared)
+        start = tree_paths.join(client, down.shared)
         theta, _, info = self.local.solve(key, work, objective, start, None, data)
-        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
-        own, _ = leaves.split(theta, exits.front)
+        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
+        own, _ = tree_paths.split(theta, exits.front)
         return own, upload, info.report()
 
     def finish(self, ctx, server, clients):
@@ -144,7 +145,7 @@ class SplitGP(base.SingleExchange):
         """The own part with the latest rest, by entropy; and the means' network."""
         del key, round, data
         exits = self._exits(model)
-        params = leaves.join(client, server)
+        params = tree_paths.join(client, server)
 
         def chosen(params, x):
             return routed(*exits.apply(params, x), self.threshold)
@@ -153,6 +154,6 @@ class SplitGP(base.SingleExchange):
             return exits.apply(params, x)[1]
 
         return {
-            "personal": types.Predictor(chosen, params),
-            "global": types.Predictor(last, server),
+            "personal": core.Predictor(chosen, params),
+            "global": core.Predictor(last, server),
         }

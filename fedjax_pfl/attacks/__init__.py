@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedjax_pfl import lazy
+from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.attacks.alie import ALIE

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy import special
 
-from fedjax_pfl import checks, struct
 from fedjax_pfl.attacks import base, honest
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["ALIE", "largest_shift"]
 

@@ -5,8 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, struct, types
+from fedjax_pfl import core
 from fedjax_pfl.attacks import honest
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["Alone", "Colluding", "Outermost"]
 
@@ -20,7 +21,7 @@ class _Attack:
 
     def __call__(
         self,
-        key: types.Key | None,
+        key: core.Key | None,
         state: None,
         messages: Any,
         malicious: jax.Array,

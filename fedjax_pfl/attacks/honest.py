@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import clients, struct
+from fedjax_pfl.core import client_rows, struct
 
 __all__ = [
     "ABOUT",
@@ -92,25 +92,25 @@ def look(messages: Any, malicious: jax.Array) -> Honest:
     Returns:
       What attackers know.
     """
-    known = ~malicious & clients.finite_rows(messages, malicious.shape[0])
+    known = ~malicious & client_rows.finite_rows(messages, malicious.shape[0])
     weights = known.astype(jnp.result_type(*jax.tree.leaves(messages)))
-    center = clients.weighted_mean(messages, weights)
+    center = client_rows.weighted_mean(messages, weights)
     rows = jax.tree.map(lambda x, c: x - c[None], messages, center)
-    offset = clients.weighted_mean(rows, weights)
+    offset = client_rows.weighted_mean(rows, weights)
     rows = jax.tree.map(lambda x, o: x - o[None], rows, offset)
     return Honest(
         known=known,
         acts=malicious & known.any(),
         center=center,
         offset=offset,
-        rows=clients.select_rows(known, rows, jax.tree.map(jnp.zeros_like, rows)),
+        rows=client_rows.select_rows(known, rows, jax.tree.map(jnp.zeros_like, rows)),
     )
 
 
 def change(messages: Any, rows: jax.Array, sent: Any) -> Any:
     """Messages `[K, *P]` in which some rows `bool[K]` are one model `[*P]`."""
     count = rows.shape[0]
-    return clients.select_rows(rows, clients.broadcast(sent, count), messages)
+    return client_rows.select_rows(rows, client_rows.broadcast(sent, count), messages)
 
 
 def origin(about: str, messages: Any, reference: Any) -> Any:
@@ -128,7 +128,7 @@ def origin(about: str, messages: Any, reference: Any) -> Any:
 
 def rescale(tree: Any) -> tuple[Any, jax.Array]:
     """A tree over a power of two, with magnitudes below 2, and that power `[]`."""
-    largest = clients.magnitude(tree)
+    largest = client_rows.magnitude(tree)
     scale = jnp.ldexp(jnp.ones_like(largest), jnp.frexp(largest)[1] - 1)
     scale = jnp.maximum(scale, jnp.finfo(largest.dtype).tiny)
     return jax.tree.map(lambda leaf: leaf / scale, tree), scale

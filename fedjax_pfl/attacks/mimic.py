@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, clients, struct
 from fedjax_pfl.attacks import base, honest
+from fedjax_pfl.core import checks, client_rows, struct
 
 __all__ = ["Mimic"]
 
@@ -61,7 +61,7 @@ class Mimic(base.Colluding):
             rank = jnp.minimum(self.victim, seen.known.sum() - 1)
             return jnp.argmax(seen.known & (jnp.cumsum(seen.known) - 1 == rank))
         # Projections are the eigenvector of the rows' Gram matrix, up to a factor.
-        products = clients.gram(honest.rescale(seen.rows)[0])
+        products = client_rows.gram(honest.rescale(seen.rows)[0])
         size = jnp.abs(jnp.linalg.eigh(products)[1][:, -1])
         size = jnp.where(seen.known, size, -1)
         near = 1 - jnp.sqrt(jnp.finfo(size.dtype).eps)

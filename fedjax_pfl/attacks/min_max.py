@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import clients, struct
 from fedjax_pfl.attacks import base, honest
+from fedjax_pfl.core import client_rows, struct
 
 __all__ = ["MinMax"]
 
@@ -46,7 +46,7 @@ class MinMax(base.Outermost):
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
         """Gamma, from inner products of the rows `h_i - mu = -d_i`."""
         rows, scale = honest.rescale(seen.rows)
-        products = clients.gram(rows)
+        products = client_rows.gram(rows)
         squares = jnp.diag(products)
         pairs = seen.known[:, None] & seen.known[None]
         apart = squares[:, None] + squares[None] - 2 * products

@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, struct
 from fedjax_pfl.attacks import base
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["SignFlip"]
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedjax_pfl import lazy
+from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.data.corruption import (
@@ -15,21 +15,10 @@ if TYPE_CHECKING:
     )
     from fedjax_pfl.data.dataset import Dataset, Source
     from fedjax_pfl.data.federation import (
+        Federation,
         FederationSpec,
-        from_arrays,
         from_dataset,
         load_federation,
-    )
-    from fedjax_pfl.data.markets import (
-        GENERATORS,
-        MARKETS,
-        GeometricBrownianMotion,
-        PortfolioSpec,
-        PriceFile,
-        StockPrices,
-        SyntheticMarket,
-        VariableOrderMarkov,
-        WassersteinGAN,
     )
     from fedjax_pfl.data.partition import (
         IID,
@@ -101,10 +90,8 @@ __all__ = [
     "Stocks",
     "DATASETS",
     "FEATURE_NOISES",
-    "GENERATORS",
     "IID",
     "LABEL_POISONINGS",
-    "MARKETS",
     "PARTITIONS",
     "ByClient",
     "ClassWindows",
@@ -112,10 +99,10 @@ __all__ = [
     "DirichletLabels",
     "FeatureNoise",
     "FeatureSkew",
+    "Federation",
     "FederationSpec",
     "FlippedLabels",
     "GaussianClasses",
-    "GeometricBrownianMotion",
     "HybridSkew",
     "LabelShards",
     "LeakyDirichletLabels",
@@ -127,22 +114,15 @@ __all__ = [
     "PartitionStatistics",
     "Partitioner",
     "PathologicalBlocks",
-    "PortfolioSpec",
     "PowerLaw",
-    "PriceFile",
     "Quadratic",
     "QualitySkew",
     "QuantitySkew",
     "Source",
-    "StockPrices",
     "Synthetic",
-    "SyntheticMarket",
     "SyntheticSentiment",
     "UniformLabels",
-    "VariableOrderMarkov",
-    "WassersteinGAN",
     "describe",
-    "from_arrays",
     "from_dataset",
     "load_dataset",
     "load_federation",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = [
     "FEATURE_NOISES",

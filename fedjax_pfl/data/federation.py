@@ -7,13 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_pfl import checks, struct, types
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import corruption, sources, splits
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 from fedjax_pfl.data.sources import user
 
-__all__ = ["FederationSpec", "from_arrays", "from_dataset", "load_federation"]
+__all__ = ["Federation", "FederationSpec", "from_dataset", "load_federation"]
 
 # The device arrays of a data set live as long as the data set.
 _pools: weakref.WeakKeyDictionary[datasets.Dataset, dict[str, Any]] = (
@@ -109,7 +110,7 @@ class FederationSpec:
             sample_tests=self.sample_tests,
         )
 
-    def build(self) -> types.Federation:
+    def build(self) -> core.Federation:
         """Loads, partitions and splits on the host, and puts the result on the device.
 
         Returns:
@@ -137,7 +138,7 @@ def load_federation(
     dataset: Any = "digits",
     partition: Any = partitions.DirichletLabels(),  # noqa: B008 (frozen)
     **fields: Any,
-) -> types.Federation:
+) -> core.Federation:
     """Builds a federation: `FederationSpec(dataset, partition, **fields).build()`.
 
     Args:
@@ -175,7 +176,7 @@ def from_dataset(
     feature_noise: Any = None,
     num_others: int | str = 0,
     sample_tests: bool = False,
-) -> types.Federation:
+) -> "Federation":
     """Distributes a data set over clients and splits every client's examples.
 
     Args:
@@ -226,7 +227,7 @@ def from_dataset(
         drawn = splits.sampled_tests(seed, rows["test"].num_examples, others)
         samples = jax.device_put(drawn)
     parts_of = {
-        name: types.ClientData(
+        name: core.ClientData(
             **pool,
             index=jax.device_put(part.index),
             num_examples=jax.device_put(part.num_examples),
@@ -237,7 +238,7 @@ def from_dataset(
         )
         for name, part in rows.items()
     }
-    return types.Federation(
+    return Federation(
         **parts_of,
         malicious=jax.device_put(malicious),
         others=jax.device_put(others),
@@ -250,25 +251,58 @@ def from_dataset(
     )
 
 
-def from_arrays(
-    x: Any,
-    y: Any,
-    client: Any = None,
-    *,
-    num_classes: int | None = None,
-    num_clients: int | None = None,
-    partition: partitions.Partitioner | None = None,
-    name: str = "arrays",
-    **options: Any,
-) -> types.Federation:
-    """Makes a federation of a user's own arrays; see `Federation.from_arrays`."""
-    dataset = user.arrays_dataset(x, y, client, name=name, num_classes=num_classes)
-    allowed = [n for n in _DISTRIBUTION if n != "num_clients"]
-    for option in options:
-        checks.known(option, allowed, "option of a federation")
-    if partition is None:
-        partition = partitions.IID() if client is None else partitions.ByClient()
-    return from_dataset(dataset, partition, num_clients=num_clients, **options)
+@struct.pytree_dataclass
+class Federation(core.Federation):
+    """A federation as the data room builds it; `core.Federation` has the fields."""
+
+    @classmethod
+    def from_arrays(
+        cls,
+        x: Any,
+        y: Any,
+        client: Any = None,
+        *,
+        num_classes: int | None = None,
+        num_clients: int | None = None,
+        partition: partitions.Partitioner | None = None,
+        name: str = "arrays",
+        **options: Any,
+    ) -> "Federation":
+        """Builds a federation from a user's own arrays.
+
+        Args:
+          x: `[S, ...]` inputs: NumPy, JAX, pandas or lists. `uint8` images stay so and
+            are scaled by 1/255; other integers are tokens.
+          y: `[S]` labels (whole numbers, booleans or text are classes) or targets.
+          client: `[S]` whose example it is: any numbers or text; or None, and then the
+            examples are distributed by `partition` over `num_clients`.
+          num_classes: C, or None to take it from labels.
+          num_clients: N, where `partition` distributes the examples.
+          partition: by default the natural clients or, without any, `IID()`.
+          name: of the data set, for result files.
+          **options: those of `FederationSpec`: `seed`, `validation_fraction`,
+            `test_fraction`, `malicious_fraction`, `label_poisoning`,
+            `feature_noise`, `num_others`, `sample_tests`.
+
+        Returns:
+          The federation.
+
+        Raises:
+          InputError: if arrays do not fit together or cannot be distributed.
+
+        Example:
+          >>> x, y = jnp.eye(6), [0, 1, 0, 1, 0, 1]
+          >>> owner = ["ann"] * 3 + ["bob"] * 3
+          >>> Federation.from_arrays(x, y, owner).num_clients
+          2
+        """
+        dataset = user.arrays_dataset(x, y, client, name=name, num_classes=num_classes)
+        allowed = [n for n in _DISTRIBUTION if n != "num_clients"]
+        for option in options:
+            checks.known(option, allowed, "option of a federation")
+        if partition is None:
+            partition = partitions.IID() if client is None else partitions.ByClient()
+        return from_dataset(dataset, partition, num_clients=num_clients, **options)
 
 
 _DISTRIBUTION = (

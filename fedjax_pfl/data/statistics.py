@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedjax_pfl import struct, types
+from fedjax_pfl import core
+from fedjax_pfl.core import struct
 
 if TYPE_CHECKING:  # slow to import, and needed by tables only
     import pandas as pd
@@ -190,7 +191,7 @@ class PartitionStatistics:
             yield "poisoned", self.poisoned, str
 
 
-def describe(federation: types.Federation) -> PartitionStatistics:
+def describe(federation: core.Federation) -> PartitionStatistics:
     """Measures a federation; takes milliseconds, no input is read.
 
     Args:
@@ -233,13 +234,13 @@ def describe(federation: types.Federation) -> PartitionStatistics:
     )
 
 
-def _pairs(data: types.ClientData) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(data: core.ClientData) -> tuple[np.ndarray, np.ndarray]:
     """Client and row of the pool `int64` of every example, padding left out."""
     is_real = _is_real(data)
     return np.nonzero(is_real)[0], np.asarray(data.index)[is_real].astype(np.int64)
 
 
-def _is_real(data: types.ClientData) -> np.ndarray:
+def _is_real(data: core.ClientData) -> np.ndarray:
     """Mask `bool[N, M]` of what is not padding."""
     num_examples = np.asarray(data.num_examples)[:, None]
     return np.arange(data.index.shape[1]) < num_examples
@@ -261,7 +262,7 @@ def _leak(
 
 
 def _poisoned(
-    data: types.ClientData, client: np.ndarray, truth: np.ndarray, num_clients: int
+    data: core.ClientData, client: np.ndarray, truth: np.ndarray, num_clients: int
 ) -> np.ndarray:
     """Numbers `int[N]` of labels that are not the true ones."""
     if data.labels is None:

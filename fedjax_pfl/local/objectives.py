@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl import types
+from fedjax_pfl import core
 
 __all__ = ["DataLoss", "Objective"]
 
-Objective = Callable[[types.Key | None, Any, types.Batch, Any], jax.Array]
+Objective = Callable[[core.Key | None, Any, core.Batch, Any], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,17 +25,17 @@ class DataLoss:
       term: `(params, context) -> []`, or None.
     """
 
-    model: types.Model
+    model: core.Model
     term: Callable[[Any, Any], Any] | None = None
 
     def __call__(
-        self, key: types.Key | None, params: Any, batch: types.Batch, context: Any
+        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
     ) -> jax.Array:
         """The value `[]`."""
         return self.with_outputs(key, params, batch, context)[0]
 
     def with_outputs(
-        self, key: types.Key | None, params: Any, batch: types.Batch, context: Any
+        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
     ) -> tuple[jax.Array, Any]:
         """The value `[]` and the model's outputs.
 

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_pfl import checks, struct, types
-from fedjax_pfl.local import objectives, scan
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.local import minibatch_scan, objectives
 
 __all__ = ["SGD", "Optax", "ToTolerance"]
 
@@ -18,11 +19,11 @@ StepEnd = Callable[[Any, Any], Any]
 EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
 
 
-def _series_of(objective: objectives.Objective) -> types.SeriesModel:
+def _series_of(objective: objectives.Objective) -> core.SeriesModel:
     """The model of series in an objective, which must tell its outputs."""
     model = getattr(objective, "model", None)
     if isinstance(objective, objectives.DataLoss) and isinstance(
-        model, types.SeriesModel
+        model, core.SeriesModel
     ):
         return model
     raise checks.InputError(
@@ -49,22 +50,22 @@ class _MinibatchSolver:
         raise NotImplementedError
 
     def _update(
-        self, gradient: Any, memory: Any, params: Any, work: types.Budget
+        self, gradient: Any, memory: Any, params: Any, work: core.Budget
     ) -> tuple[Any, Any]:
         raise NotImplementedError
 
     def solve(
         self,
-        key: types.Key,
-        work: types.Budget,
+        key: core.Key,
+        work: core.Budget,
         objective: objectives.Objective,
         params: Any,
         context: Any,
-        data: types.ClientData,
+        data: core.ClientData,
         *,
         step_end: StepEnd | None = None,
         epoch_end: EpochEnd | None = None,
-    ) -> tuple[Any, Any, scan.LocalInfo]:
+    ) -> tuple[Any, Any, minibatch_scan.LocalInfo]:
         """Minimizes an objective approximately, starting at `params`.
 
         Args:
@@ -114,7 +115,7 @@ class _MinibatchSolver:
             assert series is not None
             return series.positions(key, work.round, data, batch_size)
 
-        (params, _, context, past), info = scan.local_scan(
+        (params, _, context, past), info = minibatch_scan.local_scan(
             key,
             work,
             step,
@@ -126,7 +127,7 @@ class _MinibatchSolver:
             sampler=None if series is None else piece,
             epoch_end=None if epoch_end is None else end,
             remembers=True,
-            dtype=scan.params_dtype(params),
+            dtype=minibatch_scan.params_dtype(params),
         )
         return params, context, dataclasses.replace(info, memory=past)
 
@@ -260,15 +261,15 @@ class ToTolerance:
 
     def solve(
         self,
-        key: types.Key,
-        work: types.Budget,
+        key: core.Key,
+        work: core.Budget,
         objective: objectives.Objective,
         params: Any,
         context: Any,
-        data: types.ClientData,
+        data: core.ClientData,
         *,
         tolerance: jax.Array | None = None,
-    ) -> tuple[Any, Any, scan.LocalInfo]:
+    ) -> tuple[Any, Any, minibatch_scan.LocalInfo]:
         """Minimizes an objective to the tolerance, starting at `params`.
 
         Args:
@@ -288,7 +289,7 @@ class ToTolerance:
         bound = jnp.minimum(jnp.int32(self.max_steps), work.steps)
 
         def gradient_at(point):
-            _, gradient = scan.full_value_and_gradient(
+            _, gradient = minibatch_scan.full_value_and_gradient(
                 objective, point, context, data, self.batch_size
             )
             norm = sum(jnp.vdot(g, g) for g in jax.tree.leaves(gradient))
@@ -307,7 +308,7 @@ class ToTolerance:
 
         start = (params, *gradient_at(params), jnp.zeros((), jnp.int32))
         params, _, norm, steps = lax.while_loop(unfinished, body, start)
-        info = scan.LocalInfo(
+        info = minibatch_scan.LocalInfo(
             num_steps=steps,
             num_examples=(steps + 1) * data.num_examples,
             converged=norm <= goal,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedjax_pfl import lazy
+from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.models.convolutional import (
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from fedjax_pfl.models.exits import EarlyExit
     from fedjax_pfl.models.linear import LinearRegression, LogisticRegression, Quadratic
     from fedjax_pfl.models.networks import MLP
-    from fedjax_pfl.models.policies import EIIE
     from fedjax_pfl.models.recurrent import LSTM
     from fedjax_pfl.models.residual import NFResNet18
 else:
@@ -26,7 +25,6 @@ __all__ = [
     "CNN",
     "CNN1",
     "CNN2",
-    "EIIE",
     "LSTM",
     "MLP",
     "CifarCNN",

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Self
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, types
+from fedjax_pfl import core
+from fedjax_pfl.core import checks
 from fedjax_pfl.models import initializers, inputs, objectives
 
 __all__ = ["ImageNetwork", "Network"]
@@ -47,7 +48,7 @@ class Network(objectives.Classification, abc.ABC):
 
         return self._module(modules, self.num_classes)
 
-    def for_federation(self, federation: types.Federation) -> Self:
+    def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's input shape and classes."""
         inputs.require_numbers(self, federation)
         return dataclasses.replace(
@@ -56,17 +57,17 @@ class Network(objectives.Classification, abc.ABC):
             num_classes=inputs.classes_of(self, federation),
         )
 
-    def init(self, key: types.Key) -> types.Params:
+    def init(self, key: core.Key) -> core.Params:
         """Draws the parameters."""
         module = self._known_module()
         return module.init(key, jnp.zeros((1, *(self.input_shape or ()))))["params"]
 
     def apply(
         self,
-        params: types.Params,
+        params: core.Params,
         x: jax.Array,
         *,
-        key: types.Key | None = None,
+        key: core.Key | None = None,
         constants: Any = None,
     ) -> jax.Array:
         """Logits `[B, C]`, in the parameters' dtype."""
@@ -80,11 +81,11 @@ class Network(objectives.Classification, abc.ABC):
 
     def features(
         self,
-        params: types.Params,
+        params: core.Params,
         x: jax.Array,
         layer: str,
         *,
-        key: types.Key | None = None,
+        key: core.Key | None = None,
     ) -> tuple[jax.Array, jax.Array]:
         """What a layer hands on.
 
@@ -119,7 +120,7 @@ class ImageNetwork(Network):
 
     smallest: ClassVar[int] = 1
 
-    def for_federation(self, federation: types.Federation) -> Self:
+    def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's input shape and classes."""
         inputs.require_images(self, federation, self.smallest)
         return super().for_federation(federation)

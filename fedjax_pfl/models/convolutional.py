@@ -7,7 +7,7 @@ All have convolutions with ReLU and a 2x2 pool, then dense layers; layers are na
 import dataclasses
 from typing import Any, ClassVar
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.models import base
 
 __all__ = ["CNN", "CNN1", "CNN2", "CifarCNN", "FedAcsCNN", "LeNet5"]

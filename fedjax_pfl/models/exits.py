@@ -6,7 +6,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, types
+from fedjax_pfl import core
+from fedjax_pfl.core import checks
 from fedjax_pfl.models import base, initializers, layers
 
 __all__ = ["EarlyExit"]
@@ -46,7 +47,7 @@ class EarlyExit:
         """Regular expression for the names of parameters up to the cut."""
         return f"^({'|'.join(self.network.layers[: self.exit_after])}|exit)/"
 
-    def init(self, key: types.Key) -> types.Params:
+    def init(self, key: core.Key) -> core.Params:
         """Draws the parameters; the network's are those it draws alone."""
         params = self.network.init(key)
         shape = (1, *(self.network.input_shape or ()))
@@ -65,7 +66,7 @@ class EarlyExit:
         return self.network.features(params, x, layer, key=key)
 
     def apply(
-        self, params: types.Params, x: jax.Array, *, key: types.Key | None = None
+        self, params: core.Params, x: jax.Array, *, key: core.Key | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """Logits `[B, C]` of the exit and of the whole network."""
         own = {name: layer for name, layer in params.items() if name != "exit"}

@@ -2,7 +2,7 @@
 
 import jax
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = [
     "SCHEMES",

@@ -4,7 +4,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, types
+from fedjax_pfl import core
+from fedjax_pfl.core import checks
 
 __all__ = [
     "classes_of",
@@ -15,7 +16,7 @@ __all__ = [
 ]
 
 
-def classes_of(model: Any, federation: types.Federation) -> int:
+def classes_of(model: Any, federation: core.Federation) -> int:
     """Number of classes of a federation.
 
     Args:
@@ -42,7 +43,7 @@ def classes_of(model: Any, federation: types.Federation) -> int:
     return federation.num_classes
 
 
-def require_targets(model: Any, federation: types.Federation) -> None:
+def require_targets(model: Any, federation: core.Federation) -> None:
     """Checks that there is one target per example.
 
     Args:
@@ -60,13 +61,13 @@ def require_targets(model: Any, federation: types.Federation) -> None:
         )
 
 
-def _are_tokens(federation: types.Federation) -> bool:
+def _are_tokens(federation: core.Federation) -> bool:
     """Whether the inputs are token ids: whole numbers other than `uint8` pixels."""
     dtype = federation.train.x.dtype
     return jnp.issubdtype(dtype, jnp.integer) and dtype != jnp.uint8
 
 
-def require_numbers(model: Any, federation: types.Federation) -> None:
+def require_numbers(model: Any, federation: core.Federation) -> None:
     """Checks that the inputs are not token ids.
 
     Args:
@@ -84,7 +85,7 @@ def require_numbers(model: Any, federation: types.Federation) -> None:
         )
 
 
-def require_images(model: Any, federation: types.Federation, smallest: int) -> None:
+def require_images(model: Any, federation: core.Federation, smallest: int) -> None:
     """Checks that the inputs are images, and large enough.
 
     Args:
@@ -111,7 +112,7 @@ def require_images(model: Any, federation: types.Federation, smallest: int) -> N
         )
 
 
-def embedding_size(model: Any, federation: types.Federation) -> int:
+def embedding_size(model: Any, federation: core.Federation) -> int:
     """Length E of the frozen embeddings of a federation of token sequences.
 
     Args:

@@ -6,7 +6,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, types
+from fedjax_pfl import core
+from fedjax_pfl.core import checks
 from fedjax_pfl.models import inputs, layers, objectives
 
 __all__ = ["LinearRegression", "LogisticRegression", "Quadratic"]
@@ -26,7 +27,7 @@ class LogisticRegression(objectives.Classification):
     inputs: int | None = None
     num_classes: int | None = None
 
-    def for_federation(self, federation: types.Federation) -> "LogisticRegression":
+    def for_federation(self, federation: core.Federation) -> "LogisticRegression":
         """Returns the model with the federation's number of inputs and classes."""
         inputs.require_numbers(self, federation)
         return dataclasses.replace(
@@ -35,7 +36,7 @@ class LogisticRegression(objectives.Classification):
             num_classes=inputs.classes_of(self, federation),
         )
 
-    def init(self, key: types.Key) -> types.Params:
+    def init(self, key: core.Key) -> core.Params:
         """Zeros, `head/kernel [C, inputs]` and `head/bias [C]`."""
         del key
         if self.inputs is None or self.num_classes is None:
@@ -67,12 +68,12 @@ class LinearRegression(objectives.Regression):
     def __post_init__(self):
         checks.boolean("intercept", self.intercept)
 
-    def for_federation(self, federation: types.Federation) -> "LinearRegression":
+    def for_federation(self, federation: core.Federation) -> "LinearRegression":
         """Returns the model with the federation's number of inputs."""
         inputs.require_targets(self, federation)
         return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
 
-    def init(self, key: types.Key) -> types.Params:
+    def init(self, key: core.Key) -> core.Params:
         """Zeros, `theta [inputs]` and, with an intercept, `bias []`."""
         del key
         if self.inputs is None:
@@ -101,11 +102,11 @@ class Quadratic:
     def __post_init__(self):
         checks.number("curvature", self.curvature, above=0)
 
-    def for_federation(self, federation: types.Federation) -> "Quadratic":
+    def for_federation(self, federation: core.Federation) -> "Quadratic":
         """Returns the model with the federation's dimension."""
         return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
 
-    def init(self, key: types.Key) -> types.Params:
+    def init(self, key: core.Key) -> core.Params:
         """Zeros, `theta [d]`."""
         del key
         if self.inputs is None:
@@ -120,11 +121,11 @@ class Quadratic:
     def _values(self, outputs: jax.Array) -> jax.Array:
         return 0.5 * self.curvature * (outputs**2).sum(axis=1)
 
-    def loss(self, outputs: jax.Array, batch: types.Batch) -> jax.Array:
+    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
         """Weighted mean of the quadratic `[]`."""
         return objectives.weighted_mean(self._values(outputs), batch.weight)
 
-    def metrics(self, outputs: jax.Array, batch: types.Batch) -> dict[str, jax.Array]:
+    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
         """Per-example loss `[B]`."""
         del batch
         return {"loss": self._values(outputs)}

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import types
+from fedjax_pfl import core
 
 __all__ = ["Classification", "Regression", "weighted_mean"]
 
@@ -24,11 +24,11 @@ def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 class Classification:
     """Softmax cross-entropy on logits `[B, C]`; reports loss and accuracy."""
 
-    def loss(self, outputs: jax.Array, batch: types.Batch) -> jax.Array:
+    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
         """Weighted mean cross-entropy `[]`; 0 for an empty batch."""
         return weighted_mean(_cross_entropy(outputs, batch.y), batch.weight)
 
-    def metrics(self, outputs: jax.Array, batch: types.Batch) -> dict[str, jax.Array]:
+    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
         """Per-example loss and accuracy `[B]`."""
         hit = jnp.argmax(outputs, axis=1) == batch.y
         return {
@@ -40,13 +40,13 @@ class Classification:
 class Regression:
     """Half the squared error between outputs `[B]` and targets `[B]`."""
 
-    def _values(self, outputs: jax.Array, batch: types.Batch) -> jax.Array:
+    def _values(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
         return 0.5 * (outputs - batch.y.astype(outputs.dtype)) ** 2
 
-    def loss(self, outputs: jax.Array, batch: types.Batch) -> jax.Array:
+    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
         """Weighted mean of half the squared error `[]`; 0 for an empty batch."""
         return weighted_mean(self._values(outputs, batch), batch.weight)
 
-    def metrics(self, outputs: jax.Array, batch: types.Batch) -> dict[str, jax.Array]:
+    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
         """Per-example loss `[B]`."""
         return {"loss": self._values(outputs, batch)}

@@ -6,7 +6,8 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, types
+from fedjax_pfl import core
+from fedjax_pfl.core import checks
 from fedjax_pfl.models import base, inputs
 
 __all__ = ["LSTM"]
@@ -40,7 +41,7 @@ class LSTM(base.Network):
         if self.bottleneck is not None:
             checks.positive_int("bottleneck", self.bottleneck)
 
-    def for_federation(self, federation: types.Federation) -> Self:
+    def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's shapes, classes and embeddings."""
         return dataclasses.replace(
             self,
@@ -54,7 +55,7 @@ class LSTM(base.Network):
             self.width, self.num_layers, self.bottleneck, classes, self.initialization
         )
 
-    def init(self, key: types.Key) -> types.Params:
+    def init(self, key: core.Key) -> core.Params:
         """Draws the parameters."""
         module = self._known_module()
         steps = jnp.zeros((1, 1, self.embedding_size or 0))
@@ -62,10 +63,10 @@ class LSTM(base.Network):
 
     def apply(
         self,
-        params: types.Params,
+        params: core.Params,
         x: jax.Array,
         *,
-        key: types.Key | None = None,
+        key: core.Key | None = None,
         constants: Any = None,
     ) -> jax.Array:
         """Logits `[B, C]` of token ids `int32[B, T]`."""

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.models import base
 
 __all__ = ["NFResNet18"]

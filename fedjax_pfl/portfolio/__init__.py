@@ -7,37 +7,66 @@ is cash. Shape letters: `B` successive decisions, `m` assets, `F` price features
 days of a window.
 """
 
-from fedjax_pfl.portfolio.backtest import (
-    Backtest,
-    backtest,
-    buy_and_hold_weights,
-    uniform_weights,
-)
-from fedjax_pfl.portfolio.costs import (
-    MAX_COST,
-    drifted,
-    exact_factor,
-    first_order_factor,
-    turnover,
-)
-from fedjax_pfl.portfolio.metrics import (
-    annualized_return,
-    max_drawdown,
-    mean_turnover,
-    sharpe_ratio,
-    summary,
-)
-from fedjax_pfl.portfolio.tables import (
-    PriceTables,
-    batch_positions,
-    previous_example,
-    windows,
-)
+from typing import TYPE_CHECKING
+
+from fedjax_pfl.core import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.portfolio.backtesting import (
+        Backtest,
+        backtest,
+        buy_and_hold_weights,
+        uniform_weights,
+    )
+    from fedjax_pfl.portfolio.costs import (
+        MAX_COST,
+        drifted,
+        exact_factor,
+        first_order_factor,
+        turnover,
+    )
+    from fedjax_pfl.portfolio.markets import (
+        GENERATORS,
+        MARKETS,
+        GeometricBrownianMotion,
+        PortfolioSpec,
+        PriceFile,
+        StockPrices,
+        SyntheticMarket,
+        VariableOrderMarkov,
+        WassersteinGAN,
+    )
+    from fedjax_pfl.portfolio.metrics import (
+        annualized_return,
+        max_drawdown,
+        mean_turnover,
+        sharpe_ratio,
+        summary,
+    )
+    from fedjax_pfl.portfolio.policies import EIIE
+    from fedjax_pfl.portfolio.tables import (
+        PriceTables,
+        batch_positions,
+        previous_example,
+        windows,
+    )
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
-    "MAX_COST",
     "Backtest",
+    "EIIE",
+    "GENERATORS",
+    "GeometricBrownianMotion",
+    "MARKETS",
+    "MAX_COST",
+    "PortfolioSpec",
+    "PriceFile",
     "PriceTables",
+    "StockPrices",
+    "SyntheticMarket",
+    "VariableOrderMarkov",
+    "WassersteinGAN",
     "annualized_return",
     "backtest",
     "batch_positions",

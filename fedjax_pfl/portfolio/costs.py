@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = [
     "MAX_COST",

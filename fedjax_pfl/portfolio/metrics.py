@@ -8,7 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl.portfolio.backtest import Backtest
+from fedjax_pfl.portfolio.backtesting import Backtest
 
 __all__ = [
     "YEAR_DAYS",

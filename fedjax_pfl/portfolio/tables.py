@@ -19,7 +19,8 @@ follow the real ones.
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, struct, types
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["PriceTables", "batch_positions", "previous_example", "windows"]
 
@@ -119,7 +120,7 @@ def previous_example(tables: PriceTables, e: jax.Array) -> jax.Array:
 
 
 def batch_positions(
-    key: types.Key,
+    key: core.Key,
     tables: PriceTables,
     round: jax.Array | int,
     batch_size: int,

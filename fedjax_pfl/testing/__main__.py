@@ -8,7 +8,9 @@ import sys
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import checks, own_methods, testing
+from fedjax_pfl import testing
+from fedjax_pfl.algorithms import own_methods
+from fedjax_pfl.core import checks
 from fedjax_pfl.testing import battery
 
 __all__ = ["main"]

@@ -7,8 +7,10 @@ from typing import Any
 import jax
 import jax.export
 
-from fedjax_pfl import clients, data, planning, types
-from fedjax_pfl.process import FederatedProcess
+from fedjax_pfl import core, data
+from fedjax_pfl.core import sharding
+from fedjax_pfl.engine import groups
+from fedjax_pfl.engine.process import FederatedProcess
 
 __all__ = ["export", "group", "init", "round_again", "run_round"]
 
@@ -16,21 +18,21 @@ __all__ = ["export", "group", "init", "round_again", "run_round"]
 @functools.partial(jax.jit, static_argnames=("model", "execution"))
 def run_round(
     process: FederatedProcess,
-    state: types.State,
-    model: types.Model,
-    federation: types.Federation,
-    execution: clients.Execution,
-) -> tuple[types.State, types.RoundInfo]:
+    state: core.State,
+    model: core.Model,
+    federation: core.Federation,
+    execution: sharding.Execution,
+) -> tuple[core.State, core.RoundInfo]:
     """One compiled round."""
     return process.round(state, model, federation, execution)
 
 
 def round_again(
     process: FederatedProcess,
-    state: types.State,
-    model: types.Model,
-    federation: types.Federation,
-) -> tuple[types.State, types.RoundInfo]:
+    state: core.State,
+    model: core.Model,
+    federation: core.Federation,
+) -> tuple[core.State, core.RoundInfo]:
     """One round, traced and compiled anew in every call."""
 
     @jax.jit
@@ -43,10 +45,10 @@ def round_again(
 @functools.partial(jax.jit, static_argnames="model")
 def init(
     process: FederatedProcess,
-    key: types.Key,
-    model: types.Model,
-    federation: types.Federation,
-) -> types.State:
+    key: core.Key,
+    model: core.Model,
+    federation: core.Federation,
+) -> core.State:
     """The compiled first state."""
     return process.init(key, model, federation)
 
@@ -59,17 +61,17 @@ def export(
 
 
 def group(
-    key: types.Key,
+    key: core.Key,
     process: FederatedProcess,
-    model: types.Model,
-    federation: types.Federation,
+    model: core.Model,
+    federation: core.Federation,
     *others: FederatedProcess,
     points: Sequence[dict[str, Any]] | None = None,
-) -> planning.Group:
+) -> groups.Group:
     """The group of a process, or of several that a grid trains on one federation."""
     processes = [process, *others]
     count = len(processes)
-    return planning.Group(
+    return groups.Group(
         points=points or [{}] * count,
         processes=processes,
         model=model,

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_pfl import clients, struct, types
-from fedjax_pfl import participation as participations
+from fedjax_pfl import core
+from fedjax_pfl.core import client_rows, sharding, struct
+from fedjax_pfl.local import participation as participations
 from fedjax_pfl.testing import compare, programs, subjects, toy
 
 __all__ = [
@@ -77,7 +78,7 @@ def randomness_comes_from_keys(subject: subjects.Subject) -> None:
 
 
 def execution_changes_rounding_only(
-    subject: subjects.Subject, execution: clients.Execution
+    subject: subjects.Subject, execution: sharding.Execution
 ) -> None:
     """A round in another execution agrees with `vmap`."""
     what = f"With execution={str(execution)!r} in place of 'vmap'"
@@ -87,7 +88,7 @@ def execution_changes_rounding_only(
 
 def chunks_change_rounding_only(subject: subjects.Subject) -> None:
     """Clients in chunks of three, by their work, agree with all at once."""
-    execution = clients.Execution(mode="chunk", chunk_size=3, by_size=True)
+    execution = sharding.Execution(mode="chunk", chunk_size=3, by_size=True)
     execution_changes_rounding_only(subject, execution)
 
 
@@ -97,7 +98,7 @@ def devices_change_rounding_only(subject: subjects.Subject) -> None:
         raise unittest.SkipTest(
             "there is one device; with JAX_NUM_CPU_DEVICES=2 a CPU counts as two"
         )
-    execution = clients.Execution(
+    execution = sharding.Execution(
         mode="shard", num_devices=2, chunk_size=3, by_size=True
     )
     execution_changes_rounding_only(subject, execution)
@@ -109,7 +110,7 @@ def loop_reference(subject: subjects.Subject) -> None:
     compiled, _ = at.round()  # and the warm state, which would not be compiled below
     with jax.disable_jit():
         state, _ = at.process.round(
-            at.warm, at.model, at.federation, clients.Execution(mode="loop")
+            at.warm, at.model, at.federation, sharding.Execution(mode="loop")
         )
     what = "Against a Python loop over clients, nothing compiled"
     compare.close(compiled, state, what, compare.tight())
@@ -123,11 +124,11 @@ def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
     """
     order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
     at = subject.everyone
-    rows = clients.take((at.warm.clients, at.warm.messages), jnp.asarray(order))
+    rows = client_rows.take((at.warm.clients, at.warm.messages), jnp.asarray(order))
     permuted = dataclasses.replace(at.warm, clients=rows[0], messages=rows[1])
     new, _ = at.round()
     other, _ = at.round(permuted, federation=toy.make_federation(order=order))
-    expected = clients.take(new.clients, jnp.asarray(order))
+    expected = client_rows.take(new.clients, jnp.asarray(order))
     found = {"server": other.server, "clients": other.clients}
     compare.close(
         {"server": new.server, "clients": expected},
@@ -158,13 +159,13 @@ def absent_clients_are_bit_identical(subject: subjects.Subject) -> None:
             " distinct clients."
         )
     now, then = (
-        clients.take({"clients": s.clients, "messages": s.messages}, absent)
+        client_rows.take({"clients": s.clients, "messages": s.messages}, absent)
         for s in (after, before)
     )
     compare.same(now, then, f"In the rows of the absent clients {absent.tolist()}")
 
 
-def _with_row_garbage(state: types.State) -> types.State:
+def _with_row_garbage(state: core.State) -> core.State:
     """A state whose client rows hold distinct values, to see which are touched."""
 
     def marked(leaf: jax.Array) -> jax.Array:
@@ -178,8 +179,8 @@ def round_exports_for_tpu_and_cuda(subject: subjects.Subject) -> None:
     """A round lowers for accelerators, which needs none of them."""
     at = subject.setting
 
-    def step(key_data: jax.Array, state: types.State):
-        key = types.new_key(key_data)
+    def step(key_data: jax.Array, state: core.State):
+        key = core.new_key(key_data)
         state = dataclasses.replace(state, key=key)
         state, _ = at.process.round(state, at.model, at.federation)
         return jax.tree.leaves(dataclasses.replace(state, key=None))
@@ -229,7 +230,7 @@ class _Poison:
 
     def __call__(self, key, state, messages, malicious, reference):
         bad = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), messages)
-        return clients.select_rows(malicious, bad, messages), state
+        return client_rows.select_rows(malicious, bad, messages), state
 
 
 def nonfinite_messages_never_enter(

@@ -9,16 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import (
-    checkpoint,
-    compiled,
-    driver,
-    history,
-    results,
-    struct,
-    types,
-)
-from fedjax_pfl import settings as settings_
+from fedjax_pfl import core, results
+from fedjax_pfl.core import struct
+from fedjax_pfl.engine import compiled, driver
+from fedjax_pfl.engine.options import Settings
+from fedjax_pfl.results import checkpoint, history
 from fedjax_pfl.testing import compare, programs, subjects
 
 __all__ = [
@@ -47,7 +42,7 @@ def _run(
     rounds: int = 4,
     store: checkpoint.Store | None = None,
     interrupt: Callable[[], str | None] = lambda: None,
-) -> tuple[history.History, types.State]:
+) -> tuple[history.History, core.State]:
     """Runs points that differ in one traced field through the driver."""
     at, (field, _, _) = subject.setting, _varied(subject)
     first, *others = [struct.replace_field(at.process, field, v) for v in values]
@@ -55,7 +50,7 @@ def _run(
     group = programs.group(
         at.key, first, subject.model, at.federation, *others, points=points
     )
-    plan = settings_.Settings.parse(
+    plan = Settings.parse(
         rounds, eval_every=segment, execution="vmap", evaluate_on=("test",)
     )
     record, run = driver.run_group(

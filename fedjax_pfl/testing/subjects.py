@@ -7,16 +7,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import attacks, checks, clients, models, struct, types
-from fedjax_pfl import participation as participations
-from fedjax_pfl.process import FederatedProcess
+from fedjax_pfl import attacks, core, models
+from fedjax_pfl.core import checks, sharding, struct
+from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.local import participation as participations
 from fedjax_pfl.testing import programs, toy
 
 __all__ = ["COHORT", "KEY_SEED", "Setting", "Subject"]
 
 COHORT = 5
 KEY_SEED = 3
-_VMAP = clients.Execution()
+_VMAP = sharding.Execution()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,20 +31,20 @@ class Setting:
     """
 
     process: FederatedProcess
-    model: types.Model
-    federation: types.Federation
+    model: core.Model
+    federation: core.Federation
 
     @property
-    def key(self) -> types.Key:
+    def key(self) -> core.Key:
         """The key of all runs."""
-        return types.seed_key(KEY_SEED)
+        return core.seed_key(KEY_SEED)
 
-    def first(self) -> types.State:
+    def first(self) -> core.State:
         """The state before the first round."""
         return programs.init(self.process, self.key, self.model, self.federation)
 
     @functools.cached_property
-    def warm(self) -> types.State:
+    def warm(self) -> core.State:
         """A state after two rounds, so that rows differ between clients."""
         state = self.first()
         for _ in range(2):
@@ -52,11 +53,11 @@ class Setting:
 
     def round(
         self,
-        state: types.State | None = None,
+        state: core.State | None = None,
         *,
-        federation: types.Federation | None = None,
-        execution: clients.Execution = _VMAP,
-    ) -> tuple[types.State, types.RoundInfo]:
+        federation: core.Federation | None = None,
+        execution: sharding.Execution = _VMAP,
+    ) -> tuple[core.State, core.RoundInfo]:
         """One compiled round, from the warm state on the same data unless told."""
         return programs.run_round(
             self.process,
@@ -106,7 +107,7 @@ class Subject:
         """The algorithm's class."""
         return type(self.algorithm).__name__
 
-    def process(self, participation: types.Participation) -> FederatedProcess:
+    def process(self, participation: core.Participation) -> FederatedProcess:
         """The process with these members, with array leaves."""
         process = FederatedProcess(
             algorithm=self.algorithm,
@@ -117,7 +118,7 @@ class Subject:
         )
         return struct.as_arrays(process, jnp.zeros(()).dtype)
 
-    def _setting(self, participation: types.Participation) -> Setting:
+    def _setting(self, participation: core.Participation) -> Setting:
         """The process of these members on the toy federation."""
         federation = toy.make_federation()
         model = self.model.for_federation(federation)

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.testing import rounds, runs, subjects
 
 __all__ = ["PROPERTIES", "Outcome", "check", "check_algorithm", "outcomes"]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_pfl import types
+from fedjax_pfl import core
 
 __all__ = [
     "COUNTS",
@@ -23,7 +23,7 @@ NUM_CLASSES = 3
 
 
 def _client_data(x, y, index, counts, ids, dtype):
-    return types.ClientData(
+    return core.ClientData(
         x=jnp.asarray(x, dtype),
         y=y,
         scale=jnp.ones((), dtype),
@@ -36,7 +36,7 @@ def _client_data(x, y, index, counts, ids, dtype):
 
 def make_federation(
     *, order=None, padding=0, dtype=None, classes=True, malicious=(2,)
-) -> types.Federation:
+) -> core.Federation:
     """Eight clients with 1 to 9 examples of four numbers, in all splits the same.
 
     Row 0 of the pool is NaN, the last one 1e38; padded slots point at both, so that any
@@ -75,7 +75,7 @@ def make_federation(
         index[client, : COUNTS[client]] = 1 + np.flatnonzero(owner == client)
     bad = np.isin(np.arange(NUM_CLIENTS), malicious)
     data = _client_data(x, y, index[order], COUNTS[order], order, dtype)
-    return types.Federation(
+    return core.Federation(
         train=data,
         validation=data,
         test=data,

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_pfl import struct, types
+from fedjax_pfl import core
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import struct
 
 
 def own_examples(data):
@@ -32,7 +33,7 @@ class Means(base.SingleExchange):
     def client_update(self, key, round, work, down, client, model, data):
         mean = {"mean": self.mean(key, data)}
         weight = base.example_weight(data, mean)
-        upload = types.Upload(message=mean, weight=weight)
+        upload = core.Upload(message=mean, weight=weight)
         return {"rounds": client["rounds"] + 1}, upload, {}
 
     def server_update(self, ctx, server, aggregate, uploads):

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 import fedjax_pfl as fp
-from fedjax_pfl import aggregators, algorithms, attacks, common_descent
+from fedjax_pfl import aggregators, algorithms, attacks
+from fedjax_pfl.algorithms import common_descent
 from fedjax_pfl.testing import toy
 from tests.algorithms import probes
 

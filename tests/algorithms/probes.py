@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import clients, leaves, local, struct, types
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import client_rows, struct, tree_paths
 
 
 def _full_batch(solver_rate, key, work, model, params, data, rate=1.0):
@@ -18,7 +19,7 @@ def _full_batch(solver_rate, key, work, model, params, data, rate=1.0):
 
 
 def _mean(trees, weights):
-    return clients.weighted_mean(trees, weights)
+    return client_rows.weighted_mean(trees, weights)
 
 
 @struct.pytree_dataclass
@@ -41,13 +42,13 @@ class OwnDown(base.SingleExchange):
         mixed = jax.tree.map(
             lambda leaf, m: (1 - self.mixing) * leaf + self.mixing * m, messages, mean
         )
-        return types.Downlink(
+        return core.Downlink(
             shared=None, own=jax.tree.map(lambda leaf: leaf[ctx.cohort], mixed)
         )
 
     def client_update(self, key, round, work, down, client, model, data):
         theta = _full_batch(self.learning_rate, key, work, model, down.own, data)
-        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
         return theta, upload, {}
 
     def predictors(self, key, round, server, client, model, data):
@@ -73,7 +74,7 @@ class TwoExchanges(base.SingleExchange):
                 objective, shared, None, view.data, 16
             )
             weight = base.example_weight(view.data, shared)
-            return types.Upload(message=gradient, weight=weight, aux=loss)
+            return core.Upload(message=gradient, weight=weight, aux=loss)
 
         def losses(view, row, shared):
             return local.full_value_and_gradient(
@@ -105,7 +106,7 @@ class TwoExchanges(base.SingleExchange):
         w = jax.tree.map(lambda a, g: a - step * g, w, gradient)
         report = {"trials": jnp.broadcast_to(tries, link.ctx.cohort.shape)}
         return base.with_server(state, w), link.info(
-            report, info, floats_up=clients.size(sent.message), floats_down=0
+            report, info, floats_up=client_rows.size(sent.message), floats_down=0
         )
 
     def predictors(self, key, round, server, client, model, data):
@@ -149,7 +150,7 @@ class Memory(base.SingleExchange):
             batches_per_step=2,
             dtype=jnp.result_type(*jax.tree.leaves(down.shared)),
         )
-        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
         return velocity, upload, {"steps": info.num_steps}
 
     def predictors(self, key, round, server, client, model, data):
@@ -189,7 +190,7 @@ class OwnSampler(base.SingleExchange):
             sampler=sampler,
             dtype=jnp.result_type(*jax.tree.leaves(down.shared)),
         )
-        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
         return client, upload, {}
 
     def predictors(self, key, round, server, client, model, data):
@@ -204,18 +205,18 @@ class BodyHead(base.SingleExchange):
     head: str = struct.static_field(default="^bias")
 
     def init(self, key, model, population, data):
-        head, body = leaves.split(model.init(key), self.head)
+        head, body = tree_paths.split(model.init(key), self.head)
         return body, head, None
 
     def client_update(self, key, round, work, down, client, model, data):
-        params = leaves.join(client, down.shared)
+        params = tree_paths.join(client, down.shared)
         theta = _full_batch(self.learning_rate, key, work, model, params, data)
-        head, body = leaves.split(theta, self.head)
-        upload = types.Upload(message=body, weight=base.example_weight(data, theta))
+        head, body = tree_paths.split(theta, self.head)
+        upload = core.Upload(message=body, weight=base.example_weight(data, theta))
         return head, upload, {}
 
     def predictors(self, key, round, server, client, model, data):
-        params = leaves.join(client, server)
+        params = tree_paths.join(client, server)
         return {"personal": base.model_predictor(model, params, data.constants)}
 
 
@@ -234,7 +235,7 @@ class WeightZero(base.SingleExchange):
         poison = jnp.where(data.client_id % 4 == 1, jnp.nan, 1e38)
         theta = jax.tree.map(lambda x: jnp.where(odd, poison.astype(x.dtype), x), theta)
         weight = jnp.where(odd, 0, base.example_weight(data, theta))
-        return client, types.Upload(message=theta, weight=weight), {}
+        return client, core.Upload(message=theta, weight=weight), {}
 
     def predictors(self, key, round, server, client, model, data):
         return {"global": base.model_predictor(model, server, data.constants)}
@@ -256,7 +257,7 @@ class Schedule(base.SingleExchange):
         theta = _full_batch(
             self.learning_rate, key, work, model, down.shared, data, rate
         )
-        upload = types.Upload(message=theta, weight=base.example_weight(data, theta))
+        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
         return client, upload, {}
 
     def finish(self, ctx, server, clients):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, struct, testing
+from fedjax_pfl import testing
+from fedjax_pfl.core import sharding, struct
 from fedjax_pfl.testing import programs, rounds, toy
 from tests.algorithms import cases
 
@@ -91,7 +92,7 @@ def test_property(name, prop):
 )
 @pytest.mark.parametrize("name", ["flame"])
 def test_execution_changes_rounding_only(name, execution):
-    execution = clients.Execution.parse(execution)
+    execution = sharding.Execution.parse(execution)
     rounds.execution_changes_rounding_only(subject(name), execution)
 
 
@@ -132,11 +133,11 @@ def test_sharded_round_gathers_no_rows(rule):
     model = fp.LogisticRegression().for_federation(federation)
     algorithm = fp.FedPlus(local=cases.SGD, aggregate_over="all")
     process = fp.FederatedProcess(algorithm=algorithm, aggregator=rule or fp.Mean())
-    execution = clients.Execution(mode="shard", chunk_size=1)
+    execution = sharding.Execution(mode="shard", chunk_size=1)
     process = struct.as_arrays(process)
     state = process.init(KEY, model, federation)
-    state = clients.shard_rows(state, toy.NUM_CLIENTS, execution)
-    federation = clients.shard_rows(federation, toy.NUM_CLIENTS, execution)
+    state = sharding.shard_rows(state, toy.NUM_CLIENTS, execution)
+    federation = sharding.shard_rows(federation, toy.NUM_CLIENTS, execution)
     args = (process, state, model, federation, execution)
     text = programs.run_round.lower(*args).compile().as_text()
     gathers = [line for line in text.splitlines() if " all-gather(" in line]

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import algorithms, theory
+from experiments.theory import closed_forms
+from fedjax_pfl import algorithms
 from fedjax_pfl.algorithms import ditto
 from tests import problems
 
@@ -113,7 +114,7 @@ def test_with_equal_curvatures_the_fixed_point_is_that_of_flame():
     )
     whole = process(algorithm, aggregator=fp.Mean())
     states, _, _ = problems.run(whole, problem, 80)
-    w, theta = theory.isotropic_optimum(2.0, problem.estimates, lam)
+    w, theta = closed_forms.isotropic_optimum(2.0, problem.estimates, lam)
     np.testing.assert_allclose(states.server["theta"][-1], w, atol=1e-9)
     np.testing.assert_allclose(states.clients.v["theta"][-1], theta, atol=1e-9)
 

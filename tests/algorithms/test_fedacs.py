@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import clients, types
+from fedjax_pfl import core
 from fedjax_pfl.algorithms import FedACS
+from fedjax_pfl.core import client_rows
 from tests import problems
 
 QUANTILES = [0.0, 0.5, 0.9, 1 - 1 / 7, 0.99]
@@ -95,7 +96,7 @@ def test_the_downlink_is_the_mixture_of_the_cohort(quantile):
     models = as_models(matrix)
     ctx = context(cohort, 9)
     algorithm = FedACS(pick_quantile=quantile)
-    members = clients.take(models, jnp.asarray(cohort))
+    members = client_rows.take(models, jnp.asarray(cohort))
     down = compiled_down(algorithm, ctx, first_row(models), members)
     expected = naive(matrix[cohort], quantile)[0]
     np.testing.assert_allclose(
@@ -108,7 +109,7 @@ def test_the_downlink_is_the_mixture_of_the_cohort(quantile):
 
 
 def context(cohort, num_clients):
-    return types.RoundContext(
+    return core.RoundContext(
         key=jax.random.key(0),
         round=jnp.asarray(0),
         cohort=jnp.asarray(cohort, jnp.int32),

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl.algorithms import FedAMP, HeurFedAMP, collaboration
+from fedjax_pfl.algorithms import FedAMP, HeurFedAMP
+from fedjax_pfl.algorithms.similarity import cosines, median_distance, squared_distances
 from tests import problems
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-11}  # sums of some ten terms of order one
@@ -151,7 +152,7 @@ def test_self_weight_is_exact_and_the_softmax_excludes_self():
     np.testing.assert_array_equal(np.diagonal(weights), 0.3)
     # A very sharp softmax gives everything to the most similar OTHER client.
     weights, _ = weights_of(HeurFedAMP(sharpness=1e5, self_weight=0.3), matrix)
-    similarity = np.array(collaboration.cosines(as_models(matrix)))
+    similarity = np.array(cosines(as_models(matrix)))
     np.fill_diagonal(similarity, -1)
     nearest = np.eye(7)[similarity.argmax(axis=1)]
     np.testing.assert_allclose(weights, 0.3 * np.eye(7) + 0.7 * nearest, **CLOSE)
@@ -173,7 +174,7 @@ def test_scale_free_weights_ignore_scale_and_place():
 def test_small_distances_of_large_models_survive_float32():
     """Products of centered rows: without centering all digits would cancel."""
     matrix = np.asarray(30 + 1e-3 * random_matrix(common=0.0), np.float32)
-    found = collaboration.squared_distances(as_models(matrix, jnp.float32))
+    found = squared_distances(as_models(matrix, jnp.float32))
     exact = matrix.astype(np.float64)
     expected = np.square(exact[:, None] - exact[None]).sum(axis=2)
     # The mean is rounded to 30 * 2^-24, against differences of 1e-3; and cancels.
@@ -191,7 +192,7 @@ def test_median_counts_every_pair_once(values):
     count = {1: 2, 3: 3, 6: 4}[len(values)]
     distances = np.zeros((count, count))
     distances[np.triu_indices(count, 1)] = values
-    found = collaboration.median_distance(jnp.asarray(distances + distances.T))
+    found = median_distance(jnp.asarray(distances + distances.T))
     np.testing.assert_allclose(found, np.median(values))
 
 

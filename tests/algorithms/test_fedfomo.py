@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, clients, local, struct
+from fedjax_pfl import local
 from fedjax_pfl.algorithms import FedFomo, fedfomo
+from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.testing import toy
 from tests import faults, problems
 
@@ -184,7 +185,7 @@ def test_permuting_clients_permutes_results():
         for _ in range(4):
             state, _ = step(state, model, federation)
         found.append(state.clients)
-    plain = clients.take(found[0], jnp.asarray(order))
+    plain = client_rows.take(found[0], jnp.asarray(order))
     plain = dataclasses.replace(plain, affinity=plain.affinity[:, order])
     for a, b in zip(toy.leaves(plain), toy.leaves(found[1]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
@@ -194,7 +195,7 @@ def test_the_last_examples_are_held_out():
     counts, federation = [], toy.make_federation()
     for number, size in enumerate(toy.COUNTS):
         data = federation.train
-        rows = clients.take(data.rows(), jnp.asarray(number))
+        rows = client_rows.take(data.rows(), jnp.asarray(number))
         labels = jnp.arange(rows["index"].shape[0])
         one = data.pool().with_rows(rows | {"labels": labels})
         first, last = fedfomo.hold_out(one, 0.29)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks
 from fedjax_pfl.algorithms import FedFV, fedfv
+from fedjax_pfl.core import checks
 from tests import faults, problems
 
 ROWS = np.array([[1, -0.3, 0], [-1, 1, -0.2], [-1, -1, 1]])

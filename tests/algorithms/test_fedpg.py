@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import algorithms, attacks, common_descent
+from fedjax_pfl import algorithms, attacks
+from fedjax_pfl.algorithms import common_descent
 from tests import bowls, problems
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}

@@ -9,8 +9,8 @@ import optax
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks, phi
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import base, phi
+from fedjax_pfl.core import checks
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import phi
+from fedjax_pfl.algorithms import phi
 from tests import problems
 from tests.algorithms.test_fedplus import BATCHES, CLOSE, PHIS, run
 

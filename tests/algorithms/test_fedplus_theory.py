@@ -11,7 +11,7 @@ import pytest
 import scipy.optimize
 
 import fedjax_pfl as fp
-from fedjax_pfl import phi
+from fedjax_pfl.algorithms import phi
 from tests import problems
 from tests.algorithms import fedplus_oracles as oracles
 

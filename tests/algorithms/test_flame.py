@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import link
+from fedjax_pfl.engine import cohort_link
 from tests import problems
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -299,7 +299,7 @@ def test_the_incremental_mean_is_recomputed_from_the_cache():
         algorithm=fp.Flame(kappa=2.0, local=problems.full_gradient_steps(steps=1)),
         participation=fp.UniformCohort(size=2),
     )
-    every = link.RECOMPUTE_EVERY
+    every = cohort_link.RECOMPUTE_EVERY
     state = problems.first_state(process, problem)
     wrong = jax.tree.map(lambda leaf: leaf + 1, state.aggregate)
     state = dataclasses.replace(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import theory
+from experiments.theory import closed_forms
 from tests import problems
 
 HAND = {"rtol": 0, "atol": 5e-12}  # the numbers are given to twelve places
@@ -111,7 +111,7 @@ def test_lyapunov_value_falls_by_what_the_theory_promises(size):
     problem, lam, kappa = problems.waves(height=0.2), 2.0, 12.0
     alpha = problem.alpha("uniform")
     rho = kappa * lam / 6
-    copies, personal = theory.descent_factors(
+    copies, personal = closed_forms.descent_factors(
         alpha, lam, rho, problem.smoothness, slack=alpha * lam / 4
     )
     assert copies.min() > 0
@@ -167,7 +167,7 @@ def test_printed_lyapunov_weight_fails_and_the_corrected_one_holds():
     )
     np.testing.assert_allclose(states.clients.eps[1], 0.5)
 
-    paper = theory.paper_conditions(alpha, lam, rho, 0.02, decay)
+    paper = closed_forms.paper_conditions(alpha, lam, rho, 0.02, decay)
     assert (paper.c1 & paper.c2 & paper.c3).all()
     np.testing.assert_allclose(paper.c, 0.00380968858131, rtol=1e-10)
     drop = -np.diff(values["lagrangian"])[0]
@@ -208,7 +208,7 @@ def largest_rise(centre, kappa):
 @pytest.mark.wide
 def test_the_lagrangian_rises_at_kappa_1_but_not_above_the_convex_bound():
     assert largest_rise("local", 1.0) > 1e-4
-    assert largest_rise("local", 1.01 * theory.smallest_kappa(0.0)) <= 1e-12
+    assert largest_rise("local", 1.01 * closed_forms.smallest_kappa(0.0)) <= 1e-12
     # About the received w, kappa = 1 makes L = f and the round a descent over blocks.
     assert largest_rise("received", 1.0) <= 1e-12
 
@@ -235,7 +235,7 @@ def test_fixed_point_is_the_minimizer_for_any_curvature(centre, weighting):
     )
     states, _, _ = problems.run(process, problem, 600)
     theta, w = problem.moreau_optimum(lam, alpha)
-    closed_w, closed_theta = theory.regression_optimum(
+    closed_w, closed_theta = closed_forms.regression_optimum(
         problem.curvature, problem.estimates, lam, alpha
     )
     np.testing.assert_allclose(closed_w, w, atol=1e-12)
@@ -309,7 +309,7 @@ def test_error_shrinks_by_the_spectral_radius(centre, kappa, expected):
     measured = (size[60] / size[30]) ** (1 / 30)
     name = {"local": "local", "received": "global"}[centre]
     assert measured == pytest.approx(expected, abs=1e-3)
-    radius = max(theory.convergence_factors(kappa, 1.0, name))
+    radius = max(closed_forms.convergence_factors(kappa, 1.0, name))
     assert measured == pytest.approx(radius, abs=1e-3)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import algorithms, theory
+from experiments.theory import closed_forms
+from fedjax_pfl import algorithms
 from tests import problems
 
 CLOSE = {"rtol": 1e-11, "atol": 1e-12}  # some hundred roundings of values of order one
@@ -129,7 +130,7 @@ def test_the_fixed_point_is_the_minimizer_of_the_envelopes():
         inner_steps=5,
     )
     states, _, _ = problems.run(whole, problem, 700)
-    w, theta = theory.regression_optimum(
+    w, theta = closed_forms.regression_optimum(
         problem.curvature, problem.estimates, lam, problem.alpha("examples")
     )
     np.testing.assert_allclose(states.server["theta"][-1], w, atol=1e-8)

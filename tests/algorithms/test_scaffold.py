@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import algorithms, clients, struct
+from fedjax_pfl import algorithms
+from fedjax_pfl.core import client_rows, struct
 from tests import problems
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
@@ -171,12 +172,12 @@ class Lost:
 
     def __call__(self, key, state, messages, malicious, reference):
         bad = {"model": {"theta": jnp.nan}, "control": {"theta": jnp.nan}}
-        rows = clients.broadcast(bad, malicious.shape[0])
+        rows = client_rows.broadcast(bad, malicious.shape[0])
         bad = {
             k: {"theta": rows[k]["theta"][:, None] + 0 * messages[k]["theta"]}
             for k in bad
         }
-        return clients.select_rows(malicious, bad, messages), state
+        return client_rows.select_rows(malicious, bad, messages), state
 
 
 def test_attacks_replace_both_parts_and_lost_messages_are_not_counted():

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import algorithms, leaves, models
+from fedjax_pfl import algorithms, models
 from fedjax_pfl.algorithms import splitgp
+from fedjax_pfl.core import tree_paths
 from fedjax_pfl.testing import toy
 from tests import problems
 from tests.algorithms import perceptrons
@@ -164,7 +165,7 @@ def test_networks_can_be_cut_after_every_layer(network, cut, width):
     for after, inputs in ((cut, width), (len(network.layers), last)):
         exits = models.EarlyExit(network=network, exit_after=after)
         params = jax.eval_shape(exits.init, KEY)
-        front, back = leaves.split(params, exits.front)
+        front, back = tree_paths.split(params, exits.front)
         before = {*network.layers[:after], "exit"}
         assert {name for name in params if jax.tree.leaves(front[name])} == before
         rest = {name for name in params if jax.tree.leaves(back[name])}
@@ -198,7 +199,7 @@ def test_an_exit_depends_on_what_is_before_the_cut_and_changes_nothing(
         np.testing.assert_array_equal, alone | {"exit": params["exit"]}, params
     )
     np.testing.assert_allclose(value, jnp.sin(plain).sum(), rtol=1e-12)
-    used, unused = leaves.split(early, exits.front)
+    used, unused = tree_paths.split(early, exits.front)
     assert all(np.any(leaf) for leaf in jax.tree.leaves(used))
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(unused))
     assert not np.any(late["exit"]["kernel"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import corruption, splits
 
 KINDS = tuple(corruption.LABEL_POISONINGS.values())

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks, data
+from fedjax_pfl import data
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 
 # What NumPy reads from a damaged file: a character with a number that none has.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 
 def test_examples_of_a_client_are_scaled_and_in_order():

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from experiments import config
 from fedjax_pfl import data, portfolio
-from fedjax_pfl.data.markets import base
+from fedjax_pfl.command.presets.experiment import Experiment, Grid, apply_settings
+from fedjax_pfl.portfolio.markets import base
 
 WINDOW, TEST, YEAR = 8, 20, 252
 
@@ -259,19 +259,19 @@ def test_a_grid_over_seeds_markets_and_numbers_of_malicious_parties():
 
 def test_settings_of_commands():
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
-    grid = config.Grid(process, Constant(), fp.PortfolioSpec())
-    experiment = config.Experiment("portfolio", (grid,), num_rounds=1)
+    grid = Grid(process, Constant(), fp.PortfolioSpec())
+    experiment = Experiment("portfolio", (grid,), num_rounds=1)
     settings = [
         "federation.market.seed=3,4",
         'federation.generators=["gan"]',
         "federation.test_from=2019-01-01",
     ]
-    (changed,) = config.apply_settings(experiment, settings).grids
+    (changed,) = apply_settings(experiment, settings).grids
     assert changed.axes == {"federation.market.seed": (3, 4)}
     assert changed.spec.generators == ("gan",)
     assert changed.spec.test_from == "2019-01-01"
     settings = ["federation.market=prices", "federation.market.path=my.csv"]
-    (changed,) = config.apply_settings(experiment, settings).grids
+    (changed,) = apply_settings(experiment, settings).grids
     assert changed.spec.market == fp.PriceFile(path="my.csv")
 
 

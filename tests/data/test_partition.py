@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 from fedjax_pfl.data import sources

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import archives, cifar, files, idx, sheets
 
 PATH = pathlib.Path("a_file")

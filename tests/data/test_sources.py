@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import federation as federations
 from fedjax_pfl.data import partition, sources
 from fedjax_pfl.data.readers import files

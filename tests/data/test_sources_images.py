@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import sources
 from tests.data.test_readers import tar, webp
 

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import sources
 from fedjax_pfl.data.sources import base, prepared
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_pfl import types
+from fedjax_pfl import core
 from fedjax_pfl.data import statistics
 
 
@@ -19,7 +19,7 @@ def client_data(rows, y, **fields):
     index = np.full((len(rows), width), len(y) - 1)
     for padded, own in zip(index, rows, strict=True):
         padded[: len(own)] = own
-    return types.ClientData(
+    return core.ClientData(
         x=jnp.zeros((len(y), 1)),
         y=jnp.asarray(y),
         scale=jnp.asarray(1.0),
@@ -33,7 +33,7 @@ def client_data(rows, y, **fields):
 
 def make(train, validation, test, y, num_classes=None, malicious=None, **fields):
     malicious = [False] * len(train) if malicious is None else malicious
-    return types.Federation(
+    return core.Federation(
         train=client_data(train, y, **fields),
         validation=client_data(validation, y),
         test=client_data(test, y),

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import generated, sources, synthetic
 
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import Synthetic, generated, sources
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import SyntheticSentiment, generated, sources
 
 

@@ -3,7 +3,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data.sources import user
 
 X = np.arange(12.0).reshape(4, 3)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import preprocessing
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import tables
 from fedjax_pfl.data.sources import user
 

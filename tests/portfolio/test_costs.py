@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from jax import test_util
 
-from fedjax_pfl import checks, portfolio
+from fedjax_pfl import portfolio
+from fedjax_pfl.core import checks
 
 COSTS = [0.0, 0.0005, 0.002, 0.01, 0.1]
 

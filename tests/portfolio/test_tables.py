@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedjax_pfl import checks, portfolio
+from fedjax_pfl import portfolio
+from fedjax_pfl.core import checks
 
 DAYS, TRAIN, WINDOW, YEARS, YEAR = 40, 30, 7, 3, 10
 ASSETS, FEATURES, PARTIES = 4, 3, 2

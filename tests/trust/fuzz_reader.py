@@ -16,7 +16,7 @@ from collections.abc import Callable
 import atheris
 
 with atheris.instrument_imports(include=["fedjax_pfl.data"]):
-    from fedjax_pfl import checks
+    from fedjax_pfl.core import checks
     from tests.trust import files, inputs
 
 

@@ -11,7 +11,11 @@ import pathlib
 import sys
 import time
 
-MODULES = ["experiments.job", "fedjax_pfl.checkpoint", "orbax.checkpoint"]
+MODULES = [
+    "fedjax_pfl.command.job",
+    "fedjax_pfl.results.checkpoint",
+    "orbax.checkpoint",
+]
 _numbers = itertools.count()
 
 
@@ -26,7 +30,8 @@ def _child(arguments, directory, output, cache, limits):
     os.environ.pop("XLA_FLAGS", None)
     import jax
 
-    from experiments import job, sweep
+    from experiments import sweep
+    from fedjax_pfl.command import job
 
     job.compilation_cache.keep = lambda: None
     job.figures.save_all = lambda *_: []  # two seconds a process

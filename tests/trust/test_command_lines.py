@@ -10,11 +10,12 @@ import pytest
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from experiments import data, job, presets, run, sweep
+from experiments import run, sweep
+from fedjax_pfl.command import data_command, job, presets
 from tests import histories
 from tests.trust import inputs
 
-APPS = {"sweep": sweep.app, "run": run.app, "data": data.app}
+APPS = {"sweep": sweep.app, "run": run.app, "data": data_command.app}
 NUMBERS = [
     "0",
     "1",

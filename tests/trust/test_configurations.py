@@ -14,7 +14,8 @@ import pytest
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from experiments import job, sweep
+from experiments import sweep
+from fedjax_pfl.command import job
 from tests.trust import inputs
 
 PARTS = {  # where a component is set, and what there is

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from experiments import arguments, job, run_folder, sweep
-from fedjax_pfl import checks
+from experiments import sweep
+from fedjax_pfl.command import arguments, job, run_folder
+from fedjax_pfl.core import checks
 from tests import histories
 from tests.trust import inputs
 

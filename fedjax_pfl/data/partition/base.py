@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fedjax_pfl import checks, struct
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 
 __all__ = [

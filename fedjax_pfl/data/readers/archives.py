@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = ["read_members"]
 

@@ -11,7 +11,7 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = ["array_names", "read_arrays"]
 

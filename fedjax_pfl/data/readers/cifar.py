@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = ["IMAGE_SHAPE", "parse_records", "record_size"]
 

@@ -12,7 +12,7 @@ import stat
 import zlib
 from collections.abc import Iterable
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = [
     "check_directory",

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = ["parse_idx"]
 

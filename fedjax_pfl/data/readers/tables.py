@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import files
 
 __all__ = ["Table", "parse_numbers", "read_table"]

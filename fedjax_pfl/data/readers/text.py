@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import files
 
 __all__ = ["WordVectors", "read_speeches", "read_vectors", "words"]

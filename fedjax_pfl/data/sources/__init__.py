@@ -7,7 +7,7 @@ import dataclasses
 import os
 from typing import Any
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import synthetic, synthetic_logistic, synthetic_text
 from fedjax_pfl.data.sources import base

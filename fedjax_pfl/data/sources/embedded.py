@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 
 __all__ = ["Digits"]

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data.sources import base
 
 __all__ = ["Found", "inspect"]

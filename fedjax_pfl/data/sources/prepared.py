@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 
 __all__ = ["LAYOUT", "as_text", "find_prepared", "read_examples", "read_images"]
 

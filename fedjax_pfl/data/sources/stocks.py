@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import prices
 from fedjax_pfl.data.sources import base

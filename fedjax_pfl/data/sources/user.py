@@ -2,7 +2,7 @@
 
 import pathlib
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.sources import user_files
 from fedjax_pfl.data.sources.user_archives import LeafJson, Npz

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 
 __all__ = ["arrays_dataset", "codes", "encode_classes", "stem"]

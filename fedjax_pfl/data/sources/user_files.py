@@ -4,7 +4,7 @@ import os
 import pathlib
 from typing import Any
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import files
 from fedjax_pfl.data.sources import base
 

@@ -5,7 +5,7 @@ import functools
 import pathlib
 from typing import ClassVar
 
-from fedjax_pfl import checks
+from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import files, folders
 from fedjax_pfl.data.sources import user_arrays, user_files

@@ -1,0 +1,193 @@
+"""Claims of papers, and what committed runs say of them."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from experiments.cards.runs import Run, Side
+from fedjax_pfl.results import paired
+
+__all__ = [
+    "Claim",
+    "Decision",
+    "Drawing",
+    "decide",
+    "lines",
+    "not_run",
+    "of_figures",
+    "sentence_not_run",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """That one side is better in the last round, on the mean over clients.
+
+    Attributes:
+      text: the claim in words.
+      run: name of the run that decides it.
+      better: the side claimed to be better.
+      worse: the other side.
+      across: whether the sides are of different environments of the run, which their
+        fields name, and not compared in each.
+      measure: `accuracy`, or one of `card_runs.LOSSES` or `SPREADS`, of which less is
+        better.
+      only: values of environments in which it is claimed, by field.
+      worse_run: name of the run of the other side, where that is not `run`; both then
+        have one environment.
+    """
+
+    text: str
+    run: str
+    better: Side
+    worse: Side
+    across: bool = False
+    measure: str = "accuracy"
+    only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    worse_run: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What a run says of a claim in one environment.
+
+    Attributes:
+      where: the environment.
+      difference: its interval in words.
+      verdict: of the interval, or `not run`.
+      command: what made the run.
+    """
+
+    where: str
+    difference: str
+    verdict: str
+    command: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A figure of the paper.
+
+    Attributes:
+      number: what the paper calls it.
+      text: what it shows.
+      run: name of the run that draws ours.
+      claims: what it is said to show.
+    """
+
+    number: str
+    text: str
+    run: str
+    claims: Sequence[Claim]
+
+
+def decide(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Decision]:
+    """What the runs say of a claim, environment by environment."""
+    run, other = runs.get(claim.run), runs.get(claim.worse_run or claim.run)
+    if run is None or other is None:
+        missing = claim.run if run is None else claim.worse_run
+        yield Decision(f"run `{missing}`", "", "not run", "")
+        return
+    command = f"`{run.command}`"
+    if other is not run:
+        whole = [("all of these", run, other)]
+    elif claim.across:
+        whole = [("all of these", run, run)]
+    else:
+        whole = [(title, part, part) for title, part in run.environments(claim.only)]
+    for title, *parts in whole:
+        sides = (claim.better, claim.worse)
+        values = [
+            part.values(side, claim.measure)
+            for part, side in zip(parts, sides, strict=True)
+        ]
+        lacking = [s for s, v in zip(sides, values, strict=True) if v is None]
+        if lacking:
+            yield Decision(title, f"no {lacking[0]}", "not run", command)
+            continue
+        if claim.measure != "accuracy":
+            values.reverse()  # less is better
+        found = paired.interval(*values)
+        yield Decision(title, str(found), found.verdict, command)
+
+
+def lines(claims: Sequence[Claim], runs: Mapping[str, Run]) -> Iterator[str]:
+    """Markdown: a line per claim and environment; what was not run in one sentence."""
+    if not claims:
+        return
+    yield from (
+        "## Claims",
+        "",
+        "A claim holds if the whole interval is above zero, does not hold if it is"
+        " below, and is undecided otherwise. Differences of accuracies are in percent;"
+        " those of losses are turned so that above zero is better. Of several settings"
+        " of a side, that with the best mean accuracy on validation data counts, of"
+        " those that diverged with the fewest seeds.",
+        "",
+        "| claim | where | difference | verdict | command |",
+        "|---|---|---|---|---|",
+    )
+    missing: dict[str, None] = {}
+    for claim in claims:
+        for found in decide(claim, runs):
+            if not found.command:
+                missing[found.where] = None
+                continue
+            cells = (found.where, found.difference, found.verdict, found.command)
+            yield f"| {claim.text} | {' | '.join(cells)} |"
+    if missing:
+        yield from ("", f"Claims that were not decided lack {', '.join(missing)}.")
+
+
+def of_figures(
+    figures: Sequence[Drawing],
+    runs: Mapping[str, Run],
+    reasons: Mapping[str, str],
+) -> Iterator[str]:
+    """Markdown: a line per figure, with how many of its claims hold.
+
+    Args:
+      figures: figures of the paper.
+      runs: by name.
+      reasons: why runs were not run, by a part of their names.
+    """
+    if not figures:
+        return
+    yield from (
+        "## Figures",
+        "",
+        "The verdict counts what the figure is said to show, by environment; ours are"
+        " below, under the name of the run.",
+        "",
+        "| figure | shows | run | verdict | command |",
+        "|---|---|---|---|---|",
+    )
+    for figure in figures:
+        run = runs.get(figure.run)
+        if run is None:
+            verdict, command = not_run(figure.run, reasons)
+        else:
+            verdict, command = _tally(figure.claims, runs), run.command
+        cells = (figure.number, figure.text, figure.run, verdict, f"`{command}`")
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def not_run(preset: str, reasons: Mapping[str, str]) -> tuple[str, str]:
+    """Why a preset was not run, as a verdict, and the command that would."""
+    found = (text for part, text in reasons.items() if part in preset)
+    verdict = f"not run: {next(found, 'not yet run here')}"
+    return verdict, f"python -m experiments.sweep --preset {preset} --data-dir DIR"
+
+
+def sentence_not_run(preset: str, reasons: Mapping[str, str]) -> str:
+    """The same as a sentence with the command."""
+    verdict, command = not_run(preset, reasons)
+    return f"{verdict[0].upper()}{verdict[1:]}. Command: `{command}`"
+
+
+def _tally(claims: Sequence[Claim], runs: Mapping[str, Run]) -> str:
+    """How often claims hold."""
+    found = Counter(d.verdict for claim in claims for d in decide(claim, runs))
+    return ", ".join(f"{verdict} {count}" for verdict, count in found.most_common())

@@ -1,0 +1,137 @@
+"""Tables of papers with one row per method and one column per measure."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import pandas as pd
+
+from experiments.cards import claims, tables
+from experiments.cards.runs import Run, Side
+
+__all__ = ["Measure", "Method", "Methods"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """One column.
+
+    Attributes:
+      title: heading.
+      key: its name in the file of printed numbers.
+      model: whose accuracy it is.
+      data: on which data.
+    """
+
+    title: str
+    key: str
+    model: str
+    data: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One row.
+
+    Attributes:
+      key: its name in the file of printed numbers.
+      algorithm: class of ours.
+      where: values of its swept fields, as in `card_runs.Side`.
+      why: why the paper's numbers and ours are not of the same thing; may be empty.
+      by_run: values in place of `where`, by names of runs that sweep other fields.
+    """
+
+    key: str
+    algorithm: str
+    where: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    why: str = ""
+    by_run: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Methods:
+    """A table of a paper, method by method beside ours; one part per run.
+
+    Attributes:
+      title: heading, which names the table in the file of printed numbers.
+      file: in `experiments/printed`: table, run, method, metric, mean, std (fractions).
+      runs: headings of its parts by the names of their runs.
+      measures: its columns.
+      methods: its rows.
+    """
+
+    title: str
+    file: str
+    runs: Mapping[str, str]
+    measures: Sequence[Measure]
+    methods: Sequence[Method]
+
+    def lines(
+        self, runs: Mapping[str, Run], reasons: Mapping[str, str]
+    ) -> Iterator[str]:
+        """Markdown: a part per run, a line per method.
+
+        Args:
+          runs: by name.
+          reasons: why runs were not run, by a part of their names.
+        """
+        table = pd.read_csv(tables.FOLDER / self.file)
+        table = table[table["table"] == self.title]
+        yield from (f"## {self.title}", "")
+        yield (
+            "Percent, mean (standard deviation over clients): the paper's → ours, the"
+            " latter averaged over seeds."
+        )
+        for name, heading in self.runs.items():
+            run = runs.get(name)
+            yield from ("", f"### {self.title}: {heading}", "")
+            if run is None:
+                yield claims.sentence_not_run(name, reasons)
+            else:
+                rounds = tables.rounds_of(run.command)
+                yield f"{rounds} rounds: `{run.command}`"
+            titles = [measure.title for measure in self.measures]
+            header = ["method", *titles, "seeds", "what differs"]
+            yield from ("", f"| {' | '.join(header)} |", "|---" * len(header) + "|")
+            printed = table[table["run"] == name]
+            for method in self.methods:
+                theirs = printed[printed["method"] == method.key]
+                if theirs.empty:
+                    continue
+                cells = [self._cell(theirs, method, m, run) for m in self.measures]
+                shown = [cell for cell, _ in cells]
+                seeds = max(count for _, count in cells)
+                count = str(seeds) if run is not None else ""
+                yield f"| {' | '.join([method.key, *shown, count, method.why])} |"
+        yield ""
+
+    def _cell(
+        self,
+        printed: pd.DataFrame,
+        method: Method,
+        measure: Measure,
+        run: Run | None,
+    ) -> tuple[str, int]:
+        """The paper's number and ours, and how many seeds ours has."""
+        found = printed[printed["metric"] == measure.key]
+        theirs = "–"
+        if len(found):
+            (mean, std), *_ = found[["mean", "std"]].to_numpy().tolist()
+            theirs = _shown(100 * mean, 100 * std)
+        if run is None:
+            return theirs, 0
+        where = method.by_run.get(run.name, method.where)
+        side = Side(method.algorithm, measure.model, where, measure.data)
+        values = run.values(side)
+        if values is None or values.empty:
+            return f"{theirs} → –", 0
+        good = values.dropna()
+        if len(good) < len(values):
+            lost = f"diverged in {len(values) - len(good)}"
+            return f"{theirs} → {lost}", len(values)
+        spread = run.values(side, "client spread")
+        std = float("nan") if spread is None else 100 * float(spread.mean())
+        return f"{theirs} → {_shown(float(good.mean()), std)}", len(values)
+
+
+def _shown(mean: float, std: float) -> str:
+    return f"{mean:.1f}" if std != std else f"{mean:.1f} ({std:.1f})"

@@ -1,0 +1,204 @@
+"""FLAME's comparisons: its table, its figures, and what it leaves out.
+
+A row of the table is `flame_<profile>_<data>_<scheme>`. Profiles: `paper`, what the
+text says, on clean partitions; `official`, what the released code does, leaks between
+clients included; `fair`, as `paper` with pFedMe at 1 / lam too, and Ditto with as many
+gradients behind its global model as the others have. Ten clients, all of them in every
+round, one epoch of batches of 100, lam = 1, rho = 0.1 (kappa = 1), 100 rounds, which
+the paper does not state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import fedjax_pfl as fp
+from fedjax_pfl import data
+from fedjax_pfl.command.presets.experiment import Experiment, Grid
+
+__all__ = [
+    "DITTO_RATE",
+    "PFEDME_RATE",
+    "PRESETS",
+    "PROFILES",
+    "ROWS",
+    "SEEDS",
+    "WRITERS",
+    "algorithms",
+    "ditto",
+    "experiment",
+    "federation",
+    "named",
+    "process",
+    "sgd",
+]
+
+PROFILES = ("paper", "official", "fair")
+SEEDS = (1, 10, 100, 1000, 10000)  # the released code's
+_GRID = (0.01, 0.05, 0.1, 0.2, 0.5)  # global learning rates of the paper
+# Chosen on validation data in `flame_rates_mnist_labels2` and `flame_rates_fmnist_dir`,
+# pFedMe's within the paper's grid; see the card.
+PFEDME_RATE, DITTO_RATE = 0.5, 0.2
+
+_DATA = {  # source, model
+    "mnist": lambda: (data.Mnist(), fp.MLP(widths=(128, 64))),
+    "fmnist": lambda: (data.FashionMnist(), fp.MLP(widths=(128, 64))),
+    "mmnist": lambda: (data.MedicalMnist(), fp.CNN1()),
+    "cifar10": lambda: (data.Cifar10(), fp.CNN()),
+}
+
+
+def _labels(labels_per_client: int, **fields: bool) -> Callable[[], fp.LabelShards]:
+    return lambda: fp.LabelShards(labels_per_client=labels_per_client, **fields)
+
+
+_LABELS = tuple(range(2, 7))
+_CLEAN = {
+    "hybrid": lambda: fp.HybridSkew(labels_per_client=2, concentration=0.5),
+    "dir": lambda: fp.DirichletLabels(concentration=0.5, min_examples=100),
+    **{f"labels{q}": _labels(q) for q in _LABELS},
+    "quality": lambda: fp.QualitySkew(sigma=0.1),
+    "quantity": lambda: fp.QuantitySkew(concentration=0.5, min_examples=100),
+}
+_RELEASED = {
+    "hybrid": lambda: fp.LeakyHybridSkew(labels_per_client=2, concentration=0.5),
+    "dir": lambda: fp.LeakyDirichletLabels(concentration=0.5, min_examples=100),
+    **{f"labels{q}": _labels(q, in_file_order=True) for q in _LABELS},
+    "quality": lambda: fp.QualitySkew(sigma=0.1, resample=True, in_file_order=True),
+    "quantity": lambda: fp.LeakyQuantitySkew(concentration=0.5),
+}
+WRITERS = "femnist_writers"
+ROWS = (*(f"{d}_{scheme}" for d in _DATA for scheme in _CLEAN), WRITERS)
+"""The rows of Table III, `<data>_<scheme>`."""
+
+
+def federation(row: str, profile: str) -> tuple[fp.FederationSpec, Any]:
+    """Federation and model of a row."""
+    held_out = 0.0 if profile == "official" else 0.1
+    fields = {"num_clients": 10, "test_fraction": 0.2, "validation_fraction": held_out}
+    if row == WRITERS:
+        source, partition, model = data.Femnist(), fp.FeatureSkew(), fp.CNN2()
+    else:
+        name, _, scheme = row.partition("_")
+        source, model = _DATA[name]()
+        partition = (_RELEASED if profile == "official" else _CLEAN)[scheme]()
+    return fp.FederationSpec(source, partition, **fields), model
+
+
+def sgd(learning_rate: float = 0.01, **fields: Any) -> fp.SGD:
+    return fp.SGD(**({"learning_rate": learning_rate, "batch_size": 100} | fields))
+
+
+def ditto(learning_rate: float, parity: str) -> fp.Ditto:
+    """Ditto whose global model moves by one `update` or by an epoch of `gradients`."""
+    steps = {"num_steps": 1} if parity == "update" else {}
+    return fp.Ditto(lam=1.0, local=sgd(learning_rate, **steps), personal=sgd())
+
+
+def algorithms(profile: str) -> list[Any]:
+    """The compared methods of a profile."""
+    if profile == "official":
+        return [
+            fp.Flame.official(lam=1.0, kappa=1.0),
+            fp.PFedMe.official(lam=1.0, learning_rate=PFEDME_RATE),
+            fp.PFedMe.official(lam=1.0, learning_rate=1.0),
+            fp.Ditto.official(lam=1.0),
+        ]
+    flame = fp.Flame(lam=1.0, kappa=1.0, local=sgd())
+    pfedme = fp.PFedMe(lam=1.0, learning_rate=PFEDME_RATE, inner=sgd())
+    methods = [flame, pfedme, ditto(DITTO_RATE, "update")]
+    if profile == "fair":
+        methods.insert(2, dataclasses.replace(pfedme, learning_rate=1.0))
+        methods.append(ditto(DITTO_RATE, "gradients"))
+    return methods
+
+
+def process(algorithm: Any, **fields: Any) -> fp.FederatedProcess:
+    """A process in which all clients count the same."""
+    is_other = isinstance(algorithm, fp.PFedMe | fp.Ditto)
+    fields = {"aggregator": fp.Mean()} | fields if is_other else fields
+    return fp.FederatedProcess(algorithm=algorithm, **fields)
+
+
+def experiment(name: str, grids: Sequence[Grid], **fields: Any) -> Any:
+    """What all of them share."""
+    defaults = {"num_rounds": 100, "seeds": SEEDS, "eval_every": 10}
+    return Experiment(name=name, grids=tuple(grids), **(defaults | fields))
+
+
+def _table(name: str, row: str, profile: str) -> Experiment:
+    """A row of Table III; its curves and its fairness are figures of the paper too."""
+    spec, model = federation(row, profile)
+    grids = [Grid(process(a), model, spec) for a in algorithms(profile)]
+    return experiment(name, grids)
+
+
+def _rates(name: str, row: str) -> Experiment:
+    """Global learning rates of pFedMe and of Ditto, seed 1."""
+    spec, model = federation(row, "fair")
+    pfedme = fp.PFedMe(lam=1.0, learning_rate=0.1, inner=sgd())
+    pairs = [
+        (pfedme, {"algorithm.learning_rate": (*_GRID, 1.0)}),
+        (ditto(0.1, "update"), {"algorithm.local.learning_rate": _GRID}),
+        (ditto(0.1, "gradients"), {"algorithm.local.learning_rate": _GRID}),
+    ]
+    grids = [Grid(process(a), model, spec, axes) for a, axes in pairs]
+    return experiment(name, grids, seeds=SEEDS[:1])
+
+
+def _curves(
+    name: str,
+    source: str,
+    fields: dict[str, Any],
+    axes: dict[str, Any],
+    num_clients: int,
+) -> Experiment:
+    """Training losses of FLAME alone: figures 9 to 12, hybrid skew."""
+    spec, model = federation(f"{source}_hybrid", "fair")
+    spec = dataclasses.replace(spec, num_clients=num_clients)
+    cohort = axes.get("participation.size")
+    flame = fp.Flame(local=sgd(epochs=3), **fields)
+    who = fp.AllClients() if cohort is None else fp.UniformCohort(size=cohort[0])
+    process = fp.FederatedProcess(algorithm=flame, participation=who)
+    where = (("test", None), ("train", None))
+    grids = [Grid(process, model, spec, axes)]
+    return experiment(name, grids, eval_every=5, evaluate_on=where)
+
+
+_CURVES = {
+    "lam": ({"rho": 0.1, "lam": 1.0}, {"algorithm.lam": (1.0, 3.0, 5.0)}, 10),
+    "epochs": (
+        {"rho": 0.1, "lam": 5.0},
+        {"algorithm.local.epochs": (1, 5, 10)},
+        10,
+    ),
+    "rho": ({"rho": 0.1, "lam": 3.0}, {"algorithm.rho": (0.1, 0.5, 1.0)}, 10),
+    "cohort": (
+        {"rho": 0.03, "lam": 3.0},
+        {"participation.size": (10, 30, 50)},
+        100,
+    ),
+}
+"""Fields of FLAME, what is compared, and clients: figures 9 to 12."""
+
+
+def named(name: str, make: Callable[..., Experiment], *given: Any) -> Any:
+    """A preset whose experiment bears its name."""
+    return functools.partial(make, name, *given)
+
+
+def _presets() -> dict[str, Callable[[], Experiment]]:
+    """Everything by name."""
+    made: list[tuple[Any, ...]] = []
+    for row in ROWS:
+        made += [(f"flame_{p}_{row}", _table, row, p) for p in PROFILES]
+        made.append((f"flame_rates_{row}", _rates, row))
+    for what, given in _CURVES.items():
+        made += [(f"flame_{what}_{d}", _curves, d, *given) for d in _DATA]
+    return {name: named(name, make, *given) for name, make, *given in made}
+
+
+PRESETS = _presets()

@@ -1,0 +1,135 @@
+"""Theory against simulation: `python -m experiments.theory`.
+
+Arguments are parsed before JAX is imported, so that `--help` answers at once.
+"""
+
+import enum
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedjax_pfl.command import cli
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["app"]
+
+_WIDTH = 160  # of files and pipes, where rich would assume 80
+_SEEDS, _QUICK_SEEDS = 20, 3
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+
+class Page(enum.StrEnum):
+    """What can be asked for."""
+
+    FLAME = "flame"
+    FEDACS = "fedacs"
+    FEDPLUS = "fedplus"
+    FEDPG = "fedpg"
+    PORTFOLIO = "portfolio"
+    ALL = "all"
+
+
+@app.command(
+    help="Compares closed forms and theorems with simulations and writes a directory"
+    " with theory.csv and figures."
+)
+def main(
+    page: Annotated[Page, typer.Argument(help="Which method's theory.")] = Page.ALL,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="New directory; required.")
+    ] = ...,  # pyright: ignore
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help=f"Repetitions of every simulation, by default {_SEEDS}, with --quick"
+            f" {_QUICK_SEEDS}; 200 draws each of what takes one round.",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer settings and shorter runs.")
+    ] = False,
+) -> None:
+    """Writes one directory."""
+    count = (_QUICK_SEEDS if quick else _SEEDS) if seeds is None else seeds
+    cli.answer(lambda: _compare(page, out, count, quick))
+
+
+def _compare(page: Page, out: Path, seeds: int, quick: bool) -> None:
+    """Runs the pages and writes what they found."""
+    from fedjax_pfl.results import directories
+
+    directories.check_new(out)
+    table, figures = _findings(page, seeds, quick)
+    with directories.new(out) as folder:
+        table.to_csv(folder / "theory.csv", index=False)
+        for name, figure in figures.items():
+            figure.savefig(folder / f"{name}.png", dpi=200)
+    _print(table)
+    for name in figures:
+        print(f"Figure: {out / name}.png")
+    print(f"Table: {out / 'theory.csv'}")
+
+
+def _findings(page: Page, seeds: int, quick: bool) -> tuple["pd.DataFrame", dict]:
+    """All rows and figures, with a progress bar on standard error."""
+    import jax
+    from rich.console import Console
+    from rich.progress import Progress
+
+    jax.config.update("jax_enable_x64", True)  # closed forms hold beyond float32
+    from experiments.theory import pages, rows
+
+    names = list(pages.PAGES) if page is Page.ALL else [page.value]
+    parts = [(name, part) for name in names for part in pages.PAGES[name]]
+    options = rows.Options(seeds=seeds, quick=quick)
+    found: dict[str, list[rows.Row]] = {name: [] for name in names}
+    figures = {}
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=len(parts))
+        for name, part in parts:
+            bar.update(task, description=f"{name}: {part.__name__.replace('_', ' ')}")
+            findings = part(options)
+            found[name] += findings.rows
+            figures |= findings.figures
+            bar.advance(task)
+    return rows.table(found), figures
+
+
+def _print(table: "pd.DataFrame") -> None:
+    """One table per page and quantity, and how many statements hold."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    numbers = ["theory", "simulation", "standard_error", "z"]
+    first, last = 2, list(table.columns).index("theory")
+    for (page, quantity), cell in table.groupby(["page", "quantity"], sort=False):
+        settings = [n for n in table.columns[first:last] if (cell[n] != "").any()]
+        shown = Table(
+            title=f"{page}: {quantity}", box=box.SIMPLE_HEAD, title_justify="left"
+        )
+        for name in settings:
+            shown.add_column(name)
+        for name in ("theory", "", "simulation", "standard error", "z", "holds"):
+            shown.add_column(name, justify="right")
+        for _, row in cell.iterrows():
+            texts = ["" if row[n] != row[n] else f"{row[n]:.4g}" for n in numbers]
+            texts.insert(1, row["relation"])
+            shown.add_row(*(str(row[n]) for n in settings), *texts, row["holds"])
+        console.print(shown, markup=False, highlight=False)
+    claimed = table[table["holds"] != ""]
+    count = (claimed["holds"] == "yes").sum()
+    console.print(f"{count} of {len(claimed)} statements hold.", highlight=False)
+
+
+if __name__ == "__main__":
+    app()

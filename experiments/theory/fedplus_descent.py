@@ -1,0 +1,160 @@
+"""Fed+'s objective over rounds of gradient steps: Theorem 2 and what breaks it.
+
+F is the simulator's diagnostic, at the server's center. Where that is not the best one
+for all models (of members only, or one step from the mean), it is above `F_mu(W)`.
+"""
+
+import dataclasses
+
+import numpy as np
+
+import fedjax_pfl as fp
+from experiments.theory import fedplus_quadratics as quadratics
+from experiments.theory import rows
+from fedjax_pfl.figures import drawing
+
+__all__ = ["VARIANTS", "decrease", "descent_rows"]
+
+_FEW = 2  # of the clients, for partial participation
+_RHO = 0.2
+_FLOOR = 1e-14  # of the figure; less is rounding
+_FEDERATIONS = 10  # at most
+_ROUNDING = 100 * np.finfo(np.float64).eps
+"""Of an objective, relative: a sum of fewer than 100 numbers, none negative."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Variant:
+    """One way to run Fed+.
+
+    Attributes:
+      is_monotone: whether Theorem 2 says so; if not, there is a counterexample.
+      size: members of a round.
+      fields: of the algorithm.
+      rule: fields of the geometric median.
+    """
+
+    is_monotone: bool
+    size: int
+    fields: dict = dataclasses.field(default_factory=dict)
+    rule: dict = dataclasses.field(default_factory=dict)
+
+
+_ONE_STEP = {"max_iterations": 1}
+VARIANTS = {
+    "all clients": _Variant(True, quadratics.CLIENTS),
+    f"{_FEW} members": _Variant(True, _FEW),
+    f"{_FEW} members, 1 inner step, warm": _Variant(True, _FEW, {}, _ONE_STEP),
+    f"{_FEW} members, center of members": _Variant(
+        False, _FEW, {"aggregate_over": "cohort"}
+    ),
+    f"{_FEW} members, lam = 0.05": _Variant(False, _FEW, {"lam": 0.05}),
+    f"{_FEW} members, 1 inner step, from the mean": _Variant(
+        False, _FEW, {}, _ONE_STEP | {"start": "mean"}
+    ),
+}
+
+
+def variant_process(
+    variant: _Variant, problem: quadratics.Quadratics
+) -> fp.FederatedProcess:
+    """The process of a variant: two plain steps of full gradients per round."""
+    steps = fp.SGD(
+        learning_rate=1 / problem.eigenvalues[1],
+        epochs=2,
+        batch_size=quadratics.EXAMPLES,
+    )
+    fields = {"aggregate_over": "all"} | variant.fields
+    algorithm = fp.FedPlus.geometric_median(
+        alpha=quadratics.ALPHA, rho=_RHO, local=steps, **fields
+    )
+    rule = {"rho": _RHO, "start": "reference"} | variant.rule
+    return fp.FederatedProcess(
+        algorithm=algorithm,
+        aggregator=fp.GeometricMedian(**rule),
+        participation=fp.UniformCohort(size=variant.size),
+    )
+
+
+def decrease(options: rows.Options) -> rows.Findings:
+    """Theorem 2: the objective never rises; and what makes it rise."""
+    seeds = range(min(options.seeds, _FEDERATIONS))
+    problems = [quadratics.Quadratics.draw(seed) for seed in seeds]
+    optima = _optima(problems)
+    count = 200 if options.quick else 400
+    figure, (axes,) = drawing.panels(1)
+    found: list[rows.Row] = []
+    chosen = dict(list(VARIANTS.items())[options.quick :])  # quick: not all clients
+    for k, (name, variant) in enumerate(chosen.items()):
+        objectives = np.stack(
+            [
+                problem.visited(
+                    variant_process(variant, problem), count, seed
+                ).objective
+                for seed, problem in enumerate(problems)
+            ]
+        )
+        gaps = objectives - optima[:, None]
+        found += descent_rows(name, variant.is_monotone, objectives, gaps)
+        axes.semilogy(
+            np.maximum(gaps[0], _FLOOR),
+            "-" if variant.is_monotone else "--",
+            color=drawing.COLORS[k],
+            label=name,
+            marker=drawing.MARKERS[k],
+            markevery=(3 * k, 20),
+            markersize=4,
+        )
+    axes.set_ylim(_FLOOR)
+    axes.set_xlabel("round", fontsize=9)
+    axes.set_ylabel("F minus its minimum", fontsize=9)
+    title = f"geometric median, 2 gradient steps, {quadratics.CLIENTS} clients"
+    title += "; F never rises: solid, rises: dashed"
+    drawing.legend(figure, title)
+    return rows.Findings(found, {"fedplus_decrease": figure})
+
+
+def descent_rows(
+    name: str, is_monotone: bool, objectives: np.ndarray, gaps: np.ndarray
+) -> list[rows.Row]:
+    """Whether an objective falls in every round, and how far it gets.
+
+    Args:
+      name: of the variant.
+      is_monotone: whether it has to fall; if not, it has to rise at least once.
+      objectives: `[seeds, R + 1]`.
+      gaps: the same less the minimum.
+
+    Returns:
+      The largest rise, with a claim, and the last gap, without.
+    """
+    rounding = float(_ROUNDING * objectives.max())
+    rise = float(np.diff(objectives, axis=1).max())
+    settings = {"variant": name}
+    return [
+        rows.Row(
+            quantity="Theorem 2: largest rise of F in a round (>=: more than rounding)",
+            settings=settings,
+            theory=0.0 if is_monotone else rounding,
+            simulation=rise,
+            relation="<=" if is_monotone else ">=",
+            tolerance=rounding if is_monotone else 0.0,
+        ),
+        rows.Row(
+            quantity=f"F minus its minimum after {gaps.shape[1] - 1} rounds",
+            settings=settings,
+            theory=0.0,
+            simulation=float(gaps[:, -1].max()),
+            relation="",
+        ),
+    ]
+
+
+def _optima(problems: list[quadratics.Quadratics]) -> np.ndarray:
+    """The least values of F, where exact rounds end."""
+    count = quadratics.num_rounds(problems)
+    ends = [
+        problem.visited(quadratics.exact("l2", problem, _RHO), count)
+        for problem in problems
+    ]
+    return np.array([end.objective[-1] for end in ends])

@@ -1,0 +1,229 @@
+"""Iterations of the smoothed geometric median, by method and radius.
+
+Near the solution a step of Weiszfeld shrinks the error by `kappa`, one of equation (34)
+by `1 - tau (1 - kappa)`, with `eta_k = 1 / max(|r_k|, rho)`, `r_k = w_k - c`:
+
+    tau   = sum_k p_k min(1, rho / |r_k|)
+    kappa = largest eigenvalue of
+            (sum_{|r_k| > rho} p_k eta_k u_k u_k') / sum_k p_k eta_k
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedjax_pfl as fp
+from experiments.theory import fedplus_quadratics as quadratics
+from experiments.theory import rows
+from fedjax_pfl.figures import drawing
+
+__all__ = ["METHODS", "iterations", "local_rates", "row_sets", "step_rows"]
+
+_COUNT, _DIM = 20, 100
+_RESIDUAL = 1e-8
+METHODS = {
+    "equation (34)": {"method": "prox"},
+    "Weiszfeld": {},
+    "accelerated Weiszfeld": {"acceleration": 5},
+}
+_DASHES = dict(zip(METHODS, ("-", "--", ":"), strict=True))
+_RATIOS = (1.0, 0.1, 0.01, 1e-3, 1e-4)  # rho / D
+_FIXED = _RATIOS.index(0.1)  # from here on a fall of 1000 times
+
+
+def row_sets() -> dict[str, np.ndarray]:
+    """Models `[K, d]` by kind."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(_COUNT, _DIM))
+    far = np.where(np.arange(_COUNT) < 0.3 * _COUNT, 10.0, 0.0)
+    second = np.arange(_COUNT) >= 0.4 * _COUNT
+    line = np.linspace(1.0, 2.0, _COUNT // 2)
+    positions = np.concatenate([line, -line])
+    direction = np.eye(_DIM)[0]
+    return {
+        "Gaussian": noise,
+        "30 % far outliers": noise + far[:, None] * (1 + rng.normal(size=_DIM)),
+        "two clusters 40/60": noise + np.where(second, 3.0, 0.0)[:, None],
+        "nearly collinear": 10 * positions[:, None] * direction + 0.1 * noise,
+    }
+
+
+def local_rates(models: np.ndarray, center: np.ndarray, rho: float):
+    """`(tau, kappa)` about a solution.
+
+    Args:
+      models: `[K, d]`.
+      center: `[d]` the smoothed median.
+      rho: its radius.
+
+    Returns:
+      Both in (0, 1].
+    """
+    away = models - center
+    length = np.linalg.norm(away, axis=1)
+    eta = 1 / np.maximum(length, rho)
+    outside = away[length > rho] / length[length > rho, None]
+    weighted = np.sqrt(eta[length > rho] / eta.sum())[:, None] * outside
+    kappa = np.linalg.norm(weighted, 2) ** 2 if len(weighted) else 0.0
+    return float(np.minimum(1, rho / length).mean()), float(kappa)
+
+
+def iterations(options: rows.Options) -> rows.Findings:
+    """Steps to one residual, over the radius, by methods and kinds of models."""
+    most = 20_000 if options.quick else 500_000
+    sets = row_sets()
+    models = np.stack(list(sets.values()))
+    ratios = np.array(_RATIOS)
+    centers, typical = _solutions(models, ratios, most)
+    radii = typical[:, None] * ratios
+    counts = {
+        name: _counts(fields, radii, models, most) for name, fields in METHODS.items()
+    }
+    found: list[rows.Row] = []
+    figure, (axes,) = drawing.panels(1)
+    for k, kind in enumerate(sets):
+        of_kind = {name: values[k] for name, values in counts.items()}
+        predicted = [
+            _predicted(models[k], center, rho)
+            for center, rho in zip(centers[k], radii[k], strict=True)
+        ]
+        found += _side_by_side(kind, of_kind, predicted, most)
+        found += step_rows(kind, of_kind, models[k], centers[k], radii[k])
+        for name, values in of_kind.items():
+            style = {"color": drawing.COLORS[k], "linestyle": _DASHES[name]}
+            style |= {"marker": drawing.MARKERS[k], "markersize": 4}
+            axes.plot(ratios, values, **style)
+        axes.plot([], [], drawing.MARKERS[k], color=drawing.COLORS[k], label=kind)
+    for name, dash in _DASHES.items():
+        axes.plot([], [], dash, color="black", label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("rho / D, D: median distance of models to the median", fontsize=9)
+    axes.set_ylabel(f"steps to a residual of {_RESIDUAL:g}", fontsize=9)
+    title = f"{_COUNT} models of {_DIM} parameters, from their mean; at most {most:,}"
+    drawing.legend(figure, title)
+    return rows.Findings(found, {"fedplus_iterations": figure})
+
+
+def _solutions(models: np.ndarray, ratios: np.ndarray, most: int):
+    """Medians `[M, R, d]` for radii of the typical distances `[M]`, and these."""
+    rule = fp.GeometricMedian(
+        rho=1.0, tolerance=_RESIDUAL / 100, acceleration=5, max_iterations=most
+    )
+    away = models - models.mean(axis=1, keepdims=True)
+    first = 1e-6 * np.linalg.norm(away, axis=2).max(axis=1)
+    exact, _, _ = _search(rule, first[:, None] * np.ones_like(ratios), models)
+    typical = np.median(np.linalg.norm(models - exact[:, :1], axis=2), axis=1)
+    centers, _, _ = _search(rule, typical[:, None] * ratios, models)
+    return centers, typical
+
+
+def _counts(fields: dict, radii, models, most: int) -> np.ndarray:
+    """Steps `[M, R]`; NaN where the residual is not reached."""
+    rule = fp.GeometricMedian(
+        rho=1.0, tolerance=_RESIDUAL, max_iterations=most, **fields
+    )
+    _, counts, residuals = _search(rule, radii, models)
+    return np.where(residuals <= _RESIDUAL, counts.astype(float), np.nan)
+
+
+@functools.partial(jax.jit, compiler_options=quadratics.QUICK_COMPILATION)
+def _searches(rule, radii, models):
+    """Centers, steps and residuals for pairs of a radius and models."""
+    weights = jnp.ones(models.shape[1])
+
+    def one(pair):
+        rho, matrix = pair
+        chosen = dataclasses.replace(rule, rho=rho)
+        center, info = chosen(None, matrix, weights, jnp.zeros_like(matrix[0]))
+        return center, info.iterations, info.residual
+
+    return jax.lax.map(one, (radii, models))
+
+
+def _search(rule, radii: np.ndarray, models: np.ndarray):
+    """Centers `[M, R, d]`, steps and residuals `[M, R]` for radii `[M, R]`."""
+    repeated = np.repeat(models, radii.shape[1], axis=0)
+    found = _searches(rule, radii.reshape(-1), repeated)
+    return (np.asarray(x).reshape(*radii.shape, *x.shape[1:]) for x in found)
+
+
+def _predicted(models: np.ndarray, center: np.ndarray, rho: float) -> dict[str, float]:
+    """Steps from the residual at the mean, all at the rate about the solution."""
+    tau, kappa = local_rates(models, center, rho)
+    away = models - models.mean(axis=0)
+    pull = away / np.maximum(np.linalg.norm(away, axis=1), rho)[:, None]
+    logarithm = math.log(np.linalg.norm(pull.mean(axis=0)) / _RESIDUAL)
+    return {
+        "equation (34)": logarithm / (tau * (1 - kappa)),
+        "Weiszfeld": logarithm / -math.log(kappa) if kappa else math.nan,
+    }
+
+
+def _side_by_side(
+    kind: str,
+    counts: dict[str, np.ndarray],
+    predicted: list[dict[str, float]],
+    most: int,
+) -> list[rows.Row]:
+    """Predicted and counted steps; nothing is claimed, since rates are local."""
+    return [
+        rows.Row(
+            quantity=f"steps to the residual (none: more than {most:,})",
+            settings={"models": kind, "method": name, "rho / D": ratio},
+            theory=of_radius.get(name, math.nan),
+            simulation=float(count),
+            relation="",
+        )
+        for name, values in counts.items()
+        for ratio, of_radius, count in zip(_RATIOS, predicted, values, strict=True)
+    ]
+
+
+def step_rows(
+    kind: str, counts: dict[str, np.ndarray], models, centers, radii
+) -> list[rows.Row]:
+    """What is certain: equation (34) takes short steps, Weiszfeld forgets the radius.
+
+    No step of the former is longer than rho. The latter's depend on the radius only
+    through models within it, and below a tenth of D there are none on the way.
+
+    Args:
+      kind: of the models.
+      counts: `[R]` steps by method, NaN for too many.
+      models: `[K, d]`.
+      centers: `[R, d]` medians.
+      radii: `[R]`.
+
+    Returns:
+      Rows.
+    """
+    way = np.linalg.norm(centers - models.mean(axis=0), axis=1)
+    slow, fast = counts["equation (34)"], counts["Weiszfeld"]
+    found = [
+        rows.Row(
+            quantity="steps of equation (34): at least |mean - median| / rho",
+            settings={"models": kind, "rho / D": ratio},
+            theory=float(length / rho),
+            simulation=float(count),
+            relation=">=",
+        )
+        for ratio, length, rho, count in zip(_RATIOS, way, radii, slow, strict=True)
+        if not math.isnan(count)
+    ]
+    nearest = np.linalg.norm(models - centers[-1], axis=1).min()
+    if nearest > radii[_FIXED]:
+        found.append(
+            rows.Row(
+                quantity="most steps of Weiszfeld at rho / D < 0.1, against at 0.1",
+                settings={"models": kind},
+                theory=float(fast[_FIXED]),
+                simulation=float(fast[_FIXED + 1 :].max()),
+                relation="<=",
+            )
+        )
+    return found

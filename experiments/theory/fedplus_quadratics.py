@@ -1,0 +1,216 @@
+"""Quadratics for Fed+, and runs on them of which every state is kept.
+
+`f_k(w) = 1/2 (w - b_k)' A_k (w - b_k)` plus a constant. With `z_k = c + prox(w_k - c)`
+and the envelope `ft_k(z) = min_w f_k(w) + alpha/2 |w - z|^2`, whose gradient is
+`alpha (z - w_k(z))`, everything about a fixed point is linear algebra in NumPy.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import fedjax_pfl as fp
+from fedjax_pfl import core
+from fedjax_pfl.core import struct
+
+__all__ = [
+    "ALPHA",
+    "CLIENTS",
+    "DIM",
+    "EXAMPLES",
+    "INNER",
+    "QUICK_COMPILATION",
+    "RADII",
+    "Quadratics",
+    "Visited",
+    "exact",
+    "num_rounds",
+    "spec",
+]
+
+CLIENTS, DIM, EXAMPLES = 7, 6, 20
+ALPHA = 1.0
+INNER = 1e-12  # gradients of local problems and residuals of aggregators end here
+RADII = {"sq": 1.0, "l2": 0.7, "l1": 0.3, "indicator": 1.0, "zero": 1.0}
+# Tiny programs that run once: XLA's expensive passes would take most of the time.
+QUICK_COMPILATION = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Visited:
+    """What a run came by, first its start.
+
+    Attributes:
+      w: `[R + 1, K, d]` models.
+      c: `[R + 1, d]` centers.
+      z: `[R + 1, K, d]` anchors.
+      objective: `[R + 1]` F, by the simulator's diagnostics.
+    """
+
+    w: np.ndarray
+    c: np.ndarray
+    z: np.ndarray
+    objective: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Quadratics:
+    """A federation of least squares, and the same losses in NumPy.
+
+    Attributes:
+      federation: data of K clients.
+      curvature: `[K, d, d]` matrices `A_k`.
+      targets: `[K, d]` minimizers `b_k`.
+    """
+
+    federation: core.Federation
+    curvature: np.ndarray
+    targets: np.ndarray
+
+    @classmethod
+    def draw(cls, seed: int) -> "Quadratics":
+        """The federation of a seed."""
+        federation = dataclasses.replace(spec(), seed=seed).build()
+        train = federation.train
+        x, y = (
+            np.asarray(pool, np.float64)[np.asarray(train.index)]
+            for pool in (train.x, train.y)
+        )
+        curvature = x.transpose(0, 2, 1) @ x / EXAMPLES
+        right = np.einsum("knd,kn->kd", x, y) / EXAMPLES
+        targets = np.linalg.solve(curvature, right[..., None])[..., 0]
+        return cls(federation, curvature, targets)
+
+    @property
+    def model(self) -> fp.LinearRegression:
+        """The model of the federation."""
+        return fp.LinearRegression().for_federation(self.federation)
+
+    @functools.cached_property
+    def eigenvalues(self) -> tuple[float, float]:
+        """Smallest and largest of all curvatures."""
+        values = np.linalg.eigvalsh(self.curvature)
+        return float(values.min()), float(values.max())
+
+    @property
+    def factor(self) -> float:
+        """Q by which exact rounds contract.
+
+        The anchors are a proximal point of all models, so no further apart than them,
+        and `w_k(z) = (A_k + alpha)^-1 (A_k b_k + alpha z)`.
+        """
+        return ALPHA / (ALPHA + self.eigenvalues[0])
+
+    @property
+    def rounding(self) -> float:
+        """How far from 0 what is 0 at a fixed point may be.
+
+        A round errs by about `INNER`, errors add up to `1 / (1 - q)` times that, and
+        what is looked at is `(alpha + L)`-Lipschitz.
+        """
+        return INNER * (ALPHA + self.eigenvalues[1]) / (1 - self.factor)
+
+    def solutions(self, z: np.ndarray) -> np.ndarray:
+        """`w_k(z_k)`, `[K, d]`."""
+        system = self.curvature + ALPHA * np.eye(DIM)
+        right = np.einsum("kij,kj->ki", self.curvature, self.targets) + ALPHA * z
+        return np.linalg.solve(system, right[..., None])[..., 0]
+
+    def envelope_gradients(self, z: np.ndarray) -> np.ndarray:
+        """`grad ft_k(z_k)`, `[K, d]`."""
+        return ALPHA * (z - self.solutions(z))
+
+    def envelopes(self, z: np.ndarray) -> np.ndarray:
+        """`ft_k(z_k)` without the constants, so that the least is 0, `[K]`."""
+        w = self.solutions(z)
+        return self.losses(w) + ALPHA / 2 * np.square(w - z).sum(axis=1)
+
+    def losses(self, w: np.ndarray) -> np.ndarray:
+        """`f_k(w_k)` without the constants, `[K]`."""
+        error = w - self.targets
+        return np.einsum("ki,kij,kj->k", error, self.curvature, error) / 2
+
+    def best_common(self, matrices: np.ndarray) -> np.ndarray:
+        """`[d]` minimizer of `sum_k (c - b_k)' M_k (c - b_k)` for `[K, d, d]`."""
+        right = np.einsum("kij,kj->i", matrices, self.targets)
+        return np.linalg.solve(matrices.sum(axis=0), right)
+
+    def visited(
+        self, process: fp.FederatedProcess, num_rounds: int, seed: int = 0
+    ) -> Visited:
+        """Runs a process and keeps every state; the seed is that of its cohorts."""
+        process = struct.as_arrays(process, jnp.zeros(()).dtype)
+        key = jax.random.key(seed, impl="threefry2x32")
+        found = _states(
+            key, process, self.federation, model=self.model, num_rounds=num_rounds
+        )
+        return Visited(*(np.asarray(values) for values in found))
+
+
+def spec() -> fp.FederationSpec:
+    """Least squares with a Hessian of its own for every client."""
+    source = fp.DATASETS["linear_regression"](
+        dim=DIM, examples_per_client=EXAMPLES, spread=1.0, orthonormal=False
+    )
+    return fp.FederationSpec(
+        source,
+        "by_client",
+        num_clients=CLIENTS,
+        validation_fraction=0.0,
+        test_fraction=0.0,
+    )
+
+
+@functools.partial(
+    jax.jit, static_argnames=("model", "num_rounds"), compiler_options=QUICK_COMPILATION
+)
+def _states(key, process, federation, *, model, num_rounds):
+    """The fields of `Visited`."""
+
+    def shown(state):
+        z = jax.vmap(lambda w: process.algorithm.anchor(state.server, w))(state.clients)
+        value = process.algorithm.diagnostics(state, model, federation)["objective"]
+        return state.clients["theta"], state.server.c["theta"], z["theta"], value
+
+    def step(state, _):
+        new, _ = process.round(state, model, federation)
+        return new, shown(state)
+
+    state = process.init(key, model, federation)
+    return lax.scan(step, state, None, length=num_rounds + 1)[1]
+
+
+def exact(
+    name: str, problem: Quadratics, rho: float | None = None, **fields
+) -> fp.FederatedProcess:
+    """Fed+ with exact local solves and aggregates over all clients."""
+    rho = RADII[name] if rho is None else rho
+    algorithm = fp.FedPlus(
+        phi=fp.PHIS[name](),
+        alpha=ALPHA,
+        rho=rho,
+        aggregate_over="all",
+        local=fp.ToTolerance(
+            learning_rate=1 / (ALPHA + problem.eigenvalues[1]),
+            tolerance=INNER**2,  # of the squared norm
+            max_steps=500,
+        ),
+    )
+    if name == "l2":
+        rule = fp.GeometricMedian(rho=rho, tolerance=INNER, start="reference")
+        fields = {"aggregator": rule} | fields
+    return fp.FederatedProcess(algorithm=algorithm, **fields)
+
+
+def num_rounds(problems: list[Quadratics]) -> int:
+    """Until a distance of 1 has become rounding, at the slowest factor."""
+    slowest = max(problem.factor for problem in problems)
+    return math.ceil(math.log(1e-16) / math.log(slowest))

@@ -1,0 +1,38 @@
+"""The page of portfolio management: what aggregation does to parties' policies."""
+
+import dataclasses
+
+import fedjax_pfl as fp
+from experiments.theory import fedplus_failure, rows
+from fedjax_pfl.algorithms import phi
+
+__all__ = ["PARTS"]
+
+_SGD = fp.SGD(learning_rate=1.0, num_steps=50, batch_size=50)
+_METHODS = {
+    # FedAvg whose trained models are kept: `clients`, between rounds.
+    "FedAvg": fp.FedPlus(phi=phi.Indicator(), theta=1.0, lam=1.0, local=_SGD),
+    "FedAvg+": fp.FedPlus.mean(alpha=0.01, lam=0.04, local=_SGD),
+}
+_PARTIES, _REPETITIONS = 10, 3
+
+
+def aggregation(options: rows.Options) -> rows.Findings:
+    """Annualized returns from parties' policies to the aggregate, and jumps."""
+    seeds = range(min(options.seeds, _REPETITIONS))
+    days = 700 if options.quick else 3523
+    spec = fp.PortfolioSpec(
+        fp.SyntheticMarket(num_days=days), num_clients=_PARTIES, years=0
+    )
+    question = fedplus_failure.Question(
+        name="portfolio_failure",
+        score="annualized return of the test year",
+        methods=_METHODS,
+        federations=[dataclasses.replace(spec, seed=seed).build() for seed in seeds],
+        num_rounds=2 if options.quick else 20,
+        model=fp.EIIE(),
+    )
+    return fedplus_failure.compared(question)
+
+
+PARTS: tuple[rows.Part, ...] = (aggregation,)

@@ -1,0 +1,108 @@
+"""The number f of rows that a rule takes for malicious.
+
+A rule gets it as `num_malicious`, or as `malicious_fraction` of the n rows in use,
+rounded as the number of malicious clients of a federation is; without either it is the
+largest number for which the rule's guarantee holds.
+"""
+
+import numbers
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import core
+
+from fedjax_pfl.core import checks, struct
+
+__all__ = ["Counting"]
+
+
+@struct.pytree_dataclass
+class Counting:
+    """A rule that takes f of its rows for malicious; abstract.
+
+    What it promises holds as long as `factor * f + margin <= n`.
+
+    Attributes:
+      num_malicious: `[]` f, a whole number, or None.
+      malicious_fraction: static, f as a share of the n rows, rounded; or None.
+    """
+
+    num_malicious: float | None = None
+    malicious_fraction: float | None = struct.static_field(default=None)
+    factor: ClassVar[int] = 2
+    margin: ClassVar[int] = 1
+
+    def __post_init__(self):
+        fraction = self.malicious_fraction
+        checks.number("num_malicious", self.num_malicious, at_least=0)
+        if fraction is None:
+            return
+        checks.number("malicious_fraction", fraction, at_least=0, at_most=1)
+        if self.num_malicious is not None or not isinstance(fraction, numbers.Real):
+            raise checks.InputError(
+                "Expected at most one of num_malicious and malicious_fraction, which"
+                f" is a Python number, got num_malicious={self.num_malicious!r} and"
+                f" malicious_fraction={fraction!r}."
+            )
+
+    @property
+    def incremental(self) -> None:
+        """None: the rule looks at all messages together."""
+        return None
+
+    def check_cohort(self, size: int) -> None:
+        """Refuses an f with `factor f + margin > K`, or not whole; a traced one passes.
+
+        Args:
+          size: K, rows per round.
+
+        Raises:
+          InputError: if it does not fit.
+        """
+        self._check_number(size, needed=True)
+
+    def _check_number(self, size: int, *, needed: bool) -> None:
+        """Refuses an f that does not fit K rows, or is K where nothing is promised."""
+        if isinstance(self.num_malicious, core.Tracer):
+            return
+        rule = type(self).__name__
+        if self.malicious_fraction is None:
+            f = 0.0 if self.num_malicious is None else float(self.num_malicious)
+            wanted = f"num_malicious of {rule} to be a whole number f"
+            got = f"{f:g}"
+        else:
+            f = round(float(self.malicious_fraction) * size)
+            wanted = f"malicious_fraction of {rule} to give a number f"
+            got = f"{self.malicious_fraction:g}, so f={f},"
+        fits = self.factor * f + self.margin <= size if needed else f < size
+        if f % 1 or not fits:
+            bound = f"{self.factor} f + {self.margin} <= K" if needed else "f < K"
+            raise checks.InputError(
+                f"Expected {wanted} with {bound}, got {got} with K={size} messages per"
+                " round."
+            )
+
+    def told(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
+        """The number f that was asked for, even where rows were lost later.
+
+        Args:
+          num_valid: `int32[]` n, rows in use.
+          num_rows: K, rows in all.
+
+        Returns:
+          `int32[]`.
+        """
+        if self.malicious_fraction is not None:
+            share = float(self.malicious_fraction)
+            counts = [round(share * count) for count in range(num_rows + 1)]
+            return jnp.asarray(np.array(counts, np.int32))[num_valid]
+        if self.num_malicious is None:
+            return jnp.maximum((num_valid - self.margin) // self.factor, 0)
+        return jnp.asarray(self.num_malicious).astype(jnp.int32)
+
+    def minority(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
+        """The same, but at most the largest f with `2 f < n`, and at least 0."""
+        f = jnp.minimum(self.told(num_valid, num_rows), (num_valid - 1) // 2)
+        return jnp.maximum(f, 0)

@@ -1,0 +1,157 @@
+"""Common descent: a step along the shortest combination of the members' updates.
+
+With the server's model w, messages w_i and shares p_i of the examples,
+
+    g_i = (w - w_i) / ||w - w_i||
+    lam = argmin ||sum_i lam_i g_i||^2   over sum(lam) = 1 and
+          max(0, p_i - eps) <= lam_i <= min(1, p_i + eps)
+    w  <- w - e sum_i lam_i g_i
+
+At eps = 1 the combination d descends for everybody, `g_i . d >= ||d||^2`, unless it is
+0: then w is Pareto stationary. At eps = 0 the weights are p. Between them descent for
+everybody is not promised. The quadratic program is solved on the Gram matrix (`qp`).
+
+Reference: Hu, Shaloudegi, Zhang, Yu, "Federated Learning Meets Multi-Objective
+Optimization" (FedMGDA+).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.numerics import quadratic_programs, scaled_rows
+
+__all__ = ["CommonDescent", "CommonDescentInfo"]
+
+_STATIONARY = 1e-6  # the length of an update that says that its client is at rest
+
+
+@struct.pytree_dataclass
+class CommonDescentInfo:
+    """The combination.
+
+    Attributes:
+      lam: `[K]` weights, 0 for rows that took no part.
+      norm: `[]` length of the combination d.
+      slope: `[]` least `g_i . d`: positive where all members descend, 0 without any.
+      gap: `[]` certificate of the weights, relative to the mean of the `||g_i||^2`.
+    """
+
+    lam: jax.Array
+    norm: jax.Array
+    slope: jax.Array
+    gap: jax.Array
+
+
+@struct.pytree_dataclass
+class CommonDescent:
+    """The server's model less a step along the shortest combination of updates.
+
+    Rows of weight 0, rows with a non-finite value and rows within 1e-6 of the reference
+    take no part and have no share; if none is left, the reference is returned. An
+    attacker cannot make a step of unit updates long, but it can bend the step, and at
+    eps = 1 stop it by opposing the others.
+
+    Attributes:
+      eps: `[]` in [0, 1], how far weights may be from the shares of the examples.
+      learning_rate: `[]` > 0, the step e.
+      normalize: static, whether updates are brought to length 1; if not, g_i = w - w_i,
+        of which one counts as at most 1e6 times as long as the median one (1e10 in
+        float64), and the shortest have most of the weight.
+
+    Example:
+      >>> rows, weights = jnp.array([[-3.0, 0.0], [0.0, -4.0]]), jnp.ones(2)
+      >>> key, w = jax.random.key(0), jnp.zeros(2)
+      >>> aggregate, info = CommonDescent(eps=1.0)(key, rows, weights, w)
+      >>> [round(float(x), 4) for x in aggregate], round(float(info.slope), 4)
+      ([-0.5, -0.5], 0.5)
+    """
+
+    eps: float = 0.1
+    learning_rate: float = 1.0
+    normalize: bool = struct.static_field(default=True)
+
+    def __post_init__(self):
+        checks.number("eps", self.eps, at_least=0, at_most=1)
+        checks.number("learning_rate", self.learning_rate, above=0)
+        checks.boolean("normalize", self.normalize)
+
+    @property
+    def incremental(self) -> None:
+        """None: the rule looks at all messages together."""
+        return None
+
+    def __call__(
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, CommonDescentInfo]:
+        """One step from the reference.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]` numbers of examples; 0 means dropped.
+          reference: pytree of `[*P]`, the server's model.
+
+        Returns:
+          Pytree of `[*P]`, and the combination.
+        """
+        del key
+        matrix, unravel = client_rows.ravel_rows(messages)
+        center, _ = client_rows.ravel_rows(jax.tree.map(lambda r: r[None], reference))
+        center = center[0].astype(matrix.dtype)
+        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
+        rows, size, valid = _directions(matrix, center, valid)
+        if self.normalize:
+            size, unit = valid.astype(matrix.dtype), jnp.ones((), matrix.dtype)
+        else:
+            size, unit = _relative(size, valid)
+        gram = jnp.matmul(rows, rows.T, precision=lax.Precision.HIGHEST)
+        gram = gram * size[:, None] * size[None]
+        share = jnp.where(valid, weights, 0).astype(matrix.dtype)
+        share = share / jnp.maximum(share.sum(), jnp.finfo(matrix.dtype).tiny)
+        eps = jnp.asarray(self.eps, matrix.dtype)
+        solution = quadratic_programs.box_minimum_norm(
+            gram, jnp.maximum(share - eps, 0), jnp.minimum(share + eps, 1), valid
+        )
+        step = unit * jnp.matmul(
+            solution.x * size, rows, precision=lax.Precision.HIGHEST
+        )
+        slopes = jnp.matmul(gram, solution.x, precision=lax.Precision.HIGHEST)
+        mean = jnp.square(size).sum() / jnp.maximum(valid.sum(dtype=size.dtype), 1)
+        info = CommonDescentInfo(
+            lam=solution.x,
+            norm=unit * jnp.sqrt(solution.value),
+            slope=unit**2 * jnp.where(valid.any(), _least(slopes, valid), 0),
+            gap=solution.gap / jnp.where(mean > 0, mean, 1),
+        )
+        rate = jnp.asarray(self.learning_rate, matrix.dtype)
+        return unravel(center - rate * step), info
+
+
+def _directions(
+    matrix: jax.Array, center: jax.Array, valid: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Unit updates `[K, D]`, 0 where there is none; their lengths; which there are."""
+    unit, distance = scaled_rows.distances(matrix, valid, center)
+    size = jnp.minimum(unit * distance, jnp.finfo(matrix.dtype).max)
+    valid = valid & (size >= _STATIONARY)
+    divisor = jnp.where(valid, distance, 1)[:, None]
+    rows = (center[None] / unit[:, None] - matrix / unit[:, None]) / divisor
+    return jnp.where(valid[:, None], rows, 0), jnp.where(valid, size, 0), valid
+
+
+def _relative(size: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Lengths over the median one, none far above it, and the median."""
+    share = valid / jnp.maximum(valid.sum(dtype=size.dtype), 1)
+    unit = scaled_rows.median(jnp.where(valid, size, jnp.inf), share)
+    unit = jnp.where(valid.any(), unit, 1)
+    return jnp.minimum(size / unit, 1 / scaled_rows.precision(size.dtype)), unit
+
+
+def _least(values: jax.Array, mask: jax.Array) -> jax.Array:
+    """The least of those in the mask."""
+    return jnp.where(mask, values, jnp.inf).min()

@@ -1,0 +1,161 @@
+"""What the server does with a pseudo-gradient (Reddi et al. 2021).
+
+Methods whose server keeps one model w, from which clients start and into which their
+messages are averaged, make of it a new model. Its difference `g = w - (new model)` is
+taken for a gradient, and an optimizer's step along it replaces the new model:
+
+    FedAvgM    m <- momentum m + g,         w <- w - learning_rate m
+    FedAdam    m <- b1 m + (1 - b1) g
+               v <- b2 v + (1 - b2) g^2     w <- w - learning_rate m / (sqrt(v) + eps)
+
+| symbol | field | shape |
+|---|---|---|
+| m | `trace` of optax, `mean` | `[*P]` |
+| v | `square` | `[*P]` |
+
+A round in which no message arrives has g = 0, and the memory goes on moving w. Limits:
+FedAvgM with momentum 0 and learning rate 1 takes the new model, to rounding; FedAdam
+with b1 = b2 = 0 moves a coordinate by `learning_rate g / (|g| + eps)`.
+
+Reference: Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan, "Adaptive
+Federated Optimization", ICLR 2021, Algorithm 2; momentum: Hsu, Qi, Brown, "Measuring
+the Effects of Non-Identical Data Distribution for Federated Visual Classification".
+As in the paper v starts at `eps^2` and there is no bias correction, both unlike
+`optax.adam`.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_pfl.core import checks, struct
+
+__all__ = ["ServerAdam", "ServerMomentum"]
+
+
+def _as(value: Any, params: Any) -> jax.Array:
+    """A number in the dtype of the parameters."""
+    return jnp.asarray(value, jnp.result_type(*jax.tree.leaves(params)))
+
+
+@struct.pytree_dataclass
+class ServerMomentum:
+    """Momentum on pseudo-gradients: FedAvgM.
+
+    Attributes:
+      learning_rate: `[]` > 0; 1 goes to the new model where there is no momentum.
+      momentum: `[]` share of the memory that stays, in [0, 1).
+
+    Example:
+      >>> optimizer, w = ServerMomentum(momentum=0.5), {"w": jnp.array(4.0)}
+      >>> new, memory = optimizer(optimizer.init(w), w, {"w": jnp.array(2.0)})
+      >>> new, _ = optimizer(memory, new, {"w": jnp.array(2.0)})
+      >>> float(new["w"])
+      1.0
+    """
+
+    learning_rate: float = 1.0
+    momentum: float = 0.9
+
+    def __post_init__(self):
+        checks.number("learning_rate", self.learning_rate, above=0)
+        checks.number("momentum", self.momentum, at_least=0, below=1)
+
+    def init(self, params: Any) -> optax.OptState:
+        """Zeros."""
+        return optax.trace(_as(self.momentum, params)).init(params)
+
+    def __call__(
+        self, memory: optax.OptState, params: Any, target: Any
+    ) -> tuple[Any, optax.OptState]:
+        """One step.
+
+        Args:
+          memory: what `init` or the last step returned.
+          params: `[*P]` the server's model.
+          target: `[*P]` what the round made of it.
+
+        Returns:
+          `[*P]` the next model, and the memory.
+        """
+        gradient = optax.tree.sub(params, target)
+        rule = optax.trace(_as(self.momentum, params))
+        step, memory = rule.update(gradient, memory)
+        rate = _as(self.learning_rate, params)
+        return optax.tree.add_scale(params, -rate, step), memory
+
+
+@struct.pytree_dataclass
+class AdamMemory:
+    """Moving averages of pseudo-gradients and of their squares, `[*P]`."""
+
+    mean: Any
+    square: Any
+
+
+@struct.pytree_dataclass
+class ServerAdam:
+    """Adam on pseudo-gradients: FedAdam.
+
+    Attributes:
+      learning_rate: `[]` > 0; about the size of a coordinate's step.
+      b1: `[]` share of the mean that stays, in [0, 1).
+      b2: `[]` share of the mean square that stays, in [0, 1).
+      eps: `[]` > 0, tau in the paper: coordinates with smaller pseudo-gradients take
+        smaller steps.
+
+    Example:
+      >>> optimizer, w = ServerAdam(b1=0.0, b2=0.0), {"w": jnp.array(4.0)}
+      >>> new, _ = optimizer(optimizer.init(w), w, {"w": jnp.array(2.0)})
+      >>> round(float(new["w"]), 4)
+      3.99
+    """
+
+    learning_rate: float = 0.01
+    b1: float = 0.9
+    b2: float = 0.99
+    eps: float = 1e-3
+
+    def __post_init__(self):
+        checks.number("learning_rate", self.learning_rate, above=0)
+        checks.number("b1", self.b1, at_least=0, below=1)
+        checks.number("b2", self.b2, at_least=0, below=1)
+        checks.number("eps", self.eps, above=0)
+
+    def init(self, params: Any) -> AdamMemory:
+        """Zeros, and `eps^2`."""
+        square = jnp.square(_as(self.eps, params))
+        return AdamMemory(
+            mean=optax.tree.zeros_like(params),
+            square=jax.tree.map(lambda w: jnp.full_like(w, square), params),
+        )
+
+    def __call__(
+        self, memory: AdamMemory, params: Any, target: Any
+    ) -> tuple[Any, AdamMemory]:
+        """One step.
+
+        Args:
+          memory: what `init` or the last step returned.
+          params: `[*P]` the server's model.
+          target: `[*P]` what the round made of it.
+
+        Returns:
+          `[*P]` the next model, and the memory.
+        """
+        gradient = optax.tree.sub(params, target)
+        b1, b2 = _as(self.b1, params), _as(self.b2, params)
+        memory = AdamMemory(
+            mean=optax.tree.update_moment(gradient, memory.mean, b1, 1),
+            square=optax.tree.update_moment(gradient, memory.square, b2, 2),
+        )
+        rate, eps = _as(self.learning_rate, params), _as(self.eps, params)
+        new = jax.tree.map(
+            lambda w, m, v: w - rate * m / (jnp.sqrt(v) + eps),
+            params,
+            memory.mean,
+            memory.square,
+        )
+        return new, memory

@@ -1,0 +1,105 @@
+"""The direction of common descent (Fliege and Svaiter 2000), rescaled and guarded."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_pfl.algorithms.common_descent.rows import Rows
+from fedjax_pfl.core import struct
+from fedjax_pfl.numerics import quadratic_programs
+
+__all__ = ["Direction", "common_descent", "threshold"]
+
+
+@struct.pytree_dataclass
+class Direction:
+    """A direction of common descent, and what is known of it.
+
+    Attributes:
+      vector: `[*P]` the rescaled direction ds, along which a positive step descends;
+        zeros at a stationary point.
+      norm: `[]` norm of the direction d before it was rescaled.
+      sigma: `[]` factor of the rescaling, at least 1; 1 at a stationary point.
+      mean_norm: `[]` norm of the plain average direction.
+      weights: `[L, J]` solution of the quadratic program, per layer.
+      products: `[J]` inner products `q_j . ds` of the scaled rows.
+      gap: `[]` certificate of the program: `q_j . d <= -norm^2 + gap` for every row.
+      worst: `[]` largest cosine between a row and ds: negative if all descend.
+      guarded: `bool[]` whether the fairness row was left out by the guard.
+      stationary: `bool[]` whether no direction of common descent was found.
+    """
+
+    vector: Any
+    norm: jax.Array
+    sigma: jax.Array
+    mean_norm: jax.Array
+    weights: jax.Array
+    products: jax.Array
+    gap: jax.Array
+    worst: jax.Array
+    guarded: jax.Array
+    stationary: jax.Array
+
+
+def threshold(dtype: Any) -> float:
+    """Norm of d, in multiples of mu, below which the Gram matrix is noise."""
+    return 1e-7 if dtype == jnp.float64 else 1e-3
+
+
+def common_descent(rows: Rows, *, guard: Any = 0.01) -> Direction:
+    """Finds the shortest convex combination of the rows, and rescales its negative.
+
+    `d = -sum_j lam_j q_j` with lam minimizing the norm over the simplex, so that
+    `q_j . d <= -||d||^2` for every row (Lemma 1), in every layer where there are
+    several. It is then brought to the norm of the plain average of the members' rows:
+    `ds = sigma d`, `sigma >= 1` since that average is in the hull.
+
+    Args:
+      rows: the rows; without any the result is stationary.
+      guard: `[]` in [0, 1): where d is shorter than this share of the direction without
+        the fairness row, that one is taken. With the row the method can stop where
+        every client could still improve, which 0 allows.
+
+    Returns:
+      The direction. It is stationary where `||d||` is below 1e-3 mu (float32) or 1e-7
+      mu (float64), which is as much as the Gram matrix tells.
+    """
+    over_layers = jax.vmap(quadratic_programs.minimum_norm, in_axes=(0, None))
+    both = jax.vmap(over_layers, in_axes=(None, 0))(
+        rows.gram, jnp.stack([rows.mask, rows.gradients])
+    )
+    squared = jnp.maximum(both.value, 0).sum(axis=1)
+    guarded = jnp.sqrt(squared[0]) < guard * jnp.sqrt(squared[1])
+    weights = jnp.where(guarded, both.x[1], both.x[0])
+    gap = jnp.where(guarded, both.gap[1], both.gap[0]).sum()
+
+    members = rows.members
+    share = members / jnp.maximum(members.sum(), 1).astype(rows.mu.dtype)
+    average = jnp.broadcast_to(share, weights.shape)
+    pair = rows.combine(-jnp.stack([weights, average]))
+    d, mean_norm = _row(pair, 0), optax.tree.norm(_row(pair, 1))
+    norm = optax.tree.norm(d)
+    stationary = ~(norm > threshold(rows.mu.dtype) * rows.mu)
+    sigma = jnp.where(stationary, 1, jnp.maximum(mean_norm / norm, 1))
+    vector = jax.tree.map(lambda x: jnp.where(stationary, 0, sigma * x), d)
+    products = rows.products(vector)
+    lengths = jnp.sqrt(jnp.diagonal(rows.whole)) * sigma * norm
+    cosines = products / jnp.where(lengths > 0, lengths, 1)
+    return Direction(
+        vector=vector,
+        norm=norm,
+        sigma=sigma,
+        mean_norm=mean_norm,
+        weights=weights,
+        products=products,
+        gap=gap,
+        worst=jnp.where(rows.mask, cosines, -jnp.inf).max(),
+        guarded=guarded,
+        stationary=stationary,
+    )
+
+
+def _row(tree: Any, number: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[number], tree)

@@ -1,0 +1,131 @@
+"""Personal steps that do not raise the losses of others, to first order."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl.algorithms.common_descent import direction
+from fedjax_pfl.algorithms.common_descent.rows import Rows
+from fedjax_pfl.core import checks
+from fedjax_pfl.numerics import quadratic_programs
+
+__all__ = ["LENGTHS", "PROTECTIONS", "protected_coefficients", "protected_moves"]
+
+PROTECTIONS = ("cone", "orthogonal")
+LENGTHS = ("own", "mean", "raw")
+
+_LONGEST = 10.0  # times the scaled row
+_NULL = 1e-6  # eigenvalues below this share of the largest are noise
+
+
+def _in_cone(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
+    """`nu >= 0` whose `-(gt_i + sum nu_j q_j)` is nearest to `-gt_i` in the cone."""
+    return quadratic_programs.cone(gram, gram[own], gram[own, own], mask).x
+
+
+def _orthogonal(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
+    """The same for the complement of the span of the others' rows; any sign."""
+    block = jnp.where(mask[:, None] & mask[None, :], gram, 0)
+    values, vectors = jnp.linalg.eigh(block)
+    kept = values > _NULL * values[-1]
+    target = jnp.where(mask, gram[own], 0)
+    along = jnp.matmul(target, vectors, precision=lax.Precision.HIGHEST)
+    inverse = jnp.where(kept, along / jnp.where(kept, values, 1), 0)
+    return -jnp.matmul(vectors, inverse, precision=lax.Precision.HIGHEST)
+
+
+def protected_coefficients(
+    rows: Rows, *, protection: str = "cone"
+) -> tuple[jax.Array, jax.Array]:
+    """Protected descent directions `p_i = -sum_j a_ij q_j` of the members.
+
+    `cone`: the point nearest to `-gt_i` with `q_j . p <= 0` for all rows j but i's own
+    and the fairness row. `orthogonal`: with `q_j . p = 0`.
+
+    Args:
+      rows: the rows; the Gram matrix of whole rows is used.
+      protection: `cone` or `orthogonal`.
+
+    Returns:
+      `a [K, J]` and norms `[K]` of p_i; both 0 where no protected direction is longer
+      than what the Gram matrix resolves.
+    """
+    checks.known(protection, PROTECTIONS, "protection")
+    gram, size = rows.whole, rows.mask.shape[0]
+    others = rows.gradients
+    find = _in_cone if protection == "cone" else _orthogonal
+
+    def one(own: jax.Array) -> jax.Array:
+        found = find(gram, own, others & (jnp.arange(size) != own))
+        # Solvers keep masked entries at 0; a client without a row has none to protect.
+        return jnp.where(rows.mask[own], found.at[own].set(1), 0)
+
+    coefficients = jax.vmap(one)(jnp.arange(rows.num_members))
+    norms = combined_norms(gram, coefficients)
+    lost = ~(norms > direction.threshold(norms.dtype) * rows.mu)
+    return jnp.where(lost[:, None], 0, coefficients), jnp.where(lost, 0, norms)
+
+
+def combined_norms(gram: jax.Array, coefficients: jax.Array) -> jax.Array:
+    """Norms `[K]` of combinations `[K, J]` of rows."""
+    along = jnp.matmul(coefficients, gram, precision=lax.Precision.HIGHEST)
+    return jnp.sqrt(jnp.maximum((along * coefficients).sum(axis=1), 0))
+
+
+def protected_moves(
+    rows: Rows,
+    *,
+    gamma: Any = 0.0,
+    protection: str = "cone",
+    length: str = "own",
+    mean_norm: Any = None,
+) -> tuple[Any, dict[str, jax.Array]]:
+    """Personal directions between the protected and the plain descent.
+
+    `u_i = (1 - gamma) p_i - gamma gt_i`, brought to a length. The worst conflict with
+    another row is linear in gamma: `q_j . u_i <= gamma max(0, -q_j . gt_i)`.
+
+    Args:
+      rows: the rows.
+      gamma: `[]` in [0, 1], how much of the protection is given up; at 1 with `own` the
+        move is exactly the client's own negative gradient.
+      protection: see `protected_coefficients`.
+      length: `own` (the norm of the client's gradient), `mean` (that of the average
+        direction) or `raw` (what u_i has, in units of the gradient). `own` and `mean`
+        stretch u_i at most tenfold beyond the scaled row.
+      mean_norm: `[]` norm of the average direction, for `mean`.
+
+    Returns:
+      Pytree of `[K, *P]` moves, zeros where there is no direction, and by name `[K]`:
+      `protected_norm`, `||p_i|| / mu`, and `conflict`, the largest cosine between
+      another row and u_i (negative if all others would descend).
+    """
+    checks.known(length, LENGTHS, "personal_length")
+    count, gram = rows.num_members, rows.whole
+    coefficients, norms = protected_coefficients(rows, protection=protection)
+    own = jnp.eye(count, rows.mask.shape[0], dtype=gram.dtype) * rows.mask[None, :]
+    coefficients = (1 - gamma) * coefficients + gamma * own
+    sizes = combined_norms(gram, coefficients)
+    scaled = rows.scales[:count] * rows.norms[:count]
+    per_row = rows.norms[:count] / jnp.where(scaled > 0, scaled, 1)
+    safe = jnp.where(sizes > 0, sizes, 1)
+    if length == "own":
+        stretch = per_row * jnp.minimum(scaled / safe, _LONGEST)
+    elif length == "mean":
+        stretch = jnp.minimum(mean_norm / safe, _LONGEST)
+    else:
+        stretch = per_row
+    stretch = jnp.where(sizes > 0, stretch, 0)
+    weights = -coefficients * stretch[:, None]
+    moves = rows.combine(jnp.repeat(weights[:, None], len(rows.gram), axis=1))
+
+    products = -jnp.matmul(coefficients, gram, precision=lax.Precision.HIGHEST)
+    size = rows.mask.shape[0]
+    others = rows.gradients[None, :] & ~jnp.eye(count, size, dtype=bool)
+    lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
+    scale = jnp.where(others, lengths[None, :] * safe[:, None], 1)
+    conflict = jnp.where(others, products / scale, -jnp.inf).max(axis=1)
+    info = {"protected_norm": norms / rows.mu, "conflict": conflict}
+    return moves, info

@@ -1,0 +1,183 @@
+"""How far to walk along a direction of common descent: S-FedPG's search."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl.algorithms.common_descent import angle
+from fedjax_pfl.algorithms.common_descent.direction import Direction, threshold
+from fedjax_pfl.core import checks, struct
+
+__all__ = ["Armijo", "Searched"]
+
+_BLOCK = 4  # trials at once: at most 3 more than one after another, far fewer exchanges
+_ROUNDING = 1e-6  # of the smallest step
+_NONE = 2**30  # the number of a trial that was not found
+
+
+@struct.pytree_dataclass
+class Searched:
+    """What a search found.
+
+    Attributes:
+      step: `[]` accepted step; 0 where none was.
+      before: `[K]` losses at step 0.
+      after: `[K]` losses at the accepted step.
+      rule: `int32[]` what accepted it: 1 (every loss falls enough), 2 (the mean falls),
+        3 (the smallest mean) or 0 (none: all trials non-finite, or rejected).
+      trials: `int32[]` trials that the search one by one would have made.
+    """
+
+    step: jax.Array
+    before: jax.Array
+    after: jax.Array
+    rule: jax.Array
+    trials: jax.Array
+
+
+@struct.pytree_dataclass
+class Armijo:
+    """Backtracking from a large step until every client's loss falls enough.
+
+    Steps `e_k = ub / 2^k` down to `lb = eta / (2^s sigma)`, with `ub = 2^s eta`, or eta
+    if a member of the round before is gone. Accepted is the largest that passes
+    test 1, `L_i - L_i(e) >= -beta e (g_i . ds)` for all members and the same for the
+    fairness objective; else the largest with a smaller mean loss; else the one with the
+    smallest mean loss (Algorithm 1 of FedPG's supplement, whose line 10 prints `g d`
+    for the client's own `g_i d`).
+
+    Attributes:
+      doublings: s, at least 0; static.
+      decrease: `[]` beta in [0, 1), the share of the slope that a loss has to fall by.
+      reject_increase: whether to take step 0 where no trial has a smaller mean loss;
+        the paper takes the smallest even then.
+    """
+
+    doublings: int = struct.static_field(default=1)
+    decrease: Any = 1e-4
+    reject_increase: bool = struct.static_field(default=False)
+
+    def __post_init__(self):
+        checks.whole("doublings", self.doublings, at_least=0, at_most=30)
+        checks.number("decrease", self.decrease, at_least=0, below=1)
+        checks.boolean("reject_increase", self.reject_increase)
+
+    def bounds(self, rate: Any, sigma: Any, is_missing: Any) -> tuple[Any, Any]:
+        """Largest and smallest step `([], [])`.
+
+        Args:
+          rate: `[]` eta.
+          sigma: `[]` how much longer ds is than d.
+          is_missing: `bool[]` whether a member of the round before is not in this one.
+
+        Returns:
+          `ub, lb`.
+        """
+        factor = 2.0**self.doublings
+        return jnp.where(is_missing, rate, factor * rate), rate / (factor * sigma)
+
+    def __call__(
+        self,
+        trial: Callable[[jax.Array], jax.Array],
+        *,
+        rate: Any,
+        direction: Direction,
+        slopes: jax.Array,
+        fair_slope: jax.Array,
+        present: jax.Array,
+        is_fair: jax.Array,
+        is_missing: jax.Array,
+    ) -> Searched:
+        """Searches, in blocks of trials.
+
+        Args:
+          trial: maps steps `[B]` to losses `[K, B]`.
+          rate: `[]` eta.
+          direction: along which the trials go.
+          slopes: `[K]` derivatives of the losses along it.
+          fair_slope: `[]` that of the fairness objective; taken as 0 if positive.
+          present: `bool[K]` whose losses count.
+          is_fair: `bool[]` whether the fairness objective is tested.
+          is_missing: `bool[]` whether a member of the round before is gone.
+
+        Returns:
+          What was found. A trial with a loss that is not finite passes nothing.
+        """
+        dtype = direction.sigma.dtype
+        first, last = self.bounds(rate, direction.sigma, is_missing)
+        most = 2 * self.doublings + 1 + math.ceil(-math.log2(_smallest(dtype)))
+        numbers = jnp.arange(most, dtype=jnp.int32)
+        enough_left = jnp.ldexp(first, -numbers) >= last * (1 - _ROUNDING)
+        count = enough_left.sum(dtype=jnp.int32)
+        need = -self.decrease * jnp.where(present, slopes, 0)
+        fair_need = -self.decrease * jnp.minimum(fair_slope, 0)
+
+        def judge(losses, before, steps):
+            """Tests of one block: `bool[B]`, `bool[B]` and mean losses `[B]`."""
+            finite = jnp.where(present[:, None], jnp.isfinite(losses), True).all(axis=0)
+            fall = jnp.where(present[:, None], before[:, None] - losses, 0)
+            enough = (fall >= need[:, None] * steps[None, :]).all(axis=0)
+            fair = jax.vmap(lambda found: angle.fairness(found, present).value)
+            fair_fall = fair(before[None])[0] - fair(losses.T)
+            enough &= ~is_fair | (fair_fall >= fair_need * steps)
+            mean = jnp.where(finite, -fall.sum(axis=0), jnp.inf)
+            return finite & enough, finite & (mean < 0), mean
+
+        def block(carry):
+            number, before, found, losses_at, lowest = carry
+            trials = (
+                number * _BLOCK - 1 + jnp.arange(_BLOCK, dtype=jnp.int32)
+            )  # -1 is step 0
+            steps = jnp.where(trials < 0, 0, jnp.ldexp(first, -trials)).astype(dtype)
+            losses = trial(steps)
+            before = jnp.where(number == 0, losses[:, 0], before)
+            tried = (trials >= 0) & (trials < count)
+            passed, smaller, mean = judge(losses, before, steps)
+            mean = jnp.where(tried, mean, jnp.inf)
+            candidates = [jnp.argmax(tried & passed), jnp.argmax(tried & smaller)]
+            candidates.append(jnp.argmin(mean))
+            better = [
+                (found[0] == _NONE) & (tried & passed).any(),
+                (found[1] == _NONE) & (tried & smaller).any(),
+                mean.min() < lowest,
+            ]
+            chosen = jnp.stack(candidates)
+            new = jnp.stack(better)
+            found = jnp.where(new, trials[chosen], found)
+            losses_at = jnp.where(new[:, None], losses.T[chosen], losses_at)
+            return number + 1, before, found, losses_at, jnp.minimum(lowest, mean.min())
+
+        def unfinished(carry):
+            number, _, found, _, _ = carry
+            return (found[0] == _NONE) & (number * _BLOCK - 1 < count)
+
+        nothing = jnp.zeros(present.shape, dtype)
+        start = (
+            jnp.zeros((), jnp.int32),
+            nothing,
+            jnp.full((3,), _NONE, jnp.int32),
+            jnp.zeros((3, *present.shape), dtype),
+            jnp.asarray(jnp.inf, dtype),
+        )
+        _, before, found, losses_at, lowest = lax.while_loop(unfinished, block, start)
+        if self.reject_increase:
+            found = found.at[2].set(jnp.where(lowest < 0, found[2], _NONE))
+        known = found != _NONE
+        place = jnp.argmax(known)
+        taken = known.any()
+        return Searched(
+            step=jnp.where(taken, jnp.ldexp(first, -found[place]), 0).astype(dtype),
+            before=before,
+            after=jnp.where(taken, losses_at[place], before),
+            rule=jnp.where(taken, place + 1, 0).astype(jnp.int32),
+            trials=jnp.where(known[0], found[0] + 1, count).astype(jnp.int32),
+        )
+
+
+def _smallest(dtype: Any) -> float:
+    """The least share of the average's norm that a direction can have."""
+    return threshold(dtype)

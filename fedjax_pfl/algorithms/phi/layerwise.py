@@ -1,0 +1,156 @@
+"""A phi of its own for every block of leaves."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import aggregators
+from fedjax_pfl.algorithms import registry
+from fedjax_pfl.algorithms.phi import functions
+from fedjax_pfl.core import checks, struct, tree_paths
+
+__all__ = ["LayerWise"]
+
+_FUNCTIONS = tuple(name for name in registry.PHIS if name != "layer_wise")
+
+
+@struct.pytree_dataclass
+class LayerWise(functions.Phi):
+    """`sum_l c_l phi_l(x_l)` over blocks of leaves; everything separates.
+
+    Several leaves of a block share one norm. The prox of `c phi` with radius rho is
+    that of phi with radius `c rho`. A block with `zero` is local, one with `indicator`
+    is as in FedProx.
+
+    Attributes:
+      patterns: static regular expressions; a leaf belongs to the first that is found in
+        its path, such as `"^head/"`. The empty one takes all that is left.
+      phis: static names of functions, one per pattern.
+      scales: c_l > 0, one per pattern, or None for ones. Where the radius is a quantile
+        of distances they make no difference.
+
+    Example:
+      >>> phi = LayerWise(patterns=("^head/", ""), phis=("zero", "sq"))
+      >>> x = {"body": jnp.array(3.0), "head": {"bias": jnp.array(3.0)}}
+      >>> jax.tree.map(float, phi.prox(x, 2.0))
+      {'body': 1.0, 'head': {'bias': 3.0}}
+    """
+
+    patterns: tuple[str, ...] = struct.static_field(default=("^head/", ""))
+    phis: tuple[str, ...] = struct.static_field(default=("zero", "l2"))
+    scales: tuple[float, ...] | None = None
+
+    def __post_init__(self):
+        tree_paths.check_patterns(self.patterns)
+        if not isinstance(self.phis, tuple):
+            raise checks.InputError(f"Expected phis to be a tuple, got {self.phis!r}.")
+        for name in self.phis:
+            checks.known(name, _FUNCTIONS, "phi of a block")
+        counts = {"phis": len(self.phis)}
+        if isinstance(self.scales, tuple):
+            counts["scales"] = len(self.scales)
+            for scale in self.scales:
+                checks.number("every scale", scale, above=0)
+        for name, count in counts.items():
+            if count != len(self.patterns):
+                raise checks.InputError(
+                    f"Expected as many {name} as patterns, {len(self.patterns)}, got"
+                    f" {count}."
+                )
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether any block's radius is a distance."""
+        return any(phi.has_lengths for phi in self._functions)
+
+    @property
+    def _functions(self) -> list[functions.Phi]:
+        return [registry.PHIS[name]() for name in self.phis]
+
+    @property
+    def _scales(self) -> jax.Array:
+        """Factors `[L]` of the radii."""
+        given = (1.0,) * len(self.patterns) if self.scales is None else self.scales
+        return jnp.stack([jnp.asarray(scale) for scale in given])
+
+    def check(self, params: Any) -> None:
+        """Refuses a pattern without leaves and a leaf without pattern."""
+        self._blocks(params)
+
+    def _blocks(self, x: Any) -> list[Any]:
+        """The tree once per block, with None in the place of other blocks' leaves."""
+        return tree_paths.blocks(x, self.patterns)
+
+    def _each(self, method: str, x: Any, rho: Any) -> list[Any]:
+        """A method of every block's function, with the block's radius."""
+        radii = self._scales * rho
+        return [
+            getattr(phi, method)(block, radii[number])
+            for number, (phi, block) in enumerate(
+                zip(self._functions, self._blocks(x), strict=True)
+            )
+        ]
+
+    def value(self, x: Any) -> jax.Array:
+        """`sum_l c_l phi_l`."""
+        found = [
+            phi.value(block)
+            for phi, block in zip(self._functions, self._blocks(x), strict=True)
+        ]
+        return (self._scales * jnp.stack(found)).sum()
+
+    def prox(self, x: Any, rho: Any) -> Any:
+        """Every block's, with radius `c_l rho_l`."""
+        return tree_paths.join_blocks(self._each("prox", x, rho))
+
+    def envelope(self, x: Any, rho: Any) -> jax.Array:
+        """`sum_l c_l Phi_l` with radius `c_l rho_l`."""
+        return (self._scales * jnp.stack(self._each("envelope", x, rho))).sum()
+
+    def penalty(self, x: Any, rho: Any) -> jax.Array:
+        """`sum_l c_l rho_l Phi_l` with radius `c_l rho_l`."""
+        return jnp.stack(self._each("penalty", x, rho)).sum()
+
+    def gradient(self, x: Any, rho: Any) -> Any:
+        """Every block's with radius `c_l rho_l`, times c_l."""
+        found = self._each("gradient", x, rho)
+        scaled = [
+            jax.tree.map(lambda leaf, c=scale: c * leaf, block)
+            for scale, block in zip(self._scales, found, strict=True)
+        ]
+        return tree_paths.join_blocks(scaled)
+
+    def lengths(self, x: Any) -> jax.Array:
+        """Every block's, `[L]`."""
+        return jnp.stack(
+            [
+                phi.lengths(block)
+                for phi, block in zip(self._functions, self._blocks(x), strict=True)
+            ]
+        )
+
+    def radii(self, rho: Any, quantiles: jax.Array) -> jax.Array:
+        """Radii `[L]` that are the quantiles once they are scaled."""
+        return super().radii(rho, quantiles / self._scales)
+
+    def clipped(self, x: Any, rho: Any) -> jax.Array:
+        """Mean of the blocks whose radius is a distance; 0 without any."""
+        found = self._each("clipped", x, rho)
+        counted = [
+            value
+            for value, phi in zip(found, self._functions, strict=True)
+            if phi.has_lengths
+        ]
+        return jnp.stack(counted).mean() if counted else found[0]
+
+    def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
+        """Every block's own."""
+        radii = self._scales * rho
+        return aggregators.Blockwise(
+            patterns=self.patterns,
+            parts=tuple(
+                phi.aggregator(radii[number], rho_quantile, weighting)
+                for number, phi in enumerate(self._functions)
+            ),
+        )

@@ -1,0 +1,161 @@
+"""Names of commands and files, and the classes that they stand for.
+
+Names are known without JAX; a class is imported when it is asked for. The parts of the
+data layer, which needs no JAX, are in `DATASETS` and `PARTITIONS` there.
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+__all__ = [
+    "AGGREGATORS",
+    "ALGORITHMS",
+    "ATTACKS",
+    "LOCAL_SOLVERS",
+    "MODELS",
+    "PARTICIPATIONS",
+    "PHIS",
+    "SERVER_OPTIMIZERS",
+    "STEP_SEARCHES",
+    "WORK",
+    "Registry",
+]
+
+
+class Registry(Mapping[str, Any]):
+    """Classes of a room by their names in commands; read like a dictionary."""
+
+    def __init__(self, room: str, **classes: str):
+        self._room, self._classes = room, classes
+
+    def __getitem__(self, name: str) -> Any:
+        """The class of a name."""
+        room, _, attribute = self._classes[name].rpartition(".")
+        module = importlib.import_module(f"fedjax_pfl.{room or self._room}")
+        return getattr(module, attribute)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is such a name; imports nothing."""
+        return name in self._classes
+
+    def __iter__(self) -> Iterator[str]:
+        """Goes through the names."""
+        return iter(self._classes)
+
+    def __len__(self) -> int:
+        """How many names there are."""
+        return len(self._classes)
+
+    def __repr__(self) -> str:
+        return repr(self._classes)
+
+
+AGGREGATORS = Registry(
+    "aggregators",
+    mean="Mean",
+    weighted_mean="WeightedMean",
+    coordinate_median="CoordinateMedian",
+    geometric_median="GeometricMedian",
+    krum="Krum",
+    trimmed_mean="TrimmedMean",
+    meamed="MeaMed",
+    bulyan="Bulyan",
+    centered_clipping="CenteredClipping",
+    norm_clipping="NormClipping",
+    nearest_neighbor_mixing="NearestNeighborMixing",
+    bucketing="Bucketing",
+)
+ALGORITHMS = Registry(
+    "algorithms",
+    apfl="APFL",
+    centralized="Centralized",
+    ditto="Ditto",
+    fedacs="FedACS",
+    fedadmm="FedADMM",
+    fedamp="FedAMP",
+    fedavg="FedAvg",
+    fedmgda="FedMGDA",
+    fedfomo="FedFomo",
+    fedfv="FedFV",
+    fedper="FedPer",
+    fedpg="FedPG",
+    fedplus="FedPlus",
+    fedprox="FedProx",
+    fedrep="FedRep",
+    fedrod="FedROD",
+    flame="Flame",
+    heur_fedamp="HeurFedAMP",
+    local="Local",
+    lp_proj="LpProj",
+    majority="Majority",
+    multi_krum="MultiKrum",
+    per_fedavg="PerFedAvg",
+    pfedme="PFedMe",
+    scaffold="Scaffold",
+    splitgp="SplitGP",
+)
+ATTACKS = Registry(
+    "attacks",
+    sign_flip="SignFlip",
+    gaussian="Gaussian",
+    same_value="SameValue",
+    scaling="Scaling",
+    ipm="IPM",
+    alie="ALIE",
+    min_max="MinMax",
+    min_sum="MinSum",
+    mimic="Mimic",
+)
+LOCAL_SOLVERS = Registry(
+    "local",
+    sgd="SGD",
+    optax="Optax",
+    to_tolerance="ToTolerance",
+)
+MODELS = Registry(
+    "models",
+    cifar_cnn="CifarCNN",
+    cnn="CNN",
+    cnn1="CNN1",
+    cnn2="CNN2",
+    eiie="portfolio.EIIE",
+    fedacs_cnn="FedAcsCNN",
+    lenet5="LeNet5",
+    linear_regression="LinearRegression",
+    logistic_regression="LogisticRegression",
+    lstm="LSTM",
+    mlp="MLP",
+    nf_resnet18="NFResNet18",
+    quadratic="Quadratic",
+)
+PARTICIPATIONS = Registry(
+    "local.participation",
+    all="AllClients",
+    uniform="UniformCohort",
+)
+PHIS = Registry(
+    "algorithms.phi",
+    diagonal="Diagonal",
+    indicator="Indicator",
+    l1="L1",
+    l2="L2",
+    sq="Squared",
+    zero="Zero",
+    layer_wise="LayerWise",
+)
+SERVER_OPTIMIZERS = Registry(
+    "aggregators.server_optimizers",
+    momentum="ServerMomentum",
+    adam="ServerAdam",
+)
+STEP_SEARCHES = Registry(
+    "algorithms.common_descent",
+    armijo="Armijo",
+)
+WORK = Registry(
+    "local.participation",
+    full="FullWork",
+    per_client="ClientBudgets",
+    stragglers="Stragglers",
+)

@@ -1,0 +1,173 @@
+"""How similar the models of clients are, and what follows for who learns from whom.
+
+The server side of FedACS, FedAMP and HeurFedAMP: all of them mix the received models of
+the cohort with weights `[K, K]` that follow from inner products of these models. Costs
+two products of `[K, K]` with `[K, D]`; no loop over pairs, no flattened copy.
+"""
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedjax_pfl import core
+from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import client_rows
+
+__all__ = [
+    "Mixing",
+    "cosine_range",
+    "cosines",
+    "median_distance",
+    "mixed",
+    "row_entropy",
+    "squared_distances",
+]
+
+_SMALLEST_NORM = 1e-12
+
+
+class Mixing(base.SingleExchange, abc.ABC):
+    """A method whose server sends every client a mixture of received models; abstract.
+
+    Clients keep and send their own models; the server remembers the common first one.
+    There is no global model and no aggregate.
+    """
+
+    @property
+    def aggregates(self) -> bool:
+        """No: every member gets a mixture of its own."""
+        return False
+
+    @abc.abstractmethod
+    def cohort_weights(
+        self, round: jax.Array, server: Any, models: Any
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """Weights with which clients receive each other's models.
+
+        Args:
+          round: `int32[]` round number.
+          server: `[*P]` the common first model.
+          models: pytree of `[K, *P]`.
+
+        Returns:
+          `[K, K]` with rows of sum 1, and a dict of `[]` values to report.
+        """
+
+    def init(self, key, model, population, data):
+        """One drawn network, copied to all clients; the server remembers it."""
+        del population, data
+        params = model.init(key)
+        return params, params, params
+
+    def down(self, ctx, server, clients, messages):
+        """A mixture of the cohort's last messages for each member."""
+        del clients
+        return mixed(messages, *self.cohort_weights(ctx.round, server, messages))
+
+    def server_update(self, ctx, server, aggregate, uploads):
+        """Keeps the common first model: there is no global one."""
+        del ctx, aggregate, uploads
+        return server
+
+    def predictors(self, key, round, server, client, model, data):
+        """The client's own model w_i."""
+        del key, round, server
+        return {"personal": base.model_predictor(model, client, data.constants)}
+
+    def collaboration(self, state, federation):
+        """The mixing weights if all N clients took part."""
+        del federation
+        return self.cohort_weights(state.round, state.server, state.messages)[0]
+
+
+def cosines(tree: Any) -> jax.Array:
+    """Cosines of all pairs of rows.
+
+    The order of nearly equal models lives in the last digits: hence products at highest
+    precision, and norms from the diagonal of the same matrix.
+
+    Args:
+      tree: pytree of `[K, *P]`, finite.
+
+    Returns:
+      `[K, K]`, symmetric, in [-1, 1], diagonal 1. A row of zeros has cosine 0 with all
+      others.
+    """
+    products = client_rows.gram(tree)
+    norms = jnp.maximum(jnp.sqrt(jnp.diagonal(products)), _SMALLEST_NORM)
+    found = products / (norms[:, None] * norms[None, :])
+    return jnp.where(_self(found), 1, jnp.clip(found, -1, 1))
+
+
+def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
+    """Report of `cosines [K, K]`: `smallest_cosine`, `largest_cosine` of two clients.
+
+    Their limits, 1 and -1, where there is one client.
+    """
+    return {
+        "smallest_cosine": similarities.min(),  # the diagonal is an upper bound
+        "largest_cosine": jnp.where(_self(similarities), -1, similarities).max(),
+    }
+
+
+def squared_distances(tree: Any) -> jax.Array:
+    """Squared distances of all pairs of rows, from the Gram matrix of centered rows.
+
+    Without centering, small distances of large models would cancel.
+
+    Args:
+      tree: pytree of `[K, *P]`, finite.
+
+    Returns:
+      `[K, K]`, symmetric, at least 0, diagonal 0.
+    """
+    count = jax.tree.leaves(tree)[0].shape[0]
+    # As a product, the mean costs less than a reduction along the client axis.
+    mean = client_rows.mix(tree, jnp.full((1, count), 1 / count))
+    products = client_rows.gram(jax.tree.map(lambda x, m: x - m, tree, mean))
+    squares = jnp.diagonal(products)
+    found = squares[:, None] + squares[None, :] - 2 * products
+    return jnp.where(_self(found), 0, jnp.maximum(found, 0))
+
+
+def median_distance(distances: jax.Array) -> jax.Array:
+    """Median `[]` of `distances [K, K]` over the pairs of different rows; 0 if none."""
+    count = distances.shape[0]
+    if count == 1:
+        return jnp.zeros((), distances.dtype)
+    return jnp.median(distances[np.triu_indices(count, 1)])
+
+
+def mixed(messages: Any, weights: jax.Array, info: Any) -> core.Downlink:
+    """What each client receives: `u_i = sum_j weights[i, j] message_j`.
+
+    Args:
+      messages: pytree of `[K, *P]`, finite.
+      weights: `[K, K]`; no gradient flows through them.
+      info: dict of `[]` values to report.
+
+    Returns:
+      The downlink with own rows `[K, *P]`, and the mean entropy of rows in its report.
+    """
+    weights = lax.stop_gradient(weights)
+    report = info | {"entropy": row_entropy(weights).mean()}
+    return core.Downlink(
+        shared=None, own=client_rows.mix(messages, weights), info=report
+    )
+
+
+def row_entropy(weights: jax.Array) -> jax.Array:
+    """Entropy `[K]` of every row's absolute weights `[K, K]`, from 0 to log K."""
+    shares = jnp.abs(weights)
+    return jax.scipy.special.entr(shares / shares.sum(axis=1, keepdims=True)).sum(
+        axis=1
+    )
+
+
+def _self(matrix: jax.Array) -> jax.Array:
+    """Where `[K, K]` pairs a client with itself, bool."""
+    return jnp.eye(matrix.shape[0], dtype=bool)

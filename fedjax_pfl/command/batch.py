@@ -1,0 +1,91 @@
+"""Several presets with one command: `--preset 'flame_fair_mnist_*'`.
+
+The directory has one run per preset. Finished ones are not run again, an interrupted
+one goes on where it was, and those whose data are not there are skipped with a
+sentence.
+"""
+
+import dataclasses
+import shlex
+import time
+from pathlib import Path
+
+from fedjax_pfl import data
+from fedjax_pfl.command import arguments, errors, job, presets, run_folder
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import directories
+
+__all__ = ["do"]
+
+
+def do(options: arguments.Options) -> None:
+    """Does the job of one preset, or of all that match.
+
+    Args:
+      options: parsed options; of a pattern, `out` is the directory of all runs.
+
+    Raises:
+      InputError: for anything wrong in them.
+    """
+    names = presets.matching(options.preset)
+    if not presets.is_pattern(options.preset):
+        job.do(options)
+        return
+    if options.command == "run":
+        raise checks.InputError(
+            f"Expected one preset for experiments.run, got {options.preset!r} with"
+            f" {len(names)}; use python -m experiments.sweep."
+        )
+    if options.command == "plan" or options.dry_run:
+        for name in names:
+            print(f"{name}:")
+            _one(dataclasses.replace(options, preset=name))
+        return
+    checks.number("max_minutes", options.max_minutes, above=0)
+    out = options.out or job.default_directory(options.preset.strip("*?_"))
+    if options.resume is None:
+        directories.check_new(out)
+    with run_folder.opened(out, options):
+        _run_all(names, options, out)
+
+
+def _run_all(names: list[str], options: arguments.Options, out: Path) -> None:
+    """Runs what is not finished, one after the other."""
+    start, skipped = time.monotonic(), []
+    for number, name in enumerate(names, start=1):
+        folder = out / name
+        if run_folder.is_finished(folder):
+            print(f"{number}/{len(names)} {name} is finished: {folder}")
+            continue
+        print(f"{number}/{len(names)} {name}")
+        left = options.max_minutes
+        if left is not None:
+            left = max(left - (time.monotonic() - start) / 60, 1e-3)
+        begun = folder if folder.exists() else None
+        one = dataclasses.replace(
+            options, preset=name, out=folder, resume=begun, max_minutes=left
+        )
+        try:
+            if not _one(one):
+                skipped.append(name)
+        except errors.StoppedError as stopped:
+            raise errors.StoppedError(
+                f"Stopped in {name}, {number} of {len(names)}; go on with: python -m"
+                f" experiments.sweep --resume {out}",
+                stopped.status,
+            ) from None
+    done = len(names) - len(skipped)
+    text = f"Finished {done} of {len(names)} presets"
+    print(f"{text}; skipped {', '.join(skipped)}." if skipped else f"{text}.")
+    print(f"Results: {out}")
+    print(f"Report: python -m experiments.report {shlex.quote(str(out))}")
+
+
+def _one(options: arguments.Options) -> bool:
+    """Does one job; False where its data are not there, which it says."""
+    try:
+        job.do(options)
+    except data.MissingFilesError as error:
+        print(f"Skipped {options.preset}: {error}")
+        return False
+    return True

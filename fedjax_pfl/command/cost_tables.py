@@ -1,0 +1,321 @@
+"""Tables of what trainings will take on this machine, for `experiments.plan`."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.engine import compiled, cost, options, programs, save_models
+from fedjax_pfl.engine.groups import Group, check_parts, programs_of
+
+__all__ = ["enlarged", "largest_of_chunk", "show"]
+
+_MOST_EXAMPLES = 2**31 - 1
+_PARTS = ("data", "state", "round", "evaluation", "history", "compiler")
+_MOST_DRAWN = 1000  # chunks of a cohort that are looked at
+_DRAWS = 20  # cohorts whose sizes are looked at
+
+
+def show(
+    console: Console,
+    groups: Sequence[Group],
+    settings: options.Settings,
+    num_clients: int | None,
+    saves_models: bool,
+) -> None:
+    """Prints memory and time of every group, then whether all fits.
+
+    Args:
+      console: where to.
+      groups: what would be trained.
+      settings: how.
+      num_clients: how many clients there are to be in place of the federations' own.
+      saves_models: whether the trained models are to be written.
+
+    Raises:
+      InputError: if something does not fit, in one sentence.
+    """
+    _print_machine(console)
+    larger = []
+    for group in groups:
+        if num_clients is not None:
+            federations = [enlarged(f, num_clients) for f in group.federations]
+            group = dataclasses.replace(group, federations=federations)
+        larger.append(group)
+    total = 0.0
+    for number, (group, known) in enumerate(zip(larger, groups, strict=True)):
+        name = type(group.processes[0].algorithm).__name__
+        title = f"{number + 1}/{len(groups)} {name}"
+        total += _print_group(console, title, group, known, settings)
+    _print(console, f"All together about {_seconds(total)}.")
+    if saves_models:
+        _print(
+            console,
+            f"Trained models: {cost.shown(save_models.size(larger, settings))}.",
+        )
+    if settings.memory_limit == "none":
+        _print(console, "Whether this fits into the memory was not asked.")
+    elif settings.memory_limit == "free":
+        _print(console, "This fits into the memory that is free.")
+    else:
+        _print(console, f"This fits into {cost.shown(int(settings.memory_limit))}.")
+
+
+def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
+    """Shapes of a federation with as many examples per client but more clients.
+
+    Args:
+      federation: data of N clients.
+      num_clients: how many there are to be.
+
+    Returns:
+      Shapes in place of arrays. The pool of examples grows with the clients.
+
+    Raises:
+      InputError: if there would be too many examples.
+    """
+    pools = {
+        id(leaf)
+        for part in (federation.train, federation.validation, federation.test)
+        for leaf in (part.x, part.y)
+    }
+
+    def grown(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+        shape = leaf.shape
+        if id(leaf) in pools:
+            size = -(-shape[0] * num_clients // federation.num_clients)
+            if size > _MOST_EXAMPLES:
+                raise checks.InputError(
+                    f"{num_clients} clients like these would have {size} examples, more"
+                    f" than the {_MOST_EXAMPLES} that can be numbered."
+                )
+            shape = (size, *shape[1:])
+        elif shape[:1] == (federation.num_clients,):
+            shape = (num_clients, *shape[1:])
+        return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+    known = {id(leaf): grown(leaf) for leaf in jax.tree.leaves(federation)}
+    return jax.tree.map(lambda leaf: known[id(leaf)], federation)
+
+
+def _print_machine(console: Console) -> None:
+    """Prints what the machine has."""
+    free = cost.available_bytes()
+    known = "unknown" if free is None else cost.shown(free)
+    device = jax.devices()[0].device_kind
+    _print(
+        console,
+        f"This machine: {jax.device_count()} x {device}, {known} of memory free.",
+    )
+
+
+def _print_group(
+    console: Console,
+    title: str,
+    group: Group,
+    known: Group,
+    settings: options.Settings,
+) -> float:
+    """Prints one group's table; its seconds.
+
+    Raises:
+      InputError: if it does not fit into the memory.
+    """
+    check_parts(group, settings)
+    whole = programs_of(group, settings)
+    plan = whole.plan
+    table = Table(title=title, box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
+    for row in _sizes(plan, whole.start[0], group, known):
+        table.add_row(*row)
+    table.add_section()
+    try:
+        cost.check_arrays(whole, group.federations, settings)
+    except checks.InputError:
+        _add_memory(table, cost.memory(whole, settings.num_rounds, work=False))
+        console.print(table)
+        raise
+    _add_memory(table, cost.memory(whole, settings.num_rounds))
+    try:
+        cost.check(whole, settings, is_held=group is known)
+        pace, measured = _pace(whole, group, known, settings)
+    except checks.InputError:
+        console.print(table)
+        raise
+    num_evaluations = 1 + -(-settings.num_rounds // plan.schedule.segment)
+    total = pace.total(settings.num_rounds, num_evaluations)
+    table.add_section()
+    table.add_row("time of compilation", _seconds(pace.compilation))
+    table.add_row("time of a round", _seconds(pace.round))
+    table.add_row("time of an evaluation", _seconds(pace.evaluation))
+    table.add_row("time of all", _seconds(total))
+    table.add_row("measured on", measured)
+    console.print(table)
+    return total
+
+
+def _add_memory(table: Table, needed: cost.Memory) -> None:
+    """Adds a row for every part that is known, and one for all."""
+    for part in _PARTS:
+        if size := getattr(needed, part):
+            table.add_row(f"memory: {part}", cost.shown(size))
+    table.add_row("memory: at most", cost.shown(needed.total))
+
+
+def _pace(
+    whole: programs.Programs,
+    group: Group,
+    known: Group,
+    settings: options.Settings,
+) -> tuple[cost.Pace, str]:
+    """Seconds of a group, and what they were measured on.
+
+    A few rounds of as many points as are computed together, and of the clients that
+    there are; work grows in proportion to points, and to clients of a round.
+    """
+    plan, count = whole.plan, known.federations[0].num_clients
+    at_once = plan.points_per_chunk * plan.point_devices
+    sample, of_points = known, 1.0
+    if at_once < len(known.points):
+        of_points = len(known.points) / at_once
+        sample = dataclasses.replace(
+            known,
+            **{
+                name: getattr(known, name)[:at_once]
+                for name in ("points", "processes", "federations", "described", "keys")
+            },
+        )
+    if sample is group:
+        return cost.pace(whole, settings.num_rounds), "these trainings"
+    cohorts = [
+        g.processes[0].participation.cohort_size(f.num_clients)
+        for g, f in ((group, group.federations[0]), (known, known.federations[0]))
+        if g is group or _cohort_fits(g)
+    ]
+    if len(cohorts) == 1:  # fewer clients than a cohort wants
+        cohorts.append(count)
+        sample = dataclasses.replace(
+            sample,
+            processes=[
+                struct.replace_field(process, "participation.size", count)
+                for process in sample.processes
+            ],
+        )
+    of_members = cohorts[0] / cohorts[1]
+    of_clients = group.federations[0].num_clients / count
+    some = plan.schedule.clients
+    of_evaluated = of_members if some == "participants" else of_clients
+    if isinstance(some, int):
+        of_evaluated = some / min(some, count)
+        limited = dataclasses.replace(plan.schedule, clients=min(some, count))
+        settings = dataclasses.replace(settings, schedule=limited)
+    settings = dataclasses.replace(settings, execution=plan.execution)
+    part = programs_of(sample, settings)
+    found = cost.pace(part, settings.num_rounds)
+    waiting = found.compilation if group is known else whole.seconds
+    pace = cost.Pace(
+        compilation=waiting,
+        start=found.start * of_points * of_clients,
+        round=found.round * of_points * of_members,
+        evaluation=found.evaluation * of_points * of_evaluated,
+    )
+    few = f"{len(sample.points)} of {len(known.points)} grid points"
+    return pace, few if group is known else f"{few}, {count:,} clients"
+
+
+def _cohort_fits(group: Group) -> bool:
+    """Whether a federation has as many clients as a cohort."""
+    try:
+        count = group.federations[0].num_clients
+        return group.processes[0].participation.cohort_size(count) > 0
+    except checks.InputError:
+        return False
+
+
+def largest_of_chunk(
+    num_examples: np.ndarray,
+    cohort: int,
+    num_clients: int,
+    chunk: int,
+    *,
+    by_size: bool = False,
+) -> float:
+    """The mean, over chunks of random cohorts, of the most examples of a client.
+
+    Args:
+      num_examples: `int[n]` of clients like those that there will be.
+      cohort: K.
+      num_clients: N; where it is K and n, cohorts are all clients in order.
+      chunk: clients per chunk.
+      by_size: whether chunks are formed by size.
+
+    Returns:
+      The mean. Every member of a chunk takes as many steps as its largest one.
+    """
+    rng = np.random.default_rng(0)
+    cohort = min(cohort, _MOST_DRAWN * chunk)
+    everyone = cohort == num_clients == len(num_examples)
+    found = []
+    for _ in range(1 if everyone else _DRAWS):
+        drawn = num_examples
+        if not everyone:
+            is_enough = cohort <= len(num_examples)
+            drawn = rng.choice(num_examples, cohort, replace=not is_enough)
+        if by_size:
+            drawn = np.sort(drawn)[::-1]
+        found += [drawn[i : i + chunk].max() for i in range(0, cohort, chunk)]
+    return float(np.mean(found))
+
+
+def _chunk_size(plan: compiled.Plan, cohort: int) -> int:
+    """Clients of a round that are mapped together."""
+    execution = plan.execution
+    if execution.mode == "shard":
+        devices = execution.num_devices or jax.device_count()
+        cohort = -(-cohort // devices)
+    if execution.mode == "loop":
+        return 1
+    size = execution.chunk_size or cohort
+    return -(-cohort // -(-cohort // min(size, cohort)))
+
+
+def _sizes(
+    plan: compiled.Plan, processes, group: Group, known: Group
+) -> list[tuple[str, str]]:
+    """What the group is like, as rows of a table."""
+    count = group.federations[0].num_clients
+    cohort = processes.participation.cohort_size(count)
+    parameters = client_rows.size(jax.eval_shape(plan.model.init, jax.random.key(0)))
+    examples = np.asarray(known.federations[0].train.num_examples)
+    low, middle, high = examples.min(), np.median(examples), examples.max()
+    chunk = _chunk_size(plan, cohort)
+    by_size = plan.execution.by_size
+    padded = largest_of_chunk(examples, cohort, count, chunk, by_size=by_size)
+    # Of cohorts that are drawn alike: the mean of all is another one's.
+    wasted = padded / largest_of_chunk(examples, cohort, count, 1) - 1
+    at_once = "one client" if chunk == 1 else f"{chunk} clients"
+    return [
+        ("grid points", f"{len(group.points)}, {plan.points_per_chunk} at a time"),
+        ("clients N, cohort K", f"{count:,}, {cohort:,}"),
+        ("parameters D", f"{parameters:,}"),
+        ("examples per client", f"{low} to {high}, median {middle:g}"),
+        ("execution", str(plan)),
+        ("work wasted on padding", f"{wasted:.0%}, {at_once} at a time"),
+    ]
+
+
+def _print(console: Console, text: str) -> None:
+    """Prints a paragraph as it is."""
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def _seconds(value: float) -> str:
+    """A time to read."""
+    if value < 1:
+        return f"{value * 1e3:.3g} ms"
+    return f"{value:.3g} s" if value < 600 else f"{value / 60:,.0f} min"

@@ -1,0 +1,314 @@
+"""What the commands do once their arguments are parsed."""
+
+import dataclasses
+import datetime
+import gc
+import itertools
+import math
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+
+import fedjax_pfl as fp
+from fedjax_pfl import figures, results
+from fedjax_pfl.command import (
+    ahead,
+    arguments,
+    compilation_cache,
+    cost_tables,
+    errors,
+    logs,
+    own_data,
+    presets,
+    run_folder,
+    show,
+    signals,
+)
+from fedjax_pfl.command.presets.experiment import Experiment, apply_settings
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import (
+    driver,
+    grids,
+    profiling,
+    save_models,
+    simulation,
+    streaming,
+)
+from fedjax_pfl.engine.groups import Group
+from fedjax_pfl.engine.options import Settings
+from fedjax_pfl.results import directories
+
+__all__ = ["default_directory", "do"]
+
+_MAX_FEDERATIONS = 2  # described before starting
+_WIDTH = 160  # of files and pipes, where rich would assume 80
+
+
+def do(options: arguments.Options) -> None:
+    """Plans, trains, saves and shows what the options ask for.
+
+    Args:
+      options: parsed options.
+
+    Raises:
+      InputError: for anything wrong in them, before training.
+    """
+    compilation_cache.keep()  # JAX looks once, at its first compilation
+    gc.set_threshold(100_000, 20, 20)  # tracing makes much that has no cycles
+    width = None if sys.stdout.isatty() else _WIDTH
+    console = Console(quiet=options.quiet, width=width)
+    if options.resume is not None and run_folder.is_finished(options.resume):
+        if options.log:
+            raise checks.InputError(
+                f"The run in '{options.resume}' is finished; --log is for trainings."
+            )
+        show.result(console, results.Result.load(options.resume))
+        _print_place(console, options, options.resume)
+        return
+    experiment = _experiment(options)
+    settings = _settings(experiment, options)
+    checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
+    time_is_up = simulation.time_limit(options.max_minutes)
+    out = options.out or default_directory(experiment.name)
+    if options.resume is None and options.command != "plan":
+        directories.check_new(out)
+    grouped = _groups(experiment)
+    groups = list(itertools.chain.from_iterable(grouped))
+    _check_tests(groups, settings)
+    if options.command == "plan":
+        wanted = (options.as_if_clients, options.save_models)
+        cost_tables.show(console, groups, settings, *wanted)
+        return
+    profile = None if options.profile is None else _profile(options, settings)
+    writers = logs.callbacks(options, out)
+    if options.streamed:
+        streaming.check(groups[0], settings)
+    else:
+        simulation.check_groups(groups, settings)
+    if options.save_models and options.resume is None:
+        save_models.check(groups, settings, out / run_folder.MODELS)
+    _print_plan(console, experiment, grouped)
+    if options.dry_run:
+        return
+    with run_folder.opened(out, options):
+        ahead.start()
+        result = _train(groups, settings, options, out, time_is_up, profile, writers)
+        with run_folder.completed(out) as folder:
+            result.write(folder)
+            figures.save_all(result, folder)
+    show.result(console, result)
+    if profile is not None:
+        _print_profile(console, profile)
+    _print_place(console, options, out)
+
+
+def _profile(options: arguments.Options, settings: Settings) -> profiling.Profile:
+    """The profile that is asked for, of rounds that there are."""
+    rounds, segment = settings.num_rounds, settings.schedule.segment
+    if segment >= rounds:
+        raise checks.InputError(
+            "Expected an --eval-every below the number of rounds with --profile, which"
+            f" records the second of these periods, got {segment} and {rounds} rounds."
+        )
+    return profiling.Profile(options.profile or ".")
+
+
+def _print_profile(console: Console, profile: profiling.Profile) -> None:
+    """Says which file to open with what."""
+    file = profile.newest()
+    text = "Nothing was profiled: all trainings ended in their first rounds."
+    if file is not None:
+        text = (
+            f"Profile: open {file} at https://ui.perfetto.dev, or {profile.directory}"
+            " with xprof or tensorboard --logdir."
+        )
+    console.print(text, highlight=False, soft_wrap=True)
+
+
+def _settings(experiment: Experiment, options: arguments.Options) -> Settings:
+    """How the trainings are run."""
+    stop, rule = options.stop, None
+    if stop.patience is not None or stop.target is not None:
+        given = {n: v for n, v in vars(stop).items() if v is not None}
+        rule = fp.StopWhen(**given)
+    eval_clients = experiment.eval_clients
+    if options.streamed and options.eval_clients is None:
+        eval_clients = streaming.EVAL_CLIENTS
+    return Settings.parse(
+        experiment.num_rounds,
+        eval_every=experiment.eval_every,
+        evaluate_on=dict(experiment.evaluate_on),
+        eval_clients=eval_clients,
+        execution=options.execution,
+        diagnostics=options.diagnostics,
+        points_per_chunk=options.points_per_chunk,
+        memory_limit=options.memory_limit,
+        stop_when=rule,
+    )
+
+
+def _train(
+    groups: Sequence[Group],
+    settings: Settings,
+    options: arguments.Options,
+    out: Path,
+    time_is_up: Callable[[], str | None],
+    profile: profiling.Profile | None,
+    writers: Sequence[fp.Callback],
+) -> results.Result:
+    """Trains until the end, or until a signal or the time says otherwise."""
+    checkpoints = fp.Checkpoints(
+        out / run_folder.CHECKPOINTS, min_seconds=options.checkpoint_seconds
+    )
+    place = shlex.quote(str(out))
+    saves = options.save_models
+    hint = f"go on with: python -m experiments.{options.command} --resume {place}"
+    with signals.Signals() as caught:
+        try:
+            how: dict[str, Any] = {
+                "checkpoints": checkpoints,
+                "interrupt": lambda: caught.asked() or time_is_up(),
+                "callbacks": writers,
+                "models_to": run_folder.models_place(out) if saves else None,
+                "progress": not options.quiet,
+            }
+            if options.streamed:
+                return streaming.run(groups[0], settings, **how)
+            return simulation.run_groups(groups, settings, profile=profile, **how)
+        except driver.Interrupted as stopped:
+            status = 3 if caught.number is None else 128 + caught.number
+            raise errors.StoppedError(f"{stopped}; {hint}", status) from None
+        except KeyboardInterrupt:
+            status = 128 + (caught.number or signal.SIGINT)
+            raise errors.StoppedError(f"Interrupted; {hint}", status) from None
+
+
+def _print_place(console: Console, options: arguments.Options, out: Path) -> None:
+    """Says where figures and results are."""
+    for file in sorted((out / "figures").glob("*.png")):
+        console.print(f"Figure: {file}", soft_wrap=True, highlight=False)
+    print(out if options.quiet else f"Results: {out}")
+    if options.save_models and not options.quiet:
+        print(f"Models: {out / run_folder.MODELS}")
+    if not options.quiet:
+        print(f"Report: python -m experiments.report {shlex.quote(str(out))}")
+        logs.print_hint(options, out)
+
+
+def _experiment(options: arguments.Options) -> Experiment:
+    """The preset with the options applied."""
+    experiment = presets.get(options.preset)
+    single = options.command == "run"
+    if single:
+        experiment = experiment.single()
+    if options.data.path is not None:
+        experiment = own_data.with_data(experiment, options.data)
+    experiment = apply_settings(
+        experiment, (*options.data.settings(), *options.settings)
+    )
+    given = {
+        "seeds": options.seeds,
+        "evaluate_on": options.evaluate_on,
+        "eval_clients": options.eval_clients,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    experiment = dataclasses.replace(experiment, **given)
+    settings = experiment.num_points // len(experiment.seeds)
+    if single and settings > 1:
+        raise checks.InputError(
+            f"Expected one setting, got {settings}; use python -m experiments.sweep."
+        )
+    return experiment
+
+
+def default_directory(name: str) -> Path:
+    """A new directory below the current one."""
+    time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("results") / f"{name}-{time}"
+
+
+def _groups(experiment: Experiment) -> list[list[Group]]:
+    """The static groups of every grid; builds the federations."""
+    groups = []
+    key = jax.random.key(0, impl="threefry2x32")
+    federations = grids.Federations()  # all methods train on the same
+    for grid in experiment.grids:
+        axes = {"seed": experiment.seeds, **grid.axes}
+        base = (grid.process, grid.model, grid.spec)
+        groups.append(grids.groups_of(key, *base, axes, federations))
+    return groups
+
+
+def _check_tests(groups: Sequence[Group], settings: Settings) -> None:
+    """The tables of the commands are about clients' own test data."""
+    if "test" not in settings.schedule.data:
+        raise checks.InputError(
+            "Expected test among the data of --eval-on, which the tables of a command"
+            f" show, got {', '.join(settings.schedule.data)}."
+        )
+    for group in groups:
+        if not group.federations[0].test.num_examples.any():
+            raise checks.InputError(
+                "Expected federation.test_fraction above 0, got an empty test split."
+            )
+
+
+def _print_plan(
+    console: Console,
+    experiment: Experiment,
+    grouped: Sequence[Sequence[Group]],
+) -> None:
+    """Says what is trained and how often that compiles."""
+    points, count = experiment.num_points, sum(map(len, grouped))
+    console.print(
+        f"{_plural(points, 'grid point')} x {_plural(experiment.num_rounds, 'round')}, "
+        f"{_plural(count, 'static group')}, {_plural(count, 'compilation')} "
+        f"of a training; seeds {', '.join(map(str, experiment.seeds))}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for grid, groups in zip(experiment.grids, grouped, strict=True):
+        varied = {n: v for n, v in grid.axes.items() if n != "algorithm.kappa"}
+        shown = [f"{n} = {', '.join(map(show.text, v))}" for n, v in varied.items()]
+        if isinstance(grid.process.algorithm, fp.Flame):
+            kappas = (f"{kappa:g}" for kappa in _kappas(groups))
+            shown.append(f"kappa = {', '.join(kappas)}")
+        line = "; ".join([type(grid.process.algorithm).__name__, *shown])
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+    _print_federations(console, list(itertools.chain.from_iterable(grouped)))
+
+
+def _print_federations(console: Console, groups: Sequence[Group]) -> None:
+    """What the first few federations are like, above all whether examples leak."""
+    found = list({id(d): d for group in groups for d in group.described}.values())
+    shown = found[:_MAX_FEDERATIONS]
+    for statistics in shown:
+        console.print(statistics.summary(), highlight=False, soft_wrap=True)
+    if len(found) > len(shown):
+        more = _plural(len(found) - len(shown), "more federation")
+        console.print(f"... and {more}.", highlight=False)
+
+
+def _kappas(groups: Sequence[Group]) -> list[float]:
+    """FLAME's ADMM ratios: `rho N / lam`, of equal clients, where rho is given."""
+    found = set()
+    for group in groups:
+        for process, federation in zip(group.processes, group.federations, strict=True):
+            flame = process.algorithm
+            kappa = 1.0 if flame.kappa is None else flame.kappa
+            if flame.rho is not None:
+                total = flame.rho * federation.num_clients
+                kappa = total / flame.lam if flame.lam else math.inf
+            found.add(kappa)
+    return sorted(found)
+
+
+def _plural(count: int, noun: str) -> str:
+    """For example `1 round` or `2 rounds`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

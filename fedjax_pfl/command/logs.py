@@ -1,0 +1,44 @@
+"""What `--log` asks for."""
+
+import shlex
+from pathlib import Path
+
+import fedjax_pfl as fp
+from fedjax_pfl.command import arguments
+
+__all__ = ["callbacks", "print_hint"]
+
+TENSORBOARD = "tensorboard"
+
+
+def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
+    """The writers that are asked for; nothing is written yet.
+
+    Args:
+      options: of the command.
+      out: directory of the result.
+
+    Raises:
+      InputError: if a package is missing.
+    """
+    found: list[fp.Callback] = []
+    for name, where in options.log:
+        if name == TENSORBOARD:
+            found.append(fp.TensorBoard(_directory(where, out)))
+        else:
+            more = {} if where is None else {"project": where}
+            found.append(fp.WeightsAndBiases(group=out.name, **more))
+    return found
+
+
+def _directory(where: str | None, out: Path) -> Path:
+    """In the result, or under its name in a directory that several may share."""
+    return out / TENSORBOARD if where is None else Path(where) / out.name
+
+
+def print_hint(options: arguments.Options, out: Path) -> None:
+    """Says how the files for TensorBoard are looked at, if there are any."""
+    where = dict(options.log)
+    if TENSORBOARD in where:
+        directory = _directory(where[TENSORBOARD], out)
+        print(f"TensorBoard: tensorboard --logdir {shlex.quote(str(directory))}")

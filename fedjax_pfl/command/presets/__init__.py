@@ -1,0 +1,222 @@
+"""Presets of data sets; every number of a preset can be changed by `--set`.
+
+Names are known without JAX, which is imported when an experiment is made.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fedjax_pfl as fp
+from fedjax_pfl import data
+from fedjax_pfl.command.presets import experiment
+from fedjax_pfl.core import checks
+
+__all__ = ["PRESETS", "add", "get", "is_pattern", "matching"]
+
+
+def digits() -> experiment.Experiment:
+    """The main job: FLAME below, at and above kappa = 1, FedAvg and Local on digits."""
+    spec = fp.FederationSpec("digits", fp.DirichletLabels(concentration=0.5))
+    model = fp.MLP(widths=(64,))
+    sgd = fp.SGD(learning_rate=0.1, epochs=1, batch_size=20)
+    flame = fp.Flame(lam=1.0, kappa=1.0, local=sgd)
+    axes = {"algorithm.lam": (0.1, 1.0, 10.0), "algorithm.kappa": (0.5, 1.0, 2.0)}
+    others = (fp.FedAvg(local=sgd), fp.Local(local=sgd))
+    return experiment.Experiment(
+        name="digits",
+        grids=(
+            experiment.Grid(fp.FederatedProcess(algorithm=flame), model, spec, axes),
+            *(
+                experiment.Grid(fp.FederatedProcess(algorithm=algorithm), model, spec)
+                for algorithm in others
+            ),
+        ),
+        num_rounds=50,
+        seeds=(0, 1, 2),
+        eval_every=5,
+    )
+
+
+def quadratic() -> experiment.Experiment:
+    """Four quadratics with known minimizers; finished in seconds."""
+    solver = fp.ToTolerance(learning_rate=0.5, tolerance=1e-10)
+    flame = fp.Flame(lam=1.0, kappa=2.0, local=solver, eps_decay=0.0)
+    spec = fp.FederationSpec("quadratic", "by_client", num_clients=4)
+    process = fp.FederatedProcess(algorithm=flame)
+    return experiment.Experiment(
+        name="quadratic",
+        grids=(experiment.Grid(process, fp.Quadratic(), spec),),
+        num_rounds=20,
+    )
+
+
+def mnist() -> experiment.Experiment:
+    """MNIST by a power law: 1,000 clients of one digit each, 50 of them per round."""
+    return _compare(
+        fp.FederationSpec("mnist", fp.PowerLaw(), num_clients=1000),
+        fp.LogisticRegression(),
+        fp.SGD(learning_rate=0.03, epochs=1, batch_size=10),
+        num_rounds=50,
+        cohort=50,
+    )
+
+
+def fashion_mnist() -> experiment.Experiment:
+    """Fashion-MNIST with two classes per client, 100 clients, 10 of them per round."""
+    return _compare(
+        fp.FederationSpec("fashion_mnist", fp.PathologicalBlocks(), num_clients=100),
+        fp.MLP(widths=(200, 200)),
+        fp.SGD(learning_rate=0.05, epochs=1, batch_size=50),
+        num_rounds=50,
+        cohort=10,
+    )
+
+
+def cifar10() -> experiment.Experiment:
+    """CIFAR-10 with Dirichlet(0.5) labels, 20 clients, and a small CNN."""
+    return _compare(
+        fp.FederationSpec("cifar10", num_clients=20),
+        fp.CNN(),
+        fp.SGD(learning_rate=0.05, epochs=1, batch_size=50),
+        num_rounds=20,
+        cohort=10,
+    )
+
+
+def cifar100() -> experiment.Experiment:
+    """CIFAR-100's coarse classes, Dirichlet(0.5) labels, 10 clients, LeNet-5."""
+    return _compare(
+        fp.FederationSpec(data.Cifar100(labels="coarse"), num_clients=10),
+        fp.LeNet5(),
+        fp.SGD(learning_rate=0.05, epochs=1, batch_size=20),
+        num_rounds=30,
+    )
+
+
+def medical_mnist() -> experiment.Experiment:
+    """Medical MNIST with two labels per client, 10 clients."""
+    return _compare(
+        fp.FederationSpec(
+            "medical_mnist", fp.LabelShards(labels_per_client=2), num_clients=10
+        ),
+        fp.CNN1(),
+        fp.SGD(learning_rate=0.01, epochs=1, batch_size=100),
+        num_rounds=5,
+    )
+
+
+def femnist() -> experiment.Experiment:
+    """FEMNIST: every writer with 20 or more characters is a client."""
+    return _compare(
+        fp.FederationSpec("femnist", fp.ByClient(min_examples=20), num_clients=None),
+        fp.CNN2(),
+        fp.SGD(learning_rate=0.1, epochs=1, batch_size=20),
+        num_rounds=15,
+    )
+
+
+def sent140() -> experiment.Experiment:
+    """Sentiment of tweets: every account with five or more of them a client."""
+    return _compare(
+        fp.FederationSpec("sent140", fp.ByClient(min_examples=5), num_clients=None),
+        fp.LSTM(width=64),
+        fp.SGD(learning_rate=0.3, epochs=1, batch_size=10),
+        num_rounds=40,
+    )
+
+
+def shakespeare() -> experiment.Experiment:
+    """The next character of a play: speakers with 25 examples or more are clients."""
+    return _compare(
+        fp.FederationSpec(
+            data.Shakespeare(stride=40),
+            fp.ByClient(min_examples=25),
+            num_clients=None,
+        ),
+        fp.LSTM(width=64, num_layers=1),
+        fp.SGD(learning_rate=1.0, epochs=1, batch_size=20),
+        num_rounds=20,
+        cohort=20,
+    )
+
+
+def stocks() -> experiment.Experiment:
+    """Whether a stock rises on the next day: every ticker a client."""
+    return _compare(
+        fp.FederationSpec("stocks", fp.ByClient(), num_clients=None),
+        fp.LogisticRegression(),
+        fp.SGD(learning_rate=0.01, epochs=1, batch_size=50),
+        num_rounds=20,
+    )
+
+
+def _compare(
+    spec: fp.FederationSpec,
+    model: Any,
+    sgd: fp.SGD,
+    *,
+    num_rounds: int,
+    cohort: int | None = None,
+) -> experiment.Experiment:
+    """FedAvg with fine-tuning, FLAME, and Local with one solver on one data set."""
+    everyone = fp.AllClients()
+    who = everyone if cohort is None else fp.UniformCohort(size=cohort)
+    algorithms = (
+        fp.FedAvg(local=sgd, fine_tune=sgd),
+        fp.Flame(lam=1.0, kappa=1.0, local=sgd),
+        fp.Local(local=sgd),
+    )
+    processes = (
+        fp.FederatedProcess(algorithm=algorithm, participation=who)
+        for algorithm in algorithms
+    )
+    return experiment.Experiment(
+        name=spec.dataset.name,
+        grids=tuple(experiment.Grid(process, model, spec) for process in processes),
+        num_rounds=num_rounds,
+        eval_every=max(1, num_rounds // 5),
+    )
+
+
+PRESETS: dict[str, Callable[[], experiment.Experiment]] = {
+    make.__name__: make
+    for make in (
+        digits,
+        quadratic,
+        mnist,
+        fashion_mnist,
+        cifar10,
+        cifar100,
+        medical_mnist,
+        femnist,
+        sent140,
+        shakespeare,
+        stocks,
+    )
+}
+
+
+def add(presets: Mapping[str, Callable[[], experiment.Experiment]]) -> None:
+    """Adds presets of other places, for example those of the papers."""
+    PRESETS.update(presets)
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for all that match it, as in `flame_fair_mnist_*`."""
+    return any(mark in name for mark in "*?[")
+
+
+def matching(name: str) -> list[str]:
+    """Returns the preset of a name, or all that match a pattern; at least one."""
+    found = fnmatch.filter(PRESETS, name) if is_pattern(name) else [name]
+    checks.known(found[0] if found else name, PRESETS, "preset")
+    return found
+
+
+def get(name: str) -> experiment.Experiment:
+    """Returns the experiment of a preset's name."""
+    checks.known(name, PRESETS, "preset")
+    return PRESETS[name]()

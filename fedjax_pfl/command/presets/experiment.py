@@ -1,0 +1,390 @@
+"""What a command runs: grids of settings, changed by `--set name=value`.
+
+Names are those of result files: fields of the process (`algorithm.lam`, `aggregator`,
+`server_optimizer`, `attack`, `participation`, `work`, `on_nonfinite`), `federation.*`,
+`model.*`, and the experiment's own `seed`, `num_rounds` and `eval_every`. Values are
+JSON, names need no quotes, commas sweep. A component's value is its name in a registry.
+
+Settings are parsed, and names of components checked, without JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import fedjax_pfl as fp
+from fedjax_pfl import core
+from fedjax_pfl.algorithms import own_methods
+from fedjax_pfl.command.presets import json_fields
+from fedjax_pfl.core import checks, struct
+
+__all__ = ["Experiment", "Grid", "apply_settings", "parse"]
+
+_COMPONENTS = {  # setting -> registry of the package
+    "algorithm": "ALGORITHMS",
+    "algorithm.local": "LOCAL_SOLVERS",
+    "algorithm.fine_tune": "LOCAL_SOLVERS",
+    "algorithm.head_local": "LOCAL_SOLVERS",
+    "algorithm.personal": "LOCAL_SOLVERS",
+    "algorithm.inner": "LOCAL_SOLVERS",
+    "algorithm.phi": "PHIS",
+    "algorithm.search": "STEP_SEARCHES",
+    "aggregator": "AGGREGATORS",
+    "server_optimizer": "SERVER_OPTIMIZERS",
+    "aggregator.rule": "AGGREGATORS",
+    "attack": "ATTACKS",
+    "participation": "PARTICIPATIONS",
+    "work": "WORK",
+    "model": "MODELS",
+    "federation.dataset": "DATASETS",
+    "federation.partition": "PARTITIONS",
+    "federation.market": "MARKETS",
+    "federation.label_poisoning": "LABEL_POISONINGS",
+    "federation.feature_noise": "FEATURE_NOISES",
+}
+_OPTIONAL = (
+    "algorithm.fine_tune",
+    "algorithm.head_local",
+    "algorithm.personal",
+    "algorithm.inner",
+    "algorithm.search",
+    "aggregator",
+    "server_optimizer",
+    "attack",
+    "federation.label_poisoning",
+    "federation.feature_noise",
+)
+_EITHER = (
+    ("algorithm.kappa", "algorithm.rho"),
+    ("algorithm.alpha", "algorithm.theta"),
+    ("algorithm.num_malicious", "algorithm.malicious_fraction"),
+    ("aggregator.rho", "aggregator.rho_quantile"),
+    ("aggregator.num_malicious", "aggregator.malicious_fraction"),
+    ("aggregator.rule.rho", "aggregator.rule.rho_quantile"),
+    ("aggregator.rule.num_malicious", "aggregator.rule.malicious_fraction"),
+)
+_ALTERNATIVES = {**dict(_EITHER), **{other: one for one, other in _EITHER}}
+_DEFAULTS = {"Optax": {"hyperparameters": {"learning_rate": 0.001}}}  # adam
+_OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
+_FROM_DATA = {
+    f"model.{field}"
+    for field in ("input_shape", "inputs", "num_classes", "embedding_size")
+    + ("features", "window", "assets")
+}
+
+
+def _evaluate_on() -> tuple[tuple[str, int | None], ...]:
+    """Data on which trainings evaluate if nothing is said, without own periods."""
+    from fedjax_pfl.engine import options  # imports JAX
+
+    return tuple((name, None) for name in options.EVALUATE_ON)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """One process on one kind of data, and what varies.
+
+    Attributes:
+      process: the federated process.
+      model: what it trains.
+      spec: the federation.
+      axes: values by dotted name; seeds belong to the experiment.
+    """
+
+    process: fp.FederatedProcess
+    model: Any
+    spec: core.Specification
+    axes: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def root(self) -> dict[str, Any]:
+        """The object that dotted names start from."""
+        fields = {
+            f.name: getattr(self.process, f.name)
+            for f in dataclasses.fields(self.process)
+        }
+        return {**fields, "model": self.model, "federation": self.spec}
+
+    def replace(self, name: str, value: Any) -> Grid:
+        """Returns a copy with one field changed and no longer swept."""
+        fields = struct.replace_field(self.root, name, value)
+        axes = {
+            n: v
+            for n, v in self.axes.items()
+            if n != name and not n.startswith(f"{name}.")
+        }
+        return Grid(
+            model=fields.pop("model"),
+            spec=fields.pop("federation"),
+            process=fp.FederatedProcess(**fields),
+            axes=axes,
+        )
+
+    def names(self) -> list[str]:
+        """All names that can be set; not what a model takes from the data."""
+        return [
+            name for name, _ in struct.named_fields(self.root) if name not in _FROM_DATA
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Everything that a command runs; all grids share seeds, so differences are paired.
+
+    Attributes:
+      name: preset.
+      grids: processes, each with axes of its own.
+      num_rounds: communication rounds.
+      seeds: seeds of every grid.
+      eval_every: rounds between evaluations, or None for about twenty of them.
+      evaluate_on: data to evaluate on, each with rounds between evaluations or None.
+      eval_clients: whose models are evaluated.
+    """
+
+    name: str
+    grids: tuple[Grid, ...]
+    num_rounds: int
+    seeds: tuple[int, ...] = (0,)
+    eval_every: int | None = None
+    evaluate_on: tuple[tuple[str, int | None], ...] = dataclasses.field(
+        default_factory=_evaluate_on
+    )
+    eval_clients: str | int = "all"
+
+    def __post_init__(self):
+        from fedjax_pfl.engine import schedule  # imports JAX
+
+        checks.positive_int("num_rounds", self.num_rounds)
+        schedule.Schedule.parse(
+            dict(self.evaluate_on), self.eval_every, self.eval_clients, self.num_rounds
+        )
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise checks.InputError(
+                f"Expected different seeds, at least one, got {list(self.seeds)}."
+            )
+        for seed in self.seeds:
+            checks.whole("seed", seed, at_least=0, at_most=checks.MAX_SEED)
+
+    @property
+    def num_points(self) -> int:
+        """Number of trainings."""
+        sizes = (math.prod(map(len, grid.axes.values())) for grid in self.grids)
+        return len(self.seeds) * sum(sizes)
+
+    def single(self) -> Experiment:
+        """The first grid without its axes and with the first seed: one training."""
+        grid = dataclasses.replace(self.grids[0], axes={})
+        return dataclasses.replace(self, grids=(grid,), seeds=self.seeds[:1])
+
+
+def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experiment:
+    """Applies settings `name=value[,value...]`, components before their fields.
+
+    Args:
+      experiment: what to change.
+      settings: texts; a name given twice counts the last time.
+
+    Returns:
+      The changed experiment. A field applies to every grid that has it.
+
+    Raises:
+      InputError: for an unknown name, an unknown component or a value of another type.
+    """
+    parsed = parse(settings)
+    if "algorithm" in parsed:
+        experiment = _set_algorithms(experiment, parsed)
+    names = [name for name in parsed if name != "algorithm"]
+    for name in sorted(names, key=lambda n: (n not in _COMPONENTS, n.count("."))):
+        if name in _OWN:
+            experiment = _set_own(experiment, name, parsed[name])
+            continue
+        if not any(name in grid.names() for grid in experiment.grids):
+            _refuse(experiment, name)
+        set_one = _set_component if name in _COMPONENTS else _set_field
+        changed = (
+            set_one(grid, name, parsed) if name in grid.names() else [grid]
+            for grid in experiment.grids
+        )
+        grids = tuple(itertools.chain.from_iterable(changed))
+        experiment = dataclasses.replace(experiment, grids=grids)
+    return experiment
+
+
+def parse(settings: Iterable[str]) -> dict[str, tuple[Any, ...]]:
+    """Reads settings `name=value[,value...]`.
+
+    Args:
+      settings: texts; a name given twice counts the last time.
+
+    Returns:
+      Values by name; those of components are names that exist.
+
+    Raises:
+      InputError: for a text of another form, or an unknown component.
+    """
+    parsed = dict(_parse(text) for text in settings)
+    for name, values in parsed.items():
+        if name in _COMPONENTS:
+            _check_component(name, values)
+    return parsed
+
+
+def _check_component(name: str, values: Iterable[Any]) -> None:
+    """Refuses names that are not in the registry."""
+    registry = getattr(fp, _COMPONENTS[name])
+    what = name.rpartition(".")[2].replace("_", " ")
+    for value in values:
+        is_own = name == "algorithm" and ":" in str(value)
+        is_none = name in _OPTIONAL and value in (None, "none")
+        if not (is_own or is_none):
+            checks.known(value, registry, what)
+
+
+def _refuse(experiment: Experiment, name: str) -> None:
+    """Raises for a name that no grid has, showing the nearest level of names."""
+    known = {n for grid in experiment.grids for n in grid.names()} | set(_OWN)
+    head = name.rpartition(".")[0]
+    level = [n for n in known if head and n.startswith(f"{head}.")]
+    checks.known(name, level or known, "field")
+
+
+def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
+    """Splits `name=value,value`; commas inside brackets or quotes do not split."""
+    name, equals, values = text.partition("=")
+    if not (name and equals and values.strip()):
+        raise checks.InputError(f"Expected --set name=value, got {text!r}.")
+    try:
+        parsed = _values(name, values)
+    except checks.InputError:
+        raise
+    except (ValueError, RecursionError) as error:  # too many digits or brackets
+        raise checks.InputError(
+            f"Expected the value of {name} to be shorter, got {len(values)} characters."
+        ) from error
+    if any(value in parsed[:k] for k, value in enumerate(parsed)):
+        raise checks.InputError(f"Expected different values of {name}, got {values}.")
+    return name, tuple(tuple(v) if isinstance(v, list) else v for v in parsed)
+
+
+def _values(name: str, text: str) -> list[Any]:
+    """The values of one setting."""
+    try:
+        return json.loads(f"[{text}]")
+    except json.JSONDecodeError:
+        if any(mark in text for mark in '[]{}"'):
+            raise checks.InputError(
+                f"Expected the value of {name} to be JSON such as 0.1, true or "
+                f"[64,32], got {text!r}."
+            ) from None
+        return [_word(value.strip()) for value in text.split(",")]
+
+
+def _word(text: str) -> Any:
+    """A JSON value, or the text itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _set_algorithms(
+    experiment: Experiment, parsed: Mapping[str, tuple[Any, ...]]
+) -> Experiment:
+    """The named algorithms: the preset's grids of them, or new ones with defaults.
+
+    A new one has the local solver of the first grid, so that comparisons stay fair.
+    """
+    grids: list[Grid] = []
+    for value in parsed["algorithm"]:
+        kind = own_methods.find(str(value))
+        own = [g for g in experiment.grids if type(g.process.algorithm) is kind]
+        if not own:
+            first = experiment.grids[0]
+            has_solver = any(f.name == "local" for f in dataclasses.fields(kind))
+            solver = getattr(first.process.algorithm, "local", None)
+            shared = {"local": solver} if has_solver and solver is not None else {}
+            own = [first.replace("algorithm", kind(**shared))]
+        grids += own
+    return dataclasses.replace(experiment, grids=tuple(grids))
+
+
+def _set_own(experiment: Experiment, name: str, values: tuple[Any, ...]) -> Experiment:
+    """Sets seeds or a number of rounds."""
+    for value in values:
+        json_fields.check(name, value, int)
+    if name == "seed":
+        return dataclasses.replace(experiment, seeds=values)
+    value, *others = values
+    if others:
+        raise checks.InputError(f"Expected one value of {name}, got {list(values)}.")
+    return dataclasses.replace(experiment, **{_OWN[name]: value})
+
+
+def _set_component(
+    grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
+) -> list[Grid]:
+    """One grid per named component."""
+    registry, found = getattr(fp, _COMPONENTS[name]), []
+    for value in parsed[name]:
+        if name in _OPTIONAL and value in (None, "none"):
+            found.append(grid.replace(name, None))
+            continue
+        current = struct.get_field(grid.root, name)
+        if type(current) is not registry[value]:
+            component = _build(name, value, parsed)
+            found.append(grid.replace(name, component))
+        else:  # the preset's own settings of this component stay
+            found.append(grid)
+    return found
+
+
+def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
+    """A component with defaults; fields without one come from the other settings."""
+    cls = getattr(fp, _COMPONENTS[name])[value]
+    fields = dict(_DEFAULTS.get(cls.__name__, {}))
+    for field in dataclasses.fields(cls):
+        if not struct.is_required(field) or field.name in fields:
+            continue
+        setting = f"{name}.{field.name}"
+        if setting not in parsed:
+            raise checks.InputError(
+                f"Expected --set {setting}=... together with {name}={value}."
+            )
+        fields[field.name] = parsed[setting][0]
+        json_fields.check(
+            setting, fields[field.name], json_fields.annotation(cls, field)
+        )
+    return cls(**fields)
+
+
+def _set_field(
+    grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
+) -> list[Grid]:
+    """The grid with one field set or, for several values, swept."""
+    current = struct.get_field(grid.root, name)
+    if isinstance(current, Mapping) or dataclasses.is_dataclass(current):
+        fields = ", ".join(n for n in grid.names() if n.startswith(f"{name}."))
+        raise checks.InputError(f"Expected one of the fields of {name}: {fields}.")
+    head, _, field = name.rpartition(".")
+    owner = struct.get_field(grid.root, head) if head else grid.process
+    annotation: Any = float
+    if dataclasses.is_dataclass(owner):
+        found = {f.name: f for f in dataclasses.fields(owner)}
+        annotation = json_fields.annotation(type(owner), found[field])
+    other = _ALTERNATIVES.get(name)
+    if other in parsed:
+        raise checks.InputError(f"Expected {name} or {other}, got both.")
+    if other in grid.names():
+        grid = grid.replace(other, None)
+    values = tuple(json_fields.check(name, v, annotation) for v in parsed[name])
+    for value in values:  # every value is checked by the object that takes it
+        changed = grid.replace(name, value)
+    if len(values) == 1 and name != "federation.seed":  # which follows the seed
+        return [changed]
+    first = grid.replace(name, values[0])
+    return [dataclasses.replace(first, axes={**first.axes, name: values})]

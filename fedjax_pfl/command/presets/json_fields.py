@@ -1,0 +1,81 @@
+"""Whether a JSON value may be put into a field of a dataclass."""
+
+import dataclasses
+import json
+import types
+import typing
+from typing import Any
+
+from fedjax_pfl.core import checks
+
+__all__ = ["annotation", "check"]
+
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a name",
+    type(None): "null",
+}
+
+
+def annotation(cls: type, field: dataclasses.Field) -> Any:
+    """Declared type of a field; traced fields, declared as anything, are numbers."""
+    declared = typing.get_type_hints(cls)[field.name]
+    if declared is Any:
+        return float | None if field.default is None else float
+    return declared
+
+
+def check(name: str, value: Any, annotation: Any) -> Any:
+    """Returns the value, whole numbers as floats where the field is one."""
+    if not _fits(value, annotation):
+        expected = f"Expected {name} to be {describe(annotation)}"
+        raise checks.InputError(f"{expected}, got {json.dumps(value)}.")
+    if isinstance(value, str):
+        checks.text(name, value)
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or _fits_exactly(value, annotation):
+        return value
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise checks.InputError(
+            f"Expected {name} to be a finite number, got {value}."
+        ) from error
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, or the type itself."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)
+
+
+def _fits_exactly(value: Any, annotation: Any) -> bool:
+    """Whether the value's own type is among the alternatives."""
+    return type(value) in _members(annotation)
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    """Whether a JSON value may be put into a field of this type."""
+    for member in _members(annotation):
+        if typing.get_origin(member) is tuple and isinstance(value, tuple):
+            inner = typing.get_args(member)[0]
+            if all(_fits(v, inner) for v in value):
+                return True
+        if type(value) is member or (member is float and type(value) is int):
+            return True
+    return False
+
+
+def describe(annotation: Any) -> str:
+    """A type in words."""
+    words = []
+    for member in _members(annotation):
+        if typing.get_origin(member) is tuple:
+            inner = _WORDS.get(typing.get_args(member)[0], "value").partition(" ")[2]
+            words.append(f"a list of {inner}s")
+        elif member in _WORDS:
+            words.append(_WORDS[member])
+    return " or ".join(words) or "set in Python"

@@ -1,0 +1,44 @@
+"""The command line of a report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedjax_pfl.command import cli
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+
+@app.command(help="Makes one page about results, with figures and tables as files.")
+def main(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR",
+            help="Directories that experiments.sweep or .run have written, or results"
+            " that were saved. Several are compared with each other.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where report.html and report_files/ are written; the directory"
+            " itself if there is only one.",
+        ),
+    ] = None,
+) -> None:
+    """Writes `report.html` and `report_files/`."""
+    cli.answer(lambda: _write(directories, out))
+
+
+def _write(directories: list[Path], out: Path | None) -> None:
+    """Imports JAX late, so that `--help` answers at once."""
+    from fedjax_pfl.report import writing
+
+    print(f"Report: {writing.write(directories, out)}")

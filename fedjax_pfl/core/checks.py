@@ -1,0 +1,253 @@
+"""Argument checks that name the argument and its value.
+
+They look at concrete values and let tracers pass: inside compiled code nothing raises.
+Names are checked without JAX, so that commands answer wrong ones at once.
+"""
+
+import difflib
+import numbers
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "MAX_SEED",
+    "InputError",
+    "boolean",
+    "known",
+    "memory",
+    "number",
+    "one_line",
+    "positive_int",
+    "radius",
+    "text",
+    "whole",
+]
+
+MAX_SEED = 2**32 - 1
+_MAX_WHOLE = 2**31 - 1  # what a static number may be where it becomes an index
+_MAX_NAMES = 30  # of many allowed ones, so that a message stays a sentence
+
+
+class InputError(ValueError):
+    """A wrong input, described by one sentence that a user can act on."""
+
+    def __init__(self, sentence: str):
+        super().__init__(one_line(sentence))
+
+
+def one_line(text: str) -> str:
+    r"""A text as messages show it: what is not printable is escaped.
+
+    Example:
+      >>> one_line("There is no 'a\nb'.")
+      "There is no 'a\\nb'."
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _wrong_type(value: Any) -> bool:
+    """Whether a value is of a kind that a user may give by mistake for a number.
+
+    Anything else that is not a number is a placeholder that JAX puts into trees.
+    """
+    return isinstance(value, bool | str | bytes | complex | list | tuple | dict | set)
+
+
+def number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> None:
+    """Checks that a traced field, where concrete, is a finite number in a range.
+
+    Args:
+      name: name shown in the message.
+      value: number, array of numbers, tracer, or a placeholder that JAX puts into
+        trees.
+      above: exclusive lower bound.
+      at_least: inclusive lower bound.
+      at_most: inclusive upper bound.
+      below: exclusive upper bound.
+
+    Raises:
+      InputError: if a concrete value is not a number, not finite or out of range.
+    """
+    import jax
+    from jax import core
+
+    limits = [
+        (above, "above", np.greater),
+        (at_least, "at least", np.greater_equal),
+        (at_most, "at most", np.less_equal),
+        (below, "below", np.less),
+    ]
+    wanted = " and ".join(
+        f"{word} {limit:g}" for limit, word, _ in limits if limit is not None
+    )
+    expected = f"Expected {name} to be a finite number" + (
+        f" {wanted}" if wanted else ""
+    )
+    if _wrong_type(value):
+        raise InputError(f"{expected}, got {value!r}.")
+    is_array = isinstance(value, np.ndarray | jax.Array)
+    if isinstance(value, core.Tracer) or not (
+        is_array or isinstance(value, numbers.Number)
+    ):
+        return
+    concrete = np.asarray(value)
+    if concrete.dtype.kind not in "fiu":
+        raise InputError(f"{expected}, got {value!r}.")
+    inside = np.isfinite(concrete).all() and all(
+        compare(concrete, limit).all()
+        for limit, _, compare in limits
+        if limit is not None
+    )
+    if not inside:
+        shown = concrete.item() if concrete.ndim == 0 else concrete.tolist()
+        raise InputError(f"{expected}, got {shown!r}.")
+
+
+def whole(name: str, value: Any, *, at_least: int, at_most: int = _MAX_WHOLE) -> None:
+    """Checks that a static field is an integer in a range.
+
+    Args:
+      name: name shown in the message.
+      value: the static value.
+      at_least: inclusive lower bound.
+      at_most: inclusive upper bound.
+
+    Raises:
+      InputError: if it is not.
+    """
+    is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_int or not at_least <= value <= at_most:
+        limits = f"of at least {at_least}"
+        if is_int and value > at_most:
+            limits += f" and at most {at_most}"
+        raise InputError(
+            f"Expected {name} to be a whole number {limits}, got {value!r}."
+        )
+
+
+def positive_int(name: str, value: Any) -> None:
+    """Checks that a static field is an integer from 1 to 2^31 - 1.
+
+    Args:
+      name: name shown in the message.
+      value: the static value.
+
+    Raises:
+      InputError: if it is not.
+    """
+    whole(name, value, at_least=1)
+
+
+def radius(rho: Any, quantile: Any) -> None:
+    """Checks a smoothing radius, given as a length or as a quantile of distances.
+
+    Args:
+      rho: the length, or None.
+      quantile: the quantile, or None.
+
+    Raises:
+      InputError: if one of them is out of range, or both are given.
+    """
+    number("rho", rho, above=0)
+    number("rho_quantile", quantile, above=0, below=1)
+    if rho is not None and quantile is not None:
+        raise InputError(
+            f"Expected at most one of rho and rho_quantile, got rho={rho!r} and"
+            f" rho_quantile={quantile!r}."
+        )
+
+
+def boolean(name: str, value: Any) -> None:
+    """Checks that a static field is true or false.
+
+    Args:
+      name: name shown in the message.
+      value: the static value.
+
+    Raises:
+      InputError: if it is not.
+    """
+    if not isinstance(value, bool):
+        raise InputError(f"Expected {name} to be true or false, got {value!r}.")
+
+
+def text(name: str, value: str) -> None:
+    """Checks that a text can be written into files and be part of a path.
+
+    Args:
+      name: name shown in the message.
+      value: the text.
+
+    Raises:
+      InputError: if it has a character 0, half of a surrogate pair, which is how
+        Python reads bytes that are not UTF-8, or a number that is no character, which
+        NumPy reads from damaged files.
+    """
+    try:
+        is_text = "\0" not in value and value.encode().decode() == value
+    except UnicodeError:
+        is_text = False
+    if not is_text:
+        raise InputError(
+            f"Expected {name} to be text in UTF-8 without the character 0, got"
+            f" {value!a}."
+        )
+
+
+def memory(what: str, needed: int, advice: str) -> None:
+    """Checks that there is enough memory, before it is taken.
+
+    Args:
+      what: the noun of the message.
+      needed: bytes.
+      advice: what to do otherwise; ends the sentence.
+
+    Raises:
+      InputError: if there is not.
+    """
+    import psutil
+
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise InputError(
+            f"{what} would take {needed / 1e9:,.3g} GB of memory, but"
+            f" {free / 1e9:,.3g} GB are free: {advice}."
+        )
+
+
+def known(value: Any, allowed: Iterable[str], what: str) -> None:
+    """Checks that a name is one of the allowed ones and suggests near misses.
+
+    Args:
+      value: the given name.
+      allowed: allowed names.
+      what: noun for the message, for example `"dataset"`.
+
+    Raises:
+      InputError: if the name is unknown.
+
+    Example:
+      >>> known("mnits", ["mnist", "digits"], "dataset")
+      Traceback (most recent call last):
+        ...
+      fedjax_pfl.core.checks.InputError: Unknown dataset 'mnits' (did you mean ...
+    """
+    allowed = sorted(allowed)
+    if value in allowed:
+        return
+    near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    shown = ", ".join(allowed[:_MAX_NAMES]) or "none"
+    if len(allowed) > _MAX_NAMES:
+        shown += f" and {len(allowed) - _MAX_NAMES} more"
+    raise InputError(f"Unknown {what} {value!r}{hint}; allowed: {shown}.")

@@ -1,0 +1,89 @@
+"""What a round of an algorithm may use: the link to its cohort."""
+
+from typing import Any, Protocol
+
+import jax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import struct
+
+__all__ = ["ClientView", "Link"]
+
+
+@struct.pytree_dataclass
+class ClientView:
+    """What a function mapped over the cohort knows of its client.
+
+    Attributes:
+      key: `[]` key of this client, round and exchange.
+      round: `int32[]` round number.
+      work: budget of this client.
+      data: training examples of this client.
+    """
+
+    key: core.Key
+    round: jax.Array
+    work: core.Budget
+    data: core.ClientData
+
+
+class Link(Protocol):
+    """What an algorithm's round may use; made by the process.
+
+    Attributes:
+      ctx: key, round, cohort and number of clients.
+      work: budgets of the cohort, leading axis K.
+      model: the model.
+      federation: data of all clients.
+    """
+
+    ctx: core.RoundContext
+    work: core.Budget
+    model: Any
+    federation: core.Federation
+
+    def take(self, tree: Any) -> Any:
+        """Rows of the cohort, `[N, ...]` to `[K, ...]`."""
+        ...
+
+    def put(self, tree: Any, rows: Any) -> Any:
+        """Writes rows of the cohort back."""
+        ...
+
+    def map(self, fn: Any, rows: Any, shared: Any, *, exchange: int = 0) -> Any:
+        """Applies `fn(view, row, shared)` to every member, in any execution mode."""
+        ...
+
+    def upload(
+        self, state: core.State, uploads: core.Upload, reference: Any
+    ) -> tuple[core.State, core.Upload]:
+        """What the server receives: after the attack, non-finite messages dropped."""
+        ...
+
+    def store(self, state: core.State, received: core.Upload) -> core.State:
+        """Keeps what was received in `state.messages`."""
+        ...
+
+    def aggregate(
+        self, state: core.State, received: core.Upload, reference: Any
+    ) -> tuple[Any, Any]:
+        """Aggregate over the cohort or over all, and the aggregator's info."""
+        ...
+
+    def step(self, state: core.State, server: Any) -> tuple[core.State, Any]:
+        """The server optimizer's step in place of a new model, where there is one."""
+        ...
+
+    def remember(self, state: core.State, info: Any) -> tuple[core.State, Any]:
+        """Keeps what clients remember of their series, a part of their reports."""
+        ...
+
+    def keep_finite(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:
+        """Counts rows that are not finite and treats them as the process says."""
+        ...
+
+    def info(
+        self, client: Any, aggregator: Any, server: Any = None, **floats: Any
+    ) -> Any:
+        """Forms the round's report: dicts of values, and `floats_up`, `floats_down`."""
+        ...

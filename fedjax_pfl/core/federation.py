@@ -1,0 +1,242 @@
+"""Examples of clients: batches, the pool with its rows, federations."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import core
+
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core.randomness import Key, Stream, seed_key
+from fedjax_pfl.core.state import Population
+
+__all__ = ["Batch", "ClientData", "Federation"]
+
+
+@struct.pytree_dataclass
+class Batch:
+    """Examples of one client; rows of weight 0 are padding and contribute exactly zero.
+
+    Attributes:
+      x: `[B, ...]` scaled inputs; padded rows are zeros.
+      y: `[B]` or `[B, ...]` targets.
+      weight: `[B]` 1 for examples, 0 for padding.
+      constants: pytree shared by all clients (frozen embeddings, tables) or None.
+    """
+
+    x: jax.Array
+    y: jax.Array
+    weight: jax.Array
+    constants: Any = None
+
+
+@struct.pytree_dataclass
+class ClientData:
+    """Examples of many clients (leading axis N) or, inside a map, of one (no N).
+
+    Attributes:
+      x: `[S, ...]` pool of inputs, stored as they came (`uint8` images stay `uint8`).
+      y: `[S]` or `[S, ...]` pool of targets.
+      scale: `[]` or `[...]` factor applied to `x` in the batch.
+      shift: `[]` or `[...]` added after scaling.
+      constants: pytree handed to the model with every batch, or None.
+      index: `int32[N, M]` rows of the pool; entries past `num_examples` are padding.
+      num_examples: `int32[N]` examples per client, may be 0.
+      client_id: `int32[N]` identity of each client; randomness follows it.
+      labels: `[N, M]` labels that replace `y` (poisoned clients), or None.
+      noise_scale: `[N]` std of Gaussian noise added to scaled inputs, or None.
+      memory: what each client remembers of its series while it trains, leading axis N;
+        None outside of rounds and for models without memory. See `SeriesModel`.
+      resample_noise: whether training and evaluation draw this noise anew at every
+        access; else, and in full gradients, it belongs to the client and the sample.
+    """
+
+    x: jax.Array
+    y: jax.Array
+    scale: jax.Array
+    shift: jax.Array
+    index: jax.Array
+    num_examples: jax.Array
+    client_id: jax.Array
+    labels: jax.Array | None = None
+    noise_scale: jax.Array | None = None
+    memory: Any = None
+    constants: Any = None
+    resample_noise: bool = struct.static_field(default=False)
+
+    __repr__ = struct.array_repr
+
+    def rows(self) -> dict[str, Any]:
+        """The fields with one row per client, by name."""
+        return {name: getattr(self, name) for name in _CLIENT_FIELDS}
+
+    def pool(self) -> "ClientData":
+        """The data without clients: what all of them share."""
+        return dataclasses.replace(self, **dict.fromkeys(_CLIENT_FIELDS))
+
+    def with_rows(self, rows: dict[str, Any]) -> "ClientData":
+        """A pool with the rows of some clients, or of one."""
+        return dataclasses.replace(self, **rows)
+
+    def gather(
+        self,
+        positions: jax.Array,
+        weight: jax.Array,
+        dtype: Any = None,
+        *,
+        key: Key | None = None,
+    ) -> Batch:
+        """Forms a batch of one client from positions in its own list of examples.
+
+        Args:
+          positions: `int32[B]` in `[0, M)`; where `weight` is 0 any value is allowed.
+          weight: `[B]` 1 for examples, 0 for padding.
+          dtype: floating dtype of the inputs; that of `weight` by default.
+          key: `[]` key of this access, for `resample_noise`.
+
+        Returns:
+          The batch. Padded rows show the pool's row 0 with every non-finite value
+          replaced, so that they contribute exactly zero to whatever is computed.
+        """
+        dtype = weight.dtype if dtype is None else dtype
+        real = weight > 0
+        row = jnp.where(real, self.index[positions], 0)
+        x = self.x[row]
+        if jnp.issubdtype(x.dtype, jnp.floating) or x.dtype == jnp.uint8:
+            x = x.astype(dtype) * _per_row(self.scale, dtype) + _per_row(
+                self.shift, dtype
+            )
+            if self.noise_scale is not None:
+                x = x + self.noise_scale.astype(dtype) * self._noise(row, x, key)
+            x = _mask_rows(real, x)
+        y = self.y[row] if self.labels is None else self.labels[positions]
+        if jnp.issubdtype(y.dtype, jnp.floating):
+            y = y.astype(dtype)
+        return Batch(
+            x=x, y=_mask_rows(real, y), weight=weight, constants=self.constants
+        )
+
+    def examples(self, client: int) -> Batch:
+        """All examples of one client, in order, as models see them.
+
+        Inputs are scaled, and have the client's noise; labels are those that it trains
+        on where they are poisoned.
+
+        Args:
+          client: its row.
+
+        Returns:
+          The batch, of weights 1; its size depends on the client.
+
+        Raises:
+          InputError: if there is no such client.
+        """
+        total = self.num_examples.shape[0]
+        if not 0 <= client < total:
+            raise checks.InputError(
+                f"Expected the number of a client from 0 to {total - 1}, got {client}."
+            )
+        own = jax.tree.map(lambda leaf: leaf[client], self.rows())
+        count = int(self.num_examples[client])
+        return (
+            self.pool()
+            .with_rows(own)
+            .gather(jnp.arange(count), jnp.ones(count, jnp.zeros(()).dtype))
+        )
+
+    def _noise(self, row: jax.Array, x: jax.Array, key: Key | None) -> jax.Array:
+        """Noise of this access or, by default, of the client and the samples."""
+        if self.resample_noise and key is not None:
+            key = jax.random.fold_in(key, Stream.FEATURE_NOISE)
+            return jax.random.normal(key, x.shape, x.dtype)
+        key = jax.random.fold_in(seed_key(Stream.FEATURE_NOISE), self.client_id)
+        keys = jax.vmap(lambda r: jax.random.fold_in(key, r))(row)
+        return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
+
+
+_CLIENT_FIELDS = (
+    *("index", "num_examples", "client_id"),
+    *("labels", "noise_scale", "memory"),
+)
+
+
+def _total(counts: Any) -> str:
+    """The sum of an array where it is known."""
+    known = hasattr(counts, "sum") and not isinstance(counts, core.Tracer)
+    return f"{int(counts.sum()):,}" if known else "unknown"
+
+
+def _per_row(values: jax.Array, dtype: Any) -> jax.Array:
+    """Gives values of one input's shape a leading batch axis; scalars stay scalars."""
+    values = values.astype(dtype)
+    return values[None] if values.ndim else values
+
+
+def _mask_rows(real: jax.Array, values: jax.Array) -> jax.Array:
+    """Replaces the rows that are not real by zeros."""
+    return jnp.where(real.reshape(real.shape + (1,) * (values.ndim - 1)), values, 0)
+
+
+@struct.pytree_dataclass
+class Federation:
+    """Training, validation and test examples of all clients, on the device.
+
+    Attributes:
+      train: examples that clients train on.
+      validation: examples that choose (hybrid model, best round).
+      test: examples that judge.
+      malicious: `bool[N]` clients whose messages an attack replaces.
+      others: `int32[N, c]` other clients whose test examples are added to a client's
+        own where a model is judged on `others`, or None.
+      samples: by `others` and `everybody`, `int32[N, T, 2]`: owner and number among the
+        owner's test examples of those by which a model is judged there, as many as the
+        client has test examples; or None for all of them.
+      cluster: `int32[N]` known group of similar clients of each client, or None.
+      num_classes: number of classes, or None where targets are not classes.
+      name: name of the data set, for result files.
+      leaky: whether clients may share examples, so that training has seen test
+        examples.
+      class_names: C names, or None.
+    """
+
+    train: ClientData
+    validation: ClientData
+    test: ClientData
+    malicious: jax.Array
+    others: jax.Array | None = None
+    samples: dict[str, jax.Array] | None = None
+    cluster: jax.Array | None = None
+    num_classes: int | None = struct.static_field(default=None)
+    name: str = struct.static_field(default="federation")
+    leaky: bool = struct.static_field(default=False)
+    class_names: tuple[str, ...] | None = struct.static_field(default=None)
+
+    def __repr__(self) -> str:
+        """Its sizes in one line, without the arrays."""
+        parts = {n: getattr(self, n) for n in ("train", "validation", "test")}
+        if not all(isinstance(part, ClientData) for part in parts.values()):
+            return object.__repr__(self)  # a placeholder that JAX makes
+        counts = [f"{n} {_total(p.num_examples)}" for n, p in parts.items()]
+        classes = f", {self.num_classes} classes" if self.num_classes else ""
+        return (
+            f"Federation({self.name!r}, {self.num_clients} clients, examples:"
+            f" {', '.join(counts)}, inputs {self.train.x.dtype}"
+            f"{list(self.input_shape)}{classes})"
+        )
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients N."""
+        return self.malicious.shape[-1]
+
+    @property
+    def population(self) -> Population:
+        """What is known of all clients together."""
+        total = self.train.num_examples.sum(dtype=jnp.int32)
+        return Population(num_clients=self.num_clients, num_examples=total)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input."""
+        return tuple(self.train.x.shape[1:])

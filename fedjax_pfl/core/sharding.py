@@ -1,0 +1,205 @@
+"""Execution modes, meshes, and leaves placed on devices."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from fedjax_pfl.core import checks
+
+__all__ = [
+    "AXIS",
+    "Execution",
+    "client_mesh",
+    "fetch",
+    "replicate",
+    "shard_rows",
+    "split_parameters",
+]
+
+AXIS = "clients"
+"""Name of the mesh axis that carries clients."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """How the map over clients is run; the mathematics is the same in all modes.
+
+    Attributes:
+      mode: `loop` (plain Python, uncompiled: the reference), `vmap`, `chunk` (vmapped
+        chunks under `lax.map`: bounded memory) or `shard` (client axis over devices,
+        chunks inside).
+      chunk_size: clients per chunk; 0 means all at once. Used by `chunk` and `shard`.
+      num_devices: devices of `shard`; 0 means all.
+      by_size: whether chunks are formed of clients with about as much work, where it is
+        known; a chunk takes as long as its largest client.
+    """
+
+    mode: str = "vmap"
+    chunk_size: int = 0
+    num_devices: int = 0
+    by_size: bool = False
+
+    def __post_init__(self):
+        checks.known(self.mode, ("loop", "vmap", "chunk", "shard"), "execution")
+        checks.whole("chunk_size", self.chunk_size, at_least=0)
+        checks.whole("num_devices", self.num_devices, at_least=0)
+
+    @classmethod
+    def parse(cls, text: "str | Execution") -> "Execution":
+        """Reads `loop`, `vmap`, `chunk=K`, `shard` or `shard=DEVICES`.
+
+        Args:
+          text: the text, or an `Execution`, which is returned as it is.
+
+        Returns:
+          The execution.
+
+        Raises:
+          InputError: if the text has another form.
+
+        Example:
+          >>> Execution.parse("chunk=8").chunk_size
+          8
+        """
+        if isinstance(text, Execution):
+            return text
+        mode, _, number = text.partition("=")
+        checks.known(mode, ("loop", "vmap", "chunk", "shard"), "execution")
+        if number and (
+            not number.isdecimal() or int(number) == 0 or mode in ("loop", "vmap")
+        ):
+            raise checks.InputError(
+                f"Expected execution to be loop, vmap, chunk=K, shard or shard=DEVICES "
+                f"with a positive number, got {text!r}."
+            )
+        if mode == "chunk" and not number:
+            raise checks.InputError("Expected a chunk size, as in execution='chunk=8'.")
+        count = int(number or 0)
+        if mode == "shard":
+            return cls(mode=mode, num_devices=count)
+        return cls(mode=mode, chunk_size=count)
+
+    def __str__(self) -> str:
+        if self.mode != "shard":
+            return f"{self.mode}={self.chunk_size}" if self.chunk_size else self.mode
+        name = f"shard={self.num_devices}" if self.num_devices else "shard"
+        return f"{name} in chunks of {self.chunk_size}" if self.chunk_size else name
+
+
+@functools.cache
+def client_mesh(num_devices: int) -> Mesh:
+    """The one-axis mesh over `num_devices` devices (0: all).
+
+    Args:
+      num_devices: how many devices.
+
+    Returns:
+      The mesh, with automatic axis types.
+
+    Raises:
+      InputError: if there are fewer devices.
+    """
+    count = num_devices or jax.device_count()
+    if count > jax.device_count():
+        raise checks.InputError(
+            f"Expected at most {jax.device_count()} devices, got num_devices={count}; "
+            "on a CPU use --devices, or XLA_FLAGS before JAX starts."
+        )
+    devices = jax.devices()[:count]
+    return jax.make_mesh(
+        (count,), (AXIS,), axis_types=(AxisType.Auto,), devices=devices
+    )
+
+
+def shard_rows(tree: Any, num_rows: int, execution: Execution, *, axis: int = 0) -> Any:
+    """Places leaves on the mesh: split where one axis has `num_rows` rows.
+
+    Args:
+      tree: pytree of arrays.
+      num_rows: N, which need not divide by the number of devices (then replicated).
+      execution: an execution of mode `shard`.
+      axis: which axis has the rows.
+
+    Returns:
+      The same tree, placed.
+    """
+    mesh = client_mesh(execution.num_devices)
+    split = PartitionSpec(*[None] * axis, AXIS)
+
+    def place(leaf: jax.Array) -> jax.Array:
+        rows = leaf.ndim > axis and leaf.shape[axis] == num_rows
+        spec = split if rows and num_rows % mesh.size == 0 else PartitionSpec()
+        return _placed(leaf, NamedSharding(mesh, spec))
+
+    return jax.tree.map(place, tree)
+
+
+def split_parameters(tree: Any, execution: Execution) -> Any:
+    """Moves rows of a compiled program from the client axis to the parameter axis.
+
+    Every device then has its part of all rows; sums over parameters cross devices.
+
+    Args:
+      tree: pytree of `[K, *P]`.
+      execution: how the map over clients is run; unless it is `shard`, nothing moves.
+
+    Returns:
+      The same values.
+    """
+    if execution.mode != "shard":
+        return tree
+    mesh = client_mesh(execution.num_devices)
+
+    def split(leaf: jax.Array) -> jax.Array:
+        matrix = leaf.reshape(leaf.shape[0], -1)
+        spec = NamedSharding(mesh, PartitionSpec(None, AXIS))
+        return lax.with_sharding_constraint(matrix, spec).reshape(leaf.shape)
+
+    return jax.tree.map(split, tree)
+
+
+def _placed(leaf: Any, sharding: NamedSharding) -> Any:
+    """Places an array on the devices of all processes, each of which has all of it.
+
+    Of an array's shape, says where the array would be.
+    """
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+    if sharding.is_fully_addressable:
+        return jax.device_put(leaf, sharding)
+    if not leaf.is_fully_addressable:  # placed before
+        return jax.jit(lambda x: x, out_shardings=sharding)(leaf)
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = _placed(jax.random.key_data(leaf), sharding)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+    host = np.asarray(leaf)
+    return jax.make_array_from_callback(host.shape, sharding, lambda part: host[part])
+
+
+def fetch(tree: Any) -> Any:
+    """Brings a tree to the host, in every process whole, as NumPy arrays."""
+
+    def whole(leaf: Any) -> np.ndarray:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            everywhere = NamedSharding(client_mesh(0), PartitionSpec())
+            leaf = _placed(leaf, everywhere).addressable_data(0)
+        return np.asarray(leaf)
+
+    return jax.tree.map(whole, tree)
+
+
+def replicate(tree: Any, execution: Execution) -> Any:
+    """Places all of a tree on every device of an execution of mode `shard`.
+
+    An array that is in several places of the tree is placed once.
+    """
+    sharding = NamedSharding(client_mesh(execution.num_devices), PartitionSpec())
+    distinct = {id(leaf): leaf for leaf in jax.tree.leaves(tree)}
+    placed = {name: _placed(leaf, sharding) for name, leaf in distinct.items()}
+    return jax.tree.map(lambda leaf: placed[id(leaf)], tree)

@@ -1,0 +1,174 @@
+"""What a training is at one moment, and what moves in a round."""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from fedjax_pfl.core import struct
+from fedjax_pfl.core.randomness import Key
+
+__all__ = [
+    "Budget",
+    "Downlink",
+    "Members",
+    "Population",
+    "RoundContext",
+    "RoundInfo",
+    "State",
+    "Upload",
+]
+
+
+@struct.pytree_dataclass
+class State:
+    """What a training is at one moment; owned by the process.
+
+    Attributes:
+      server: no leaf has a client axis.
+      clients: every leaf has leading axis N.
+      messages: last received messages, leading axis N, or None.
+      aggregate: mean of `messages`, kept incrementally (`[*P]`), or None.
+      aggregate_peak: `[]` largest magnitude that rounded into `aggregate` since it was
+        last computed from `messages`, or None where there is no `aggregate`.
+      attack: state of the attack, or None.
+      nonfinite: `int32[]` non-finite messages and state rows met so far.
+      round: `int32[]` number of finished rounds.
+      key: `[]` key of the run.
+      optimizer: memory of the server optimizer, without a client axis, or None.
+      memory: what clients remember of their series, leading axis N, or None; it belongs
+        to the problem, whatever the method is. See `SeriesModel`.
+    """
+
+    server: Any
+    clients: Any
+    messages: Any
+    aggregate: Any
+    attack: Any
+    nonfinite: jax.Array
+    round: jax.Array
+    key: Key
+    aggregate_peak: Any = None
+    optimizer: Any = None
+    memory: Any = None
+
+
+@struct.pytree_dataclass
+class Downlink:
+    """What clients receive.
+
+    Attributes:
+      shared: the same for all.
+      own: leading axis K, or None.
+      info: dict of `[]` values to report, which nobody receives.
+    """
+
+    shared: Any
+    own: Any = None
+    info: Any = dataclasses.field(default_factory=dict)
+
+
+@struct.pytree_dataclass
+class Upload:
+    """What clients send; leading axis K once mapped over the cohort.
+
+    Attributes:
+      message: what an attack may replace.
+      weight: `[]` honest number of examples; 0 means dropped.
+      aux: side information (losses, affinities), never attacked, or None.
+    """
+
+    message: Any
+    weight: jax.Array
+    aux: Any = None
+
+
+@struct.pytree_dataclass
+class Budget:
+    """How much local work a cohort member may do; leading axis K once drawn.
+
+    Attributes:
+      epochs: `int32[]` cap on local epochs.
+      steps: `int32[]` cap on local steps.
+      straggler: `bool[]` whether the client was slowed down.
+      round: `int32[]` round number, for schedules of the solver; set by the link, so
+        that parts which draw budgets leave it None, which counts as round 0.
+    """
+
+    epochs: jax.Array
+    steps: jax.Array
+    straggler: jax.Array
+    round: jax.Array | None = None
+
+
+@struct.pytree_dataclass
+class Population:
+    """What is known of all clients together.
+
+    Attributes:
+      num_clients: N.
+      num_examples: `int32[]` training examples of all clients.
+    """
+
+    num_clients: int = struct.static_field()
+    num_examples: jax.Array
+
+
+@struct.pytree_dataclass
+class Members:
+    """Whose rows a round is given, where it is not given those of all clients.
+
+    Attributes:
+      cohort: `int32[K]` rows of the cohort's members in the population.
+      population: what is known of all clients.
+      mean: `[*P]` mean over all clients' messages after this round, or None for methods
+        that do not keep one.
+      use_mean: `bool[]` whether to take it in place of the mean that is kept
+        incrementally.
+    """
+
+    cohort: jax.Array
+    population: Population
+    mean: Any
+    use_mean: jax.Array
+
+
+@struct.pytree_dataclass
+class RoundContext:
+    """What hooks may know of a round.
+
+    Attributes:
+      key: `[]` key of the server's own randomness in this round.
+      round: `int32[]` round number, from 0.
+      cohort: `int32[K]` rows of the cohort's members.
+      num_clients: N.
+    """
+
+    key: Key
+    round: jax.Array
+    cohort: jax.Array
+    num_clients: int = struct.static_field()
+
+
+@struct.pytree_dataclass
+class RoundInfo:
+    """What a round reports; stacked over rounds by the driver.
+
+    Attributes:
+      cohort: `int32[K]` who took part.
+      client: pytree of `[K]` values from the clients' updates.
+      aggregator: pytree of values from the aggregator.
+      server: dict of `[]` values from the server's preparation of the downlink.
+      num_nonfinite: `int32[]` messages and state rows of this round that were not
+        finite.
+      floats_up: `float32[]` numbers sent by clients.
+      floats_down: `float32[]` numbers sent to clients.
+    """
+
+    cohort: jax.Array
+    client: Any
+    aggregator: Any
+    server: Any
+    num_nonfinite: jax.Array
+    floats_up: jax.Array
+    floats_down: jax.Array

@@ -1,0 +1,159 @@
+"""Leaves of a parameter tree by their paths."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from fedjax_pfl.core import checks
+
+__all__ = [
+    "blocks",
+    "check_pattern",
+    "check_patterns",
+    "head_and_body",
+    "join",
+    "join_blocks",
+    "names",
+    "split",
+]
+
+
+def names(tree: Any) -> Any:
+    """Names every leaf by its path.
+
+    Args:
+      tree: parameter tree.
+
+    Returns:
+      The same tree with leaves such as `"head/kernel"`.
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), tree
+    )
+
+
+def split(tree: Any, pattern: str) -> tuple[Any, Any]:
+    """Splits a tree into the leaves whose path matches and the others.
+
+    Args:
+      tree: parameter tree.
+      pattern: regular expression searched in the leaf path, for example `"^head/"`.
+
+    Returns:
+      `(matching, rest)`, both of the tree's structure with None in the other's places.
+
+    Example:
+      >>> split({"body": 1, "head": 2}, "^head")
+      ({'body': None, 'head': 2}, {'body': 1, 'head': None})
+    """
+    found = names(tree)
+    matching = jax.tree.map(
+        lambda n, x: x if re.search(pattern, n) else None, found, tree
+    )
+    rest = jax.tree.map(lambda n, x: None if re.search(pattern, n) else x, found, tree)
+    return matching, rest
+
+
+def join(first: Any, second: Any) -> Any:
+    """Undoes `split`: takes each leaf from the tree that has it."""
+    return jax.tree.map(
+        lambda a, b: b if a is None else a, first, second, is_leaf=lambda x: x is None
+    )
+
+
+def head_and_body(params: Any, pattern: str) -> tuple[Any, Any]:
+    """Splits a model's parameters into its head and its body, neither without leaves.
+
+    Args:
+      params: parameter tree.
+      pattern: regular expression searched in the leaf path; what it finds is the head.
+
+    Returns:
+      `(head, body)` as from `split`.
+
+    Raises:
+      InputError: if the pattern finds nothing or everything.
+    """
+    head, body = split(params, pattern)
+    for part, words in ((head, "some"), (body, "not all")):
+        if not jax.tree.leaves(part):
+            raise checks.InputError(
+                f"Expected head={pattern!r} to match {words} of the model's "
+                f"parameters: {_shown(params)}."
+            )
+    return head, body
+
+
+def check_pattern(name: str, pattern: Any) -> None:
+    """Refuses what is not a regular expression."""
+    _check(f"{name} to be a regular expression", pattern)
+
+
+def check_patterns(patterns: Any) -> None:
+    """Refuses what is not a tuple of regular expressions, at least one."""
+    if not isinstance(patterns, tuple) or not patterns:
+        raise checks.InputError(
+            f"Expected patterns to be a tuple, not empty, got {patterns!r}."
+        )
+    for pattern in patterns:
+        _check("patterns to be regular expressions", pattern)
+
+
+def _check(expected: str, pattern: Any) -> None:
+    """Refuses what is not a regular expression, in these words."""
+    message = f"Expected {expected}, got {pattern!r}"
+    if not isinstance(pattern, str):
+        raise checks.InputError(f"{message}.")
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise checks.InputError(f"{message}: {error}.") from None
+
+
+def blocks(tree: Any, patterns: Sequence[str]) -> list[Any]:
+    """Splits a tree into blocks: a leaf belongs to the first pattern that matches it.
+
+    Args:
+      tree: parameter tree.
+      patterns: regular expressions searched in the leaf path.
+
+    Returns:
+      One tree per pattern, with None in the places of other blocks' leaves.
+
+    Raises:
+      InputError: if a pattern is left without leaves, or a leaf without a pattern.
+
+    Example:
+      >>> blocks({"body": 1, "head": 2}, ("^head", ""))
+      [{'body': None, 'head': 2}, {'body': 1, 'head': None}]
+    """
+    found, rest = [], tree
+    for pattern in patterns:
+        block, rest = split(rest, pattern)
+        if not jax.tree.leaves(block):
+            raise checks.InputError(
+                f"Expected every pattern to match a leaf that none before it does, but"
+                f" {pattern!r} does not; the leaves are {_shown(tree)}."
+            )
+        found.append(block)
+    if jax.tree.leaves(rest):
+        raise checks.InputError(
+            f"Expected every leaf to match one of the patterns {list(patterns)}, but"
+            f" these do not: {_shown(rest)}."
+        )
+    return found
+
+
+def join_blocks(found: Sequence[Any]) -> Any:
+    """Undoes `blocks`."""
+    whole, *others = found
+    for other in others:
+        whole = join(whole, other)
+    return whole
+
+
+def _shown(tree: Any) -> str:
+    """The paths of a tree's leaves."""
+    return ", ".join(jax.tree.leaves(names(tree)))

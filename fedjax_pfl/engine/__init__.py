@@ -1,0 +1,23 @@
+"""The engine: trainings and grids, compiled as scans over rounds."""
+
+from typing import TYPE_CHECKING
+
+from fedjax_pfl.core import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.engine.driver import Interrupted
+    from fedjax_pfl.engine.process import FederatedProcess
+    from fedjax_pfl.engine.simulation import grid, simulate
+    from fedjax_pfl.engine.stopping import StopWhen
+    from fedjax_pfl.engine.streaming import simulate_streamed
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
+
+__all__ = [
+    "FederatedProcess",
+    "Interrupted",
+    "StopWhen",
+    "grid",
+    "simulate",
+    "simulate_streamed",
+]

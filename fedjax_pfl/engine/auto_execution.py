@@ -1,0 +1,157 @@
+"""How the map over clients is run on this machine, where nobody says."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_pfl import core
+from fedjax_pfl.core import client_rows, sharding
+
+__all__ = ["choose", "devices_of_points", "form_chunks", "points_at_once"]
+
+_EVEN, _RAGGED = 1.1, 2.0  # largest client in multiples of the mean
+_BUSY = 2**16  # numbers that one client's step works on
+_SHARED = 2**18  # numbers that the clients of a device work on, for sharing to pay
+_FULL = 0.75  # share of the devices that grid points keep busy
+
+
+def devices_of_points(execution: sharding.Execution, num_points: int) -> int:
+    """Picks how many devices share the points of a grid.
+
+    Args:
+      execution: how the map over clients is run; its devices cannot share points, too.
+      num_points: G.
+
+    Returns:
+      The largest number of devices that get equally many points.
+    """
+    if execution.mode in ("shard", "loop"):
+        return 1
+    most = min(num_points, jax.device_count())
+    return max(k for k in range(1, most + 1) if num_points % k == 0)
+
+
+def choose(
+    process: Any, model: Any, federation: core.Federation, num_points: int = 1
+) -> sharding.Execution:
+    """Picks how the map over clients is run on this machine.
+
+    Accelerators share the cohort and vmap their parts. On a CPU clients go one by one
+    where a step of one keeps a core busy: plain products and convolutions are faster
+    than batched ones; its devices, if there are several, share clients of whom two keep
+    a core busy, if there is enough for each. Smaller steps are vmapped, in chunks that
+    stay in the L2 cache where a cohort is large or clients of one chunk would wait for
+    a much larger one.
+
+    Args:
+      process: what is trained.
+      model: the model, already given the federation's shapes.
+      federation: data.
+      num_points: grid points that are trained together; devices that these keep busy do
+        not share clients.
+
+    Returns:
+      The execution.
+    """
+    devices, is_cpu = jax.device_count(), jax.default_backend() == "cpu"
+    if devices_of_points(sharding.Execution(), num_points) >= _FULL * devices:
+        devices = 1
+    count = process.participation.cohort_size(federation.num_clients)
+    floats = _floats_of_a_step(process, model, federation)
+    if count < 2:
+        devices = 1
+    elif is_cpu:
+        each = floats * count / min(devices, count)
+        devices = 1 if floats < _BUSY // 2 or each < _SHARED else devices
+    each = -(-count // devices)
+    chunk = 0
+    if is_cpu and each > 1:
+        chunk = _chunk_size(floats, each, _largest(federation) > _RAGGED)
+    if devices == 1:
+        return sharding.Execution(mode="chunk" if chunk else "vmap", chunk_size=chunk)
+    used = -(-count // each)  # as many as needed, so that none idles
+    return sharding.Execution(
+        mode="shard", chunk_size=chunk, num_devices=used if used < devices else 0
+    )
+
+
+def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
+    """Clients of a chunk where one device maps `count` of them; 0 for all at once."""
+    if floats >= (_BUSY // 2 if is_ragged else _BUSY):
+        return 1
+    fits = max(2**18 // floats, 8)
+    if count >= max(4 * fits, 32):
+        return fits
+    return max(1, count // 8) if is_ragged and count >= 4 else 0
+
+
+def _floats_of_a_step(process: Any, model: Any, federation: core.Federation) -> int:
+    """Numbers that a step of one client works on: models and a batch.
+
+    A model that makes much more of an example says how much.
+    """
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    solver = getattr(process.algorithm, "local", None)
+    batch_size = getattr(solver, "batch_size", 32)
+    example = getattr(model, "floats_per_example", math.prod(federation.input_shape))
+    return 4 * client_rows.size(params) + batch_size * example
+
+
+def form_chunks(
+    execution: sharding.Execution, federations: Sequence[core.Federation]
+) -> sharding.Execution:
+    """Lets chunks be formed of clients with as much work where sizes differ.
+
+    Args:
+      execution: how the map over clients is run.
+      federations: of all points.
+
+    Returns:
+      The execution.
+    """
+    ragged = any(_largest(federation) > _EVEN for federation in federations)
+    is_chunked = execution.mode == "chunk" or execution.chunk_size > 0
+    return dataclasses.replace(execution, by_size=ragged and is_chunked)
+
+
+def points_at_once(
+    execution: sharding.Execution,
+    process: Any,
+    model: Any,
+    federation: core.Federation,
+) -> int:
+    """Picks how many points of a grid are vmapped together on this machine.
+
+    On a CPU as many as the caches hold models and batches of, at most 4, but one where
+    a client alone would wait for another point's much larger one; elsewhere 64.
+
+    Args:
+      execution: how the map over clients is run.
+      process: what is trained.
+      model: the model, already given the federation's shapes.
+      federation: data.
+
+    Returns:
+      The number.
+    """
+    if jax.default_backend() != "cpu":
+        return 64
+    if execution.chunk_size == 1 and _largest(federation) > _RAGGED:
+        return 1
+    cohort_size = process.participation.cohort_size(federation.num_clients)
+    floats = _floats_of_a_step(process, model, federation)
+    at_once = min(execution.chunk_size or cohort_size, cohort_size)
+    return min(max(2**20 // (floats * at_once), 1), 4)
+
+
+def _largest(federation: core.Federation) -> float:
+    """Examples of the largest client, in multiples of the mean; 1 if not known."""
+    counts = federation.train.num_examples
+    if isinstance(counts, jax.ShapeDtypeStruct):
+        return 1.0
+    counts = np.asarray(counts)
+    return float(counts.max() / max(counts.mean(), 1e-9))

@@ -1,0 +1,27 @@
+"""What is told of trainings while they run: a user's own code, and writers of logs.
+
+Compiled code calls nobody. Values reach the host at evaluations, between two compiled
+segments of rounds; there, callbacks are called one after the other, and the device
+waits for them.
+"""
+
+from typing import TYPE_CHECKING
+
+from fedjax_pfl.core import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.engine.callbacks.base import Callback, Evaluation, Training
+    from fedjax_pfl.engine.callbacks.tensorboard import TensorBoard
+    from fedjax_pfl.engine.callbacks.watch import watching
+    from fedjax_pfl.engine.callbacks.weights_and_biases import WeightsAndBiases
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
+
+__all__ = [
+    "Callback",
+    "Evaluation",
+    "TensorBoard",
+    "Training",
+    "WeightsAndBiases",
+    "watching",
+]

@@ -1,0 +1,72 @@
+"""Progress in a notebook: one display below the cell, which is updated in place.
+
+It is HTML without scripts and without widgets, so that it also stays in a saved
+notebook; where only text is shown, it is one line per group.
+"""
+
+import html
+import importlib
+import sys
+import time
+from typing import Any
+
+from fedjax_pfl.engine.callbacks.pace import Pace
+
+__all__ = ["Table", "is_here"]
+
+_SECONDS = 0.1
+"""Least time between two updates."""
+
+
+def is_here() -> bool:
+    """Whether this process is the kernel of a notebook; imports nothing."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return getattr(shell, "kernel", None) is not None
+
+
+class Table:
+    """One row per group, in the output of the cell that trains."""
+
+    def __init__(self):
+        """Shows nothing yet."""
+        self._rows: list[Pace] = []
+        self._handle, self._shown = None, 0.0
+
+    def begin(self, pace: Pace) -> None:
+        """Adds a group."""
+        self._rows.append(pace)
+        self._show()
+
+    def update(self, pace: Pace) -> None:
+        """Shows what has changed, if the last change is old enough."""
+        if time.monotonic() - self._shown >= _SECONDS:
+            self._show()
+
+    def close(self) -> None:
+        """Shows the end."""
+        self._show()
+
+    def _show(self) -> None:
+        """Shows all groups in place of what was shown."""
+        display = importlib.import_module("IPython.display")  # there with a kernel only
+        self._shown = time.monotonic()
+        content: Any = {
+            "text/html": f"<table>{''.join(map(_row, self._rows))}</table>",
+            "text/plain": "\n".join(
+                ", ".join([f"{row.title}: {first}", *rest])
+                for row in self._rows
+                for first, *rest in [row.parts()]
+            ),
+        }
+        if self._handle is None:
+            self._handle = display.display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
+
+
+def _row(pace: Pace) -> str:
+    """A row of the table."""
+    bar = f'<progress value="{pace.done}" max="{pace.num_rounds}"></progress>'
+    cells = [html.escape(pace.title), bar, *map(html.escape, pace.parts())]
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

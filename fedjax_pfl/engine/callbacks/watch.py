@@ -1,0 +1,139 @@
+"""Calls callbacks: who is called, in which order, with what."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from fedjax_pfl import results
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import options
+from fedjax_pfl.engine.callbacks import base
+from fedjax_pfl.engine.groups import Group
+from fedjax_pfl.engine.recorder import Recorder
+from fedjax_pfl.results import labels
+
+__all__ = ["Watch", "trainings_of", "watching"]
+
+
+def trainings_of(groups: Sequence[Group], num_rounds: int) -> tuple[base.Training, ...]:
+    """Numbers and names the trainings of a call.
+
+    Args:
+      groups: all of its groups.
+      num_rounds: R.
+
+    Returns:
+      The trainings, in order.
+    """
+    points = [
+        (number, labels.settings(group) | dict(point), group.config | dict(point))
+        for number, group in enumerate(groups)
+        for point in group.points
+    ]
+    kinds = [
+        name
+        for name in labels.IDENTITY.values()
+        if any(named.get(name) != points[0][1].get(name) for _, named, _ in points)
+    ]
+    shown = [name for name in (*kinds, *labels.fields(groups)) if name != "algorithm"]
+    return tuple(
+        base.Training(
+            number=number,
+            group=group,
+            name=_name(named, [*shown, "seed"]),
+            settings=settings | {"num_rounds": num_rounds},
+            num_rounds=num_rounds,
+        )
+        for number, (group, named, settings) in enumerate(points)
+    )
+
+
+def _name(settings: dict[str, Any], shown: Sequence[str]) -> str:
+    """The algorithm, and those of the settings that there are."""
+    parts = [
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in ((name, settings.get(name)) for name in shown)
+        if value is not None
+    ]
+    return ", ".join([str(settings["algorithm"]), *parts])
+
+
+class Watch:
+    """What tells the callbacks of one call.
+
+    Attributes:
+      result: set by the call when it has one.
+    """
+
+    def __init__(
+        self, callbacks: Sequence[base.Callback], trainings: Sequence[base.Training]
+    ):
+        """Knows whom to tell of what."""
+        self._callbacks, self._trainings = callbacks, trainings
+        self.result: results.Result | None = None
+
+    def evaluated(self, group: int) -> Callable[[Recorder, int], None]:
+        """What tells of the evaluations of one group, by their numbers."""
+        trainings = tuple(t for t in self._trainings if t.group == group)
+
+        def tell(recorder: Recorder, number: int) -> None:
+            if not self._callbacks:
+                return
+            is_newest = number == len(recorder.rounds) - 1
+            evaluation = base.Evaluation(
+                trainings=trainings,
+                round=recorder.rounds[number],
+                metrics=recorder.means(number),
+                running=recorder.running(number),
+                is_last=is_newest and recorder.has_ended(),
+                is_restored=number < recorder.num_restored,
+            )
+            for callback in self._callbacks:
+                callback.evaluated(evaluation)
+
+        return tell
+
+
+@contextlib.contextmanager
+def watching(
+    callbacks: Sequence[base.Callback],
+    groups: Sequence[Group],
+    settings: options.Settings,
+    *,
+    progress: bool,
+) -> Iterator[Watch]:
+    """Lets callbacks begin, and lets all that have begun end, whatever happens.
+
+    Args:
+      callbacks: a user's; of several processes only the first has any.
+      groups: what is trained.
+      settings: how.
+      progress: whether to show progress, too.
+
+    Yields:
+      What tells them; its `result` is what they end with.
+
+    Raises:
+      InputError: if something else than a callback is among them.
+    """
+    for callback in callbacks:
+        if not isinstance(callback, base.Callback):
+            raise checks.InputError(
+                "Expected callbacks to be objects of classes derived from"
+                f" fedjax_pfl.Callback, got {callback!r}."
+            )
+    called = [] if jax.process_index() > 0 else [*callbacks]
+    if progress and jax.process_index() == 0:
+        from fedjax_pfl.engine.callbacks.progress import Progress  # imports rich
+
+        called = [Progress(), *called]
+    trainings = trainings_of(groups, settings.num_rounds)
+    watch = Watch(called, trainings)
+    with contextlib.ExitStack() as stack:
+        for callback in called:
+            callback.begin(trainings)
+            stack.callback(lambda callback=callback: callback.end(watch.result))
+        yield watch

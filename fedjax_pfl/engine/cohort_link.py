@@ -1,0 +1,279 @@
+"""The link between the server and a cohort: who gets what, and what arrives."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import client_map, client_rows, sharding
+from fedjax_pfl.core.exchange import ClientView
+
+__all__ = ["RECOMPUTE_EVERY", "CohortLink", "cached_mean", "count", "shares"]
+
+RECOMPUTE_EVERY = 100
+"""Rounds between two recomputations of an incrementally kept mean from the cache."""
+
+RARELY = 10_000
+"""The same where the messages of all clients are not at hand."""
+
+_MANY_EPOCHS = 100
+_CANCELLED = 16.0  # a mean this many times smaller than what was in it is recomputed
+
+
+@dataclasses.dataclass(frozen=True)
+class CohortLink:
+    """What an algorithm's round may use; see `algorithms.Link`.
+
+    Attributes:
+      ctx: key, round, cohort and number of clients.
+      work: budgets of the cohort, leading axis K.
+      model: the model.
+      federation: data of all clients, or of the cohort where there are `members`.
+      memory: what clients remember of their series, of all or of the cohort, or None.
+      execution: how the map over clients is run.
+      aggregator: how messages are combined.
+      attack: what malicious clients send, or None.
+      server_optimizer: what the server does with its new model, or None.
+      aggregate_over: `"cohort"`, or `"all"` clients' last messages.
+      on_nonfinite: what is done with values that are not finite.
+      population: what is known of all clients.
+      members: whose rows there are, where not those of all clients.
+      key: `[]` key of the run.
+    """
+
+    ctx: core.RoundContext
+    work: core.Budget
+    model: Any
+    federation: core.Federation
+    memory: Any
+    execution: sharding.Execution
+    aggregator: core.Aggregator
+    attack: Any
+    server_optimizer: Any
+    aggregate_over: str
+    on_nonfinite: str
+    population: core.Population
+    members: core.Members | None
+    key: core.Key
+
+    @property
+    def everyone(self) -> bool:
+        """Whether the cohort is all clients, in order."""
+        return self.ctx.cohort.shape[0] == self.population.num_clients
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the rows of state and federation are those of the cohort."""
+        return self.everyone or self.members is not None
+
+    def take(self, tree: Any) -> Any:
+        """Rows of the cohort, `[N, ...]` to `[K, ...]`."""
+        return tree if self.has_rows else client_rows.take(tree, self.ctx.cohort)
+
+    def put(self, tree: Any, rows: Any) -> Any:
+        """Writes rows of the cohort back."""
+        return rows if self.has_rows else client_rows.put(tree, self.ctx.cohort, rows)
+
+    def _keys(self, stream: core.Stream, exchange: int) -> jax.Array:
+        """One key per cohort member: purpose, round, identity and exchange."""
+        key = core.stream_key(self.key, stream, self.ctx.round)
+        key = jax.random.fold_in(key, exchange)
+        identities = self.take(self.federation.train.client_id)
+        return jax.vmap(lambda i: jax.random.fold_in(key, i))(identities)
+
+    def map(
+        self, fn: Callable[..., Any], rows: Any, shared: Any, *, exchange: int = 0
+    ) -> Any:
+        """Applies `fn(view, row, shared)` to every member."""
+        data = self.federation.train
+        keys = self._keys(core.Stream.CLIENT, exchange)
+
+        def one(row, everything):
+            key, work, fields, given = row
+            pool, round, shared = everything
+            work = dataclasses.replace(work, round=round)
+            view = ClientView(
+                key=key, round=round, work=work, data=pool.with_rows(fields)
+            )
+            return fn(view, given, shared)
+
+        fields = self.take(data.rows() | {"memory": self.memory})
+        members = (keys, self.work, fields, rows)
+        everything = (data.pool(), self.ctx.round, shared)
+        epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
+        work = epochs * fields["num_examples"]
+        return client_map.map_clients(one, members, everything, self.execution, work)
+
+    def remember(
+        self, state: core.State, info: dict[str, Any]
+    ) -> tuple[core.State, dict[str, Any]]:
+        """Keeps what clients remember; a row that is not finite leaves the old one."""
+        if "memory" not in info:
+            return state, info
+        new = info["memory"]
+        finite = client_rows.finite_rows(new, self.ctx.cohort.shape[0])
+        new = client_rows.select_rows(finite, new, self.take(self.memory))
+        rest = {name: value for name, value in info.items() if name != "memory"}
+        memory = self.put(self.memory, new)
+        return dataclasses.replace(state, memory=memory), rest
+
+    def keep_finite(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:
+        """Counts rows that are not finite; outside `stop`, keeps the old ones."""
+        if self.on_nonfinite == "stop":
+            return state, new  # the process counts what is in the state in the end
+        finite = client_rows.finite_rows(new, self.ctx.cohort.shape[0])
+        return count(state, (~finite).sum()), client_rows.select_rows(finite, new, old)
+
+    def upload(
+        self, state: core.State, uploads: core.Upload, reference: Any
+    ) -> tuple[core.State, core.Upload]:
+        """What the server receives: after the attack, non-finite messages dropped."""
+        messages, attack_state = uploads.message, state.attack
+        if self.attack is not None:
+            messages, attack_state = self.attack(
+                self._keys(core.Stream.ATTACK, 0),
+                attack_state,
+                messages,
+                self.take(self.federation.malicious),
+                reference,
+            )
+        sent = dataclasses.replace(uploads, message=messages)
+        finite = client_rows.finite_rows(sent, self.ctx.cohort.shape[0])
+        lost = ~finite & (uploads.weight > 0)
+        nothing = jax.tree.map(jnp.zeros_like, sent)
+        received = client_rows.select_rows(finite, sent, nothing)
+        state = dataclasses.replace(state, attack=attack_state)
+        return count(state, lost.sum()), received
+
+    def store(self, state: core.State, received: core.Upload) -> core.State:
+        """Keeps what was received, and the mean over all of it."""
+        if state.messages is None:
+            return state
+        old = self.take(state.messages)
+        new = client_rows.select_rows(received.weight > 0, received.message, old)
+        state = dataclasses.replace(state, messages=self.put(state.messages, new))
+        if state.aggregate is None:
+            return state
+        if self.everyone:
+            kept = self._cached_mean(state.messages)
+        else:
+            kept = self._moved_mean(state, old, new)
+        return dataclasses.replace(state, aggregate=kept[0], aggregate_peak=kept[1])
+
+    def _moved_mean(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:
+        """The kept mean after the cohort's messages changed, and its peak.
+
+        A sum loses what is below the rounding of its largest term. A mean that is much
+        smaller than what has been in it, or not finite as a difference overflowed, is
+        recomputed; so the error is at most that of `RECOMPUTE_EVERY` sums of
+        `_CANCELLED` times its size. Where the others' messages are not at hand, an
+        infinite peak asks for that.
+        """
+        counts = self.take(self.federation.train.num_examples)
+        parts = shares(self.aggregator, counts, self.population)
+        difference = jax.tree.map(lambda a, b: a - b, new, old)
+        change = client_rows.weighted_sum(difference, parts)
+        mean = jax.tree.map(lambda a, b: a + b, state.aggregate, change)
+        size, largest = client_rows.magnitude(mean), client_rows.magnitude(difference)
+        peak = jnp.maximum(state.aggregate_peak, size)
+        peak = jnp.maximum(peak, parts.max().astype(largest.dtype) * largest)
+        every = RECOMPUTE_EVERY if self.members is None else RARELY
+        due = (self.ctx.round + 1) % every == 0
+        stale = due | ~(jnp.isfinite(peak) & (size >= peak / _CANCELLED))
+
+        if self.members is not None:
+            given = (self.members.mean, client_rows.magnitude(self.members.mean))
+            moved = (mean, jnp.where(stale, jnp.inf, peak))
+            use = self.members.use_mean
+            return jax.tree.map(lambda a, b: jnp.where(use, a, b), given, moved)
+
+        def recompute() -> tuple[Any, Any]:
+            fresh = self._cached_mean(state.messages)
+            return jax.tree.map(
+                lambda a, b: jnp.where(stale, a, b), fresh, (mean, peak)
+            )
+
+        # A lane that needs it takes all through the branch, but changes only its own.
+        return lax.cond(client_map.lane_max(stale), recompute, lambda: (mean, peak))
+
+    def _cached_mean(self, messages: Any) -> tuple[Any, jax.Array]:
+        """The mean over all clients' messages, and its peak."""
+        counts = self.federation.train.num_examples
+        return cached_mean(messages, counts, self.aggregator, self.population)
+
+    def aggregate(
+        self, state: core.State, received: core.Upload, reference: Any
+    ) -> tuple[Any, Any]:
+        """Aggregate over the cohort or over all, and the aggregator's info."""
+        if state.aggregate is not None:
+            return state.aggregate, {}
+        key = core.stream_key(self.key, core.Stream.AGGREGATION, self.ctx.round)
+        messages, weights = received.message, received.weight
+        if self.aggregate_over == "all":
+            weights = self.federation.train.num_examples.astype(weights.dtype)
+            messages = state.messages
+        if not self.aggregator.incremental:  # a mean sums where the rows are
+            messages = sharding.split_parameters(messages, self.execution)
+        return self.aggregator(key, messages, weights, reference)
+
+    def step(self, state: core.State, server: Any) -> tuple[core.State, Any]:
+        """The server optimizer's step in place of a new model, where there is one."""
+        if self.server_optimizer is None:
+            return state, server
+        server, memory = self.server_optimizer(state.optimizer, state.server, server)
+        return dataclasses.replace(state, optimizer=memory), server
+
+    def info(
+        self, client: Any, aggregator: Any, server: Any = None, **floats: Any
+    ) -> core.RoundInfo:
+        """The round's report."""
+        return core.RoundInfo(
+            cohort=self.ctx.cohort,
+            client=client,
+            aggregator=aggregator,
+            server=server or {},
+            num_nonfinite=jnp.zeros((), jnp.int32),
+            floats_up=jnp.asarray(floats["floats_up"], jnp.float32),
+            floats_down=jnp.asarray(floats["floats_down"], jnp.float32),
+        )
+
+
+def count(state: core.State, more: jax.Array) -> core.State:
+    """Adds to the number of non-finite messages and rows met."""
+    return dataclasses.replace(
+        state, nonfinite=state.nonfinite + more.astype(jnp.int32)
+    )
+
+
+def shares(
+    aggregator: core.Aggregator, counts: jax.Array, population: core.Population
+) -> jax.Array:
+    """Shares `[K]` in the mean over all clients, from numbers of examples `[K]`."""
+    if aggregator.incremental == "uniform":
+        return jnp.full(counts.shape, 1 / population.num_clients)
+    return counts.astype(jnp.zeros(()).dtype) / population.num_examples
+
+
+def cached_mean(
+    messages: Any,
+    counts: jax.Array,
+    aggregator: core.Aggregator,
+    population: core.Population,
+) -> tuple[Any, jax.Array]:
+    """What some clients' messages add to the mean over all, and its largest magnitude.
+
+    Args:
+      messages: pytree of `[K, *P]`.
+      counts: `int32[K]` training examples of these clients.
+      aggregator: one that can be kept incrementally.
+      population: what is known of all clients.
+
+    Returns:
+      Pytree of `[*P]`, for K = N the mean; and a value `[]`.
+    """
+    mean = client_rows.weighted_sum(messages, shares(aggregator, counts, population))
+    return mean, client_rows.magnitude(mean)

@@ -1,0 +1,338 @@
+"""Evaluation of every predictor of a client, on its own and on other clients' data."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_map, client_rows
+
+__all__ = ["collaboration", "evaluate", "predictor_names", "predictors_of", "series"]
+
+BATCH = 128
+"""Examples per pass; bounds memory, not the result."""
+CHUNK = 16
+"""Clients evaluated at once."""
+MAX_PAIRS = 2000
+"""Most clients whose pairs are looked at."""
+
+Metrics = dict[str, jax.Array]
+
+
+def predictors_of(process, state, client, model, data):
+    """Predictors of ONE client by name, and its evaluation key."""
+    key = core.stream_key(state.key, core.Stream.EVALUATION, state.round)
+    key = jax.random.fold_in(key, data.client_id)
+    return process.predictors(key, state, client, model, data), key
+
+
+def _means(
+    predictors: dict[str, Callable[[jax.Array], jax.Array]],
+    model: core.Model,
+    batch_of: Callable[[jax.Array], core.Batch],
+    total: jax.Array,
+    size: int,
+) -> list[Metrics]:
+    """Means of every metric over `total` examples, in batches; NaN if there are none.
+
+    One dictionary per predictor, in alphabetical order; all see the same batches.
+    """
+
+    def sums(number):
+        batch = batch_of(number)
+        found = []
+        for who in sorted(predictors):
+            values = model.metrics(predictors[who](batch.x), batch).items()
+            found.append(
+                {n: jnp.where(batch.weight > 0, v, 0).sum() for n, v in values}
+            )
+        return found
+
+    shapes = jax.eval_shape(sums, jnp.zeros((), jnp.int32))
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    def add(number, found):
+        return jax.tree.map(lambda a, b: a + b, found, sums(number))
+
+    found = lax.fori_loop(0, client_map.lane_max(-(-total // size)), add, zero)
+    count = jnp.maximum(total, 1)
+    return jax.tree.map(
+        lambda v: jnp.where(total > 0, v / count.astype(v.dtype), jnp.nan), found
+    )
+
+
+def _own_means(predictors, model, data, key, dtype) -> list[Metrics]:
+    """Means over one client's own examples, by predictor."""
+    slots = data.index.shape[0]
+    size = min(BATCH, slots)
+
+    def batch_of(number):
+        positions = number * size + jnp.arange(size)
+        weight = (positions < data.num_examples).astype(dtype)
+        access = jax.random.fold_in(key, number)
+        return data.gather(jnp.minimum(positions, slots - 1), weight, key=access)
+
+    return _means(predictors, model, batch_of, data.num_examples, size)
+
+
+def _whole_series(predictor, data, dtype) -> tuple[jax.Array, core.Batch]:
+    """Outputs for all of one client's examples, in order, and the examples."""
+    positions = jnp.arange(data.index.shape[0])
+    weight = (positions < data.num_examples).astype(dtype)
+    batch = data.gather(positions, weight)
+    return predictor(batch.x), batch
+
+
+def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
+    """Examples of several clients, each as a client of one, padding last; their number.
+
+    So every example keeps the identity, and hence the noise, of its owner.
+    """
+    owners, slots = rows["index"].shape
+    real = jnp.arange(slots)[None, :] < rows["num_examples"][:, None]
+    order = jnp.argsort(~real.reshape(-1), stable=True)
+
+    def per_slot(leaf):
+        return leaf.reshape(-1)[order][:, None]
+
+    def per_owner(leaf):
+        return jnp.broadcast_to(leaf[:, None], (owners, slots)).reshape(-1)[order]
+
+    single = {
+        "index": per_slot(rows["index"]),
+        "labels": None if rows["labels"] is None else per_slot(rows["labels"]),
+        "num_examples": jnp.ones(order.shape, jnp.int32),
+        "client_id": per_owner(rows["client_id"]),
+        "noise_scale": jax.tree.map(per_owner, rows["noise_scale"]),
+    }
+    return single, real.sum()
+
+
+def _sampled(rows: dict[str, Any], sample: jax.Array) -> dict[str, Any]:
+    """The examples `int32[T, 2]`, owner and number, each as a client of one."""
+    owner, number = sample[:, 0], sample[:, 1]
+
+    def per_slot(leaf):
+        return leaf[owner, number][:, None]
+
+    return {
+        "index": per_slot(rows["index"]),
+        "labels": jax.tree.map(per_slot, rows["labels"]),
+        "num_examples": jnp.ones(owner.shape, jnp.int32),
+        "client_id": rows["client_id"][owner],
+        "noise_scale": client_rows.take(rows["noise_scale"], owner),
+    }
+
+
+def _pooled_means(predictors, model, pool, examples, total, key, dtype):
+    """Means over the first `total` examples that `_pooled` or `_sampled` made."""
+    size = min(BATCH, examples["index"].shape[0])
+
+    def batch_of(number):
+        positions = number * size + jnp.arange(size)
+        weight = (positions < total).astype(dtype)
+        access = jax.random.fold_in(key, number)
+        last = examples["index"].shape[0] - 1
+        chosen = client_rows.take(examples, jnp.minimum(positions, last))
+
+        def one(row, weight, slot):
+            data = pool.with_rows(row)
+            slot_key = jax.random.fold_in(access, slot)
+            batch = data.gather(jnp.zeros(1, jnp.int32), weight[None], key=slot_key)
+            return batch.x[0], batch.y[0]
+
+        x, y = jax.vmap(one)(chosen, weight, jnp.arange(size))
+        return core.Batch(x=x, y=y, weight=weight, constants=pool.constants)
+
+    return _means(predictors, model, batch_of, total, size)
+
+
+def predictor_names(
+    process: Any, state: core.State, model: core.Model, federation: core.Federation
+) -> tuple[str, ...]:
+    """Names of the algorithm's predictors, without computing anything.
+
+    Args:
+      process: the process.
+      state: a state, or its shapes.
+      model: the model.
+      federation: data of N clients.
+
+    Returns:
+      Names in alphabetical order.
+    """
+    names: list[str] = []
+
+    def trace(state, federation):
+        first = jax.tree.map(
+            lambda leaf: leaf[0], (state.clients, federation.train.rows())
+        )
+        data = federation.train.pool().with_rows(first[1])
+        names.extend(sorted(predictors_of(process, state, first[0], model, data)[0]))
+        return jnp.zeros(())
+
+    jax.eval_shape(trace, state, federation)
+    return tuple(names)
+
+
+def evaluate(
+    process: Any,
+    state: core.State,
+    model: core.Model,
+    federation: core.Federation,
+    *,
+    data: tuple[str, ...] = ("test", "validation"),
+    members: jax.Array | None = None,
+    diagnostics: bool = False,
+) -> tuple[Metrics, Metrics]:
+    """Measures all predictors of clients.
+
+    Args:
+      process: the process.
+      state: state after a round.
+      model: the model.
+      federation: data of N clients.
+      data: what to measure on: a client's own `train`, `validation` or `test` examples;
+        `others`: its own test examples and those of its `federation.others`;
+        `everybody`: all test examples. Of the last two only the `federation.samples`
+        where there are some. Means are over examples.
+      members: rows `int32[K]` of the clients to evaluate; None for all.
+      diagnostics: whether to compute the algorithm's diagnostics.
+
+    Returns:
+      Metrics by name, each `[predictors, data, K]` with predictors in alphabetical
+      order, NaN where there are no examples; and diagnostics by name, each `[]`.
+    """
+    dtype = jnp.zeros(()).dtype
+    judge = model if isinstance(model, core.SeriesModel) else None
+    if judge is not None and {"others", "everybody"} & set(data):
+        raise checks.InputError(
+            f"A {type(model).__name__} is judged on the client's own series, train,"
+            f" validation or test, not on {', '.join(data)}."
+        )
+    state = process.before_evaluation(state, model, federation)
+    test_pool, test_rows = federation.test.pool(), federation.test.rows()
+    everybody = None
+    if "everybody" in data and federation.samples is None:
+        everybody = _pooled(test_rows)
+
+    def examples_of(name, fields):
+        if federation.samples is not None:
+            return _sampled(test_rows, fields["samples"][name]), fields["num_test"]
+        if everybody is not None and name == "everybody":
+            return everybody
+        rows = jnp.concatenate([fields["row"][None], fields["others"]])
+        return _pooled(client_rows.take(test_rows, rows))
+
+    def measure(predictors, name, fields, key):
+        if name in ("others", "everybody"):
+            examples = examples_of(name, fields)
+            return _pooled_means(predictors, model, test_pool, *examples, key, dtype)
+        own = getattr(federation, name).pool().with_rows(fields[name])
+        if judge is not None:
+            return [
+                judge.series_metrics(*_whole_series(predictors[who], own, dtype))[0]
+                for who in sorted(predictors)
+            ]
+        return _own_means(predictors, model, own, key, dtype)
+
+    def one(fields, _):
+        train = federation.train.pool().with_rows(fields["train"])
+        predictors, key = predictors_of(process, state, fields["state"], model, train)
+        columns = [measure(predictors, name, fields, key) for name in data]
+        return _stack([_stack(list(row)) for row in zip(*columns, strict=True)])
+
+    rows: dict[str, Any] = {
+        "state": state.clients,
+        "row": jnp.arange(federation.num_clients, dtype=jnp.int32),
+        "others": federation.others if "others" in data else None,
+        "samples": federation.samples,
+        "num_test": federation.test.num_examples,
+    }
+    for name in ("train", "validation", "test"):
+        if name in data or name == "train":
+            rows[name] = getattr(federation, name).rows()
+    if members is not None:
+        rows = client_rows.take(rows, members)
+    metrics = client_map.map_chunks(one, rows, None, CHUNK)
+    metrics = {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
+    values = {}
+    if diagnostics:
+        values = process.algorithm.diagnostics(state, model, federation)
+    return metrics, values
+
+
+def collaboration(
+    process: Any, state: core.State, federation: core.Federation
+) -> Metrics:
+    """Whom a method lets each client learn from.
+
+    Args:
+      process: the process.
+      state: state after a round.
+      federation: data of N clients.
+
+    Returns:
+      Nothing for methods that do not mix messages, or for too many clients. Else
+      `weights [N, N]`, with rows for receivers, and, where clusters of clients are
+      known, `own_cluster [N]`: the share of what a client gets from others that comes
+      from its own cluster, NaN where it gets nothing from others.
+    """
+    if federation.num_clients > MAX_PAIRS:
+        return {}
+    weights = process.algorithm.collaboration(state, federation)
+    if weights is None:
+        return {}
+    if federation.cluster is None:
+        return {"weights": weights}
+    others = jnp.where(jnp.eye(weights.shape[0], dtype=bool), 0, jnp.abs(weights))
+    same = federation.cluster[:, None] == federation.cluster[None, :]
+    total = others.sum(axis=1)
+    own = jnp.where(same, others, 0).sum(axis=1)
+    share = jnp.where(total > 0, own / jnp.where(total > 0, total, 1), jnp.nan)
+    return {"weights": weights, "own_cluster": share}
+
+
+def series(
+    process: Any, state: core.State, model: core.Model, federation: core.Federation
+) -> Metrics:
+    """What becomes of each client's test series, moment by moment.
+
+    Args:
+      process: the process.
+      state: state after a round.
+      model: the model.
+      federation: data of N clients.
+
+    Returns:
+      By name, `[predictors, N, T]` with predictors in alphabetical order; nothing for
+      models without series.
+    """
+    if not isinstance(model, core.SeriesModel):
+        return {}
+    judge, dtype = model, jnp.zeros(()).dtype
+    state = process.before_evaluation(state, model, federation)
+
+    def one(row, _):
+        client, train, test = row
+        data = federation.train.pool().with_rows(train)
+        predictors, _ = predictors_of(process, state, client, model, data)
+        own = federation.test.pool().with_rows(test)
+        return _stack(
+            [
+                judge.series_metrics(*_whole_series(predictors[who], own, dtype))[1]
+                for who in sorted(predictors)
+            ]
+        )
+
+    rows = (state.clients, federation.train.rows(), federation.test.rows())
+    found = client_map.map_chunks(one, rows, None, CHUNK)
+    return {name: jnp.moveaxis(value, 0, 1) for name, value in found.items()}
+
+
+def _stack(rows: list[Metrics]) -> Metrics:
+    """Stacks metrics along a new leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)

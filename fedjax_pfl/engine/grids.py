@@ -1,0 +1,206 @@
+"""The points of a grid, in groups that share one compiled program."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_pfl import core, data
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.engine import groups
+from fedjax_pfl.engine.process import FederatedProcess
+
+__all__ = ["Federations", "config_of", "groups_of"]
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON knows it."""
+    if isinstance(value, np.ndarray | jax.Array | np.generic):
+        return np.asarray(value).tolist()
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if dataclasses.is_dataclass(value):
+        return type(value).__name__
+    return getattr(value, "__name__", repr(value))
+
+
+def _flat(prefix: str, node: Any) -> dict[str, Any]:
+    """Flat configuration of a component: its kind and its dotted fields."""
+    if node is None:
+        return {prefix: None}
+    return {name: _plain(value) for name, value in struct.named_fields(node, prefix)}
+
+
+def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[str, Any]:
+    """Flat configuration of a training.
+
+    Args:
+      process: the process.
+      model: the model.
+      federation: a federation, or its spec.
+
+    Returns:
+      Values as JSON knows them, by dotted name.
+    """
+    parts = {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
+    on_nonfinite = parts.pop("on_nonfinite")
+    config: dict[str, Any] = {"on_nonfinite": on_nonfinite}
+    for name, part in parts.items():
+        config |= _flat(name, part)
+    config |= _flat("model", model)
+    if isinstance(federation, core.Federation):
+        return config | {
+            "federation.dataset": federation.name,
+            "federation.num_clients": federation.num_clients,
+        }
+    described = _flat("federation", federation)
+    return config | described | {"federation.dataset": federation.dataset.name}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Point:
+    """One grid point before grouping."""
+
+    values: dict[str, Any]
+    process: FederatedProcess
+    model: Any
+    spec: Any
+    key: core.Key
+
+
+def _make_point(
+    key: core.Key,
+    process: FederatedProcess,
+    model: Any,
+    spec: core.Specification,
+    values: dict[str, Any],
+) -> _Point:
+    """Applies swept values by dotted name."""
+    for name, value in values.items():
+        if name == "seed":
+            checks.whole("seed", value, at_least=0, at_most=checks.MAX_SEED)
+            key = jax.random.fold_in(key, value)
+            spec = dataclasses.replace(spec, seed=int(value))
+        elif name == "model":
+            model = value
+        elif name.startswith("model."):
+            model = struct.replace_field(model, name.removeprefix("model."), value)
+        elif name == "federation":
+            spec = value
+        elif name.startswith("federation."):
+            spec = struct.replace_field(spec, name.removeprefix("federation."), value)
+        else:
+            process = struct.replace_field(process, name, value)
+    return _Point(values=values, process=process, model=model, spec=spec, key=key)
+
+
+class Federations:
+    """Federations by their specs, each built and described once."""
+
+    def __init__(self):
+        self._found: dict[
+            core.Specification,
+            tuple[core.Federation, data.PartitionStatistics],
+        ] = {}
+
+    def get(
+        self, spec: core.Specification
+    ) -> tuple[core.Federation, data.PartitionStatistics]:
+        """Returns the federation of a spec and its statistics."""
+        if spec not in self._found:
+            federation = spec.build()
+            self._found[spec] = (federation, data.describe(federation))
+        return self._found[spec]
+
+
+def groups_of(
+    key: core.Key,
+    process: FederatedProcess,
+    model: Any,
+    spec: core.Specification,
+    axes: Mapping[str, Iterable[Any]],
+    federations: Federations | None = None,
+) -> list[groups.Group]:
+    """Forms all grid points and puts those together that share one compiled program.
+
+    Points differ in numeric (traced) fields within a group, and in static fields,
+    models or shapes of the data between groups. Federations are built once per distinct
+    spec.
+
+    Args:
+      key: `[]` key; the axis `seed` folds its value in, so that points of one seed
+        share data, data order and start.
+      process: base process.
+      model: base model.
+      spec: base federation.
+      axes: values by dotted name: fields of the process (`algorithm.lam`), `model.`,
+        `federation.`, and `seed`, which is also the federation's seed.
+      federations: those that other calls have built already; new ones are added.
+
+    Returns:
+      Groups in order of first appearance.
+
+    Raises:
+      InputError: if a name or value does not fit.
+    """
+    for name, values in axes.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise checks.InputError(
+                f"Expected a list of values for axis {name!r}, got {values!r}."
+            )
+    named = {name: list(values) for name, values in axes.items()}
+    for name, values in named.items():
+        if not values:
+            raise checks.InputError(f"Expected at least one value for axis {name!r}.")
+    if "seed" not in named:
+        named["seed"] = [spec.seed]
+    combinations = itertools.product(*named.values())
+    points = [
+        _make_point(key, process, model, spec, dict(zip(named, values, strict=True)))
+        for values in combinations
+    ]
+    federations = Federations() if federations is None else federations
+    grouped: dict[Any, list[_Point]] = {}
+    for point in points:
+        federation, _ = federations.get(point.spec)
+        shapes = jax.tree.map(lambda leaf: leaf.shape, federation.train.pool())
+        signature = (
+            jax.tree.structure(point.process),
+            point.model,
+            federation.num_clients,
+            str(jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple))),
+            jax.tree.structure(federation),
+        )
+        grouped.setdefault(signature, []).append(point)
+    return [
+        groups.Group(
+            points=[
+                {name: _plain(value) for name, value in point.values.items()}
+                for point in group
+            ],
+            processes=[point.process for point in group],
+            model=group[0].model,
+            federations=[federations.get(point.spec)[0] for point in group],
+            described=[federations.get(point.spec)[1] for point in group],
+            keys=[point.key for point in group],
+            config=_shared(
+                [config_of(point.process, point.model, point.spec) for point in group]
+            ),
+        )
+        for group in grouped.values()
+    ]
+
+
+def _shared(configs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What all configurations of a group have in common."""
+    first, *others = configs
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in other and other[name] == value for other in others)
+    }

@@ -1,0 +1,329 @@
+"""The one communication round, whatever the algorithm."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_rows, sharding, struct
+from fedjax_pfl.engine import cohort_link
+from fedjax_pfl.local import participation as participations
+
+__all__ = ["FederatedProcess"]
+
+VMAP = sharding.Execution()
+
+
+@struct.pytree_dataclass
+class FederatedProcess:
+    """An algorithm with everything around it; its fields are dotted names of grids.
+
+    Attributes:
+      algorithm: the method.
+      aggregator: how messages are combined; None takes the algorithm's own.
+      server_optimizer: what takes the change of the server's model in a round for a
+        gradient, or None; only for methods whose server state is such a model.
+      participation: who takes part in a round.
+      work: how much local work the members may do.
+      attack: what malicious clients send, or None.
+      on_nonfinite: what is not finite in an upload never enters an aggregate, in any
+        mode: that client takes no part. `stop`: the run is reported as diverged at that
+        round; `drop`: a client or server whose new state is not finite keeps its old
+        one, and the run goes on; `freeze`: a round with any non-finite value leaves the
+        whole state as it was, but for the round number and the count.
+    """
+
+    algorithm: Any
+    aggregator: Any = None
+    server_optimizer: Any = None
+    participation: Any = participations.AllClients()
+    work: Any = participations.FullWork()
+    attack: Any = None
+    on_nonfinite: str = struct.static_field(default="stop")
+
+    def __post_init__(self):
+        checks.known(self.on_nonfinite, ("stop", "drop", "freeze"), "on_nonfinite")
+
+    def used_aggregator(self) -> core.Aggregator:
+        """The aggregator of the process, or the algorithm's own."""
+        if self.aggregator is None:
+            return self.algorithm.default_aggregator()
+        return self.aggregator
+
+    def first_memory(self, server: Any) -> Any:
+        """Memory of the server optimizer before the first round, or None."""
+        self._check_server_optimizer()
+        if self.server_optimizer is None:
+            return None
+        return self.server_optimizer.init(server)
+
+    def _check_server_optimizer(self) -> None:
+        """Refuses an optimizer where the server has no model to be optimized."""
+        if self.server_optimizer is None or self.algorithm.server_is_model:
+            return
+        raise checks.InputError(
+            f"Expected no server_optimizer with {type(self.algorithm).__name__}, whose"
+            " server state is not one model into which the clients' are averaged, got"
+            f" {type(self.server_optimizer).__name__}."
+        )
+
+    @property
+    def keeps_mean(self) -> bool:
+        """Whether the mean over all clients' messages is kept incrementally."""
+        over_all = self.algorithm.aggregate_over == "all"
+        return over_all and bool(self.used_aggregator().incremental)
+
+    def first_rows(
+        self,
+        key: core.Key,
+        model: core.Model,
+        population: core.Population,
+        train: core.ClientData,
+    ) -> tuple[Any, Any, Any]:
+        """What server and some clients start with.
+
+        Args:
+          key: `[]` key of the run.
+          model: the model.
+          population: what is known of all clients.
+          train: training examples of K clients.
+
+        Returns:
+          Server state, client states `[K, ...]` and messages `[K, ...]`; see
+          `SingleExchange.init`.
+        """
+        init_key = core.stream_key(key, core.Stream.INIT, 0)
+        pool = train.pool()
+
+        def first(fields: dict[str, Any]) -> tuple[Any, Any, Any]:
+            data = pool.with_rows(fields)
+            return self.algorithm.init(init_key, model, population, data)
+
+        return jax.vmap(first, out_axes=(None, 0, 0))(train.rows())
+
+    def starts_with_one_message(
+        self, model: core.Model, population: core.Population, train: core.ClientData
+    ) -> bool:
+        """Whether the first messages of all clients are the same; computes nothing.
+
+        Args:
+          model: the model.
+          population: what is known of all clients.
+          train: training examples of at least one client.
+
+        Returns:
+          False where a client's data have a say in its first message.
+        """
+        pool = train.pool()
+
+        def message(key: core.Key, fields: dict[str, Any]) -> Any:
+            data = pool.with_rows(fields)
+            return self.algorithm.init(key, model, population, data)[2]
+
+        mapped = jax.vmap(message, in_axes=(None, 0), out_axes=None)
+        try:
+            jax.eval_shape(mapped, jax.random.key(0), train.rows())
+        except ValueError:  # what vmap raises for an output that depends on the client
+            return False
+        return True
+
+    def check_cohort(self, size: int, num_clients: int) -> None:
+        """Lets all parts refuse what does not fit; before anything is traced.
+
+        Args:
+          size: K, clients per round.
+          num_clients: N.
+        """
+        self._check_server_optimizer()
+        self.algorithm.check_cohort(size)
+        if not self.algorithm.aggregates:
+            return
+        everyone = self.algorithm.aggregate_over == "all"
+        check = getattr(self.used_aggregator(), "check_cohort", None)
+        if check is not None:
+            check(num_clients if everyone else size)
+
+    def init(
+        self, key: core.Key, model: core.Model, federation: core.Federation
+    ) -> core.State:
+        """The state before the first round.
+
+        Args:
+          key: `[]` key of the run (`jax.random.key(seed)`).
+          model: the model, already given the federation's shapes.
+          federation: data of N clients.
+
+        Returns:
+          The state; all its randomness follows from `key`.
+        """
+        population, train = federation.population, federation.train
+        server, rows, messages = self.first_rows(key, model, population, train)
+        aggregate = peak = None
+        if self.keeps_mean:
+            aggregate, peak = cohort_link.cached_mean(
+                messages, train.num_examples, self.used_aggregator(), population
+            )
+        return core.State(
+            server=server,
+            clients=rows,
+            messages=messages,
+            aggregate=aggregate,
+            aggregate_peak=peak,
+            attack=None if self.attack is None else self.attack.init(messages),
+            nonfinite=jnp.zeros((), jnp.int32),
+            round=jnp.zeros((), jnp.int32),
+            key=key,
+            optimizer=self.first_memory(server),
+            memory=_first_memory(model, train),
+        )
+
+    def cohort(self, key: core.Key, round: jax.Array, num_clients: int) -> jax.Array:
+        """Who takes part in a round.
+
+        Args:
+          key: `[]` key of the run.
+          round: `int32[]` round number.
+          num_clients: N.
+
+        Returns:
+          `int32[K]` rows of the cohort's members, distinct and ascending.
+        """
+        key = core.stream_key(key, core.Stream.PARTICIPATION, round)
+        return self.participation(key, num_clients)
+
+    def round(
+        self,
+        state: core.State,
+        model: core.Model,
+        federation: core.Federation,
+        execution: sharding.Execution = VMAP,
+        members: core.Members | None = None,
+    ) -> tuple[core.State, core.RoundInfo]:
+        """One communication round; pure.
+
+        Args:
+          state: state before the round.
+          model: the model.
+          federation: data of N clients.
+          execution: how the map over clients is run.
+          members: who takes part, where rows of state and federation are those of the
+            cohort only, in its order; None draws the cohort.
+
+        Returns:
+          State after the round and a report.
+        """
+        work_key, server_key = (
+            core.stream_key(state.key, stream, state.round)
+            for stream in (core.Stream.WORK, core.Stream.SERVER)
+        )
+        population = federation.population if members is None else members.population
+        if members is None:
+            cohort = self.cohort(state.key, state.round, population.num_clients)
+        else:
+            cohort = members.cohort
+        identities = federation.train.client_id
+        if identities.shape != cohort.shape:
+            identities = identities[cohort]
+        link = cohort_link.CohortLink(
+            ctx=core.RoundContext(
+                key=server_key,
+                round=state.round,
+                cohort=cohort,
+                num_clients=population.num_clients,
+            ),
+            work=self.work(work_key, identities),
+            model=model,
+            federation=federation,
+            memory=state.memory,
+            execution=execution,
+            aggregator=self.used_aggregator(),
+            attack=self.attack,
+            server_optimizer=self.server_optimizer,
+            aggregate_over=self.algorithm.aggregate_over,
+            on_nonfinite=self.on_nonfinite,
+            population=population,
+            members=members,
+            key=state.key,
+        )
+        new, info = self.algorithm.round(state, link)
+        new = self._treat_server(state, new)
+        new = self._treat_rows(link, state, new)
+        num_nonfinite = new.nonfinite - state.nonfinite
+        if self.on_nonfinite == "freeze":
+            frozen = dataclasses.replace(state, nonfinite=new.nonfinite)
+            ok = num_nonfinite == 0
+            new = jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, frozen)
+        new = dataclasses.replace(new, round=state.round + 1)
+        return new, dataclasses.replace(info, num_nonfinite=num_nonfinite)
+
+    def _treat_server(self, old: core.State, new: core.State) -> core.State:
+        """Counts a non-finite server state; outside `stop`, keeps the old one.
+
+        The memory of the server optimizer is a part of it.
+        """
+        as_row = client_rows.broadcast((new.server, new.optimizer), 1)
+        finite = client_rows.finite_rows(as_row, 1)[0]
+        new = cohort_link.count(new, ~finite)
+        if self.on_nonfinite == "stop":
+            return new
+        server, optimizer = jax.tree.map(
+            lambda a, b: jnp.where(finite, a, b),
+            (new.server, new.optimizer),
+            (old.server, old.optimizer),
+        )
+        return dataclasses.replace(new, server=server, optimizer=optimizer)
+
+    def _treat_rows(
+        self, link: cohort_link.CohortLink, old: core.State, new: core.State
+    ) -> core.State:
+        """Counts rows that are not finite in the end; outside `stop`, keeps old ones.
+
+        A round's last step may spread a non-finite server over them.
+        """
+        rows = link.take(new.clients)
+        finite = client_rows.finite_rows(rows, link.ctx.cohort.shape[0])
+        new = cohort_link.count(new, (~finite).sum())
+        if self.on_nonfinite == "stop":
+            return new
+        rows = client_rows.select_rows(finite, rows, link.take(old.clients))
+        return dataclasses.replace(new, clients=link.put(new.clients, rows))
+
+    def before_evaluation(
+        self, state: core.State, model: core.Model, federation: core.Federation
+    ) -> core.State:
+        """The state that is evaluated; see `SingleExchange.before_evaluation`."""
+        return self.algorithm.before_evaluation(state, model, federation)
+
+    def predictors(
+        self,
+        key: core.Key,
+        state: core.State,
+        client: Any,
+        model: core.Model,
+        data: core.ClientData,
+    ) -> dict[str, Any]:
+        """Functions `x -> outputs` of ONE client, by name.
+
+        Args:
+          key: `[]` key of evaluation for this client.
+          state: state of the training; its client rows are not used.
+          client: row of this client.
+          model: the model.
+          data: training examples of this client.
+
+        Returns:
+          The algorithm's predictors.
+        """
+        return self.algorithm.predictors(
+            key, state.round, state.server, client, model, data
+        )
+
+
+def _first_memory(model: core.Model, train: core.ClientData) -> Any:
+    """What clients remember of their series before the first round, or None."""
+    if not isinstance(model, core.SeriesModel):
+        return None
+    pool, series = train.pool(), model
+    return jax.vmap(lambda rows: series.memory(pool.with_rows(rows)))(train.rows())

@@ -1,0 +1,58 @@
+"""A profile of a few rounds of a training, for Perfetto, TensorBoard and XProf."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+
+from fedjax_pfl.results import directories
+
+__all__ = ["Profile"]
+
+_TRACED = 1  # the first segment compiles
+
+
+class Profile:
+    """Writes a profile of the second segment of a training, and of no other.
+
+    A profile of a whole training would be too large to be opened. The training itself
+    is not changed.
+
+    Attributes:
+      directory: where it is written; may have profiles already.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]):
+        """Checks that the directory can be written.
+
+        Raises:
+          InputError: if it cannot.
+        """
+        self.directory = Path(directory)
+        directories.check_writable(self.directory)
+        self._is_done = False
+
+    @contextlib.contextmanager
+    def around(self, segment: int) -> Iterator[None]:
+        """The context in which a segment is run.
+
+        Args:
+          segment: its number in its group, from 0.
+        """
+        if segment != _TRACED or self._is_done:
+            yield
+            return
+        self._is_done = True
+        options = jax.profiler.ProfileOptions()
+        options.python_tracer_level = 0  # which would be most of the file
+        with jax.profiler.trace(self.directory, profiler_options=options):
+            yield
+
+    def newest(self) -> Path | None:
+        """The file for Perfetto; None if the training had no second segment."""
+        if not self._is_done:
+            return None
+        found = self.directory.glob("plugins/profile/*/*.trace.json.gz")
+        return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)

@@ -1,0 +1,324 @@
+"""What fills a history while a group of trainings runs."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_pfl.core import checks
+from fedjax_pfl.data import statistics
+from fedjax_pfl.engine import stopping
+from fedjax_pfl.results import history
+from fedjax_pfl.results.metrics import mean
+
+__all__ = ["Recorder"]
+
+
+def _over_cohort(values: np.ndarray) -> np.ndarray:
+    """Totals of counts `[G, segment, K]`, means of other values; `[G, segment]`."""
+    is_count = values.dtype.kind in "biu"
+    return values.sum(axis=2) if is_count else values.mean(axis=2)
+
+
+def _named(info: Any) -> dict[str, Any]:
+    """Numbers `[G, segment]` of an aggregator's report, by name.
+
+    The report is a dict, a dataclass, a tuple of reports or None; what it says of every
+    row is left out.
+    """
+    if info is None or isinstance(info, dict):
+        return info or {}
+    return {f"aggregator_{name}": value for name, value in _numbers(info, "")}
+
+
+def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Numbers of a report by name; those of the reports in a tuple get its number."""
+    if isinstance(info, tuple):
+        for number, part in enumerate(info):
+            yield from _numbers(part, f"{prefix}{number}_")
+    elif info is not None:
+        for field in dataclasses.fields(info):
+            value = getattr(info, field.name)
+            if value is not None and value.ndim == 2:
+                yield f"{prefix}{field.name}", value
+
+
+class Recorder:
+    """Collects a history while a group runs."""
+
+    def __init__(
+        self,
+        *,
+        points: tuple[dict[str, Any], ...],
+        models: tuple[str, ...],
+        data: tuple[str, ...],
+        num_rounds: int,
+        federations: Sequence[statistics.PartitionStatistics],
+        stops: bool,
+        stop_when: stopping.StopWhen | None = None,
+        clients: np.ndarray | None = None,
+        num_clients: int | None = None,
+    ):
+        """Starts a history.
+
+        Args:
+          points: swept fields of every point.
+          models: names of predictors.
+          data: names of all data that are evaluated on.
+          num_rounds: R.
+          federations: what is known of each point's federation.
+          stops: whether a non-finite value means divergence.
+          stop_when: when points end early, or None.
+          clients: `int[N]` rows in the population of the clients that the history is
+            about, of which `federations` knows; None for all.
+          num_clients: size of the population, where there are `clients`.
+        """
+        self._points, self._models, self._data = points, models, data
+        self._num_rounds, self._stops = num_rounds, stops
+        self._stop_when = stop_when
+        self._watch = stopping.Watch(stop_when, len(points))
+        self._federations = federations
+        self._malicious = np.stack([f.malicious for f in federations])
+        self._clients = np.arange(self._malicious.shape[1])
+        self._selected = np.zeros(self._malicious.shape, np.int64)
+        if clients is not None and num_clients is not None:
+            self._clients = clients
+            self._selected = np.zeros((len(points), num_clients), np.int64)
+        self._diverged = np.full(len(points), -1)
+        self._rounds: list[int] = []
+        self._metrics: list[dict[str, np.ndarray]] = []
+        self._evaluated: list[np.ndarray] = []
+        self._diagnostics: list[dict[str, np.ndarray]] = []
+        self._times: list[np.ndarray] = []
+        self._collaboration: np.ndarray | None = None
+        self._own_cluster: list[np.ndarray] = []
+        self._series: dict[str, np.ndarray] = {}
+        self._per_round: dict[str, np.ndarray] = {}
+        self.num_restored = 0
+
+    def ran(self, start: int, count: int, info: Any) -> None:
+        """Records `count` rounds; leaves of `info` are `[G, segment, ...]`."""
+        info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], info)
+        going = self.going()
+        for point in np.flatnonzero(going):
+            np.add.at(self._selected[point], info.cohort[point].reshape(-1), 1)
+        over = {n: _over_cohort(value) for n, value in info.client.items()}
+        fixed = ("num_nonfinite", "floats_up", "floats_down")
+        values = over | info.server | _named(info.aggregator)
+        values |= {name: getattr(info, name) for name in fixed}
+        for name, value in values.items():
+            if name not in self._per_round:
+                shape = (len(self._points), self._num_rounds)
+                self._per_round[name] = np.full(shape, np.nan)
+            self._per_round[name][going, start : start + count] = value[going]
+        if self._stops:
+            bad = (info.num_nonfinite > 0) & going[:, None]
+            first = np.where(bad.any(axis=1), start + bad.argmax(axis=1) + 1, -1)
+            self._diverged = np.where(self._diverged < 0, first, self._diverged)
+
+    def evaluated(
+        self,
+        round: int,
+        data: tuple[str, ...],
+        members: Any,
+        metrics: Any,
+        diagnostics: Any,
+        snapshot: Any,
+        again: np.ndarray | None = None,
+    ) -> None:
+        """Records an evaluation after `round` finished rounds.
+
+        Args:
+          round: finished rounds.
+          data: names of the data evaluated on.
+          members: `int[G, K]` evaluated clients, or None for all.
+          metrics: name -> `[G, models, data, K]`.
+          diagnostics: name -> `[G]`.
+          snapshot: what `compiled.snapshot` found, or {}.
+          again: `bool[G]` points for which this takes the place of the evaluation
+            before it, after the same round, or None for a new one.
+        """
+        gone = (self._diverged >= 0) & (self._diverged <= round)
+        num_points, num_clients = self._malicious.shape
+        if members is None:
+            members = np.tile(np.arange(num_clients), (num_points, 1))
+        members = np.asarray(members)
+        columns = [self._data.index(name) for name in data]
+
+        def spread(values: Any) -> np.ndarray:
+            values = np.array(values, np.float64)
+            values[gone] = np.nan
+            full = np.full((*values.shape[:2], len(self._data), num_clients), np.nan)
+            for point, rows in enumerate(members):
+                for column, name in enumerate(columns):
+                    full[point][:, name, rows] = values[point][:, column]
+            return full
+
+        evaluated = np.zeros((num_points, len(self._data), num_clients), bool)
+        for point, rows in enumerate(members):
+            evaluated[point][np.ix_(columns, rows)] = True
+        if "weights" in snapshot:
+            self._collaboration = np.asarray(snapshot["weights"])
+        for name, values in snapshot.get("series", {}).items():
+            self._series[name] = np.array(values, np.float64)
+            self._series[name][gone] = np.nan
+        found = {name: spread(v) for name, v in metrics.items()}
+        if again is not None:
+            for name, values in found.items():
+                self._metrics[-1][name][again] = values[again]
+            self._evaluated[-1][again] = evaluated[again]
+            return
+        self._rounds.append(round)
+        self._metrics.append(found)
+        self._evaluated.append(evaluated)
+        diagnostics = {n: np.array(v, np.float64) for n, v in diagnostics.items()}
+        for values in diagnostics.values():
+            values[gone] = np.nan
+        self._diagnostics.append(diagnostics)
+        self._times.append(self._selected[:, self._clients])
+        if "own_cluster" in snapshot:
+            self._own_cluster.append(np.asarray(snapshot["own_cluster"]))
+
+        rule = self._stop_when
+        if rule is not None and rule.data in data:
+            self._watch.see(round, self._watched(rule, evaluated))
+
+    def _watched(self, rule: stopping.StopWhen, evaluated: np.ndarray) -> np.ndarray:
+        """Means `[G]` over honest clients of what early stopping looks at, now."""
+        last = self._metrics[-1]
+        checks.known(rule.metric, last, "metric to stop on")
+        model = self._models.index(rule.model_of(self._models))
+        d = self._data.index(rule.data)
+        values = last[rule.metric][:, model, d]
+        return mean(values, evaluated[:, d] & ~self._malicious)
+
+    @property
+    def rounds(self) -> tuple[int, ...]:
+        """Finished rounds at each evaluation so far."""
+        return tuple(self._rounds)
+
+    def means(self, number: int) -> dict[str, np.ndarray]:
+        """Means `[G]` over honest clients at an evaluation, by `model/data/metric`."""
+        found, evaluated = {}, self._evaluated[number]
+        for metric, values in self._metrics[number].items():
+            for (m, model), (d, data) in itertools.product(
+                enumerate(self._models), enumerate(self._data)
+            ):
+                who = evaluated[:, d] & ~self._malicious
+                if who.any():
+                    name = f"{model}/{data}/{metric}"
+                    found[name] = mean(values[:, m, d], who)
+        return found
+
+    def running(self, number: int) -> np.ndarray:
+        """Which points `bool[G]` had not ended before an evaluation."""
+        stopped = self._watch.stopped_at
+        return (stopped < 0) | (stopped >= self._rounds[number])
+
+    def going(self) -> np.ndarray:
+        """Which points `bool[G]` early stopping lets go on."""
+        return self._watch.stopped_at < 0
+
+    def has_ended(self) -> bool:
+        """Whether the last evaluation was the last of the training."""
+        return self._rounds[-1] >= self._num_rounds or self.all_ended()
+
+    def all_ended(self) -> bool:
+        """Whether no point is left that could go on."""
+        return bool(((self._diverged >= 0) | ~self.going()).all())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything recorded so far, by name, for `restore`."""
+        lists = {
+            "metrics": self._metrics,
+            "diagnostics": self._diagnostics,
+        }
+        found = {
+            f"{kind}/{name}": np.stack([row[name] for row in rows])
+            for kind, rows in lists.items()
+            for name in rows[0]
+        }
+        found |= {f"per_round/{name}": v for name, v in self._per_round.items()}
+        found |= {f"series/{name}": v for name, v in self._series.items()}
+        found |= {f"watch/{name}": v for name, v in self._watch.arrays().items()}
+        found |= {
+            "rounds": np.array(self._rounds),
+            "evaluated": np.stack(self._evaluated),
+            "times": np.stack(self._times),
+            "selected": self._selected,
+            "diverged": self._diverged,
+        }
+        if self._collaboration is not None:
+            found["collaboration"] = self._collaboration
+        if self._own_cluster:
+            found["own_cluster"] = np.stack(self._own_cluster)
+        return found
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Goes on from what `arrays` returned."""
+        named: dict[str, dict[str, np.ndarray]] = {}
+        for path, value in arrays.items():
+            kind, slash, name = path.partition("/")
+            if slash:
+                named.setdefault(kind, {})[name] = value
+        self._rounds = arrays["rounds"].tolist()
+        self.num_restored = len(self._rounds)
+
+        def rows(kind: str) -> list[dict[str, np.ndarray]]:
+            values = named.get(kind, {})
+            return [
+                {name: value[k] for name, value in values.items()}
+                for k in range(len(self._rounds))
+            ]
+
+        self._metrics, self._diagnostics = rows("metrics"), rows("diagnostics")
+        self._per_round = named.get("per_round", {})
+        self._series = named.get("series", {})
+        self._watch.restore(named["watch"])
+        self._evaluated, self._times = list(arrays["evaluated"]), list(arrays["times"])
+        self._selected, self._diverged = arrays["selected"], arrays["diverged"]
+        self._collaboration = arrays.get("collaboration")
+        self._own_cluster = list(arrays.get("own_cluster", ()))
+
+    def finish(
+        self, config: dict[str, Any], compile_seconds: float, run_seconds: float
+    ) -> history.History:
+        """The finished history; evaluations that were never reached are not in it."""
+
+        def stack(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+            return {n: np.stack([row[n] for row in rows], axis=1) for n in rows[0]}
+
+        labels = [
+            f.label_counts for f in self._federations if f.label_counts is not None
+        ]
+        clusters = [f.cluster for f in self._federations if f.cluster is not None]
+        shares = self._own_cluster
+        return history.History(
+            points=self._points,
+            models=self._models,
+            data=self._data,
+            rounds=np.array(self._rounds),
+            metrics=stack(self._metrics),
+            evaluated=np.stack(self._evaluated, axis=1),
+            clients=self._clients,
+            times_selected=np.stack(self._times, axis=1),
+            malicious=self._malicious,
+            num_train=np.stack([f.num_train for f in self._federations]),
+            label_counts=np.stack(labels) if labels else None,
+            leak=np.array([f.leak for f in self._federations]),
+            collaboration=self._collaboration,
+            series=self._series,
+            own_cluster=np.stack(shares, axis=1) if shares else None,
+            cluster=np.stack(clusters) if clusters else None,
+            per_round=self._per_round,
+            diagnostics=stack(self._diagnostics),
+            diverged_at=self._diverged,
+            stopped_at=self._watch.stopped_at,
+            reached_target=self._watch.reached_target,
+            config=config,
+            compile_seconds=compile_seconds,
+            run_seconds=run_seconds,
+        )

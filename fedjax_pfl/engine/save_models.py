@@ -1,0 +1,254 @@
+"""Writes trained models, point by point, each file under its name only when whole."""
+
+import contextlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from fedjax_pfl import results
+from fedjax_pfl.core import checks, client_rows
+from fedjax_pfl.engine import options, trained_parameters
+from fedjax_pfl.engine.groups import Group, network_kinds
+from fedjax_pfl.results import directories, history, model_files
+from fedjax_pfl.results.checkpoint import files
+
+__all__ = ["Source", "Writer", "check", "size", "writer"]
+
+_BLOCK_BYTES = 2**28
+"""Most that is fetched from the device at once."""
+
+
+class Source(Protocol):
+    """A training at its end."""
+
+    def members(self, point: int) -> np.ndarray:
+        """Rows `int[K]` of the clients of a point that are evaluated."""
+        ...
+
+    def trained(
+        self, point: int, members: np.ndarray, names: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """What was trained of some predictors `[K, *P]`, of clients `int[K]`."""
+        ...
+
+
+def check(
+    groups: Sequence[Group],
+    settings: options.Settings,
+    directory: str | os.PathLike[str],
+) -> None:
+    """Checks before a training that its models can be saved.
+
+    Args:
+      groups: what is to be trained.
+      settings: how.
+      directory: which must not exist yet.
+
+    Raises:
+      InputError: if a method has something that cannot be saved, or if the directory
+        exists, cannot be written or has too little space, in one sentence.
+    """
+    directories.check_new(directory)
+    needed = size(groups, settings)
+    free = shutil.disk_usage(directories.nearest(Path(directory))).free
+    if needed > free:
+        raise checks.InputError(
+            f"Expected {needed / 1e9:.3g} GB of free disk for the trained models in"
+            f" '{directory}', got {free / 1e9:.3g} GB; save those of fewer clients"
+            " (eval_clients), or elsewhere."
+        )
+
+
+def size(groups: Sequence[Group], settings: options.Settings) -> int:
+    """Bytes of the trained models of some groups.
+
+    Args:
+      groups: what is to be trained.
+      settings: how.
+
+    Raises:
+      InputError: if a method has something that cannot be saved.
+    """
+    return sum(_bytes(group, settings) for group in groups)
+
+
+def _bytes(group: Group, settings: options.Settings) -> int:
+    """What the models of one group take, whose names are checked as well."""
+    kinds, total = network_kinds(group), 0
+    if len({model_files.file_name(0, "", 0, name) for name in kinds}) < len(kinds):
+        raise checks.InputError(
+            "Expected names of predictors that differ in letters or digits, got"
+            f" {', '.join(kinds)}."
+        )
+    for kind in kinds.values():
+        leaves = model_files.named(kind.shapes).values()
+        each = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+        total += each if kind.is_shared else each * _num_members(group, settings)
+    return total * len(group.points)
+
+
+def _num_members(group: Group, settings: options.Settings) -> int:
+    """How many clients are evaluated of each point."""
+    chosen, count = settings.schedule.clients, group.federations[0].num_clients
+    if chosen == "participants":
+        return group.processes[0].participation.cohort_size(count)
+    return count if isinstance(chosen, str) else min(chosen, count)
+
+
+@contextlib.contextmanager
+def writer(directory: str | os.PathLike[str] | None) -> Iterator["Writer"]:
+    """What takes the models of finished groups; the directory appears at the end.
+
+    Args:
+      directory: which does not exist yet; None for a writer that writes nothing.
+
+    Yields:
+      The writer. If the block fails, nothing is left.
+
+    Raises:
+      InputError: if the directory exists or cannot be written.
+    """
+    if directory is None or jax.process_index() > 0:
+        yield Writer(None, is_wanted=directory is not None)
+        return
+    place = Path(directory)
+    with directories.staged(place) as folder:
+        yield Writer(folder, is_wanted=True, named=place)
+
+
+class Writer:
+    """Takes groups one by one, then the result, which names them in the table."""
+
+    def __init__(
+        self, folder: Path | None, *, is_wanted: bool, named: Path | None = None
+    ):
+        """Makes a writer.
+
+        Args:
+          folder: empty; None in processes that help to fetch and write nothing.
+          is_wanted: whether models are saved at all.
+          named: the directory that errors name.
+        """
+        self._folder, self._is_wanted, self._named = folder, is_wanted, named or Path()
+        self._points: list[list[dict[str, Any]]] = []  # rows of the table
+
+    def add(
+        self,
+        number: int,
+        group: Group,
+        record: history.History,
+        source: Source,
+    ) -> None:
+        """Writes the models of all points of a finished group.
+
+        Args:
+          number: of the group, from 0.
+          group: what was trained.
+          record: its history.
+          source: where the models are.
+
+        Raises:
+          InputError: if they cannot be written.
+        """
+        if not self._is_wanted:
+            return
+        kinds = network_kinds(group)
+        algorithm = type(group.processes[0].algorithm).__name__
+        for point in range(len(record.points)):
+            members = source.members(point)
+            settings = {**record.config, **record.points[point]}
+            how = {"status": record.status[point], "settings": settings}
+            self._points.append([])
+            for model, kind in kinds.items():
+                path = model_files.file_name(number, algorithm, point, model)
+                rows = members[:1] if kind.is_shared else members
+                arrays = _fetched(source, point, rows, model, kind)
+                with directories.writing(self._named):
+                    self._write(path, arrays, {"model": model} | how)
+                self._points[-1].append(
+                    {
+                        "model": model,
+                        "clients": None if kind.is_shared else len(members),
+                        "numbers": client_rows.size(kind.shapes),
+                        "status": how["status"],
+                        "file": path,
+                    }
+                )
+
+    def _write(
+        self, path: str, arrays: dict[str, np.ndarray], about: dict[str, Any]
+    ) -> None:
+        """One file."""
+        if self._folder is None:
+            return
+        import safetensors  # only where something is saved
+        import safetensors.numpy
+
+        file = self._folder / path
+        file.parent.mkdir(exist_ok=True)
+        header = {
+            model_files.HEADER: json.dumps({"format": model_files.FORMAT} | about)
+        }
+        try:
+            safetensors.numpy.save_file(arrays, file, header)
+        except safetensors.SafetensorError as error:  # how it reports a full disk
+            raise OSError(None, " ".join(str(error).split())) from error
+        # Readable for whoever may read the directory, which safetensors' are not.
+        file.chmod(file.parent.stat().st_mode & 0o666)
+
+    def finish(self, result: results.Result) -> None:
+        """Writes the table, with which the directory is complete.
+
+        Args:
+          result: of all groups, in the order in which they came.
+
+        Raises:
+          InputError: if it cannot be written.
+        """
+        if self._folder is None:
+            return
+        import pandas as pd
+
+        named = result.points().to_dict("records")
+        rows = [
+            {**{str(k): v for k, v in head.items() if k != "status"}, **row}
+            | {"sha256": files.digest_of_file(self._folder / row["file"])}
+            for head, models in zip(named, self._points, strict=True)
+            for row in models
+        ]
+        table = pd.DataFrame(rows).astype({"clients": "Int64"})
+        with directories.writing(self._named):
+            table.to_csv(self._folder / model_files.TABLE, index=False)
+
+
+def _fetched(
+    source: Source,
+    point: int,
+    rows: np.ndarray,
+    model: str,
+    kind: trained_parameters.Kind,
+) -> dict[str, np.ndarray]:
+    """What one file holds, fetched in blocks of clients."""
+    leaves = model_files.named(kind.shapes)
+    each = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves.values())
+    block = min(max(_BLOCK_BYTES // max(each, 1), 1), len(rows))
+    whole = {
+        name: np.empty((len(rows), *leaf.shape), leaf.dtype)
+        for name, leaf in leaves.items()
+    }
+    for start in range(0, len(rows), block):
+        chosen = rows[start : start + block]
+        filled = np.resize(chosen, block)  # one program for all blocks
+        found = model_files.named(source.trained(point, filled, (model,))[model])
+        for name, value in found.items():
+            whole[name][start : start + block] = value[: len(chosen)]
+    if kind.is_shared:
+        return {name: value.reshape(value.shape[1:]) for name, value in whole.items()}
+    return whole | {model_files.CLIENTS: rows.astype(np.int32)}

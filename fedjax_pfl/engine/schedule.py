@@ -1,0 +1,143 @@
+"""When which clients' models are evaluated, and on whose data."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks
+
+__all__ = ["DATA", "Schedule"]
+
+DATA = ("test", "validation", "train", "others", "everybody")
+"""Own examples of each part; own and some others' test examples; everybody's."""
+
+_CLIENTS = ("all", "participants")
+_POOLED = ("others", "everybody")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule:
+    """What is evaluated; hashable.
+
+    Attributes:
+      every: rounds between two evaluations, by data.
+      clients: `all`; `participants` of the last round (before the first: of the first);
+        or the size of a sample that is drawn once per seed.
+    """
+
+    every: tuple[tuple[str, int], ...]
+    clients: str | int = "all"
+
+    @classmethod
+    def parse(
+        cls,
+        evaluate_on: Iterable[str] | Mapping[str, int | None],
+        eval_every: int | None,
+        eval_clients: str | int,
+        num_rounds: int,
+    ) -> "Schedule":
+        """Forms a schedule from a user's arguments.
+
+        Args:
+          evaluate_on: names in `DATA`, or rounds between evaluations by name, None for
+            `eval_every`; these must be multiples of the smallest.
+          eval_every: rounds between evaluations; None gives about 20 evaluations.
+          eval_clients: `all`, `participants` or a number.
+          num_rounds: rounds R.
+
+        Returns:
+          The schedule.
+
+        Raises:
+          InputError: if an argument does not fit, in one sentence.
+        """
+        checks.positive_int("num_rounds", num_rounds)
+        if isinstance(evaluate_on, str):
+            evaluate_on = (evaluate_on,)
+        given = evaluate_on if isinstance(evaluate_on, Mapping) else {}
+        base = max(1, -(-num_rounds // 20)) if eval_every is None else eval_every
+        checks.positive_int("eval_every", base)
+        every = {}
+        for name in evaluate_on:
+            checks.known(name, DATA, "data to evaluate on")
+            rounds = given.get(name)
+            every[name] = base if rounds is None else rounds
+            checks.positive_int(f"evaluate_on[{name!r}]", every[name])
+        if not every:
+            raise checks.InputError(
+                f"Expected at least one of {', '.join(DATA)} to evaluate on."
+            )
+        smallest = min(every.values())
+        for name, rounds in every.items():
+            if rounds % smallest:
+                raise checks.InputError(
+                    f"Expected rounds between evaluations to be multiples of the"
+                    f" smallest, {smallest}, got {rounds} for {name!r}."
+                )
+        if eval_clients not in _CLIENTS:
+            if isinstance(eval_clients, str):
+                checks.known(eval_clients, _CLIENTS, "eval_clients")
+            checks.positive_int("eval_clients", eval_clients)
+        return cls(every=tuple(every.items()), clients=eval_clients)
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Names of all data, in the order given."""
+        return tuple(name for name, _ in self.every)
+
+    @property
+    def segment(self) -> int:
+        """Rounds between two evaluations of any data."""
+        return min(rounds for _, rounds in self.every)
+
+    def within(self, num_rounds: int) -> "Schedule":
+        """The schedule with no period longer than the training."""
+        every = tuple((name, min(rounds, num_rounds)) for name, rounds in self.every)
+        return dataclasses.replace(self, every=every)
+
+    def due(self, round: int, is_last: bool) -> tuple[str, ...]:
+        """Names of the data to evaluate on after `round` rounds; all at the end."""
+        return tuple(n for n, every in self.every if is_last or round % every == 0)
+
+    def check(self, federation: core.Federation) -> None:
+        """Checks that a federation has what is to be evaluated.
+
+        Args:
+          federation: data of N clients.
+
+        Raises:
+          InputError: if it has not, in one sentence.
+        """
+        if "others" in self.data and federation.others is None:
+            raise checks.InputError(
+                "Evaluation on 'others' needs a federation with num_others of at least"
+                " 1, got 0."
+            )
+        size = self.clients
+        if isinstance(size, int) and size > federation.num_clients:
+            raise checks.InputError(
+                f"Expected eval_clients to be at most {federation.num_clients}, the"
+                f" number of clients, got {size}."
+            )
+
+    def members(self, process, state: core.State, num_clients: int) -> jax.Array | None:
+        """Rows `int32[K]` of the evaluated clients, or None for all.
+
+        Args:
+          process: whose participation chooses the cohorts.
+          state: state after a round.
+          num_clients: N.
+
+        Returns:
+          Distinct rows.
+        """
+        if self.clients == "all":
+            return None
+        if self.clients == "participants":
+            last = jnp.maximum(state.round - 1, 0)
+            return process.cohort(state.key, last, num_clients)
+        key = core.stream_key(state.key, core.Stream.EVALUATED_CLIENTS, 0)
+        return jax.random.permutation(key, num_clients)[: self.clients]

@@ -1,0 +1,114 @@
+"""What was trained of every predictor: what can be saved at the end of a training."""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_map, client_rows
+from fedjax_pfl.engine import evaluation
+
+__all__ = ["Kind", "kinds", "networks"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """The trained part of one predictor.
+
+    Attributes:
+      shapes: shapes `[*P]` and types of ONE client's.
+      is_shared: whether all clients have the same, as they do of a global model.
+    """
+
+    shapes: Any
+    is_shared: bool
+
+
+def kinds(
+    process: Any, state: core.State, model: core.Model, federation: core.Federation
+) -> dict[str, Kind]:
+    """What there is to save, without computing anything.
+
+    Args:
+      process: the process.
+      state: a state, or its shapes.
+      model: the model.
+      federation: data of N clients, or their shapes.
+
+    Returns:
+      By predictor, in alphabetical order.
+
+    Raises:
+      InputError: if a predictor is a plain function.
+    """
+
+    def one(state, federation):
+        row = jax.tree.map(
+            lambda leaf: leaf[0], (state.clients, federation.train.rows())
+        )
+        return _trained(process, state, model, federation.train.pool(), row)
+
+    def shared(state, federation, name):
+        pool = federation.train.pool()
+        rows = (state.clients, federation.train.rows())
+        return jax.vmap(
+            lambda row: _trained(process, state, model, pool, row)[name], out_axes=None
+        )(rows)
+
+    def is_shared(name):
+        try:
+            jax.eval_shape(lambda s, f: shared(s, f, name), state, federation)
+        except ValueError:  # what vmap raises for values that differ between clients
+            return False
+        return True
+
+    found = jax.eval_shape(one, state, federation)
+    return {name: Kind(found[name], is_shared(name)) for name in sorted(found)}
+
+
+def networks(
+    process: Any,
+    state: core.State,
+    model: core.Model,
+    federation: core.Federation,
+    rows: jax.Array,
+    names: tuple[str, ...],
+) -> dict[str, Any]:
+    """What was trained of some predictors of some clients.
+
+    Args:
+      process: the process.
+      state: state after a round.
+      model: the model.
+      federation: data of N clients.
+      rows: `int32[K]` of the clients.
+      names: of the predictors.
+
+    Returns:
+      By predictor, `[K, *P]`.
+    """
+    state = process.before_evaluation(state, model, federation)
+    pool = federation.train.pool()
+
+    def one(row, _):
+        found = _trained(process, state, model, pool, row)
+        return {name: found[name] for name in names}
+
+    chosen = client_rows.take((state.clients, federation.train.rows()), rows)
+    return client_map.map_chunks(one, chosen, None, evaluation.CHUNK)
+
+
+def _trained(process, state, model, pool, row) -> dict[str, Any]:
+    """What was trained of every predictor of ONE client."""
+    client, fields = row
+    data = pool.with_rows(fields)
+    found, _ = evaluation.predictors_of(process, state, client, model, data)
+    for name, predictor in found.items():
+        if not isinstance(predictor, core.Predictor):
+            raise checks.InputError(
+                "Models are saved of predictors that are fedjax_pfl.Predictor objects,"
+                f" but {name!r} of {type(process.algorithm).__name__} is a"
+                f" {type(predictor).__name__}; write Predictor(apply, params)."
+            )
+    return {name: predictor.params for name, predictor in found.items()}

@@ -1,0 +1,98 @@
+"""What a user gives to a training, checked before anything looks into it.
+
+A class in place of an object, a name in place of a part, or parts in the wrong order
+would otherwise fail far inside, in words that are not about what was given.
+"""
+
+import numbers
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, platforms
+from fedjax_pfl.engine.process import FederatedProcess
+
+__all__ = ["check", "check_key"]
+
+_PARTS = {  # field of a process -> what such a part has, and an example
+    "algorithm": ("predictors", "FedAvg()"),
+    "aggregator": ("incremental", "CoordinateMedian()"),
+    "server_optimizer": ("init", "ServerMomentum()"),
+    "participation": ("cohort_size", "UniformCohort(size=10)"),
+    "work": ("__call__", "FullWork()"),
+    "attack": ("init", "SignFlip()"),
+}
+_OPTIONAL = ("aggregator", "server_optimizer", "attack")
+
+
+def check(
+    key: core.Key, process: Any, model: Any, federation: Any, *, spec: bool = False
+) -> None:
+    """Refuses arguments of a training that are of another kind.
+
+    Args:
+      key: of `jax.random.key`.
+      process: a `FederatedProcess` whose parts are objects.
+      model: an object with the methods of `types.Model`.
+      federation: a `Federation` or, where `spec` says so, a specification of one.
+      spec: whether the call takes a specification.
+
+    Raises:
+      InputError: if one of them is not.
+    """
+    platforms.check_jax()
+    check_key(key)
+    if not isinstance(process, FederatedProcess):
+        wanted = "a process such as FederatedProcess(algorithm=FedAvg())"
+        raise _error("process", process, wanted)
+    for name, (method, example) in _PARTS.items():
+        part = getattr(process, name)
+        _check_part(name, part, method, example, optional=name in _OPTIONAL)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(process):
+        if not (isinstance(leaf, numbers.Number) or hasattr(leaf, "shape")):
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise _error(name, leaf, "a number, an array or an object with fields")
+    _check_part("model", model, "for_federation", "MLP(widths=(64,))")
+    if spec and not isinstance(federation, core.Specification):
+        wanted = 'a specification such as FederationSpec("digits", num_clients=20)'
+        raise _error("spec", federation, wanted)
+    if not spec and not isinstance(federation, core.Federation):
+        wanted = "a Federation, which load_federation and Federation.from_arrays make"
+        raise _error("federation", federation, wanted)
+
+
+def check_key(key: Any) -> None:
+    """Refuses what is not a key.
+
+    Args:
+      key: `[]` of `jax.random.key`, or `[...]` of several.
+
+    Raises:
+      InputError: if it is not.
+    """
+    dtype = getattr(key, "dtype", None)
+    if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        raise _error("key", key, "made by jax.random.key(seed)")
+
+
+def _check_part(
+    name: str, part: Any, method: str, example: str, *, optional: bool = False
+) -> None:
+    """Checks that a part is an object and has what parts of its kind have."""
+    if part is None and optional:
+        return
+    if isinstance(part, type) or not hasattr(part, method):
+        raise _error(name, part, f"an object such as {example}")
+
+
+def _error(name: str, value: Any, wanted: str) -> checks.InputError:
+    """The sentence, with a short name of what was given."""
+    if isinstance(value, type):
+        shown = f"the class {value.__name__} instead of {value.__name__}(...)"
+    elif isinstance(value, numbers.Number | str | None):
+        shown = repr(value)
+    else:
+        shown = f"an object of the class {type(value).__name__}"
+    return checks.InputError(f"Expected {name} to be {wanted}, got {shown}.")

@@ -1,0 +1,156 @@
+"""Metrics of honest clients under attacks: against their number, or as a table."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedjax_pfl import results
+from fedjax_pfl.figures import contents, curves, heat_maps, multiples, selection
+from fedjax_pfl.results import summaries
+
+__all__ = [
+    "FRACTION",
+    "by_fraction",
+    "table",
+    "under_attacks",
+    "with_attackers",
+]
+
+FRACTION = "federation.malicious_fraction"
+_KINDS = ("attack", "federation.label_poisoning")
+_NONE = "no attack"
+_TOLD = "algorithm.malicious_fraction"  # follows the fraction
+
+
+def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
+    """Means over clients in the last round with a column `kind`, settings and metric.
+
+    Empty where there is no field that says how many are malicious.
+    """
+    if FRACTION not in result.fields:
+        return pd.DataFrame(), [], ""
+    rows = result.table()
+    rows = rows[(rows["when"] == "last") & (rows["data"] == summaries.OWN_TEST)]
+    rows = rows[(rows["stat"] == "mean") & rows["model"].isin(selection.MODELS)]
+    rows, metric = selection.reported(result, rows)
+    kind = pd.Series(None, rows.index, dtype=object)
+    for name in _KINDS:
+        kind = kind.fillna(rows[name]) if name in rows else kind
+    if not any(name in rows for name in _KINDS):  # one attack, the same everywhere
+        kind = pd.Series(_only_kind(result), rows.index, dtype=object)
+    kind = kind.where(kind.notna() & (rows[FRACTION] > 0), _NONE)
+    others = [f for f in result.fields if f not in (FRACTION, *_KINDS, _TOLD)]
+    described = [*selection.DESCRIPTION, *others]
+    return rows.assign(kind=kind), described, metric
+
+
+def _only_kind(result: results.Result) -> str | None:
+    """The attack that all trainings have."""
+    config = result.groups[0].config
+    return next((config[name] for name in _KINDS if config.get(name)), None)
+
+
+def with_attackers(result: results.Result) -> contents.Lines | None:
+    """The metric against the fraction of malicious clients.
+
+    There is a panel per attack and environment. Where all settings are too many lines,
+    an algorithm's own ones are those that are best on validation data, fraction by
+    fraction.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      The lines, with a band over seeds; None unless there are several fractions, and
+      where `under_attacks` shows the same as a table.
+    """
+    rows, settings, metric = _attacked(result)
+    if rows.empty or rows[FRACTION].nunique() < 2 or _is_table(rows):
+        return None
+    kinds = [kind for kind in rows["kind"].unique() if kind != _NONE]
+    if not kinds:
+        return None
+    methods = [name for name in selection.methods(result) if name != _TOLD]
+    rows, methods, is_best = multiples.best_of_many(result, rows, methods)
+    clean = rows[rows["kind"] == _NONE]
+    attacked = [pd.concat([clean, rows[rows["kind"] == kind]]) for kind in kinds]
+    parts = [part.assign(kind=k) for part, k in zip(attacked, kinds, strict=True)]
+    panels, left_out = multiples.in_panels(
+        multiples.of_few_models(pd.concat(parts), methods),
+        [*methods, "model"],
+        [f for f in selection.environments(result) if f in settings],
+        lambda line, name, color: multiples.over_seeds(line, FRACTION, name, color),
+        also=["kind"],
+    )
+    shown = contents.Lines(
+        panels=panels,
+        xlabel="fraction of malicious clients",
+        ylabel=f"mean {metric}",
+        data=summaries.OWN_TEST,
+        spread=selection.band(rows),
+        left_out=left_out,
+        is_best=is_best,
+    )
+    names = f"model × honest × {shown.data} × algorithm, last round"
+    return dataclasses.replace(shown, names=names)
+
+
+def by_fraction(result: results.Result) -> Figure | None:
+    """Draws `with_attackers`, where there is something."""
+    shown = with_attackers(result)
+    return None if shown is None else curves.draw(shown)
+
+
+def _is_table(rows: pd.DataFrame) -> bool:
+    """Whether several attacks have one fraction."""
+    is_one = rows.loc[rows[FRACTION] > 0, FRACTION].nunique() == 1
+    return is_one and rows["kind"].nunique() > 2
+
+
+def under_attacks(result: results.Result) -> contents.Heats | None:
+    """Mean metrics of all settings under every attack, as a colored table.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      Rows are settings and models, columns attacks; None unless there are several
+      attacks, all with one fraction.
+    """
+    rows, settings, metric = _attacked(result)
+    if rows.empty or not _is_table(rows):
+        return None
+    kinds = list(rows["kind"].unique())
+    names = selection.varying(rows, settings)
+    labels, values = [], []
+    for line in selection.groups(rows, [*settings, "model"]):
+        first = line.iloc[0]
+        labels.append(f"{first['model']} × {selection.label(first, names)}")
+        values.append(line.groupby("kind")["value"].mean().reindex(kinds))
+    is_share = metric == "accuracy"
+    fraction = rows[FRACTION].max()
+    panel = contents.Heat(
+        title=f"honest × {summaries.OWN_TEST}, last round;"
+        f" {100 * fraction:g} % malicious",
+        algorithm="",
+        columns=tuple(map(str, kinds)),
+        rows=tuple(labels),
+        values=(100 if is_share else 1) * np.array(values),
+    )
+    return contents.Heats(
+        panels=(panel,),
+        xlabel="attack",
+        ylabel="",
+        value=f"mean {metric}" + (" in percent" if is_share else ""),
+        total=1,
+        low=0 if is_share else None,
+        high=100 if is_share else None,
+    )
+
+
+def table(result: results.Result) -> Figure | None:
+    """Draws `under_attacks`, where there is something."""
+    shown = under_attacks(result)
+    return None if shown is None else heat_maps.draw(shown)

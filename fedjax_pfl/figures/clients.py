@@ -1,0 +1,314 @@
+"""Clients one by one: distribution of a metric, fairness, and who holds which data."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedjax_pfl import results
+from fedjax_pfl.figures import contents, drawing, multiples, partitions, selection
+from fedjax_pfl.results import history, summaries
+
+__all__ = [
+    "MAX_HOLDINGS",
+    "accuracy_and_spread",
+    "distribution",
+    "draw_boxes",
+    "draw_spots",
+    "fairness",
+    "holdings",
+    "jitter",
+    "partition",
+    "values_of_clients",
+]
+
+_MARKERS = {"personal": "o", "global": "D", "fine-tuned": "s"}
+_OTHER_MARKER = "X"
+MAX_HOLDINGS = 6  # environments of which it is shown who holds which data
+_MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one image
+
+
+def values_of_clients(result: results.Result) -> contents.Boxes | None:
+    """Every client's metric in the last round, one row per model.
+
+    Settings, models and panels are those of the learning curves.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      The rows; None if every training diverged.
+    """
+    clients, metric = selection.shown_clients(result)
+    clients = clients[clients["value"].notna()]
+    if clients.empty:
+        return None
+    methods = selection.contenders(result, clients)
+    panels, left_out = multiples.in_panels(
+        multiples.of_few_models(clients, methods),
+        [*methods, "model"],
+        selection.environments(result),
+        _box,
+    )
+    populations = " or ".join(clients["population"].unique())
+    seeds = max(1, clients["seed"].nunique())  # of a single one it may not be known
+    label = (
+        f"{metric} of each client × {populations} × {summaries.OWN_TEST},"
+        f" last round ({seeds} seed{'s' if seeds > 1 else ''})"
+    )
+    return contents.Boxes(panels, xlabel=label, left_out=left_out)
+
+
+def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
+    """Clients of one setting and model."""
+    return contents.Box(
+        setting=setting,
+        algorithm=rows["algorithm"].iloc[0],
+        model=rows["model"].iloc[0],
+        color=color,
+        values=rows["value"].to_numpy(),
+        clients=rows["client"].to_numpy(),
+        seeds=rows["seed"].to_numpy(),
+        sizes=rows["num_train"].to_numpy(),
+    )
+
+
+def jitter(boxes: contents.Boxes) -> list[np.ndarray]:
+    """Heights of every box's points around 0, the same whenever they are drawn."""
+    rng = np.random.default_rng(0)
+    return [rng.uniform(-0.25, 0.25, len(box.values)) for box in boxes.boxes]
+
+
+def distribution(result: results.Result) -> Figure | None:
+    """Draws `values_of_clients`, where there are some."""
+    shown = values_of_clients(result)
+    return None if shown is None else draw_boxes(shown)
+
+
+def draw_boxes(shown: contents.Boxes) -> Figure:
+    """Draws distributions over clients.
+
+    The box spans the quartiles over clients and seeds, the line in it is the median and
+    the triangle the mean.
+
+    Args:
+      shown: the values.
+
+    Returns:
+      The figure.
+    """
+    figure, panels = drawing.panels(len(shown.panels))
+    rows = shown.rows
+    heights = iter(jitter(shown))
+    for axes, panel in zip(panels, shown.panels, strict=True):
+        for box in panel.marks:
+            _draw_box(axes, box, rows[box.setting, box.model], next(heights))
+    labels = [f"{model}\n{setting}" for setting, model in rows]
+    panels[0].set_yticks(range(len(rows)), labels)
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    drawing.name(panels, shown.panels, shown.xlabel, "")
+    if shown.left_out:
+        figure.suptitle(shown.left_out, **drawing.TEXT)
+    across, down = drawing.shape(panels)
+    longest = max(len(setting) for setting, _ in rows)
+    width = drawing.WIDTH if across == 1 else drawing.WIDTH + 0.06 * longest
+    figure.set_size_inches(width, 0.6 + down * (0.4 + 0.45 * len(rows)))
+    return figure
+
+
+def _draw_box(axes: Axes, box: contents.Box, row: int, heights: np.ndarray) -> None:
+    """Points, and the box over them."""
+    axes.plot(
+        box.values,
+        row + heights,
+        ".",
+        color=drawing.color(box.color),
+        alpha=0.35,
+        markersize=4,
+        rasterized=len(heights) > _MAX_DRAWN,
+    )
+    axes.boxplot(
+        box.values,
+        positions=[row],
+        orientation="horizontal",
+        widths=0.6,
+        showfliers=False,
+        showmeans=True,
+        manage_ticks=False,
+        medianprops={"color": "black"},
+        meanprops={"markerfacecolor": "black", "markeredgecolor": "black"},
+    )
+
+
+def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
+    """Mean accuracy over clients against the variance of their losses, last round.
+
+    Up and to the left is better; every setting of the result is a point.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      The points, with standard deviations over seeds; None where there is no accuracy,
+      or nothing finite.
+    """
+    table = result.table()
+    is_last = (table["when"] == "last") & (table["data"] == summaries.OWN_TEST)
+    table = table[is_last & table["model"].isin(selection.MODELS)]
+    accuracy, metric = selection.reported(result, table)
+    loss, _ = selection.reported(result, table, "loss")
+    if metric != "accuracy":
+        return None
+    keys = [*selection.settings(result), "model"]
+    on = [*keys, "seed"]
+    points = accuracy.loc[accuracy["stat"] == "mean", [*on, "population", "value"]]
+    spread = loss.loc[loss["stat"] == "variance", [*on, "value"]]
+    points = points.merge(spread, on=on, suffixes=("", "_variance")).dropna(
+        subset=["value", "value_variance"]
+    )
+    if points.empty:
+        return None
+    methods = selection.methods(result)
+    names = selection.varying(points, methods)
+    colors = {name: k for k, name in enumerate(points["algorithm"].unique())}
+    parts = selection.by_environment(points, selection.environments(result))
+    panels = []
+    for title, part in parts[: drawing.MAX_PANELS]:
+        spots = [
+            _spot(rows, selection.label(rows.iloc[0], names), colors)
+            for rows in selection.groups(part, [*methods, "model"])
+        ]
+        panels.append(contents.Panel(title, tuple(spots)))
+    return contents.Spots(
+        panels=tuple(panels),
+        xlabel="variance of the loss over clients (small is fair)",
+        ylabel="mean accuracy over clients",
+        population=" or ".join(points["population"].unique()),
+        data=summaries.OWN_TEST,
+        left_out=drawing.left_out(0, len(parts)),
+    )
+
+
+def _spot(rows: pd.DataFrame, setting: str, colors: dict[str, int]) -> contents.Spot:
+    """One setting and model, over seeds."""
+    first = rows.iloc[0]
+    pair = rows[["value_variance", "value"]]
+    (x, y), (x_std, y_std) = pair.mean(), pair.std().fillna(0)
+    return contents.Spot(
+        setting=setting,
+        algorithm=first["algorithm"],
+        model=first["model"],
+        color=colors[first["algorithm"]],
+        x=float(x),
+        y=float(y),
+        x_std=float(x_std),
+        y_std=float(y_std),
+    )
+
+
+def fairness(result: results.Result) -> Figure | None:
+    """Draws `accuracy_and_spread`, where there is something."""
+    shown = accuracy_and_spread(result)
+    return None if shown is None else draw_spots(shown)
+
+
+def draw_spots(shown: contents.Spots) -> Figure:
+    """Draws settings in a plane, one color per algorithm and one marker per model.
+
+    Args:
+      shown: the settings; bars are standard deviations.
+
+    Returns:
+      The figure.
+    """
+    figure, panels = drawing.panels(len(shown.panels))
+    for axes, panel in zip(panels, shown.panels, strict=True):
+        found: dict[str, list[contents.Spot]] = {}
+        for spot in panel.marks:
+            found.setdefault(f"{spot.model} × {spot.algorithm}", []).append(spot)
+        for name, spots in found.items():
+            axes.errorbar(
+                [s.x for s in spots],
+                [s.y for s in spots],
+                xerr=[s.x_std for s in spots],
+                yerr=[s.y_std for s in spots],
+                fmt=_MARKERS.get(spots[0].model, _OTHER_MARKER),
+                color=drawing.color(spots[0].color),
+                fillstyle="none" if drawing.is_hollow(spots[0].color) else "full",
+                markersize=4,
+                elinewidth=0.7,
+                label=name,
+            )
+    drawing.name(panels, shown.panels, shown.xlabel, shown.ylabel)
+    title = f"× {shown.population} × {shown.data}, last round; one point per setting"
+    drawing.legend(figure, "\n".join(filter(None, (title, shown.left_out))))
+    return figure
+
+
+def partition(result: results.Result) -> Figure:
+    """Who holds which training data, in every environment.
+
+    Args:
+      result: what to draw.
+
+    Returns:
+      The figure.
+    """
+    return partitions.draw([shown for shown, _ in holdings(result)[:MAX_HOLDINGS]])
+
+
+def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
+    """Who holds which training data in the first training of every environment.
+
+    Environments with the same holdings, as those that differ by an attack, are one.
+
+    Args:
+      result: what to look at.
+
+    Returns:
+      Holdings, and the share of test examples that another client trains on.
+    """
+    where = [(g, point) for g in result.groups for point in range(len(g.points))]
+    rows = result.points()
+    names = [
+        name
+        for name in selection.environments(result)
+        if name in selection.DESCRIPTION or name.startswith("federation.")
+    ]
+    kept: list[int] = []
+    for part in selection.groups(rows, names):
+        number = int(part.index[0])
+        if not any(_same_holdings(where[number], where[other]) for other in kept):
+            kept.append(number)
+    found = []
+    for title, part in selection.by_environment(rows.loc[kept], names):
+        group, point = where[int(part.index[0])]
+        counts = None if group.label_counts is None else group.label_counts[point]
+        title = title if len(kept) > 1 else _only_title(group)
+        shown = partitions.Holdings(title, counts, group.num_train[point])
+        found.append((shown, float(group.leak[point])))
+    return found
+
+
+def _same_holdings(
+    one: tuple[history.History, int], other: tuple[history.History, int]
+) -> bool:
+    """Whether clients have as many training examples, of every class."""
+
+    def held(of: tuple[history.History, int]) -> np.ndarray:
+        group, point = of
+        counts = group.label_counts
+        return group.num_train[point] if counts is None else counts[point]
+
+    names = ("federation.dataset", "federation.partition")
+    settings = [[g.config.get(name) for name in names] for g, _ in (one, other)]
+    return settings[0] == settings[1] and np.array_equal(held(one), held(other))
+
+
+def _only_title(group: history.History) -> str:
+    """Data, partition and seed of a group's first federation."""
+    config = group.config | group.points[0]
+    names = [config.get("federation.dataset"), config.get("federation.partition")]
+    if "seed" in config:
+        names.append(f"seed {config['seed']}")
+    return ", ".join(str(name) for name in names if name is not None)

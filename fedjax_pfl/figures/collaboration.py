@@ -1,0 +1,181 @@
+"""Whom a method lets each client learn from, and how much of it is its own cluster."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedjax_pfl import results
+from fedjax_pfl.figures import contents, curves, drawing, multiples, selection
+from fedjax_pfl.results import history
+
+__all__ = [
+    "between_clients",
+    "draw_weights",
+    "own_cluster",
+    "shares",
+    "weights",
+]
+
+_MAX_PANELS = 4
+
+
+def between_clients(result: results.Result) -> contents.Heats | None:
+    """Weights between clients after the last round, ordered by cluster.
+
+    One panel per static group that mixes messages, for its first grid point; a client's
+    weight for itself is left out, because it hides the others.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      Rows are receivers, columns senders; None if no method mixes messages.
+    """
+    groups = [g for g in result.groups if g.collaboration is not None]
+    if not groups:
+        return None
+    by_cluster = any(g.cluster is not None for g in groups[:_MAX_PANELS])
+    return contents.Heats(
+        panels=tuple(map(_panel, groups[:_MAX_PANELS])),
+        xlabel="sender",
+        ylabel="receiver, by cluster" if by_cluster else "receiver",
+        value="weight",
+        total=len(groups),
+        labeled=False,
+        is_one_scale=False,
+    )
+
+
+def _panel(group: history.History) -> contents.Heat:
+    """The weights of a group's first point."""
+    assert group.collaboration is not None
+    shown = group.collaboration[0].copy()
+    order = np.arange(len(shown))
+    edges = np.zeros(0)
+    if group.cluster is not None:
+        order = np.argsort(group.cluster[0], kind="stable")
+        edges = np.flatnonzero(np.diff(group.cluster[0][order])) + 0.5
+    np.fill_diagonal(shown, np.nan)
+    title = group.config["algorithm"]
+    if group.own_cluster is not None:
+        share = _mean_share(group)[:, -1].mean()
+        title += f"\n{share:.0%} in the own cluster"
+    names = tuple(str(group.clients[k]) for k in order)
+    return contents.Heat(
+        title=title,
+        algorithm=group.config["algorithm"],
+        columns=names,
+        rows=names,
+        values=shown[np.ix_(order, order)],
+        edges=tuple(edges.tolist()),
+    )
+
+
+def weights(result: results.Result) -> Figure | None:
+    """Draws `between_clients`, where something is mixed."""
+    shown = between_clients(result)
+    return None if shown is None else draw_weights(shown)
+
+
+def draw_weights(shown: contents.Heats) -> Figure:
+    """Draws weights between clients, each panel with a scale of its own."""
+    figure, panels = drawing.panels(len(shown.panels))
+    columns, rows = drawing.shape(panels)
+    width = drawing.WIDTH / max(2, columns)
+    figure.set_size_inches(drawing.WIDTH, rows * (1.2 + width))
+    for axes, panel in zip(panels, shown.panels, strict=True):
+        axes.grid(visible=False)
+        image = axes.imshow(panel.values, cmap="viridis")
+        for edge in panel.edges:
+            axes.axhline(edge, color="white", linewidth=0.8)
+            axes.axvline(edge, color="white", linewidth=0.8)
+        axes.set_title(panel.title, **drawing.TEXT)
+        axes.set_xlabel(shown.xlabel, **drawing.TEXT)
+        bar = figure.colorbar(image, ax=axes, orientation="horizontal", shrink=0.9)
+        bar.ax.tick_params(labelsize=7)
+        bar.set_label(shown.value, **drawing.TEXT)
+    panels[0].set_ylabel(shown.ylabel, **drawing.TEXT)
+    return figure
+
+
+def shares(result: results.Result) -> contents.Lines | None:
+    """Share of the collaboration weight inside the own cluster against rounds.
+
+    The mean over clients that receive something, one line per setting and one panel per
+    environment, and what equal weights for all would give.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      The lines; None where nothing is mixed or no clusters are known.
+    """
+    rows = _share_rows(result)
+    if rows.empty:
+        return None
+    methods, environments = selection.methods(result), selection.environments(result)
+    panels, left_out = multiples.in_panels(
+        rows,
+        methods,
+        environments,
+        lambda line, name, color: multiples.over_seeds(line, "round", name, color),
+    )
+    parts = [part for _, part in selection.by_environment(rows, environments)]
+    return contents.Lines(
+        panels=tuple(
+            contents.Panel(panel.title, (*panel.marks, _equal(part)))
+            for panel, part in zip(panels, parts, strict=False)
+        ),
+        xlabel="round",
+        ylabel="share of weight in the own cluster",
+        data="",
+        spread="mean over clients, then over seeds; band from min to max",
+        left_out=left_out,
+    )
+
+
+def _share_rows(result: results.Result) -> pd.DataFrame:
+    """Mean shares over clients, and what equal weights give, by point and round."""
+    points = result.communication().drop(columns=["floats_up", "floats_down", "rounds"])
+    parts, start = [], 0
+    for group in result.groups:
+        own = points.iloc[start : start + len(group.points)]
+        start += len(group.points)
+        if group.own_cluster is None or group.cluster is None:
+            continue
+        shares = _mean_share(group)
+        for k, cluster in enumerate(group.cluster):
+            share = pd.DataFrame({"round": group.rounds, "value": shares[k]})
+            parts.append(share.assign(**own.iloc[k], equal=_equal_share(cluster)))
+    if not parts:
+        return pd.DataFrame()
+    return pd.concat(parts, ignore_index=True).assign(model="", population="")
+
+
+def _equal_share(cluster: np.ndarray) -> float:
+    """The mean share of the own cluster among others that all weigh the same."""
+    same = (cluster[:, None] == cluster).sum() / len(cluster) - 1
+    return float(same / max(1, len(cluster) - 1))
+
+
+def _equal(rows: pd.DataFrame) -> contents.Line:
+    """What equal weights give, a level of no method."""
+    rows = rows.assign(algorithm="", value=rows["equal"])
+    line = multiples.over_seeds(rows, "round", "equal weights", 1)
+    return dataclasses.replace(line, is_level=True)
+
+
+def own_cluster(result: results.Result) -> Figure | None:
+    """Draws `shares`, where clusters are known."""
+    shown = shares(result)
+    return None if shown is None else curves.draw(shown)
+
+
+def _mean_share(group: history.History) -> np.ndarray:
+    """Mean `[G, E]` over the clients that receive anything; NaN if nobody does."""
+    assert group.own_cluster is not None
+    count = (~np.isnan(group.own_cluster)).sum(-1)
+    total = np.nansum(group.own_cluster, axis=-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)

@@ -1,0 +1,147 @@
+"""Colors, panels and legends of all figures; no pyplot, readable at 600 pixels."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedjax_pfl.figures import contents
+
+__all__ = [
+    "COLORS",
+    "DASHES",
+    "FEW_LINES",
+    "GRAY",
+    "HEIGHT",
+    "MARKERS",
+    "MAX_LINES",
+    "MAX_PANELS",
+    "TEXT",
+    "WIDTH",
+    "color",
+    "is_hollow",
+    "left_out",
+    "legend",
+    "name",
+    "panels",
+    "shape",
+    "style",
+]
+
+# Okabe and Ito's colors that can be told apart with any color vision, without yellow;
+# then gray and wine for the longest comparisons.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS += ("#999999", "#882255")
+GRAY = "#7F7F7F"
+MARKERS = "osD^vPX*h"
+DASHES = {"": "solid", "personal": "solid", "global": "dash"}
+_OTHER_DASH = "dot"
+FEW_LINES = len(COLORS)  # of which every setting and model is shown
+MAX_LINES = 2 * len(COLORS)  # the second half with hollow marks
+MAX_PANELS = 12
+_COLUMNS = 3
+TEXT = {"fontsize": 8}
+WIDTH, HEIGHT, LINE = 6.0, 3.2, 0.18  # inches; 600 pixels at 100 dots per inch
+_LOW = 1.9  # inches of a panel where there are several rows of them
+_LETTERS = 84  # of titles side by side
+
+
+def color(number: int) -> str:
+    """The color of a number; they start again when there are no more."""
+    return COLORS[number % len(COLORS)]
+
+
+def is_hollow(number: int) -> bool:
+    """Whether marks are hollow, because another number has the same color."""
+    return number >= len(COLORS)
+
+
+def style(line: contents.Line) -> tuple[str, str]:
+    """Color and dash of a line, which are the same in all panels of a figure.
+
+    Colors are settings and dashes models; what is no method is gray.
+    """
+    if not line.algorithm:
+        return GRAY, ("dash", "dot")[line.color % 2]
+    if line.is_level:
+        return color(line.color), "dash"
+    return color(line.color), DASHES.get(line.model, _OTHER_DASH)
+
+
+def left_out(lines: int, panels: int) -> str:
+    """Says which of so many lines and panels are shown, if not all are."""
+    found = []
+    if lines > MAX_LINES:
+        found.append(f"the first {MAX_LINES} of {lines} lines")
+    if panels > MAX_PANELS:
+        found.append(f"the first {MAX_PANELS} of {panels} panels")
+    return " and ".join(found)
+
+
+def panels(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure of panels with the same axes, at most three side by side."""
+    columns = 2 if count == 4 else min(count, _COLUMNS)
+    rows = -(-count // columns)
+    figure = Figure(layout="constrained")
+    height = HEIGHT if rows == 1 else rows * _LOW
+    figure.set_size_inches(WIDTH, height)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axes in grid.flat:
+        axes.grid(alpha=0.3)
+        axes.tick_params(which="both", labelsize=8)
+    for axes in grid.flat[count:]:
+        axes.set_visible(False)
+    for axes in grid.flat[max(0, count - columns) : count]:  # the lowest of a column
+        axes.tick_params(labelbottom=True)
+    return figure, list(grid.flat[:count])
+
+
+def shape(shown: list[Axes]) -> tuple[int, int]:
+    """How many panels are side by side, and how many rows there are."""
+    spec: Any = shown[0].get_subplotspec()
+    rows, columns = spec.get_gridspec().get_geometry()
+    return columns, rows
+
+
+def name(
+    shown: list[Axes],
+    panels: Sequence[contents.Panel[Any]],
+    xlabel: str,
+    ylabel: str,
+) -> None:
+    """Titles, and names of the axes in the middle below and beside every row."""
+    columns, rows = shape(shown)
+    for axes, panel in zip(shown, panels, strict=True):
+        whole = panel.title.replace(" = ", "\u00a0=\u00a0")  # never ends a line
+        title = textwrap.fill(whole, _LETTERS // columns, break_long_words=False)
+        axes.set_title(title, **TEXT)
+    lowest = shown[columns * (rows - 1) :]
+    lowest[len(lowest) // 2].set_xlabel(xlabel, fontsize=9)
+    for axes in shown[::columns]:
+        text = ylabel if rows == 1 else textwrap.fill(ylabel, _LETTERS // 4)
+        axes.set_ylabel(text, fontsize=9 if rows == 1 else 8)
+
+
+def legend(figure: Figure, title: str) -> None:
+    """One legend, of all panels, below them; they keep their height."""
+    found: dict[str, Any] = {}
+    for panel in figure.axes:
+        handles, labels = panel.get_legend_handles_labels()
+        found = dict(zip(labels, handles, strict=True)) | found
+    labels, handles = list(found), list(found.values())
+    columns = 1 if max(map(len, labels), default=0) > 35 else 2
+    rows = math.ceil(len(labels) / columns) + len(title.splitlines())
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + LINE * rows)
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=columns,
+        title=title,
+        title_fontsize=8,
+        **TEXT,
+    )

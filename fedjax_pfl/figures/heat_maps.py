@@ -1,0 +1,166 @@
+"""Colored tables: a metric over two swept fields, and whatever else has two axes."""
+
+import textwrap
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from fedjax_pfl import results
+from fedjax_pfl.figures import contents, drawing, lines, selection
+from fedjax_pfl.results import summaries
+
+__all__ = ["MAX_PANELS", "draw", "grid", "ink", "limits", "number", "over_two_fields"]
+
+MAX_PANELS = 9
+_COLUMNS = 3
+_MAX_LABELED = 12  # columns whose numbers can be read
+_MAX_TICKS = 24
+_LETTERS = 90  # of titles side by side
+
+
+def over_two_fields(result: results.Result) -> contents.Heats | None:
+    """The metric in the last round over the two numeric fields with most values.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      One panel per model and setting of all other fields, with means over seeds, NaN
+      where all seeds diverged; None unless an algorithm has two such fields.
+    """
+    table = result.table()
+    table = table[(table["when"] == "last") & (table["stat"] == "mean")]
+    table, metric = selection.reported(result, table)
+    is_shown = table["data"] == summaries.OWN_TEST
+    table = table[is_shown & table["model"].isin(selection.MODELS)]
+    fields = lines.numeric(table, result.fields)[:2]
+    if len(fields) < 2:
+        return None
+    x, y = fields
+    others = [f for f in result.fields if f not in fields]
+    keys = [*selection.DESCRIPTION, *others]
+    table = table[table[fields].notna().all(axis=1)]
+    names = selection.varying(table, keys) if len(table) else []
+    found = [
+        rows
+        for rows in selection.groups(table, [*keys, "model"])
+        if rows[x].nunique() > 1 and rows[y].nunique() > 1
+    ]
+    if not found:
+        return None
+    panels = []
+    for rows in found[:MAX_PANELS]:
+        means = rows.pivot_table(
+            index=y, columns=x, values="value", aggfunc="mean", dropna=False
+        ).sort_index(ascending=False)
+        first = rows.iloc[0]
+        title = f"{first['model']} × {selection.label(first, names)}"
+        panel = contents.Heat(
+            title=title,
+            algorithm=first["algorithm"],
+            columns=tuple(f"{value:g}" for value in means.columns),
+            rows=tuple(f"{value:g}" for value in means.index),
+            values=means.to_numpy(float),
+        )
+        panels.append(panel)
+    population = table["population"].iloc[0]
+    return contents.Heats(
+        panels=tuple(panels),
+        xlabel=x,
+        ylabel=y,
+        value=f"mean {metric} × {population} × {summaries.OWN_TEST}, last round",
+        total=len(found),
+    )
+
+
+def grid(result: results.Result) -> Figure | None:
+    """Draws `over_two_fields`, where there are two."""
+    shown = over_two_fields(result)
+    return None if shown is None else draw(shown)
+
+
+def draw(shown: contents.Heats) -> Figure:
+    """Draws colored tables, at most three in a row.
+
+    Args:
+      shown: tables with one scale.
+
+    Returns:
+      The figure.
+    """
+    panels = shown.panels
+    columns = min(_COLUMNS, len(panels))
+    count = -(-len(panels) // columns)
+    longest = max(len(name) for panel in panels for name in panel.rows)
+    height = 0.9 + 0.22 * max(len(panel.rows) for panel in panels)
+    width = drawing.WIDTH if longest < 20 else drawing.WIDTH + 0.05 * longest
+    figure = Figure(layout="constrained")
+    figure.set_size_inches(width, 0.8 + count * max(height, 1.5))
+    grid = figure.subplots(count, columns, squeeze=False)
+    low, high = limits(shown)
+    image = None
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        image = axes.imshow(
+            panel.values, aspect="auto", cmap="viridis", vmin=low, vmax=high
+        )
+        title = textwrap.fill(panel.title, _LETTERS // columns)
+        axes.set_title(title, fontsize=7 if columns > 1 else 8)
+        _name(axes, panel)
+        for edge in panel.edges:
+            axes.axhline(edge, color="white", linewidth=0.8)
+            axes.axvline(edge, color="white", linewidth=0.8)
+        if shown.labeled and len(panel.columns) * columns <= 3 * _MAX_LABELED:
+            _write(axes, panel.values, low, high)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    for axes in grid[-1]:
+        axes.set_xlabel(shown.xlabel, **drawing.TEXT)
+    for axes in grid[:, 0]:
+        axes.set_ylabel(shown.ylabel, **drawing.TEXT)
+    bar = figure.colorbar(image, ax=grid, location="bottom", shrink=0.8, aspect=40)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label(shown.value, **drawing.TEXT)
+    return figure
+
+
+def limits(shown: contents.Heats) -> tuple[float, float]:
+    """Values of the first and the last color."""
+    values = np.concatenate([panel.values.ravel() for panel in shown.panels])
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return 0.0, 1.0
+    low = finite.min() if shown.low is None else shown.low
+    high = finite.max() if shown.high is None else shown.high
+    return (float(low), float(high)) if low < high else (float(low) - 0.5, low + 0.5)
+
+
+def _name(axes, panel: contents.Heat) -> None:
+    """Names of rows, which are as high as a name, and of as many columns as fit."""
+    axes.yaxis.set_ticks(range(len(panel.rows)), panel.rows, fontsize=7)
+    places = range(0, len(panel.columns), -(-len(panel.columns) // _MAX_TICKS))
+    axes.xaxis.set_ticks(places, [panel.columns[k] for k in places], fontsize=7)
+    if max(map(len, panel.columns)) > 6:
+        axes.tick_params(axis="x", labelrotation=45)
+        for text in axes.get_xticklabels():
+            text.set_horizontalalignment("right")
+
+
+def _write(axes, values: np.ndarray, low: float, high: float) -> None:
+    """Numbers in the fields."""
+    for i, j in np.ndindex(values.shape):
+        if np.isfinite(values[i, j]):
+            color = ink(values[i, j], low, high)
+            text = number(values[i, j], low, high)
+            axes.text(j, i, text, ha="center", va="center", color=color, fontsize=6)
+
+
+def ink(value: float, low: float, high: float) -> str:
+    """The color of a number that can be read on the color of its value."""
+    return "black" if value > low + 0.6 * (high - low) else "white"
+
+
+def number(value: float, low: float, high: float) -> str:
+    """A number of a colored table, as short as tells colors apart."""
+    if max(abs(low), abs(high)) >= 20:
+        return f"{value:.3g}" if max(abs(low), abs(high)) >= 1e4 else f"{value:.0f}"
+    return f"{value:.2f}" if high - low >= 0.02 else f"{value:.3g}"

@@ -1,0 +1,103 @@
+"""Small multiples: a panel per environment, the same methods in all of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from fedjax_pfl import results
+from fedjax_pfl.figures import contents, drawing, selection
+
+__all__ = ["best_of_many", "in_panels", "min_to_max", "of_few_models", "over_seeds"]
+
+_Mark = TypeVar("_Mark")
+Spread = Callable[[Any], tuple[pd.Series, pd.Series, pd.Series]]
+
+
+def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
+    """Rows of all models, or where those are too many lines of every method's first."""
+    if rows[[*methods, "model"]].drop_duplicates().shape[0] <= drawing.FEW_LINES:
+        return rows
+    return pd.concat(
+        selection.first_model(found) for found in selection.groups(rows, methods)
+    )
+
+
+def best_of_many(
+    result: results.Result, rows: pd.DataFrame, methods: list[str]
+) -> tuple[pd.DataFrame, list[str], bool]:
+    """Of too many settings the best ones; columns of their methods, and whether so."""
+    if rows[methods].drop_duplicates().shape[0] <= drawing.FEW_LINES:
+        return rows, methods, False
+    best = selection.best_settings(result)
+    tuned = selection.tuned(result)
+    kept = rows.merge(best, on=list(best.columns))
+    return kept, [name for name in methods if name not in tuned], True
+
+
+def in_panels(
+    rows: pd.DataFrame,
+    columns: Sequence[str],
+    environments: Sequence[str],
+    make: Callable[[pd.DataFrame, str, int], _Mark],
+    also: Sequence[str] = (),
+) -> tuple[tuple[contents.Panel[_Mark], ...], str]:
+    """Small multiples: a panel per environment, in each the same lines.
+
+    Args:
+      rows: of all lines.
+      columns: those that tell lines apart.
+      environments: columns that tell panels apart.
+      make: line of its rows, its setting's name and number of its color.
+      also: further columns that tell panels apart, named in every title.
+
+    Returns:
+      Panels, and a sentence about what is left out.
+    """
+    order = rows.index.argsort(kind="stable")  # of the result: one color in all figures
+    rows = rows.reset_index(drop=True)
+    settings = [name for name in columns if name != "model"]
+    names = selection.varying(rows, settings)
+    found = list(selection.groups(rows.iloc[order], columns))
+    colors: dict[str, int] = {}
+    lines = []
+    for line in found[: drawing.MAX_LINES]:
+        setting = selection.label(line.iloc[0], names)
+        lines.append((line.index, setting, colors.setdefault(setting, len(colors))))
+    shown = pd.Index(np.concatenate([index for index, *_ in lines]))
+    parts = selection.by_environment(rows, environments, also)
+    parts = [part for part in parts if part[1].index.isin(shown).any()]
+    panels = []
+    for title, part in parts[: drawing.MAX_PANELS]:
+        marks = [
+            make(part[part.index.isin(index)], setting, color)
+            for index, setting, color in lines
+            if part.index.isin(index).any()
+        ]
+        panels.append(contents.Panel(title, tuple(marks)))
+    return tuple(panels), drawing.left_out(len(found), len(parts))
+
+
+def min_to_max(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:
+    """Mean, minimum and maximum of groups."""
+    return values.mean(), values.min(), values.max()
+
+
+def over_seeds(
+    rows: pd.DataFrame, by: str, setting: str, color: int, spread: Spread = min_to_max
+) -> contents.Line:
+    """The line of rows of one setting and model, against one of their columns."""
+    mean, low, high = spread(rows.groupby(by)["value"])
+    first = rows.iloc[0]
+    return contents.Line(
+        setting=setting,
+        algorithm=first["algorithm"],
+        model=first["model"],
+        population=first["population"],
+        color=color,
+        x=mean.index.to_numpy(),
+        y=mean.to_numpy(),
+        low=low.to_numpy(),
+        high=high.to_numpy(),
+    )

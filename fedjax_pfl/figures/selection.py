@@ -1,0 +1,227 @@
+"""Which rows of a result's tables a figure shows, and what it calls them."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fedjax_pfl import results
+from fedjax_pfl.results import metrics, summaries
+
+__all__ = [
+    "TUNED",
+    "DESCRIPTION",
+    "MODELS",
+    "RUN",
+    "band",
+    "best_settings",
+    "by_environment",
+    "contenders",
+    "environments",
+    "first_model",
+    "groups",
+    "label",
+    "methods",
+    "reported",
+    "settings",
+    "shown_clients",
+    "shown_curves",
+    "title",
+    "tuned",
+    "varying",
+]
+
+MODELS = ("personal", "global", "fine-tuned", "hybrid (validation)")
+_METHODS = ("algorithm.phi",)  # fields that make another method of an algorithm
+DESCRIPTION = ("algorithm", "dataset", "partition")
+RUN = "run"
+"""Field that tells directories apart where they hold the same trainings."""
+TUNED = ("algorithm.", "aggregator", "server_optimizer")
+"""Starts of the names of fields that belong to a method, not to its environment."""
+_OF_METHODS = (*TUNED, RUN)
+
+
+def settings(result: results.Result) -> list[str]:
+    """Columns that tell settings apart: what is compared, then what is tuned."""
+    return [*_compared(result), *tuned(result)]
+
+
+def methods(result: results.Result) -> list[str]:
+    """Columns that tell methods apart."""
+    return ["algorithm", *(f for f in result.fields if f.startswith(_OF_METHODS))]
+
+
+def environments(result: results.Result) -> list[str]:
+    """Columns that tell apart what methods are compared in."""
+    others = [f for f in result.fields if not f.startswith(_OF_METHODS)]
+    return ["dataset", "partition", *others]
+
+
+def contenders(result: results.Result, rows: pd.DataFrame) -> list[str]:
+    """Columns that tell apart the methods of rows, of which best settings were kept.
+
+    Without an algorithm's own settings where another one is best in another
+    environment: it is the same method.
+    """
+    everything = methods(result)
+    few = [name for name in everything if name not in tuned(result)]
+    same = len(rows[everything].drop_duplicates()) == len(rows[few].drop_duplicates())
+    return everything if same else few
+
+
+def by_environment(
+    rows: pd.DataFrame, names: Sequence[str], also: Sequence[str] = ()
+) -> list[tuple[str, pd.DataFrame]]:
+    """Rows of every environment, with a title.
+
+    Args:
+      rows: of all environments.
+      names: columns that make an environment; a title has those that differ.
+      also: columns that make a group, too, whose values start the title.
+
+    Returns:
+      Titles and rows, in order of appearance.
+    """
+    differ = [name for name in names if rows[name].nunique(dropna=False) > 1]
+    return [
+        (title(part.iloc[0], [*also, *differ], also), part)
+        for part in groups(rows, [*also, *names])
+    ]
+
+
+def title(row: pd.Series, names: Sequence[str], bare: Sequence[str] = ()) -> str:
+    """For example `SignFlip, digits, concentration = 0.1`; some are values only."""
+    bare = [n for n in names if n in (*bare, *DESCRIPTION)]
+    shown = [str(row[name]) for name in bare if not pd.isna(row[name])]
+    shown += _values(row, [name for name in names if name not in bare])
+    if names and not shown:
+        return f"no {_short(names[-1])}"
+    return ", ".join(shown)
+
+
+def shown_curves(
+    result: results.Result, data: str = summaries.OWN_TEST
+) -> tuple[pd.DataFrame, str]:
+    """Rows of the curves on some data that are drawn, and the metric.
+
+    Of the settings of an algorithm's own fields only the one that is best on validation
+    data in the last round is kept, the first if there are no such data.
+    """
+    curves, metric = _best_curves(result)
+    curves = curves[curves["data"] == data]
+    return curves[curves["model"].isin(MODELS)], metric
+
+
+def best_settings(result: results.Result) -> pd.DataFrame:
+    """Values of `settings` that `shown_curves` keeps, one row each."""
+    return _best_curves(result)[0][settings(result)].drop_duplicates()
+
+
+def _best_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
+    curves, metric = reported(result, result.curves())
+    return _best_settings(curves, metric, tuned(result), _compared(result)), metric
+
+
+def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
+    """Clients' values in the last round, of what `shown_curves` keeps; the metric."""
+    curves, metric = shown_curves(result)
+    clients, _ = reported(result, result.clients(), metric)
+    clients = clients[clients["model"].isin(MODELS)]
+    kept = curves[settings(result)].drop_duplicates()
+    return clients.merge(kept, on=settings(result)), metric
+
+
+def tuned(result: results.Result) -> list[str]:
+    """Columns of an algorithm's own settings, of which the best are shown."""
+    own = [f for f in result.fields if f.startswith("algorithm.")]
+    return [f for f in own if f not in _METHODS]
+
+
+def _compared(result: results.Result) -> list[str]:
+    return [*DESCRIPTION, *(f for f in result.fields if f not in tuned(result))]
+
+
+def reported(
+    result: results.Result, rows: pd.DataFrame, metric: str | None = None
+) -> tuple[pd.DataFrame, str]:
+    """Rows of the reported population and metric, by default the headline.
+
+    The population is the honest clients of a training in which some are malicious, all
+    clients of the others.
+    """
+    if metric is None:
+        metric = metrics.headline(set(rows["metric"]))
+    is_honest = rows["population"] == "honest"
+    training = [rows[n] for n in (*DESCRIPTION, "seed", *result.fields)]
+    attacked = is_honest.groupby(training, dropna=False).transform("any")
+    population = np.where(attacked, "honest", "all")
+    return rows[(rows["metric"] == metric) & (rows["population"] == population)], metric
+
+
+def groups(rows: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
+    """Rows by equal keys, missing ones included, in order of appearance."""
+    for _, group in rows.groupby(list(keys), sort=False, dropna=False):
+        yield group
+
+
+def first_model(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the model that stands for a setting, the first there is of `MODELS`."""
+    model = min(rows["model"].unique(), key=list(MODELS).index)
+    return rows[rows["model"] == model]
+
+
+def _best_settings(
+    curves: pd.DataFrame, metric: str, tuned: Sequence[str], compared: Sequence[str]
+) -> pd.DataFrame:
+    """Keeps, of every compared algorithm, the tuned setting that validates best."""
+    if not tuned:
+        return curves
+    kept = []
+    for candidates in groups(curves, compared):
+        scores = []
+        for setting in groups(candidates, tuned):
+            last = setting[setting["round"] == setting["round"].max()]
+            last = last[last["data"] == "own validation"]
+            by_model = last.groupby("model")["value"].agg(
+                lambda v: v.mean(skipna=False)
+            )
+            sign = metrics.sign(metric)
+            score = (sign * by_model).max()
+            scores.append((-math.inf if np.isnan(score) else score, setting))
+        kept.append(max(scores, key=lambda pair: pair[0])[1])
+    return pd.concat(kept)
+
+
+def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Names whose values a label must show: swept fields and what else varies."""
+    return [n for n in names if rows[n].nunique(dropna=False) > 1 or "." in n]
+
+
+def band(rows: pd.DataFrame) -> str:
+    """What the bands of rows of several seeds show; nothing of one."""
+    seeds = rows["seed"].nunique()
+    return f"mean over {seeds} seeds, band from min to max" if seeds > 1 else ""
+
+
+def label(row: pd.Series, names: Sequence[str]) -> str:
+    """For example `Flame (lam = 1, kappa = 2)`."""
+    shown = _values(row, [name for name in names if name != "algorithm"])
+    return f"{row['algorithm']} ({', '.join(shown)})" if shown else row["algorithm"]
+
+
+def _values(row: pd.Series, names: Sequence[str]) -> list[str]:
+    """For example `lam = 1`, by the last part of a name; missing ones are left out."""
+    shown = []
+    for name in names:
+        value = row[name]
+        if not pd.isna(value):
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            shown.append(f"{_short(name)} = {text}")
+    return shown
+
+
+def _short(name: str) -> str:
+    """The last part of a name; of a seed that is not the training's the last two."""
+    *owners, last = name.split(".")
+    return f"{owners[-1]} {last}" if owners and last == "seed" else last

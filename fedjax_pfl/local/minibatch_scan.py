@@ -1,0 +1,325 @@
+"""The scan over minibatches of one client, and gradients over all its examples."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_map, struct
+from fedjax_pfl.local.objectives import Objective
+
+__all__ = [
+    "LocalInfo",
+    "full_value",
+    "full_value_and_gradient",
+    "independent_batch",
+    "local_scan",
+    "params_dtype",
+]
+
+_SORTED = tuple(64 * 4**k for k in range(12))
+"""Numbers of positions for which there is a sort, up to half of the slots."""
+
+
+@struct.pytree_dataclass
+class LocalInfo:
+    """What local work reports.
+
+    Attributes:
+      num_steps: `int32[]` steps taken.
+      num_examples: `int32[]` gradients of single examples evaluated.
+      converged: `bool[]` whether a tolerance was met; True where there is none.
+      memory: what the client remembers of its series now, or None.
+    """
+
+    num_steps: jax.Array
+    num_examples: jax.Array
+    converged: jax.Array
+    memory: Any = None
+
+    def then(self, later: "LocalInfo") -> "LocalInfo":
+        """This and later work of the same client, which remembers the later."""
+        return LocalInfo(
+            num_steps=self.num_steps + later.num_steps,
+            num_examples=self.num_examples + later.num_examples,
+            converged=self.converged & later.converged,
+            memory=later.memory,
+        )
+
+    def report(self, **values: jax.Array) -> dict[str, Any]:
+        """What a client's update reports of this work, and further values `[]`.
+
+        Its entry `memory` is not reported to anybody: the process keeps it.
+        """
+        found = {"gradient_evaluations": self.num_examples, **values}
+        return found if self.memory is None else found | {"memory": self.memory}
+
+
+def _sorted_positions(bits: jax.Array, count: jax.Array) -> jax.Array:
+    """A fresh order of `count <= slots` positions, `int32[slots]`; the rest is any.
+
+    Sorting random bits does not depend on how much padding there is. The lowest bits of
+    a key are its position: one array to be sorted instead of two takes a third of the
+    time. A tie of the others, as good as never and in favor of the earlier position,
+    changes the chance that one comes before another by 2^(bits of count - 33).
+    """
+    low = 32 - lax.clz(jnp.maximum(count, 1).astype(jnp.uint32) - 1)
+    position = jnp.arange(bits.shape[0], dtype=jnp.uint32)
+    keys = bits >> low << low | position
+    keys = jnp.where(position < count.astype(jnp.uint32), keys, jnp.uint32(2**32 - 1))
+    order = lax.sort(keys, is_stable=False) & ((jnp.uint32(1) << low) - 1)
+    return order.astype(jnp.int32)
+
+
+def _shuffled_positions(key: core.Key, data: core.ClientData, length: int) -> jax.Array:
+    """A fresh order of the client's examples, `int32[length]`, padding last.
+
+    The time follows the largest client of the vmapped chunk, not the padding.
+    """
+    slots = data.index.shape[0]
+    sizes = [size for size in _SORTED if 2 * size <= slots] + [slots]
+
+    def shuffle(size: int) -> Callable[[jax.Array, jax.Array], jax.Array]:
+        def run(bits: jax.Array, count: jax.Array) -> jax.Array:
+            order = _sorted_positions(bits[:size], count)
+            return jnp.pad(order, (0, length - size))
+
+        return run
+
+    largest = client_map.lane_max(data.num_examples)
+    number = sum((largest > size).astype(jnp.int32) for size in sizes[:-1])
+    branches = [shuffle(size) for size in sizes]
+    # Drawn once, outside the branches: each place that draws has to be compiled.
+    bits = jax.random.bits(key, (slots,), jnp.uint32)
+    return lax.switch(jnp.asarray(number), branches, bits, data.num_examples)
+
+
+def independent_batch(
+    key: core.Key, data: core.ClientData, batch_size: int
+) -> tuple[jax.Array, jax.Array]:
+    """A sampler for `local_scan` whose batches know nothing of each other.
+
+    Every batch is a fresh uniform subset of `min(B, n)` of the client's n examples: an
+    example appears once in a batch, and again in others. A batch size of at least n
+    gives all examples every time, which draws with replacement would not.
+
+    Args:
+      key: `[]` key of this batch.
+      data: examples of one client.
+      batch_size: B.
+
+    Returns:
+      Positions `int32[B]` and weights `bool[B]`, padding last.
+    """
+    length = max(data.index.shape[0], batch_size)
+    positions = _shuffled_positions(key, data, length)[:batch_size]
+    return positions, jnp.arange(batch_size) < data.num_examples
+
+
+def local_scan(
+    key: core.Key,
+    work: core.Budget,
+    step: Callable[[core.Key, Any, tuple[core.Batch, ...]], Any],
+    carry: Any,
+    data: core.ClientData,
+    *,
+    batch_size: int,
+    epochs: int = 1,
+    num_steps: int | None = None,
+    batches_per_step: int = 1,
+    sampler: Callable[..., tuple[jax.Array, jax.Array]] | None = None,
+    epoch_steps: int | None = None,
+    epoch_end: Callable[[jax.Array, Any], Any] | None = None,
+    remembers: bool = False,
+    dtype: Any = jnp.float32,
+) -> tuple[Any, LocalInfo]:
+    """Runs a step over minibatches of one client: shuffles, masks, trip counts.
+
+    An epoch visits every example once, in a fresh order; its last batch may be short.
+    Steps beyond a client's own number or budget leave the carry as it is. Under `vmap`
+    a loop runs as long as the longest client of the vmapped chunk.
+
+    Args:
+      key: `[]` key of this client in this round.
+      work: budget of this client; its caps apply on top of `epochs`.
+      step: `(key, carry, batches) -> carry`; `batches` is a tuple of
+        `batches_per_step`.
+      carry: pytree.
+      data: examples of one client (`index [M]`).
+      batch_size: B, examples per batch.
+      epochs: local epochs.
+      num_steps: local steps in place of epochs, through as many epochs as they take,
+        the last one broken off; a budget of epochs then caps steps.
+      batches_per_step: batches that one step consumes.
+      sampler: `(key, data, batch_size) -> (positions int32[B], weight [B])` in place of
+        shuffled epochs; an epoch is then as many steps as it would be with shuffling.
+      epoch_steps: steps of an epoch in place of these, the same for all clients with
+        examples; only with a sampler, which can fill any number of batches.
+      epoch_end: `(epoch, carry) -> carry`, after every epoch that the client took part
+        in.
+      remembers: whether the step does with `data.memory` what a model of series wants,
+        which a step that knows nothing of it must not be given.
+      dtype: floating dtype of batches and weights.
+
+    Returns:
+      The carry and a `LocalInfo`. A client without examples takes no step.
+
+    Raises:
+      InputError: if the model is one of series and the step does not remember.
+    """
+    if data.memory is not None and not remembers:
+        raise checks.InputError(
+            "Expected a method whose clients train through a local solver, SGD or"
+            " Optax, with a model of series such as a portfolio policy, got one with"
+            " minibatches of its own."
+        )
+    per_step = batch_size * batches_per_step
+    slots = data.index.shape[0]
+    max_steps = max(1, -(-slots // per_step))
+    own_steps = -(-data.num_examples // per_step)
+    if epoch_steps is not None:
+        own_steps = jnp.where(data.num_examples > 0, jnp.int32(epoch_steps), 0)
+    own_epochs, most_steps = jnp.minimum(jnp.int32(epochs), work.epochs), work.steps
+    if num_steps is not None:
+        most_steps = jnp.minimum(jnp.minimum(num_steps, work.epochs), work.steps)
+        many = -(-most_steps // jnp.maximum(own_steps, 1))
+        own_epochs = jnp.where(own_steps > 0, many, 0)
+
+    def batch_of(step_key: core.Key, order: jax.Array, start: jax.Array, part: int):
+        access = jax.random.fold_in(step_key, part)
+        if sampler is not None:
+            positions, weight = sampler(access, data, batch_size)
+            return data.gather(positions, weight.astype(dtype), key=access)
+        first = start + part * batch_size
+        positions = lax.dynamic_slice(order, (first,), (batch_size,))
+        weight = first + jnp.arange(batch_size) < data.num_examples
+        return data.gather(positions, weight.astype(dtype), key=access)
+
+    def run_step(index, state, *, order, epoch_key, epoch):
+        carry, steps, examples = state
+        step_key = jax.random.fold_in(epoch_key, index + 1)
+        start = index * per_step
+        batches = tuple(
+            batch_of(step_key, order, start, p) for p in range(batches_per_step)
+        )
+        new = step(step_key, carry, batches)
+        active = (index < own_steps) & (epoch < own_epochs) & (steps < most_steps)
+        carry = jax.tree.map(lambda a, b: jnp.where(active, a, b), new, carry)
+        seen = sum((batch.weight.sum() for batch in batches), jnp.zeros((), dtype))
+        return (
+            carry,
+            steps + active,
+            examples + jnp.where(active, seen, 0).astype(jnp.int32),
+        )
+
+    def run_epoch(epoch, state):
+        epoch_key = jax.random.fold_in(key, epoch)
+        order = None
+        if sampler is None:
+            order = _shuffled_positions(
+                jax.random.fold_in(epoch_key, 0), data, max_steps * per_step
+            )
+        before, bound = state[1], own_steps
+        if num_steps is not None:
+            bound = jnp.minimum(own_steps, most_steps - before)
+        state = lax.fori_loop(
+            0,
+            client_map.lane_max(bound),
+            lambda i, s: run_step(i, s, order=order, epoch_key=epoch_key, epoch=epoch),
+            state,
+        )
+        if epoch_end is None:
+            return state
+        carry, steps, examples = state
+        ended = epoch_end(epoch, carry)
+        carry = jax.tree.map(lambda a, b: jnp.where(steps > before, a, b), ended, carry)
+        return carry, steps, examples
+
+    zero = jnp.zeros((), jnp.int32)
+    bound = client_map.lane_max(own_epochs)
+    carry, steps, examples = lax.fori_loop(0, bound, run_epoch, (carry, zero, zero))
+    return carry, LocalInfo(
+        num_steps=steps, num_examples=examples, converged=jnp.ones((), bool)
+    )
+
+
+def params_dtype(params: Any) -> Any:
+    """Floating dtype of a parameter tree."""
+    return jnp.result_type(*jax.tree.leaves(params))
+
+
+def full_value_and_gradient(
+    objective: Objective,
+    params: Any,
+    context: Any,
+    data: core.ClientData,
+    batch_size: int = 256,
+) -> tuple[jax.Array, Any]:
+    """Value and gradient of an objective over all examples of one client.
+
+    Args:
+      objective: `(key, params, batch, context) -> []`, a mean over the batch plus terms
+        that do not depend on it; called without randomness (key None).
+      params: point.
+      context: what the objective reads besides.
+      data: examples of one client.
+      batch_size: examples per pass; bounds memory, not the result.
+
+    Returns:
+      Value `[]` and gradient like `params`; zeros for a client without examples.
+    """
+    evaluate = jax.value_and_grad(objective, argnums=1)
+    zero = (jnp.zeros((), params_dtype(params)), jax.tree.map(jnp.zeros_like, params))
+    return _mean_over_examples(
+        lambda batch: evaluate(None, params, batch, context), zero, data, batch_size
+    )
+
+
+def full_value(
+    objective: Objective,
+    params: Any,
+    context: Any,
+    data: core.ClientData,
+    batch_size: int = 256,
+) -> jax.Array:
+    """Value of an objective over all examples of one client, without its gradient.
+
+    Args:
+      objective: see `full_value_and_gradient`.
+      params: point.
+      context: what the objective reads besides.
+      data: examples of one client.
+      batch_size: examples per pass; bounds memory, not the result.
+
+    Returns:
+      `[]`; zero for a client without examples.
+    """
+    zero = jnp.zeros((), params_dtype(params))
+    return _mean_over_examples(
+        lambda batch: objective(None, params, batch, context), zero, data, batch_size
+    )
+
+
+def _mean_over_examples(
+    fn: Callable[[core.Batch], Any],
+    zero: Any,
+    data: core.ClientData,
+    batch_size: int,
+) -> Any:
+    """Mean of a function `batch -> tree` over one client's examples, like `zero`."""
+    slots = data.index.shape[0]
+    dtype = params_dtype(zero)
+    total = jnp.maximum(data.num_examples, 1).astype(dtype)
+    num_batches = max(1, -(-slots // batch_size))
+
+    def add(sums, number):
+        positions = number * batch_size + jnp.arange(batch_size)
+        weight = (positions < data.num_examples).astype(dtype)
+        batch = data.gather(jnp.minimum(positions, slots - 1), weight)
+        share = weight.sum() / total
+        return jax.tree.map(lambda t, g: t + share * g, sums, fn(batch)), None
+
+    return lax.scan(add, zero, jnp.arange(num_batches))[0]

@@ -1,0 +1,241 @@
+"""Who takes part in a round, and how much local work they can do."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, struct
+
+__all__ = [
+    "NO_CAP",
+    "AllClients",
+    "ClientBudgets",
+    "FullWork",
+    "Stragglers",
+    "UniformCohort",
+]
+
+NO_CAP = 2**30
+_LARGE = 65536
+
+
+@struct.pytree_dataclass
+class AllClients:
+    """Every client takes part in every round.
+
+    Example:
+      >>> import jax
+      >>> AllClients()(jax.random.key(0), 3).tolist()
+      [0, 1, 2]
+    """
+
+    @property
+    def everyone(self) -> bool:
+        """Whether the cohort is always all clients, in order."""
+        return True
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Number of cohort members: all `num_clients`."""
+        return num_clients
+
+    def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
+        """Returns `int32[N]`, all rows in order; the key is unused."""
+        del key
+        return jnp.arange(num_clients, dtype=jnp.int32)
+
+
+@struct.pytree_dataclass
+class UniformCohort:
+    """A cohort drawn uniformly without replacement, afresh in every round.
+
+    The time to draw follows the cohort, not the population, where a population of more
+    than 65,536 has more than 8 clients per cohort member.
+
+    Attributes:
+      size: static number of cohort members K, at most the number of clients.
+      among: static; only the first so many clients are ever drawn, the others never
+        take part. None for all.
+
+    Example:
+      >>> import jax
+      >>> cohort = UniformCohort(size=10)(jax.random.key(0), 1_000_000)
+      >>> cohort.shape, bool((cohort[1:] > cohort[:-1]).all())
+      ((10,), True)
+    """
+
+    size: int = struct.static_field()
+    among: int | None = struct.static_field(default=None)
+
+    def __post_init__(self):
+        checks.positive_int("size", self.size)
+        if self.among is not None:
+            checks.whole("among", self.among, at_least=self.size)
+
+    @property
+    def everyone(self) -> bool:
+        """Whether the cohort is always all clients, in order."""
+        return False
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Number of cohort members.
+
+        Args:
+          num_clients: N.
+
+        Returns:
+          K.
+
+        Raises:
+          InputError: if there are fewer clients.
+        """
+        for name, value in (("cohort size", self.size), ("among", self.among)):
+            if value is not None and value > num_clients:
+                raise checks.InputError(
+                    f"Expected the {name} to be at most the number of clients "
+                    f"{num_clients}, got {name.rpartition(' ')[2]}={value}."
+                )
+        return self.size
+
+    def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
+        """Draws a cohort.
+
+        Args:
+          key: `[]` key.
+          num_clients: N.
+
+        Returns:
+          `int32[K]`, distinct and ascending.
+        """
+        size = self.cohort_size(num_clients)
+        num_clients = num_clients if self.among is None else self.among
+        sparse = num_clients > _LARGE and num_clients > 8 * size
+        draw = _draw_distinct if sparse else _draw_by_sorting
+        return jnp.sort(draw(key, num_clients, size))
+
+
+def _draw_by_sorting(key: core.Key, num_clients: int, size: int) -> jax.Array:
+    """The rows that come first when all rows are sorted by 64 random bits."""
+    high, low = jax.random.bits(key, (2, num_clients), jnp.uint32)
+    rows = jnp.arange(num_clients, dtype=jnp.int32)
+    return lax.sort((high, low, rows), num_keys=2)[2][:size]
+
+
+def _draw_distinct(key: core.Key, num_clients: int, size: int) -> jax.Array:
+    """The first `size` distinct of `2 size + 64` draws with replacement.
+
+    For `num_clients > max(65536, 8 size)` about `size / 4` draws repeat an earlier one;
+    that more than `size + 64` do has a probability below 1e-200.
+    """
+    count = 2 * size + 64
+    draws = jax.random.randint(key, (count,), 0, num_clients, jnp.int32)
+    position = jnp.arange(count, dtype=jnp.int32)
+    draws, position = lax.sort((draws, position), num_keys=2)
+    repeated = jnp.concatenate([jnp.zeros(1, bool), draws[1:] == draws[:-1]])
+    _, rows = lax.sort((jnp.where(repeated, count, position), draws), num_keys=1)
+    return rows[:size]
+
+
+@struct.pytree_dataclass
+class FullWork:
+    """Every cohort member does all of its local work."""
+
+    def __call__(self, key: core.Key, client_ids: jax.Array) -> core.Budget:
+        """Returns budgets without caps for clients `int32[K]`; the key is unused."""
+        del key
+        cap = jnp.full(client_ids.shape, NO_CAP, jnp.int32)
+        return _capped(cap, jnp.zeros(client_ids.shape, bool))
+
+
+@struct.pytree_dataclass
+class Stragglers:
+    """Some cohort members stop early, drawn afresh in every round.
+
+    As in FedProx's experiments, `round((1 - fraction) K)` of the K members do all of
+    their work, and each of the others has time for a number of epochs uniform in 1,
+    ..., max_epochs - 1. What a client draws depends on the key and its id only, and who
+    straggles on these draws in the cohort: every method sees the same stragglers.
+
+    Attributes:
+      fraction: `[]` of stragglers, between 0 and 1.
+      max_epochs: static, at least 2; the local epochs of those who are no stragglers,
+        or their local steps where a method counts those.
+
+    Example:
+      >>> import jax
+      >>> work = Stragglers(fraction=0.5, max_epochs=2)
+      >>> sorted(work(jax.random.key(0), jax.numpy.arange(4)).epochs.tolist())
+      [1, 1, 1073741824, 1073741824]
+    """
+
+    fraction: float = 0.5
+    max_epochs: int = struct.static_field(default=20)
+
+    def __post_init__(self):
+        checks.number("fraction", self.fraction, at_least=0, at_most=1)
+        checks.whole("max_epochs", self.max_epochs, at_least=2)
+
+    def __call__(self, key: core.Key, client_ids: jax.Array) -> core.Budget:
+        """Draws budgets.
+
+        Args:
+          key: `[]` key of the round.
+          client_ids: `int32[K]`.
+
+        Returns:
+          Budgets with leading axis K; epochs of non-stragglers and steps have no cap.
+        """
+
+        def draw(client_id: jax.Array) -> tuple[jax.Array, jax.Array]:
+            who, how_much = jax.random.split(jax.random.fold_in(key, client_id))
+            epochs = jax.random.randint(how_much, (), 1, self.max_epochs, jnp.int32)
+            return jax.random.bits(who, (), jnp.uint32), epochs
+
+        bits, epochs = jax.vmap(draw)(client_ids)
+        count = client_ids.shape[0]
+        slots = jnp.arange(count, dtype=jnp.int32)
+        order = lax.sort((bits, client_ids, slots), num_keys=2)[2]
+        place = jnp.zeros_like(slots).at[order].set(slots)
+        fraction = jnp.asarray(self.fraction, jnp.float32)
+        straggler = place >= jnp.round((1 - fraction) * count).astype(jnp.int32)
+        return _capped(jnp.where(straggler, epochs, NO_CAP), straggler)
+
+
+@struct.pytree_dataclass
+class ClientBudgets:
+    """Every client has a number of local epochs of its own, the same in every round.
+
+    Attributes:
+      epochs: static tuple of numbers of epochs (steps where a method counts those), at
+        least 0; client i has the number i modulo their count. A method's own number is
+        a cap on top.
+
+    Example:
+      >>> import jax
+      >>> ClientBudgets(epochs=(1, 5))(None, jax.numpy.arange(3)).epochs.tolist()
+      [1, 5, 1]
+    """
+
+    epochs: tuple[int, ...] = struct.static_field(default=(1, 5))
+
+    def __post_init__(self):
+        if not isinstance(self.epochs, tuple) or not self.epochs:
+            raise checks.InputError(
+                "Expected epochs to be a tuple of whole numbers, at least one, got"
+                f" {self.epochs!r}."
+            )
+        for number in self.epochs:
+            checks.whole("every number of epochs", number, at_least=0)
+
+    def __call__(self, key: core.Key, client_ids: jax.Array) -> core.Budget:
+        """Returns the budgets of clients `int32[K]`; the key is unused."""
+        del key
+        numbers = jnp.asarray(self.epochs, jnp.int32)
+        epochs = numbers[client_ids % len(self.epochs)]
+        return _capped(epochs, jnp.zeros(client_ids.shape, bool))
+
+
+def _capped(epochs: jax.Array, straggler: jax.Array) -> core.Budget:
+    """Budgets with caps on epochs only."""
+    steps = jnp.full(epochs.shape, NO_CAP, jnp.int32)
+    return core.Budget(epochs=epochs, steps=steps, straggler=straggler)

@@ -1,0 +1,107 @@
+"""Anderson acceleration of a fixed-point iteration in the space of weights.
+
+Of the map `pi -> pi + f(pi)` the last m points and moves f are kept. The extrapolation
+
+    pi + f - sum_j gamma_j (dpi_j + df_j),    gamma = argmin |f - sum_j gamma_j df_j|
+
+goes where the moves, were they affine in the point, would vanish; dpi_j and df_j are
+differences of successive points and moves, and the norm is that of the models the
+weights stand for, `|f|^2 = f^T G f` with their Gram matrix G. The normal equations of
+the m columns, scaled to unit length, get a small multiple of the identity.
+
+    symbol       here            shape
+    pi, f        point, move     [K]
+    dpi, df      points, moves   [m, K]   zeros where there were fewer steps
+
+Limit: without memory the extrapolation is the plain step.
+
+Reference: Walker, Ni, "Anderson acceleration for fixed-point iterations".
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl.core import struct
+
+__all__ = ["Memory", "accepted"]
+
+_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+def accepted(guess: jax.Array, now: jax.Array, smaller: jax.Array) -> jax.Array:
+    """Whether an extrapolated point is taken.
+
+    Args:
+      guess: `[]` objective there, at least 0.
+      now: `[]` objective at the last point.
+      smaller: `bool[]` whether its residual is smaller; it decides where rounding
+        hides which objective is.
+
+    Returns:
+      `bool[]`, False for a non-finite guess.
+    """
+    rounding = 4 * jnp.finfo(now.dtype).eps * now
+    return (guess <= now - rounding) | ((guess <= now + rounding) & smaller)
+
+
+@struct.pytree_dataclass
+class Memory:
+    """Differences of the last points and moves, the newest first.
+
+    Attributes:
+      point: `[K]` the last point.
+      move: `[K]` the move there.
+      points: `[m, K]` differences of points.
+      moves: `[m, K]` differences of moves.
+      filled: `bool[]` whether there is a last point.
+    """
+
+    point: jax.Array
+    move: jax.Array
+    points: jax.Array
+    moves: jax.Array
+    filled: jax.Array
+
+    @classmethod
+    def empty(cls, like: jax.Array, size: int) -> "Memory":
+        """A memory of `size` differences of points like `[K]`."""
+        none = jnp.zeros((size, *like.shape), like.dtype)
+        return cls(
+            point=like,
+            move=jnp.zeros_like(like),
+            points=none,
+            moves=none,
+            filled=jnp.zeros((), bool),
+        )
+
+    def after(self, point: jax.Array, move: jax.Array) -> "Memory":
+        """The memory with one more point `[K]` and the move `[K]` there."""
+
+        def push(rows: jax.Array, row: jax.Array) -> jax.Array:
+            row = jnp.where(self.filled, row, 0)[None]
+            return jnp.concatenate([row, rows[:-1]])
+
+        return Memory(
+            point=point,
+            move=move,
+            points=push(self.points, point - self.point),
+            moves=push(self.moves, move - self.move),
+            filled=jnp.ones((), bool),
+        )
+
+    def extrapolated(
+        self, gram: jax.Array, point: jax.Array, move: jax.Array
+    ) -> jax.Array:
+        """The extrapolated point `[K]`, from the newest point and move `[K]`."""
+        images = _dot(self.moves, gram)
+        normal = _dot(images, self.moves.T)
+        square = jnp.diag(normal)
+        unit = jnp.where(square > 0, lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
+        normal = unit[:, None] * normal * unit[None]
+        ridge = jnp.where(square > 0, 16 * jnp.finfo(gram.dtype).eps, 1)
+        right = unit * _dot(images, move)
+        gamma = unit * jnp.linalg.solve(normal + jnp.diag(ridge), right)
+        return point + move - _dot(gamma, self.points + self.moves)

@@ -1,0 +1,158 @@
+"""The center of every column under the Huber function, by safeguarded Newton steps.
+
+For one column of differences `x_k` from its median, the center m solves
+
+    s(m) = sum_k p_k clip(x_k - m, -rho, rho) = 0
+
+Updates, from 0, with the mass `n(m) = sum_k p_k [|x_k - m| < rho]`, which is the
+negative slope of s, and a bracket kept from the sign of s:
+
+    m <- m + s / n      where n > 0 and the result is within the bracket
+    m <- its middle     elsewhere
+
+s is monotone and linear between kinks: the last step is exact. The median is within
+rho of the center, hence the first bracket `[-rho, rho]`. A column is left alone as soon
+as s vanishes to rounding, else the bracket would disturb a center that is found.
+
+The center is not unique where the two sides balance and nobody is within rho. The
+midpoint median is the middle of these, and stays.
+
+    symbol    here        shape
+    x_k       rows        [K, B]   differences, a block of columns
+    m, s, n   m, s, n     [B]
+
+Limits: `rho -> 0` is the median, `rho >= max_k |x_k - mean|` the mean.
+
+For 100 rows of 1e5 float32 columns the steps take 17 ms on one core of a CPU, beside 46
+for the median: a row is added to the sums of a block of columns at a time, and a block
+stops when all its centers are found.
+
+Reference: Huber, "Robust estimation of a location parameter".
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl.core import struct
+
+__all__ = ["Centers", "centers"]
+
+_STEPS = 8  # six at most in tests with 2 to 301 rows and any radius
+_COLUMNS = 1000  # per block: 100 float32 rows of them stay in cache
+
+
+@struct.pytree_dataclass
+class Centers:
+    """Centers of columns, `[D]` each.
+
+    Attributes:
+      shift: `[D]` m, what the center is more than the median.
+      residual: `[D]` `|s| / rho`, at most 1.
+      inside: `[D]` n, 0 where nobody is within rho.
+      outside: `[D]` number of rows in use that are further than rho.
+    """
+
+    shift: jax.Array
+    residual: jax.Array
+    inside: jax.Array
+    outside: jax.Array
+
+
+def _sums(
+    rows: jax.Array, p: jax.Array, rho: jax.Array, m: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The sums s and n `[B]` at m `[B]`."""
+
+    def more(row: jax.Array, sums: tuple[jax.Array, jax.Array]):
+        s, n = sums
+        d = rows[row] - m
+        s = s + p[row] * jnp.clip(d, -rho, rho)
+        return s, n + jnp.where(jnp.abs(d) < rho, p[row], 0)
+
+    return lax.fori_loop(0, rows.shape[0], more, (jnp.zeros_like(m),) * 2)
+
+
+def _outside(rows: jax.Array, p: jax.Array, rho: jax.Array, m: jax.Array) -> jax.Array:
+    """Number of rows in use `[B]` that are further than rho."""
+
+    def more(row: jax.Array, count: jax.Array) -> jax.Array:
+        far = (jnp.abs(rows[row] - m) > rho) & (p[row] > 0)
+        return count + far.astype(m.dtype)
+
+    return lax.fori_loop(0, rows.shape[0], more, jnp.zeros_like(m))
+
+
+def _of_block(
+    p: jax.Array, rho: jax.Array, rows: jax.Array, median: jax.Array
+) -> Centers:
+    """Centers of columns `[K, B]` with medians `[B]`."""
+    count = rows.shape[0]
+    rows = jnp.where((p > 0)[:, None], rows, 0) - median[None]
+    eps = jnp.finfo(rows.dtype).eps
+
+    def found(s: jax.Array, n: jax.Array) -> jax.Array:
+        # Without anybody within rho, s is a difference of sums of shares.
+        terms = jnp.where(n > 0, 8 + count**0.5, 8 + count)
+        return jnp.abs(s) <= rho * eps * terms
+
+    def unfinished(state: tuple[jax.Array, ...]) -> jax.Array:
+        number, _, s, n, _, _ = state
+        return (number < _STEPS) & ~found(s, n).all()
+
+    def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        number, m, s, n, low, high = state
+        low, high = jnp.where(s > 0, m, low), jnp.where(s < 0, m, high)
+        newton = m + s / jnp.where(n > 0, n, 1)
+        within = (n > 0) & (low <= newton) & (newton <= high)
+        new = jnp.where(within, newton, low / 2 + high / 2)
+        new = jnp.where(found(s, n), m, new)
+        return number + 1, new, *_sums(rows, p, rho, new), low, high
+
+    m = jnp.zeros_like(median)
+    edge = jnp.full_like(m, rho)
+    first = jnp.zeros((), jnp.int32), m, *_sums(rows, p, rho, m), -edge, edge
+    _, m, s, n, _, _ = lax.while_loop(unfinished, step, first)
+    return Centers(
+        shift=m,
+        residual=jnp.abs(s) / rho,
+        inside=n,
+        outside=_outside(rows, p, rho, m),
+    )
+
+
+def centers(
+    matrix: jax.Array, p: jax.Array, median: jax.Array, rho: jax.Array
+) -> Centers:
+    """Finds the centers, on a CPU in blocks of columns that stay in its cache.
+
+    Args:
+      matrix: `[K, D]`; rows that take no part may hold anything.
+      p: `[K]` probabilities, 0 for those rows.
+      median: `[D]` midpoints of the lower and the upper median under p.
+      rho: `[]` radius, positive and at most a quarter of the largest number.
+
+    Returns:
+      The centers.
+    """
+    columns = matrix.shape[1]
+    solve = functools.partial(_of_block, p, rho)
+    if jax.default_backend() != "cpu" or columns <= _COLUMNS:
+        return solve(matrix, median)
+    num_blocks = -(-columns // _COLUMNS)
+
+    def of_block(start: jax.Array) -> Centers:
+        rows = lax.dynamic_slice_in_dim(matrix, start, _COLUMNS, axis=1)
+        return solve(rows, lax.dynamic_slice_in_dim(median, start, _COLUMNS))
+
+    # The last block overlaps the one before: padding would copy the matrix.
+    starts = jnp.minimum(jnp.arange(num_blocks) * _COLUMNS, columns - _COLUMNS)
+    done = (num_blocks - 1) * _COLUMNS
+
+    def joined(found: jax.Array) -> jax.Array:
+        rest = found[-1, _COLUMNS - (columns - done) :]
+        return jnp.concatenate([found[:-1].reshape(-1), rest])
+
+    return jax.tree.map(joined, lax.map(of_block, starts))

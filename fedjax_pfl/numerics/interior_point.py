@@ -1,0 +1,224 @@
+"""A primal-dual interior point with a fixed number of iterations.
+
+Mehrotra's predictor and corrector without a line search, for
+
+    min 1/2 x^T A x + c^T x   over 0 <= x <= u, with sum(x) = 1 or without it.
+
+With multipliers z of x >= 0, w of x <= u and nu of the sum, a step takes Newton's
+direction for
+
+    A x + c - z + w - nu 1 = 0,   sum(x) = 1,   x z = t,   (u - x) w = t,
+
+whose one matrix is A + diag(z / x + w / (u - x)), with a ridge against the rounding of
+A: first with t = 0, then, by the same factor, with a t that this guess shows to be in
+reach. The start has sum(x) = 1, which steps keep, so that every iterate can be
+returned; the one of the best certificate is.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy import linalg
+
+from fedjax_pfl.core import checks, struct
+
+__all__ = ["Problem", "dot", "or_one", "problem_of", "solve"]
+
+_START = 0.1  # of multipliers
+_FRACTION = 0.995  # of the way to the bounds
+dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+def or_one(number: jax.Array) -> jax.Array:
+    """A positive number, or 1."""
+    return jnp.where(number > 0, number, 1)
+
+
+@struct.pytree_dataclass
+class Problem:
+    """Minimize 1/2 x^T A x + c^T x over 0 <= x <= u, where `simplex` with sum(x) = 1.
+
+    Attributes:
+      gram: `[J, J]` A, of values about 1; 0 where masked, as all others.
+      linear: `[J]` c.
+      upper: `[J]` u > 0.
+      mask: `bool[J]` rows that exist.
+      capped: `bool[J]` those of them whose upper bounds count.
+      simplex: static.
+    """
+
+    gram: jax.Array
+    linear: jax.Array
+    upper: jax.Array
+    mask: jax.Array
+    capped: jax.Array
+    simplex: bool = struct.static_field()
+
+    @property
+    def pairs(self) -> jax.Array:
+        """Number of complementary pairs, or 1."""
+        dtype = self.gram.dtype
+        return or_one(self.mask.sum(dtype=dtype) + self.capped.sum(dtype=dtype))
+
+    def slope(self, x: jax.Array) -> jax.Array:
+        """The gradient `[J]`."""
+        return dot(self.gram, x) + self.linear
+
+    def room(self, x: jax.Array) -> jax.Array:
+        """Distances `[J]` to the upper bounds, 1 where there is none."""
+        least = jnp.finfo(x.dtype).eps * self.upper
+        return jnp.where(self.capped, jnp.maximum(self.upper - x, least), 1)
+
+    def least(self, slope: jax.Array) -> jax.Array:
+        """The least `slope @ y` over the y that are allowed on the simplex."""
+        slope = jnp.where(self.mask, slope, jnp.inf)
+        order = jnp.argsort(slope)
+        upper = jnp.where(self.capped, self.upper, 1)[order]
+        y = jnp.clip(1 - (jnp.cumsum(upper) - upper), 0, upper)
+        return jnp.where(y > 0, y * slope[order], 0).sum()
+
+    def rated(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The weights that an iterate stands for, and their certificate."""
+        if not self.simplex:
+            return x, jnp.abs(jnp.minimum(x, self.slope(x))).max()
+        x = x / or_one(x.sum())
+        slope = self.slope(x)
+        return x, jnp.maximum(dot(x, slope) - self.least(slope), 0)
+
+
+def problem_of(
+    gram: jax.Array,
+    linear: jax.Array,
+    upper: jax.Array | None,
+    mask: jax.Array,
+    *,
+    simplex: bool = True,
+) -> Problem:
+    """A problem with everything masked set to 0."""
+    return Problem(
+        gram=jnp.where(mask[:, None] & mask[None], gram, 0),
+        linear=jnp.where(mask, linear, 0),
+        upper=jnp.where(mask, jnp.ones_like(linear) if upper is None else upper, 0),
+        mask=mask,
+        capped=jnp.zeros_like(mask) if upper is None else mask,
+        simplex=simplex,
+    )
+
+
+@struct.pytree_dataclass
+class _Iterate:
+    """Weights x `[J]`, multipliers z of x >= 0, w of x <= u and nu `[]` of the sum."""
+
+    x: jax.Array
+    z: jax.Array
+    w: jax.Array
+    nu: jax.Array
+
+
+def solve(problem: Problem, num_iterations: int | None) -> tuple[jax.Array, jax.Array]:
+    """The best weights `[J]` of so many iterations, and their certificate `[]`."""
+    if num_iterations is None:
+        num_iterations = 20 if problem.gram.dtype == jnp.float64 else 15
+    checks.positive_int("num_iterations", num_iterations)
+
+    def body(_: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        last, best, gap = carry
+        iterate = _advanced(problem, last)
+        x, found = problem.rated(iterate.x)
+        better = found < gap
+        return iterate, jnp.where(better, x, best), jnp.where(better, found, gap)
+
+    start = _start(problem)
+    carry = (start, *problem.rated(start.x))
+    _, x, gap = lax.fori_loop(0, num_iterations, body, carry)
+    return x, gap
+
+
+def _start(problem: Problem) -> _Iterate:
+    """Weights of sum 1, a part of their bounds, and multipliers away from 0."""
+    mask, capped = problem.mask, problem.capped
+    x = problem.upper / or_one(problem.upper.sum())
+    slope = problem.slope(x)
+    if problem.simplex:
+        slope = slope - jnp.where(mask, slope, jnp.inf).min()
+    z = jnp.where(mask, jnp.maximum(slope, 0) + _START, 0)
+    w = jnp.where(capped, jnp.full_like(x, _START), 0)
+    return _Iterate(x=x, z=z, w=w, nu=jnp.zeros_like(x[0]))
+
+
+def _advanced(problem: Problem, last: _Iterate) -> _Iterate:
+    """A predictor and a corrector; the last iterate if a number is not finite."""
+    room = problem.room(last.x)
+    at_zero, at_upper = last.x * last.z, room * last.w
+    mean = (at_zero.sum() + at_upper.sum()) / problem.pairs
+    newton = _newton(problem, last, room)
+    guess = newton(at_zero, at_upper)
+    primal, dual = _lengths(problem, last, room, guess)
+    ahead = dot(last.x + primal * guess.x, last.z + dual * guess.z)
+    ahead += dot(room - primal * guess.x, last.w + dual * guess.w)
+    center = mean * (ahead / problem.pairs / mean) ** 3
+    change = newton(
+        at_zero + guess.x * guess.z - center, at_upper - guess.x * guess.w - center
+    )
+    lengths = _lengths(problem, last, room, change)
+    length = jnp.minimum(1, _FRACTION * jnp.minimum(*lengths))
+    found = jax.tree.map(lambda a, b: a + length * b, last, change)
+    least = 1e-150 if found.x.dtype == jnp.float64 else 1e-25
+    found = _Iterate(
+        x=jnp.where(problem.mask, jnp.maximum(found.x, least), 0),
+        z=jnp.where(problem.mask, jnp.maximum(found.z, least), 0),
+        w=jnp.where(problem.capped, jnp.maximum(found.w, least), 0),
+        nu=found.nu,
+    )
+    finite = jnp.isfinite(found.x + found.z + found.w + found.nu).all()
+    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), found, last)
+
+
+def _newton(
+    problem: Problem, last: _Iterate, room: jax.Array
+) -> Callable[[jax.Array, jax.Array], _Iterate]:
+    """A function of what x z and (u - x) w are to lose, to the change of an iterate."""
+    mask, gram = problem.mask, problem.gram
+    x = jnp.where(mask, last.x, 1)
+    ridge = jnp.finfo(x.dtype).eps * jnp.diagonal(gram).max()
+    diagonal = jnp.where(mask, last.z / x + last.w / room, 1) + ridge
+    factor = lax.linalg.cholesky(gram + jnp.diag(diagonal), symmetrize_input=False)
+    dual = problem.slope(last.x) - last.z + last.w - last.nu
+
+    def solved(right: jax.Array) -> jax.Array:
+        return linalg.cho_solve((factor, True), jnp.where(mask, right, 0))
+
+    along = solved(jnp.ones_like(x)) if problem.simplex else None
+
+    def change(at_zero: jax.Array, at_upper: jax.Array) -> _Iterate:
+        dx, dnu = solved(at_upper / room - at_zero / x - dual), jnp.zeros_like(last.nu)
+        if along is not None:
+            dnu = (1 - last.x.sum() - dx.sum()) / along.sum()
+            dx = dx + dnu * along
+        return _Iterate(
+            x=dx,
+            z=jnp.where(mask, (-at_zero - last.z * dx) / x, 0),
+            w=jnp.where(problem.capped, (-at_upper + last.w * dx) / room, 0),
+            nu=dnu,
+        )
+
+    return change
+
+
+def _lengths(
+    problem: Problem, last: _Iterate, room: jax.Array, change: _Iterate
+) -> tuple[jax.Array, jax.Array]:
+    """The longest steps of the weights and of the multipliers within the bounds."""
+
+    def longest(values: jax.Array, change: jax.Array, mask: jax.Array) -> jax.Array:
+        falls = mask & (change < 0)
+        return jnp.where(falls, -values / jnp.where(falls, change, 1), 1).min()
+
+    mask, capped = problem.mask, problem.capped
+    primal = longest(last.x, change.x, mask), longest(room, -change.x, capped)
+    dual = longest(last.z, change.z, mask), longest(last.w, change.w, capped)
+    return jnp.minimum(1, jnp.minimum(*primal)), jnp.minimum(1, jnp.minimum(*dual))

@@ -1,0 +1,238 @@
+"""Rows of any finite size, brought to lengths whose squares float32 can hold."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl.core import struct
+
+__all__ = [
+    "Lengths",
+    "distances",
+    "magnitudes",
+    "measure",
+    "median",
+    "precision",
+    "quantile",
+]
+
+_HUGE = 2.0**50  # in multiples of the median row; its square is far from overflow
+# On a CPU up to so many rows are scaled in blocks of columns, of so many values, and so
+# never written to memory; more rows would miss the threads of one large product.
+_MAX_ROWS, _VALUES = 256, 400_000
+_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+def _blocks(rows: int, columns: int) -> tuple[int, int]:
+    """Columns of a block, and the number of blocks before the last."""
+    if jax.default_backend() != "cpu" or rows > _MAX_ROWS:
+        return columns, 0
+    width = min(_VALUES // rows, columns)
+    return width, (columns - 1) // width
+
+
+def quantile(values: jax.Array, p: jax.Array, share: Any) -> jax.Array:
+    """Lower quantile of `[K]` under the probabilities p; `inf` if there are none.
+
+    It is the least value that, with the smaller ones, has the share; a share above 1
+    gives the largest value.
+    """
+    mass = jnp.where(values[None, :] <= values[:, None], p[None, :], 0).sum(axis=1)
+    share = jnp.minimum(jnp.asarray(share, p.dtype), 1)
+    enough = (1 - p.shape[0] * jnp.finfo(p.dtype).eps) * share  # less its rounding
+    return jnp.where((p > 0) & (mass >= enough), values, jnp.inf).min()
+
+
+def median(values: jax.Array, p: jax.Array) -> jax.Array:
+    """Lower median of `[K]` under the probabilities p; `inf` if there are none."""
+    return quantile(values, p, 0.5)
+
+
+def magnitudes(matrix: jax.Array) -> jax.Array:
+    """Largest absolute values `[K]` of the rows of `[K, D]`; NaN if there is one.
+
+    Two plain reductions, since a CPU would write all absolute values to memory first.
+    """
+    return jnp.maximum(matrix.max(axis=1), -matrix.min(axis=1))
+
+
+def distances(
+    matrix: jax.Array, valid: jax.Array, center: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Distances from a center, every one in a unit of its own.
+
+    Both points are divided by the unit before they are subtracted, so that a square
+    neither overflows nor vanishes, whatever the size of a row.
+
+    Args:
+      matrix: `[K, D]`; rows that are not valid may hold anything.
+      valid: `bool[K]`.
+      center: `[D]`.
+
+    Returns:
+      The units `[K]`, powers of two, and the distances `[K]` in them, 0 where a row is
+      not valid.
+    """
+    most = jnp.where(valid, magnitudes(matrix), 0)
+    most = jnp.maximum(most, jnp.abs(center).max())
+    exponent = jnp.frexp(most)[1] - 1
+    unit = jnp.ldexp(jnp.ones_like(most), exponent)
+    unit = jnp.maximum(unit, jnp.finfo(matrix.dtype).tiny)
+    difference = matrix / unit[:, None] - center[None] / unit[:, None]
+    norm = jnp.sqrt(jnp.square(difference).sum(axis=1))
+    return unit, jnp.where(valid, norm, 0)
+
+
+def _norms(matrix: jax.Array, largest: jax.Array, divisor: jax.Array) -> jax.Array:
+    """Norms `[K]` of rows over their divisors, which only odd sizes need inside."""
+    square = jnp.square(matrix).sum(axis=1)
+    limits = jnp.finfo(matrix.dtype)
+    exact = jnp.isfinite(square) & (square > limits.tiny / limits.eps**2)
+
+    def divided() -> jax.Array:
+        return jnp.sqrt(jnp.square(matrix / divisor[:, None]).sum(axis=1))
+
+    ordinary = (exact | (largest == 0)).all()
+    return lax.cond(ordinary, lambda: jnp.sqrt(square) / divisor, divided)
+
+
+def precision(dtype: Any) -> float:
+    """What rounding leaves of a dimensionless number of order one."""
+    return 1e-10 if dtype == jnp.float64 else 1e-6
+
+
+@struct.pytree_dataclass
+class Lengths:
+    """How rows become rows of about unit size.
+
+    Attributes:
+      valid: `bool[K]` rows that take part; the others become zeros.
+      scale: `[]` a power of two, the unit of the result.
+      divisor: `[K]` the scale, or more for a row that would overflow.
+      factor: `[K]` 1, or less for a row that is shortened.
+      norm: `[K]` lengths of the result.
+    """
+
+    valid: jax.Array
+    scale: jax.Array
+    divisor: jax.Array
+    factor: jax.Array
+    norm: jax.Array
+
+    @property
+    def shortened(self) -> jax.Array:
+        """Which rows `bool[K]` count as less long than they are."""
+        return self.factor < 1
+
+    def _part(
+        self, matrix: jax.Array, center: jax.Array, start: Any, width: int
+    ) -> jax.Array:
+        """Some columns of the rows less the center, `[K, width]`."""
+        part = lax.dynamic_slice_in_dim(matrix, start, width, axis=1)
+        found = part / self.divisor[:, None] * self.factor[:, None]
+        found = found - lax.dynamic_slice_in_dim(center, start, width)[None]
+        return jnp.where(self.valid[:, None], found, 0)
+
+    def rows(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
+        """The rows less the center, `[K, D]`."""
+        return self._part(matrix, center, 0, matrix.shape[1])
+
+    def _sum(
+        self,
+        matrix: jax.Array,
+        center: jax.Array,
+        fn: Callable[[jax.Array, Any], jax.Array],
+    ) -> jax.Array:
+        """The sum over blocks of columns of `fn(rows less center, first column)`."""
+        width, blocks = _blocks(*matrix.shape)
+
+        def of_block(start: Any, width: int) -> jax.Array:
+            return fn(self._part(matrix, center, start, width), start)
+
+        last = blocks * width
+        rest = of_block(last, matrix.shape[1] - last)
+        return rest + lax.fori_loop(
+            0,
+            blocks,
+            lambda number, total: total + of_block(number * width, width),
+            jnp.zeros_like(rest),
+        )
+
+    def gram(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
+        """Inner products `[K, K]` of the rows less the center, exactly symmetric."""
+        total = self._sum(matrix, center, lambda rows, _: _dot(rows, rows.T))
+        return (total + total.T) / 2
+
+    def norms(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
+        """Norms `[K]` of the rows less the center."""
+
+        def squares(rows: jax.Array, start: Any) -> jax.Array:
+            del start
+            return jnp.square(rows).sum(axis=1)
+
+        return jnp.sqrt(self._sum(matrix, center, squares))
+
+    def project(
+        self, matrix: jax.Array, center: jax.Array, vector: jax.Array
+    ) -> jax.Array:
+        """Inner products `[K]` of the rows less the center with a vector `[D]`."""
+
+        def products(rows: jax.Array, start: Any) -> jax.Array:
+            part = lax.dynamic_slice_in_dim(vector, start, rows.shape[1])
+            return _dot(rows, part)
+
+        return self._sum(matrix, center, products)
+
+    def combine(
+        self, weights: jax.Array, matrix: jax.Array, center: jax.Array
+    ) -> jax.Array:
+        """The sum `[D]` of the rows less the center by weights `[K]`."""
+        width, blocks = _blocks(*matrix.shape)
+
+        def of_block(number: jax.Array) -> jax.Array:
+            return _dot(weights, self._part(matrix, center, number * width, width))
+
+        last = blocks * width
+        rest = _dot(weights, self._part(matrix, center, last, matrix.shape[1] - last))
+        if not blocks:
+            return rest
+        found = lax.map(of_block, jnp.arange(blocks)).reshape(-1)
+        return jnp.concatenate([found, rest])
+
+
+def measure(matrix: jax.Array, valid: jax.Array, p: jax.Array, rho: Any = 0) -> Lengths:
+    """Measures rows, so that no square overflows and none hides the others.
+
+    A row that is far longer than the median row and rho counts as that long: as an
+    outlier among rows of ordinary size it then is as far away as numbers can tell.
+
+    Args:
+      matrix: `[K, D]`; rows that take no part may hold anything.
+      valid: `bool[K]` rows that take part, which are finite.
+      p: `[K]` their probabilities, 0 for the others.
+      rho: `[]` a length that is no outlier's.
+
+    Returns:
+      The lengths.
+    """
+    rho = jnp.asarray(rho, matrix.dtype)
+    largest = jnp.where(valid, magnitudes(matrix), 0)
+    exponent = jnp.frexp(jnp.maximum(median(largest, p), rho))[1] - 1
+    smallest = jnp.finfo(matrix.dtype).tiny
+    scale = jnp.maximum(jnp.ldexp(jnp.ones((), matrix.dtype), exponent), smallest)
+    divisor = jnp.maximum(scale, largest / _HUGE)
+    norm = jnp.where(valid, _norms(matrix, largest, divisor), 0)
+    limit = jnp.maximum(median(norm, p), rho / scale) / precision(matrix.dtype)
+    long = norm > limit
+    factor = jnp.where(long, limit / jnp.where(long, norm, 1), 1)
+    return Lengths(
+        valid=valid,
+        scale=scale,
+        divisor=divisor,
+        factor=factor,
+        norm=factor * norm,
+    )

@@ -1,0 +1,298 @@
+"""The search for a smoothed geometric median in the space of the rows' weights.
+
+A point is `c = o + sum_k pi_k (x_k - o)` with the center o of the Gram matrix. The
+weights `pi [K]` need not sum to 1: they do from the mean on and after every Weiszfeld
+step, and `pi = 0` is the center itself. What `geometric_median` says of the problem, of
+the two updates and of rounding holds here.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl.core import struct
+from fedjax_pfl.numerics import anderson, scaled_rows
+
+__all__ = ["Frame", "Search", "smallest_radius"]
+
+# An iterate this many median distances off the center asks for a new frame: the error
+# of squared distances there, eps 4^2, is in float32 the default bound on the residual.
+_FAR = 4.0
+_MAX_FRAMES = 16
+_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+
+
+@struct.pytree_dataclass
+class _Iterate:
+    """An iterate in weight space and what the Gram matrix says about it.
+
+    Attributes:
+      pi: `[K]` weights.
+      direction: `[K]` a, with g = sum_k a_k (x_k - o).
+      distance: `[K]` of the rows from the iterate.
+      total: `[]` sum of `p_k eta_k`.
+      residual: `[]` norm of g, at least its rounding error.
+      objective: `[]` G.
+      far: `bool[]` whether the Gram matrix is formed about a point too far away.
+      iterations: `int32[]` steps taken.
+    """
+
+    pi: jax.Array
+    direction: jax.Array
+    distance: jax.Array
+    total: jax.Array
+    residual: jax.Array
+    objective: jax.Array
+    far: jax.Array
+    iterations: jax.Array
+
+
+@struct.pytree_dataclass
+class Frame:
+    """A finished frame: what is known of its last iterate, in units of the rows.
+
+    Attributes:
+      center: `[D]` the iterate.
+      pi: `[K]` its weights.
+      outside: `bool[K]` rows further than rho.
+      residual: `[]` norm of g.
+      radius: `[]` rho.
+      eigenvalue: `[]` smallest of the Hessian at the iterate, or None.
+      far: `bool[]` whether a frame about the iterate should follow.
+      iterations: `int32[]` steps taken.
+      number: `int32[]` frames so far.
+    """
+
+    center: jax.Array
+    pi: jax.Array
+    outside: jax.Array
+    residual: jax.Array
+    radius: jax.Array
+    eigenvalue: jax.Array | None
+    far: jax.Array
+    iterations: jax.Array
+    number: jax.Array
+
+
+def smallest_radius(dtype: Any) -> jax.Array:
+    """The least radius; its square is exact."""
+    return 1e3 * jnp.sqrt(jnp.finfo(dtype).tiny)
+
+
+def _evaluate(
+    gram: jax.Array, p: jax.Array, rho: jax.Array, pi: jax.Array, iterations: jax.Array
+) -> _Iterate:
+    """Computes distances, direction and residual at the weights `pi`."""
+    mixed = _dot(gram, pi)
+    shift = _dot(pi, mixed)
+    distance = jnp.sqrt(jnp.maximum(jnp.diag(gram) - 2 * mixed + shift, 0))
+    pull = p / jnp.maximum(distance, rho)
+    total = pull.sum()
+    direction = pull - pi * total
+    square = _dot(direction, _dot(gram, direction))
+    length = jnp.sqrt(jnp.diag(gram))
+    hidden = jnp.finfo(gram.dtype).eps * jnp.square(_dot(jnp.abs(direction), length))
+    huber = jnp.where(
+        distance <= rho, distance * (distance / (2 * rho)), distance - rho / 2
+    )
+    return _Iterate(
+        pi=pi,
+        direction=direction,
+        distance=distance,
+        total=total,
+        residual=jnp.sqrt(jnp.maximum(square, hidden)),
+        objective=_dot(p, huber),
+        far=jnp.sqrt(jnp.maximum(shift, 0)) > _FAR * scaled_rows.median(distance, p),
+        iterations=iterations,
+    )
+
+
+def _near_medoid(gram: jax.Array, p: jax.Array) -> jax.Array:
+    """Weights `[K]` of one step from the medoid, smoothed by its median distance."""
+    square = jnp.diag(gram)
+    pairs = jnp.sqrt(jnp.maximum(square[:, None] + square[None] - 2 * gram, 0))
+    distance = pairs[jnp.argmin(jnp.where(p > 0, _dot(pairs, p), jnp.inf))]
+    smallest = jnp.sqrt(jnp.finfo(gram.dtype).tiny)
+    pull = p / jnp.maximum(
+        distance, jnp.maximum(scaled_rows.median(distance, p), smallest)
+    )
+    total = pull.sum()
+    return pull / jnp.where(total > 0, total, 1)
+
+
+def _smallest_eigenvalue(
+    gram: jax.Array, p: jax.Array, rho: jax.Array, at: _Iterate
+) -> jax.Array:
+    """Smallest eigenvalue of the Hessian, `a - max eig(S U U^T S)`, S = sqrt(D)."""
+    mixed = _dot(gram, at.pi)
+    products = gram - mixed[:, None] - mixed[None] + _dot(at.pi, mixed)
+    outside = at.distance > rho
+    length = jnp.maximum(at.distance, rho)
+    root = jnp.where(outside, jnp.sqrt(p / length), 0) / length
+    return at.total - jnp.linalg.eigvalsh(root[:, None] * products * root[None])[-1]
+
+
+@struct.pytree_dataclass
+class Search:
+    """How to search, from which point.
+
+    Attributes:
+      rho: `[]` radius in units of the messages, or None.
+      rho_quantile: `[]` its quantile of the distances, or None; without both it is 1e-6
+        times their median.
+      tolerance: `[]` bound on the residual.
+      method: static, `weiszfeld` or `prox`.
+      acceleration: static number of steps that an extrapolation looks back on.
+      curvature: static, whether the smallest eigenvalue is asked for.
+      max_iterations: static bound on the number of steps.
+    """
+
+    rho: Any
+    rho_quantile: Any
+    tolerance: Any
+    method: str = struct.static_field()
+    acceleration: int = struct.static_field()
+    curvature: bool = struct.static_field()
+    max_iterations: int = struct.static_field()
+
+    def __call__(
+        self,
+        matrix: jax.Array,
+        size: scaled_rows.Lengths,
+        p: jax.Array,
+        reference: jax.Array | None,
+    ) -> Frame:
+        """Searches in one frame after the other until one is about the result.
+
+        Args:
+          matrix: `[K, D]` rows.
+          size: how they become rows of about unit size.
+          p: `[K]` probabilities.
+          reference: `[D]` where to start, or None: at the mean.
+
+        Returns:
+          The last frame.
+        """
+        count, zero = jnp.zeros((), jnp.int32), jnp.zeros((), matrix.dtype)
+        start, pi = self._start(matrix, size, p, reference)
+        first = Frame(
+            center=start,
+            pi=pi,
+            outside=jnp.zeros(p.shape, bool),
+            residual=zero,
+            radius=zero,
+            eigenvalue=zero if self.curvature else None,
+            far=jnp.ones((), bool),
+            iterations=count,
+            number=count,
+        )
+
+        def again(frame: Frame) -> jax.Array:
+            room = frame.iterations < self.max_iterations
+            return frame.far & room & (frame.number < _MAX_FRAMES)
+
+        def about(frame: Frame) -> Frame:
+            # Weights without a sum of 1 mean another point about another center.
+            at_center = reference is not None
+            pi = jnp.zeros_like(frame.pi) if at_center else frame.pi
+            return self._in_frame(matrix, size, p, dataclasses.replace(frame, pi=pi))
+
+        return lax.while_loop(again, about, first)
+
+    def _start(
+        self,
+        matrix: jax.Array,
+        size: scaled_rows.Lengths,
+        p: jax.Array,
+        reference: jax.Array | None,
+    ) -> tuple[jax.Array, jax.Array]:
+        """The first center `[D]` and weights `[K]`.
+
+        The mean takes the place of a reference that is not finite, or so far away that
+        the rows would be one point in its frame.
+        """
+        mean = size.combine(p, matrix, jnp.zeros_like(matrix[0]))
+        if reference is None:
+            return mean, p
+        given = reference / size.scale
+        far = scaled_rows.median(size.norm, p) / scaled_rows.precision(matrix.dtype)
+        usable = jnp.isfinite(given).all() & (jnp.abs(given).max() <= far)
+        return jnp.where(usable, given, mean), jnp.zeros_like(p)
+
+    def _radius(self, distance: jax.Array, p: jax.Array, scale: jax.Array) -> jax.Array:
+        """The radius for rows at `distance [K]` from the center; positive."""
+        if self.rho is not None:
+            rho = jnp.asarray(self.rho, distance.dtype) / scale
+        elif self.rho_quantile is not None:
+            rho = scaled_rows.quantile(distance, p, self.rho_quantile)
+        else:
+            rho = 1e-6 * scaled_rows.median(distance, p)
+        return jnp.maximum(rho, smallest_radius(distance.dtype))
+
+    def _in_frame(
+        self, matrix: jax.Array, size: scaled_rows.Lengths, p: jax.Array, frame: Frame
+    ) -> Frame:
+        """Searches with the Gram matrix about the last iterate."""
+        gram = size.gram(matrix, frame.center)
+        rho = self._radius(jnp.sqrt(jnp.diag(gram)), p, size.scale)
+        at = functools.partial(_evaluate, gram, p, rho)
+        # The frame is about this iterate: not far, so that there is a step.
+        start = at(frame.pi, frame.iterations)
+        start = dataclasses.replace(start, far=jnp.zeros((), bool))
+        jump = at(_near_medoid(gram, p), frame.iterations)
+        nearer = _dot(p, jump.distance) < _dot(p, start.distance)
+        swap = nearer & (frame.number > 0)  # the search starts where it was told to
+        start = jax.tree.map(lambda a, b: jnp.where(swap, b, a), start, jump)
+        end = self._steps(gram, rho, at, start)
+        return Frame(
+            center=frame.center + size.combine(end.pi, matrix, frame.center),
+            pi=end.pi,
+            outside=(p > 0) & (end.distance > rho),
+            residual=end.residual,
+            radius=rho,
+            eigenvalue=_smallest_eigenvalue(gram, p, rho, end)
+            if self.curvature
+            else None,
+            far=end.far,
+            iterations=end.iterations,
+            number=frame.number + 1,
+        )
+
+    def _steps(
+        self, gram: jax.Array, rho: jax.Array, at: Any, start: _Iterate
+    ) -> _Iterate:
+        """Steps from `start` until the residual is small or the frame too far off."""
+
+        def unfinished(state: tuple[_Iterate, Any]) -> jax.Array:
+            now, _ = state
+            room = now.iterations < self.max_iterations
+            return (now.residual > self.tolerance) & room & ~now.far
+
+        def change(now: _Iterate) -> jax.Array:
+            length = rho if self.method == "prox" else 1 / now.total
+            return length * now.direction
+
+        def step(state: tuple[_Iterate, Any]) -> tuple[_Iterate, Any]:
+            now, memory = state
+            move = change(now)
+            if memory is None:
+                return at(now.pi + move, now.iterations + 1), None
+            memory = memory.after(now.pi, move)
+            guess = at(memory.extrapolated(gram, now.pi, move), now.iterations + 1)
+
+            def plain() -> _Iterate:
+                return at(now.pi + move, now.iterations + 1)
+
+            better = anderson.accepted(
+                guess.objective, now.objective, guess.residual < now.residual
+            )
+            return lax.cond(better, lambda: guess, plain), memory
+
+        memory = None
+        if self.acceleration:
+            memory = anderson.Memory.empty(start.pi, self.acceleration)
+        return lax.while_loop(unfinished, step, (start, memory))[0]

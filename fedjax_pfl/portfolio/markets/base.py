@@ -1,0 +1,89 @@
+"""Prices of a market on the host."""
+
+import dataclasses
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from fedjax_pfl.core import checks
+
+__all__ = ["FEATURES", "Market", "MarketSource", "check_features"]
+
+FEATURES = (1, 3)
+"""Numbers of features: the close alone, or close, high and low."""
+_HOLE_DAYS = 14  # the longest closures of exchanges are shorter
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Market:
+    """Daily prices without gaps. Compared and hashed by identity.
+
+    Attributes:
+      name: shown in messages and result files.
+      dates: `datetime64[D][T]` ascending trading days.
+      tickers: names of the A assets.
+      prices: `float64[T, A, F]`, positive; feature 0 is the close, and for F = 3 high
+        and low follow. Before an asset's first day its first price is repeated.
+      listed: `int64[A]` first day of each asset.
+    """
+
+    name: str
+    dates: np.ndarray
+    tickers: tuple[str, ...]
+    prices: np.ndarray
+    listed: np.ndarray
+
+    def between(self, start: np.datetime64 | None, end: np.datetime64 | None):
+        """The same market from one date to another, both included; None for no limit.
+
+        Raises:
+          InputError: if there are no such days, or days seem to be missing.
+        """
+        first = 0 if start is None else int(np.searchsorted(self.dates, start))
+        last = len(self.dates)
+        if end is not None:
+            last = int(np.searchsorted(self.dates, end, side="right"))
+        dates = self.dates[first:last]
+        if len(dates) == 0:
+            raise checks.InputError(
+                f"Market {self.name!r} has no day from {start or 'its first'} to"
+                f" {end or 'its last'}: its dates are {self.dates[0]} to"
+                f" {self.dates[-1]}."
+            )
+        steps = np.diff(dates).astype(int)
+        if len(steps) and steps.max() > _HOLE_DAYS:
+            hole = int(steps.argmax())
+            raise checks.InputError(
+                f"Market {self.name!r} has no day between {dates[hole]} and"
+                f" {dates[hole + 1]}, so that dates seem to be missing; add them, or"
+                " begin later (train_from)."
+            )
+        return dataclasses.replace(
+            self,
+            dates=dates,
+            prices=self.prices[first:last],
+            listed=np.maximum(self.listed - first, 0),
+        )
+
+
+class MarketSource(Protocol):
+    """Where prices come from: a frozen, hashable dataclass of named options."""
+
+    name: ClassVar[str]
+
+    def load(self, *, data_dir: str | None, features: int) -> Market:
+        """Reads or generates; equal arguments give the same object within a process."""
+        ...
+
+
+def check_features(features: int) -> None:
+    """Checks a number of features.
+
+    Raises:
+      InputError: if it is not one of `FEATURES`.
+    """
+    if isinstance(features, bool) or features not in FEATURES:
+        raise checks.InputError(
+            "Expected features to be 1 (close) or 3 (close, high, low), got"
+            f" {features!r}."
+        )

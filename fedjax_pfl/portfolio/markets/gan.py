@@ -1,0 +1,205 @@
+"""Years of prices from a small generative adversarial network of each party.
+
+The federated paper names such a generator without its architecture; this one is a
+reconstruction: a Wasserstein GAN with gradient penalty (Gulrajani et al.) on windows of
+`block` successive standardized log-returns of all assets of the party, so that their
+correlations are learned too. Generator and critic are perceptrons of two hidden layers.
+Windows that follow each other in a generated year are independent. What remains wrong
+with mean and standard deviation of each asset after training is corrected, because a
+small bias of daily returns is a large one of yearly ones.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks
+from fedjax_pfl.portfolio.markets import generators
+
+__all__ = ["WassersteinGAN"]
+
+_CALIBRATION = 2000  # windows that measure mean and standard deviation
+_COMMON_DAYS = 252  # with fewer, days before a listing count as returns of 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WassersteinGAN(generators.Generator):
+    """Windows of returns by a Wasserstein GAN with gradient penalty.
+
+    Training takes about a second per party on one core, and is the same for the same
+    seed, backend and versions. On the synthetic market, correlations of nine assets
+    come out within 0.05 on average; tails do not: a kurtosis of 12 becomes 4.
+
+    Attributes:
+      block: days of a window; fewer where there are fewer training days.
+      latent: numbers that a window is made from.
+      width: of the hidden layers.
+      num_steps: steps of the generator.
+      critic_steps: steps of the critic before each of these.
+      batch_size: windows per step.
+      learning_rate: of Adam (0.5, 0.9), for both.
+      penalty: weight of the gradient penalty.
+    """
+
+    block: int = 30
+    latent: int = 16
+    width: int = 64
+    num_steps: int = 400
+    critic_steps: int = 3
+    batch_size: int = 32
+    learning_rate: float = 5e-4
+    penalty: float = 10.0
+    name: ClassVar[str] = "gan"
+
+    def __post_init__(self):
+        checks.whole("block", self.block, at_least=1, at_most=10_000)
+        for field in ("latent", "width", "num_steps", "critic_steps", "batch_size"):
+            checks.positive_int(field, getattr(self, field))
+        checks.number("learning_rate", self.learning_rate, above=0)
+        checks.number("penalty", self.penalty, at_least=0)
+
+    def fit(
+        self, rngs: Sequence[np.random.Generator], histories: Sequence[np.ndarray]
+    ) -> list[generators.Sampler]:
+        """Trains the networks of all parties in one compiled program."""
+        if not histories:
+            return []
+        mean = np.stack([np.nanmean(returns, axis=0) for returns in histories])
+        std = np.stack([np.nanstd(returns, axis=0) for returns in histories])
+        # What never moves keeps the value 0.
+        scale = np.where(std > 0, std, 1)[:, None]
+        standard = (np.stack(histories) - mean[:, None]) / scale
+        first = [_first_common_day(returns) for returns in histories]
+        seeds = [int(rng.integers(2**32)) for rng in rngs]
+        block = min(self.block, standard.shape[1])
+        trained = lax.map(
+            lambda party: self._train(party[0], party[1], party[2], block),
+            (
+                jnp.asarray(seeds, jnp.uint32),
+                jnp.asarray(np.nan_to_num(standard), jnp.float32),
+                jnp.asarray(first, jnp.int32),
+            ),
+        )
+        layers = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained)
+        samplers = []
+        for party, rng in enumerate(rngs):
+            own = jax.tree.map(lambda leaf, k=party: leaf[k], layers)
+            windows = _Windows(
+                layers=own, block=block, latent=self.latent, mean=0.0, factor=1.0
+            )
+            made = windows([rng], _CALIBRATION * block)[0]
+            spread = made.std(axis=0)
+            factor = std[party] / np.where(spread > 0, spread, 1)
+            shift = mean[party] - factor * made.mean(axis=0)
+            samplers.append(dataclasses.replace(windows, mean=shift, factor=factor))
+        return samplers
+
+    def _train(
+        self, seed: jax.Array, returns: jax.Array, first: jax.Array, block: int
+    ) -> Any:
+        """Layers of one party's generator; `returns` is `float32[R-1, m]`."""
+        key = core.seed_key(seed)
+        size = block * returns.shape[1]
+        generator_key, critic_key, key = jax.random.split(key, 3)
+        sizes = (self.width, self.width)
+        generator = _layers(generator_key, (self.latent, *sizes, size))
+        critic = _layers(critic_key, (size, *sizes, 1))
+        optimizer = optax.adam(self.learning_rate, b1=0.5, b2=0.9)
+        last = returns.shape[0] - block
+
+        def noise(key: jax.Array) -> jax.Array:
+            shape = (self.batch_size, self.latent)
+            return jax.random.normal(key, shape, jnp.float32)
+
+        def real(key: jax.Array) -> jax.Array:
+            starts = jnp.minimum(first, last)
+            starts = jax.random.randint(key, (self.batch_size,), starts, last + 1)
+            days = starts[:, None] + jnp.arange(block)[None]
+            return returns[days].reshape(self.batch_size, size)
+
+        def criticize(critic: Any, generator: Any, key: jax.Array) -> jax.Array:
+            keys = jax.random.split(key, 3)
+            true, made = real(keys[0]), _run(generator, noise(keys[1]))
+            share = jax.random.uniform(keys[2], (self.batch_size, 1), jnp.float32)
+            between = share * true + (1 - share) * made
+            slope = jax.grad(lambda x: _run(critic, x).sum())(between)
+            length = jnp.sqrt((slope**2).sum(axis=1) + 1e-12)
+            distance = _run(critic, true).mean() - _run(critic, made).mean()
+            return self.penalty * ((length - 1) ** 2).mean() - distance
+
+        def deceive(generator: Any, critic: Any, key: jax.Array) -> jax.Array:
+            return -_run(critic, _run(generator, noise(key))).mean()
+
+        def step(loss: Any, params: Any, state: Any, other: Any, key: jax.Array) -> Any:
+            gradient = jax.grad(loss)(params, other, key)
+            updates, state = optimizer.update(gradient, state, params)
+            return optax.apply_updates(params, updates), state
+
+        def both(carry: Any, key: jax.Array) -> tuple[Any, None]:
+            generator, critic, states = carry
+            keys = jax.random.split(key, self.critic_steps + 1)
+
+            def once(carry: Any, key: jax.Array) -> tuple[Any, None]:
+                return step(criticize, carry[0], carry[1], generator, key), None
+
+            (critic, critic_state), _ = lax.scan(once, (critic, states[1]), keys[1:])
+            generator, state = step(deceive, generator, states[0], critic, keys[0])
+            return (generator, critic, (state, critic_state)), None
+
+        states = (optimizer.init(generator), optimizer.init(critic))
+        keys = jax.random.split(key, self.num_steps)
+        (generator, _, _), _ = lax.scan(both, (generator, critic, states), keys)
+        return generator
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Windows:
+    """A sampler: windows of a trained network, one after the other, corrected."""
+
+    layers: Any
+    block: int
+    latent: int
+    mean: Any
+    factor: Any
+
+    def __call__(self, rngs: Sequence[np.random.Generator], days: int) -> np.ndarray:
+        count = math.ceil(days / self.block)
+        noise = np.stack([rng.standard_normal((count, self.latent)) for rng in rngs])
+        for number, (kernel, bias) in enumerate(self.layers):
+            noise = noise if number == 0 else np.where(noise > 0, noise, 0.2 * noise)
+            noise = noise @ kernel + bias
+        made = noise.reshape(len(rngs), count * self.block, -1)[:, :days]
+        return self.mean + self.factor * made
+
+
+def _first_common_day(returns: np.ndarray) -> int:
+    """First day on which all assets are listed, or an earlier one for enough days."""
+    common = int((~np.isnan(returns).any(axis=1)).argmax())
+    return min(common, max(len(returns) - _COMMON_DAYS, 0))
+
+
+def _layers(key: jax.Array, sizes: Sequence[int]) -> list[tuple[jax.Array, jax.Array]]:
+    """Kernels and biases of a perceptron, with He's initial values."""
+    found = []
+    for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+        key, own = jax.random.split(key)
+        kernel = jax.random.normal(own, (fan_in, fan_out), jnp.float32)
+        bias = jnp.zeros(fan_out, jnp.float32)
+        found.append((kernel * math.sqrt(2 / fan_in), bias))
+    return found
+
+
+def _run(layers: Any, x: jax.Array) -> jax.Array:
+    """Outputs of a perceptron with leaky rectifiers."""
+    for number, (kernel, bias) in enumerate(layers):
+        x = x if number == 0 else jax.nn.leaky_relu(x, 0.2)
+        x = x @ kernel + bias[None]
+    return x

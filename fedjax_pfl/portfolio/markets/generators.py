@@ -1,0 +1,206 @@
+"""Years of prices that a party makes up from its own training prices.
+
+What is generated is a pure function of seed, client and period: the fit has a random
+generator per client, and every year has one of its own.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from fedjax_pfl.core import checks
+
+__all__ = [
+    "Generator",
+    "GeometricBrownianMotion",
+    "Sampler",
+    "VariableOrderMarkov",
+]
+
+Sampler = Callable[[Sequence[np.random.Generator], int], np.ndarray]
+"""`(rngs of P years, days) -> float64[P, days, m]` log-returns."""
+
+_MAX_CONTEXTS = 100_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Generator(abc.ABC):
+    """A way to generate daily log-returns: a frozen dataclass of named options."""
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def fit(
+        self, rngs: Sequence[np.random.Generator], histories: Sequence[np.ndarray]
+    ) -> list[Sampler]:
+        """Fits one sampler per party, which must not depend on the other parties.
+
+        Args:
+          rngs: one random generator per party, for the fit alone.
+          histories: `float64[R-1, m]` daily log-returns of each party's training
+            prices; NaN before an asset's first day, at least two numbers per asset.
+
+        Returns:
+          One sampler per party.
+        """
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GeometricBrownianMotion(Generator):
+    """Normal log-returns with each asset's mean and standard deviation.
+
+    `v_{t+1} = v_t exp(m + s eps)`: m is the mean of log-returns, which needs no
+    correction by `s^2 / 2`.
+
+    Attributes:
+      correlated: with the correlations of the days on which all assets are listed,
+        instead of independent assets.
+    """
+
+    correlated: bool = False
+    name: ClassVar[str] = "gbm"
+
+    def __post_init__(self):
+        checks.boolean("correlated", self.correlated)
+
+    def fit(
+        self, rngs: Sequence[np.random.Generator], histories: Sequence[np.ndarray]
+    ) -> list[Sampler]:
+        """Takes moments; draws nothing."""
+        return [self._fit(history) for history in histories]
+
+    def _fit(self, returns: np.ndarray) -> Sampler:
+        """The sampler of one party."""
+        mean = np.nanmean(returns, axis=0)
+        factor = np.diag(np.nanstd(returns, axis=0, ddof=1))
+        if self.correlated:
+            factor = factor @ _root_of_correlation(returns)
+
+        def sample(rngs: Sequence[np.random.Generator], days: int) -> np.ndarray:
+            noise = [rng.standard_normal((days, len(mean))) for rng in rngs]
+            return mean + np.stack(noise) @ factor.T
+
+        return sample
+
+
+def _root_of_correlation(returns: np.ndarray) -> np.ndarray:
+    """A matrix `C` with `C C^T` the correlation of the common days, or the identity."""
+    common = returns[~np.isnan(returns).any(axis=1)]
+    size = returns.shape[1]
+    if len(common) < 2:
+        return np.eye(size)
+    centered = common - common.mean(axis=0)
+    norms = np.sqrt((centered**2).sum(axis=0))
+    centered = centered / np.where(norms > 0, norms, 1)
+    correlation = centered.T @ centered
+    np.fill_diagonal(correlation, 1.0)  # also of an asset whose price never moves
+    values, vectors = np.linalg.eigh(correlation)
+    return vectors * np.sqrt(np.maximum(values, 0))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VariableOrderMarkov(Generator):
+    """Bins of returns that follow each other as they did, with back-off.
+
+    Every asset has quantile bins of its returns, counts of the bin that follows each
+    context of 0 to `order` bins, and a path of its own: the longest context that was
+    followed by something at least `min_count` times gives the next bin, and one of the
+    historical returns of this bin is the return. A path begins after the last training
+    days.
+
+    Attributes:
+      bins: quantile bins, at least 2. Of many equal returns some bins are empty.
+      order: bins of the longest context.
+      min_count: times that a context must have been seen; the empty one always counts.
+    """
+
+    bins: int = 5
+    order: int = 3
+    min_count: int = 5
+    name: ClassVar[str] = "markov"
+
+    def __post_init__(self):
+        checks.whole("bins", self.bins, at_least=2, at_most=1000)
+        checks.whole("order", self.order, at_least=0, at_most=16)
+        checks.positive_int("min_count", self.min_count)
+        if self.bins**self.order > _MAX_CONTEXTS:
+            raise checks.InputError(
+                f"Expected at most {_MAX_CONTEXTS:,} contexts, got bins ** order ="
+                f" {self.bins} ** {self.order}."
+            )
+
+    def fit(
+        self, rngs: Sequence[np.random.Generator], histories: Sequence[np.ndarray]
+    ) -> list[Sampler]:
+        """Counts; draws nothing."""
+        return [self._fit(history) for history in histories]
+
+    def _fit(self, returns: np.ndarray) -> Sampler:
+        """The sampler of one party."""
+        chains = [self._chain(own[~np.isnan(own)]) for own in returns.T]
+        length = max(len(chain.values) for chain in chains)
+        values = np.stack(
+            [np.pad(c.values, (0, length - len(c.values))) for c in chains]
+        )
+        starts = np.stack([chain.starts for chain in chains])
+        law = np.stack([chain.law for chain in chains])
+        last = np.array([chain.context for chain in chains])
+        asset, contexts = np.arange(len(chains)), self.bins**self.order
+
+        def sample(rngs: Sequence[np.random.Generator], days: int) -> np.ndarray:
+            uniform = np.stack([rng.random((days, 2, len(chains))) for rng in rngs])
+            context = np.tile(last, (len(rngs), 1))
+            found = np.empty((len(rngs), days, len(chains)))
+            for day in range(days):
+                which, within = uniform[:, day, 0], uniform[:, day, 1]
+                drawn = (which[..., None] >= law[asset, context]).sum(axis=-1)
+                begin, end = starts[asset, drawn], starts[asset, drawn + 1]
+                place = begin + (within * (end - begin)).astype(np.int64)
+                found[:, day] = values[asset, place]
+                context = (context * self.bins + drawn) % contexts
+            return found
+
+        return sample
+
+    def _chain(self, returns: np.ndarray) -> "_Chain":
+        """The chain of one asset."""
+        edges = np.quantile(returns, np.arange(1, self.bins) / self.bins)
+        binned = np.searchsorted(edges, returns, side="right")
+        values = np.sort(returns)
+        inner = np.searchsorted(values, edges, side="left")
+        law = np.bincount(binned, minlength=self.bins)[None].astype(float)
+        context = np.zeros(len(binned), np.int64)
+        for order in range(1, self.order + 1):
+            # Code of the `order` bins before each day.
+            older = np.concatenate([np.zeros(order, np.int64), binned])[: len(binned)]
+            context = context + older * self.bins ** (order - 1)
+            cell = (context * self.bins + binned)[order:]
+            shape = (self.bins**order, self.bins)
+            counts = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+            seen = counts.sum(axis=1, keepdims=True) >= self.min_count
+            shorter = np.tile(law, (self.bins, 1))  # of the context's later bins
+            law = np.where(seen, counts, shorter)
+        cumulative = np.cumsum(law, axis=1) / law.sum(axis=1, keepdims=True)
+        last = 0
+        for bin_ in binned[max(len(binned) - self.order, 0) :].tolist():
+            last = last * self.bins + bin_
+        return _Chain(
+            values=values,
+            starts=np.concatenate([[0], inner, [len(values)]]),
+            # Without the last one, which is 1: rounding must not lead beyond it.
+            law=cumulative[:, :-1],
+            context=last,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Chain:
+    """Sorted returns, where bins begin in them, laws by context, the last context."""
+
+    values: np.ndarray
+    starts: np.ndarray
+    law: np.ndarray
+    context: int

@@ -1,0 +1,251 @@
+"""From a market to a federation of parties that trade a few assets each."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_pfl import core, data
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.data import splits
+from fedjax_pfl.data.readers import prices
+from fedjax_pfl.portfolio.markets import augmentation, base, examples, named, periods
+from fedjax_pfl.portfolio.markets.generators import Generator
+
+__all__ = ["PortfolioSpec"]
+
+_YEAR_DAYS = 252
+
+
+@dataclasses.dataclass(frozen=True)
+class PortfolioSpec:
+    """What defines a federation of trading parties, and what a grid can vary; hashable.
+
+    The days of the market are, in order, those for training, for validation, and for
+    the test. Every party draws its assets without replacement from those that have a
+    whole window of training prices and one more. Dotted names such as `market.seed`
+    address every field.
+
+    Attributes:
+      market: source of prices, its name in `MARKETS`, or the path of a `.csv` or
+        `.csv.gz` file (`PriceFile`).
+      num_clients: N parties.
+      assets_per_client: m, without cash.
+      window: l, days that a decision sees, at least 2.
+      test_days: the last days of the market, unless `test_from` is given.
+      validation_days: the last days before the test, held out from training.
+      train_from: first date, as `YYYY-MM-DD`; None for the market's first.
+      test_from: first date of the test in place of `test_days`, or None.
+      test_to: last date; None for the market's last.
+      years: P, generated years per party, each of 252 days, all following the last
+        training price; 0 for none.
+      rounds_per_year: rounds after which the next generated year replaces the one
+        before; the last one stays.
+      generators: generators of these years or their names in `GENERATORS`. Each party
+        gets one, drawn at random. Without any there are no generated years.
+      features: 1 for the close, 3 for close, high and low.
+      seed: of each party's assets and generator, its generated years, and the
+        malicious clients, independently. A synthetic market has a seed of its own.
+      malicious_fraction: `round(malicious_fraction * N)` clients are malicious; at
+        least one must stay honest.
+      data_dir: directory of data files, or None for the environment's.
+
+    Example:
+      >>> from fedjax_pfl.portfolio.markets import SyntheticMarket
+      >>> market = SyntheticMarket(num_days=600)
+      >>> spec = PortfolioSpec(market, num_clients=3, years=1)
+      >>> federation = spec.build()
+      >>> federation.train.index.shape, federation.train.num_examples.tolist()
+      ((3, 570), [318, 318, 318])
+      >>> [len(names) for names in spec.tickers()]
+      [9, 9, 9]
+    """
+
+    market: Any = "synthetic"
+    num_clients: int = 50
+    assets_per_client: int = 9
+    window: int = 30
+    test_days: int = _YEAR_DAYS
+    validation_days: int = 0
+    train_from: str | None = None
+    test_from: str | None = None
+    test_to: str | None = None
+    years: int = 40
+    rounds_per_year: int = 20
+    generators: tuple[str | Generator, ...] = ("gbm", "markov")
+    features: int = 1
+    seed: int = 0
+    malicious_fraction: float = 0.0
+    data_dir: str | None = None
+
+    def __post_init__(self):
+        set_field = object.__setattr__  # the class is frozen
+        set_field(self, "market", named.market(self.market))
+        set_field(self, "generators", _generators(self.generators))
+        if self.data_dir is not None:
+            set_field(self, "data_dir", str(self.data_dir))
+            checks.text("data_dir", self.data_dir)
+        for field in ("num_clients", "assets_per_client", "test_days"):
+            checks.positive_int(field, getattr(self, field))
+        checks.whole("window", self.window, at_least=2)
+        checks.whole("validation_days", self.validation_days, at_least=0)
+        checks.whole("years", self.years, at_least=0, at_most=100_000)
+        checks.positive_int("rounds_per_year", self.rounds_per_year)
+        base.check_features(self.features)
+        checks.whole("seed", self.seed, at_least=0, at_most=checks.MAX_SEED)
+        splits.check_fractions(self.malicious_fraction, 0.0, 0.0)
+        dates = [(n, getattr(self, n)) for n in ("train_from", "test_from", "test_to")]
+        given = [(name, text) for name, text in dates if text is not None]
+        parsed = [_date(name, text) for name, text in given]
+        for k in range(1, len(given)):
+            if parsed[k - 1] > parsed[k]:
+                (before, one), (after, other) = given[k - 1 : k + 1]
+                raise checks.InputError(
+                    f"Expected {before} before {after}, got {one} and {other}."
+                )
+
+    @property
+    def dataset(self) -> Any:
+        """The market, under the name that results give to where data come from."""
+        return self.market
+
+    def build(self) -> core.Federation:
+        """Draws universes and generated years on the host, and puts all on the device.
+
+        `train.index` has the examples in the order of their numbers (`portfolio.tables`
+        defines them), and `num_examples` counts the real ones: rows beyond are those of
+        generated years, for the sampler `portfolio.batch_positions` alone. Validation
+        and test examples are successive days, the first observed on the last day
+        before; they have the number -1. Inputs are `int32[S, 3]`: first row of the
+        party in the tables, physical day, number; targets `float32[S, m+1]` are what
+        the day after pays, cash first. The tables are `constants`.
+
+        Returns:
+          The federation. Specifications that differ in malicious clients only share its
+          pool.
+
+        Raises:
+          InputError: if the market cannot be had, or has too few days or assets.
+        """
+        market, split = self._split()
+        key = dataclasses.replace(self, malicious_fraction=0.0, data_dir=None)
+        parts = _built(key, market, split)
+        malicious = splits.malicious_clients(
+            self.seed, self.num_clients, self.malicious_fraction
+        )
+        return data.Federation(
+            train=parts["train"],
+            validation=parts["validation"],
+            test=parts["test"],
+            malicious=jax.device_put(malicious),
+            name=market.name,
+        )
+
+    def tickers(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the assets of every party, in the order of its tables.
+
+        Returns:
+          m names for each of the N parties.
+
+        Raises:
+          InputError: see `build`.
+        """
+        market, split = self._split()
+        universes = _universes(self, market, split)
+        return tuple(tuple(market.tickers[k] for k in row) for row in universes)
+
+    def describe(self) -> dict[str, Any]:
+        """Flat configuration by dotted name, of values that JSON can hold."""
+        return {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in struct.named_fields(self)
+        }
+
+    def _split(self) -> tuple[base.Market, periods.Split]:
+        """The market between the dates, and its days."""
+        market = self.market.load(data_dir=self.data_dir, features=self.features)
+        market = _between(market, self.train_from, self.test_to)
+        test_from = None if self.test_from is None else np.datetime64(self.test_from)
+        return market, periods.split(
+            market, self.test_days, self.validation_days, test_from, self.window
+        )
+
+
+def _generators(given: Any) -> tuple[Any, ...]:
+    """Generators or their names, checked."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        given = (given,)
+    for part in given:
+        if isinstance(part, str):
+            checks.known(part, augmentation.GENERATORS, "generator")
+        elif isinstance(part, type) or not hasattr(part, "fit"):
+            raise checks.InputError(
+                "Expected generators to be names in GENERATORS or objects such as"
+                f" GeometricBrownianMotion(), got {part!r}."
+            )
+    return tuple(given)
+
+
+def _date(name: str, text: Any) -> np.datetime64:
+    """A date, checked."""
+    try:
+        return prices.parse_date(text)
+    except ValueError as error:
+        raise checks.InputError(
+            f"Expected {name} to be a date YYYY-MM-DD, got {text!r}."
+        ) from error
+
+
+@functools.lru_cache(maxsize=16)
+def _between(market: base.Market, start: str | None, end: str | None) -> base.Market:
+    """One object per market and dates, by which federations are shared."""
+    limits = (None if text is None else np.datetime64(text) for text in (start, end))
+    return market.between(*limits)
+
+
+def _universes(
+    spec: PortfolioSpec, market: base.Market, split: periods.Split
+) -> np.ndarray:
+    """Assets `int64[N, m]` of every party."""
+    sizes = (spec.window, spec.num_clients, spec.assets_per_client)
+    return periods.universes(market, split, *sizes, spec.seed)
+
+
+@functools.lru_cache(maxsize=4)
+def _built(
+    spec: PortfolioSpec, market: base.Market, split: periods.Split
+) -> dict[str, core.ClientData]:
+    """Training, validation and test of all parties, of one pool."""
+    years = spec.years if spec.generators else 0
+    block = split.days + years * _YEAR_DAYS
+    numbers = spec.num_clients * block * (spec.assets_per_client + 4) * spec.features
+    checks.memory(
+        f"A federation of {spec.num_clients} parties of {block} days",
+        24 * numbers,
+        "give it fewer parties, assets or generated years",
+    )
+    assets = _universes(spec, market, split)
+    real = market.prices[:, assets].swapaxes(0, 1)  # [N, T, m, F]
+    kinds = [
+        augmentation.GENERATORS[kind]() if isinstance(kind, str) else kind
+        for kind in spec.generators
+    ]
+    generated = augmentation.generated_years(
+        market,
+        assets,
+        split.train_days,
+        kinds,
+        seed=spec.seed,
+        years=years,
+        year_days=_YEAR_DAYS,
+    )
+    return examples.client_data(
+        real,
+        generated,
+        split,
+        window=spec.window,
+        rounds_per_year=spec.rounds_per_year,
+    )

@@ -1,0 +1,311 @@
+"""A portfolio policy that treats all assets alike (Jiang, Xu and Liang 2017).
+
+EIIE, an ensemble of identical independent evaluators: the same small network looks at
+the prices of every asset, so a model does not depend on which assets a party holds.
+With `x_j in R^F` the prices of day j of the window in units of the last close, w' the
+weights held, and m assets (cash is entry 0 of w):
+
+    h_0 = 0,  h_j = sigmoid(W_x x_j + W_h h_{j-1} + b_h),  j = 1..l     (recurrent)
+    score_i = a . [h_l; w'_i] + a_0
+    w = softmax([b_cash, score_1, ..., score_m])
+
+Training maximizes the mean of `ln(b_t y_{t+1} . w_t)` over pieces of successive days,
+with the first-order cost factor b_t: as this is an explicit function of the actions,
+its gradient is the deterministic policy gradient, without a critic. The weights held
+before are those of the portfolio-vector memory, through which no gradient flows; the
+cost of a day uses the piece's own action of the day before, and its first day costs
+nothing. Back-tests pay the exact cost.
+
+Reconstructed: that the recurrent evaluator's activation is the logistic sigmoid and
+its width 20 (from a figure). Without source: `centred`.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_pfl import core, portfolio
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.models import initializers, objectives
+
+__all__ = ["EIIE", "Held"]
+
+EVALUATORS = ("recurrent", "convolutional")
+_KERNEL, _FILTERS = 2, (3, 10)  # of the convolutional evaluator
+
+
+@struct.pytree_dataclass
+class Held:
+    """Examples with the weights that were held before them.
+
+    Attributes:
+      x: `int32[B, 3]` examples as `portfolio.windows` reads them.
+      weights: `[B, m]` of the assets, without cash.
+    """
+
+    x: jax.Array
+    weights: jax.Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EIIE:
+    """Portfolio weights of a party's assets; a `types.SeriesModel`.
+
+    463 parameters with closes alone and the recurrent evaluator, 503 with three
+    features; 902 with the convolutional one, closes alone and windows of 30 days. Its
+    federations are those of `PortfolioSpec`. Metrics of a client: `loss` (minus the
+    mean log-return of a day) and those of `portfolio.summary`, of the policy and,
+    beginning with `uniform_` and `hold_`, of equal shares of its assets, rebalanced
+    every day and never again; all with exact costs, beginning with cash. Series: the
+    `value` of each, from 1 on.
+
+    Attributes:
+      evaluator: `"recurrent"`, or `"convolutional"`: a 1 x 2 convolution with 3 filters
+        and a 1 x (l - 1) one with 10, each with a rectifier.
+      units: of the recurrent evaluator.
+      cost: rate c of buying and selling, in [0, `portfolio.MAX_COST`].
+      sampling_decay: q in (0, 1], by which recent pieces are trained on more often.
+      centred: whether the network sees `10 (x - 1)` in place of prices x near 1.
+      initialization: see `Network`.
+      features: F, or None until `for_federation`.
+      window: l, or None until `for_federation`.
+      assets: m, or None until `for_federation`.
+    """
+
+    evaluator: str = "recurrent"
+    units: int = 20
+    cost: float = 0.002
+    sampling_decay: float = 5e-5
+    centred: bool = False
+    initialization: str = "pytorch"
+    features: int | None = None
+    window: int | None = None
+    assets: int | None = None
+
+    def __post_init__(self):
+        checks.known(self.evaluator, EVALUATORS, "evaluator")
+        checks.positive_int("units", self.units)
+        checks.number("cost", self.cost, at_least=0, at_most=portfolio.MAX_COST)
+        checks.number("sampling_decay", self.sampling_decay, above=0, at_most=1)
+        checks.boolean("centred", self.centred)
+        initializers.check_scheme(self.initialization)
+
+    def for_federation(self, federation: core.Federation) -> "EIIE":
+        """Returns the policy with the federation's features and window."""
+        tables = federation.train.constants
+        if not isinstance(tables, portfolio.PriceTables):
+            raise checks.InputError(
+                "EIIE is a policy for prices: expected the federation of a"
+                f" PortfolioSpec, got {federation.name!r}."
+            )
+        return dataclasses.replace(
+            self,
+            features=tables.prices.shape[-1],
+            window=tables.window,
+            assets=tables.prices.shape[-2],
+        )
+
+    @property
+    def floats_per_example(self) -> int:
+        """Numbers that the gradient of one day keeps: windows and states."""
+        return (self.assets or 1) * (self.window or 1) * (1 + self.units)
+
+    def init(self, key: core.Key) -> core.Params:
+        """Draws the parameters: `evaluator`, `head` and `cash`."""
+        if self.features is None or self.window is None:
+            raise checks.InputError(
+                "Expected features and window; call for_federation."
+            )
+        evaluator_key, head_key = jax.random.split(key)
+        draw = self._recurrent if self.evaluator == "recurrent" else self._convolutional
+        evaluator, width = draw(evaluator_key, self.features, self.window)
+        return {
+            "evaluator": evaluator,
+            "head": self._layer(head_key, (width + 1,), width + 1, 1),
+            "cash": {"bias": jnp.zeros(())},
+        }
+
+    def _layer(
+        self, key: core.Key, shape: tuple[int, ...], inputs: int, outputs: int
+    ) -> dict[str, jax.Array]:
+        """Weights and biases of one layer, `bias [outputs]`, or `[]` for a vector."""
+        keys = jax.random.split(key)
+        scheme = self.initialization
+        bias = initializers.biases(keys[1], shape[:-1][:1], inputs, scheme)
+        weights = initializers.weights(keys[0], shape, inputs, outputs, scheme)
+        return {"kernel": weights, "bias": bias}
+
+    def _recurrent(self, key: core.Key, features: int, window: int) -> Any:
+        """Parameters, and the width of what they tell the head."""
+        del window
+        keys, units = jax.random.split(key), self.units
+        layer = self._layer(keys[0], (units, features), units, units)
+        scheme = self.initialization
+        state = initializers.weights(keys[1], (units, units), units, units, scheme)
+        return {
+            "input_kernel": layer["kernel"],
+            "state_kernel": state,
+            "bias": layer["bias"],
+        }, units
+
+    def _convolutional(self, key: core.Key, features: int, window: int) -> Any:
+        """The same of the convolutional evaluator."""
+        keys, (few, many) = jax.random.split(key), _FILTERS
+        inputs = (_KERNEL * features, (window - _KERNEL + 1) * few)
+        return {
+            "short": self._layer(keys[0], (few, inputs[0]), inputs[0], few),
+            "long": self._layer(keys[1], (many, inputs[1]), inputs[1], many),
+        }, many
+
+    def _evaluated(self, params: Any, x: jax.Array, tables: Any) -> jax.Array:
+        """What the evaluator makes of the windows `[B, m, l, F]`: `[width, B, m]`."""
+        dtype = params["cash"]["bias"].dtype
+        seen = portfolio.windows(tables, x).astype(dtype)
+        if self.centred:
+            seen = 10 * (seen - 1)
+        evaluate = _recur if self.evaluator == "recurrent" else _convolve
+        rows = seen.reshape(-1, *seen.shape[2:])  # [B m, l, F]
+        found = evaluate(params["evaluator"], jnp.transpose(rows, (1, 2, 0)))
+        return found.reshape(-1, *seen.shape[:2])
+
+    def apply(
+        self,
+        params: core.Params,
+        x: Any,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
+        """Weights `[B, m+1]`, cash first.
+
+        Args:
+          params: parameters.
+          x: `int32[B, 3]` successive days, acted on one after the other from cash on;
+            or `Held`, any days with what was held before each.
+          key: not used.
+          constants: the federation's `PriceTables`.
+
+        Returns:
+          Weights on the simplex.
+        """
+        del key
+        head, cash = params["head"], params["cash"]["bias"]
+        kernel, own = head["kernel"][:-1], head["kernel"][-1]
+        days = x.x if isinstance(x, Held) else x
+        found = self._evaluated(params, days, constants)
+        scores = jnp.tensordot(kernel, found, axes=1) + head["bias"]
+
+        def act(scores, held):
+            scores = scores + own * held.astype(scores.dtype)
+            first = jnp.broadcast_to(cash, (*scores.shape[:-1], 1))
+            return jax.nn.softmax(jnp.concatenate([first, scores], axis=-1))
+
+        if isinstance(x, Held):
+            return act(scores, x.weights)
+
+        def step(held, row):
+            weights = act(row, held)
+            return weights[1:], weights
+
+        return lax.scan(step, jnp.zeros_like(scores[0]), scores)[1]
+
+    def _rewards(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
+        """`ln(b_t y_{t+1} . w_t)` `[B]` of successive days, 0 for padding."""
+        real = (batch.weight > 0)[:, None]
+        outputs = jnp.where(real, outputs, 1 / outputs.shape[-1])
+        growth = jnp.where(real, batch.y, 1).astype(outputs.dtype)
+        held = portfolio.drifted(outputs[:-1], growth[:-1])
+        paid = portfolio.first_order_factor(held, outputs[1:], self.cost)
+        factor = jnp.concatenate([jnp.ones_like(paid[:1]), paid])
+        return jnp.where(
+            real[:, 0], jnp.log(factor * (outputs * growth).sum(axis=-1)), 0
+        )
+
+    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
+        """Minus the mean log-return `[]` of successive days, costs included."""
+        return objectives.weighted_mean(-self._rewards(outputs, batch), batch.weight)
+
+    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
+        """Loss `[B]` of every day."""
+        return {"loss": -self._rewards(outputs, batch)}
+
+    def memory(self, data: core.ClientData) -> jax.Array:
+        """The portfolio-vector memory of ONE client, `[slots, m]`, uniform at first."""
+        slots, assets = data.constants.slots, data.y.shape[-1] - 1
+        return jnp.full((slots, assets), 1 / assets, jnp.zeros(()).dtype)
+
+    def positions(
+        self, key: core.Key, round: Any, data: core.ClientData, batch_size: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """Successive training days `int32[B]`, all of them examples."""
+        round = 0 if round is None else round
+        tables, decay = data.constants, self.sampling_decay
+        rows = portfolio.batch_positions(key, tables, round, batch_size, decay)
+        return rows, jnp.ones(batch_size, bool)
+
+    def recall(self, memory: jax.Array, batch: core.Batch) -> Held:
+        """The days with the last actions before them; uniform before the first."""
+        before = portfolio.previous_example(batch.constants, batch.x[:, 2])
+        uniform = jnp.full_like(memory[:1], 1 / memory.shape[-1])
+        held = jnp.where(before[:, None] < 0, uniform, memory[before])
+        return Held(x=batch.x, weights=held)
+
+    def remember(
+        self, memory: jax.Array, batch: core.Batch, outputs: jax.Array
+    ) -> jax.Array:
+        """The memory with these actions."""
+        return memory.at[batch.x[:, 2]].set(outputs[:, 1:].astype(memory.dtype))
+
+    def series_metrics(
+        self, outputs: jax.Array, batch: core.Batch
+    ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        """What all days of a client earn; names in the class's docstring."""
+        mask, growth = batch.weight > 0, batch.y
+        strategies = {
+            "": outputs.astype(growth.dtype),
+            "uniform_": portfolio.uniform_weights(growth),
+            "hold_": portfolio.buy_and_hold_weights(growth),
+        }
+        found, series = {}, {}
+        for prefix, weights in strategies.items():
+            course = portfolio.backtest(weights, growth, mask, self.cost)
+            values = portfolio.summary(course, mask)
+            found |= {prefix + name: value for name, value in values.items()}
+            series[f"{prefix}value"] = course.values
+            if not prefix:
+                log_return = objectives.weighted_mean(
+                    jnp.log1p(course.returns), batch.weight
+                )
+                found["loss"] = -log_return
+        is_known = mask.any()
+        return {n: jnp.where(is_known, v, jnp.nan) for n, v in found.items()}, series
+
+
+def _recur(params: Any, x: jax.Array) -> jax.Array:
+    """Last states `[H, R]` for windows `[l, F, R]`.
+
+    Rows are columns here: products of a small matrix with a wide one are faster, by a
+    third, than those of a tall one with a small one.
+    """
+    bias = params["bias"][:, None]
+
+    def step(state, x):
+        arrived = params["input_kernel"] @ x + bias
+        return jax.nn.sigmoid(arrived + params["state_kernel"] @ state), None
+
+    start = jnp.zeros((bias.shape[0], x.shape[-1]), x.dtype)
+    return lax.scan(step, start, x)[0]
+
+
+def _convolve(params: Any, x: jax.Array) -> jax.Array:
+    """Filters `[10, R]` for windows `[l, F, R]`."""
+    rows = x.shape[-1]
+    pairs = jnp.concatenate([x[:-1], x[1:]], axis=1)  # [l-1, 2F, R]
+    short, long = params["short"], params["long"]
+    found = jnp.einsum("fk,lkr->lfr", short["kernel"], pairs)
+    found = jax.nn.relu(found + short["bias"][None, :, None])
+    joined = long["kernel"] @ found.reshape(-1, rows)
+    return jax.nn.relu(joined + long["bias"][:, None])

@@ -1,5 +1,0 @@
-"""Quadratic programs on Gram matrices of rows."""
-
-from fedjax_pfl.qp.programs import Solution, box_minimum_norm, cone, minimum_norm
-
-__all__ = ["Solution", "box_minimum_norm", "cone", "minimum_norm"]

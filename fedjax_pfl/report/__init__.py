@@ -1,0 +1,1 @@
+"""The page about results, with their figures and tables as files."""

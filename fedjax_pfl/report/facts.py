@@ -1,0 +1,180 @@
+"""Facts about trainings: how long they took, where, and with which settings."""
+
+import json
+from typing import Any
+
+from fedjax_pfl import results
+from fedjax_pfl.report import sources, tables
+from fedjax_pfl.results import history
+
+__all__ = ["configuration", "overview", "provenance", "timing"]
+
+_VERSIONS = ("fedjax_pfl", "jax", "numpy", "python")
+
+
+def overview(loaded: sources.Loaded) -> list[tuple[str, str]]:
+    """What the report is about, in a few words each."""
+    result = loaded.result
+    groups = result.groups
+    points = [point for group in groups for point in group.points]
+    seeds = {point["seed"] for point in points if "seed" in point}
+    data = dict.fromkeys(map(_data, groups))
+    clients = dict.fromkeys(_clients(group) for group in groups)
+    rounds = dict.fromkeys(str(_rounds(group)) for group in groups)
+    ended = [status for status in result.status if status != "ok"]
+    diverged = sum(status.startswith("diverged") for status in ended)
+    early = len(ended) - diverged
+    status = f"{len(points) - diverged} of {len(points)} finite"
+    status += f", {diverged} diverged" if diverged else ""
+    status += f", {early} ended early" if early else ""
+    found = [
+        ("methods", ", ".join(methods(result))),
+        ("data", "; ".join(data)),
+        ("clients", ", ".join(clients)),
+        ("rounds", ", ".join(rounds)),
+        ("seeds", str(len(seeds) or 1)),
+        ("trainings", status),
+    ]
+    if loaded.unfinished:
+        found.append(("not finished, left out", ", ".join(loaded.unfinished)))
+    return found
+
+
+def methods(result: results.Result) -> list[str]:
+    """Algorithms in order of appearance."""
+    return list(dict.fromkeys(_algorithm(group) for group in result.groups))
+
+
+def timing(loaded: sources.Loaded) -> tables.Table:
+    """Seconds of every static group, and on what."""
+    counts = loaded.result.communication()["rounds"].tolist()
+    parts = []
+    for source in loaded.sources:
+        rows = []
+        for group in source.groups:
+            rounds = sum(counts[: len(group.points)])
+            del counts[: len(group.points)]
+            speed = rounds / group.run_seconds if group.run_seconds > 0 else None
+            row = (
+                _algorithm(group),
+                str(len(group.points)),
+                f"{rounds:,}",
+                f"{group.compile_seconds:,.1f}",
+                f"{group.run_seconds:,.1f}",
+                "–" if speed is None else _short(speed),
+                str(_value(group, "execution") or "–"),
+            )
+            rows.append(row)
+        heading = f"{source.name}: {_place(source.provenance)}"
+        parts.append(tables.Part(heading, tuple(rows)))
+    columns = (
+        "static group",
+        "grid points",
+        "rounds of all points",
+        "compile s",
+        "run s",
+        "rounds/s",
+        "execution",
+    )
+    return tables.Table(
+        name="timing",
+        title="Timing",
+        caption="Seconds for lowering and compiling, and for everything else, which"
+        " includes evaluations and checkpoints. Rounds/s are those of all grid points"
+        " of the group together, by the seconds of running.",
+        columns=columns,
+        parts=tuple(parts),
+    )
+
+
+def configuration(loaded: sources.Loaded) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Settings by dotted name: what all groups share, then each group's own."""
+    groups = [group for source in loaded.sources for group in source.groups]
+    shared = {
+        name: value
+        for name, value in groups[0].config.items()
+        if all(name in g.config and g.config[name] == value for g in groups[1:])
+    }
+    if len(groups) == 1:
+        return [("settings", _shown(shared | _swept(groups[0])))]
+    found = [("all groups", _shown(shared))]
+    for number, group in enumerate(groups, start=1):
+        own = {n: v for n, v in group.config.items() if n not in shared}
+        title = f"group {number}: {_algorithm(group)}"
+        found.append((title, _shown(own | _swept(group))))
+    return found
+
+
+def _swept(group: history.History) -> dict[str, list[Any]]:
+    """Values of every swept field."""
+    found = {}
+    for name in dict.fromkeys(n for point in group.points for n in point):
+        values = dict.fromkeys(json.dumps(point.get(name)) for point in group.points)
+        found[name] = [json.loads(value) for value in values]
+    return found
+
+
+def provenance(source: sources.Source) -> list[tuple[str, str]]:
+    """When, with what and where a result was made."""
+    found = source.provenance
+    versions = ", ".join(f"{n} {found[n]}" for n in _VERSIONS if found.get(n))
+    shown = [("started", found.get("started")), ("commit", found.get("commit"))]
+    shown += [("versions", versions), ("platform", found.get("platform"))]
+    return [(name, str(value)) for name, value in shown if value]
+
+
+def _algorithm(group: history.History) -> str:
+    return str(group.config.get("algorithm"))
+
+
+def _value(group: history.History, name: str) -> Any:
+    """A setting, or its values where it was swept; None where it is neither."""
+    if name in group.config:
+        return group.config[name]
+    values = dict.fromkeys(str(p[name]) for p in group.points if name in p)
+    return ", ".join(values) or None
+
+
+def _rounds(group: history.History) -> Any:
+    """Number of rounds."""
+    return _value(group, "num_rounds") or int(group.rounds[-1])
+
+
+def _data(group: history.History) -> str:
+    """Data set and partition."""
+    names = [_value(group, f"federation.{part}") for part in ("dataset", "partition")]
+    return ", ".join(str(name) for name in names if name) or "own data"
+
+
+def _place(found: dict[str, Any]) -> str:
+    """Devices and platform."""
+    kinds = [
+        kind for kind in dict.fromkeys((found.get("device"), found.get("backend")))
+    ]
+    device = ", ".join(str(kind) for kind in kinds if kind) or "device not known"
+    number = found.get("num_devices")
+    device = f"{number} × {device}" if number else device
+    return ", ".join(str(part) for part in (device, found.get("platform")) if part)
+
+
+def _clients(group: history.History) -> str:
+    """Number of clients, and how many of them were evaluated."""
+    total, known = _value(group, "federation.num_clients"), len(group.clients)
+    judged = group.evaluated.any(axis=2)[:, -1].sum(axis=-1)
+    least, most = int(judged.min()), int(judged.max())
+    text = str(total or known)
+    if text.isdecimal() and int(text) == least == most:
+        return text
+    return f"{text}, {least} judged" if least == most else f"{text}, some judged"
+
+
+def _shown(settings: dict[str, Any]) -> list[tuple[str, str]]:
+    """Settings as text."""
+    return [
+        (n, v if isinstance(v, str) else json.dumps(v)) for n, v in settings.items()
+    ]
+
+
+def _short(speed: float) -> str:
+    """Rounds per second."""
+    return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"

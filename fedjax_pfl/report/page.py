@@ -1,0 +1,124 @@
+"""The page of a report: one file with everything in it."""
+
+import base64
+import dataclasses
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.offline
+
+from fedjax_pfl.report import charts, facts, headline, sections, sources, tables
+
+__all__ = ["FOLDER", "Content", "render"]
+
+FOLDER = "report_files"
+"""Where figures and tables are as files, beside the page."""
+_HERE = Path(__file__).parent
+_MANY = 3  # methods that a title names
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What a page says.
+
+    Attributes:
+      loaded: the results.
+      headline: comparisons that are open.
+      details: comparisons that are opened by a click.
+      sections: figures.
+      timing: seconds.
+    """
+
+    loaded: sources.Loaded
+    headline: tuple[headline.Comparison, ...]
+    details: tuple[headline.Comparison, ...]
+    sections: tuple[sections.Section, ...]
+    timing: tables.Table
+
+
+def render(content: Content) -> str:
+    """Writes the page.
+
+    Everything that comes from names and settings is escaped; a rule of the page lets
+    nothing be read from elsewhere.
+
+    Args:
+      content: what it says.
+
+    Returns:
+      HTML.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    loaded = content.loaded
+    named = [(table.name, table.title) for table in content.headline]
+    named += [(section.name, section.title) for section in content.sections]
+    named.append((content.timing.name, content.timing.title))
+    named += [("configuration", "Configuration"), ("again", "How to run it again")]
+    return environment.get_template("page.html.jinja").render(
+        title=_title(loaded),
+        overview=facts.overview(loaded),
+        contents=named,
+        methods=facts.methods(loaded.result),
+        headline=content.headline,
+        details=content.details,
+        sections=content.sections,
+        timing=content.timing,
+        configuration=facts.configuration(loaded),
+        sources=[
+            {
+                "name": source.name,
+                "command": source.command,
+                "facts": facts.provenance(source),
+            }
+            for source in loaded.sources
+        ],
+        charts=_charts(content.sections),
+        folder=FOLDER,
+        texts=_texts,
+        css=_own("page.css"),
+        js=_own("page.js"),
+        plotly=_library(),
+    )
+
+
+def _title(loaded: sources.Loaded) -> str:
+    """For example `Flame, FedAvg and Local on digits`."""
+    *others, last = facts.methods(loaded.result)
+    text = f"{', '.join(others)} and {last}" if others else last
+    if len(others) >= _MANY:
+        text = f"{len(others) + 1} methods"
+    data = loaded.result.communication()["dataset"].dropna().unique()
+    return f"{text} on {', '.join(map(str, data)) or 'own data'}"
+
+
+def _texts(row: headline.Row) -> str:
+    """Text and verdict of a row's differences to every row, as JSON."""
+    found = [
+        ("reference", "reference") if d is None else (d.text, d.verdict)
+        for d in row.differences
+    ]
+    return json.dumps(found)
+
+
+def _charts(shown: tuple[sections.Section, ...]) -> dict[str, Any]:
+    """The charts by name, and colors of a dark page."""
+    figures = {section.name: dataclasses.asdict(section.chart) for section in shown}
+    return {"figures": figures, "dark": charts.DARK}
+
+
+def _own(name: str) -> str:
+    """A file of this package."""
+    return (_HERE / name).read_text("utf-8")
+
+
+def _library() -> str:
+    """plotly.js, packed: 2 MB instead of 5; the same bytes whenever it is done."""
+    code = plotly.offline.get_plotlyjs().encode()
+    return base64.b64encode(gzip.compress(code, mtime=0)).decode()

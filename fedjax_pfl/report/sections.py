@@ -1,0 +1,256 @@
+"""Figures of a report: what each shows, as a chart, as a file, and in words."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from fedjax_pfl import results
+from fedjax_pfl.figures import (
+    attacks,
+    clients,
+    collaboration,
+    contents,
+    curves,
+    heat_maps,
+    lines,
+    selection,
+    series,
+)
+from fedjax_pfl.report import charts, client_charts, line_charts, table_charts
+
+__all__ = ["Section", "all_of"]
+
+_WIDER = {"others": "own + others' test", "everybody": "everybody's test"}
+_BEST = (
+    " Of an algorithm's own settings the one that is best on validation data in the"
+    " last round is shown, the first where nothing was validated."
+)
+_BY_PANEL = " Where panels differ in it, the table of methods names it."
+_POINTS = "A point is a client with one seed."
+_NO_POINTS = (
+    f"There are more than {client_charts.MAX_POINTS:,} clients and seeds, whose points"
+    " are in the files only."
+)
+_BEST_EACH = (
+    " An algorithm's own settings are those that are best on validation data, fraction"
+    " by fraction."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """One figure.
+
+    Attributes:
+      name: of its files and its place in the page.
+      title: heading.
+      caption: what it shows: model, population, data, round and seeds.
+      chart: for the page.
+      draw: makes the figure for files.
+    """
+
+    name: str
+    title: str
+    caption: str
+    chart: charts.Chart
+    draw: Callable[[], Figure]
+
+
+def all_of(result: results.Result) -> list[Section]:
+    """Everything that a result has to show, in the order of a page."""
+    found = [
+        *_learning_curves(result),
+        *_series(result),
+        *_clients(result),
+        *_robustness(result),
+        *_grids(result),
+        *_mixing(result),
+        _partition(result),
+    ]
+    return found
+
+
+def _learning_curves(result: results.Result) -> Iterator[Section]:
+    """Curves on every kind of test data, and losses on training data."""
+    best = _BEST if selection.tuned(result) else ""
+    drawn = {"learning_curves": lines.learning_curves(result)}
+    for name, data in _WIDER.items():
+        drawn[f"learning_curves_{name}"] = lines.learning_curves(result, data)
+    for name, shown in drawn.items():
+        if shown is not None:
+            title = f"Learning curves on {shown.data} data"
+            yield _of_lines(result, name, title, shown, best)
+    loss = lines.training_loss(result)
+    if loss is not None:
+        yield _of_lines(result, "training_loss", "Training loss", loss, "")
+
+
+def _of_lines(
+    result: results.Result, name: str, title: str, shown: contents.Lines, more: str
+) -> Section:
+    """Lines against rounds."""
+    if more and len(shown.panels) > 1:
+        more += _BY_PANEL
+    caption = (
+        f"Each line is a model × {shown.populations} clients × {shown.data}"
+        f" data: {shown.ylabel}, in every evaluated round;"
+        f" {shown.spread or 'one seed'}."
+        f"{more}{_limited(shown)}{_ended(result)}"
+    )
+    chart = line_charts.lines(shown)
+    return Section(name, title, caption, chart, functools.partial(curves.draw, shown))
+
+
+def _series(result: results.Result) -> Iterator[Section]:
+    """Values of portfolios."""
+    shown = series.over_days(result)
+    if shown is not None:
+        caption = (
+            f"The model that a name has × honest clients × own test data × last round:"
+            f" {shown.ylabel}; {shown.spread}, of the first method.{_limited(shown)}"
+        )
+        chart = line_charts.lines(shown)
+        draw = functools.partial(curves.draw, shown)
+        yield Section("values", "Values of portfolios", caption, chart, draw)
+
+
+def _clients(result: results.Result) -> Iterator[Section]:
+    """Distributions over clients, and fairness."""
+    boxes = clients.values_of_clients(result)
+    if boxes is not None:
+        caption = (
+            f"{_sentence(boxes.xlabel)}. Settings are those of the learning curves."
+            f" {_POINTS if client_charts.has_points(boxes) else _NO_POINTS} The box"
+            " spans the quartiles, with the median as a line and the mean as a dashed"
+            f" line (a triangle in the files).{_limited(boxes)}"
+        )
+        chart = client_charts.boxes(boxes)
+        draw = functools.partial(clients.draw_boxes, boxes)
+        yield Section("clients", "Clients one by one", caption, chart, draw)
+    spots = clients.accuracy_and_spread(result)
+    if spots is not None and len(spots.spots) > 1:
+        has_bars = any(spot.x_std or spot.y_std for spot in spots.spots)
+        bars = "bars are standard deviations over seeds" if has_bars else "one seed"
+        caption = (
+            f"A model × {spots.population} clients × {spots.data} data × last round;"
+            f" every setting is a point, {bars}. Up and to the left is better."
+            f"{_limited(spots)}"
+        )
+        chart = client_charts.spots(spots)
+        draw = functools.partial(clients.draw_spots, spots)
+        yield Section("fairness", "Fairness", caption, chart, draw)
+
+
+def _robustness(result: results.Result) -> Iterator[Section]:
+    """The metric under attacks."""
+    shown = attacks.with_attackers(result)
+    if shown is not None:
+        caption = (
+            f"A model × honest clients × {shown.data} data × last round, against the"
+            f" share of clients that are malicious; {shown.spread or 'one seed'}."
+            f"{_BEST_EACH if shown.is_best else ''}{_limited(shown)}"
+        )
+        draw = functools.partial(curves.draw, shown)
+        chart = line_charts.lines(shown)
+        yield Section("robustness", "Robustness to attacks", caption, chart, draw)
+    table = attacks.under_attacks(result)
+    if table is not None:
+        caption = f"{_sentence(table.value)}, mean over seeds; a model × setting a row."
+        chart = table_charts.heats(table)
+        draw = functools.partial(heat_maps.draw, table)
+        yield Section("attacks", "Attacks", caption, chart, draw)
+
+
+def _grids(result: results.Result) -> Iterator[Section]:
+    """The metric over swept fields."""
+    heats = heat_maps.over_two_fields(result)
+    if heats is not None:
+        more = ""
+        if heats.total > len(heats.panels):
+            more = f" The first {len(heats.panels)} of {heats.total} tables."
+        caption = (
+            f"{_sentence(heats.value)}, over {heats.xlabel} and {heats.ylabel}; mean"
+            f" over seeds, empty where all diverged."
+            f"{more}"
+        )
+        chart = table_charts.heats(heats)
+        draw = functools.partial(heat_maps.draw, heats)
+        yield Section("grid", "Grid of two fields", caption, chart, draw)
+    shown = lines.swept(result)
+    is_robustness = shown is not None and shown.xlabel == attacks.FRACTION
+    if shown is not None and not is_robustness:
+        caption = (
+            f"{_sentence(shown.ylabel)}, of {shown.populations} clients on"
+            f" {shown.data} data, against {shown.xlabel};"
+            f" {shown.spread or 'one seed'}. Dashed levels do not have this field."
+            f"{_BEST if shown.is_best else ''}{_limited(shown)}"
+        )
+        chart = line_charts.lines(shown)
+        draw = functools.partial(curves.draw, shown)
+        yield Section("sweep", "A swept field", caption, chart, draw)
+
+
+def _mixing(result: results.Result) -> Iterator[Section]:
+    """Who learns from whom."""
+    heats = collaboration.between_clients(result)
+    if heats is not None:
+        caption = (
+            "Weight with which a client (row) would get another's message (column)"
+            " after the last round, but for its own; first grid point of each method."
+        )
+        chart = table_charts.heats(heats)
+        draw = functools.partial(collaboration.draw_weights, heats)
+        yield Section("collaboration", "Who learns from whom", caption, chart, draw)
+    shown = collaboration.shares(result)
+    if shown is not None:
+        caption = f"{_sentence(shown.ylabel)}: {shown.spread}.{_limited(shown)}"
+        chart = line_charts.lines(shown)
+        draw = functools.partial(curves.draw, shown)
+        yield Section("own_cluster", "Learning from one's own", caption, chart, draw)
+
+
+def _partition(result: results.Result) -> Section:
+    """Who holds which training data, in every environment."""
+    found = clients.holdings(result)
+    shown = found[: clients.MAX_HOLDINGS]
+    caption = "Training examples, in every environment those of its first training."
+    if len(found) == 1:
+        caption = f"{_sentence(shown[0][0].title)}: training examples."
+    if sum(len(g.points) for g in result.groups) > len(found):
+        caption += " Every seed has clients of its own."
+    if len(found) > len(shown):
+        caption += f" Shown are the first {len(shown)} of {len(found)} environments."
+    for holdings, leak in shown:
+        if leak > 0:
+            where = f" of {holdings.title}" if len(found) > 1 else ""
+            caption += (
+                f" {leak:.1%} of the test examples{where} are examples that another"
+                " client trains on."
+            )
+    return Section(
+        "partition",
+        "Who holds which data",
+        caption,
+        table_charts.partition([holdings for holdings, _ in shown]),
+        functools.partial(clients.partition, result),
+    )
+
+
+def _limited(shown: contents.Lines | contents.Boxes | contents.Spots) -> str:
+    """A sentence where more lines or panels would be shown."""
+    return f" Shown are {shown.left_out}." if shown.left_out else ""
+
+
+def _ended(result: results.Result) -> str:
+    """A sentence where some trainings are not in every mean."""
+    if all(status == "ok" for status in result.status):
+        return ""
+    return " Seeds that diverged or ended early leave the mean from then on."
+
+
+def _sentence(text: Any) -> str:
+    """Text with a capital."""
+    return f"{str(text)[:1].upper()}{str(text)[1:]}"

@@ -1,0 +1,198 @@
+"""Result directories that a report is about, read and put together."""
+
+import dataclasses
+import functools
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedjax_pfl import results
+from fedjax_pfl.command import run_folder
+from fedjax_pfl.core import checks
+from fedjax_pfl.figures import selection
+from fedjax_pfl.results import history
+
+__all__ = ["Loaded", "Source", "merged", "read"]
+
+_BEGUN = "experiment.json"
+_WATCHED = ("eval_every", "evaluate_on")  # settings that change no training
+
+
+class _Result(results.Result):
+    """A result that makes each of its tables once."""
+
+    @functools.cached_property
+    def fields(self) -> tuple[str, ...]:  # pyright: ignore
+        return super().fields
+
+    def table(self) -> pd.DataFrame:
+        return self._made_once("table")
+
+    def curves(self) -> pd.DataFrame:
+        return self._made_once("curves")
+
+    def clients(self) -> pd.DataFrame:
+        return self._made_once("clients")
+
+    def _made_once(self, name: str) -> pd.DataFrame:
+        kept = vars(self).setdefault("_made", {})
+        if name not in kept:
+            kept[name] = getattr(super(), name)()
+        return kept[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One result directory.
+
+    Attributes:
+      name: what the report calls it.
+      provenance: of its result.
+      command: what makes it again, or None if no command made it.
+      groups: its static groups.
+    """
+
+    name: str
+    provenance: dict[str, Any]
+    command: str | None
+    groups: tuple[history.History, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """What a report is about.
+
+    Attributes:
+      result: all groups of all directories.
+      sources: where they are from, in the order of the groups.
+      unfinished: names of runs, beside finished ones, that have no result yet.
+    """
+
+    result: results.Result
+    sources: tuple[Source, ...]
+    unfinished: tuple[str, ...]
+
+
+def read(directories: Sequence[Path]) -> Loaded:
+    """Reads results and puts them together.
+
+    A directory of several presets stands for its finished runs. Trainings that several
+    directories hold are told apart by a field `run`; else different directories are
+    like one run of all their settings and seeds.
+
+    Args:
+      directories: at least one.
+
+    Returns:
+      The results.
+
+    Raises:
+      InputError: if one has no result, is damaged, or is given twice.
+    """
+    resolved = [directory.resolve() for directory in directories]
+    for k, directory in enumerate(resolved):
+        if directory in resolved[:k]:
+            raise checks.InputError(
+                f"Expected different directories, got '{directories[k]}' twice."
+            )
+    found, unfinished = [], []
+    for directory in directories:
+        finished, missing = _runs(directory)
+        found += finished
+        unfinished += missing
+    names = _names(found)
+    read = [_read(directory) for directory in found]
+    sources = [
+        Source(name, result.provenance, _command(directory), result.groups)
+        for name, directory, result in zip(names, found, read, strict=True)
+    ]
+    result = merged(read)
+    if _has_twins(result):
+        result = merged([_named(r, name) for r, name in zip(read, names, strict=True)])
+    return Loaded(result, tuple(sources), tuple(unfinished))
+
+
+def _runs(directory: Path) -> tuple[list[Path], list[str]]:
+    """Finished runs of a directory, and names of those of several that are not."""
+    if not directory.is_dir():
+        raise checks.InputError(f"Expected a result directory, got '{directory}'.")
+    if run_folder.is_finished(directory):
+        return [directory], []
+    if not (directory / _BEGUN).is_file():
+        raise checks.InputError(
+            f"Expected a result directory with a config.json, got '{directory}'."
+        )
+    inner = sorted(file.parent for file in directory.glob(f"*/{_BEGUN}"))
+    finished = [run for run in inner if run_folder.is_finished(run)]
+    if not finished:
+        command = run_folder.read(directory).command
+        raise checks.InputError(
+            f"'{directory}' has no result yet, its run is not finished; go on with:"
+            f" python -m experiments.{command} --resume {directory}"
+        )
+    return finished, [run.name for run in inner if run not in finished]
+
+
+def _names(directories: Sequence[Path]) -> list[str]:
+    """Names of directories, with those above them where they would be the same."""
+    depth = 1
+    while True:
+        names = ["/".join(d.resolve().parts[-depth:]) for d in directories]
+        if len(set(names)) == len(names):
+            return names
+        depth += 1
+
+
+def _read(directory: Path) -> results.Result:
+    """The result, if its table says the same as its histories."""
+    result = _Result(**vars(results.Result.load(directory)))
+    file = directory / "summary.csv"
+    try:
+        stored = pd.read_csv(file, low_memory=False)
+    except FileNotFoundError:
+        raise checks.InputError(f"Expected a summary.csv in '{directory}'.") from None
+    except (ValueError, UnicodeDecodeError):  # of pandas' parsers
+        raise checks.InputError(f"Cannot read '{file}' as a table.") from None
+    text = io.StringIO(result.table().to_csv(index=False))
+    if not stored.equals(pd.read_csv(text, low_memory=False)):
+        raise checks.InputError(
+            f"'{file}' does not say what the histories beside it say: it is damaged or"
+            " was changed."
+        )
+    return result
+
+
+def _command(directory: Path) -> str | None:
+    """What makes the result again, if a command made it."""
+    if not (directory / _BEGUN).is_file():
+        return None
+    return run_folder.command(run_folder.read(directory))
+
+
+def merged(found: Sequence[results.Result]) -> results.Result:
+    """All groups as one result; how often they were judged tells none apart."""
+    groups = [group for result in found for group in result.groups]
+    kept = [{n: v for n, v in g.config.items() if n not in _WATCHED} for g in groups]
+    groups = [
+        dataclasses.replace(group, config=config)
+        for group, config in zip(groups, kept, strict=True)
+    ]
+    return _Result(groups=tuple(groups), provenance=found[0].provenance)
+
+
+def _has_twins(result: results.Result) -> bool:
+    """Whether two trainings cannot be told apart."""
+    points = result.communication().drop(columns=["floats_up", "floats_down", "rounds"])
+    return bool(points.duplicated().any())
+
+
+def _named(result: results.Result, name: str) -> results.Result:
+    """The result with its name as a setting."""
+    groups = [
+        dataclasses.replace(group, config=group.config | {selection.RUN: name})
+        for group in result.groups
+    ]
+    return _Result(groups=tuple(groups), provenance=result.provenance)

@@ -1,0 +1,104 @@
+"""Tables of a report, as Markdown and LaTeX."""
+
+import dataclasses
+import html
+import re
+
+__all__ = ["Part", "Table", "latex", "markdown"]
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": "$-$",
+    "–": "--",
+} | {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Rows of a table under a heading of their own, which may be empty."""
+
+    heading: str
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of text.
+
+    Attributes:
+      name: of its files.
+      title: heading.
+      caption: what its numbers are.
+      columns: titles.
+      parts: at least one.
+      num_texts: columns at the left that are not numbers.
+    """
+
+    name: str
+    title: str
+    caption: str
+    columns: tuple[str, ...]
+    parts: tuple[Part, ...]
+    num_texts: int = 1
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown, with what its numbers are below it."""
+    lines = [f"### {_plain(table.title)}", ""]
+    rule = ["---"] * table.num_texts
+    rule += ["---:"] * (len(table.columns) - table.num_texts)
+    for part in table.parts:
+        if part.heading:
+            lines += [f"{_plain(part.heading)}:", ""]
+        for row in (table.columns, rule, *part.rows):
+            cells = row if row is rule else map(_plain, row)
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join([*lines, _plain(table.caption), ""])
+
+
+def latex(table: Table) -> str:
+    """The table as LaTeX, with rules of the package booktabs."""
+    width = len(table.columns)
+    kinds = "l" * table.num_texts + "r" * (width - table.num_texts)
+    lines = [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering"]
+    lines += [rf"\caption{{{_tex(f'{table.title}. {table.caption}')}}}"]
+    lines += [rf"\begin{{tabular}}{{{kinds}}}", r"\toprule", _row(table.columns)]
+    for part in table.parts:
+        lines.append(r"\midrule")
+        if part.heading:
+            heading = _tex(part.heading)
+            lines.append(rf"\multicolumn{{{width}}}{{l}}{{{heading}}} \\")
+        lines += map(_row, part.rows)
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join(lines)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    """Formats a row of LaTeX; an opening bracket first would be an option."""
+    return " & ".join(f"{{{t}}}" if t[:1] == "[" else t for t in map(_tex, cells)) + (
+        r" \\"
+    )
+
+
+def _tex(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    return "".join(_SPECIAL.get(character, character) for character in _line(text))
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is, also where it lets HTML through."""
+    escaped = html.escape(_line(text), quote=False)
+    return re.sub(r"([\\`*_|]|(?<=\])\()", r"\\\1", escaped)
+
+
+def _line(text: str) -> str:
+    """Text in one line."""
+    return " ".join(text.split())

@@ -1,0 +1,111 @@
+"""A report as files: the page, and figures and tables of it beside it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedjax_pfl import results
+from fedjax_pfl.core import checks
+from fedjax_pfl.report import facts, headline, page, sections, sources, tables
+from fedjax_pfl.results import summaries
+from fedjax_pfl.results.directories import check_writable, filled, locked
+
+__all__ = ["content_of", "write"]
+
+_PAGE = "report.html"
+_WIDER = {"others": "own + others' test", "everybody": "everybody's test"}
+
+
+def write(directories: Sequence[Path], out: Path | None) -> Path:
+    """Writes the report of some results; an earlier one is replaced.
+
+    Args:
+      directories: of results.
+      out: where to write; None for the directory itself where there is one.
+
+    Returns:
+      The page.
+
+    Raises:
+      InputError: if results cannot be read, or the report cannot be written.
+    """
+    if out is None:
+        if len(directories) > 1:
+            raise checks.InputError(
+                "Expected --out DIR, where the report of several directories is"
+                " written."
+            )
+        (out,) = directories
+    else:
+        check_writable(out)
+    content = content_of(sources.read(directories))
+    with locked(out), filled(out, last=_PAGE) as folder:
+        _write_figures(content, folder / page.FOLDER / "figures")
+        _write_tables(content, folder / page.FOLDER / "tables")
+        (folder / _PAGE).write_text(page.render(content), "utf-8")
+    return out / _PAGE
+
+
+def content_of(loaded: sources.Loaded) -> page.Content:
+    """Everything that there is to say about results."""
+    result = loaded.result
+    own = _compare(result, "headline", "Methods", "last", summaries.OWN_TEST)
+    shown = [own]
+    for name, data in _WIDER.items():
+        shown.append(_compare(result, name, f"Methods on {data} data", "last", data))
+    when = "best (validation)"
+    title = "Methods, best round by validation"
+    best = _compare(result, "best", title, when, summaries.OWN_TEST)
+    every = headline.compare(
+        result,
+        name="all_settings",
+        title="All settings",
+        when="last",
+        data=summaries.OWN_TEST,
+        only_best=False,
+    )
+    if own is not None and every is not None and _size(own) == _size(every):
+        every = None  # it says the same
+    return page.Content(
+        loaded=loaded,
+        headline=tuple(table for table in shown if table is not None),
+        details=tuple(table for table in (best, every) if table is not None),
+        sections=tuple(sections.all_of(result)),
+        timing=facts.timing(loaded),
+    )
+
+
+def _compare(
+    result: results.Result, name: str, title: str, when: str, data: str
+) -> headline.Comparison | None:
+    """The best setting of every algorithm."""
+    return headline.compare(
+        result, name=name, title=title, when=when, data=data, only_best=True
+    )
+
+
+def _size(comparison: headline.Comparison) -> int:
+    """Number of rows."""
+    return sum(len(environment.rows) for environment in comparison.environments)
+
+
+def _write_figures(content: page.Content, folder: Path) -> None:
+    """Every figure as PNG, SVG and PDF, whose letters stay letters."""
+    import matplotlib
+
+    folder.mkdir(parents=True)
+    for section in content.sections:
+        figure = section.draw()
+        figure.savefig(folder / f"{section.name}.png", dpi=200)
+        figure.savefig(folder / f"{section.name}.svg", metadata={"Date": None})
+        with matplotlib.rc_context({"pdf.fonttype": 42}):  # as publishers want it
+            undated = {"CreationDate": None}
+            figure.savefig(folder / f"{section.name}.pdf", metadata=undated)
+
+
+def _write_tables(content: page.Content, folder: Path) -> None:
+    """Every table as Markdown and LaTeX."""
+    folder.mkdir(parents=True)
+    compared = [*content.headline, *content.details]
+    for table in (*map(headline.to_table, compared), content.timing):
+        (folder / f"{table.name}.md").write_text(tables.markdown(table), "utf-8")
+        (folder / f"{table.name}.tex").write_text(tables.latex(table), "utf-8")

@@ -1,0 +1,24 @@
+"""Results of trainings: histories, tables, metrics, files, trained models."""
+
+from typing import TYPE_CHECKING
+
+from fedjax_pfl.core import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.results.history import History
+    from fedjax_pfl.results.result import Result
+    from fedjax_pfl.results.trained_models import (
+        TrainedModel,
+        TrainedModels,
+        load_models,
+    )
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
+
+__all__ = [
+    "History",
+    "Result",
+    "TrainedModel",
+    "TrainedModels",
+    "load_models",
+]

@@ -1,0 +1,232 @@
+"""Checkpoints of trainings: which there are, which is continued, which are kept."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedjax_pfl.core import checks
+from fedjax_pfl.results.checkpoint import files
+
+__all__ = ["Checkpoints", "Store", "kept"]
+
+_ROUNDS = re.compile(r"\d{8}")
+_UNFINISHED = (".new-", ".old-")  # left by processes that were killed
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoints:
+    """Where and how often trainings are saved, so that they can be continued.
+
+    Attributes:
+      directory: made if it does not exist; one per call of `simulate` or `grid`.
+      min_seconds: a checkpoint follows an evaluation if the last one is at least this
+        old, and always the last evaluation and an interruption. A killed process loses
+        at most these seconds and the rounds between two evaluations.
+      keep: newest checkpoints kept per static group, at least 1; of a group whose
+        training has ended, only the last one is.
+    """
+
+    directory: str | os.PathLike[str]
+    min_seconds: float = 5.0
+    keep: int = 2
+
+    def __post_init__(self):
+        checks.number("min_seconds", self.min_seconds, at_least=0)
+        checks.positive_int("keep", self.keep)
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return Path(self.directory)
+
+    def store(self, number: int, name: str) -> "Store":
+        """The checkpoints of one static group; nothing is written yet.
+
+        Args:
+          number: of the group, from 0.
+          name: of its algorithm.
+        """
+        return Store(self.path / f"{number:03d}-{name.lower()}", self)
+
+    def check(self, groups: int) -> None:
+        """Checks that the directory holds checkpoints of that many groups, or none.
+
+        Raises:
+          InputError: if there is anything else, in one sentence.
+        """
+        found = os.listdir(self.path) if self.path.is_dir() else []
+        for name in sorted(found):
+            number, dash, _ = name.partition("-")
+            known = dash and number.isdecimal() and int(number) < groups
+            if not known and not name.startswith("."):
+                raise checks.InputError(
+                    f"Expected only checkpoints of this training in '{self.path}', "
+                    f"found '{name}'."
+                )
+
+
+class Store:
+    """Checkpoints of one static group of grid points."""
+
+    def __init__(self, folder: Path, options: Checkpoints):
+        """Makes a store.
+
+        Args:
+          folder: of this group.
+          options: how many are kept, and how often they are written.
+        """
+        self._folder, self._options = folder, options
+        self._written = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether the last checkpoint is old enough for the next."""
+        return time.monotonic() - self._written >= self._options.min_seconds
+
+    @property
+    def folder(self) -> Path:
+        """Where they are."""
+        return self._folder
+
+    def has_ended(self) -> bool:
+        """Whether the newest checkpoint says that its training has ended."""
+        for path in reversed(self._paths()):
+            try:
+                return files.read_description(path)["ended"]
+            except (files.DamagedError, checks.InputError):
+                return False  # `latest` says what is wrong
+        return False
+
+    def latest(
+        self,
+        identity: Mapping[str, Any],
+        like: Any,
+        accept: Callable[[files.Progress], None] = lambda progress: None,
+    ) -> files.Progress | None:
+        """Reads the newest intact checkpoint; damaged newer ones cause a warning.
+
+        Args:
+          identity: flat configuration of values as JSON knows them; only a checkpoint
+            that was saved with an equal one is continued.
+          like: shapes of the states.
+          accept: raises a ValueError if what belongs to a checkpoint is not there.
+
+        Returns:
+          What was saved, or None if nothing was.
+
+        Raises:
+          InputError: if a checkpoint belongs to another training or version, or if none
+            is intact.
+        """
+        self._clean()
+        problems = []
+        for path in reversed(self._paths()):
+            try:
+                stored = files.read_description(path)
+                files.compare(path, stored, json.loads(json.dumps(identity)))
+                files.verify(path, stored["files"])
+                progress = files.read(path, stored, like)
+                _accepted(progress, accept)
+            except files.DamagedError as error:
+                problems.append(f"'{path}' is damaged ({error})")
+                continue
+            if problems:
+                warnings.warn(
+                    f"Checkpoint {' and '.join(problems)}; going on from '{path}', the"
+                    " newest intact one.",
+                    stacklevel=2,
+                )
+            return progress
+        if problems:
+            raise checks.InputError(
+                f"Checkpoint {' and '.join(problems)}, and no other one is left; remove"
+                f" '{self._folder}' to train its points from the start."
+            )
+        return None
+
+    def save(self, identity: Mapping[str, Any], progress: files.Progress) -> None:
+        """Writes a checkpoint and removes those that are too old.
+
+        Args:
+          identity: see `latest`.
+          progress: what to save.
+
+        Raises:
+          InputError: if it cannot be written; earlier checkpoints are still there.
+        """
+        self._clean()
+        final = self._folder / f"{progress.done:08d}"
+        temporary = self._folder / f".new-{final.name}-{os.getpid()}"
+        try:
+            temporary.mkdir(parents=True)
+            files.write(temporary, identity, progress)
+            if final.exists():  # damaged, or the same
+                _remove(final)
+            temporary.rename(final)
+            files.flush(self._folder)
+            keep = 1 if progress.ended else self._options.keep
+            for path in self._paths()[:-keep]:
+                _remove(path)
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            reason = error.strerror or " ".join(str(error).split())
+            raise checks.InputError(
+                f"Cannot write the checkpoint '{final}': {reason.rstrip('.')}."
+            ) from error
+        self._written = time.monotonic()
+
+    def _paths(self) -> list[Path]:
+        """Checkpoints, oldest first."""
+        if not self._folder.is_dir():
+            return []
+        names = sorted(os.listdir(self._folder))
+        return [self._folder / name for name in names if _ROUNDS.fullmatch(name)]
+
+    def _clean(self) -> None:
+        """Removes what killed processes left half written or half removed."""
+        found = os.listdir(self._folder) if self._folder.is_dir() else []
+        for name in found:
+            if name.startswith(_UNFINISHED):
+                shutil.rmtree(self._folder / name, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def kept(save: Callable[[], None], *, is_due: bool) -> Iterator[None]:
+    """Makes sure that an error in a block of foreign code loses no rounds.
+
+    Args:
+      save: writes a checkpoint.
+      is_due: whether that is done before the block, and not only after an error in it.
+    """
+    if is_due:
+        save()
+    try:
+        yield
+    except Exception:
+        if not is_due:
+            save()
+        raise
+
+
+def _accepted(
+    progress: files.Progress, accept: Callable[[files.Progress], None]
+) -> None:
+    """Calls `accept`, whose errors are those of a damaged checkpoint."""
+    try:
+        accept(progress)
+    except (ValueError, KeyError) as error:
+        raise files.DamagedError(str(error)) from error
+
+
+def _remove(path: Path) -> None:
+    """Removes a checkpoint so that no half of it is ever seen."""
+    aside = path.with_name(f".old-{path.name}-{os.getpid()}")
+    path.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)

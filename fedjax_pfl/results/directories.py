@@ -1,0 +1,216 @@
+"""Directories of results: checked before long work, locked, never half written."""
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedjax_pfl.core import checks
+
+__all__ = [
+    "check_new",
+    "check_writable",
+    "filled",
+    "locked",
+    "nearest",
+    "new",
+    "staged",
+    "writing",
+]
+
+_LOCK, _OWNER, _FILLING = ".lock", ".owner.json", ".filling"
+
+
+@contextlib.contextmanager
+def new(directory: Path) -> Iterator[Path]:
+    """Makes a directory under a temporary name beside it; renames it at the end.
+
+    Args:
+      directory: path that does not exist; its parents are made.
+
+    Yields:
+      The temporary directory; nothing is left of it if the block fails.
+
+    Raises:
+      InputError: if the directory exists or cannot be written.
+    """
+    with writing(directory), staged(directory) as temporary:
+        yield temporary
+
+
+@contextlib.contextmanager
+def staged(directory: Path) -> Iterator[Path]:
+    """Like `new`, for a block that does more than write there: its errors stay its own.
+
+    Args:
+      directory: path that does not exist; its parents are made.
+
+    Yields:
+      The temporary directory, for blocks of `writing`.
+
+    Raises:
+      InputError: if the directory exists or cannot be made.
+    """
+    check_new(directory)
+    temporary = directory.with_name(f".{directory.name}.{os.getpid()}")
+    try:
+        with writing(directory):
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir()
+        yield temporary
+        with writing(directory):
+            temporary.rename(directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Makes what goes wrong when files are written into one sentence.
+
+    Args:
+      directory: which is named.
+
+    Raises:
+      InputError: in place of an error of the operating system.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keeps other processes out of a directory, which is made if it does not exist.
+
+    The operating system frees the lock of a process that is killed.
+
+    Args:
+      directory: whose files only this process may write.
+
+    Raises:
+      InputError: if another process has it, naming that process, or if the directory
+        cannot be written.
+    """
+    import filelock  # its modules are needed only where something is written
+
+    lock = filelock.FileLock(directory / _LOCK)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise checks.InputError(
+            f"Another process is writing in '{directory}': {_owner(directory)}; wait"
+            " until it has ended, or use another directory."
+        ) from None
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    try:
+        _write_owner(directory)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            (directory / _OWNER).unlink()
+        lock.release()
+
+
+def _write_owner(directory: Path) -> None:
+    """Says who holds the lock."""
+    now = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
+    owner = {"pid": os.getpid(), "host": platform.node(), "since": now}
+    try:
+        (directory / _OWNER).write_text(json.dumps(owner), "utf-8")
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+
+
+def _owner(directory: Path) -> str:
+    """Who holds the lock, as far as is known."""
+    try:
+        owner = json.loads((directory / _OWNER).read_text("utf-8"))
+        return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "one that has just started"
+
+
+@contextlib.contextmanager
+def filled(directory: Path, last: str) -> Iterator[Path]:
+    """Adds files to a directory that exists, all of them or none that counts.
+
+    Args:
+      directory: where they will be.
+      last: name of the file whose presence says that all others are there.
+
+    Yields:
+      An empty directory below it, whose entries are moved up at the end.
+
+    Raises:
+      InputError: if the directory cannot be written.
+    """
+    folder = directory / _FILLING
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        yield folder
+        for name in sorted(os.listdir(folder), key=lambda name: name == last):
+            target = directory / name
+            if target.is_dir():  # left by a process that was killed here
+                shutil.rmtree(target)
+            os.replace(folder / name, target)
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_new(directory: str | os.PathLike[str]) -> None:
+    """Checks that a result can be saved; to be called before a long run.
+
+    Args:
+      directory: path that must not exist yet.
+
+    Raises:
+      InputError: if it exists or if no directory can be made there.
+    """
+    directory = Path(directory)
+    if os.path.lexists(directory):
+        raise checks.InputError(
+            f"Expected an output directory that does not exist yet, got '{directory}'."
+        )
+    check_writable(directory.absolute().parent, named=directory)
+
+
+def check_writable(directory: Path, *, named: Path | None = None) -> None:
+    """Checks that files can be written into a directory; makes nothing.
+
+    Args:
+      directory: path that may exist; else the nearest parent that does is tried.
+      named: the path that an error is about, if it is another one.
+
+    Raises:
+      InputError: if they cannot.
+    """
+    try:
+        os.rmdir(tempfile.mkdtemp(dir=nearest(directory), prefix=".check-"))
+    except OSError as error:
+        raise _unwritable(named or directory, error) from error
+
+
+def nearest(directory: Path) -> Path:
+    """The directory itself, or the nearest of its parents that exists."""
+    ancestor = directory.absolute()
+    while not os.path.lexists(ancestor):
+        ancestor = ancestor.parent
+    return ancestor
+
+
+def _unwritable(directory: Path, error: OSError) -> checks.InputError:
+    """The sentence for a directory that cannot be written."""
+    reason = error.strerror or error
+    return checks.InputError(f"Cannot write the directory '{directory}': {reason}.")

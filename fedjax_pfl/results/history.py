@@ -1,0 +1,91 @@
+"""What a group of trainings left behind, on the host."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fedjax_pfl.core import struct
+
+__all__ = ["History"]
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """Everything measured for G grid points of one static group; NumPy arrays.
+
+    Attributes:
+      points: swept field -> value, one per grid point.
+      models: predictors evaluated.
+      data: splits evaluated on.
+      rounds: `int[E]` finished rounds at each evaluation; the first is 0.
+      metrics: name -> `[G, E, models, data, N]` means over examples; NaN where there
+        are none, where a client was not evaluated, and from a divergence on.
+      evaluated: `bool[G, E, data, N]` which clients were evaluated.
+      clients: `int[N]` rows of these clients in the population; all of them, but for a
+        streamed training, whose history is about a sample.
+      times_selected: `int[G, E, N]` rounds each client had taken part in.
+      malicious: `bool[G, N]`.
+      num_train: `int[G, N]` training examples.
+      label_counts: `int[G, N, C]` training examples by true class, or None where
+        targets are not classes.
+      leak: `[G]` share of test examples that another client trains on.
+      collaboration: `[G, N, N]` weights with which each client (row) would get the
+        others' messages after the last round, or None for methods that do not mix.
+      own_cluster: `[G, E, N]` share of these weights, without a client's own, that lies
+        in its own cluster; None where no clusters are known.
+      cluster: `int[G, N]` known cluster of each client, or None.
+      series: name -> `[G, models, N, T]` values of each client's test series after the
+        last round, such as those of a portfolio; {} for models without series.
+      per_round: name -> `[G, R]` over the cohort totals of counts and means of other
+        values, and values of the aggregator.
+      diagnostics: name -> `[G, E]`.
+      diverged_at: `int[G]` round of the first non-finite value, from 1, or -1.
+      stopped_at: `int[G]` round at which a point was stopped early, or -1; its later
+        evaluations repeat the last one.
+      reached_target: `bool[G]` whether it was stopped because it reached its target.
+      config: flat configuration shared by the points.
+      compile_seconds: lowering and compiling.
+      run_seconds: everything else.
+    """
+
+    points: tuple[dict[str, Any], ...]
+    models: tuple[str, ...]
+    data: tuple[str, ...]
+    rounds: np.ndarray
+    metrics: dict[str, np.ndarray]
+    evaluated: np.ndarray
+    clients: np.ndarray
+    times_selected: np.ndarray
+    malicious: np.ndarray
+    num_train: np.ndarray
+    label_counts: np.ndarray | None
+    leak: np.ndarray
+    collaboration: np.ndarray | None
+    own_cluster: np.ndarray | None
+    cluster: np.ndarray | None
+    series: dict[str, np.ndarray]
+    per_round: dict[str, np.ndarray]
+    diagnostics: dict[str, np.ndarray]
+    diverged_at: np.ndarray
+    stopped_at: np.ndarray
+    reached_target: np.ndarray
+    config: dict[str, Any]
+    compile_seconds: float
+    run_seconds: float
+
+    __repr__ = struct.array_repr
+
+    @property
+    def status(self) -> tuple[str, ...]:
+        """How each point ended, in words."""
+        return tuple(
+            f"diverged at round {diverged}"
+            if diverged >= 0
+            else "ok"
+            if stopped < 0
+            else f"{'reached its target' if reached else 'stopped'} at round {stopped}"
+            for diverged, stopped, reached in zip(
+                self.diverged_at, self.stopped_at, self.reached_target, strict=True
+            )
+        )

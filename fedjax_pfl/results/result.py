@@ -1,0 +1,397 @@
+"""Results of trainings: tidy tables, labeled arrays, and one directory of files each.
+
+What the tables call model, population, data, stat and when is defined in `summaries`.
+"""
+
+import dataclasses
+import functools
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.results import (
+    directories,
+    history,
+    labels,
+    metrics,
+    summaries,
+    xarray_io,
+)
+from fedjax_pfl.results.checkpoint import files
+
+if TYPE_CHECKING:  # half of the time of importing the package, paid by its users only
+    import pandas as pd
+    import xarray as xr
+
+__all__ = ["Result"]
+
+_FORMAT = "fedjax_pfl result 1"
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
+_OWN_TEST = summaries.OWN_TEST
+_SENT = ("floats_up", "floats_down")
+_MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+    """What one call of `simulate` or `grid`, or several merged ones, produced.
+
+    Attributes:
+      groups: histories, one per static group (one compilation each).
+      provenance: versions, device, platform, commit and start time.
+    """
+
+    groups: tuple[history.History, ...]
+    provenance: dict[str, Any]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all arrays, configurations and the provenance are the same."""
+        return isinstance(other, Result) and struct.same(self, other)
+
+    def __repr__(self) -> str:
+        """What was trained and how it ended, in one line."""
+        names = dict.fromkeys(
+            str(labels.settings(g).get("algorithm")) for g in self.groups
+        )
+        rounds = max(int(group.rounds[-1]) for group in self.groups)
+        ended = ", ".join(dict.fromkeys(self.status))
+        what = f"{', '.join(names)}: {len(self.status)} x {rounds} rounds, {ended}"
+        return f"Result({what}; see .summary(), .table(), .curves(), .clients())"
+
+    @property
+    def status(self) -> tuple[str, ...]:
+        """How every point of every group ended.
+
+        `"ok"`, `"diverged at round r"`, `"stopped at round r"` or `"reached its target
+        at round r"`.
+        """
+        return tuple(status for group in self.groups for status in group.status)
+
+    @functools.cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Names of what varies, beside seed, algorithm, dataset and partition.
+
+        These are the swept fields and the settings of a component that differ between
+        groups which have the same component.
+        """
+        return labels.fields(self.groups)
+
+    def points(self) -> "pd.DataFrame":
+        """Returns how every training ended, one row per point of every group.
+
+        Returns:
+          Columns algorithm, dataset, partition, seed, one per name in `fields`, status.
+        """
+        rows = [
+            (*self._head(group, point), status)
+            for group in self.groups
+            for point, status in enumerate(group.status)
+        ]
+        return _frame(rows, [*self._columns, "status"])
+
+    def table(self) -> "pd.DataFrame":
+        """Returns one row per value, for a spreadsheet or pandas.
+
+        Returns:
+          Columns algorithm, dataset, partition, seed, one per name in `fields`, model,
+          population, data, metric, stat, when, value, status. `value` is NaN where a
+          training had diverged by then.
+        """
+        return self._table.copy()
+
+    @functools.cached_property
+    def _table(self) -> "pd.DataFrame":
+        """The table, which figures and summaries read again and again."""
+        rows = []
+        for group in self.groups:
+            parts = _parts(group)
+            for point, status in enumerate(group.status):
+                head = self._head(group, point)
+                for part in parts:
+                    rows += [(*head, *cell, status) for cell in part.cells(point)]
+        tail = ("model", "population", "data", "metric", "stat", "when", "value")
+        return _frame(rows, [*self._columns, *tail, "status"])
+
+    def curves(self) -> "pd.DataFrame":
+        """Returns the mean over clients in every evaluated round, one row per value.
+
+        Returns:
+          The columns of `table` up to metric, then round and value.
+        """
+        return self._curves.copy()
+
+    @functools.cached_property
+    def _curves(self) -> "pd.DataFrame":
+        """The curves, which figures read again and again."""
+        rows = []
+        for group in self.groups:
+            heads = [self._head(group, point) for point in range(len(group.points))]
+            rounds = group.rounds.tolist()
+            ends = np.where(group.stopped_at < 0, group.rounds[-1], group.stopped_at)
+            for part, metric in itertools.product(_parts(group), group.metrics):
+                for d, data in enumerate(part.data):
+                    name = (*part.name, data, metric)
+                    for point, head in enumerate(heads):
+                        means = part.means[metric][point, :, d].tolist()
+                        shown = part.evaluated[point, :, d]
+                        shown = shown & (group.rounds <= ends[point])
+                        for e in np.flatnonzero(shown).tolist():
+                            rows.append((*head, *name, rounds[e], means[e]))
+        tail = ("model", "population", "data", "metric", "round", "value")
+        return _frame(rows, [*self._columns, *tail])
+
+    def clients(self) -> "pd.DataFrame":
+        """Returns every client's own test metrics in the last round, one row per value.
+
+        Returns:
+          The columns of `table` up to metric, then `client`, `num_train` and `value`.
+        """
+        rows = []
+        for group in self.groups:
+            for part in _parts(group):
+                if _OWN_TEST not in part.data:
+                    continue
+                d = part.data.index(_OWN_TEST)
+                for metric, values in part.values.items():
+                    for point, counts in enumerate(part.masks[metric][:, -1, d]):
+                        name = (*self._head(group, point), *part.name, part.data[d])
+                        for client in np.flatnonzero(counts).tolist():
+                            size = int(group.num_train[point, client])
+                            value = float(values[point, -1, d, client])
+                            who = int(group.clients[client])
+                            rows.append((*name, metric, who, size, value))
+        tail = ("model", "population", "data", "metric", "client", "num_train", "value")
+        return _frame(rows, [*self._columns, *tail])
+
+    def series(self) -> "pd.DataFrame":
+        """Returns what became of clients' test series after the last round.
+
+        Returns:
+          One row per moment: the columns that name a point, `model`, `name` of the
+          series, `moment` from 0, and over the honest clients `mean`, `10 %`, `median`
+          and `90 %`. Empty for models without series.
+        """
+        import pandas as pd
+
+        tables = []
+        for group in self.groups:
+            for name, values in group.series.items():
+                for point, m in np.ndindex(values.shape[:2]):
+                    rows = values[point, m, ~group.malicious[point]]
+                    low, middle, high = np.quantile(rows, (0.1, 0.5, 0.9), axis=0)
+                    columns = {"moment": np.arange(rows.shape[1])}
+                    columns |= {"mean": rows.mean(axis=0), "10 %": low}
+                    columns |= {"median": middle, "90 %": high}
+                    head = (*self._head(group, point), group.models[m], name)
+                    names = (*self._columns, "model", "name")
+                    table = pd.DataFrame(columns)
+                    tables.append(table.assign(**dict(zip(names, head, strict=True))))
+        shown = [*self._columns, "model", "name", *_MOMENTS]
+        if not tables:
+            return pd.DataFrame(columns=pd.Index(shown))
+        return pd.concat(tables, ignore_index=True).reindex(columns=shown)
+
+    def communication(self) -> "pd.DataFrame":
+        """Returns how many numbers were sent, one row per point.
+
+        Returns:
+          The columns that name a point, then `floats_up` and `floats_down`: numbers
+          sent by and to all clients together, as means per round, and `rounds`.
+        """
+        rows = []
+        for group in self.groups:
+            none = np.full((len(group.points), 1), np.nan)  # it ended before a round
+            for point in range(len(group.points)):
+                sent = {n: group.per_round.get(n, none)[point] for n in _SENT}
+                rounds = int((~np.isnan(sent["floats_up"])).sum())
+                means = [float(np.nanmean(v)) if rounds else 0.0 for v in sent.values()]
+                rows.append((*self._head(group, point), *means, rounds))
+        return _frame(rows, [*self._columns, *_SENT, "rounds"])
+
+    def reports(self) -> "pd.DataFrame":
+        """Returns what rounds reported of the method, one row per value.
+
+        Returns:
+          The columns that name a point, then `name` and `value`, the mean over the
+          rounds: of the members' counts their total, of other values their mean, and
+          the aggregator's own. `coverage` is the fraction of clients that have taken
+          part.
+        """
+        rows = []
+        for group in self.groups:
+            for point in range(len(group.points)):
+                values = {n: v[point] for n, v in group.per_round.items()}
+                values["coverage"] = group.times_selected[point, -1] > 0
+                for name, value in values.items():
+                    seen = value[~np.isnan(value)] if value.dtype.kind == "f" else value
+                    if len(seen):
+                        rows.append((*self._head(group, point), name, seen.mean()))
+        return _frame(rows, [*self._columns, "name", "value"])
+
+    def summary(self, when: str = "last", data: str = _OWN_TEST) -> "pd.DataFrame":
+        """Returns a small table: one round, one kind of data, mean ± std over seeds.
+
+        Args:
+          when: the round, as in `table`.
+          data: on which models are judged, as in `table`.
+
+        Returns:
+          One row per algorithm, swept setting and model, over the honest clients: mean
+          accuracy (or what `measures.headline` says), that of the worst tenth, what
+          belongs beside it, and variance of the loss. Seeds that diverged do not count;
+          spreads divide by the number of seeds minus 1.
+        """
+        table: Any = self.table()
+        is_shown = (table["when"] == when) & (table["data"] == data)
+        rows = table[is_shown & table["population"].isin(["all", "honest"])]
+        value_of = [*self._columns, "model", "metric", "stat"]
+        rows = rows.drop_duplicates(value_of, keep="last")  # honest, where there is one
+        metric = metrics.headline(set(rows["metric"]))
+        shown = {metric: (metric, "mean"), "worst 10 %": (metric, "worst 10 %")}
+        shown |= {name: (name, "mean") for name in metrics.BESIDE.get(metric, ())}
+        shown["loss variance"] = ("loss", "variance")
+        varied = {c for c in self._columns if rows[c].nunique(dropna=False) > 1}
+        keys = [c for c in self._columns if c in varied - {"seed"} | {"algorithm"}]
+        summary = []
+        for name, cell in rows.groupby([*keys, "model"], sort=False, dropna=False):
+            values = {}
+            for title, wanted in shown.items():
+                is_wanted = (cell["metric"] == wanted[0]) & (cell["stat"] == wanted[1])
+                values[title] = summaries.mean_and_std(cell.loc[is_wanted, "value"])
+            by_seed = cell.groupby("seed", dropna=False)
+            values["status"] = summaries.tally(by_seed["status"].first())
+            summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)
+        return _frame(summary)
+
+    def to_dataset(self, group: int = 0) -> "xr.Dataset":
+        """Returns one static group as labeled arrays.
+
+        Args:
+          group: index into `groups`.
+
+        Returns:
+          Metrics with dimensions point, round, model, data, client; diagnostics with
+          point, round; values of single rounds with point, step; the swept fields, by
+          their dotted names, and the status as coordinates of point.
+        """
+        record = self.groups[group]
+        title = f"{labels.settings(record).get('algorithm', 'history')}, fedjax_pfl"
+        return xarray_io.to_dataset(record, title)
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Writes `config.json`, two tables and the histories into a new directory.
+
+        Everything is written under a temporary name beside it and renamed at the end.
+
+        Args:
+          directory: path that does not exist; its parents are made.
+
+        Raises:
+          InputError: if it exists or cannot be written.
+        """
+        with directories.new(Path(directory)) as folder:
+            self.write(folder)
+
+    def write(self, directory: Path) -> None:
+        """Writes the files of `save` into an existing directory.
+
+        Args:
+          directory: empty; what fails leaves some of the files.
+        """
+        groups = []
+        for k, group in enumerate(self.groups):
+            name = str(labels.settings(group).get("algorithm", "group")).lower()
+            file = "history.nc" if len(self.groups) == 1 else f"history-{k}-{name}.nc"
+            self.to_dataset(k).to_netcdf(directory / file, engine="h5netcdf")
+            names = ("points", "config", "compile_seconds", "run_seconds")
+            groups.append({"file": file} | {n: getattr(group, n) for n in names})
+            groups[-1]["sha256"] = files.digest_of_file(directory / file)
+        config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
+        config["digest"] = files.digest_of(config)
+        (directory / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
+        self.table().to_csv(directory / "summary.csv", index=False)
+        self.reports().to_csv(directory / "reports.csv", index=False)
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str]) -> "Result":
+        """Reads what `save` wrote.
+
+        Args:
+          directory: the saved directory.
+
+        Returns:
+          A result equal to the saved one.
+
+        Raises:
+          InputError: if the directory is missing, foreign or damaged.
+        """
+        directory = Path(directory)
+        try:
+            if not (directory / "config.json").is_file():
+                raise checks.InputError(
+                    "Expected a result directory with a config.json, got"
+                    f" '{directory}'."
+                )
+            stored = json.loads((directory / "config.json").read_text("utf-8"))
+            if stored["format"] != _FORMAT:
+                raise ValueError(f"its format is {stored['format']!r}")
+            if stored.pop("digest", None) != files.digest_of(stored):
+                raise ValueError("its config.json is not what was written")
+            groups = tuple(_read(directory, group) for group in stored["groups"])
+            return cls(groups=groups, provenance=stored["provenance"])
+        except checks.InputError:
+            raise
+        except _DAMAGE as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise checks.InputError(
+                f"Cannot read '{directory}' as a result directory: "
+                f"{type(error).__name__}: {reason}."
+            ) from error
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        """Columns that name a point."""
+        return (*labels.IDENTITY, "seed", *self.fields)
+
+    def _head(self, group: history.History, point: int) -> tuple[Any, ...]:
+        """Values of `_columns` for one point."""
+        settings = labels.settings(group) | group.points[point]
+        names = (*labels.IDENTITY.values(), "seed", *self.fields)
+        values = (settings.get(name) for name in names)
+        return tuple(
+            json.dumps(v) if isinstance(v, tuple | list | dict) else v for v in values
+        )
+
+
+def _parts(group: history.History) -> list[summaries.Part]:
+    """Every model in every population of a group."""
+    return summaries.parts(
+        group.metrics,
+        group.models,
+        group.data,
+        group.evaluated,
+        group.malicious,
+        group.times_selected,
+    )
+
+
+def _frame(rows: list[Any], columns: list[str] | None = None) -> "pd.DataFrame":
+    """A table of rows."""
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=columns)  # pyright: ignore
+
+
+def _read(directory: Path, stored: dict[str, Any]) -> history.History:
+    """Reads one group back."""
+    if stored["sha256"] != files.digest_of_file(directory / stored["file"]):
+        raise ValueError(f"its {stored['file']} is not what was written")
+    import xarray as xr
+
+    dataset = xr.load_dataset(directory / stored["file"], engine="h5netcdf")
+    return xarray_io.from_dataset(dataset, stored)

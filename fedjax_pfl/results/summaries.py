@@ -1,0 +1,316 @@
+"""From every client's metric to the numbers of a table (NumPy, on the host).
+
+A number belongs to a *model* (the algorithm's predictors and the hybrids of them), in a
+*population* of clients, on *data*, for a metric, as a *stat* over these clients, at the
+round called *when*: `last`, `best (validation)` or `best (oracle)`. The best round is
+the one with the best mean over the population of accuracy, or of loss where there is no
+accuracy, on validation data or, for the oracle, on test data.
+
+Only rounds in which test and validation data were evaluated can be the best.
+
+Shape letters: `G` grid points, `E` evaluated rounds, `N` clients. A metric is an array
+`[G, E, model, data, N]`, NaN where a client has no such examples, where it was not
+evaluated, or where the training had diverged.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedjax_pfl.results.metrics import headline, sign
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "OWN_TEST",
+    "Part",
+    "mean_and_std",
+    "model_metrics",
+    "parts",
+    "populations",
+    "statistics",
+    "tally",
+]
+
+OWN_TEST = "own test"
+
+_DATA_NAMES = {
+    "test": OWN_TEST,
+    "validation": "own validation",
+    "train": "own training",
+    "others": "own + others' test",
+    "everybody": "everybody's test",
+}
+_CHOOSERS = {"best (validation)": "validation", "best (oracle)": "test"}
+_QUANTILES = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.9}
+
+
+def _better(metric: str, values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Where `values` are strictly better than `others`; False where either is NaN."""
+    return values > others if sign(metric) > 0 else values < others
+
+
+def model_metrics(
+    metrics: Mapping[str, np.ndarray], models: Sequence[str], data: Sequence[str]
+) -> dict[str, dict[str, np.ndarray]]:
+    """Splits metrics by model and adds the hybrid models.
+
+    A hybrid takes, client by client and round by round, the global model where it is
+    strictly better than the personal one. `hybrid (validation)` compares validation
+    accuracy, or what `measures.headline` says; `hybrid (oracle)` compares each metric
+    on the test data themselves: a bound that is nowhere below either, not a method.
+
+    Args:
+      metrics: by name, `[G, E, model, data, N]`.
+      models: names along the model axis.
+      data: names along the data axis.
+
+    Returns:
+      By model and metric, `[G, E, data, N]`.
+    """
+    split = {
+        model: {name: values[:, :, i] for name, values in metrics.items()}
+        for i, model in enumerate(models)
+    }
+    if not {"personal", "global"} <= set(models):
+        return split
+    personal, shared = split["personal"], split["global"]
+
+    def hybrid(judges: Mapping[str, str], where: str) -> dict[str, np.ndarray]:
+        """For each metric, the choice that its judge makes on the data `where`."""
+        d = data.index(where)
+        mixed = {}
+        for name, judge in judges.items():
+            pick = _better(judge, shared[judge][:, :, d], personal[judge][:, :, d])
+            mixed[name] = np.where(pick[:, :, None], shared[name], personal[name])
+        return mixed
+
+    if "validation" in data:
+        judges = dict.fromkeys(metrics, headline(metrics))
+        split["hybrid (validation)"] = hybrid(judges, "validation")
+    if "test" in data:
+        split["hybrid (oracle)"] = hybrid({name: name for name in metrics}, "test")
+    return split
+
+
+def populations(
+    malicious: np.ndarray, times_selected: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Masks of the populations that differ from all clients.
+
+    Args:
+      malicious: `bool[G, N]`.
+      times_selected: `int[G, E, N]` rounds in which the client took part by then.
+
+    Returns:
+      By name, `bool[G, E, N]`: `all`; `honest` if some client is malicious;
+      `participants` and `never selected` if some client was not selected at all.
+    """
+    masks = {"all": np.ones(times_selected.shape, bool)}
+    if malicious.any():
+        masks["honest"] = np.repeat(
+            ~malicious[:, None], times_selected.shape[1], axis=1
+        )
+    if (times_selected[:, -1] == 0).any():
+        masks["participants"] = times_selected > 0
+        masks["never selected"] = times_selected == 0
+    return masks
+
+
+def _without_empty(
+    metrics: Mapping[str, np.ndarray],
+) -> tuple[dict[str, np.ndarray], list[int]]:
+    """Metrics and numbers of the data of which some client has examples."""
+    found = [~np.isnan(values).all(axis=(0, 1, 2, 4)) for values in metrics.values()]
+    kept = np.flatnonzero(np.any(found, axis=0)).tolist()
+    return {n: v[:, :, :, kept] for n, v in metrics.items()}, kept
+
+
+def _has_examples(metric: np.ndarray) -> np.ndarray:
+    """Which clients have examples: `[G, E, model, data, N]` to `bool[G, data, N]`.
+
+    They have a value in some round: one whose model became NaN later still counts.
+    """
+    return np.logical_not(np.isnan(metric).all(axis=(1, 2)))
+
+
+def _clients_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Mean over the last axis where `mask`; NaN if none is left or one is NaN."""
+    count = mask.sum(-1)
+    total = np.where(mask, values, 0).sum(-1)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _best_round(means: Mapping[str, np.ndarray], allowed: np.ndarray) -> np.ndarray:
+    """Index `int[G]` of the best allowed round, the earliest of equals.
+
+    Means and `allowed` are `[G, E]`.
+    """
+    judge = headline(means)
+    score = sign(judge) * means[judge]
+    return np.where(allowed & ~np.isnan(score), score, -np.inf).argmax(-1)
+
+
+def statistics(metric: str, values: np.ndarray) -> dict[str, float]:
+    """Summaries over clients.
+
+    Args:
+      metric: its name decides which end is the worst.
+      values: `[N]` values of the clients that count.
+
+    Returns:
+      `mean`, `std`, `min`, `worst 10 %` (mean of the worst tenth, at least of one
+      client), the quantiles `10 %`, `25 %`, `median`, `75 %`, `90 %`, `variance`, both
+      spreads divided by N, and `angle`, in degrees, of the vector of the values with
+      (1, ..., 1): 0 where all are the same, also where all are 0, and
+      `acos(1 / sqrt(N))` where one client has everything; all NaN where there is no
+      client or where a value is NaN.
+    """
+    if values.size == 0 or np.isnan(values).any():
+        values = np.full(1, np.nan)
+    ordered = np.sort(values)
+    worst_first = ordered if sign(metric) > 0 else ordered[::-1]
+    with np.errstate(invalid="ignore"):  # infinite losses have no variance
+        quantiles = np.quantile(ordered, list(_QUANTILES.values()))
+        numbers = {
+            "mean": values.mean(),
+            "std": values.std(),
+            "min": ordered[0],
+            "worst 10 %": worst_first[: max(1, values.size // 10)].mean(),
+            **dict(zip(_QUANTILES, quantiles, strict=True)),
+            "variance": values.var(),
+            # Its cosine, mean / sqrt(mean^2 + variance), is 1 to rounding far too soon.
+            "angle": np.degrees(np.arctan2(values.std(), values.mean())),
+        }
+    return {name: float(value) for name, value in numbers.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One model in one population of a static group.
+
+    Attributes:
+      name: model and population.
+      data: names along the data axis.
+      values: by metric, `[G, E, data, N]`.
+      masks: by metric, `bool[G, E, data, N]` clients that count.
+      evaluated: `bool[G, E, data]` rounds in which some client was evaluated.
+      means: by metric, `[G, E, data]` means over these clients.
+      reported: by `when`, `int[G]` index of the round.
+    """
+
+    name: tuple[str, str]
+    data: tuple[str, ...]
+    values: dict[str, np.ndarray]
+    masks: dict[str, np.ndarray]
+    evaluated: np.ndarray
+    means: dict[str, np.ndarray]
+    reported: dict[str, np.ndarray]
+
+    def cells(self, point: int) -> Iterator[tuple[str, str, str, str, str, str, float]]:
+        """Yields model, population, data, metric, stat, when and value of one point."""
+        for when, rounds in self.reported.items():
+            at = (point, rounds[point])
+            for d, data in enumerate(self.data):
+                if not self.evaluated[at][d]:
+                    continue
+                for metric, values in self.values.items():
+                    clients = values[at][d][self.masks[metric][at][d]]
+                    for stat, value in statistics(metric, clients).items():
+                        yield *self.name, data, metric, stat, when, value
+
+
+def parts(
+    metrics: Mapping[str, np.ndarray],
+    models: Sequence[str],
+    data: Sequence[str],
+    evaluated: np.ndarray,
+    malicious: np.ndarray,
+    times_selected: np.ndarray,
+) -> list[Part]:
+    """Takes apart the metrics of one static group.
+
+    Args:
+      metrics: by name, `[G, E, model, data, N]`.
+      models: names along the model axis.
+      data: names along the data axis.
+      evaluated: `bool[G, E, data, N]` which clients were evaluated.
+      malicious: `bool[G, N]`.
+      times_selected: `int[G, E, N]` rounds in which the client took part by then.
+
+    Returns:
+      One part for every model and population; data of which no client has examples are
+      left out, and choose nothing.
+    """
+    metrics, kept = _without_empty(metrics)
+    data, evaluated = [data[d] for d in kept], evaluated[:, :, kept]
+    present = {name: _has_examples(values) for name, values in metrics.items()}
+    names = tuple(_DATA_NAMES[name] for name in data)
+    found = []
+    for model, values in model_metrics(metrics, models, data).items():
+        counted = _judged(model, data, evaluated)
+        when = np.logical_or.reduce(counted, axis=-1)
+        for population, mask in populations(malicious, times_selected).items():
+            masks = {
+                n: mask[:, :, None] & counted & present[n][:, None] for n in values
+            }
+            means = {n: _clients_mean(v, masks[n]) for n, v in values.items()}
+            part = Part(
+                name=(model, population),
+                data=names,
+                values=values,
+                masks=masks,
+                evaluated=when,
+                means=means,
+                reported=_reported(means, data, when),
+            )
+            found.append(part)
+    return found
+
+
+def _judged(model: str, data: Sequence[str], evaluated: np.ndarray) -> np.ndarray:
+    """Evaluated clients; of a hybrid model only where its choice could be made."""
+    judge = {"hybrid (validation)": "validation", "hybrid (oracle)": "test"}.get(model)
+    if judge is None:
+        return evaluated
+    return evaluated & evaluated[:, :, data.index(judge)][:, :, None]
+
+
+def _reported(
+    means: Mapping[str, np.ndarray], data: Sequence[str], evaluated: np.ndarray
+) -> dict[str, np.ndarray]:
+    """By `when`, the index `int[G]` of the round that is reported."""
+    num_points, num_evaluations, _ = evaluated.shape
+    reported = {"last": np.full(num_points, num_evaluations - 1)}
+    judged = [d for d, name in enumerate(data) if name in _CHOOSERS.values()]
+    allowed = np.logical_and.reduce(evaluated[:, :, judged], axis=-1)
+    for when, chooser in _CHOOSERS.items():
+        if chooser in data:
+            d = data.index(chooser)
+            chosen_on = {name: mean[..., d] for name, mean in means.items()}
+            reported[when] = _best_round(chosen_on, allowed)
+    return reported
+
+
+def tally(status: "pd.Series") -> str:
+    """How the seeds of a setting ended: the most serious of what happened."""
+    for start, shown in (
+        ("diverged", "diverged"),
+        ("stopped", "stopped early"),
+        ("reached", "reached the target"),
+    ):
+        count = int(status.str.startswith(start).sum())
+        if count:
+            return f"{count} of {len(status)} {shown}"
+    return "ok"
+
+
+def mean_and_std(values: "pd.Series") -> str:
+    """Mean and spread of the values that are not NaN, as text."""
+    spread = values.std()
+    if values.notna().sum() < 2:
+        return "" if values.isna().all() else f"{values.mean():.4f}"
+    return f"{values.mean():.4f} ± {spread:.4f}"

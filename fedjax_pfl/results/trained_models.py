@@ -1,0 +1,196 @@
+"""Reads trained models back, as NumPy arrays."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import model_files
+from fedjax_pfl.results.checkpoint import files
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["TrainedModel", "TrainedModels", "load_models"]
+
+_COLUMNS = ("model", "clients", "numbers", "status", "file", "sha256")
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """One predictor of a method at the end of one training.
+
+    Attributes:
+      params: what `apply` of the training's model takes, leaves `[K, *P]` with a row
+        per client, or `[*P]` where all clients have the same. Of some methods it is
+        another tree, which their pages describe.
+      clients: `int32[K]` numbers of the clients, in the order of the rows; None where
+        all have the same.
+      about: `model`, the predictor's name; `status` of the training; `settings`, its
+        configuration by dotted name.
+    """
+
+    params: Any
+    clients: np.ndarray | None
+    about: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """What it is, in one line."""
+        whose = "the same for all clients"
+        if self.clients is not None:
+            whose = f"of {len(self.clients)} clients"
+        algorithm = self.about["settings"].get("algorithm")
+        return f"TrainedModel({self.about['model']} of {algorithm}, {whose})"
+
+    def of(self, client: int) -> Any:
+        """The parameters that one client predicts with.
+
+        Args:
+          client: its number.
+
+        Returns:
+          `[*P]`, for `model.apply`.
+
+        Raises:
+          InputError: if the client's was not saved.
+        """
+        if self.clients is None:
+            return self.params
+        rows = np.flatnonzero(self.clients == client)
+        if len(rows) != 1:
+            raise checks.InputError(
+                f"Expected one of the {len(self.clients)} clients whose models were"
+                f" saved, such as {self.clients[0]}, got {client!r}."
+            )
+        return jax.tree.map(lambda leaf: leaf[rows[0]], self.params)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainedModels:
+    """A directory of trained models, from `load_models`.
+
+    Attributes:
+      directory: where the files are.
+      table: one row per file: the columns of `Result.points`, then `model`, the
+        predictor; `clients`, how many have one each, missing where all have the same;
+        `numbers`, parameters of one; `status`, `file` and its `sha256`.
+    """
+
+    directory: Path
+    table: "pd.DataFrame"
+
+    def __len__(self) -> int:
+        """How many files there are."""
+        return len(self.table)
+
+    def __repr__(self) -> str:
+        """What there is, in one line."""
+        return f"TrainedModels({len(self)} in '{self.directory}'; see .table, .find())"
+
+    def find(self, **columns: Any) -> TrainedModel:
+        """Reads the one model with these values in the table.
+
+        Args:
+          **columns: values by column, such as `algorithm="Flame"`, `model="personal"`;
+            names with dots as in `**{"algorithm.lam": 0.1}`.
+
+        Returns:
+          The model.
+
+        Raises:
+          InputError: if there is none, or if there are several, or if its file is not
+            what was written.
+        """
+        rows = self.table.to_dict("records")
+        for name in columns:
+            checks.known(name, list(self.table.columns), "column")
+        chosen = [r for r in rows if all(r[n] == v for n, v in columns.items())]
+        if len(chosen) != 1:
+            given = ", ".join(f"{n} = {v!r}" for n, v in columns.items()) or "nothing"
+            raise checks.InputError(
+                f"Expected what one model in '{self.directory}' has, got {given}, which"
+                f" {len(chosen)} of {len(rows)} have{_differing(chosen or rows)}."
+            )
+        return self._read(chosen[0])
+
+    def _read(self, row: dict[str, Any]) -> TrainedModel:
+        """Reads one file."""
+        import safetensors.numpy  # half of its time is only paid here
+
+        path = self.directory / row["file"]
+        try:
+            if files.digest_of_file(path) != row["sha256"]:
+                raise ValueError("it is not what was written")
+            with safetensors.safe_open(path, framework="numpy") as file:
+                header = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            about = json.loads(header[model_files.HEADER])
+            if about.pop("format") != model_files.FORMAT:
+                raise ValueError("it has another format")
+        except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+            raise _unreadable(path, error) from error
+        clients = arrays.pop(model_files.CLIENTS, None)
+        return TrainedModel(model_files.nested(arrays), clients, about)
+
+
+def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
+    """Opens a directory that `models_to` or `--save-models` has filled.
+
+    Args:
+      directory: what `models_to` named, or the result of a command, which has it as
+        `models`.
+
+    Returns:
+      A table of what there is; `find` reads one.
+
+    Raises:
+      InputError: if it is not such a directory, or a damaged one.
+    """
+    import pandas as pd
+
+    directory = Path(directory)
+    inside = directory / model_files.DIRECTORY
+    if not (directory / model_files.TABLE).exists() and inside.is_dir():
+        directory = inside
+    path = directory / model_files.TABLE
+    try:
+        table = pd.read_csv(path, dtype={"clients": "Int64"})
+        if missing := set(_COLUMNS) - set(table.columns):
+            raise ValueError(f"it has no column {min(missing)}")
+        if not all(
+            isinstance(f, str) and model_files.is_file_name(f) for f in table["file"]
+        ):
+            raise ValueError("it names other files than those of models")
+    except FileNotFoundError as error:
+        raise checks.InputError(
+            f"Expected a directory of trained models with a {model_files.TABLE}, got"
+            f" '{directory}'; a training makes it with models_to, a command with"
+            " --save-models."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    return TrainedModels(directory, table)
+
+
+def _differing(rows: Sequence[dict[str, Any]]) -> str:
+    """By what these models can be told apart, in words."""
+    found = ""
+    for name in rows[0] if rows else ():
+        values = list(dict.fromkeys(str(row[name]) for row in rows))
+        if len(values) > 1 and name not in _COLUMNS[1:]:
+            more = ", ..." if len(values) > _SHOWN else ""
+            found += f"; {name} is {', '.join(values[:_SHOWN])}{more}"
+    return found
+
+
+def _unreadable(path: Path, error: Exception) -> checks.InputError:
+    """The sentence for a file that cannot be used."""
+    reason = " ".join(str(getattr(error, "strerror", None) or error).split())
+    return checks.InputError(f"Cannot read '{path}': {reason.rstrip('.')}.")

@@ -1,0 +1,153 @@
+"""Histories as labeled arrays, which netCDF files hold, and back."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_pfl.results import history
+
+if TYPE_CHECKING:  # slow to import, and needed by files and labeled arrays only
+    import xarray as xr
+
+__all__ = ["from_dataset", "to_dataset"]
+
+_AXES = {
+    "metrics": ("point", "round", "model", "data", "client"),
+    "per_round": ("point", "step"),
+    "diagnostics": ("point", "round"),
+    "series": ("point", "model", "client", "moment"),
+}
+_CLIENT_ARRAYS = {
+    "times_selected": ("point", "round", "client"),
+    "malicious": ("point", "client"),
+    "num_train": ("point", "client"),
+    "evaluated": ("point", "round", "data", "client"),
+    "leak": ("point",),
+    "diverged_at": ("point",),
+    "stopped_at": ("point",),
+    "reached_target": ("point",),
+}
+_OPTIONAL = {  # arrays that some histories do not have
+    "label_counts": ("point", "client", "class"),
+    "collaboration": ("point", "client", "sender"),
+    "own_cluster": ("point", "round", "client"),
+    "cluster": ("point", "client"),
+}
+_DESCRIPTIONS = {
+    "accuracy": ("fraction of examples classified correctly", "1"),
+    "loss": ("mean loss per example", "1"),
+    "times_selected": ("rounds in which the client took part so far", "rounds"),
+    "malicious": ("whether an attack replaces the client's messages", "1"),
+    "num_train": ("training examples of the client", "examples"),
+    "label_counts": ("training examples of the client by class", "examples"),
+    "collaboration": ("weight of a sender's message for a client", "1"),
+    "own_cluster": ("share of a client's collaboration in its own cluster", "1"),
+    "cluster": ("known cluster of the client", "1"),
+    "leak": ("share of test examples that another client trains on", "1"),
+    "evaluated": ("whether the client was evaluated", "1"),
+    "diverged_at": ("round of divergence, -1 if none", "rounds"),
+    "stopped_at": ("round at which training was stopped early, -1 if none", "rounds"),
+    "reached_target": ("whether it was stopped at its target", "1"),
+    "num_nonfinite": ("messages and state rows that were not finite", "rows"),
+    "floats_up": ("numbers sent by clients in the round", "floats"),
+    "floats_down": ("numbers sent to clients in the round", "floats"),
+    "gradient_evaluations": ("gradients of minibatches in the round", "gradients"),
+    "annualized_return": ("geometric return of a year, costs paid", "1"),
+    "sharpe": ("mean daily return over its deviation, annualized", "1"),
+    "max_drawdown": ("largest fall of the value below an earlier one", "1"),
+    "turnover": ("mean share of the portfolio traded in a day", "1"),
+    "value": ("value of the portfolio, 1 at first", "1"),
+    "mean_alpha": ("mean weight of the clients' own models", "1"),
+    "round": ("finished rounds when evaluated", "rounds"),
+    "step": ("number of the round", "rounds"),
+    "client": ("client", "1"),
+    "model": ("model that was evaluated", "1"),
+    "data": ("examples on which it was evaluated", "1"),
+}
+
+
+def to_dataset(record: history.History, title: str) -> "xr.Dataset":
+    """Labels the arrays of a history.
+
+    Args:
+      record: the history.
+      title: of the dataset.
+
+    Returns:
+      The dataset described at `Result.to_dataset`.
+    """
+    import xarray as xr
+
+    coords: dict[str, Any] = {
+        "round": record.rounds,
+        "model": list(record.models),
+        "data": list(record.data),
+        "client": record.clients,
+        "status": ("point", list(record.status)),
+    }
+    for field in record.points[0]:
+        coords[field] = ("point", _coordinate([p[field] for p in record.points]))
+    arrays = {n: (d, getattr(record, n)) for n, d in _CLIENT_ARRAYS.items()}
+    optional = {n: (d, getattr(record, n)) for n, d in _OPTIONAL.items()}
+    arrays |= {n: pair for n, pair in optional.items() if pair[1] is not None}
+    for kind, dims in _AXES.items():
+        named = getattr(record, kind)
+        arrays |= {_variable(kind, n): (dims, v) for n, v in named.items()}
+    dataset = xr.Dataset(arrays, coords)
+    dataset = dataset.assign_coords(step=np.arange(dataset.sizes.get("step", 0)) + 1)
+    for name, variable in dataset.variables.items():
+        short = str(name).rpartition(".")[2]
+        default = (str(name).replace("_", " "), "1")
+        long_name, units = _DESCRIPTIONS.get(short, default)
+        variable.attrs = {"long_name": long_name, "units": units}
+    return dataset.assign_attrs(
+        title=title,
+        configuration=json.dumps(record.config),
+    )
+
+
+def from_dataset(dataset: "xr.Dataset", stored: dict[str, Any]) -> history.History:
+    """Undoes `to_dataset`.
+
+    Args:
+      dataset: the labeled arrays.
+      stored: what is not an array: `points`, `config`, `compile_seconds` and
+        `run_seconds`.
+
+    Returns:
+      The history.
+    """
+    named: dict[str, Any] = {kind: {} for kind in _AXES}
+    for name in dataset.data_vars:
+        kind, dot, short = str(name).partition(".")
+        if dot:
+            named[kind][short] = dataset[name].to_numpy()
+        elif name not in _CLIENT_ARRAYS and name not in _OPTIONAL:
+            named["metrics"][str(name)] = dataset[name].to_numpy()
+    return history.History(
+        points=tuple(stored["points"]),
+        models=tuple(dataset["model"].to_numpy().tolist()),
+        data=tuple(dataset["data"].to_numpy().tolist()),
+        rounds=dataset["round"].to_numpy(),
+        clients=dataset["client"].to_numpy(),
+        config=stored["config"],
+        compile_seconds=stored["compile_seconds"],
+        run_seconds=stored["run_seconds"],
+        **{name: dataset[name].to_numpy() for name in _CLIENT_ARRAYS},
+        **{n: dataset[n].to_numpy() if n in dataset else None for n in _OPTIONAL},
+        **named,
+    )
+
+
+def _coordinate(values: list[Any]) -> np.ndarray:
+    """Values of a swept field as numbers or, where some are not, as text."""
+    plain = all(isinstance(v, bool) for v in values) or all(
+        isinstance(v, int | float) and not isinstance(v, bool) for v in values
+    )
+    return np.array(values if plain else [str(v) for v in values])
+
+
+def _variable(kind: str, name: str) -> str:
+    """Name in a file: metrics keep theirs, other values say where they belong."""
+    return name if kind == "metrics" else f"{kind}.{name}"

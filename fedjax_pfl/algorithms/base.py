@@ -223,7 +223,6 @@ class SingleExchange:
             )
 
         rows, uploads, info = link.map(update, (down.own, old), down.shared)
-        state, info = link.remember(state, info)
         state, rows = link.keep_finite(state, old, rows)
         reference = self.reference(state.server)
         state, received = link.upload(state, uploads, reference)

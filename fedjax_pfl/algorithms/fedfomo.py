@@ -169,7 +169,7 @@ class FedFomo(base.SingleExchange):
     def init(self, key, model, population, data):
         """One drawn network, copied to all clients; nobody is nearer than others."""
         del data
-        if isinstance(model, core.SeriesModel):
+        if isinstance(model, core.SequenceModel):
             raise checks.InputError(
                 "Expected a model whose examples stand alone for FedFomo, which holds"
                 f" some of them out, got {type(model).__name__}, a model of series."

@@ -195,7 +195,6 @@ class FedFV(global_model.GlobalModel):
             return self.client_update(*given)
 
         rows, uploads, info = link.map(update, old, w)
-        state, info = link.remember(state, info)
         state, rows = link.keep_finite(state, old, rows)
         state, received = link.upload(state, uploads, self.reference(w))
         arrived, gradients = received.weight > 0, received.message

@@ -14,9 +14,9 @@ import jax
 import numpy as np
 
 import fedjax_pfl as fp
-from fedjax_pfl.engine import driver
-from fedjax_pfl.engine.options import Settings
+from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import programs, toy
+from tests import trainings
 
 OPTIONS = {
     "again": {},
@@ -41,7 +41,7 @@ def final(seed=2, **options):
     key = jax.random.key(seed, impl="threefry2x32")
     group = programs.group(key, process, fp.LogisticRegression(), federation)
     options = {"eval_every": 2, "execution": "vmap"} | options
-    _, run = driver.run_group(driver.prepare(group, Settings.parse(4, **options)))
+    _, run = trainings.train(group, Options(num_rounds=4, **options))
     return [np.asarray(leaf) for leaf in toy.leaves(run.states)]
 
 

@@ -17,7 +17,8 @@ from fedjax_pfl import data
 from fedjax_pfl.command import compilation_cache, cost_tables
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import cost, driver, grids, groups, programs, simulation
-from fedjax_pfl.engine.options import Settings, parse_memory
+from fedjax_pfl.engine.options import Options, parse_memory
+from fedjax_pfl.engine.resident import Resident
 
 RUNNER = typer.testing.CliRunner()
 GB = 10**9
@@ -56,11 +57,11 @@ def group_of(algorithm=None, federations=None, *, model=None, **fields):
 
 def settings_of(**options):
     options = {"eval_every": 5, "evaluate_on": ("test",), "execution": "vmap"} | options
-    return Settings.parse(NUM_ROUNDS, **options)
+    return Options(num_rounds=NUM_ROUNDS, **options)
 
 
 def memory(group, **options):
-    found = groups.programs_of(group, settings_of(**options), are_shapes=True)
+    found = groups.plan(group, settings_of(**options)).programs(are_shapes=True)
     return cost.memory(found, NUM_ROUNDS)
 
 
@@ -79,8 +80,9 @@ def refusal(group, **options):
     """The sentence with which a group is refused before or after compilation."""
     settings = settings_of(**options)
     with pytest.raises(checks.InputError) as error:
-        groups.check(group, settings)
-        cost.check(groups.programs_of(group, settings), settings)
+        planned = groups.plan(group, settings)
+        Resident.check(planned)
+        cost.check(planned.programs(), settings)
     text = str(error.value)
     assert re.fullmatch(r"Training needs about .* of memory \(.*\), but .*\.", text)
     return text
@@ -113,7 +115,7 @@ def compilations():
 def test_arrays_are_those_of_a_training(algorithm, points, execution):
     settings = settings_of(execution=execution, points_per_chunk=2)
     group = group_of(algorithm, [federation_of()] * points)
-    found = groups.programs_of(group, settings)
+    found = groups.plan(group, settings).programs()
     needed = cost.memory(found, NUM_ROUNDS)
     states = found.init()
     parts = {
@@ -151,16 +153,16 @@ def test_work_is_what_xla_says():
 def test_every_program_is_compiled_once_and_then_run(compilations):
     group = group_of(fp.Ditto(lam=0.123), model=fp.MLP(widths=(11,)))
     settings = settings_of()
-    prepared = driver.prepare(group, settings)
-    cost.check(prepared.programs, settings)
-    record, _ = driver.run_group(prepared)
+    trainer = Resident(groups.plan(group, settings))
+    cost.check(trainer.programs, settings)
+    record = driver.Run(trainer).train()
     assert record.status == ("ok",)
     for name in ("jit(init)", "jit(segment)", "jit(evaluate)"):
         assert compilations.count(name) == 1
 
 
 def test_arrays_are_checked_without_compiling(compilations):
-    groups.check(group_of(fp.Ditto(lam=0.456)), settings_of())
+    Resident.check(groups.plan(group_of(fp.Ditto(lam=0.456)), settings_of()))
     assert not {"jit(init)", "jit(segment)", "jit(evaluate)"} & set(compilations)
 
 
@@ -190,9 +192,9 @@ def test_shared_arrays_count_once():
     alike = memory(group_of(federations=[first] * 2))
     different = memory(group_of(federations=[first, second]))
     assert different.data - alike.data >= bytes_of(pool)
-    found = groups.programs_of(
+    found = groups.plan(
         group_of(federations=[first]), settings_of(execution="shard=4")
-    )
+    ).programs()
     (image,) = {id(part.x) for part in (found.fixed[2].train, found.fixed[2].test)}
     assert image
 
@@ -274,7 +276,7 @@ def test_the_setting_named_makes_it_fit(free, points, options):
     free(room)
     settings = settings_of(**options)
     with pytest.raises(checks.InputError) as error:
-        cost.check(groups.programs_of(group, settings), settings)
+        cost.check(groups.plan(group, settings).programs(), settings)
     found = re.search(r": use (\w+)='?([\w=]+)'?\.$", str(error.value))
     assert found, error.value
     value = int(found[2]) if found[2].isdecimal() else found[2]
@@ -284,7 +286,7 @@ def test_the_setting_named_makes_it_fit(free, points, options):
 
 def test_what_fits_passes(free):
     group, settings = group_of(), settings_of()
-    found = groups.programs_of(group, settings)
+    found = groups.plan(group, settings).programs()
     needed = cost.memory(found, NUM_ROUNDS)
     for size in (needed.total, None):
         free(size)
@@ -297,15 +299,17 @@ def test_a_limit_of_the_users_own():
     size = needed.device + needed.history
     assert "the limit is" in refusal(group, memory_limit=size - 1)
     settings = settings_of(memory_limit=size)
-    groups.check(group, settings)
-    cost.check(groups.programs_of(group, settings), settings)
+    planned = groups.plan(group, settings)
+    Resident.check(planned)
+    cost.check(planned.programs(), settings)
 
 
 def test_no_limit_refuses_nothing(free):
     free(1)
     group, settings = group_of(), settings_of(memory_limit="none")
-    groups.check(group, settings)
-    cost.check(groups.programs_of(group, settings), settings)
+    planned = groups.plan(group, settings)
+    Resident.check(planned)
+    cost.check(planned.programs(), settings)
 
 
 @pytest.mark.parametrize(
@@ -377,7 +381,7 @@ def test_available_memory(monkeypatch):
 
 
 def test_the_pace_is_that_of_real_rounds():
-    found = groups.programs_of(group_of(), settings_of())
+    found = groups.plan(group_of(), settings_of()).programs()
     rounds = []
     segment = found.segment
 
@@ -498,8 +502,8 @@ def test_a_limit_on_the_command_line(quick):
 @pytest.mark.parametrize(
     ("app", "arguments", "sentence"),
     [
-        (plan.app, ["--resume", "r"], "trains nothing to go on with"),
-        (run.app, ["--as-if-clients", "9"], "--as-if-clients is for experiments.plan"),
+        (plan.app, ["--resume", "r"], "No such option: --resume"),
+        (run.app, ["--as-if-clients", "9"], "No such option: --as-if-clients"),
         (plan.app, ["--as-if-clients", "100000000"], "8985000000 examples, more than"),
         (plan.app, ["--set", "federation.test_fraction=0"], "empty test split"),
         (plan.app, ["--points-per-chunk", "0"], "greater than or equal to 1"),

@@ -10,10 +10,9 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-from fedjax_pfl.engine import driver
-from fedjax_pfl.engine.options import Settings
+from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import programs
-from tests import bits
+from tests import bits, trainings
 
 KEY = jax.random.key(2, impl="threefry2x32")
 
@@ -65,10 +64,10 @@ def test_state_and_rows_are_split_over_devices(tmp_path):
     federation = spec.build()
     process = fp.FederatedProcess(algorithm=fp.Flame())
     group = programs.group(KEY, process, fp.Quadratic(), federation)
-    plan = Settings.parse(4, eval_every=2, execution="shard=4")
+    plan = Options(num_rounds=4, eval_every=2, execution="shard=4")
     options = fp.Checkpoints(tmp_path, min_seconds=0)
-    _, first = driver.run_group(driver.prepare(group, plan, options.store(0, "flame")))
-    _, again = driver.run_group(driver.prepare(group, plan, options.store(0, "flame")))
+    _, first = trainings.train(group, plan, options.store(0, "flame"))
+    _, again = trainings.train(group, plan, options.store(0, "flame"))
     for tree in (first.states, again.states):
         for leaf in jax.tree.leaves((tree.clients, tree.messages)):
             assert leaf.addressable_shards[0].data.shape[:2] == (1, 2)

@@ -6,8 +6,10 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import sharding
-from fedjax_pfl.engine import auto_execution, driver, grids, options
+from fedjax_pfl.engine import auto_execution, grids
+from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import toy
+from tests import trainings
 
 
 @pytest.mark.parametrize(
@@ -66,10 +68,14 @@ def test_points_on_several_devices_are_trained_as_on_one():
     stop = fp.StopWhen(model="global", data="train", metric="loss", patience=2)
 
     def train(how):
-        given = options.Settings.parse(
-            12, eval_every=2, execution=how, evaluate_on=("train",), stop_when=stop
+        given = Options(
+            num_rounds=12,
+            eval_every=2,
+            execution=how,
+            evaluate_on=("train",),
+            stop_when=stop,
         )
-        record, run = driver.run_group(driver.prepare(group, given))
+        record, run = trainings.train(group, given)
         return record, run.states
 
     history, states = train("vmap")

@@ -11,9 +11,10 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import data
 from fedjax_pfl.core import client_rows
-from fedjax_pfl.engine import compiled, driver, grids, simulation, stacking
-from fedjax_pfl.engine.options import Settings
+from fedjax_pfl.engine import compiled, grids, simulation, stacking
+from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import programs, toy
+from tests import trainings
 
 KEY = jax.random.key(0)
 SGD = fp.SGD(learning_rate=0.2, batch_size=16)
@@ -159,14 +160,14 @@ def test_evaluation_equals_numpy():
         algorithm=fp.Flame(local=SGD), participation=fp.UniformCohort(size=3)
     )
     group = programs.group(KEY, process, fp.LogisticRegression(), federation)
-    options = Settings.parse(
-        3,
+    options = Options(
+        num_rounds=3,
         eval_every=3,
         execution="vmap",
         evaluate_on=("test", "train"),
         diagnostics=True,
     )
-    record, run = driver.run_group(driver.prepare(group, options))
+    record, run = trainings.train(group, options)
     assert record.models == ("global", "personal")
     x, y = np.asarray(federation.test.x), np.asarray(federation.test.y)
     index = np.asarray(federation.test.index)

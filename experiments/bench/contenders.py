@@ -10,8 +10,8 @@ import jax
 import numpy as np
 
 from experiments.bench import workloads
-from fedjax_pfl.engine import driver, groups
-from fedjax_pfl.engine.options import Settings
+from fedjax_pfl.engine import groups
+from fedjax_pfl.engine.options import Options
 
 __all__ = [
     "INEXACT",
@@ -43,10 +43,14 @@ class Contender(Protocol):
         ...
 
 
-def _segments(rounds: int, execution: str) -> Settings:
-    """Settings of a training whose segments have so many rounds."""
-    return Settings.parse(
-        _CALLS * rounds, eval_every=rounds, evaluate_on=("train",), execution=execution
+def _segments(rounds: int, execution: str) -> Options:
+    """Options of a training whose segments have so many rounds."""
+    return Options(
+        num_rounds=_CALLS * rounds,
+        eval_every=rounds,
+        evaluate_on=("train",),
+        execution=execution,
+        memory_limit="none",
     )
 
 
@@ -58,32 +62,44 @@ class Ours:
     """
 
     def __init__(self, workload: workloads.Workload, execution: str = "auto"):
-        self._group = workload.group()
-        self._settings = _segments(workload.rounds, execution)
-        self._run = self._start()
-        self.execution = str(self._run.config["execution"])
-
-    def _start(self) -> driver.Run:
-        return _run(self._group, self._settings)
+        self._rounds = _Rounds(workload.group(), _segments(workload.rounds, execution))
+        self.execution = str(self._rounds.planned.plan)
 
     def run(self) -> None:
         """One segment."""
-        if self._run.done >= self._settings.num_rounds:
-            self._run = self._start()
-        self._run.segment()
-        jax.block_until_ready(self._run.states)
+        self._rounds.segment()
 
     def result(self) -> Any:
         """Server states."""
-        # A copy: the next segment reuses the buffers.
-        return jax.tree.map(np.array, self._run.states.server)
+        return self._rounds.server()
 
 
-def _run(group: groups.Group, how: Settings) -> driver.Run:
+class _Rounds:
     """A training of which only rounds are run, so that only these are compiled."""
-    how = dataclasses.replace(how, memory_limit="none")
-    programs, names = groups.programs_of(group, how), groups.predictor_names(group)
-    return driver.Run(driver.Prepared(group, how, programs, None, names))
+
+    def __init__(self, group: groups.Group, options: Options):
+        self.planned = groups.plan(group, options)
+        self._programs = self.planned.programs()
+        self._active = np.ones(len(group.points), bool)
+        self._start()
+
+    def _start(self) -> None:
+        self._done, self._states = 0, self._programs.init()
+
+    def segment(self) -> None:
+        """Runs the next segment; after the last, the first of a new training."""
+        num_rounds = self.planned.options.num_rounds
+        if self._done >= num_rounds:
+            self._start()
+        self._states, _ = self._programs.segment(
+            self._states, self._active, self._done, num_rounds
+        )
+        self._done += self.planned.plan.schedule.segment
+        jax.block_until_ready(self._states)
+
+    def server(self) -> Any:
+        """Copies the server's state: the next segment reuses the buffers."""
+        return jax.tree.map(np.array, self._states.server)
 
 
 class Loop:
@@ -92,34 +108,26 @@ class Loop:
     execution = ""
 
     def __init__(self, workload: workloads.Workload):
-        self._group = workload.group()
-        self._settings = _segments(workload.rounds, "auto")
-        self._runs = [self._start(point) for point in range(workload.num_points)]
-
-    def _start(self, point: int) -> driver.Run:
-        group = self._group
-        single = groups.Group(
-            points=group.points[point : point + 1],
-            processes=group.processes[point : point + 1],
-            model=group.model,
-            federations=group.federations[point : point + 1],
-            described=group.described[point : point + 1],
-            keys=group.keys[point : point + 1],
-            config=group.config,
-        )
-        return _run(single, self._settings)
+        group, options = workload.group(), _segments(workload.rounds, "auto")
+        names = ("points", "processes", "federations", "described", "keys")
+        self._runs = [
+            _Rounds(
+                dataclasses.replace(
+                    group, **{n: getattr(group, n)[point : point + 1] for n in names}
+                ),
+                options,
+            )
+            for point in range(workload.num_points)
+        ]
 
     def run(self) -> None:
         """One segment of every training."""
-        for point, run in enumerate(self._runs):
-            if run.done >= self._settings.num_rounds:
-                self._runs[point] = run = self._start(point)
+        for run in self._runs:
             run.segment()
-            jax.block_until_ready(run.states)
 
     def result(self) -> Any:
         """Server states of all points."""
-        states = [run.states.server for run in self._runs]
+        states = [run.server() for run in self._runs]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
 
 

@@ -151,7 +151,9 @@ def measure(case: Case) -> dict[str, Any]:
 
     import fedjax_pfl as fp
     from experiments.bench import workloads
-    from fedjax_pfl.engine import cost, driver, grids, options
+    from fedjax_pfl.engine import cost, driver, grids, groups
+    from fedjax_pfl.engine.options import Options
+    from fedjax_pfl.engine.resident import Resident
 
     dataset = workloads.Generated((case.num_clients * case.examples,), case.shape)
     spec = fp.FederationSpec(
@@ -161,8 +163,8 @@ def measure(case: Case) -> dict[str, Any]:
     (group,) = grids.groups_of(
         jax.random.key(0), process, model, spec, {"seed": range(case.points)}
     )
-    settings = options.Settings.parse(
-        case.rounds,
+    settings = Options(
+        num_rounds=case.rounds,
         execution=case.execution,
         eval_every=max(case.rounds // 4, 1),
         memory_limit="none",
@@ -170,7 +172,7 @@ def measure(case: Case) -> dict[str, Any]:
     own = psutil.Process()
     before = own.memory_info().rss
     started = time.perf_counter()
-    prepared = driver.prepare(group, settings)
+    prepared = Resident(groups.plan(group, settings))
     planned = cost.memory(prepared.programs, case.rounds)
     shared = {id(leaf): leaf for leaf in jax.tree.leaves(prepared.programs.start[3])}
     pool = sum(leaf.nbytes for leaf in shared.values())
@@ -180,9 +182,9 @@ def measure(case: Case) -> dict[str, Any]:
     if _RESET_PEAK.exists():
         _RESET_PEAK.write_text("5")
     started = time.perf_counter()
-    record, run = driver.run_group(prepared)
+    record = driver.Run(prepared).train()
     seconds = time.perf_counter() - started
-    del run
+    del prepared.states
     peak = _peak_bytes()
     pace = cost.pace(prepared.programs, case.rounds)
     rounds = 1 + -(-case.rounds // settings.schedule.segment)

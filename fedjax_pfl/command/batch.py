@@ -27,13 +27,13 @@ def do(options: arguments.Options) -> None:
     Raises:
       InputError: for anything wrong in them.
     """
-    names = presets.matching(options.preset)
-    if not presets.is_pattern(options.preset):
+    names = presets.matching(options.preset_name)
+    if not presets.is_pattern(options.preset_name):
         job.do(options)
         return
     if options.command == "run":
         raise checks.InputError(
-            f"Expected one preset for experiments.run, got {options.preset!r} with"
+            f"Expected one preset for experiments.run, got {options.preset_name!r} with"
             f" {len(names)}; use python -m experiments.sweep."
         )
     if options.command == "plan" or options.dry_run:
@@ -42,7 +42,7 @@ def do(options: arguments.Options) -> None:
             _one(dataclasses.replace(options, preset=name))
         return
     checks.number("max_minutes", options.max_minutes, above=0)
-    out = options.out or job.default_directory(options.preset.strip("*?_"))
+    out = options.out or job.default_directory(options.preset_name.strip("*?_"))
     if options.resume is None:
         directories.check_new(out)
     with run_folder.opened(out, options):
@@ -86,6 +86,6 @@ def _one(options: arguments.Options) -> bool:
     try:
         job.do(options)
     except data.MissingFilesError as error:
-        print(f"Skipped {options.preset}: {error}")
+        print(f"Skipped {options.preset_name}: {error}")
         return False
     return True

@@ -5,12 +5,14 @@ at once and so that `--devices` can take effect.
 """
 
 import dataclasses
+import inspect
 import os
 import sys
+import typing
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -19,6 +21,10 @@ from fedjax_pfl.command import arguments, compilation_cache, errors
 __all__ = ["answer", "make_app", "num_cores"]
 
 _shown: set[str] = set()  # sentences of warnings
+
+
+_OF_ONE_COMMAND = {"streamed": "run", "as_if_clients": "plan"}
+_WITH_RESUME = {"resume", "max_minutes", "memory_limit", "log", "quiet"}
 
 
 def make_app(command: str, help: str) -> typer.Typer:
@@ -35,269 +41,47 @@ def make_app(command: str, help: str) -> typer.Typer:
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
     )
 
-    @app.command(help=help)
-    def main(
-        context: typer.Context,
-        preset: Annotated[
-            str | None,
-            typer.Option(
-                show_default="digits",
-                help="digits, quadratic, portfolio, a data set's name (mnist,"
-                " fashion_mnist, cifar10, cifar100, medical_mnist, femnist, sent140,"
-                " shakespeare, stocks), or a card's comparison: fedacs_*, fedpg_*,"
-                " fedplus_*, flame_*, portfolio_*; a pattern such as"
-                " 'flame_fair_mnist_*' runs all that match, one after the other, in"
-                " one directory.",
-            ),
-        ] = None,
-        problem: Annotated[
-            str | None,
-            typer.Option(
-                help="classification or portfolio: short for --preset digits and"
-                " --preset portfolio."
-            ),
-        ] = None,
-        set_: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--set",
-                metavar="NAME=VALUE[,VALUE...]",
-                help="A field by its dotted name, as in algorithm.lam=0.1,1 or"
-                " algorithm=flame,fedavg; values are JSON, commas sweep."
-                " Repeatable.",
-            ),
-        ] = None,
-        algorithm: Annotated[
-            str | None,
-            typer.Option(
-                metavar="NAME[,NAME...]",
-                help="Short for --set algorithm=NAME,...: names of the package's, or"
-                " module:Class of your own.",
-            ),
-        ] = None,
-        seeds: Annotated[
-            int | None,
-            typer.Option(min=1, max=10_000, help="Use the seeds 0, ..., N-1."),
-        ] = None,
-        seed_list: Annotated[
-            str | None, typer.Option(metavar="S,S,...", help="Use exactly these seeds.")
-        ] = None,
-        rounds: Annotated[
-            int | None, typer.Option(min=1, help="Communication rounds.")
-        ] = None,
-        dataset: arguments.DatasetName = None,
-        data_dir: arguments.DataDirectory = None,
-        data: arguments.DataPath = None,
-        label: arguments.LabelColumn = None,
-        client: arguments.ClientColumn = None,
-        clients: Annotated[
-            int | None, typer.Option(min=1, help="Number of clients.")
-        ] = None,
-        eval_every: Annotated[
-            int | None, typer.Option(min=1, help="Rounds between evaluations.")
-        ] = None,
-        eval_on: Annotated[
-            str | None,
-            typer.Option(
-                metavar="DATA[=ROUNDS],...",
-                help="Data to evaluate on: test, validation, train, others, everybody;"
-                " each with a period of its own if wanted.",
-            ),
-        ] = None,
-        eval_clients: Annotated[
-            str | None,
-            typer.Option(
-                metavar="all|participants|N", help="Whose models are evaluated."
-            ),
-        ] = None,
-        execution: Annotated[
-            str,
-            typer.Option(help="auto, loop, vmap, chunk=K, shard or shard=DEVICES."),
-        ] = "auto",
-        devices: Annotated[
-            int | None,
-            typer.Option(
-                min=1,
-                max=1000,
-                help="Devices that the CPU is split into; one per core if not given.",
-            ),
-        ] = None,
-        points_per_chunk: Annotated[
-            int | None,
-            typer.Option(min=1, help="Grid points computed together; bounds memory."),
-        ] = None,
-        streamed: Annotated[
-            bool,
-            typer.Option(
-                "--streamed",
-                hidden=command != "run",
-                help="Keep the clients' models in a file: for populations beyond the"
-                " memory.",
-            ),
-        ] = False,
-        patience: Annotated[
-            int | None,
-            typer.Option(
-                min=1, help="End after so many evaluations without improvement."
-            ),
-        ] = None,
-        target: Annotated[
-            float | None, typer.Option(help="End when the metric is this good.")
-        ] = None,
-        stop_on: Annotated[
-            str | None,
-            typer.Option(
-                metavar="MODEL:DATA:METRIC",
-                help="What --patience and --target look at, for example"
-                " personal:validation:accuracy; parts may be empty.",
-            ),
-        ] = None,
-        memory_limit: Annotated[
-            str,
-            typer.Option(
-                metavar="SIZE|free|none",
-                help="Most memory that the trainings of one compilation may need, for"
-                " example 8GB; free is what is free then, none refuses nothing.",
-            ),
-        ] = "free",
-        max_minutes: Annotated[
-            float | None,
-            typer.Option(help="Save and end after this time, with exit status 3."),
-        ] = None,
-        checkpoint_seconds: Annotated[
-            float, typer.Option(min=0, help="Least time between two checkpoints.")
-        ] = 5.0,
-        resume: Annotated[
-            Path | None,
-            typer.Option(
-                metavar="DIR",
-                help="Go on with what an earlier command has left in its directory.",
-            ),
-        ] = None,
-        diagnostics: Annotated[
-            bool,
-            typer.Option(
-                "--diagnostics", help="Also record the algorithm's own values."
-            ),
-        ] = False,
-        save_models: Annotated[
-            bool,
-            typer.Option(
-                "--save-models",
-                help="Write the trained models of the evaluated clients, too.",
-            ),
-        ] = False,
-        dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only say what would be trained.")
-        ] = False,
-        as_if_clients: Annotated[
-            int | None,
-            typer.Option(
-                min=1,
-                max=2**31 - 1,
-                hidden=command != "plan",
-                help="Plan for so many clients like those that there are.",
-            ),
-        ] = None,
-        profile: Annotated[
-            Path | None,
-            typer.Option(
-                metavar="DIR",
-                help="Write a profile of the rounds between the second and the third"
-                " evaluation.",
-            ),
-        ] = None,
-        log: arguments.LogTo = None,
-        out: Annotated[
-            Path | None,
-            typer.Option(help="New directory; results/<preset>-<time> if not given."),
-        ] = None,
-        quiet: Annotated[
-            bool, typer.Option("--quiet", help="Print only the directory's name.")
-        ] = False,
-        version: arguments.Version = False,
-    ) -> None:
-        logs = arguments.logs(log)
-        if as_if_clients is not None and command != "plan":
-            raise typer.BadParameter("--as-if-clients is for experiments.plan")
-        if streamed and command != "run":
-            raise typer.BadParameter("--streamed is for experiments.run")
-        if streamed and (diagnostics or profile is not None or memory_limit != "free"):
-            raise typer.BadParameter(
-                "--streamed goes with none of --diagnostics, --profile and"
-                " --memory-limit"
-            )
-        if resume is not None and command == "plan":
-            raise typer.BadParameter("experiments.plan trains nothing to go on with")
-        if resume is not None:
+    def main(context: typer.Context, **given: Any) -> None:
+        given.pop("version")
+        options = arguments.Options(command=command, **given)
+        options.check()
+        if options.resume is not None:
             _check_alone(context)
-            kept = {"max_minutes": max_minutes, "log": logs, "quiet": quiet}
-            kept |= {"memory_limit": memory_limit}
-            _start(lambda: _resumed(resume, kept))
+            now = {name: given[name] for name in _WITH_RESUME - {"resume"}}
+            _start(lambda: _resumed(Path(given["resume"]), now))
             return
-        if seeds is not None and seed_list is not None:
-            raise typer.BadParameter("give --seeds or --seed-list, not both")
-        chosen = None if seeds is None else tuple(range(seeds))
-        own = arguments.Data.parse(dataset, data, label, client, data_dir)
-        short = {
-            "algorithm": algorithm,
-            "num_rounds": rounds,
-            "eval_every": eval_every,
-            "federation.dataset": dataset,
-            "federation.num_clients": clients,
-        }
-        settings = [f"{n}={v}" for n, v in short.items() if v is not None]
-        options = arguments.Options(
-            command=command,
-            preset=_preset(preset, problem),
-            settings=(*settings, *(set_ or [])),
-            seeds=arguments.seeds(seed_list) if seed_list is not None else chosen,
-            execution=execution,
-            devices=devices,
-            points_per_chunk=points_per_chunk,
-            memory_limit=memory_limit,
-            streamed=streamed,
-            as_if_clients=as_if_clients,
-            data=own,
-            evaluate_on=None if eval_on is None else arguments.periods(eval_on),
-            eval_clients=arguments.number_or_name(eval_clients),
-            stop=arguments.Stop.parse(patience, target, stop_on),
-            diagnostics=diagnostics,
-            save_models=save_models,
-            checkpoint_seconds=checkpoint_seconds,
-            max_minutes=max_minutes,
-            resume=None,
-            dry_run=dry_run,
-            profile=profile,
-            log=logs,
-            out=out,
-            quiet=quiet,
-        )
         _start(lambda: options)
 
+    main.__signature__ = _signature(command)  # pyright: ignore
+    app.command(help=help)(main)
     return app
 
 
-_PROBLEMS = {"classification": "digits", "portfolio": "portfolio"}
-
-
-def _preset(preset: str | None, problem: str | None) -> str:
-    """The preset, or that of a family of problems."""
-    if problem is None:
-        return preset or _PROBLEMS["classification"]
-    if preset is not None:
-        raise typer.BadParameter("give --problem or --preset, not both")
-    if problem not in _PROBLEMS:
-        raise typer.BadParameter(
-            f"expected --problem {' or '.join(_PROBLEMS)}, got {problem!r}"
-        )
-    return _PROBLEMS[problem]
+def _signature(command: str) -> inspect.Signature:
+    """Returns the signature that typer reads the options of a command from."""
+    hints = typing.get_type_hints(arguments.Options, include_extras=True)
+    absent = {n for n, only in _OF_ONE_COMMAND.items() if only != command}
+    absent |= {"command"} | ({"resume"} if command == "plan" else set())
+    parameters = [("context", inspect.Parameter.empty, typer.Context)]
+    parameters += [
+        (field.name, field.default, hints[field.name])
+        for field in dataclasses.fields(arguments.Options)
+        if field.name not in absent
+    ]
+    parameters.append(("version", False, arguments.Version))
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
+            )
+            for name, default, hint in parameters
+        ]
+    )
 
 
 def _check_alone(context: typer.Context) -> None:
-    """Lets --resume only be given with what does not change the trainings."""
-    allowed = {"resume", "max_minutes", "memory_limit", "log", "quiet"}
-    for name in context.params.keys() - allowed:
+    """Refuses options beside --resume that would change the trainings."""
+    for name in context.params.keys() - _WITH_RESUME:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             option = "--" + name.strip("_").replace("_", "-")
@@ -308,11 +92,11 @@ def _check_alone(context: typer.Context) -> None:
             )
 
 
-def _resumed(directory: Path, given: dict[str, Any]) -> arguments.Options:
-    """The options of the command that is continued, with those given now."""
+def _resumed(directory: Path, now: dict[str, Any]) -> arguments.Options:
+    """Reads the options of the command that is continued, with those given now."""
     from fedjax_pfl.command import run_folder
 
-    return dataclasses.replace(run_folder.read(directory), **given)
+    return dataclasses.replace(run_folder.read(directory), **now)
 
 
 def _start(read: Callable[[], arguments.Options]) -> None:
@@ -339,7 +123,7 @@ def _check_names(options: arguments.Options) -> None:
     from fedjax_pfl.command import presets
     from fedjax_pfl.command.presets import experiment
 
-    presets.matching(options.preset)
+    presets.matching(options.preset_name)
     experiment.parse(options.settings)
 
 

@@ -11,8 +11,10 @@ from rich.table import Table
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, struct
-from fedjax_pfl.engine import compiled, cost, options, programs, save_models
-from fedjax_pfl.engine.groups import Group, check_parts, programs_of
+from fedjax_pfl.engine import compiled, cost, programs, save_models
+from fedjax_pfl.engine.groups import Group
+from fedjax_pfl.engine.groups import plan as plan_group
+from fedjax_pfl.engine.options import Options, parse_memory
 
 __all__ = ["enlarged", "largest_of_chunk", "show"]
 
@@ -25,7 +27,7 @@ _DRAWS = 20  # cohorts whose sizes are looked at
 def show(
     console: Console,
     groups: Sequence[Group],
-    settings: options.Settings,
+    options: Options,
     num_clients: int | None,
     saves_models: bool,
 ) -> None:
@@ -34,7 +36,7 @@ def show(
     Args:
       console: where to.
       groups: what would be trained.
-      settings: how.
+      options: of the trainings.
       num_clients: how many clients there are to be in place of the federations' own.
       saves_models: whether the trained models are to be written.
 
@@ -52,19 +54,23 @@ def show(
     for number, (group, known) in enumerate(zip(larger, groups, strict=True)):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
-        total += _print_group(console, title, group, known, settings)
+        total += _print_group(console, title, group, known, options)
     _print(console, f"All together about {_seconds(total)}.")
     if saves_models:
+        planned = [plan_group(group, options) for group in larger]
         _print(
             console,
-            f"Trained models: {cost.shown(save_models.size(larger, settings))}.",
+            f"Trained models: {cost.shown(sum(map(save_models.size, planned)))}.",
         )
-    if settings.memory_limit == "none":
+    if options.memory_limit == "none":
         _print(console, "Whether this fits into the memory was not asked.")
-    elif settings.memory_limit == "free":
+    elif options.memory_limit == "free":
         _print(console, "This fits into the memory that is free.")
     else:
-        _print(console, f"This fits into {cost.shown(int(settings.memory_limit))}.")
+        _print(
+            console,
+            f"This fits into {cost.shown(int(parse_memory(options.memory_limit)))}.",
+        )
 
 
 def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
@@ -120,35 +126,35 @@ def _print_group(
     title: str,
     group: Group,
     known: Group,
-    settings: options.Settings,
+    options: Options,
 ) -> float:
     """Prints one group's table; its seconds.
 
     Raises:
       InputError: if it does not fit into the memory.
     """
-    check_parts(group, settings)
-    whole = programs_of(group, settings)
+    planned = plan_group(group, options)
+    whole = planned.programs()
     plan = whole.plan
     table = Table(title=title, box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
     for row in _sizes(plan, whole.start[0], group, known):
         table.add_row(*row)
     table.add_section()
     try:
-        cost.check_arrays(whole, group.federations, settings)
+        cost.check_arrays(whole, planned)
     except checks.InputError:
-        _add_memory(table, cost.memory(whole, settings.num_rounds, work=False))
+        _add_memory(table, cost.memory(whole, options.num_rounds, work=False))
         console.print(table)
         raise
-    _add_memory(table, cost.memory(whole, settings.num_rounds))
+    _add_memory(table, cost.memory(whole, options.num_rounds))
     try:
-        cost.check(whole, settings, is_held=group is known)
-        pace, measured = _pace(whole, group, known, settings)
+        cost.check(whole, options, is_held=group is known)
+        pace, measured = _pace(whole, group, known, options)
     except checks.InputError:
         console.print(table)
         raise
-    num_evaluations = 1 + -(-settings.num_rounds // plan.schedule.segment)
-    total = pace.total(settings.num_rounds, num_evaluations)
+    num_evaluations = 1 + -(-options.num_rounds // plan.schedule.segment)
+    total = pace.total(options.num_rounds, num_evaluations)
     table.add_section()
     table.add_row("time of compilation", _seconds(pace.compilation))
     table.add_row("time of a round", _seconds(pace.round))
@@ -171,7 +177,7 @@ def _pace(
     whole: programs.Programs,
     group: Group,
     known: Group,
-    settings: options.Settings,
+    options: Options,
 ) -> tuple[cost.Pace, str]:
     """Seconds of a group, and what they were measured on.
 
@@ -191,7 +197,7 @@ def _pace(
             },
         )
     if sample is group:
-        return cost.pace(whole, settings.num_rounds), "these trainings"
+        return cost.pace(whole, options.num_rounds), "these trainings"
     cohorts = [
         g.processes[0].participation.cohort_size(f.num_clients)
         for g, f in ((group, group.federations[0]), (known, known.federations[0]))
@@ -212,11 +218,10 @@ def _pace(
     of_evaluated = of_members if some == "participants" else of_clients
     if isinstance(some, int):
         of_evaluated = some / min(some, count)
-        limited = dataclasses.replace(plan.schedule, clients=min(some, count))
-        settings = dataclasses.replace(settings, schedule=limited)
-    settings = dataclasses.replace(settings, execution=plan.execution)
-    part = programs_of(sample, settings)
-    found = cost.pace(part, settings.num_rounds)
+        options = dataclasses.replace(options, eval_clients=min(some, count))
+    options = dataclasses.replace(options, execution=plan.execution)
+    part = plan_group(sample, options).programs()
+    found = cost.pace(part, options.num_rounds)
     waiting = found.compilation if group is known else whole.seconds
     pace = cost.Pace(
         compilation=waiting,

@@ -8,9 +8,8 @@ import math
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 from rich.console import Console
@@ -41,7 +40,8 @@ from fedjax_pfl.engine import (
     streaming,
 )
 from fedjax_pfl.engine.groups import Group
-from fedjax_pfl.engine.options import Settings
+from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.results import directories
 
 __all__ = ["default_directory", "do"]
@@ -72,33 +72,41 @@ def do(options: arguments.Options) -> None:
         _print_place(console, options, options.resume)
         return
     experiment = _experiment(options)
-    settings = _settings(experiment, options)
+    training = _training(experiment, options)
     checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
-    time_is_up = simulation.time_limit(options.max_minutes)
     out = options.out or default_directory(experiment.name)
     if options.resume is None and options.command != "plan":
         directories.check_new(out)
     grouped = _groups(experiment)
     groups = list(itertools.chain.from_iterable(grouped))
-    _check_tests(groups, settings)
+    _check_tests(groups, training)
     if options.command == "plan":
         wanted = (options.as_if_clients, options.save_models)
-        cost_tables.show(console, groups, settings, *wanted)
+        cost_tables.show(console, groups, training, *wanted)
         return
-    profile = None if options.profile is None else _profile(options, settings)
+    profile = None if options.profile is None else _profile(options, training)
     writers = logs.callbacks(options, out)
-    if options.streamed:
-        streaming.check(groups[0], settings)
-    else:
-        simulation.check_groups(groups, settings)
+    if options.streamed and isinstance(training.eval_clients, int):
+        sample = min(training.eval_clients, groups[0].federations[0].num_clients)
+        training = dataclasses.replace(training, eval_clients=sample)
+    trainer = streaming.Streamed if options.streamed else Resident
+    planned = simulation.check_groups(groups, training, trainer=trainer)
     if options.save_models and options.resume is None:
-        save_models.check(groups, settings, out / run_folder.MODELS)
+        save_models.check(planned, out / run_folder.MODELS)
     _print_plan(console, experiment, grouped)
     if options.dry_run:
         return
     with run_folder.opened(out, options):
         ahead.start()
-        result = _train(groups, settings, options, out, time_is_up, profile, writers)
+        training = dataclasses.replace(
+            training,
+            checkpoints=fp.Checkpoints(
+                out / run_folder.CHECKPOINTS, min_seconds=options.checkpoint_seconds
+            ),
+            callbacks=writers,
+            models_to=run_folder.models_place(out) if options.save_models else None,
+        )
+        result = _train(groups, training, options, out, profile)
         with run_folder.completed(out) as folder:
             result.write(folder)
             figures.save_all(result, folder)
@@ -108,9 +116,9 @@ def do(options: arguments.Options) -> None:
     _print_place(console, options, out)
 
 
-def _profile(options: arguments.Options, settings: Settings) -> profiling.Profile:
+def _profile(options: arguments.Options, training: Options) -> profiling.Profile:
     """The profile that is asked for, of rounds that there are."""
-    rounds, segment = settings.num_rounds, settings.schedule.segment
+    rounds, segment = training.num_rounds, training.schedule.segment
     if segment >= rounds:
         raise checks.InputError(
             "Expected an --eval-every below the number of rounds with --profile, which"
@@ -131,56 +139,51 @@ def _print_profile(console: Console, profile: profiling.Profile) -> None:
     console.print(text, highlight=False, soft_wrap=True)
 
 
-def _settings(experiment: Experiment, options: arguments.Options) -> Settings:
-    """How the trainings are run."""
-    stop, rule = options.stop, None
-    if stop.patience is not None or stop.target is not None:
-        given = {n: v for n, v in vars(stop).items() if v is not None}
-        rule = fp.StopWhen(**given)
+def _training(experiment: Experiment, options: arguments.Options) -> Options:
+    """Returns the options of the trainings."""
+    rule = options.stop_rule()
     eval_clients = experiment.eval_clients
     if options.streamed and options.eval_clients is None:
         eval_clients = streaming.EVAL_CLIENTS
-    return Settings.parse(
-        experiment.num_rounds,
+    return Options(
+        num_rounds=experiment.num_rounds,
         eval_every=experiment.eval_every,
         evaluate_on=dict(experiment.evaluate_on),
         eval_clients=eval_clients,
-        execution=options.execution,
-        diagnostics=options.diagnostics,
-        points_per_chunk=options.points_per_chunk,
-        memory_limit=options.memory_limit,
-        stop_when=rule,
+        stop_when=None if rule is None else fp.StopWhen(**rule),
+        progress=not options.quiet,
+        **{name: getattr(options, name) for name in _AS_GIVEN},
     )
+
+
+_AS_GIVEN = (  # options of a command that are those of trainings
+    "execution",
+    "diagnostics",
+    "points_per_chunk",
+    "memory_limit",
+    "max_minutes",
+)
 
 
 def _train(
     groups: Sequence[Group],
-    settings: Settings,
+    training: Options,
     options: arguments.Options,
     out: Path,
-    time_is_up: Callable[[], str | None],
     profile: profiling.Profile | None,
-    writers: Sequence[fp.Callback],
 ) -> results.Result:
     """Trains until the end, or until a signal or the time says otherwise."""
-    checkpoints = fp.Checkpoints(
-        out / run_folder.CHECKPOINTS, min_seconds=options.checkpoint_seconds
-    )
     place = shlex.quote(str(out))
-    saves = options.save_models
     hint = f"go on with: python -m experiments.{options.command} --resume {place}"
     with signals.Signals() as caught:
         try:
-            how: dict[str, Any] = {
-                "checkpoints": checkpoints,
-                "interrupt": lambda: caught.asked() or time_is_up(),
-                "callbacks": writers,
-                "models_to": run_folder.models_place(out) if saves else None,
-                "progress": not options.quiet,
-            }
-            if options.streamed:
-                return streaming.run(groups[0], settings, **how)
-            return simulation.run_groups(groups, settings, profile=profile, **how)
+            return simulation.run_groups(
+                groups,
+                training,
+                trainer=streaming.Streamed if options.streamed else Resident,
+                interrupt=caught.asked,
+                profile=profile,
+            )
         except driver.Interrupted as stopped:
             status = 3 if caught.number is None else 128 + caught.number
             raise errors.StoppedError(f"{stopped}; {hint}", status) from None
@@ -203,19 +206,17 @@ def _print_place(console: Console, options: arguments.Options, out: Path) -> Non
 
 def _experiment(options: arguments.Options) -> Experiment:
     """The preset with the options applied."""
-    experiment = presets.get(options.preset)
+    experiment = presets.get(options.preset_name)
     single = options.command == "run"
     if single:
         experiment = experiment.single()
-    if options.data.path is not None:
-        experiment = own_data.with_data(experiment, options.data)
-    experiment = apply_settings(
-        experiment, (*options.data.settings(), *options.settings)
-    )
+    if options.data is not None:
+        experiment = own_data.with_data(experiment, options.own_data)
+    experiment = apply_settings(experiment, options.settings)
     given = {
-        "seeds": options.seeds,
+        "seeds": options.all_seeds,
         "evaluate_on": options.evaluate_on,
-        "eval_clients": options.eval_clients,
+        "eval_clients": arguments.number_or_name(options.eval_clients),
     }
     given = {name: value for name, value in given.items() if value is not None}
     experiment = dataclasses.replace(experiment, **given)
@@ -245,12 +246,12 @@ def _groups(experiment: Experiment) -> list[list[Group]]:
     return groups
 
 
-def _check_tests(groups: Sequence[Group], settings: Settings) -> None:
+def _check_tests(groups: Sequence[Group], training: Options) -> None:
     """The tables of the commands are about clients' own test data."""
-    if "test" not in settings.schedule.data:
+    if "test" not in training.schedule.data:
         raise checks.InputError(
             "Expected test among the data of --eval-on, which the tables of a command"
-            f" show, got {', '.join(settings.schedule.data)}."
+            f" show, got {', '.join(training.schedule.data)}."
         )
     for group in groups:
         if not group.federations[0].test.num_examples.any():

@@ -22,7 +22,7 @@ def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
       InputError: if a package is missing.
     """
     found: list[fp.Callback] = []
-    for name, where in options.log:
+    for name, where in arguments.logs(options.log):
         if name == TENSORBOARD:
             found.append(fp.TensorBoard(_directory(where, out)))
         else:
@@ -38,7 +38,7 @@ def _directory(where: str | None, out: Path) -> Path:
 
 def print_hint(options: arguments.Options, out: Path) -> None:
     """Says how the files for TensorBoard are looked at, if there are any."""
-    where = dict(options.log)
+    where = dict(arguments.logs(options.log))
     if TENSORBOARD in where:
         directory = _directory(where[TENSORBOARD], out)
         print(f"TensorBoard: tensorboard --logdir {shlex.quote(str(directory))}")

@@ -14,9 +14,12 @@ import json
 import os
 import shlex
 import shutil
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import typer
 
 from fedjax_pfl.command import arguments
 
@@ -34,18 +37,7 @@ __all__ = [
 
 CHECKPOINTS, MODELS = "checkpoints", "models"
 _FILE = "experiment.json"
-_FORMAT = "fedjax_pfl run 2"
-_NOT_STORED = (
-    "out",
-    "resume",
-    "quiet",
-    "dry_run",
-    "profile",
-    "log",
-    "memory_limit",
-    "max_minutes",
-    "as_if_clients",
-)
+_FORMAT = "fedjax_pfl run 3"
 
 
 @contextlib.contextmanager
@@ -187,97 +179,60 @@ def read(directory: Path) -> arguments.Options:
 
 
 def command(options: arguments.Options) -> str:
-    """The command line that does the same again; DIR stands for directories of data."""
+    """Returns the command line that repeats a run; DIR stands for places of data."""
     words = ["python", "-m", f"experiments.{options.command}"]
-    words += ["--preset", options.preset]
-    short = {"num_rounds": "--rounds", "eval_every": "--eval-every"}
-    for setting in options.settings:
-        name, _, value = setting.partition("=")
-        words += [short[name], value] if name in short else ["--set", setting]
-    if options.seeds is not None:
-        words += ["--seed-list", ",".join(map(str, options.seeds))]
-    stop = options.stop
-    on = [part or "" for part in (stop.model, stop.data, stop.metric)]
-    given = {
-        "--execution": None if options.execution == "auto" else options.execution,
-        "--devices": options.devices,
-        "--points-per-chunk": options.points_per_chunk,
-        "--eval-on": _periods(options.evaluate_on),
-        "--eval-clients": options.eval_clients,
-        "--patience": stop.patience,
-        "--target": stop.target,
-        "--stop-on": ":".join(on) if any(on) else None,
-        "--data": "DIR" if options.data.path else None,
-        "--label": options.data.label,
-        "--client": options.data.client,
-        "--data-dir": "DIR" if options.data.data_dir else None,
-    }
-    for name, value in given.items():
-        words += [] if value is None else [name, str(value)]
-    words += ["--diagnostics"] if options.diagnostics else []
-    words += ["--save-models"] if options.save_models else []
-    return shlex.join([*words, *(["--streamed"] if options.streamed else [])])
+    words += ["--preset", options.preset_name]
+    shown = {"data": "DIR", "data_dir": "DIR"}
+    for field in _stored():
+        value = getattr(options, field.name)
+        if field.name in _NOT_REPEATED or value == field.default:
+            continue
+        flag = arguments.flag(field)
+        if value is True:
+            words.append(flag)
+        else:
+            values = value if isinstance(value, list) else [value]
+            words += [w for v in values for w in (flag, shown.get(field.name, str(v)))]
+    return shlex.join(words)
 
 
-def _periods(evaluate_on: tuple[tuple[str, int | None], ...] | None) -> str | None:
-    """As on the command line: `test,everybody=50`."""
-    if evaluate_on is None:
-        return None
-    return ",".join(n if r is None else f"{n}={r}" for n, r in evaluate_on)
+_NOT_REPEATED = ("command", "preset", "problem", "checkpoint_seconds")
+
+
+def _stored() -> list[dataclasses.Field[Any]]:
+    """Returns the fields of options that are kept with a run."""
+    fields = dataclasses.fields(arguments.Options)
+    return [field for field in fields if field.metadata.get("is_stored", True)]
 
 
 def _to_json(options: arguments.Options) -> dict[str, Any]:
-    """Options as JSON knows them; files by absolute paths."""
-    found = dataclasses.asdict(options)
-    for name in _NOT_STORED:
-        del found[name]
-    for name in ("path", "data_dir"):
-        if found["data"][name] is not None:
-            found["data"][name] = os.path.abspath(
-                os.path.expanduser(found["data"][name])
-            )
-    return found
+    """Returns options as JSON knows them; files by absolute paths."""
+    stored = {field.name: getattr(options, field.name) for field in _stored()}
+    for name in ("data", "data_dir"):
+        if stored[name] is not None:
+            stored[name] = os.path.abspath(os.path.expanduser(stored[name]))
+    return stored
 
 
-def _from_json(found: dict[str, Any], directory: Path) -> arguments.Options:
-    """Undoes `_to_json`; values are checked again where they are used."""
-    kinds: dict[str, Any] = {
-        "command": str,
-        "preset": str,
-        "settings": list,
-        "seeds": list | None,
-        "execution": str,
-        "devices": int | None,
-        "points_per_chunk": int | None,
-        "streamed": bool,
-        "data": dict,
-        "evaluate_on": list | None,
-        "eval_clients": str | int | None,
-        "stop": dict,
-        "diagnostics": bool,
-        "save_models": bool,
-        "checkpoint_seconds": float | int,
-    }
-    if found.keys() != kinds.keys():
+def _from_json(stored: dict[str, Any], directory: Path) -> arguments.Options:
+    """Inverse of `_to_json`; values are checked again where they are used."""
+    hints = typing.get_type_hints(arguments.Options)
+    fields = _stored()
+    if stored.keys() != {field.name for field in fields}:
         raise ValueError("other fields")
-    for name, kind in kinds.items():
-        if not isinstance(found[name], kind):
-            raise TypeError(name)
-    if not all(isinstance(text, str) for text in found["settings"]):
-        raise TypeError("settings")
-    if not all(isinstance(seed, int) for seed in found["seeds"] or ()):
-        raise TypeError("seeds")
-    evaluate_on, seeds = found["evaluate_on"], found["seeds"]
-    changed = {
-        "settings": tuple(found["settings"]),
-        "seeds": None if seeds is None else tuple(seeds),
-        "data": arguments.Data(**found["data"]),
-        "stop": arguments.Stop(**found["stop"]),
-        "evaluate_on": None
-        if evaluate_on is None
-        else tuple((str(name), rounds) for name, rounds in evaluate_on),
-    }
-    fixed = {"quiet": False, "dry_run": False, "profile": None, "max_minutes": None}
-    fixed |= {"as_if_clients": None, "log": (), "memory_limit": "free"}
-    changed |= {"out": directory, "resume": directory}
-    return arguments.Options(**(found | changed), **fixed)
+    for field in fields:
+        value = stored[field.name]
+        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+        kinds = tuple(typing.get_origin(kind) or kind for kind in kinds)
+        if isinstance(value, bool) and bool not in kinds:
+            raise TypeError(field.name)
+        if not isinstance(value, (*kinds, *([int] if float in kinds else []))):
+            raise TypeError(field.name)
+        if isinstance(value, list) and not all(isinstance(v, str) for v in value):
+            raise TypeError(field.name)
+    options = arguments.Options(**stored, out=directory, resume=directory)
+    try:
+        options.check()
+    except typer.BadParameter as error:
+        raise ValueError(str(error)) from error
+    return options

@@ -6,6 +6,7 @@ from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.engine.driver import Interrupted
+    from fedjax_pfl.engine.options import Options
     from fedjax_pfl.engine.process import FederatedProcess
     from fedjax_pfl.engine.simulation import grid, simulate
     from fedjax_pfl.engine.stopping import StopWhen
@@ -16,6 +17,7 @@ else:
 __all__ = [
     "FederatedProcess",
     "Interrupted",
+    "Options",
     "StopWhen",
     "grid",
     "simulate",

@@ -93,17 +93,17 @@ def segment(
     states: Any,
     rows: Any,
     pool: Any,
-    going: jax.Array,
+    active: jax.Array,
     start: jax.Array,
     num_rounds: jax.Array,
 ) -> tuple[core.State, core.RoundInfo]:
-    """Runs one segment of the points that are going; others stay as they are.
+    """Runs one segment of the active points; others stay as they are.
 
     Reports of rounds past `num_rounds` are zeros.
     """
 
     def one(row, shared):
-        process, before, is_going, fields = row
+        process, before, is_active, fields = row
         pool, start, num_rounds = shared
         federation = stacking.join(fields, pool)
 
@@ -134,10 +134,10 @@ def segment(
         count = jnp.minimum(num_rounds - start, length)
         after, info = lax.fori_loop(0, count, step, (state, reports))
         if plan.stops:
-            after = jax.tree.map(lambda a, b: jnp.where(is_going, a, b), after, before)
+            after = jax.tree.map(lambda a, b: jnp.where(is_active, a, b), after, before)
         return after, info
 
-    mapped = (processes, states, going, rows)
+    mapped = (processes, states, active, rows)
     return _map_points(one, mapped, (pool, start, num_rounds), plan)
 
 
@@ -214,7 +214,7 @@ def trained(
     )
 
 
-def loop_segment(plan, processes, states, rows, pool, going, start, num_rounds):
+def loop_segment(plan, processes, states, rows, pool, active, start, num_rounds):
     """The reference: Python loops over points, rounds and clients, nothing compiled."""
     outputs = []
     for point in range(jax.tree.leaves(rows)[0].shape[0]):
@@ -231,7 +231,7 @@ def loop_segment(plan, processes, states, rows, pool, going, start, num_rounds):
                 reports.append(info)
         empty = jax.tree.map(jnp.zeros_like, reports[-1])
         reports += [empty] * (plan.schedule.segment - len(reports))
-        after = state if going[point] else before
+        after = state if active[point] else before
         outputs.append((after, stacking.stack(reports)))
     return stacking.stack(outputs)
 

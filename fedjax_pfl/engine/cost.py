@@ -8,16 +8,17 @@ import dataclasses
 import math
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, sharding, struct
 from fedjax_pfl.engine import evaluation as evaluations
-from fedjax_pfl.engine import options, programs
+from fedjax_pfl.engine import programs
+from fedjax_pfl.engine.groups import PlannedGroup
+from fedjax_pfl.engine.options import Options, parse_memory
 
 __all__ = [
     "Memory",
@@ -187,14 +188,14 @@ def pace(group: programs.Programs, num_rounds: int) -> Pace:
     """
     group.wait()
     states, start = _timed(group.init)
-    going = np.ones(group.num_points, bool)
+    active = np.ones(group.num_points, bool)
     done, length = 0, group.plan.schedule.segment
 
     def run(count: int) -> float:
         nonlocal states, done
         count = min(count, length)
         (states, _), seconds = _timed(
-            lambda: group.segment(states, going, done, done + count)
+            lambda: group.segment(states, active, done, done + count)
         )
         done += count
         return seconds / count
@@ -278,55 +279,51 @@ def available_bytes(*, host: bool = False) -> int | None:
     return machine if group is None else min(machine, group)
 
 
-def check_arrays(
-    group: programs.Programs,
-    federations: Sequence[core.Federation],
-    settings: options.Settings,
-) -> None:
+def check_arrays(group: programs.Programs, planned: PlannedGroup) -> None:
     """Refuses a group whose arrays alone will not fit; compiles nothing.
 
     Args:
-      group: its programs, of shapes.
-      federations: one per point; what of them is in the memory needs no more.
-      settings: how it is to be trained.
+      group: its programs; those of shapes do.
+      planned: the group; what of its federations is in memory needs no more.
 
     Raises:
-      InputError: if they do not fit; the sentence says which setting to change.
+      InputError: if they do not fit; the sentence says which option to change.
     """
-    needed = memory(group, settings.num_rounds, work=False)
-    leaves = {id(leaf): leaf for leaf in jax.tree.leaves(list(federations))}
+    options = planned.options
+    needed = memory(group, options.num_rounds, work=False)
+    leaves = {id(leaf): leaf for leaf in jax.tree.leaves(planned.group.federations)}
     held = _device_bytes(
         [leaf for leaf in leaves.values() if isinstance(leaf, jax.Array)]
     )
-    _refuse(group, needed, settings, held=min(held, needed.data))
+    _refuse(group, needed, options, held=min(held, needed.data))
 
 
 def check(
-    group: programs.Programs, settings: options.Settings, *, is_held: bool = True
+    group: programs.Programs, options: Options, *, is_held: bool = True
 ) -> Memory:
     """Refuses a group of grid points that will not fit into memory.
 
     Args:
       group: its programs. Waits for the compiler.
-      settings: how it is to be trained.
+      options: of its training.
       is_held: whether its data are in the memory already.
 
     Returns:
       The memory by part.
 
     Raises:
-      InputError: if it does not fit; the sentence says which setting to change.
+      InputError: if it does not fit; the sentence says which option to change.
     """
-    needed = memory(group, settings.num_rounds)
-    _refuse(group, needed, settings, held=needed.data if is_held else 0)
+    needed = memory(group, options.num_rounds)
+    _refuse(group, needed, options, held=needed.data if is_held else 0)
     return needed
 
 
 def _refuse(
-    group: programs.Programs, needed: Memory, settings: options.Settings, held: int
+    group: programs.Programs, needed: Memory, options: Options, held: int
 ) -> None:
     """Raises an error where what is needed is more than what there is."""
-    limit = settings.memory_limit
+    limit = parse_memory(options.memory_limit)
     if limit == "none":
         return
     on_host = jax.default_backend() == "cpu"
@@ -350,7 +347,7 @@ def _refuse(
             changes = _changes(largest, group)
             named, suffices = _helping(
                 changes,
-                lambda other: missing(memory(other, settings.num_rounds), held),
+                lambda other: missing(memory(other, options.num_rounds), held),
                 total,
                 free,
             )

@@ -1,30 +1,21 @@
-"""The scan over rounds, in compiled segments, for a group of grid points."""
+"""The run loop: segments of rounds, evaluations, checkpoints, for any trainer."""
 
 import contextlib
-import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
-from fedjax_pfl.core import sharding
-from fedjax_pfl.engine import cost, groups, options, programs
+from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.results import checkpoint, history
 
-__all__ = [
-    "Interrupted",
-    "Prepared",
-    "Run",
-    "compile_clock",
-    "prepare",
-    "run_group",
-]
+__all__ = ["Interrupted", "Run", "Trainer", "compile_clock"]
 
 
 class Interrupted(Exception):  # noqa: N818 (not an error)
@@ -57,206 +48,201 @@ def compile_clock() -> Iterator[list[float]]:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A group whose data are on the devices and whose programs are being compiled.
+class Trainer(Protocol):
+    """Where the states of a group are and how they move; one per kind of storage.
 
     Attributes:
-      group: points of one structure.
-      settings: how they are trained.
-      programs: their compiled programs.
-      store: where checkpoints are kept, or None.
-      names: of the algorithm's predictors.
+      planned: the group.
+      recorder: the history so far.
+      execution: how the map over clients is run, in words.
+      identity: what must be equal for a checkpoint to be continued, besides the
+        configuration.
     """
 
-    group: groups.Group
-    settings: options.Settings
-    programs: programs.Programs
-    store: checkpoint.Store | None
-    names: tuple[str, ...]
+    planned: PlannedGroup
+    recorder: Recorder
+    execution: str
+    identity: dict[str, Any]
 
+    @classmethod
+    def check(cls, planned: PlannedGroup) -> None:
+        """Refuses a group that this trainer cannot train, before anything runs."""
+        ...
 
-def prepare(
-    group: groups.Group,
-    settings: options.Settings,
-    store: checkpoint.Store | None = None,
-) -> Prepared:
-    """Places a group's data on the devices and starts to compile its programs.
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds spent on compiling so far."""
+        ...
 
-    Args:
-      group: points of one structure.
-      settings: how they are trained.
-      store: where checkpoints are kept, or None. If it has a finished training, nothing
-        is compiled.
+    @property
+    def like(self) -> Any:
+        """Shapes of the states in a checkpoint."""
+        ...
 
-    Returns:
-      What `run_group` trains.
-    """
-    planned = groups.programs_of(group, settings)
-    if store is None or not store.has_ended():
-        planned.compile()
-    return Prepared(
-        group=group,
-        settings=settings,
-        programs=planned,
-        store=store,
-        names=groups.predictor_names(group),
-    )
+    def check_fits(self) -> None:
+        """Refuses a training that will not fit into memory; compiles it if needed."""
+        ...
 
+    def begin(self) -> None:
+        """Makes the first states."""
+        ...
 
-def run_group(
-    prepared: Prepared,
-    *,
-    interrupt: Callable[[], str | None] = lambda: None,
-    evaluated: Callable[[Recorder, int], None] = lambda recorder, number: None,
-    around: Callable[[int], contextlib.AbstractContextManager[None]] = (
-        lambda number: contextlib.nullcontext()
-    ),
-) -> tuple[history.History, "Run"]:
-    """Trains the points of one group together.
+    def restore(self, progress: checkpoint.Progress) -> None:
+        """Takes the states of a checkpoint; a ValueError says that it is damaged."""
+        ...
 
-    Args:
-      prepared: the group. What its store has is continued.
-      interrupt: asked between segments; a reason ends the training.
-      evaluated: told of every evaluation by its number, first of those that the store
-        has. An error in it goes on after a checkpoint.
-      around: gives the context of a segment from its number since the start.
+    def saved(self) -> tuple[Any, dict[str, np.ndarray]]:
+        """Returns states and further arrays for a checkpoint."""
+        ...
 
-    Returns:
-      The history, and the run at its end, with the last states.
+    def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
+        """Trains the active points for `count` rounds, and returns their reports."""
+        ...
 
-    Raises:
-      InputError: if the group does not fit into the memory.
-      Interrupted: after a checkpoint, if there was a reason to end.
-    """
-    started, lowering = time.perf_counter(), prepared.programs.seconds
-    run = Run(prepared)
-
-    def seconds() -> tuple[float, float]:
-        compiling = prepared.programs.seconds
-        total = time.perf_counter() - started + lowering
-        return run.earlier[0] + compiling, run.earlier[1] + total - compiling
-
-    if run.is_new:
-        run.measure()
-    for number in range(len(run.recorder.rounds)):
-        evaluated(run.recorder, number)
-    segments = itertools.count()
-    while not run.ended:
-        reason = interrupt()
-        if reason is not None:
-            run.save(seconds())
-            raise Interrupted(reason, run.done)
-        with around(next(segments)):
-            run.segment()
-        run.measure()
-        is_due = run.ended or (prepared.store is not None and prepared.store.due())
-        with checkpoint.kept(lambda: run.save(seconds()), is_due=is_due):
-            evaluated(run.recorder, len(run.recorder.rounds) - 1)
-    return run.recorder.finish(run.config, *seconds()), run
-
-
-class Run:
-    """One group being trained: its state and its history."""
-
-    def __init__(self, prepared: Prepared):
-        """Makes the first states, or reads those of the newest checkpoint.
-
-        Raises:
-          InputError: if the group does not fit into the memory.
-        """
-        group, settings, store = prepared.group, prepared.settings, prepared.store
-        self._programs, self._store = prepared.programs, store
-        self._has_clusters = group.federations[0].cluster is not None
-        self._num_rounds = settings.num_rounds
-        plan = self._programs.plan
-        self.recorder = Recorder(
-            points=tuple(group.points),
-            models=prepared.names,
-            data=plan.schedule.data,
-            num_rounds=settings.num_rounds,
-            federations=group.described,
-            stops=group.processes[0].on_nonfinite == "stop",
-            stop_when=settings.stop_when,
-        )
-        self.config = groups.configuration(group, settings, plan.model, str(plan))
-        self.done, self.earlier, self.ended = 0, (0.0, 0.0), False
-        found = None
-        if store is not None:
-            start = self._programs.start
-            self._identity = {"points": list(group.points)} | self.config
-            self._identity |= {
-                "dtype": str(jnp.zeros(()).dtype),
-                "generator": core.GENERATOR,
-                "points_per_chunk": plan.points_per_chunk,
-                "diagnostics": plan.diagnostics,
-                "stop_when": str(settings.stop_when),
-                "data, seeds and settings": checkpoint.fingerprint(start),
-            }
-            found = store.latest(self._identity, self._programs.states)
-        self.is_new = found is None
-        if found is not None:
-            self.recorder.restore(found.arrays)
-            self.done, self.earlier = found.done, found.seconds
-            self.ended = found.ended
-        if not self.ended and settings.memory_limit != "none":
-            cost.check(self._programs, settings)
-        if found is None:
-            self.states = self._programs.init()
-        else:
-            self.states = self._programs.placed(found.states)
-
-    def measure(self) -> None:
-        """Evaluates what is due now, and everything for points that end here."""
-        before = self.recorder.going()
-        self._measure(None)
-        stopped = before & ~self.recorder.going()
-        if stopped.any() and not self.ended:
-            is_last = self.recorder.all_ended()
-            self._measure(np.ones_like(stopped) if is_last else stopped)
-
-    def _measure(self, again: np.ndarray | None) -> None:
-        """Evaluates all points; for those given, in place of the last evaluation."""
-        self.ended = self.done >= self._num_rounds or self.recorder.all_ended()
-        is_complete = self.ended or again is not None
-        data = self._programs.plan.schedule.due(self.done, is_complete)
-        found = self._programs.evaluate(self.states, data)
-        # Clusters are looked at always; heat maps and curves are of the end.
-        is_wanted = self.ended or self._has_clusters
-        mixed = self._programs.snapshot(self.states) if is_wanted else {}
-        found, mixed = sharding.fetch((found, mixed))
-        self.recorder.evaluated(self.done, data, *found, snapshot=mixed, again=again)
-
-    def segment(self) -> None:
-        """Trains until the next evaluation."""
-        going = self.recorder.going()
-        self.states, info = self._programs.segment(
-            self.states, going, self.done, self._num_rounds
-        )
-        length = self._programs.plan.schedule.segment
-        ran = min(length, self._num_rounds - self.done)
-        self.recorder.ran(self.done, ran, sharding.fetch(info))
-        self.done += ran
+    def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
+        """Returns evaluated clients (None for all), metrics, diagnostics, snapshot."""
+        ...
 
     def members(self, point: int) -> np.ndarray:
-        """Rows `int32[K]` of the clients of a point that are evaluated now."""
-        return sharding.fetch(self._programs.members(self.states, point))
+        """Returns rows `int[K]` of the clients of a point that are evaluated."""
+        ...
 
     def trained(
         self, point: int, members: np.ndarray, names: tuple[str, ...]
     ) -> dict[str, Any]:
-        """What was trained of some predictors `[K, *P]` of a point's clients."""
-        found = self._programs.trained(self.states, point, members, names)
-        return sharding.fetch(found)
+        """Returns what was trained of predictors `[K, *P]` of clients `int[K]`."""
+        ...
 
-    def save(self, seconds: tuple[float, float]) -> None:
+    def close(self) -> None:
+        """Gives back what lies outside of the process's memory."""
+        ...
+
+
+class Run:
+    """One group being trained, from its first or its last saved round to its end."""
+
+    def __init__(self, trainer: Trainer, store: checkpoint.Store | None = None):
+        """Makes the first states, or reads those of the newest checkpoint.
+
+        Raises:
+          InputError: if the checkpoints are of another training or damaged, or if the
+            group does not fit into memory.
+        """
+        self.trainer, self._store = trainer, store
+        self._options = trainer.planned.options
+        self._started = time.perf_counter() - trainer.compile_seconds
+        self.config = trainer.planned.configuration(trainer.execution)
+        self.done, self._earlier, self.ended = 0, (0.0, 0.0), False
+        progress = None
+        if store is not None:
+            self._identity = {"points": list(trainer.planned.group.points)}
+            self._identity |= self.config | {
+                "dtype": str(jnp.zeros(()).dtype),
+                "generator": core.GENERATOR,
+                "stop_when": str(self._options.stop_when),
+                **trainer.identity,
+            }
+            progress = store.latest(self._identity, trainer.like, trainer.restore)
+        if progress is not None:
+            trainer.recorder.restore(progress.arrays)
+            self.done, self._earlier = progress.done, progress.seconds
+            self.ended = progress.ended
+        if not self.ended:
+            trainer.check_fits()
+        self._is_new = progress is None
+        if self._is_new:
+            trainer.begin()
+
+    def train(
+        self,
+        *,
+        interrupt: Callable[[], str | None] = lambda: None,
+        evaluated: Callable[[Recorder, int], None] = lambda recorder, number: None,
+        around: Callable[[int], contextlib.AbstractContextManager[None]] = (
+            lambda number: contextlib.nullcontext()
+        ),
+    ) -> history.History:
+        """Trains until the end.
+
+        Args:
+          interrupt: asked between segments; a reason ends the training.
+          evaluated: told of every evaluation by its number, first of those that the
+            store has. An error in it is raised after a checkpoint.
+          around: gives the context of a segment from its number since the start.
+
+        Returns:
+          The history.
+
+        Raises:
+          Interrupted: after a checkpoint, if there was a reason to end.
+        """
+        recorder = self.trainer.recorder
+        if self._is_new:
+            self.measure()
+        for number in range(len(recorder.rounds)):
+            evaluated(recorder, number)
+        segments = itertools.count()
+        while not self.ended:
+            reason = interrupt()
+            if reason is not None:
+                self.save()
+                raise Interrupted(reason, self.done)
+            with around(next(segments)):
+                self.segment()
+            self.measure()
+            is_due = self.ended or (self._store is not None and self._store.due())
+            with checkpoint.kept(self.save, is_due=is_due):
+                evaluated(recorder, len(recorder.rounds) - 1)
+        return recorder.finish(self.config, *self._seconds())
+
+    def segment(self) -> None:
+        """Trains until the next evaluation."""
+        length = self.trainer.planned.plan.schedule.segment
+        count = min(length, self._options.num_rounds - self.done)
+        active = self.trainer.recorder.active()
+        self.trainer.recorder.ran(
+            self.done, count, self.trainer.advance(active, self.done, count)
+        )
+        self.done += count
+
+    def measure(self) -> None:
+        """Evaluates what is due now, and everything for points that end here."""
+        before = self.trainer.recorder.active()
+        self._measure(None)
+        stopped = before & ~self.trainer.recorder.active()
+        if stopped.any() and not self.ended:
+            is_last = self.trainer.recorder.all_ended()
+            self._measure(np.ones_like(stopped) if is_last else stopped)
+
+    def _measure(self, again: np.ndarray | None) -> None:
+        """Evaluates all points; for those given, in place of the last evaluation."""
+        recorder = self.trainer.recorder
+        self.ended = self.done >= self._options.num_rounds or recorder.all_ended()
+        is_complete = self.ended or again is not None
+        data = self.trainer.planned.plan.schedule.due(self.done, is_complete)
+        members, metrics, diagnostics, snapshot = self.trainer.evaluate(
+            data, is_last=self.ended
+        )
+        recorder.evaluated(
+            self.done, data, members, metrics, diagnostics, snapshot, again
+        )
+
+    def _seconds(self) -> tuple[float, float]:
+        """Seconds of compiling and of running so far, earlier processes included."""
+        total = time.perf_counter() - self._started
+        compiling = min(self.trainer.compile_seconds, total)
+        return self._earlier[0] + compiling, self._earlier[1] + total - compiling
+
+    def save(self) -> None:
         """Writes a checkpoint, where there is a place for it."""
-        if self._store is not None:
-            progress = checkpoint.Progress(
-                done=self.done,
-                states=self.states,
-                arrays=self.recorder.arrays(),
-                seconds=seconds,
-                ended=self.ended,
-            )
-            self._store.save(self._identity, progress)
+        if self._store is None:
+            return
+        states, arrays = self.trainer.saved()
+        progress = checkpoint.Progress(
+            done=self.done,
+            states=states,
+            arrays=self.trainer.recorder.arrays() | arrays,
+            seconds=self._seconds(),
+            ended=self.ended,
+        )
+        self._store.save(self._identity, progress)

@@ -1,6 +1,7 @@
 """Grid points that share a program: whether they can be trained, and how."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,28 +15,16 @@ from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import (
     auto_execution,
     compiled,
-    cost,
     evaluation,
-    options,
     programs,
     stacking,
     trained_parameters,
     validate,
 )
+from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.process import FederatedProcess
 
-__all__ = [
-    "Group",
-    "check",
-    "check_examples",
-    "check_parts",
-    "configuration",
-    "network_kinds",
-    "own_key",
-    "planned",
-    "predictor_names",
-    "programs_of",
-]
+__all__ = ["Group", "PlannedGroup", "plan", "single"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,154 +50,193 @@ class Group:
     config: dict[str, Any]
 
 
-def own_key(key: core.Key) -> core.Key:
-    """The key of the package's generator that a caller's key stands for."""
-    validate.check_key(key)
-    return core.new_key(jax.random.key_data(key))
-
-
-def check_examples(federations: Sequence[core.Federation]) -> None:
-    """Refuses clients that have nothing to train on."""
-    for federation in federations:
-        if isinstance(federation.malicious, jax.ShapeDtypeStruct):
-            continue
-        empty = np.flatnonzero(np.asarray(federation.train.num_examples) == 0)
-        if empty.size:
-            raise checks.InputError(
-                f"Expected every client to have training examples, but {empty.size} of "
-                f"{federation.num_clients} have none, the first of them client "
-                f"{empty[0]}."
-            )
-
-
-def check(group: Group, settings: options.Settings) -> None:
-    """Validates the data and all parts of a group before anything is trained.
+def single(
+    key: core.Key,
+    process: FederatedProcess,
+    model: Any,
+    federation: core.Federation,
+    config: dict[str, Any],
+    *,
+    is_described: bool = True,
+) -> Group:
+    """Returns the group of one training.
 
     Args:
-      group: points of one structure.
-      settings: how they are to be trained.
-
-    Raises:
-      InputError: if something does not fit, in one sentence.
+      key: `[]` key of the training.
+      process: what is trained.
+      model: which model.
+      federation: on which data.
+      config: flat configuration of the three.
+      is_described: whether to compute the statistics of the federation.
     """
-    check_parts(group, settings)
-    shapes = programs_of(group, settings, are_shapes=True)
-    cost.check_arrays(shapes, group.federations, settings)
+    return Group(
+        points=[{}],
+        processes=[process],
+        model=model,
+        federations=[federation],
+        described=[statistics.describe(federation)] if is_described else [],
+        keys=[key],
+        config=config,
+    )
 
 
-def check_parts(group: Group, settings: options.Settings) -> None:
-    """Checks everything but the memory; see `check`."""
-    for federation in group.federations:
-        settings.schedule.check(federation)
-    check_examples(group.federations)
-    first = group.federations[0]
-    size = group.processes[0].participation.cohort_size(first.num_clients)
-    for process in group.processes:
-        process.check_cohort(size, first.num_clients)
-    if settings.stop_when is not None:
-        settings.stop_when.model_of(predictor_names(group))
+@dataclasses.dataclass(frozen=True, eq=False)
+class PlannedGroup:
+    """A validated group and how it is run; made once, by `plan`.
+
+    Attributes:
+      group: points of one structure.
+      options: of the call.
+      plan: everything static.
+      processes: the points' processes, numbers as arrays.
+      keys: `[G]` keys of the package's own generator.
+    """
+
+    group: Group
+    options: Options
+    plan: compiled.Plan
+    processes: Sequence[FederatedProcess]
+    keys: core.Key
+
+    @property
+    def algorithm(self) -> str:
+        """Class name of the points' algorithm."""
+        return type(self.group.processes[0].algorithm).__name__
+
+    @property
+    def num_clients(self) -> int:
+        """Clients N of every point."""
+        return self.group.federations[0].num_clients
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the algorithm's predictors."""
+        return evaluation.predictor_names(*self._shapes())
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, trained_parameters.Kind]:
+        """Shapes of what is trained of every predictor; see `trained_parameters`."""
+        return trained_parameters.kinds(*self._shapes())
+
+    def _shapes(self) -> tuple[FederatedProcess, core.State, Any, Any]:
+        """Process, shapes of its state, model and federation of the first point."""
+        process, federation = self.group.processes[0], self.group.federations[0]
+
+        def init(key: core.Key, federation: core.Federation) -> core.State:
+            return process.init(key, self.plan.model, federation)
+
+        state = jax.eval_shape(init, self.keys[0], federation)
+        return process, state, self.plan.model, federation
+
+    def programs(self, *, are_shapes: bool = False) -> programs.Programs:
+        """Places the data on the devices; compiles nothing yet.
+
+        Args:
+          are_shapes: whether shapes of the data are enough, so that nothing is placed.
+
+        Returns:
+          The group's programs.
+        """
+        federations = self.group.federations
+        if are_shapes:
+            federations = programs.shapes_of(federations)
+        stacked = stacking.stack(self.processes)
+        num_rounds = self.options.num_rounds
+        return programs.Programs(self.plan, stacked, federations, self.keys, num_rounds)
+
+    def configuration(self, execution: str) -> dict[str, Any]:
+        """Returns the flat configuration of the group and of how it is run.
+
+        Args:
+          execution: how the map over clients is run, in words.
+
+        Returns:
+          Values as JSON knows them, by dotted name.
+        """
+        schedule = self.plan.schedule
+        params = jax.eval_shape(self.plan.model.init, self.keys[0])
+        return self.group.config | {
+            "num_rounds": self.options.num_rounds,
+            "eval_every": schedule.segment,
+            "evaluate_on": dict(schedule.every),
+            "eval_clients": schedule.clients,
+            "execution": execution,
+            "num_parameters": client_rows.size(params),
+        }
 
 
-def planned(
-    group: Group, settings: options.Settings
-) -> tuple[compiled.Plan, FederatedProcess]:
-    """Says how a group will be run.
+def plan(group: Group, options: Options) -> PlannedGroup:
+    """Validates a group and decides how it is run.
 
     Args:
       group: points of one structure; shapes in place of its federations' arrays do.
-      settings: how they are to be trained.
+      options: of the call.
 
     Returns:
-      Everything static, and the processes with stacked values.
+      The planned group.
+
+    Raises:
+      InputError: if a part does not fit, in one sentence.
     """
-    first = group.federations[0]
+    _check(group, options)
+    first, process = group.federations[0], group.processes[0]
     model = group.model.for_federation(first)
-    execution, process = settings.execution, group.processes[0]
+    execution = options.parsed_execution
     if isinstance(execution, str):
         execution = auto_execution.choose(process, model, first, len(group.points))
     execution = auto_execution.form_chunks(execution, group.federations)
-    points_per_chunk = settings.points_per_chunk
+    points_per_chunk = options.points_per_chunk
     if points_per_chunk is None:
         points_per_chunk = auto_execution.points_at_once(
             execution, process, model, first
         )
     devices = auto_execution.devices_of_points(execution, len(group.points))
-    plan = compiled.Plan(
-        model=model,
-        execution=execution,
-        schedule=settings.schedule,
-        diagnostics=settings.diagnostics,
-        points_per_chunk=min(points_per_chunk, -(-len(group.points) // devices)),
-        point_devices=devices,
-        stops=settings.stop_when is not None,
-    )
     dtype = jnp.zeros(()).dtype
-    processes = [struct.as_arrays(process, dtype) for process in group.processes]
-    return plan, stacking.stack(processes)
+    planned = PlannedGroup(
+        group=group,
+        options=options,
+        plan=compiled.Plan(
+            model=model,
+            execution=execution,
+            schedule=options.schedule,
+            diagnostics=options.diagnostics,
+            points_per_chunk=min(points_per_chunk, -(-len(group.points) // devices)),
+            point_devices=devices,
+            stops=options.stop_when is not None,
+        ),
+        processes=[struct.as_arrays(process, dtype) for process in group.processes],
+        keys=jnp.stack([_own_key(key) for key in group.keys]),
+    )
+    if options.stop_when is not None:
+        options.stop_when.model_of(planned.names)
+    return planned
 
 
-def programs_of(
-    group: Group, settings: options.Settings, *, are_shapes: bool = False
-) -> programs.Programs:
-    """Plans a group and places its data on the devices; compiles nothing yet.
-
-    Args:
-      group: points of one structure; shapes in place of its federations' arrays do.
-      settings: how they are to be trained.
-      are_shapes: whether shapes of the data are enough, so that nothing is placed.
-
-    Returns:
-      Its programs.
-    """
-    keys = jnp.stack([own_key(key) for key in group.keys])
-    plan, processes = planned(group, settings)
-    federations = group.federations
-    if are_shapes:
-        federations = programs.shapes_of(federations)
-    return programs.Programs(plan, processes, federations, keys, settings.num_rounds)
+def _check(group: Group, options: Options) -> None:
+    """Validates the data and all parts of a group; see `plan`."""
+    for federation in group.federations:
+        options.schedule.check(federation)
+        _check_examples(federation)
+    first = group.federations[0]
+    size = group.processes[0].participation.cohort_size(first.num_clients)
+    for process in group.processes:
+        process.check_cohort(size, first.num_clients)
 
 
-def predictor_names(group: Group) -> tuple[str, ...]:
-    """Names of what the algorithm lets evaluate."""
-    return evaluation.predictor_names(*_shapes(group))
+def _check_examples(federation: core.Federation) -> None:
+    """Refuses clients that have nothing to train on."""
+    if isinstance(federation.malicious, jax.ShapeDtypeStruct):
+        return
+    empty = np.flatnonzero(np.asarray(federation.train.num_examples) == 0)
+    if empty.size:
+        raise checks.InputError(
+            f"Expected every client to have training examples, but {empty.size} of"
+            f" {federation.num_clients} have none, the first of them client"
+            f" {empty[0]}."
+        )
 
 
-def network_kinds(group: Group) -> dict[str, trained_parameters.Kind]:
-    """What was trained of each of these, with shapes; see `networks.kinds`."""
-    return trained_parameters.kinds(*_shapes(group))
-
-
-def _shapes(group: Group) -> tuple[FederatedProcess, core.State, Any, Any]:
-    """Process, shapes of its state, model and federation of the first point."""
-    process, federation = group.processes[0], group.federations[0]
-    model = group.model.for_federation(federation)
-
-    def init(key, federation):
-        return process.init(key, model, federation)
-
-    state = jax.eval_shape(init, own_key(group.keys[0]), federation)
-    return process, state, model, federation
-
-
-def configuration(
-    group: Group, settings: options.Settings, model: Any, execution: str
-) -> dict[str, Any]:
-    """Flat configuration of a group and of how it is run.
-
-    Args:
-      group: what is trained.
-      settings: how.
-      model: given the shapes of the data.
-      execution: how the map over clients is run, in words.
-
-    Returns:
-      Values as JSON knows them, by dotted name.
-    """
-    return group.config | {
-        "num_rounds": settings.num_rounds,
-        "eval_every": settings.schedule.segment,
-        "evaluate_on": dict(settings.schedule.every),
-        "eval_clients": settings.schedule.clients,
-        "execution": execution,
-        "num_parameters": client_rows.size(jax.eval_shape(model.init, group.keys[0])),
-    }
+def _own_key(key: core.Key) -> core.Key:
+    """Returns the key of the package's generator that a caller's key stands for."""
+    validate.check_key(key)
+    return core.new_key(jax.random.key_data(key))

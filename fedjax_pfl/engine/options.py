@@ -1,81 +1,153 @@
-"""How trainings are run, whatever is trained."""
+"""Options of trainings, written once: for Python, the command line and run folders."""
 
 import dataclasses
+import functools
+import inspect
+import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fedjax_pfl.core import checks, sharding
-from fedjax_pfl.engine import schedule, stopping
+from fedjax_pfl.engine import schedule as schedules
+from fedjax_pfl.engine import stopping
+from fedjax_pfl.results import checkpoint
 
-__all__ = ["EVALUATE_ON", "Settings", "parse_memory"]
+__all__ = ["EVALUATE_ON", "Options", "as_keywords", "parse_memory", "time_limit"]
 
 EVALUATE_ON = ("test", "validation")
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What all static groups of a call have in common.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of a call of `simulate`, `grid` or `simulate_streamed`.
 
     Attributes:
-      num_rounds: R.
-      schedule: what is evaluated when.
-      execution: how the map over clients is run, or `auto`.
-      diagnostics: whether the algorithm's diagnostics are computed at evaluations.
-      points_per_chunk: grid points vmapped together; None picks.
-      stop_when: when a point ends early, or None.
-      memory_limit: bytes that a group may need, `free` for what is free when it
-        starts, or `none`.
+      num_rounds: rounds R, at least 1.
+      eval_every: rounds between evaluations; None gives about 20 evaluations.
+      evaluate_on: data to evaluate on: a client's own `test`, `validation` or `train`
+        examples; `others`, its own and some other clients' test examples (as many as
+        the federation's `num_others`); `everybody`, all test examples. A mapping gives
+        rounds between evaluations by name, None for `eval_every`.
+      eval_clients: whose models are evaluated: `all`, `participants` of the last round,
+        or the size of a sample of clients that is drawn once per seed.
+      execution: `auto`, `loop`, `vmap`, `chunk=K`, `shard` or `shard=DEVICES`.
+      diagnostics: whether to compute the algorithm's diagnostics at evaluations.
+      points_per_chunk: grid points vmapped together, which bounds memory; None picks.
+      stop_when: when a training ends before its last round, or None. Points of a grid
+        that ended stay as they are while others go on.
+      memory_limit: memory that the trainings of one compilation may need, for example
+        `8GB`; more is refused before the first round. `free` takes what is free then,
+        `none` refuses nothing.
+      max_minutes: after which the call saves and ends, > 0; None for no limit.
+      checkpoints: where trainings are saved. If the directory has checkpoints of the
+        same call, it goes on from the newest: bit-identical, on the same backend and
+        versions, to a call that was never interrupted. None saves nothing.
+      callbacks: told of every evaluation; see `Callback`.
+      models_to: directory, which must not exist yet, in which the trained models of the
+        evaluated clients are saved; see `load_models`. None saves none.
+      progress: whether to show progress, on standard error or in a notebook's cell.
+
+    Raises:
+      InputError: if an option does not fit, in one sentence.
     """
 
     num_rounds: int
-    schedule: schedule.Schedule
+    eval_every: int | None = None
+    evaluate_on: Sequence[str] | Mapping[str, int | None] = EVALUATE_ON
+    eval_clients: str | int = "all"
     execution: str | sharding.Execution = "auto"
     diagnostics: bool = False
     points_per_chunk: int | None = None
     stop_when: stopping.StopWhen | None = None
     memory_limit: str | int = "free"
+    max_minutes: float | None = None
+    checkpoints: checkpoint.Checkpoints | None = None
+    callbacks: Sequence[Any] = ()
+    models_to: str | os.PathLike[str] | None = None
+    progress: bool = True
 
-    @classmethod
-    def parse(
-        cls,
-        num_rounds: int,
-        *,
-        eval_every: int | None = None,
-        execution: str | sharding.Execution = "auto",
-        evaluate_on: Sequence[str] | Mapping[str, int | None] = EVALUATE_ON,
-        eval_clients: str | int = "all",
-        diagnostics: bool = False,
-        points_per_chunk: int | None = None,
-        stop_when: stopping.StopWhen | None = None,
-        memory_limit: str | int = "free",
-    ) -> "Settings":
-        """Checks a user's arguments, which are those of `simulate` and `grid`.
-
-        Raises:
-          InputError: if one does not fit, in one sentence.
-        """
-        planned = schedule.Schedule.parse(
-            evaluate_on, eval_every, eval_clients, num_rounds
-        )
-        if execution != "auto":
-            execution = sharding.Execution.parse(execution)
-        checks.boolean("diagnostics", diagnostics)
-        if points_per_chunk is not None:
-            checks.positive_int("points_per_chunk", points_per_chunk)
-        if stop_when is not None and stop_when.data not in planned.data:
+    def __post_init__(self):
+        data = self.schedule.data
+        self.parsed_execution  # noqa: B018 (checks it)
+        checks.boolean("diagnostics", self.diagnostics)
+        if self.points_per_chunk is not None:
+            checks.positive_int("points_per_chunk", self.points_per_chunk)
+        if self.stop_when is not None and self.stop_when.data not in data:
             raise checks.InputError(
-                f"Expected the data to stop on to be one of {', '.join(planned.data)},"
-                f" which are evaluated, got {stop_when.data!r}."
+                f"Expected the data to stop on to be one of {', '.join(data)},"
+                f" which are evaluated, got {self.stop_when.data!r}."
             )
-        return cls(
-            num_rounds=num_rounds,
-            schedule=planned.within(num_rounds),
-            execution=execution,
-            diagnostics=diagnostics,
-            points_per_chunk=points_per_chunk,
-            stop_when=stop_when,
-            memory_limit=parse_memory(memory_limit),
+        parse_memory(self.memory_limit)
+        if self.max_minutes is not None:
+            checks.number("max_minutes", self.max_minutes, above=0)
+
+    @functools.cached_property
+    def schedule(self) -> schedules.Schedule:
+        """What is evaluated when."""
+        parsed = schedules.Schedule.parse(
+            self.evaluate_on, self.eval_every, self.eval_clients, self.num_rounds
         )
+        return parsed.within(self.num_rounds)
+
+    @functools.cached_property
+    def parsed_execution(self) -> str | sharding.Execution:
+        """How the map over clients is run; the string `auto` if that is open."""
+        if self.execution == "auto":
+            return "auto"
+        return sharding.Execution.parse(self.execution)
+
+
+def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorates a function whose `**options` are the fields of `Options`.
+
+    Its signature names them, with their defaults, and other keywords are refused.
+
+    Args:
+      *left_out: fields that the function does not take.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+        own = list(signature.parameters.values())[:-1]
+        skipped = {*left_out, *(parameter.name for parameter in own)}
+        keywords = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=field.type,
+            )
+            for field in dataclasses.fields(Options)
+            if field.name not in skipped
+        ]
+        signature = signature.replace(parameters=[*own, *keywords])
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}: {error}") from None
+            return function(*args, **kwargs)
+
+        call.__signature__ = signature  # pyright: ignore
+        return call
+
+    return decorate
+
+
+def time_limit(minutes: float | None) -> Callable[[], str | None]:
+    """Returns an interrupt that fires after `minutes`, or never for None."""
+    start = time.monotonic()
+
+    def reason() -> str | None:
+        if minutes is None or time.monotonic() - start < 60 * minutes:
+            return None
+        return f"The time of {minutes:g} minutes was up"
+
+    return reason
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -101,8 +173,8 @@ def parse_memory(limit: str | int) -> str | int:
     """
     if limit in ("free", "none"):
         return limit
-    found = _SIZE.fullmatch(str(limit).strip())
-    size = int(float(found[1]) * _UNITS[(found[2] or "").lower()]) if found else 0
+    match = _SIZE.fullmatch(str(limit).strip())
+    size = int(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if isinstance(limit, bool) or size <= 0:
         raise checks.InputError(
             "Expected memory_limit to be a size such as 8GB or 512MiB, a number of"

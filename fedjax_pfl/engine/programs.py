@@ -120,8 +120,8 @@ class Programs:
         if kind == "init":
             lowered = compiled.init.lower(plan, *self.start)
         elif kind == "segment":
-            going = np.ones(self.num_points, bool)
-            lowered = compiled.segment.lower(plan, *now, going, *_rounds())
+            active = np.ones(self.num_points, bool)
+            lowered = compiled.segment.lower(plan, *now, active, *_rounds())
         elif kind == "evaluate":
             lowered = compiled.evaluate.lower(plan, tuple(data), *now)
         else:
@@ -156,13 +156,13 @@ class Programs:
         return self.placed(self._program(("init",))(*self.start))
 
     def segment(
-        self, states: core.State, going: np.ndarray, start: int, num_rounds: int
+        self, states: core.State, active: np.ndarray, start: int, num_rounds: int
     ) -> tuple[core.State, core.RoundInfo]:
         """Runs one segment; see `compiled.segment`. The states are used up."""
         run: Any = functools.partial(compiled.loop_segment, self.plan)
         if self.plan.execution.mode != "loop":
             run = self._program(("segment",))
-        states, reports = run(*self._given(states), going, *_rounds(start, num_rounds))
+        states, reports = run(*self._given(states), active, *_rounds(start, num_rounds))
         # Placed as at the start and after a checkpoint, as the program wants them.
         return self.placed(states), reports
 
@@ -186,6 +186,10 @@ class Programs:
     def _has_snapshot(self) -> bool:
         """Whether there is anything that `snapshot` finds."""
         return bool(jax.tree.leaves(self.measured()[1]))
+
+    def close(self) -> None:
+        """Ends the threads of the compiler once they are done."""
+        self._compilers.shutdown(wait=False)
 
     def members(self, states: core.State, point: int) -> jax.Array:
         """Rows `int32[K]` of the clients of a point that are evaluated."""

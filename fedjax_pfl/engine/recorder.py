@@ -11,6 +11,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import stopping
+from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import history
 from fedjax_pfl.results.metrics import mean
 
@@ -51,43 +52,31 @@ class Recorder:
 
     def __init__(
         self,
-        *,
-        points: tuple[dict[str, Any], ...],
-        models: tuple[str, ...],
-        data: tuple[str, ...],
-        num_rounds: int,
+        planned: PlannedGroup,
         federations: Sequence[statistics.PartitionStatistics],
-        stops: bool,
-        stop_when: stopping.StopWhen | None = None,
         clients: np.ndarray | None = None,
-        num_clients: int | None = None,
     ):
         """Starts a history.
 
         Args:
-          points: swept fields of every point.
-          models: names of predictors.
-          data: names of all data that are evaluated on.
-          num_rounds: R.
+          planned: the group.
           federations: what is known of each point's federation.
-          stops: whether a non-finite value means divergence.
-          stop_when: when points end early, or None.
           clients: `int[N]` rows in the population of the clients that the history is
             about, of which `federations` knows; None for all.
-          num_clients: size of the population, where there are `clients`.
         """
-        self._points, self._models, self._data = points, models, data
-        self._num_rounds, self._stops = num_rounds, stops
-        self._stop_when = stop_when
-        self._watch = stopping.Watch(stop_when, len(points))
+        group, options = planned.group, planned.options
+        self._points, self._models = tuple(group.points), planned.names
+        self._data, self._num_rounds = planned.plan.schedule.data, options.num_rounds
+        self._stops = group.processes[0].on_nonfinite == "stop"
+        self._stop_when = options.stop_when
+        self._watch = stopping.Watch(options.stop_when, len(self._points))
         self._federations = federations
         self._malicious = np.stack([f.malicious for f in federations])
-        self._clients = np.arange(self._malicious.shape[1])
-        self._selected = np.zeros(self._malicious.shape, np.int64)
-        if clients is not None and num_clients is not None:
-            self._clients = clients
-            self._selected = np.zeros((len(points), num_clients), np.int64)
-        self._diverged = np.full(len(points), -1)
+        num_shown = self._malicious.shape[1]
+        self._clients = np.arange(num_shown) if clients is None else clients
+        num_clients = num_shown if clients is None else planned.num_clients
+        self._selected = np.zeros((len(self._points), num_clients), np.int64)
+        self._diverged = np.full(len(self._points), -1)
         self._rounds: list[int] = []
         self._metrics: list[dict[str, np.ndarray]] = []
         self._evaluated: list[np.ndarray] = []
@@ -102,8 +91,8 @@ class Recorder:
     def ran(self, start: int, count: int, info: Any) -> None:
         """Records `count` rounds; leaves of `info` are `[G, segment, ...]`."""
         info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], info)
-        going = self.going()
-        for point in np.flatnonzero(going):
+        active = self.active()
+        for point in np.flatnonzero(active):
             np.add.at(self._selected[point], info.cohort[point].reshape(-1), 1)
         over = {n: _over_cohort(value) for n, value in info.client.items()}
         fixed = ("num_nonfinite", "floats_up", "floats_down")
@@ -113,9 +102,9 @@ class Recorder:
             if name not in self._per_round:
                 shape = (len(self._points), self._num_rounds)
                 self._per_round[name] = np.full(shape, np.nan)
-            self._per_round[name][going, start : start + count] = value[going]
+            self._per_round[name][active, start : start + count] = value[active]
         if self._stops:
-            bad = (info.num_nonfinite > 0) & going[:, None]
+            bad = (info.num_nonfinite > 0) & active[:, None]
             first = np.where(bad.any(axis=1), start + bad.argmax(axis=1) + 1, -1)
             self._diverged = np.where(self._diverged < 0, first, self._diverged)
 
@@ -218,7 +207,7 @@ class Recorder:
         stopped = self._watch.stopped_at
         return (stopped < 0) | (stopped >= self._rounds[number])
 
-    def going(self) -> np.ndarray:
+    def active(self) -> np.ndarray:
         """Which points `bool[G]` early stopping lets go on."""
         return self._watch.stopped_at < 0
 
@@ -228,7 +217,7 @@ class Recorder:
 
     def all_ended(self) -> bool:
         """Whether no point is left that could go on."""
-        return bool(((self._diverged >= 0) | ~self.going()).all())
+        return bool(((self._diverged >= 0) | ~self.active()).all())
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything recorded so far, by name, for `restore`."""

@@ -7,48 +7,30 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
 from fedjax_pfl import results
 from fedjax_pfl.core import checks, client_rows
-from fedjax_pfl.engine import options, trained_parameters
-from fedjax_pfl.engine.groups import Group, network_kinds
+from fedjax_pfl.engine import trained_parameters
+from fedjax_pfl.engine.driver import Trainer
+from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import directories, history, model_files
 from fedjax_pfl.results.checkpoint import files
 
-__all__ = ["Source", "Writer", "check", "size", "writer"]
+__all__ = ["Writer", "check", "size", "writer"]
 
 _BLOCK_BYTES = 2**28
 """Most that is fetched from the device at once."""
 
 
-class Source(Protocol):
-    """A training at its end."""
-
-    def members(self, point: int) -> np.ndarray:
-        """Rows `int[K]` of the clients of a point that are evaluated."""
-        ...
-
-    def trained(
-        self, point: int, members: np.ndarray, names: tuple[str, ...]
-    ) -> dict[str, Any]:
-        """What was trained of some predictors `[K, *P]`, of clients `int[K]`."""
-        ...
-
-
-def check(
-    groups: Sequence[Group],
-    settings: options.Settings,
-    directory: str | os.PathLike[str],
-) -> None:
+def check(groups: Sequence[PlannedGroup], directory: str | os.PathLike[str]) -> None:
     """Checks before a training that its models can be saved.
 
     Args:
       groups: what is to be trained.
-      settings: how.
       directory: which must not exist yet.
 
     Raises:
@@ -56,7 +38,7 @@ def check(
         exists, cannot be written or has too little space, in one sentence.
     """
     directories.check_new(directory)
-    needed = size(groups, settings)
+    needed = sum(map(size, groups))
     free = shutil.disk_usage(directories.nearest(Path(directory))).free
     if needed > free:
         raise checks.InputError(
@@ -66,22 +48,13 @@ def check(
         )
 
 
-def size(groups: Sequence[Group], settings: options.Settings) -> int:
-    """Bytes of the trained models of some groups.
-
-    Args:
-      groups: what is to be trained.
-      settings: how.
+def size(planned: PlannedGroup) -> int:
+    """Computes the bytes of a group's trained models, and checks their names.
 
     Raises:
       InputError: if a method has something that cannot be saved.
     """
-    return sum(_bytes(group, settings) for group in groups)
-
-
-def _bytes(group: Group, settings: options.Settings) -> int:
-    """What the models of one group take, whose names are checked as well."""
-    kinds, total = network_kinds(group), 0
+    kinds, total = planned.kinds, 0
     if len({model_files.file_name(0, "", 0, name) for name in kinds}) < len(kinds):
         raise checks.InputError(
             "Expected names of predictors that differ in letters or digits, got"
@@ -90,15 +63,15 @@ def _bytes(group: Group, settings: options.Settings) -> int:
     for kind in kinds.values():
         leaves = model_files.named(kind.shapes).values()
         each = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
-        total += each if kind.is_shared else each * _num_members(group, settings)
-    return total * len(group.points)
+        total += each if kind.is_shared else each * _num_members(planned)
+    return total * len(planned.group.points)
 
 
-def _num_members(group: Group, settings: options.Settings) -> int:
-    """How many clients are evaluated of each point."""
-    chosen, count = settings.schedule.clients, group.federations[0].num_clients
+def _num_members(planned: PlannedGroup) -> int:
+    """Counts the clients that are evaluated of each point."""
+    chosen, count = planned.plan.schedule.clients, planned.num_clients
     if chosen == "participants":
-        return group.processes[0].participation.cohort_size(count)
+        return planned.group.processes[0].participation.cohort_size(count)
     return count if isinstance(chosen, str) else min(chosen, count)
 
 
@@ -142,34 +115,31 @@ class Writer:
     def add(
         self,
         number: int,
-        group: Group,
         record: history.History,
-        source: Source,
+        trainer: Trainer,
     ) -> None:
         """Writes the models of all points of a finished group.
 
         Args:
           number: of the group, from 0.
-          group: what was trained.
           record: its history.
-          source: where the models are.
+          trainer: at its end.
 
         Raises:
           InputError: if they cannot be written.
         """
         if not self._is_wanted:
             return
-        kinds = network_kinds(group)
-        algorithm = type(group.processes[0].algorithm).__name__
+        kinds, algorithm = trainer.planned.kinds, trainer.planned.algorithm
         for point in range(len(record.points)):
-            members = source.members(point)
+            members = trainer.members(point)
             settings = {**record.config, **record.points[point]}
             how = {"status": record.status[point], "settings": settings}
             self._points.append([])
             for model, kind in kinds.items():
                 path = model_files.file_name(number, algorithm, point, model)
                 rows = members[:1] if kind.is_shared else members
-                arrays = _fetched(source, point, rows, model, kind)
+                arrays = _fetched(trainer, point, rows, model, kind)
                 with directories.writing(self._named):
                     self._write(path, arrays, {"model": model} | how)
                 self._points[-1].append(
@@ -229,7 +199,7 @@ class Writer:
 
 
 def _fetched(
-    source: Source,
+    trainer: Trainer,
     point: int,
     rows: np.ndarray,
     model: str,
@@ -246,7 +216,7 @@ def _fetched(
     for start in range(0, len(rows), block):
         chosen = rows[start : start + block]
         filled = np.resize(chosen, block)  # one program for all blocks
-        found = model_files.named(source.trained(point, filled, (model,))[model])
+        found = model_files.named(trainer.trained(point, filled, (model,))[model])
         for name, value in found.items():
             whole[name][start : start + block] = value[: len(chosen)]
     if kind.is_shared:

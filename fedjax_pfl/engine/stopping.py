@@ -78,20 +78,20 @@ class Watch:
         if rule is None:
             return
         sign = metrics.sign(rule.metric)
-        going = self.stopped_at < 0
+        active = self.stopped_at < 0
         is_better = np.isnan(self._best) & ~np.isnan(values)
         is_better |= sign * (values - self._best) > rule.min_delta
-        self._best = np.where(going & is_better, values, self._best)
-        self._stale = np.where(going & ~is_better, self._stale + 1, self._stale)
-        self._stale[going & is_better] = 0
-        ended = np.zeros(going.shape, bool)
+        self._best = np.where(active & is_better, values, self._best)
+        self._stale = np.where(active & ~is_better, self._stale + 1, self._stale)
+        self._stale[active & is_better] = 0
+        ended = np.zeros(active.shape, bool)
         if rule.patience is not None:
             ended |= self._stale >= rule.patience
         if rule.target is not None:
             reached = sign * (values - rule.target) >= 0
-            self.reached_target |= going & reached
+            self.reached_target |= active & reached
             ended |= reached
-        self.stopped_at[going & ended] = round
+        self.stopped_at[active & ended] = round
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything counted so far, by name."""

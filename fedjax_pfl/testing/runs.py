@@ -11,8 +11,9 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core, results
 from fedjax_pfl.core import struct
-from fedjax_pfl.engine import compiled, driver
-from fedjax_pfl.engine.options import Settings
+from fedjax_pfl.engine import compiled, driver, groups
+from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.results import checkpoint, history
 from fedjax_pfl.testing import compare, programs, subjects
 
@@ -50,13 +51,12 @@ def _run(
     group = programs.group(
         at.key, first, subject.model, at.federation, *others, points=points
     )
-    plan = Settings.parse(
-        rounds, eval_every=segment, execution="vmap", evaluate_on=("test",)
+    options = Options(
+        num_rounds=rounds, eval_every=segment, execution="vmap", evaluate_on=("test",)
     )
-    record, run = driver.run_group(
-        driver.prepare(group, plan, store), interrupt=interrupt
-    )
-    return record, run.states
+    trainer = Resident(groups.plan(group, options), store)
+    record = driver.Run(trainer, store).train(interrupt=interrupt)
+    return record, trainer.states
 
 
 def grid_equals_single_runs(subject: subjects.Subject) -> None:

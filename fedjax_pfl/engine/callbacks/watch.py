@@ -9,9 +9,9 @@ import jax
 
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.engine import options
 from fedjax_pfl.engine.callbacks import base
 from fedjax_pfl.engine.groups import Group
+from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.results import labels
 
@@ -98,20 +98,12 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watching(
-    callbacks: Sequence[base.Callback],
-    groups: Sequence[Group],
-    settings: options.Settings,
-    *,
-    progress: bool,
-) -> Iterator[Watch]:
-    """Lets callbacks begin, and lets all that have begun end, whatever happens.
+def watching(groups: Sequence[Group], options: Options) -> Iterator[Watch]:
+    """Begins the callbacks, and ends all that have begun, whatever happens.
 
     Args:
-      callbacks: a user's; of several processes only the first has any.
       groups: what is trained.
-      settings: how.
-      progress: whether to show progress, too.
+      options: of the call; of several processes only the first calls its callbacks.
 
     Yields:
       What tells them; its `result` is what they end with.
@@ -119,18 +111,18 @@ def watching(
     Raises:
       InputError: if something else than a callback is among them.
     """
-    for callback in callbacks:
+    for callback in options.callbacks:
         if not isinstance(callback, base.Callback):
             raise checks.InputError(
                 "Expected callbacks to be objects of classes derived from"
                 f" fedjax_pfl.Callback, got {callback!r}."
             )
-    called = [] if jax.process_index() > 0 else [*callbacks]
-    if progress and jax.process_index() == 0:
+    called = [] if jax.process_index() > 0 else [*options.callbacks]
+    if options.progress and jax.process_index() == 0:
         from fedjax_pfl.engine.callbacks.progress import Progress  # imports rich
 
         called = [Progress(), *called]
-    trainings = trainings_of(groups, settings.num_rounds)
+    trainings = trainings_of(groups, options.num_rounds)
     watch = Watch(called, trainings)
     with contextlib.ExitStack() as stack:
         for callback in called:

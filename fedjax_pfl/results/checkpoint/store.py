@@ -95,6 +95,11 @@ class Store:
         """Where they are."""
         return self._folder
 
+    @property
+    def keep(self) -> int:
+        """Checkpoints that are kept."""
+        return self._options.keep
+
     def has_ended(self) -> bool:
         """Whether the newest checkpoint says that its training has ended."""
         for path in reversed(self._paths()):

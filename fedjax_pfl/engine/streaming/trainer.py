@@ -1,0 +1,152 @@
+"""The trainer whose clients' rows are in a file."""
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_pfl import core, data
+from fedjax_pfl.core import checks, sharding
+from fedjax_pfl.engine import driver
+from fedjax_pfl.engine.groups import PlannedGroup
+from fedjax_pfl.engine.recorder import Recorder
+from fedjax_pfl.engine.streaming import population as streamed
+from fedjax_pfl.engine.streaming import row_store
+from fedjax_pfl.results import checkpoint
+
+__all__ = ["Streamed"]
+
+_UNAVAILABLE = ("others", "everybody")
+
+
+class Streamed:
+    """One point whose clients' rows are in a file, not on the device; a `Trainer`."""
+
+    def __init__(self, planned: PlannedGroup, store: checkpoint.Store | None = None):
+        """Opens the file and makes the first state.
+
+        Args:
+          planned: a group of one point.
+          store: where its checkpoints and the file are; None keeps the file in a
+            temporary directory for as long as the trainer lives.
+        """
+        self._resources = contextlib.ExitStack()
+        self._compiling = self._resources.enter_context(driver.compile_clock())
+        self.planned = planned
+        if store is None:
+            folder = Path(
+                self._resources.enter_context(
+                    tempfile.TemporaryDirectory(prefix="fedjax_pfl-")
+                )
+            )
+        else:
+            folder = store.folder
+        (process,), (federation,) = planned.processes, planned.group.federations
+        model, key = planned.plan.model, planned.keys[0]
+        population = streamed.Population(federation)
+        like = streamed.Training.row_of(process, model, population, key)
+        keep = 1 if store is None else store.keep
+        path = folder / "rows.bin"
+        self._rows = row_store.RowStore(path, planned.num_clients, like, keep)
+        execution = planned.plan.execution
+        self._training = streamed.Training(
+            process, model, population, key, execution, self._rows
+        )
+        schedule, state = planned.plan.schedule, self._training.state
+        members = schedule.members(process, state, planned.num_clients)
+        self._members = np.sort(np.asarray(members))
+        sample = population.of(self._members)
+        self.recorder = Recorder(planned, [data.describe(sample)], self._members)
+        self.execution = f"streamed, {execution}"
+        self.identity = {}
+        if store is not None:
+            digest = checkpoint.fingerprint((process, key, federation))
+            self.identity["data, seeds and settings"] = digest
+
+    @classmethod
+    def check(cls, planned: PlannedGroup) -> None:
+        """Refuses what a streamed training cannot do."""
+        group, schedule = planned.group, planned.plan.schedule
+        if len(group.points) != 1:
+            raise checks.InputError(
+                f"A streamed training has one grid point, got {len(group.points)}."
+            )
+        streamed.check(group.processes[0])
+        if isinstance(group.model, core.SequenceModel):
+            raise checks.InputError(
+                "A streamed training keeps no memory of series, which"
+                f" {type(group.model).__name__} trains with; expected another model, or"
+                " `simulate`."
+            )
+        for name in _UNAVAILABLE:
+            if name in schedule.data:
+                raise checks.InputError(
+                    "A streamed training evaluates clients on their own train,"
+                    f" validation and test examples, not on {name!r}."
+                )
+        if not isinstance(schedule.clients, int):
+            raise checks.InputError(
+                "A streamed training evaluates a sample of clients: expected a number"
+                f" of eval_clients, got {schedule.clients!r}."
+            )
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds that JAX has spent on compiling."""
+        return self._compiling[0]
+
+    @property
+    def like(self) -> core.State:
+        """Shapes of the state, which has no rows of clients."""
+        return self._training.state
+
+    def check_fits(self) -> None:
+        """Refuses nothing: the device holds a cohort's rows only."""
+
+    def begin(self) -> None:
+        """Makes nothing: the first state was needed to describe the rows."""
+
+    def restore(self, progress: checkpoint.Progress) -> None:
+        """Takes a checkpoint's state, and the rows as they were then."""
+        arrays = {
+            name: progress.arrays[f"rows/{name}"] for name in row_store.RowStore.ARRAYS
+        }
+        self._rows.restore(arrays)
+        self._training.state = progress.states
+
+    def saved(self) -> tuple[core.State, dict[str, np.ndarray]]:
+        """Returns the state, and which rows of the file are valid."""
+        self._training.write_back()
+        rows = {f"rows/{name}": v for name, v in self._rows.commit().items()}
+        return self._training.state, rows
+
+    def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
+        """Runs rounds one by one; leaves of the reports are `[1, count, ...]`."""
+        del active
+        infos = self._training.run(done, count)
+        return jax.tree.map(lambda leaf: leaf[None], infos)
+
+    def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
+        """Measures the sample of clients."""
+        del is_last
+        metrics = self._training.evaluate(data, self._members)
+        return None, {name: value[None] for name, value in metrics.items()}, {}, {}
+
+    def members(self, point: int) -> np.ndarray:
+        """Returns rows `int[K]` of the clients that are evaluated."""
+        del point
+        return self._members
+
+    def trained(
+        self, point: int, members: np.ndarray, names: tuple[str, ...]
+    ) -> dict[str, Any]:
+        """Returns what was trained of predictors `[K, *P]` of clients `int[K]`."""
+        del point
+        return sharding.fetch(self._training.trained(names, members))
+
+    def close(self) -> None:
+        """Removes a temporary file of rows."""
+        self._resources.close()

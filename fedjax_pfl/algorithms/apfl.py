@@ -39,7 +39,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["APFL"]
@@ -82,16 +82,12 @@ class APFL(base.SingleExchange):
             checks.number("alpha_learning_rate", self.alpha_learning_rate, above=0)
         checks.number("alpha_decay", self.alpha_decay, at_least=0)
         checks.known(self.mix, ("parameters", "outputs"), "mix")
-        base.check_plain_sgd("APFL", self.local)
+        common.check_plain_sgd("APFL", self.local)
 
-    @property
-    def server_is_model(self) -> bool:
-        """Clients start from w, and their copies are averaged into it."""
-        return True
+    server_is_model = True  # clients start from w, their copies are averaged into it
 
     def init(self, key, model, population, data):
         """One drawn network for everybody; all mix with the first alpha."""
-        del population, data
         params = model.init(key)
         dtype = jnp.result_type(*jax.tree.leaves(params))
         alpha = jnp.asarray(self.alpha, dtype)
@@ -99,7 +95,6 @@ class APFL(base.SingleExchange):
 
     def down(self, ctx, server, clients, messages):
         """The global model; the mean of the cohort's alpha is only reported."""
-        del ctx, messages
         return core.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
 
     def _outputs(self, model, v, w, alpha, x, constants, key=None):
@@ -159,7 +154,6 @@ class APFL(base.SingleExchange):
 
     def predictors(self, key, round, server, client, model, data):
         """The own model mixed with the latest global one, and that one."""
-        del key, round
         found = {"global": base.model_predictor(model, server, data.constants)}
         if self.mix == "parameters":
             mixed = base.mixture(client.v, server, client.alpha)

@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg, flame
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.local import minibatch_scan
 
@@ -95,7 +95,7 @@ class Ditto(base.SingleExchange):
         """FLAME's comparison: never synchronized; give `local`, and use `Mean()`."""
         drift = local.SGD(learning_rate=0.1, batch_size=100, momentum=0.5)
         defaults: dict[str, Any] = {"local": drift, "unsynced": True}
-        defaults["personal"] = flame.official_sgd()
+        defaults["personal"] = common.official_sgd()
         return cls(**(defaults | fields))
 
     def _personal(self) -> Any:
@@ -109,7 +109,6 @@ class Ditto(base.SingleExchange):
 
     def init(self, key, model, population, data):
         """One drawn network for everybody."""
-        del population, data
         params = model.init(key)
         w_local = params if self.unsynced else None
         return params, DittoClient(v=params, w_local=w_local), None
@@ -118,13 +117,12 @@ class Ditto(base.SingleExchange):
         """`f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
 
         def pull(v, context):
-            return self.lam * base.half_squared_distance(v, context["anchor"])
+            return self.lam * common.half_squared_distance(v, context["anchor"])
 
         return plain.plus(pull)
 
     def client_update(self, key, round, work, down, client, model, data):
         """Both parts, from the received model and from the client's own."""
-        del round
         plain = local.DataLoss(model)
         update = self._drift if self.unsynced else self._train
         new, message, info = update(key, work, plain, down.shared, client, data)
@@ -190,7 +188,7 @@ class Ditto(base.SingleExchange):
 
         (params, _), info = local.local_scan(
             key,
-            fedavg.unlimited(),
+            common.unlimited(),
             step,
             (params, jax.tree.map(jnp.zeros_like, params)),
             data,
@@ -202,13 +200,9 @@ class Ditto(base.SingleExchange):
         )
         return params, info.num_examples
 
-    def predictors(self, key, round, server, client, model, data):
+    def parameters(self, server, client):
         """The personal model v_i and the global model w."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client.v, data.constants),
-            "global": base.model_predictor(model, server, data.constants),
-        }
+        return {"personal": client.v, "global": server}
 
 
 def _any_minibatch(

@@ -152,12 +152,10 @@ class FedACS(Mixing):
 
     def cohort_weights(self, round, server, models):
         """The weights of equation (4); the server's state is the first model."""
-        del round
         return self.weights(server, models)
 
     def client_update(self, key, round, work, down, client, model, data):
         """Local training from the received mixture, equation (5)."""
-        del round, client
         objective = local.DataLoss(model)
         theta, _, info = self.local.solve(key, work, objective, down.own, None, data)
         upload = core.Upload(message=theta, weight=base.example_weight(data, theta))

@@ -62,7 +62,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, fedavg, flame
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, client_rows, struct
 
 __all__ = ["FedADMM"]
@@ -163,12 +163,9 @@ class FedADMM(base.SingleExchange):
     def init(self, key, model, population, data):
         """All models equal, duals zero."""
         params = model.init(key)
-        alpha = base.problem_weight(self.weighting, population, data, params)
+        alpha = common.problem_weight(self.weighting, population, data, params)
         some = jnp.where(alpha > 0, alpha, 1)
-        eps = None
-        if self._to_tolerance:
-            norm = fedavg.squared_gradient(model, self.local.batch_size)
-            eps = alpha**2 * norm(params, data)
+        eps = common.first_residual(model, self.local, alpha, params, data)
         state = FedADMMClient(
             theta=params,
             p=jax.tree.map(jnp.zeros_like, params),
@@ -186,10 +183,9 @@ class FedADMM(base.SingleExchange):
 
     def client_update(self, key, round, work, down, client, model, data):
         """Local copy, dual and upload of one client."""
-        del round
         w = down.shared
         pull = self.pull(client.alpha, client.ratio)
-        objective = fedavg.proximal_objective(model, pull)
+        objective = common.proximal_objective(model, pull)
         options, eps = {}, client.eps
         if self._to_tolerance:
             eps = self.eps_decay * client.eps
@@ -199,7 +195,7 @@ class FedADMM(base.SingleExchange):
         theta, _, info = self.local.solve(
             key, work, objective, w, centre, data, **options
         )
-        p = flame.dual_update(client.p, theta, w)
+        p = common.dual_update(client.p, theta, w)
         message = optax.tree.add(theta, p)
         if self.server_mode == "delta_selected":
             sent = optax.tree.add(client.theta, client.p)
@@ -218,17 +214,11 @@ class FedADMM(base.SingleExchange):
         eta = self.server_learning_rate
         if eta is None:  # what was not received did not change
             eta = (uploads.weight > 0).sum() / ctx.num_clients
-        return jax.tree.map(
-            lambda w, change: w + (eta * change).astype(w.dtype), server, aggregate
-        )
+        return common.stepped(server, aggregate, eta)
 
-    def predictors(self, key, round, server, client, model, data):
+    def parameters(self, server, client):
         """The global model w, the answer; theta_i tends to it and is on its way one."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client.theta, data.constants),
-            "global": base.model_predictor(model, server, data.constants),
-        }
+        return {"personal": client.theta, "global": server}
 
     def diagnostics(self, state, model, federation):
         """Lagrangian, objective, residuals and distances.
@@ -258,11 +248,11 @@ class FedADMM(base.SingleExchange):
                 "loss": loss,
                 "loss_at_w": local.full_value_and_gradient(plain, w, None, data)[0],
                 "residual": optax.tree.norm(residual, squared=True),
-                "copy": base.half_squared_distance(client.theta, w),
+                "copy": common.half_squared_distance(client.theta, w),
                 "dual": optax.tree.vdot(client.p, optax.tree.sub(client.theta, w)),
             }
 
-        parts = base.map_everyone(one, rows, federation)
+        parts = common.map_everyone(one, rows, federation)
         count = federation.num_clients
         rho = self.penalty(count)
         split = (rows.alpha * parts["loss"]).sum()

@@ -39,7 +39,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg, similarity
+from fedjax_pfl.algorithms import base, common, similarity
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedAMP", "HeurFedAMP"]
@@ -61,13 +61,12 @@ class _Attentive(similarity.Mixing):
 
     def cohort_weights(self, round, server, models):
         """The weights, which do not need the first model."""
-        del server
         return self.weights(round, models)
 
     def client_update(self, key, round, work, down, client, model, data):
         """The proximal problem about the received mixture."""
         weight = self.proximal_weight(round)
-        objective = fedavg.proximal_objective(model, weight)
+        objective = common.proximal_objective(model, weight)
         first = down.own if self.start == "received" else client
         theta, _, info = self.local.solve(key, work, objective, first, down.own, data)
         upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
@@ -199,7 +198,6 @@ class HeurFedAMP(_Attentive):
 
     def proximal_weight(self, round: jax.Array) -> Any:
         """`lam / alpha`."""
-        del round
         return self.lam / self.alpha
 
     def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
@@ -212,7 +210,6 @@ class HeurFedAMP(_Attentive):
         Returns:
           `[K, K]`, rows of sum 1, and the smallest and largest cosine.
         """
-        del round
         similarities = similarity.cosines(models)
         count = similarities.shape[0]
         own = jnp.eye(count, dtype=bool)

@@ -46,7 +46,7 @@ from jax import lax
 
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedFomo", "choose", "hold_out"]
 
@@ -152,15 +152,9 @@ class FedFomo(base.SingleExchange):
         checks.number("epsilon_decay", self.epsilon_decay, at_least=0)
         checks.number("validation_fraction", self.validation_fraction, above=0, below=1)
 
-    @property
-    def aggregate_over(self) -> str:
-        """The global model is the mean of all clients' last models."""
-        return "all"
+    aggregate_over = "all"  # the global model is the mean of all clients' last models
 
-    @property
-    def reads(self) -> str:
-        """Anybody's model may be sent to a member."""
-        return "all"
+    reads = "all"  # anybody's model may be sent to a member
 
     def default_aggregator(self) -> core.Aggregator:
         """Uniform mean."""
@@ -168,7 +162,6 @@ class FedFomo(base.SingleExchange):
 
     def init(self, key, model, population, data):
         """One drawn network, copied to all clients; nobody is nearer than others."""
-        del data
         if isinstance(model, core.SeriesModel):
             raise checks.InputError(
                 "Expected a model whose examples stand alone for FedFomo, which holds"
@@ -211,25 +204,14 @@ class FedFomo(base.SingleExchange):
 
     def round(self, state, link):
         """One exchange, in which members get some of all received models."""
-        ctx, old = link.ctx, link.take(state.clients)
-
-        def update(view, row, shared):
-            own, client = row
-            down = core.Downlink(shared=shared, own=own)
-            given = (view.key, view.round, view.work, down, client, link.model)
-            return self.client_update(*given, view.data)
-
+        ctx, reference = link.ctx, self.reference(state.server)
         shared = (state.messages, link.federation.train.client_id)
-        rows, uploads, info = link.map(update, (ctx.cohort, old), shared)
-        state, rows = link.keep_finite(state, old, rows)
-        reference = self.reference(state.server)
-        state, received = link.upload(state, uploads, reference)
-        state = link.store(state, received)
+        down = core.Downlink(shared=shared, own=ctx.cohort)
+        state, rows, received, info, sent = self.local_work(state, link, down)
         server, aggregator_info = link.aggregate(state, received, reference)
         state = dataclasses.replace(
             state, server=server, clients=link.put(state.clients, rows)
         )
-        sent = client_rows.size(uploads.message)
         return state, link.info(
             info,
             aggregator_info,
@@ -237,13 +219,9 @@ class FedFomo(base.SingleExchange):
             floats_down=sent * min(self.num_models, ctx.num_clients - 1),
         )
 
-    def predictors(self, key, round, server, client, model, data):
+    def parameters(self, server, client):
         """The client's own model, and the mean of all."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client.theta, data.constants),
-            "global": base.model_predictor(model, server, data.constants),
-        }
+        return {"personal": client.theta, "global": server}
 
 
 def _mixture(

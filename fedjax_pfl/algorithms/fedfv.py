@@ -172,7 +172,6 @@ class FedFV(global_model.GlobalModel):
 
     def client_update(self, key, round, work, down, client, model, data):
         """The loss of the received model, and local training from it."""
-        del round
         w = down.shared
         objective = local.DataLoss(model)
         loss = local.full_value(objective, w, None, data)
@@ -187,17 +186,10 @@ class FedFV(global_model.GlobalModel):
 
     def round(self, state, link):
         """One exchange, with all projections between upload and step."""
-        ctx, w, old = link.ctx, state.server, link.take(state.clients)
-
-        def update(view, row, w):
-            down = core.Downlink(shared=w)
-            given = (view.key, view.round, view.work, down, row, link.model, view.data)
-            return self.client_update(*given)
-
-        rows, uploads, info = link.map(update, old, w)
-        state, info = link.remember(state, info)
-        state, rows = link.keep_finite(state, old, rows)
-        state, received = link.upload(state, uploads, self.reference(w))
+        ctx, w = link.ctx, state.server
+        state, rows, received, info, floats_up = self.local_work(
+            state, link, core.Downlink(shared=w)
+        )
         arrived, gradients = received.weight > 0, received.message
         products = client_rows.gram(gradients)
         mixed, conflicts = mixtures_without_conflict(
@@ -217,7 +209,6 @@ class FedFV(global_model.GlobalModel):
             "conflicts": conflicts,
             "violation": common_descent_violation(gradients, step, arrived),
         }
-        state = link.store(state, received)
         if self.tau:
             last = jnp.where(arrived, ctx.round, rows.last_round)
             rows = dataclasses.replace(rows, last_round=last)
@@ -230,7 +221,7 @@ class FedFV(global_model.GlobalModel):
             info,
             aggregator_info,
             report,
-            floats_up=client_rows.size((uploads.message, uploads.aux)),
+            floats_up=floats_up + received.aux.size,
             floats_down=client_rows.size(w) * ctx.cohort.shape[0],
         )
 
@@ -251,6 +242,6 @@ class FedFV(global_model.GlobalModel):
 
         return lax.fori_loop(0, self.tau, project, g)
 
-    def predictors(self, key, round, server, client, model, data):
-        """The global model, and the local one where it is kept."""
-        return super().predictors(key, round, server, client.local, model, data)
+    def parameters(self, server, client):
+        """Returns the global model, and the local one where it is kept."""
+        return super().parameters(server, client.local)

@@ -32,7 +32,7 @@ has the sign of the lower bounds wrong.
 from typing import Any
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, global_model
+from fedjax_pfl.algorithms import global_model
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedMGDA"]
@@ -75,11 +75,3 @@ class FedMGDA(global_model.GlobalModel):
             learning_rate=self.server_learning_rate,
             normalize=self.normalize,
         )
-
-    def client_update(self, key, round, work, down, client, model, data):
-        """Local training from the received model."""
-        del round
-        objective = local.DataLoss(model)
-        w_i, _, info = self.local.solve(key, work, objective, down.shared, None, data)
-        upload = core.Upload(message=w_i, weight=base.example_weight(data, w_i))
-        return self.kept(w_i), upload, info.report()

@@ -53,7 +53,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, common_descent, fedavg
+from fedjax_pfl.algorithms import base, common, common_descent
 from fedjax_pfl.algorithms.common_descent import history as histories
 from fedjax_pfl.algorithms.common_descent import protection as protections
 from fedjax_pfl.algorithms.common_descent.rows import FAIR_FROM, NORMALIZATIONS, SCALES
@@ -122,7 +122,7 @@ class FedPG(base.SingleExchange):
     def __post_init__(self):
         checks.number("gamma", self.gamma, at_least=0, at_most=1)
         checks.number("guard", self.guard, at_least=0, below=1)
-        base.check_plain_sgd("FedPG", self.local)
+        common.check_plain_sgd("FedPG", self.local)
         checks.known(self.gradient, ("exact", "epochs"), "gradient")
         checks.known(self.history, histories.HISTORIES, "history")
         checks.positive_int("max_history", self.max_history)
@@ -148,10 +148,7 @@ class FedPG(base.SingleExchange):
                 stacklevel=2,
             )
 
-    @property
-    def aggregates(self) -> bool:
-        """No: the direction of common descent is its own rule."""
-        return False
+    aggregates = False  # the direction of common descent is its own rule
 
     @property
     def reads(self) -> str:
@@ -160,7 +157,6 @@ class FedPG(base.SingleExchange):
 
     def init(self, key, model, population, data):
         """One drawn network for everybody; nobody was heard."""
-        del population, data
         params = model.init(key)
         server = FedPgServer(model=params, num_heard=jnp.zeros((), jnp.int32))
         never = -jnp.ones((), jnp.int32)
@@ -236,7 +232,6 @@ class FedPG(base.SingleExchange):
 
         def trial(steps):
             def losses(view, row, shared):
-                del row
                 point, ds, sizes = shared
                 plain = local.DataLoss(link.model)
 
@@ -269,7 +264,6 @@ class FedPG(base.SingleExchange):
         old = link.take(state.clients)
 
         def measure(view, row, shared):
-            del row
             return self._measured(
                 view.key, view.round, view.work, shared, link.model, view.data
             )
@@ -333,7 +327,7 @@ class FedPG(base.SingleExchange):
 
     def _everybody(self, key, round, w, model, federation):
         """Everybody's rows at w, and the fairness objective."""
-        work = fedavg.unlimited(round)
+        work = common.unlimited(round)
 
         def one(shared, data):
             own = jax.random.fold_in(key, data.client_id)
@@ -341,7 +335,7 @@ class FedPG(base.SingleExchange):
             return upload.message, upload.aux["loss"]
 
         nobody = jnp.zeros((federation.num_clients, 0))
-        gradients, losses = base.map_everyone(one, nobody, federation)
+        gradients, losses = common.map_everyone(one, nobody, federation)
         present = federation.train.num_examples > 0
         return self._rows(gradients, present, losses)[0]
 
@@ -358,13 +352,9 @@ class FedPG(base.SingleExchange):
         fresh = FedPgClient(theta=theta, last_round=state.clients.last_round)
         return dataclasses.replace(state, clients=fresh)
 
-    def predictors(self, key, round, server, client, model, data):
+    def parameters(self, server, client):
         """The personal model theta_i and the global one w."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client.theta, data.constants),
-            "global": base.model_predictor(model, server.model, data.constants),
-        }
+        return {"personal": client.theta, "global": server.model}
 
     def diagnostics(self, state, model, federation):
         """How far w is from Pareto stationarity, over all clients' gradients.

@@ -52,7 +52,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg, phi
+from fedjax_pfl.algorithms import base, common, phi
 from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.numerics import scaled_rows
 
@@ -174,7 +174,7 @@ class FedPlus(base.SingleExchange):
         Raises:
           InputError: if `mu e >= 1`.
         """
-        base.check_plain_sgd("FedProx as Fed+", local)
+        common.check_plain_sgd("FedProx as Fed+", local)
         checks.number("mu", mu, at_least=0)
         checks.number("mu times the learning rate", mu * local.learning_rate, below=1)
         if local.decay is not None:
@@ -221,7 +221,6 @@ class FedPlus(base.SingleExchange):
 
     def init(self, key, model, population, data):
         """One drawn network for everybody, which is then the center, too."""
-        del population, data
         params = model.init(key)
         self.phi.check(params)
         nothing = jax.tree.map(jnp.zeros_like, params)
@@ -247,7 +246,6 @@ class FedPlus(base.SingleExchange):
 
     def client_update(self, key, round, work, down, client, model, data):
         """Steps on the own loss, each followed by a pull to the anchor."""
-        del round
         c = down.shared.c
         difference = optax.tree.sub(client, c)
         z = self.anchor(down.shared, client)
@@ -268,7 +266,7 @@ class FedPlus(base.SingleExchange):
     def _solve(self, key, work, model, start, z, data):
         """Local work about the anchor: new parameters and what it took."""
         if self._exact:
-            objective = fedavg.proximal_objective(model, self._alpha())
+            objective = common.proximal_objective(model, self._alpha())
             w, _, info = self.local.solve(key, work, objective, start, z, data)
             return w, info
         theta = self._theta(work.round)
@@ -287,7 +285,6 @@ class FedPlus(base.SingleExchange):
 
     def server_update(self, ctx, server, aggregate, uploads):
         """The new center; where the radius is a quantile, also the new radius."""
-        del ctx
         if self.rho_quantile is None:
             return FedPlusServer(c=aggregate, rho=server.rho)
         messages, weights = uploads.message, uploads.weight
@@ -302,18 +299,10 @@ class FedPlus(base.SingleExchange):
         rho = jnp.where(here.any(), self._radii(quantiles), server.rho)
         return FedPlusServer(c=aggregate, rho=rho)
 
-    def predictors(self, key, round, server, client, model, data):
-        """The personal model w_k, its anchor z_k and the center c."""
-        del key, round
-        shown = {
-            "personal": client,
-            "anchor": self.anchor(server, client),
-            "global": server.c,
-        }
-        return {
-            name: base.model_predictor(model, params, data.constants)
-            for name, params in shown.items()
-        }
+    def parameters(self, server, client):
+        """Returns the personal model w_k, its anchor z_k and the center c."""
+        anchor = self.anchor(server, client)
+        return {"personal": client, "anchor": anchor, "global": server.c}
 
     def diagnostics(self, state, model, federation):
         """The objective, and how far from stationary the clients are.
@@ -343,7 +332,7 @@ class FedPlus(base.SingleExchange):
             gap = optax.tree.norm(optax.tree.sub(w, server.c))
             return loss + alpha * penalty, residual, gap
 
-        values, residuals, gaps = base.map_everyone(one, state.clients, federation)
+        values, residuals, gaps = common.map_everyone(one, state.clients, federation)
         counts = federation.train.num_examples.astype(values.dtype)
         weights = counts if self.weighting == "examples" else jnp.ones_like(counts)
         weights = jnp.where(counts > 0, weights, 0)

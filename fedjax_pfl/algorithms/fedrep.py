@@ -42,7 +42,7 @@ from typing import Any
 import jax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct, tree_paths
 
 __all__ = ["FedRep"]
@@ -80,14 +80,12 @@ class FedRep(base.SingleExchange):
 
     def init(self, key, model, population, data):
         """One drawn network: its body at the server, its head at every client."""
-        del population, data
         params = model.init(key)
         head, body = tree_paths.head_and_body(params, self.head)
         return params if self.send_heads else body, head, None
 
     def down(self, ctx, server, clients, messages):
         """The body."""
-        del ctx, clients, messages
         return core.Downlink(shared=tree_paths.split(server, self.head)[1])
 
     def _train(self, solver, key, work, model, part, fixed, data):
@@ -102,7 +100,6 @@ class FedRep(base.SingleExchange):
 
     def client_update(self, key, round, work, down, client, model, data):
         """The head under the received body, then the body under that head."""
-        del round
         head_key, body_key = jax.random.split(key)
         solver = self.local if self.head_local is None else self.head_local
         head, first = self._train(
@@ -127,7 +124,7 @@ class FedRep(base.SingleExchange):
         found = {"personal": under(client)}
         if self.fine_tune is not None:
             tuned, _ = self._train(
-                self.fine_tune, key, fedavg.unlimited(round), model, client, body, data
+                self.fine_tune, key, common.unlimited(round), model, client, body, data
             )
             found["fine-tuned"] = under(tuned)
         if self.send_heads:

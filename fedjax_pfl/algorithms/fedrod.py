@@ -51,7 +51,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from fedjax_pfl import core, local, models
-from fedjax_pfl.algorithms import base, majority
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, client_rows, struct, tree_paths
 
 __all__ = ["FedROD", "balanced"]
@@ -112,10 +112,7 @@ class FedROD(base.SingleExchange):
         if self.hyper_width is not None:
             checks.positive_int("hyper_width", self.hyper_width)
 
-    @property
-    def server_is_model(self) -> bool:
-        """Clients start from the network, and theirs are averaged into it."""
-        return True
+    server_is_model = True  # clients start from the network, their copies are averaged
 
     def _hyper(self, head: Any, counts: jax.Array) -> models.MLP:
         """The network from the shares of classes to all numbers of a head."""
@@ -128,7 +125,6 @@ class FedROD(base.SingleExchange):
 
     def init(self, key, model, population, data):
         """One drawn network; personal heads, or the last layer of H, are zero."""
-        del population
         if getattr(model, "num_classes", None) is None:
             raise checks.InputError(
                 "Expected a model of classes for FedROD, whose loss counts them, got "
@@ -154,12 +150,9 @@ class FedROD(base.SingleExchange):
 
     def client_update(self, key, round, work, down, client, model, data):
         """Local training of the network by one loss, of the own part by the other."""
-        del round
         counts = _counts(model, down.shared.network, data)
 
         def objective(key, point, batch, context):
-            del context
-
             def apply(params):
                 return model.apply(params, batch.x, key=key, constants=batch.constants)
 
@@ -181,7 +174,6 @@ class FedROD(base.SingleExchange):
 
     def predictors(self, key, round, server, client, model, data):
         """The latest network with the personal head added, and as it is."""
-        del key, round
         own = client if self.hyper_width is None else server.hyper
         counts = _counts(model, server.network, data)
         personal = self._added(server.network, own, counts)
@@ -198,4 +190,4 @@ def _counts(model: core.Model, params: Any, data: core.ClientData) -> jax.Array:
     outputs = jax.eval_shape(
         lambda x: model.apply(params, x, constants=data.constants), batch.x
     )
-    return majority.class_counts(data, outputs.shape[-1], dtype)
+    return common.class_counts(data, outputs.shape[-1], dtype)

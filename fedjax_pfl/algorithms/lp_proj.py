@@ -64,7 +64,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, flame
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.local import minibatch_scan
 
@@ -213,7 +213,6 @@ class LpProj(base.SingleExchange):
 
     def init(self, key, model, population, data):
         """One network and one projection for everybody."""
-        del population, data
         params = model.init(key)
         if self.dim > client_rows.size(params):
             raise checks.InputError(
@@ -241,7 +240,6 @@ class LpProj(base.SingleExchange):
 
     def client_update(self, key, round, work, down, client, model, data):
         """Local work in either form."""
-        del round
         update = self._original if self.form == "original" else self._admm
         client, message, info = update(key, work, down.shared, client, model, data)
         weight = base.example_weight(data, client.theta)
@@ -263,7 +261,6 @@ class LpProj(base.SingleExchange):
             return jax.tree.map(self._inner_step, theta, slope, pulled), w_local
 
         def w_step(epoch, carry):
-            del epoch
             theta, w_local = carry
             slope = jax.grad(self.coupling, argnums=2)(
                 server.projection, theta, w_local
@@ -300,23 +297,19 @@ class LpProj(base.SingleExchange):
         theta, _, info = self.local.solve(
             key, work, plain.plus(pull), client.theta, client.w_local, data
         )
-        w_local = flame.local_consensus_update(
+        w_local = common.local_consensus_update(
             project(server.projection, theta),
             server.w,
             client.p,
             share=1 / (1 + self.kappa),
         )
-        p = flame.dual_update(client.p, w_local, server.w)
+        p = common.dual_update(client.p, w_local, server.w)
         return LpProjClient(theta=theta, w_local=w_local, p=p), w_local + p, info
 
     def server_update(self, ctx, server, aggregate, uploads):
         """`(1 - beta) w + beta mean`, or the mean of all messages."""
-        del ctx, uploads
         if self.form == "original":
-            beta = self.server_learning_rate
-            aggregate = ((1 - beta) * server.w + beta * aggregate).astype(
-                server.w.dtype
-            )
+            aggregate = common.relaxed(server.w, aggregate, self.server_learning_rate)
         return LpProjServer(w=aggregate, projection=server.projection)
 
     def round(self, state, link):
@@ -325,7 +318,6 @@ class LpProj(base.SingleExchange):
         down = jnp.full_like(info.floats_down, self.dim * link.ctx.cohort.shape[0])
         return state, dataclasses.replace(info, floats_down=down)
 
-    def predictors(self, key, round, server, client, model, data):
+    def parameters(self, server, client):
         """The personal model; w is no model."""
-        del key, round, server
-        return {"personal": base.model_predictor(model, client.theta, data.constants)}
+        return {"personal": client.theta}

@@ -49,7 +49,7 @@ import jax
 from jax import lax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg, flame
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.local import minibatch_scan
 
@@ -108,23 +108,18 @@ class PFedMe(base.SingleExchange):
     @classmethod
     def official(cls, **fields: Any) -> "PFedMe":
         """What FLAME's release compares with; give `learning_rate`, use `Mean()`."""
-        defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": flame.official_sgd()}
+        defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": common.official_sgd()}
         return cls(**(defaults | fields))
 
-    @property
-    def server_is_model(self) -> bool:
-        """Clients start from w, and their copies are averaged into it."""
-        return True
+    server_is_model = True  # clients start from w, their copies are averaged into it
 
     def init(self, key, model, population, data):
         """One drawn network for everybody."""
-        del population, data
         params = model.init(key)
         return params, params, None
 
     def client_update(self, key, round, work, down, client, model, data):
         """R steps down the envelope, each with an inexact inner solution."""
-        del round
         w = down.shared
         first = client if self.start == "own" else w
         update = self._in_batches if self.inner is None else self._in_epochs
@@ -140,10 +135,9 @@ class PFedMe(base.SingleExchange):
 
     def _in_epochs(self, key, work, w, theta, model, data):
         """`(w_i, theta_i, what it took)`, a step of w_i after every epoch."""
-        objective = fedavg.proximal_objective(model, self.lam)
+        objective = common.proximal_objective(model, self.lam)
 
         def epoch_end(epoch, theta, w_local):
-            del epoch
             return theta, self._outer_step(w_local, theta)
 
         theta, w_local, info = self.inner.solve(
@@ -189,18 +183,8 @@ class PFedMe(base.SingleExchange):
 
     def server_update(self, ctx, server, aggregate, uploads):
         """`(1 - beta) w + beta mean`; exactly the mean at beta = 1."""
-        del ctx, uploads
-        beta = self.server_learning_rate
-        return jax.tree.map(
-            lambda w, mean: ((1 - beta) * w + beta * mean).astype(w.dtype),
-            server,
-            aggregate,
-        )
+        return common.relaxed(server, aggregate, self.server_learning_rate)
 
-    def predictors(self, key, round, server, client, model, data):
+    def parameters(self, server, client):
         """The personal model theta_i and the global model w."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client, data.constants),
-            "global": base.model_predictor(model, server, data.constants),
-        }
+        return {"personal": client, "global": server}

@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["Scaffold"]
@@ -70,7 +70,7 @@ class Scaffold(base.SingleExchange):
     def __post_init__(self):
         checks.number("server_learning_rate", self.server_learning_rate, above=0)
         checks.known(self.option, ("refresh", "difference"), "option")
-        base.check_plain_sgd("Scaffold", self.local)
+        common.check_plain_sgd("Scaffold", self.local)
 
     def default_aggregator(self) -> core.Aggregator:
         """Uniform mean, as in the paper."""
@@ -78,7 +78,6 @@ class Scaffold(base.SingleExchange):
 
     def init(self, key, model, population, data):
         """One drawn network, and control variates of zero."""
-        del population, data
         params = model.init(key)
         zeros = jax.tree.map(jnp.zeros_like, params)
         return ScaffoldServer(model=params, control=zeros), zeros, None
@@ -120,17 +119,12 @@ class Scaffold(base.SingleExchange):
     def server_update(self, ctx, server, aggregate, uploads):
         """Steps along the mean changes; c counts the absent as unchanged."""
         share = (uploads.weight > 0).sum() / ctx.num_clients
+        step = common.stepped
         return ScaffoldServer(
-            model=_step(server.model, aggregate["model"], self.server_learning_rate),
-            control=_step(server.control, aggregate["control"], share),
+            model=step(server.model, aggregate["model"], self.server_learning_rate),
+            control=step(server.control, aggregate["control"], share),
         )
 
-    def predictors(self, key, round, server, client, model, data):
+    def parameters(self, server, client):
         """The global model x."""
-        del key, round, client
-        return {"global": base.model_predictor(model, server.model, data.constants)}
-
-
-def _step(start: Any, direction: Any, size: Any) -> Any:
-    """`start + size direction`, in the dtype of `start`."""
-    return jax.tree.map(lambda x, d: x + (size * d).astype(x.dtype), start, direction)
+        return {"global": server.model}

@@ -37,10 +37,7 @@ class Mixing(base.SingleExchange, abc.ABC):
     There is no global model and no aggregate.
     """
 
-    @property
-    def aggregates(self) -> bool:
-        """No: every member gets a mixture of its own."""
-        return False
+    aggregates = False  # every member gets a mixture of its own
 
     @abc.abstractmethod
     def cohort_weights(
@@ -59,28 +56,23 @@ class Mixing(base.SingleExchange, abc.ABC):
 
     def init(self, key, model, population, data):
         """One drawn network, copied to all clients; the server remembers it."""
-        del population, data
         params = model.init(key)
         return params, params, params
 
     def down(self, ctx, server, clients, messages):
         """A mixture of the cohort's last messages for each member."""
-        del clients
         return mixed(messages, *self.cohort_weights(ctx.round, server, messages))
 
     def server_update(self, ctx, server, aggregate, uploads):
         """Keeps the common first model: there is no global one."""
-        del ctx, aggregate, uploads
         return server
 
-    def predictors(self, key, round, server, client, model, data):
+    def parameters(self, server, client):
         """The client's own model w_i."""
-        del key, round, server
-        return {"personal": base.model_predictor(model, client, data.constants)}
+        return {"personal": client}
 
     def collaboration(self, state, federation):
         """The mixing weights if all N clients took part."""
-        del federation
         return self.cohort_weights(state.round, state.server, state.messages)[0]
 
 

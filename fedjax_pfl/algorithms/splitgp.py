@@ -108,18 +108,15 @@ class SplitGP(base.SingleExchange):
 
     def init(self, key, model, population, data):
         """One drawn network and classifier; what is before the cut, at every client."""
-        del population, data
         exits = self._exits(model)
         params = exits.init(key)
         return params, tree_paths.split(params, exits.front)[0], None
 
     def client_update(self, key, round, work, down, client, model, data):
         """Local training of the own part under the received one, by both losses."""
-        del round
         exits = self._exits(model)
 
         def objective(key, params, batch, context):
-            del context
             early, late = exits.apply(params, batch.x, key=key)
             return base.mixture(
                 model.loss(early, batch), model.loss(late, batch), self.exit_weight
@@ -133,7 +130,6 @@ class SplitGP(base.SingleExchange):
 
     def finish(self, ctx, server, clients):
         """Members mix their own part with the mean."""
-        del ctx
         means = jax.tree.map(
             lambda own, mean: None if own is None else mean[None],
             *(clients, server),
@@ -143,7 +139,6 @@ class SplitGP(base.SingleExchange):
 
     def predictors(self, key, round, server, client, model, data):
         """The own part with the latest rest, by entropy; and the means' network."""
-        del key, round, data
         exits = self._exits(model)
         params = tree_paths.join(client, server)
 

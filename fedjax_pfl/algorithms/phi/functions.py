@@ -72,7 +72,7 @@ class Phi(abc.ABC):
 
     def check(self, params: Any) -> None:
         """Refuses parameters `[*P]` that the function does not fit."""
-        del params
+        return
 
     def radii(self, rho: Any, quantiles: jax.Array) -> jax.Array:
         """Radii: the quantiles of the lengths where these are numbers, or rho `[]`."""
@@ -135,12 +135,10 @@ class _Averaged(Phi):
 
     def clipped(self, x: Any, rho: Any) -> jax.Array:
         """Zero."""
-        del rho
         return jnp.zeros((), jnp.result_type(*jax.tree.leaves(x)))
 
     def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
         """The plain or the weighted mean."""
-        del rho, rho_quantile
         uniform = weighting == "uniform"
         return aggregators.Mean() if uniform else aggregators.WeightedMean()
 
@@ -339,7 +337,6 @@ class Indicator(_Averaged):
 
     def prox(self, x: Any, rho: Any) -> Any:
         """Zeros."""
-        del rho
         return jax.tree.map(jnp.zeros_like, x)
 
     def envelope(self, x: Any, rho: Any) -> jax.Array:
@@ -366,15 +363,12 @@ class Zero(_Averaged):
 
     def prox(self, x: Any, rho: Any) -> Any:
         """X itself."""
-        del rho
         return x
 
     def envelope(self, x: Any, rho: Any) -> jax.Array:
         """0."""
-        del rho
         return self.value(x)
 
     def gradient(self, x: Any, rho: Any) -> Any:
         """Zeros."""
-        del rho
         return jax.tree.map(jnp.zeros_like, x)

@@ -34,7 +34,7 @@ class SingleExchange:
     server_is_model: bool = False
 
     def default_aggregator(self) -> core.Aggregator:
-        """The aggregator where the process names none: the weighted mean."""
+        """Returns the aggregator where the process names none: the weighted mean."""
         return aggregators.WeightedMean()
 
     def init(
@@ -44,7 +44,7 @@ class SingleExchange:
         population: core.Population,
         data: core.ClientData,
     ) -> tuple[Any, Any, Any]:
-        """First `(server, client, message or None)`, from the view of ONE client.
+        """Returns the first `(server, client, message or None)` of ONE client.
 
         Args:
           key: `[]` key, the same for all clients.
@@ -60,13 +60,13 @@ class SingleExchange:
         raise NotImplementedError
 
     def reference(self, server: Any) -> Any:
-        """The point about which messages are compared, shaped like a message."""
+        """Returns the point about which messages are compared, like a message."""
         return server
 
     def down(
         self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any
     ) -> core.Downlink:
-        """What the cohort receives: by default the server state, shared.
+        """Returns what the cohort receives: by default the server state, shared.
 
         Args:
           ctx: key, round, cohort and number of clients.
@@ -89,7 +89,7 @@ class SingleExchange:
         model: core.Model,
         data: core.ClientData,
     ) -> tuple[Any, core.Upload, Any]:
-        """Local work of ONE client.
+        """Runs the local work of ONE client.
 
         Args:
           key: `[]` key of this client in this round.
@@ -113,11 +113,11 @@ class SingleExchange:
         aggregate: Any,
         uploads: core.Upload,
     ) -> Any:
-        """New server state: by default the aggregate, None where there is none."""
+        """Returns the new server state: by default the aggregate, or None."""
         return aggregate
 
     def finish(self, ctx: core.RoundContext, server: Any, clients: Any) -> Any:
-        """What the cohort does after the server's update, rows `[K]`: nothing."""
+        """Ends the cohort's round after the server's update, rows `[K]`."""
         return clients
 
     def predictors(
@@ -157,7 +157,7 @@ class SingleExchange:
     def before_evaluation(
         self, state: core.State, model: core.Model, federation: core.Federation
     ) -> core.State:
-        """The state that is evaluated: by default the state as it is.
+        """Returns the state to evaluate: by default the state as it is.
 
         For methods whose personal models are made of what all clients have at that
         moment; the training never sees the result.
@@ -173,7 +173,7 @@ class SingleExchange:
     def collaboration(
         self, state: core.State, federation: core.Federation
     ) -> jax.Array | None:
-        """Weights `[N, N]` with which clients would receive each other's messages.
+        """Returns weights `[N, N]` with which clients would mix their messages.
 
         Row i is how the server would mix the messages for client i if everyone took
         part in the next round; None for methods that do not mix.
@@ -183,7 +183,7 @@ class SingleExchange:
     def diagnostics(
         self, state: core.State, model: core.Model, federation: core.Federation
     ) -> dict[str, jax.Array]:
-        """Values `[]` that prove or disprove theory, by name; by default none."""
+        """Returns values `[]` that test the theory, by name; by default none."""
         return {}
 
     def local_work(
@@ -247,7 +247,7 @@ class SingleExchange:
 
 
 def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Predictor:
-    """A predictor that applies the model with fixed parameters, in evaluation mode."""
+    """Returns the model with fixed parameters, in evaluation mode."""
 
     def apply(params: Any, x: jax.Array) -> jax.Array:
         return model.apply(params, x, constants=constants)
@@ -256,12 +256,12 @@ def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Pred
 
 
 def example_weight(data: core.ClientData, params: Any) -> jax.Array:
-    """Number of training examples as a weight `[]` in the parameters' dtype."""
+    """Returns the number of training examples `[]` in the parameters' dtype."""
     return data.num_examples.astype(jnp.result_type(*jax.tree.leaves(params)))
 
 
 def mixture(v: Any, w: Any, alpha: Any) -> Any:
-    """The convex combination `alpha v + (1 - alpha) w`.
+    """Returns the convex combination `alpha v + (1 - alpha) w`.
 
     Args:
       v: `[*P]`.

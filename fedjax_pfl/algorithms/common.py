@@ -13,6 +13,7 @@ from fedjax_pfl.core import checks, client_map
 
 __all__ = [
     "CHUNK",
+    "check_alternatives",
     "check_plain_sgd",
     "class_counts",
     "dual_update",
@@ -64,7 +65,7 @@ def check_plain_sgd(algorithm: str, solver: Any) -> None:
 
 
 def half_squared_distance(a: Any, b: Any) -> jax.Array:
-    """Half the squared Euclidean distance `[]` of two trees: the proximal term.
+    """Returns half the squared distance `[]` of two trees: the proximal term.
 
     Args:
       a: `[*P]`.
@@ -84,7 +85,7 @@ def half_squared_distance(a: Any, b: Any) -> jax.Array:
 def problem_weight(
     weighting: str, population: core.Population, data: core.ClientData, params: Any
 ) -> jax.Array:
-    """Weight alpha_i `[]` of ONE client: 1/N if `uniform`, else by its examples."""
+    """Returns the weight alpha_i `[]` of ONE client: 1/N or by its examples."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     if weighting == "uniform":
         return jnp.asarray(1 / population.num_clients, dtype)
@@ -92,7 +93,7 @@ def problem_weight(
 
 
 def proximal_objective(model: core.Model, weight: Any) -> local.DataLoss:
-    """`f_i(x) + weight/2 ||x - centre||^2`, whose context is the centre."""
+    """Returns `f_i(x) + weight/2 ||x - centre||^2`, whose context is the centre."""
     return local.DataLoss(model).plus(
         lambda x, centre: weight * half_squared_distance(x, centre)
     )
@@ -101,7 +102,7 @@ def proximal_objective(model: core.Model, weight: Any) -> local.DataLoss:
 def first_residual(
     model: core.Model, solver: Any, alpha: jax.Array, params: Any, data: core.ClientData
 ) -> jax.Array | None:
-    """Squared norm `[]` of ONE client's first weighted gradient `alpha_i grad f_i`.
+    """Returns the squared norm `[]` of ONE client's first `alpha_i grad f_i`.
 
     Returns:
       Where the schedule of the solver's tolerance starts; None unless the solver is
@@ -121,7 +122,7 @@ def first_residual(
 
 
 def unlimited(round: jax.Array | None = None) -> core.Budget:
-    """A budget without caps, for work outside of rounds.
+    """Returns a budget without caps, for work outside of rounds.
 
     Args:
       round: `int32[]` round whose learning rate applies; None for the first one's.
@@ -158,14 +159,21 @@ def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
 
 
 def official_sgd() -> local.SGD:
-    """The solver of personal models in FLAME's release, whatever the method."""
+    """Returns the solver of personal models in FLAME's release, whatever the method."""
     return local.SGD(
         learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
     )
 
 
+def check_alternatives(**values: Any) -> None:
+    """Refuses two fields of which at most one may be given."""
+    if all(value is not None for value in values.values()):
+        both = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise checks.InputError(f"Expected {' or '.join(values)}, got both: {both}.")
+
+
 def class_counts(data: core.ClientData, num_classes: int, dtype: Any) -> jax.Array:
-    """Examples of ONE client per class.
+    """Counts the examples of ONE client per class.
 
     Args:
       data: examples of one client.
@@ -184,7 +192,7 @@ def class_counts(data: core.ClientData, num_classes: int, dtype: Any) -> jax.Arr
 
 
 def dual_update(p: Any, w_local: Any, w: Any) -> Any:
-    """The scaled dual step `p + w_i - w`, equation (13) scaled; trees of `[*P]`."""
+    """Returns the scaled dual `p + w_i - w` `[*P]`, equation (13) scaled."""
     return jax.tree.map(lambda d, a, b: d + a - b, p, w_local, w)
 
 

@@ -99,7 +99,7 @@ class Ditto(base.SingleExchange):
         return cls(**(defaults | fields))
 
     def _personal(self) -> Any:
-        """The solver of the personal part."""
+        """Returns the solver of the personal part."""
         return self.local if self.personal is None else self.personal
 
     @property
@@ -108,13 +108,13 @@ class Ditto(base.SingleExchange):
         return not self.unsynced
 
     def init(self, key, model, population, data):
-        """One drawn network for everybody."""
+        """Draws one network for everybody."""
         params = model.init(key)
         w_local = params if self.unsynced else None
         return params, DittoClient(v=params, w_local=w_local), None
 
     def _anchored(self, plain):
-        """`f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
+        """Returns `f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
 
         def pull(v, context):
             return self.lam * common.half_squared_distance(v, context["anchor"])
@@ -122,7 +122,7 @@ class Ditto(base.SingleExchange):
         return plain.plus(pull)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Both parts, from the received model and from the client's own."""
+        """Trains both parts, from the received model and from the client's own."""
         plain = local.DataLoss(model)
         update = self._drift if self.unsynced else self._train
         new, message, info = update(key, work, plain, down.shared, client, data)
@@ -131,7 +131,7 @@ class Ditto(base.SingleExchange):
         return new, upload, info.report()
 
     def _train(self, key, work, plain, w, client, data):
-        """The method: new client state, message and what it took."""
+        """Runs the method: new client state, message and work."""
         theta, _, shared = self.local.solve(key, work, plain, w, None, data)
         v, _, own = self._personal().solve(
             key, work, self._anchored(plain), client.v, {"anchor": w}, data
@@ -139,7 +139,7 @@ class Ditto(base.SingleExchange):
         return DittoClient(v=v), theta, shared.then(own)
 
     def _drift(self, key, work, plain, w, client, data):
-        """The published bug, like `_train`."""
+        """Repeats the published bug, like `_train`."""
 
         def epoch_end(epoch, v, context):
             epoch_key = jax.random.fold_in(jax.random.fold_in(key, _DRIFT), epoch)
@@ -169,7 +169,7 @@ class Ditto(base.SingleExchange):
         return DittoClient(v=v, w_local=moved), moved, own
 
     def _single_batches(self, key, plain, params, data, round):
-        """Momentum steps of one random minibatch each, and the examples they saw."""
+        """Takes momentum steps of one random minibatch each, and counts examples."""
         solver = self.local
         momentum = 0.0 if solver.momentum is None else solver.momentum
         rate = solver.rate(round)
@@ -201,14 +201,14 @@ class Ditto(base.SingleExchange):
         return params, info.num_examples
 
     def parameters(self, server, client):
-        """The personal model v_i and the global model w."""
+        """Returns the personal model v_i and the global model w."""
         return {"personal": client.v, "global": server}
 
 
 def _any_minibatch(
     key: core.Key, data: core.ClientData, batch_size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """A sampler: one minibatch of a fresh epoch, the short last one as likely as any.
+    """Samples one minibatch of a fresh epoch, each with the same probability.
 
     Args:
       key: `[]` key of this batch.

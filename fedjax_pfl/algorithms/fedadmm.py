@@ -55,6 +55,7 @@ for each client (`work`); their release sends `2 (theta_i - w)`, which leaves ou
 the received w has moved.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -111,13 +112,9 @@ class FedADMM(base.SingleExchange):
     weighting: str = struct.static_field(default="uniform")
 
     def __post_init__(self):
-        if self.mu is not None and self.rho is not None:
-            raise checks.InputError(
-                f"Expected mu or rho, got both: mu={self.mu!r}, rho={self.rho!r}."
-            )
+        common.check_alternatives(mu=self.mu, rho=self.rho)
         for name in ("mu", "rho", "server_learning_rate"):
-            if getattr(self, name) is not None:
-                checks.number(name, getattr(self, name), above=0)
+            checks.number(name, getattr(self, name), above=0)
         checks.number("eps_decay", self.eps_decay, at_least=0, below=1)
         checks.known(self.server_mode, ("mean_all", "delta_selected"), "server_mode")
         checks.known(self.weighting, ("uniform", "examples"), "weighting")
@@ -137,17 +134,17 @@ class FedADMM(base.SingleExchange):
         return "all" if self.server_mode == "mean_all" else "cohort"
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean: the Lagrangian's minimizer in w whatever alpha is."""
+        """Returns the uniform mean: it minimizes the Lagrangian in w for any alpha."""
         return aggregators.Mean()
 
     def penalty(self, num_clients: int) -> Any:
-        """The penalty rho `[]` beside `alpha_i f_i`."""
+        """Returns the penalty rho `[]` beside `alpha_i f_i`."""
         if self.rho is not None:
             return self.rho
         return (0.1 if self.mu is None else self.mu) / num_clients
 
     def pull(self, alpha: jax.Array, ratio: jax.Array) -> jax.Array:
-        """`mu_i = rho / alpha_i`, the weight of the pull to `w - p_i` beside f_i.
+        """Returns `mu_i = rho / alpha_i`, the weight of the pull to `w - p_i`.
 
         Args:
           alpha: `[]` or `[N]` client weights, sum 1.
@@ -161,7 +158,7 @@ class FedADMM(base.SingleExchange):
         return self.penalty(1) * ratio
 
     def init(self, key, model, population, data):
-        """All models equal, duals zero."""
+        """Starts from equal models and zero duals."""
         params = model.init(key)
         alpha = common.problem_weight(self.weighting, population, data, params)
         some = jnp.where(alpha > 0, alpha, 1)
@@ -176,13 +173,13 @@ class FedADMM(base.SingleExchange):
         return params, state, params if self.server_mode == "mean_all" else None
 
     def reference(self, server):
-        """The server's model; changes compare with none."""
+        """Returns the server's model; changes compare with none."""
         if self.server_mode == "mean_all":
             return server
         return jax.tree.map(jnp.zeros_like, server)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local copy, dual and upload of one client."""
+        """Updates one client's local copy and dual."""
         w = down.shared
         pull = self.pull(client.alpha, client.ratio)
         objective = common.proximal_objective(model, pull)
@@ -200,15 +197,13 @@ class FedADMM(base.SingleExchange):
         if self.server_mode == "delta_selected":
             sent = optax.tree.add(client.theta, client.p)
             message = optax.tree.sub(message, sent)
-        new = FedADMMClient(
-            theta=theta, p=p, alpha=client.alpha, ratio=client.ratio, eps=eps
-        )
+        new = dataclasses.replace(client, theta=theta, p=p, eps=eps)
         upload = core.Upload(message=message, weight=base.example_weight(data, theta))
         report = info.report(unconverged=~info.converged)
         return new, upload, report
 
     def server_update(self, ctx, server, aggregate, uploads):
-        """The mean of all messages, or a step along the mean change."""
+        """Returns the mean of all messages, or a step along the mean change."""
         if self.server_mode == "mean_all":
             return aggregate
         eta = self.server_learning_rate
@@ -217,11 +212,11 @@ class FedADMM(base.SingleExchange):
         return common.stepped(server, aggregate, eta)
 
     def parameters(self, server, client):
-        """The global model w, the answer; theta_i tends to it and is on its way one."""
+        """Returns theta_i and the global model w, to which theta_i tends."""
         return {"personal": client.theta, "global": server}
 
     def diagnostics(self, state, model, federation):
-        """Lagrangian, objective, residuals and distances.
+        """Returns Lagrangian, objective, residuals and distances.
 
         Args:
           state: state after a round.

@@ -51,7 +51,7 @@ class FedAvg(global_model.GlobalModel):
         checks.boolean("keeps_local", self.keeps_local)
 
     def default_aggregator(self) -> core.Aggregator:
-        """Weighted or uniform mean."""
+        """Returns the weighted or uniform mean."""
         if self.weighting == "uniform":
             return aggregators.Mean()
         return aggregators.WeightedMean()
@@ -69,7 +69,7 @@ class FedAvg(global_model.GlobalModel):
         return client, upload, report
 
     def predictors(self, key, round, server, client, model, data):
-        """The global model, its fine-tuned copy, and the local one, if asked for."""
+        """Returns the global model and, if asked for, its tuned and the local one."""
         found = super().predictors(key, round, server, client, model, data)
         if self.fine_tune is not None:
             tuned, _, _ = self.fine_tune.solve(
@@ -92,18 +92,18 @@ class Local(base.SingleExchange):
     aggregates = False  # nothing is sent
 
     def init(self, key, model, population, data):
-        """One drawn network, copied to all clients."""
+        """Draws one network, copied to all clients."""
         return None, model.init(key), None
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training from the client's own model."""
+        """Trains from the client's own model."""
         objective = local.DataLoss(model)
         theta, _, info = self.local.solve(key, work, objective, client, None, data)
         upload = core.Upload(message=None, weight=base.example_weight(data, theta))
         return theta, upload, info.report()
 
     def parameters(self, server, client):
-        """The client's own model."""
+        """Returns the client's own model."""
         return {"personal": client}
 
 
@@ -123,7 +123,7 @@ class Centralized(base.SingleExchange):
     aggregates = False  # nothing is sent
 
     def init(self, key, model, population, data):
-        """One drawn network."""
+        """Draws one network."""
         if data.noise_scale is not None:
             raise checks.InputError(
                 "Centralized training cannot pool clients with feature noise of "
@@ -134,7 +134,7 @@ class Centralized(base.SingleExchange):
     reads = "all"  # trains on all clients' examples, whoever takes part
 
     def round(self, state, link):
-        """Training on the union of all clients' examples."""
+        """Trains on the union of all clients' examples."""
         data = _union(link.federation.train)
         server, _, info = self.local.solve(
             link.ctx.key,
@@ -149,12 +149,12 @@ class Centralized(base.SingleExchange):
         return state, link.info(report, {}, floats_up=0, floats_down=0)
 
     def parameters(self, server, client):
-        """The trained model."""
+        """Returns the trained model."""
         return {"global": server}
 
 
 def _union(data: core.ClientData) -> core.ClientData:
-    """All clients' examples as one client; padding goes to the end."""
+    """Joins all clients' examples into one client; padding goes to the end."""
     slots = data.index.shape[1]
     real = jnp.arange(slots)[None, :] < data.num_examples[:, None]
     order = jnp.argsort(~real.reshape(-1), stable=True)

@@ -99,7 +99,7 @@ def choose(
     count: int,
     epsilon: Any,
 ) -> jax.Array:
-    """Whose models the server sends to ONE client.
+    """Chooses whose models the server sends to ONE client.
 
     Args:
       key: `[]` key of this client and round.
@@ -157,11 +157,11 @@ class FedFomo(base.SingleExchange):
     reads = "all"  # anybody's model may be sent to a member
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean."""
+        """Returns the uniform mean."""
         return aggregators.Mean()
 
     def init(self, key, model, population, data):
-        """One drawn network, copied to all clients; nobody is nearer than others."""
+        """Draws one network, copied to all clients; all affinities are zero."""
         if isinstance(model, core.SeriesModel):
             raise checks.InputError(
                 "Expected a model whose examples stand alone for FedFomo, which holds"
@@ -174,7 +174,7 @@ class FedFomo(base.SingleExchange):
         return params, client, params
 
     def client_update(self, key, round, work, down, client, model, data):
-        """The mixture, and local training from it.
+        """Mixes the received models, and trains from the mixture.
 
         `down.shared` is a pair of all received models `[N, *P]` and identities `[N]`,
         `down.own` the row of this client; of the models only those that the server
@@ -203,7 +203,7 @@ class FedFomo(base.SingleExchange):
         return client, upload, report
 
     def round(self, state, link):
-        """One exchange, in which members get some of all received models."""
+        """Runs one exchange, in which members get some of all received models."""
         ctx, reference = link.ctx, self.reference(state.server)
         shared = (state.messages, link.federation.train.client_id)
         down = core.Downlink(shared=shared, own=ctx.cohort)
@@ -220,7 +220,7 @@ class FedFomo(base.SingleExchange):
         )
 
     def parameters(self, server, client):
-        """The client's own model, and the mean of all."""
+        """Returns the client's own model, and the mean of all."""
         return {"personal": client.theta, "global": server}
 
 
@@ -231,7 +231,7 @@ def _mixture(
     chosen: jax.Array,
     held: core.ClientData,
 ) -> tuple[Any, jax.Array, jax.Array]:
-    """What a member trains from.
+    """Mixes the model from which a member trains.
 
     Args:
       objective: the training loss.

@@ -110,7 +110,7 @@ def mixtures_without_conflict(
 def common_descent_violation(
     gradients: Any, direction: Any, received: jax.Array
 ) -> jax.Array:
-    """The largest cosine of a step with a client's gradient: above 0 one must rise.
+    """Returns the largest cosine of a step with a gradient: above 0 one must rise.
 
     Args:
       gradients: pytree of `[K, *P]`.
@@ -155,11 +155,11 @@ class FedFV(global_model.GlobalModel):
         return "all" if self.tau else "cohort"
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean, as in the paper."""
+        """Returns the uniform mean, as in the paper."""
         return aggregators.Mean()
 
     def init(self, key, model, population, data):
-        """One drawn network; gradients of zero, which nobody has sent."""
+        """Draws one network; gradients are zero, as nobody has sent any."""
         params, kept, _ = super().init(key, model, population, data)
         if not self.tau:
             return params, FedFVClient(last_round=None, local=kept), None
@@ -167,11 +167,11 @@ class FedFV(global_model.GlobalModel):
         return params, client, self.reference(params)
 
     def reference(self, server):
-        """Messages are changes: they compare with none."""
+        """Returns zeros: messages are changes."""
         return jax.tree.map(jnp.zeros_like, server)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """The loss of the received model, and local training from it."""
+        """Evaluates the received model's loss, and trains from it."""
         w = down.shared
         objective = local.DataLoss(model)
         loss = local.full_value(objective, w, None, data)
@@ -185,7 +185,7 @@ class FedFV(global_model.GlobalModel):
         return client, upload, info.report(loss=loss)
 
     def round(self, state, link):
-        """One exchange, with all projections between upload and step."""
+        """Runs one exchange, with all projections between upload and step."""
         ctx, w = link.ctx, state.server
         state, rows, received, info, floats_up = self.local_work(
             state, link, core.Downlink(shared=w)

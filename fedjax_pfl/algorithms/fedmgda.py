@@ -69,7 +69,7 @@ class FedMGDA(global_model.GlobalModel):
         checks.boolean("keeps_local", self.keeps_local)
 
     def default_aggregator(self) -> core.Aggregator:
-        """A step of common descent."""
+        """Returns a step of common descent."""
         return aggregators.CommonDescent(
             eps=self.eps,
             learning_rate=self.server_learning_rate,

@@ -50,12 +50,12 @@ class FedPer(base.SingleExchange):
     server_is_model = True  # clients start from the body, their copies are averaged
 
     def init(self, key, model, population, data):
-        """One drawn network: its body at the server, its head at every client."""
+        """Draws one network: its body at the server, its head at every client."""
         head, body = tree_paths.head_and_body(model.init(key), self.head)
         return body, head, None
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training of both parts; the body is sent."""
+        """Trains both parts; the body is sent."""
         start = tree_paths.join(client, down.shared)
         theta, _, info = self.local.solve(
             key, work, local.DataLoss(model), start, None, data

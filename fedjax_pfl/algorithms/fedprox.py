@@ -55,7 +55,7 @@ class FedProx(global_model.GlobalModel):
     server_is_model = True  # clients start from w, their models are averaged into it
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training from the received model, near it."""
+        """Trains from the received model, and near it."""
         w = down.shared
         objective = common.proximal_objective(model, self.mu)
         v, _, info = self.local.solve(key, work, objective, w, w, data)

@@ -79,17 +79,17 @@ class FedRep(base.SingleExchange):
         return not self.send_heads
 
     def init(self, key, model, population, data):
-        """One drawn network: its body at the server, its head at every client."""
+        """Draws one network: its body at the server, its head at every client."""
         params = model.init(key)
         head, body = tree_paths.head_and_body(params, self.head)
         return params if self.send_heads else body, head, None
 
     def down(self, ctx, server, clients, messages):
-        """The body."""
+        """Returns the body."""
         return core.Downlink(shared=tree_paths.split(server, self.head)[1])
 
     def _train(self, solver, key, work, model, part, fixed, data):
-        """Local training of one part of the model, and how much work it was."""
+        """Trains one part of the model, and reports the work."""
         plain = local.DataLoss(model)
 
         def objective(key, part, batch, fixed):
@@ -99,7 +99,7 @@ class FedRep(base.SingleExchange):
         return part, info
 
     def client_update(self, key, round, work, down, client, model, data):
-        """The head under the received body, then the body under that head."""
+        """Trains the head under the received body, then the body under that head."""
         head_key, body_key = jax.random.split(key)
         solver = self.local if self.head_local is None else self.head_local
         head, first = self._train(
@@ -114,7 +114,7 @@ class FedRep(base.SingleExchange):
         return head, upload, first.then(second).report()
 
     def predictors(self, key, round, server, client, model, data):
-        """The latest body under the own head, a tuned one, and the mean of heads."""
+        """Returns the latest body under the own, the tuned and the mean head."""
 
         def under(head):
             params = tree_paths.join(head, body)

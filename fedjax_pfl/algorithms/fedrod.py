@@ -87,7 +87,7 @@ def balanced(logits: jax.Array, counts: jax.Array) -> jax.Array:
 
 
 def _sum(params: Any, head: Any) -> Any:
-    """The parameters with a second head added to their own."""
+    """Adds a second head to the parameters' own."""
     return jax.tree.map(lambda x, b: x if b is None else x + b, params, head)
 
 
@@ -115,7 +115,7 @@ class FedROD(base.SingleExchange):
     server_is_model = True  # clients start from the network, their copies are averaged
 
     def _hyper(self, head: Any, counts: jax.Array) -> models.MLP:
-        """The network from the shares of classes to all numbers of a head."""
+        """Builds the network from the shares of classes to a head's parameters."""
         assert self.hyper_width is not None
         return models.MLP(
             widths=(self.hyper_width,),
@@ -124,7 +124,7 @@ class FedROD(base.SingleExchange):
         )
 
     def init(self, key, model, population, data):
-        """One drawn network; personal heads, or the last layer of H, are zero."""
+        """Draws one network; personal heads, or the last layer of H, are zero."""
         if getattr(model, "num_classes", None) is None:
             raise checks.InputError(
                 "Expected a model of classes for FedROD, whose loss counts them, got "
@@ -140,7 +140,7 @@ class FedROD(base.SingleExchange):
         return RodServer(network=params, hyper=drawn), None, None
 
     def _added(self, network: Any, own: Any, counts: jax.Array) -> Any:
-        """The network with the personal head added; `own` is b_i, or H's parameters."""
+        """Adds the personal head to the network; `own` is b_i or H's parameters."""
         if self.hyper_width is None:
             return _sum(network, own)
         head, _ = tree_paths.split(network, self.head)
@@ -149,7 +149,7 @@ class FedROD(base.SingleExchange):
         return _sum(network, ravel_pytree(head)[1](made))
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training of the network by one loss, of the own part by the other."""
+        """Trains the network by one loss, and the own part by the other."""
         counts = _counts(model, down.shared.network, data)
 
         def objective(key, point, batch, context):
@@ -173,7 +173,7 @@ class FedROD(base.SingleExchange):
         return None if hyper else own, upload, report
 
     def predictors(self, key, round, server, client, model, data):
-        """The latest network with the personal head added, and as it is."""
+        """Returns the latest network with the personal head added, and as it is."""
         own = client if self.hyper_width is None else server.hyper
         counts = _counts(model, server.network, data)
         personal = self._added(server.network, own, counts)
@@ -184,7 +184,7 @@ class FedROD(base.SingleExchange):
 
 
 def _counts(model: core.Model, params: Any, data: core.ClientData) -> jax.Array:
-    """Training examples of ONE client per output of the model `[C]`."""
+    """Counts ONE client's training examples per output of the model `[C]`."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     batch = data.gather(jnp.zeros(1, jnp.int32), jnp.ones(1, dtype))
     outputs = jax.eval_shape(

@@ -33,6 +33,7 @@ release, each a switch: the prox centre is the client's own `w_i` (theirs: the r
 `Flame.official` sets all of them.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -93,14 +94,9 @@ class Flame(base.SingleExchange):
 
     def __post_init__(self):
         checks.number("lam", self.lam, at_least=0)
-        if self.kappa is not None and self.rho is not None:
-            raise checks.InputError(
-                f"Expected kappa or rho, got both: kappa={self.kappa!r}, "
-                f"rho={self.rho!r}."
-            )
-        for name, value in (("kappa", self.kappa), ("rho", self.rho)):
-            if value is not None:
-                checks.number(name, value, above=0)
+        common.check_alternatives(kappa=self.kappa, rho=self.rho)
+        checks.number("kappa", self.kappa, above=0)
+        checks.number("rho", self.rho, above=0)
         checks.number("eps_decay", self.eps_decay, at_least=0, below=1)
         checks.known(self.prox_centre, ("local", "received", "joint"), "prox_centre")
         checks.known(self.dual_update, ("round", "epoch"), "dual_update")
@@ -113,7 +109,7 @@ class Flame(base.SingleExchange):
 
     @classmethod
     def official(cls, **fields: Any) -> "Flame":
-        """The release's choices, centre, dual cadence, momentum and L2, as defaults."""
+        """Builds the release's variant: centre, dual cadence, momentum and L2."""
         defaults: dict[str, Any] = {"prox_centre": "received", "dual_update": "epoch"}
         defaults["local"] = common.official_sgd()
         return cls(**(defaults | fields))
@@ -125,11 +121,11 @@ class Flame(base.SingleExchange):
     aggregate_over = "all"  # absent clients take part with their cached messages
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean: the Lagrangian's minimizer in w whatever alpha is."""
+        """Returns the uniform mean: it minimizes the Lagrangian in w for any alpha."""
         return aggregators.Mean()
 
     def share(self, alpha: jax.Array, ratio: jax.Array) -> jax.Array:
-        """`1 / (1 + kappa_i) = a_i / (a_i + rho)`, the weight of theta_i in w_i.
+        """Returns `1 / (1 + kappa_i) = a_i / (a_i + rho)`, theta_i's weight in w_i.
 
         Args:
           alpha: `[]` or `[N]` client weights, sum 1.
@@ -144,7 +140,7 @@ class Flame(base.SingleExchange):
         return 1 / (1 + kappa * ratio)
 
     def init(self, key, model, population, data):
-        """All models equal, duals zero: the start that the descent theory needs."""
+        """Starts from equal models and zero duals, as the descent theory needs."""
         params = model.init(key)
         alpha = common.problem_weight(self.weighting, population, data, params)
         eps = common.first_residual(model, self.local, alpha, params, data)
@@ -159,7 +155,7 @@ class Flame(base.SingleExchange):
         return params, state, params
 
     def _subproblem(self, model, client, w, share):
-        """Objective of the personal solve and its first context."""
+        """Builds the personal solve's objective and its first context."""
         plain = local.DataLoss(model)
         lam = self.lam
         joint = optax.tree.sub(w, client.p)
@@ -176,7 +172,7 @@ class Flame(base.SingleExchange):
         return plain.plus(pull), start
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Personal solve, local copy, dual and upload of one client."""
+        """Solves for the personal model; updates local copy and dual."""
         w = down.shared
         share = self.share(client.alpha, client.ratio)
         objective, start = self._subproblem(model, client, w, share)
@@ -210,24 +206,17 @@ class Flame(base.SingleExchange):
             )
             w_local, p = consensus(theta, client.p)
         message = optax.tree.add(w_local, p)
-        new = FlameClient(
-            theta=theta,
-            w_local=w_local,
-            p=p,
-            alpha=client.alpha,
-            ratio=client.ratio,
-            eps=eps,
-        )
+        new = dataclasses.replace(client, theta=theta, w_local=w_local, p=p, eps=eps)
         upload = core.Upload(message=message, weight=base.example_weight(data, theta))
         report = info.report(unconverged=~info.converged)
         return new, upload, report
 
     def parameters(self, server, client):
-        """The personal model theta_i and the global model w."""
+        """Returns the personal model theta_i and the global model w."""
         return {"personal": client.theta, "global": server}
 
     def diagnostics(self, state, model, federation):
-        """Lagrangian, Lyapunov value, objective, residuals and distances.
+        """Returns Lagrangian, Lyapunov value, objective, residuals and distances.
 
         Args:
           state: state after a round.

@@ -29,7 +29,7 @@ class GlobalModel(base.SingleExchange):
     keeps_local: bool
 
     def kept(self, theta: Any) -> Any:
-        """State of ONE client that has trained `theta [*P]`: this or None."""
+        """Returns what ONE client keeps of its model `theta [*P]`: this or None."""
         return theta if self.keeps_local else None
 
     def init(self, key, model, population, data):

@@ -27,7 +27,7 @@ class Majority(base.SingleExchange):
     aggregates = False  # nothing is sent
 
     def init(self, key, model, population, data):
-        """Nothing; refuses what has no classes."""
+        """Starts from nothing; refuses models without classes."""
         if getattr(model, "num_classes", None) is None:
             raise checks.InputError(
                 f"Expected a model of classes for Majority, got {model!r}."
@@ -35,13 +35,13 @@ class Majority(base.SingleExchange):
         return None, None, None
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Nothing."""
+        """Does nothing."""
         weight = data.num_examples.astype(jnp.zeros(()).dtype)
         upload = core.Upload(message=None, weight=weight)
         return client, upload, {"gradient_evaluations": jnp.zeros((), jnp.int32)}
 
     def predictors(self, key, round, server, client, model, data):
-        """The smoothed frequencies, for every input the same."""
+        """Returns the smoothed frequencies, whatever the input."""
         classes = getattr(model, "num_classes", 0)
         counts = common.class_counts(data, classes, jnp.zeros(()).dtype)
         logits = jnp.log((counts + 1) / (counts + 1).sum())
@@ -49,5 +49,5 @@ class Majority(base.SingleExchange):
 
 
 def _repeated(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    """The same logits for every input."""
+    """Repeats the logits for every input."""
     return jnp.broadcast_to(params["logits"], (len(x), len(params["logits"])))

@@ -69,11 +69,11 @@ class MultiKrum(global_model.GlobalModel):
 
     @classmethod
     def official(cls, **fields: Any) -> "MultiKrum":
-        """The helper of FLAME's release: unsquared distances, five messages kept."""
+        """Builds the helper of FLAME's release: unsquared distances, five messages."""
         return cls(**{"squared": False, "num_selected": 5, **fields})
 
     def default_aggregator(self) -> core.Aggregator:
-        """Multi-Krum."""
+        """Returns multi-Krum."""
         return aggregators.Krum(
             num_malicious=self.num_malicious,
             malicious_fraction=self.malicious_fraction,

@@ -52,7 +52,7 @@ Gradient = Callable[[Any], Any]
 
 
 def hessian_product(gradient: Gradient, params: Any, direction: Any) -> Any:
-    """Product of the Hessian with a direction, forward over reverse.
+    """Returns the product of the Hessian with a direction, forward over reverse.
 
     Args:
       gradient: maps `[*P]` to `[*P]`.
@@ -72,7 +72,7 @@ def hessian_product(gradient: Gradient, params: Any, direction: Any) -> Any:
 def difference_product(
     gradient: Gradient, params: Any, direction: Any, difference: Any
 ) -> Any:
-    """The same product from two gradients.
+    """Approximates the product from two gradients.
 
     Args:
       gradient: maps `[*P]` to `[*P]`.
@@ -127,17 +127,17 @@ class PerFedAvg(base.SingleExchange):
     server_is_model = True  # clients start from w, their models are averaged into it
 
     def init(self, key, model, population, data):
-        """One drawn network at the server; clients keep nothing."""
+        """Draws one network at the server; clients keep nothing."""
         return model.init(key), None, None
 
     def _product(self, gradient: Gradient, w: Any, g: Any) -> Any:
-        """h, where there is one."""
+        """Returns the second-order term h."""
         if self.hessian == "exact":
             return hessian_product(gradient, w, g)
         return difference_product(gradient, w, g, self.difference)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local steps on the client's meta objective."""
+        """Takes local steps on the client's meta objective."""
         gradient = jax.grad(local.DataLoss(model), argnums=1)
         a = self.inner_learning_rate
 
@@ -171,7 +171,7 @@ class PerFedAvg(base.SingleExchange):
         return client, upload, {"gradient_evaluations": evaluations}
 
     def predictors(self, key, round, server, client, model, data):
-        """The global model adapted to the client, and as it is."""
+        """Returns the global model adapted to the client, and as it is."""
         objective = local.DataLoss(model)
         adapted = server
         for _ in range(self.adapt_steps):

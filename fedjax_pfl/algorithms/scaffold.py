@@ -73,22 +73,22 @@ class Scaffold(base.SingleExchange):
         common.check_plain_sgd("Scaffold", self.local)
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean, as in the paper."""
+        """Returns the uniform mean, as in the paper."""
         return aggregators.Mean()
 
     def init(self, key, model, population, data):
-        """One drawn network, and control variates of zero."""
+        """Draws one network; control variates are zero."""
         params = model.init(key)
         zeros = jax.tree.map(jnp.zeros_like, params)
         return ScaffoldServer(model=params, control=zeros), zeros, None
 
     def reference(self, server):
-        """Messages are changes: they compare with none."""
+        """Returns zeros: messages are changes."""
         zeros = jax.tree.map(jnp.zeros_like, server.model)
         return {"model": zeros, "control": zeros}
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Corrected local steps, and the new control variate."""
+        """Takes corrected local steps, and renews the control variate."""
         x, control = down.shared.model, down.shared.control
         plain = local.DataLoss(model)
         correction = optax.tree.sub(control, client)
@@ -126,5 +126,5 @@ class Scaffold(base.SingleExchange):
         )
 
     def parameters(self, server, client):
-        """The global model x."""
+        """Returns the global model x."""
         return {"global": server.model}

@@ -1,8 +1,6 @@
 """The command `python -m experiments.data` and the figure that it draws."""
 
-import gzip
 import pathlib
-import struct
 import subprocess
 import sys
 
@@ -15,10 +13,11 @@ import fedjax_pfl as fp
 from fedjax_pfl.command import data_command
 from fedjax_pfl.data import statistics
 from fedjax_pfl.figures import partitions
+from tests.data import samples
+from tests.data.samples import SHARED
+from tests.trust import files
 
 RUNNER = typer.testing.CliRunner()
-SHARED = pathlib.Path(__file__).parents[2] / "shared" / "data"
-NUM_EXAMPLES = 12
 
 
 @pytest.fixture(autouse=True)
@@ -46,13 +45,9 @@ def write_table(path):
 def write_mnist(folder):
     """Official files in small, so that only their checksums are wrong."""
     for part in ("train", "t10k"):
-        pixels = bytes(NUM_EXAMPLES * 28 * 28)
-        header = struct.pack(">4B3I", 0, 0, 8, 3, NUM_EXAMPLES, 28, 28)
-        with gzip.open(folder / f"{part}-images-idx3-ubyte.gz", "wb") as file:
-            file.write(header + pixels)
-        header = struct.pack(">4BI", 0, 0, 8, 1, NUM_EXAMPLES)
-        with gzip.open(folder / f"{part}-labels-idx1-ubyte.gz", "wb") as file:
-            file.write(header + bytes(range(10)) + bytes(2))
+        images, labels = np.zeros((12, 28, 28)), np.arange(12) % 10
+        samples.write(folder / f"{part}-images-idx3-ubyte.gz", files.idx(images))
+        samples.write(folder / f"{part}-labels-idx1-ubyte.gz", files.idx(labels))
 
 
 def test_list_names_every_data_set_with_its_options():
@@ -145,7 +140,7 @@ def test_show_a_table_with_a_target_that_is_no_class(tmp_path):
         (("--set", "federation.test_fraction=0.1,0.2"), "Expected one federation"),
         (("--set", "federation.partition=iid,label_shards"), "one federation"),
         (("--out", "who.txt"), "to end in .png"),
-        (("--out", "nowhere/who.png"), "directory that exists"),
+        (("--out", "nowhere/who.png"), "existing directory"),
         (("--data", "mine.csv"), "--label"),
         (("--data", "mine.xyz"), "mine.xyz"),
     ],

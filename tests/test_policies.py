@@ -35,10 +35,10 @@ def policy(federation):
     return fp.EIIE(units=4).for_federation(federation)
 
 
-def one_client(federation, client=1, memory=None):
+def one_client(federation, client=1):
     """Training data of one client."""
     rows = jax.tree.map(lambda leaf: leaf[client], federation.train.rows())
-    return federation.train.pool().with_rows(rows | {"memory": memory})
+    return federation.train.pool().with_rows(rows)
 
 
 def batch_of(data, positions):
@@ -166,7 +166,7 @@ def test_a_policy_of_cash_returns_exactly_nothing(federation, policy):
     )
     batch = batch_of(data, range(20))
     outputs = policy.apply(params, batch.x, constants=batch.constants)
-    found, series = policy.series_metrics(outputs, batch)
+    found, series = policy.sequence_metrics(outputs, batch)
     for name in ("annualized_return", "sharpe", "max_drawdown", "turnover", "loss"):
         assert found[name] == 0, name
     assert (series["value"] == 1).all()
@@ -179,7 +179,7 @@ def test_metrics_of_no_days_are_not_numbers(federation, policy):
     )
     batch = data.gather(jnp.arange(20), jnp.zeros(20))
     outputs = policy.apply(policy.init(KEY), batch.x, constants=batch.constants)
-    found, _ = policy.series_metrics(outputs, batch)
+    found, _ = policy.sequence_metrics(outputs, batch)
     assert all(np.isnan(value) for value in found.values())
 
 
@@ -188,19 +188,17 @@ def test_memory_is_read_and_written(federation, policy):
     data = one_client(federation)
     drawn = np.random.default_rng(2).dirichlet(np.ones(4), data.constants.slots)
     memory = jnp.asarray(drawn[:, 1:])
-    data = dataclasses.replace(data, memory=memory)
     solver = local.SGD(learning_rate=0.5, num_steps=1, batch_size=7)
     params = draw(policy, 3.0)
-    moved, _, info = solver.solve(
-        KEY, common.unlimited(), local.DataLoss(policy), params, None, data
-    )
-    changed = np.flatnonzero((np.asarray(info.memory) != drawn[:, 1:]).any(axis=1))
+    work = dataclasses.replace(common.unlimited(), carry=memory)
+    moved, _, info = solver.solve(KEY, work, local.DataLoss(policy), params, None, data)
+    changed = np.flatnonzero((np.asarray(info.carry) != drawn[:, 1:]).any(axis=1))
     assert len(changed) == 7 and (np.diff(changed) == 1).all()
     batch = batch_of(data, changed)
     assert changed[0] > 0  # else the uniform weights are what was held
     held = policies.Held(x=batch.x, weights=memory[changed - 1])
     acted = policy.apply(params, held, constants=batch.constants)
-    np.testing.assert_allclose(info.memory[changed], acted[:, 1:], rtol=1e-12)
+    np.testing.assert_allclose(info.carry[changed], acted[:, 1:], rtol=1e-12)
     gradient = jax.grad(
         lambda p: policy.loss(policy.apply(p, held, constants=batch.constants), batch)
     )(params)
@@ -266,6 +264,6 @@ def test_bad_fields_are_refused(fields, sentence):
 
 
 def test_it_is_a_model_of_series(policy):
-    assert isinstance(policy, core.SeriesModel)
-    assert not isinstance(fp.MLP(), core.SeriesModel)
+    assert isinstance(policy, core.SequenceModel)
+    assert not isinstance(fp.MLP(), core.SequenceModel)
     assert isinstance(SPEC.build().train.constants, portfolio.PriceTables)

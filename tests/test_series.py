@@ -42,11 +42,11 @@ def same(a, b, **tolerances):
 def test_memory_stays_in_the_state_and_out_of_reports(federation):
     states = rounds(fp.FedAvg(local=SGD), federation)
     slots = federation.train.constants.slots
-    assert states[0].memory.shape == (4, slots, 3)
-    assert (states[0].memory == 1 / 3).all()
-    moved = (np.asarray(states[1].memory) != 1 / 3).any(axis=2).sum(axis=1)
+    assert states[0].carry.shape == (4, slots, 3)
+    assert (states[0].carry == 1 / 3).all()
+    moved = (np.asarray(states[1].carry) != 1 / 3).any(axis=2).sum(axis=1)
     assert ((moved >= 8) & (moved <= 16)).all()  # two pieces of eight days
-    again = (np.asarray(states[2].memory) != 1 / 3).any(axis=2).sum(axis=1)
+    again = (np.asarray(states[2].carry) != 1 / 3).any(axis=2).sum(axis=1)
     assert (again >= moved).all() and again.sum() > moved.sum()
 
 
@@ -73,14 +73,14 @@ def test_clients_can_be_permuted(federation):
     moved = dataclasses.replace(federation, **parts)
     plain = rounds(fp.Local(local=SGD), federation, 1)[-1]
     found = rounds(fp.Local(local=SGD), moved, 1)[-1]
-    np.testing.assert_allclose(found.memory, plain.memory[order], rtol=1e-12)
+    np.testing.assert_allclose(found.carry, plain.carry[order], rtol=1e-12)
 
 
 def test_others_memories_are_not_touched(federation):
     states = rounds(
         fp.FedAvg(local=SGD), federation, 1, participation=fp.UniformCohort(size=2)
     )
-    untouched = (np.asarray(states[1].memory) == 1 / 3).all(axis=(1, 2))
+    untouched = (np.asarray(states[1].carry) == 1 / 3).all(axis=(1, 2))
     assert untouched.sum() == 2
 
 
@@ -88,7 +88,7 @@ def test_what_is_not_finite_is_not_remembered(federation):
     wild = local.SGD(weight_decay=1e300, learning_rate=1e10, num_steps=3, batch_size=8)
     states = rounds(fp.Local(local=wild), federation, 1, on_nonfinite="drop")
     assert states[1].nonfinite > 0
-    assert np.isfinite(states[1].memory).all()
+    assert np.isfinite(states[1].carry).all()
 
 
 def test_generated_years_take_turns(federation):
@@ -98,7 +98,7 @@ def test_generated_years_take_turns(federation):
     states = rounds(fp.Local(local=many), federation, 3)
     years = []
     for before, after in zip(states, states[1:], strict=False):
-        changed = np.asarray(before.memory) != np.asarray(after.memory)
+        changed = np.asarray(before.carry) != np.asarray(after.carry)
         generated = changed.any(axis=(0, 2))[tables.n_real :]
         years.append(generated.reshape(tables.years, -1).any(axis=1).tolist())
     assert years == [[True, False], [False, True], [False, True]]

@@ -210,7 +210,6 @@ class SingleExchange:
             )
 
         rows, uploads, info = link.map(update, (down.own, old), down.shared)
-        state, info = link.remember(state, info)
         state, rows = link.keep_finite(state, old, rows)
         state, received = link.upload(state, uploads, self.reference(state.server))
         state = link.store(state, received)

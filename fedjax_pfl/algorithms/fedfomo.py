@@ -162,7 +162,7 @@ class FedFomo(base.SingleExchange):
 
     def init(self, key, model, population, data):
         """Draws one network, copied to all clients; all affinities are zero."""
-        if isinstance(model, core.SeriesModel):
+        if isinstance(model, core.SequenceModel):
             raise checks.InputError(
                 "Expected a model whose examples stand alone for FedFomo, which holds"
                 f" some of them out, got {type(model).__name__}, a model of series."

@@ -27,17 +27,6 @@ app = typer.Typer(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Show:
-    """What `show` was asked for; None where a default decides."""
-
-    settings: tuple[str, ...]
-    seed: int
-    data: arguments.Data
-    out: Path | None
-    rows: int
-
-
 @app.command("list", help="Lists the named data sets with their options.")
 def list_() -> None:
     """Prints one row per data set."""
@@ -82,14 +71,8 @@ def show(
     own = arguments.Data.parse(dataset, data, label, client, data_dir)
     short = {"dataset": dataset, "partition": partition, "num_clients": clients}
     settings = [f"federation.{n}={v}" for n, v in short.items() if v is not None]
-    options = _Show(
-        settings=(*settings, *own.settings(), *(set_ or [])),
-        seed=seed,
-        data=own,
-        out=out,
-        rows=rows,
-    )
-    cli.answer(lambda: _show(options))
+    settings += [*own.settings(), *(set_ or [])]
+    cli.answer(lambda: _show(own, settings, seed, out, rows))
 
 
 @app.command(help="Reads every data set that a directory holds and says what is wrong.")
@@ -99,128 +82,122 @@ def check(data_dir: arguments.DataDirectory = None) -> None:
 
 
 def _list() -> None:
-    """The table of data sets."""
+    """Prints the table of data sets."""
     import fedjax_pfl as fp
 
     rows = [
-        (name, _kind(kind), _options(kind), (kind.__doc__ or "").splitlines()[0])
+        (name, _origin(kind), _options(kind), (kind.__doc__ or "").splitlines()[0])
         for name, kind in fp.DATASETS.items()
     ]
-    _print_table(("name", "kind", "options", "what it is"), rows)
+    _print_table(("name", "kind", "options", "description"), rows)
 
 
-def _kind(kind: type) -> str:
-    """Where the examples of a data set come from."""
+def _origin(kind: type) -> str:
+    """Returns the origin of the examples of a data set."""
     from fedjax_pfl.data import generated
     from fedjax_pfl.data.sources import base, embedded
 
-    kinds = {
+    origins = {
         base.FileSource: "files",
         generated.Generated: "generated",
         embedded.Digits: "embedded",
     }
-    found = [what for parent, what in kinds.items() if issubclass(kind, parent)]
-    return found[0] if found else "yours"
+    return next(
+        (o for parent, o in origins.items() if issubclass(kind, parent)), "yours"
+    )
 
 
 def _options(kind: Any) -> str:
-    """Fields of a source with their defaults."""
-    shown = [
+    """Lists the fields of a source with their defaults."""
+    fields = [
         field.name
         if field.default is dataclasses.MISSING
         else f"{field.name}={json.dumps(field.default)}"
         for field in dataclasses.fields(kind)
     ]
-    return "\n".join(shown)
+    return "\n".join(fields)
 
 
-def _show(options: _Show) -> None:
-    """Table, summary and figure of one federation."""
+def _show(
+    data: arguments.Data, settings: list[str], seed: int, out: Path | None, rows: int
+) -> None:
+    """Prints table and summary of a federation, and draws its figure."""
     from fedjax_pfl.data import statistics
     from fedjax_pfl.figures import partitions
 
-    if options.out is not None:
-        _check_file(options.out)
-    spec = _spec(options)
-    found = statistics.describe(spec.build())
-    print(found.table(max_rows=options.rows))
-    print(found.summary())
-    if options.out is not None:
-        counts, names = found.label_counts, found.class_names
-        title = f"{found.name}, {type(spec.partition).name}, seed {spec.seed}"
-        shown = partitions.Holdings(
-            f"{title}: training", counts, found.num_train, names
+    if out is not None:
+        _check_figure(out)
+    spec = dataclasses.replace(_spec(data, settings), seed=seed)
+    described = statistics.describe(spec.build())
+    print(described.table(max_rows=rows))
+    print(described.summary())
+    if out is not None:
+        holdings = partitions.Holdings(
+            f"{described.name}, {type(spec.partition).name}, seed {seed}: training",
+            described.label_counts,
+            described.num_train,
+            described.class_names,
         )
-        figure = partitions.draw([shown])
-        figure.savefig(options.out, dpi=200)
-        print(f"Figure: {options.out}")
+        partitions.draw([holdings]).savefig(out, dpi=200)
+        print(f"Figure: {out}")
 
 
-def _spec(options: _Show) -> Any:
-    """The federation of the preset `digits` with the options applied."""
+def _spec(data: arguments.Data, settings: list[str]) -> Any:
+    """Returns the federation of the preset `digits` with the settings applied."""
     from fedjax_pfl.command import own_data, presets
     from fedjax_pfl.command.presets.experiment import apply_settings
     from fedjax_pfl.core import checks
 
     experiment = presets.get("digits").single()
-    if options.data.path is not None:
-        experiment = own_data.with_data(experiment, options.data)
-    for setting in options.settings:
+    if data.path is not None:
+        experiment = own_data.with_data(experiment, data)
+    for setting in settings:
         name = setting.partition("=")[0]
         if not name.startswith("federation.") or name == "federation.seed":
             raise checks.InputError(
                 "Expected --set with a field of the federation other than its seed, for"
                 f" example federation.test_fraction=0.1, got {setting!r}."
             )
-    experiment = apply_settings(experiment, options.settings)
-    spec = experiment.grids[0].spec
-    swept = {name for grid in experiment.grids for name in grid.axes}
-    if swept or len(experiment.grids) > 1:
+    experiment = apply_settings(experiment, settings)
+    grid, *others = experiment.grids
+    swept = {name for each in experiment.grids for name in each.axes}
+    if swept or others:
         names = f" of {', '.join(sorted(swept))}" if swept else ""
         raise checks.InputError(
-            f"Expected one federation, got several values{names}; commas are for"
-            " python -m experiments.sweep."
+            f"Expected one federation, got a sweep{names}; see experiments.sweep."
         )
-    return dataclasses.replace(spec, seed=options.seed)
+    return grid.spec
 
 
-def _check_file(path: Path) -> None:
+def _check_figure(path: Path) -> None:
     """Checks the name of a figure before anything is computed."""
     from fedjax_pfl.core import checks
 
-    if path.suffix.lower() not in _FORMATS:
+    if path.suffix.lower() not in _FORMATS or path.is_dir() or not path.parent.is_dir():
         raise checks.InputError(
-            f"Expected --out to end in {', '.join(_FORMATS)}, got '{path}'."
-        )
-    if path.is_dir() or not path.parent.is_dir():
-        raise checks.InputError(
-            f"Expected --out to be a file in a directory that exists, got '{path}'."
+            f"Expected --out to end in {', '.join(_FORMATS)} and to lie in an existing"
+            f" directory, got '{path}'."
         )
 
 
 def _check(data_dir: str | None) -> None:
-    """The table of data sets in a directory."""
+    """Prints the table of data sets in a directory."""
     from fedjax_pfl.core import checks
     from fedjax_pfl.data import sources
 
-    found = sources.check(data_dir)
+    inspections = sources.check(data_dir)
+    fields = ("name", "status", "layout", "num_samples", "num_classes", "num_clients")
     rows = [
-        (
-            each.name,
-            each.status,
-            each.layout or "",
-            *map(_count, (each.num_samples, each.num_classes, each.num_clients)),
-            f"{each.seconds:.1f}",
-        )
-        for each in found
+        (*(_cell(getattr(each, field)) for field in fields), f"{each.seconds:.1f}")
+        for each in inspections
     ]
     names = ("name", "status", "layout", "examples", "classes", "clients", "seconds")
     _print_table(names, rows)
-    if any(each.status == "missing" for each in found):
+    if any(each.status == "missing" for each in inspections):
         print(
-            "python -m experiments.data show --dataset NAME says which files it needs."
+            "python -m experiments.data show --dataset NAME lists the files it needs."
         )
-    damaged = [each for each in found if each.status == "damaged"]
+    damaged = [each for each in inspections if each.status == "damaged"]
     for each in damaged:
         print(f"{each.name}: {each.problem}")
     if damaged:
@@ -228,22 +205,21 @@ def _check(data_dir: str | None) -> None:
         raise checks.InputError(f"Damaged or unreadable data sets: {listed}.")
 
 
-def _count(value: int | None) -> str:
-    """A number with separators, or nothing."""
-    return "" if value is None else f"{value:,}"
+def _cell(value: str | int | None) -> str:
+    """Formats a name or, with separators, a number."""
+    return f"{value:,}" if isinstance(value, int) else value or ""
 
 
 def _print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """A table of text; numbers are to the right."""
+    """Prints a table of text with numbers to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_lines=False)
-    for k, name in enumerate(names):
-        cells = [row[k].replace(",", "").replace(".", "") for row in rows]
-        is_number = all(not cell or cell.isdecimal() for cell in cells) and any(cells)
-        table.add_column(name, justify="right" if is_number else "left")
+    for name, cells in zip(names, zip(*rows, strict=True), strict=True):
+        digits = "".join(cells).replace(",", "").replace(".", "")
+        table.add_column(name, justify="right" if digits.isdecimal() else "left")
     for row in rows:
         table.add_row(*row)
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)

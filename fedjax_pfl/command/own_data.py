@@ -1,4 +1,4 @@
-"""A user's own data in an experiment."""
+"""Experiments on a user's own data."""
 
 import dataclasses
 from typing import Any
@@ -13,15 +13,15 @@ __all__ = ["with_data"]
 
 
 def with_data(experiment: Experiment, data: arguments.Data) -> Experiment:
-    """The experiment on a user's own data.
+    """Replaces the data of an experiment by a user's own.
 
     Natural clients are the clients where there are any. Targets that are not classes
-    take a linear model and, without natural clients, random parts. All of this can
-    still be set.
+    get a linear model and, without natural clients, an i.i.d. partition. Settings can
+    still change all of this.
 
     Args:
-      experiment: what to change.
-      data: where the data are; `path` is given.
+      experiment: any experiment.
+      data: location and columns; `path` is not None.
 
     Returns:
       The changed experiment.
@@ -31,7 +31,7 @@ def with_data(experiment: Experiment, data: arguments.Data) -> Experiment:
     """
     assert data.path is not None
     if isinstance(experiment.grids[0].spec, fp.PortfolioSpec):
-        return _with_prices(experiment, data)
+        return _with_prices(experiment, data, data.path)
     source = user.source_for(data.path, data.label, data.client, data.data_dir)
     dataset = source.load(data_dir=data.data_dir, seed=0, num_clients=None)
     changes: dict[str, Any] = {"federation.dataset": source}
@@ -50,14 +50,13 @@ def with_data(experiment: Experiment, data: arguments.Data) -> Experiment:
     return dataclasses.replace(experiment, name=dataset.name, grids=grids)
 
 
-def _with_prices(experiment: Experiment, data: arguments.Data) -> Experiment:
-    """The experiment on a user's own table of prices."""
-    for option, given in (("--label", data.label), ("--client", data.client)):
-        if given is not None:
+def _with_prices(experiment: Experiment, data: arguments.Data, path: str) -> Experiment:
+    """Replaces the market of an experiment by a user's own table of prices."""
+    for option, column in (("--label", data.label), ("--client", data.client)):
+        if column is not None:
             raise checks.InputError(
-                f"Expected no {option} with prices, whose parties are made of assets,"
-                f" got {given!r}."
+                f"Expected no {option} with prices, got {column!r}."
             )
-    market = fp.PriceFile(path=data.path)
+    market = fp.PriceFile(path=path)
     grids = [grid.replace("federation.market", market) for grid in experiment.grids]
     return dataclasses.replace(experiment, grids=tuple(grids))

@@ -74,10 +74,6 @@ class Link(Protocol):
         """The server optimizer's step in place of a new model, where there is one."""
         ...
 
-    def remember(self, state: core.State, info: Any) -> tuple[core.State, Any]:
-        """Keeps what clients remember of their series, a part of their reports."""
-        ...
-
     def keep_finite(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:
         """Counts rows that are not finite and treats them as the process says."""
         ...

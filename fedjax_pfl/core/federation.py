@@ -46,8 +46,6 @@ class ClientData:
       client_id: `int32[N]` identity of each client; randomness follows it.
       labels: `[N, M]` labels that replace `y` (poisoned clients), or None.
       noise_scale: `[N]` std of Gaussian noise added to scaled inputs, or None.
-      memory: what each client remembers of its series while it trains, leading axis N;
-        None outside of rounds and for models without memory. See `SeriesModel`.
       resample_noise: whether training and evaluation draw this noise anew at every
         access; else, and in full gradients, it belongs to the client and the sample.
     """
@@ -61,7 +59,6 @@ class ClientData:
     client_id: jax.Array
     labels: jax.Array | None = None
     noise_scale: jax.Array | None = None
-    memory: Any = None
     constants: Any = None
     resample_noise: bool = struct.static_field(default=False)
 
@@ -157,7 +154,7 @@ class ClientData:
 
 _CLIENT_FIELDS = (
     *("index", "num_examples", "client_id"),
-    *("labels", "noise_scale", "memory"),
+    *("labels", "noise_scale"),
 )
 
 

@@ -14,7 +14,7 @@ __all__ = [
     "Model",
     "Params",
     "Participation",
-    "SeriesModel",
+    "SequenceModel",
     "ServerOptimizer",
     "Specification",
     "Work",
@@ -58,41 +58,41 @@ class Model(Protocol):
 
 
 @runtime_checkable
-class SeriesModel(Protocol):
-    """What a model adds whose examples are moments of a series, such as days.
+class SequenceModel(Protocol):
+    """A model whose examples are moments of a sequence, such as days.
 
-    What it answers at one moment is an input at the next. `apply` on a client's
-    examples as they come, in order, goes through them one after the other, from where
-    the series starts. Local training visits pieces of the series in any order: there
-    the last answers come from a memory that each client keeps from round to round, of
-    whatever parameters gave them.
+    Its output at one moment is an input at the next. `apply` on a client's examples, in
+    order, runs through the sequence from its start. Local training visits pieces of it
+    in any order; there the outputs before a piece come from a carry, which the client's
+    solver keeps from round to round and which may be of older parameters.
     """
 
-    def memory(self, data: ClientData) -> Any:
-        """What ONE client remembers before the first round."""
+    def first_carry(self, data: ClientData) -> Any:
+        """Returns the carry of ONE client before the first round."""
         ...
 
     def positions(
         self, key: Key, round: Any, data: ClientData, batch_size: int
     ) -> tuple[jax.Array, jax.Array]:
-        """A piece of ONE client's series: positions `int32[B]` and weights `bool[B]`.
+        """Draws a piece of ONE client's sequence.
 
-        `round` is `int32[]`, or None for the first.
+        Returns positions `int32[B]` and weights `bool[B]`; `round` is `int32[]`, or
+        None for the first.
         """
         ...
 
-    def recall(self, memory: Any, batch: Batch) -> Any:
-        """Inputs `[B, ...]` with the answers before them, for `apply`."""
+    def recall(self, carry: Any, batch: Batch) -> Any:
+        """Returns inputs `[B, ...]` for `apply`, with the outputs before each."""
         ...
 
-    def remember(self, memory: Any, batch: Batch, outputs: jax.Array) -> Any:
-        """The memory after answers `[B, ...]` to a batch."""
+    def remember(self, carry: Any, batch: Batch, outputs: jax.Array) -> Any:
+        """Returns the carry after outputs `[B, ...]` for a batch."""
         ...
 
-    def series_metrics(
+    def sequence_metrics(
         self, outputs: jax.Array, batch: Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """What a client's whole series is judged by: values `[]`, and series `[T]`.
+        """Judges a client's whole sequence: values `[]`, and courses `[T]`.
 
         Takes the place of means over examples; NaN where there are none.
         """

@@ -13,6 +13,7 @@ __all__ = [
     "Downlink",
     "Members",
     "Population",
+    "Report",
     "RoundContext",
     "RoundInfo",
     "State",
@@ -36,8 +37,8 @@ class State:
       round: `int32[]` number of finished rounds.
       key: `[]` key of the run.
       optimizer: memory of the server optimizer, without a client axis, or None.
-      memory: what clients remember of their series, leading axis N, or None; it belongs
-        to the problem, whatever the method is. See `SeriesModel`.
+      carry: what the clients' local solvers keep from round to round, leading axis N,
+        or None; never sent.
     """
 
     server: Any
@@ -50,7 +51,7 @@ class State:
     key: Key
     aggregate_peak: Any = None
     optimizer: Any = None
-    memory: Any = None
+    carry: Any = None
 
 
 @struct.pytree_dataclass
@@ -91,14 +92,30 @@ class Budget:
       epochs: `int32[]` cap on local epochs.
       steps: `int32[]` cap on local steps.
       straggler: `bool[]` whether the client was slowed down.
-      round: `int32[]` round number, for schedules of the solver; set by the link, so
-        that parts which draw budgets leave it None, which counts as round 0.
+      round: `int32[]` round number, for schedules of the solver, and
+      carry: what the client's solver kept from its last round, or None; both are set by
+        the link, so that parts which draw budgets leave them None. Without a round it
+        is round 0.
     """
 
     epochs: jax.Array
     steps: jax.Array
     straggler: jax.Array
     round: jax.Array | None = None
+    carry: Any = None
+
+
+@struct.pytree_dataclass
+class Report:
+    """A client's report of its local work; leading axis K once mapped over the cohort.
+
+    Attributes:
+      values: dict of `[]` values.
+      carry: what its solver keeps for the next round, or None.
+    """
+
+    values: dict[str, Any]
+    carry: Any = None
 
 
 @struct.pytree_dataclass

@@ -20,12 +20,10 @@ __all__ = [
     "UniformLabels",
 ]
 
-_WHO = ("all", "malicious")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _LabelPoisoning(abc.ABC):
-    """Replaces some of the labels of a client.
+    """Replacement of some of a client's labels.
 
     Attributes:
       fraction: share of the labels that are replaced, chosen at random. A larger
@@ -42,56 +40,63 @@ class _LabelPoisoning(abc.ABC):
         self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
     ) -> np.ndarray:
         """Returns poisoned labels `int32[n]` of one client."""
-        chosen = _chosen(rng, len(labels), self.fraction)
+        rank = rng.permutation(len(labels))
+        is_chosen = rank < round(float(self.fraction) * len(labels))
         wrong = self.wrong(rng, labels, num_classes)
-        return np.where(chosen, wrong, labels).astype(np.int32)
+        return np.where(is_chosen, wrong, labels).astype(np.int32)
 
     @abc.abstractmethod
     def wrong(
         self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
     ) -> np.ndarray:
-        """What each of the labels `int[n]` becomes if it is replaced."""
+        """Returns the replacement of each of the labels `int[n]`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UniformLabels(_LabelPoisoning):
-    """Labels are drawn uniformly from all classes and may hit the true one.
+    """Labels drawn uniformly from all classes, which may hit the true one.
 
     Half of the labels of a binary task stay true; use `FlippedLabels` to flip them.
     """
 
     name: ClassVar[str] = "uniform_labels"
 
-    def wrong(self, rng, labels, num_classes):
+    def wrong(
+        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
+    ) -> np.ndarray:
         """Draws a class for every label."""
         return rng.integers(num_classes, size=len(labels))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FlippedLabels(_LabelPoisoning):
-    """Label y becomes `C - 1 - y`."""
+    """Labels `C - 1 - y` instead of y."""
 
     name: ClassVar[str] = "flipped_labels"
 
-    def wrong(self, rng, labels, num_classes):
+    def wrong(
+        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
+    ) -> np.ndarray:
         """Counts the classes from the other end."""
         return num_classes - 1 - labels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairwiseLabels(_LabelPoisoning):
-    """Label y becomes `(y + 1) mod C`, the next class."""
+    """Labels `(y + 1) mod C`, the next class, instead of y."""
 
     name: ClassVar[str] = "pairwise_labels"
 
-    def wrong(self, rng, labels, num_classes):
+    def wrong(
+        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
+    ) -> np.ndarray:
         """Takes the next class."""
         return (labels + 1) % num_classes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureNoise:
-    """Gaussian noise that is added to the scaled inputs of clients.
+    """Gaussian noise on the scaled inputs of clients.
 
     Attributes:
       std: standard deviation of the noise, at least 0.
@@ -108,9 +113,9 @@ class FeatureNoise:
 
     def __post_init__(self):
         checks.number("std", self.std, at_least=0)
-        checks.known(self.who, _WHO, "group of clients")
-        for field in ("graded", "resample"):
-            checks.boolean(field, getattr(self, field))
+        checks.known(self.who, ("all", "malicious"), "group of clients")
+        checks.boolean("graded", self.graded)
+        checks.boolean("resample", self.resample)
 
     def scales(self, num_clients: int, malicious: np.ndarray) -> np.ndarray:
         """Returns the standard deviation `float32[N]` of each client's noise.
@@ -131,9 +136,3 @@ LABEL_POISONINGS: dict[str, Any] = {
     kind.name: kind for kind in (UniformLabels, FlippedLabels, PairwiseLabels)
 }
 FEATURE_NOISES: dict[str, Any] = {FeatureNoise.name: FeatureNoise}
-
-
-def _chosen(rng: np.random.Generator, count: int, fraction: float) -> np.ndarray:
-    """Mask `bool[n]` of the nearest number of labels to the fraction."""
-    rank = rng.permutation(count)
-    return rank < round(float(fraction) * count)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Dataset", "Purpose", "Source", "generator"]
+__all__ = ["Dataset", "Purpose", "Source", "as_array", "generator"]
 
 
 _ALIGNMENT = 64  # bytes
@@ -30,11 +30,11 @@ class Purpose(enum.IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, *identity: int) -> np.random.Generator:
-    """Generator of one purpose, the child `purpose` of `SeedSequence(seed).spawn`.
+    """Returns the generator of a purpose, a child of `SeedSequence(seed)`.
 
     Args:
       seed: whole number, at least 0.
-      purpose: what is drawn; a change in one purpose leaves the others alone.
+      purpose: number of the child; draws for one purpose leave the others alone.
       *identity: for example a client, whose draws leave those of others alone.
 
     Returns:
@@ -57,7 +57,8 @@ class Dataset:
       name: shown in messages and result files.
       x: `[S, ...]` inputs as stored.
       y: `[S]` or `[S, ...]` targets.
-      num_classes: number of classes, or None where targets are not classes.
+      num_classes: number of classes, by default of `class_names`; None where targets
+        are not classes.
       scale: a batch shows `x * scale + shift`; any shape that broadcasts to that of an
         input, for example `[3]` for the channels of `[S, H, W, 3]`.
       shift: see scale.
@@ -98,21 +99,22 @@ class Dataset:
         set_field = object.__setattr__  # the class is frozen
         x = _numeric(f"{self.name}.x", self.x)
         y = _numeric(f"{self.name}.y", self.y)
-        if len(x) == 0 or len(x) != len(y):
+        if len(x) != len(y) or 0 in (x.size, y.size):
             raise checks.InputError(
-                f"Expected {self.name} to have as many inputs as targets and at least"
-                f" one, got {len(x)} and {len(y)}."
+                f"Expected {self.name} to have as many inputs as targets, at least one,"
+                f" and numbers in each, got the shapes {x.shape} and {y.shape}."
             )
-        for name, array in (("x", x), ("y", y)):
-            if array.size == 0:
-                raise checks.InputError(
-                    f"Expected at least one number per example in {self.name}.{name},"
-                    f" got the shape {array.shape}."
-                )
+        if self.num_classes is None and self.class_names is not None:
+            set_field(self, "num_classes", len(self.class_names))
         if self.num_classes is not None:
             checks.positive_int(f"{self.name}.num_classes", self.num_classes)
-            y = _class_labels(f"{self.name}.y", y, self.num_classes)
-        x_dtype = {"u": np.int32, "i": np.int32, "f": np.float32}[x.dtype.kind]
+            if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= self.num_classes:
+                raise checks.InputError(
+                    f"Expected {self.name}.y to hold whole numbers from 0 to"
+                    f" {self.num_classes - 1}, got {y.dtype} values from {y.min()} to"
+                    f" {y.max()}."
+                )
+        x_dtype = np.float32 if x.dtype.kind == "f" else np.int32
         x_dtype = np.uint8 if x.dtype == np.uint8 else x_dtype
         y_dtype = np.float32 if self.num_classes is None else np.int32
         set_field(self, "x", _stored(f"{self.name}.x", x, x_dtype))
@@ -124,7 +126,7 @@ class Dataset:
         self._check_names()
 
     def _per_input(self, field: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Values of one field as `float32`, a scalar or of as many axes as an input."""
+        """Returns a field as `float32`, a scalar or of as many axes as an input."""
         checks.number(f"{self.name}.{field}", getattr(self, field))
         with np.errstate(over="ignore"):
             value = np.asarray(getattr(self, field), np.float32)
@@ -134,29 +136,24 @@ class Dataset:
             for size, wanted in zip(value.shape[::-1], shape[::-1], strict=False)
         ):
             raise checks.InputError(
-                f"Expected {self.name}.{field} to have shape () or one that broadcasts"
-                f" to {shape}, got {value.shape}."
+                f"The shape {value.shape} of {self.name}.{field} does not fit {shape}."
             )
         missing = len(shape) - value.ndim if value.ndim else 0
         return value.reshape((1,) * missing + value.shape)
 
     def _owners(self) -> np.ndarray:
-        """The natural clients, checked."""
+        """Returns the natural clients, checked."""
         client = np.asarray(self.client)
-        if client.shape != (self.num_samples,) or client.dtype.kind not in "iu":
+        is_whole = client.shape == (self.num_samples,) and client.dtype.kind in "iu"
+        if not is_whole or client.min() < 0:
             raise checks.InputError(
-                f"Expected {self.name}.client to hold {self.num_samples} whole numbers,"
-                f" got {client.dtype} of shape {client.shape}."
-            )
-        if client.min() < 0:
-            raise checks.InputError(
-                f"Expected {self.name}.client to hold numbers from 0, got"
-                f" {client.min()}."
+                f"Expected {self.name}.client to hold {self.num_samples} whole numbers"
+                f" of at least 0, got {np.array2string(client, threshold=9)}."
             )
         return client
 
     def _check_names(self) -> None:
-        """Checks that there is a name for every class and every natural client."""
+        """Checks names of classes and clients, and that there are enough of them."""
         for name in (self.name, *(self.class_names or ()), *(self.client_names or ())):
             checks.text(f"every name in {self.name}", name)
         if self.class_names is not None and len(self.class_names) != self.num_classes:
@@ -164,20 +161,14 @@ class Dataset:
                 f"Expected {self.name}.class_names to have {self.num_classes} names,"
                 f" got {len(self.class_names)}."
             )
-        if self.cluster is not None and (
-            self.client is None or self.client.max() >= len(self.cluster)
-        ):
-            raise checks.InputError(
-                f"Expected a number in {self.name}.cluster for every client, got"
-                f" {len(self.cluster)}."
-            )
-        if self.client_names is None:
-            return
-        if self.client is None or self.client.max() >= len(self.client_names):
-            raise checks.InputError(
-                f"Expected a name in {self.name}.client_names for every client, got"
-                f" {len(self.client_names)} names."
-            )
+        for field in ("cluster", "client_names"):
+            values = getattr(self, field)
+            if values is not None and (
+                self.client is None or self.client.max() >= len(values)
+            ):
+                raise checks.InputError(
+                    f"Expected {self.name}.{field} for every client, got {len(values)}."
+                )
 
     @property
     def num_samples(self) -> int:
@@ -186,7 +177,7 @@ class Dataset:
 
 
 class Source(Protocol):
-    """Where a data set comes from: a frozen, hashable dataclass of named options."""
+    """Origin of a data set: a frozen, hashable dataclass of named options."""
 
     name: ClassVar[str]
 
@@ -197,12 +188,17 @@ class Source(Protocol):
         ...
 
 
-def _numeric(name: str, values: Any) -> np.ndarray:
-    """The values as an array of integers or floating numbers with a sample axis."""
+def as_array(values: Any) -> np.ndarray:
+    """Converts nested lists; ragged ones and too large numbers give a scalar object."""
     try:
-        array = np.asarray(values)
-    except ValueError:  # ragged lists
-        array = np.asarray(None)
+        return np.asarray(values)
+    except (ValueError, OverflowError):
+        return np.asarray(None)
+
+
+def _numeric(name: str, values: Any) -> np.ndarray:
+    """Converts values to integers or floating numbers with a sample axis."""
+    array = as_array(values)
     if array.ndim == 0 or array.dtype.kind not in "iuf":
         raise checks.InputError(
             f"Expected {name} to be an array of numbers with one row per example, got"
@@ -211,18 +207,8 @@ def _numeric(name: str, values: Any) -> np.ndarray:
     return array
 
 
-def _class_labels(name: str, y: np.ndarray, num_classes: int) -> np.ndarray:
-    """Checks that the labels are classes."""
-    if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= num_classes:
-        raise checks.InputError(
-            f"Expected {name} to hold whole numbers from 0 to {num_classes - 1}, got"
-            f" {y.dtype} values from {y.min()} to {y.max()}."
-        )
-    return y
-
-
 def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
-    """A read-only copy in the dtype that the pool has on the device.
+    """Returns a read-only copy in the dtype that the pool has on the device.
 
     It starts at a multiple of 64 bytes: a CPU device then uses it as it is, and the
     pool is in memory once.
@@ -230,8 +216,7 @@ def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
     dtype = np.dtype(dtype)
     if dtype == np.int32 and max(abs(int(values.min())), int(values.max())) >= 2**31:
         raise checks.InputError(
-            f"Expected {name} to hold whole numbers of 32 bits, got values from"
-            f" {values.min()} to {values.max()}."
+            f"Expected {name} to fit 32 bits, got {values.min()} to {values.max()}."
         )
     memory = np.empty(values.size * dtype.itemsize + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
@@ -242,8 +227,7 @@ def _stored(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
     if dtype.kind == "f" and not np.isfinite(stored).all():
         row = np.argmin(np.isfinite(stored).reshape(len(stored), -1).all(axis=1))
         raise checks.InputError(
-            f"Expected {name} to be finite in 32 bits, got a value in row {row} that is"
-            " not."
+            f"Expected {name} to be finite in 32 bits, but row {row} is not."
         )
     stored.flags.writeable = False
     return stored

@@ -1,8 +1,9 @@
-"""What a federation looks like: sizes, classes, shared examples, noise."""
+"""Statistics of a federation: sizes, classes, shared examples, noise."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,12 +16,12 @@ if TYPE_CHECKING:  # slow to import, and needed by tables only
 __all__ = ["PartitionStatistics", "describe"]
 
 _MAX_COLUMNS = 12  # classes that have a column of their own in a table
-_TOP = 4  # classes that are named otherwise
+_TOP = 4  # classes that are named where there are more
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PartitionStatistics:
-    """What is known of a federation without training.
+    """Properties of a federation that need no training.
 
     Attributes:
       name: name of the data set.
@@ -93,7 +94,7 @@ class PartitionStatistics:
         return np.exp(-(shares * logs).sum(axis=1))
 
     def to_frame(self) -> "pd.DataFrame":
-        """One row per client; classes are columns `class 0`, `class 1`, ..."""
+        """Returns one row per client; classes are columns `class 0`, `class 1`, ..."""
         import pandas as pd
 
         columns = {
@@ -113,7 +114,7 @@ class PartitionStatistics:
         return pd.DataFrame(columns)
 
     def summary(self) -> str:
-        """One to three sentences: sizes, skew, and what else is unusual."""
+        """Describes sizes, skew and corruption in one to three sentences."""
         low, high = self.num_train.min(), self.num_train.max()
         sentences = [
             f"{self.name}: {_plural(self.num_clients, 'client')} with {self.used:,} of"
@@ -133,7 +134,7 @@ class PartitionStatistics:
         return " ".join(sentences)
 
     def _unusual(self) -> list[str]:
-        """Clauses about shared examples, noise and malicious clients."""
+        """Lists clauses about shared examples, noise and malicious clients."""
         clauses = []
         for leak, data in ((self.leak, "test"), (self.validation_leak, "validation")):
             if leak > 0:
@@ -152,7 +153,7 @@ class PartitionStatistics:
         return clauses
 
     def table(self, max_rows: int = 20) -> str:
-        """The clients as plain ASCII text, one row each, with totals below.
+        """Formats the clients as plain ASCII text, one row each, with totals below.
 
         Args:
           max_rows: clients shown, the first ones.
@@ -161,34 +162,32 @@ class PartitionStatistics:
           The lines. Up to 12 classes have a column each; of more classes, the four
           largest of each client are named as `class:count`.
         """
-        shown = min(max_rows, self.num_clients)
-        header = ["client", "train", "valid", "test"]
-        sizes = np.stack([self.num_train, self.num_validation, self.num_test], axis=1)
-        rows = [[str(i), *map(str, sizes[i])] for i in range(shown)]
-        total = ["all", *map(str, sizes.sum(axis=0))]
-        for title, values, text in self._optional_columns():
-            header.append(title)
-            total.append("")
-            for i, row in enumerate(rows):
-                row.append(text(values[i]))
-        if self.label_counts is not None:
-            counts = self.label_counts
-            header += _class_header(counts.shape[1])
-            total += _class_cells(counts.sum(axis=0))
-            for i, row in enumerate(rows):
-                row += _class_cells(counts[i])
-        if shown < self.num_clients:
-            rows.append(["...", f"{self.num_clients - shown} more clients"])
-        return _aligned([header, *rows, total])
-
-    def _optional_columns(self):
-        """Title, values and format of the columns that few federations have."""
+        num_rows = min(max_rows, self.num_clients)
+        columns: dict[str, list[Any]] = {"client": [*range(num_rows), "all"]}
+        sizes = (self.num_train, self.num_validation, self.num_test)
+        for title, size in zip(("train", "valid", "test"), sizes, strict=True):
+            columns[title] = [*size[:num_rows], size.sum()]
         if self.noise_scale.any():
-            yield "noise", self.noise_scale, "{:.3g}".format
+            columns["noise"] = [f"{std:.3g}" for std in self.noise_scale[:num_rows]] + [
+                ""
+            ]
         if self.malicious.any():
-            yield "malicious", self.malicious, lambda yes: "yes" if yes else ""
+            columns["malicious"] = [*np.where(self.malicious[:num_rows], "yes", ""), ""]
         if self.poisoned.any():
-            yield "poisoned", self.poisoned, str
+            columns["poisoned"] = [*self.poisoned[:num_rows], ""]
+        if self.label_counts is not None:
+            total = self.label_counts.sum(axis=0, keepdims=True)
+            counts = np.concatenate([self.label_counts[:num_rows], total])
+            if counts.shape[1] > _MAX_COLUMNS:
+                columns["largest classes"] = list(map(_largest, counts))
+            else:
+                for label, column in enumerate(counts.T):
+                    columns[f"c{label}"] = [count or "." for count in column]
+        lines = zip(*itertools.starmap(_aligned, columns.items()), strict=True)
+        table = ["  ".join(cells).rstrip() for cells in lines]
+        if num_rows < self.num_clients:
+            table.insert(-1, f"   ...  {self.num_clients - num_rows} more clients")
+        return "\n".join(table)
 
 
 def describe(federation: core.Federation) -> PartitionStatistics:
@@ -201,33 +200,33 @@ def describe(federation: core.Federation) -> PartitionStatistics:
       The statistics, host arrays.
     """
     parts = (federation.train, federation.validation, federation.test)
-    pairs = [_pairs(part) for part in parts]
-    (client, row), validation, test = pairs
-    pool_size = len(federation.train.y)
-    num_clients = federation.num_clients
+    train, validation, test = pairs = [_pairs(part) for part in parts]
+    client, row = train
+    num_clients, num_classes = federation.num_clients, federation.num_classes
+    num_examples = [np.bincount(owner, minlength=num_clients) for owner, _ in pairs]
     y = np.asarray(federation.train.y)
-    has_labels = federation.num_classes is not None and y.ndim == 1
     label_counts = None
-    if federation.num_classes is not None and has_labels:
-        slot = client * federation.num_classes + y[row]
-        counts = np.bincount(slot, minlength=num_clients * federation.num_classes)
-        label_counts = counts.reshape(num_clients, federation.num_classes)
-    scale = federation.train.noise_scale
+    if num_classes is not None and y.ndim == 1:
+        slot = client * num_classes + y[row]
+        counts = np.bincount(slot, minlength=num_clients * num_classes)
+        label_counts = counts.reshape(num_clients, num_classes)
+    labels, scale = federation.train.labels, federation.train.noise_scale
+    poisoned = np.zeros(num_clients, np.int64)
+    if labels is not None:
+        wrong = np.asarray(labels)[_is_real(federation.train)] != y[row]
+        poisoned = np.bincount(client[wrong], minlength=num_clients)
     return PartitionStatistics(
         name=federation.name,
         class_names=federation.class_names,
-        **{
-            f"num_{name}": np.bincount(owner, minlength=num_clients)
-            for name, (owner, _) in zip(
-                ("train", "validation", "test"), pairs, strict=True
-            )
-        },
+        num_train=num_examples[0],
+        num_validation=num_examples[1],
+        num_test=num_examples[2],
         label_counts=label_counts,
-        pool_size=pool_size,
+        pool_size=len(y),
         used=len(np.unique(np.concatenate([rows for _, rows in pairs]))),
-        leak=_leak(pairs[0], test, pool_size),
-        validation_leak=_leak(pairs[0], validation, pool_size),
-        poisoned=_poisoned(federation.train, client, y[row], num_clients),
+        leak=_leak(train, test, len(y)),
+        validation_leak=_leak(train, validation, len(y)),
+        poisoned=poisoned,
         noise_scale=np.zeros(num_clients) if scale is None else np.asarray(scale),
         malicious=np.asarray(federation.malicious),
         cluster=None if federation.cluster is None else np.asarray(federation.cluster),
@@ -235,13 +234,13 @@ def describe(federation: core.Federation) -> PartitionStatistics:
 
 
 def _pairs(data: core.ClientData) -> tuple[np.ndarray, np.ndarray]:
-    """Client and row of the pool `int64` of every example, padding left out."""
+    """Returns client and row of the pool `int64` of every example, without padding."""
     is_real = _is_real(data)
     return np.nonzero(is_real)[0], np.asarray(data.index)[is_real].astype(np.int64)
 
 
 def _is_real(data: core.ClientData) -> np.ndarray:
-    """Mask `bool[N, M]` of what is not padding."""
+    """Returns a mask `bool[N, M]` without padding."""
     num_examples = np.asarray(data.num_examples)[:, None]
     return np.arange(data.index.shape[1]) < num_examples
 
@@ -251,7 +250,7 @@ def _leak(
     judged: tuple[np.ndarray, np.ndarray],
     pool_size: int,
 ) -> float:
-    """Share of judged examples that are training examples of another client."""
+    """Returns the share of judged examples that another client trains on."""
     (client, row), (owner, judged_row) = train, judged
     if len(judged_row) == 0:
         return 0.0
@@ -261,56 +260,27 @@ def _leak(
     return float(np.mean(holders[judged_row] > own))
 
 
-def _poisoned(
-    data: core.ClientData, client: np.ndarray, truth: np.ndarray, num_clients: int
-) -> np.ndarray:
-    """Numbers `int[N]` of labels that are not the true ones."""
-    if data.labels is None:
-        return np.zeros(num_clients, np.int64)
-    wrong = np.asarray(data.labels)[_is_real(data)] != truth
-    return np.bincount(client[wrong], minlength=num_clients)
-
-
 def _shares(counts: np.ndarray) -> np.ndarray:
-    """Counts `[..., C]` divided by their sums; NaN where there is nothing."""
+    """Divides counts `[..., C]` by their sums; NaN where the sum is 0."""
     total = counts.sum(axis=-1, keepdims=True)
     return counts / np.where(total > 0, total, np.nan)
 
 
 def _plural(count: int, noun: str) -> str:
-    """For example `1 client` or `1,000 clients`."""
+    """Formats a number with a noun, as in `1 client` or `1,000 clients`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def _class_header(num_classes: int) -> list[str]:
-    """Titles of the columns of classes."""
-    if num_classes > _MAX_COLUMNS:
-        return ["largest classes"]
-    return [f"c{label}" for label in range(num_classes)]
-
-
-def _class_cells(counts: np.ndarray) -> list[str]:
-    """Counts of each class, or the largest ones in one cell."""
-    if len(counts) <= _MAX_COLUMNS:
-        return [str(count) if count else "." for count in counts]
+def _largest(counts: np.ndarray) -> str:
+    """Names the classes with most examples as `class:count`, and counts the others."""
     order = np.argsort(-counts, kind="stable")
-    held = int((counts > 0).sum())
-    cell = " ".join(f"{label}:{counts[label]}" for label in order[: min(held, _TOP)])
-    return [cell + (f" +{held - _TOP}" if held > _TOP else "")]
+    present = int((counts > 0).sum())
+    cell = " ".join(f"{label}:{counts[label]}" for label in order[: min(present, _TOP)])
+    return cell + (f" +{present - _TOP}" if present > _TOP else "")
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Cells in columns: numbers to the right, the largest classes to the left."""
-    num_columns = len(rows[0])
-    full = [row for row in rows if len(row) == num_columns]
-    widths = [max(len(row[k]) for row in full) for k in range(num_columns)]
-
-    def line(row: Sequence[str]) -> str:
-        if len(row) < num_columns:
-            return "  ".join(cell.rjust(widths[0]) for cell in row)
-        cells = [c.rjust(w) for c, w in zip(row, widths, strict=True)]
-        if rows[0][-1] == "largest classes":
-            cells[-1] = row[-1]
-        return "  ".join(cells).rstrip()
-
-    return "\n".join(line(row) for row in rows)
+def _aligned(title: str, values: Sequence[Any]) -> list[str]:
+    """Formats a column: numbers to the right, the largest classes, which end a line."""
+    cells = [title, *map(str, values)]
+    width = 0 if title == "largest classes" else max(map(len, cells))
+    return [cell.rjust(width) for cell in cells]

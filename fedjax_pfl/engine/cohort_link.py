@@ -33,7 +33,7 @@ class CohortLink:
       work: budgets of the cohort, leading axis K.
       model: the model.
       federation: data of all clients, or of the cohort where there are `members`.
-      memory: what clients remember of their series, of all or of the cohort, or None.
+      carry: what local solvers keep, of all clients or of the cohort, or None.
       execution: how the map over clients is run.
       aggregator: how messages are combined.
       attack: what malicious clients send, or None.
@@ -49,7 +49,7 @@ class CohortLink:
     work: core.Budget
     model: Any
     federation: core.Federation
-    memory: Any
+    carry: Any
     execution: sharding.Execution
     aggregator: core.Aggregator
     attack: Any
@@ -93,33 +93,20 @@ class CohortLink:
         keys = self._keys(core.Stream.CLIENT, exchange)
 
         def one(row, everything):
-            key, work, fields, given = row
+            key, work, carry, fields, own = row
             pool, round, shared = everything
-            work = dataclasses.replace(work, round=round)
+            work = dataclasses.replace(work, round=round, carry=carry)
             view = ClientView(
                 key=key, round=round, work=work, data=pool.with_rows(fields)
             )
-            return fn(view, given, shared)
+            return fn(view, own, shared)
 
-        fields = self.take(data.rows() | {"memory": self.memory})
-        members = (keys, self.work, fields, rows)
+        fields = self.take(data.rows())
+        members = (keys, self.work, self.take(self.carry), fields, rows)
         everything = (data.pool(), self.ctx.round, shared)
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
         work = epochs * fields["num_examples"]
         return client_map.map_clients(one, members, everything, self.execution, work)
-
-    def remember(
-        self, state: core.State, info: dict[str, Any]
-    ) -> tuple[core.State, dict[str, Any]]:
-        """Keeps what clients remember; a row that is not finite leaves the old one."""
-        if "memory" not in info:
-            return state, info
-        new = info["memory"]
-        finite = client_rows.finite_rows(new, self.ctx.cohort.shape[0])
-        new = client_rows.select_rows(finite, new, self.take(self.memory))
-        rest = {name: value for name, value in info.items() if name != "memory"}
-        memory = self.put(self.memory, new)
-        return dataclasses.replace(state, memory=memory), rest
 
     def keep_finite(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:
         """Counts rows that are not finite; outside `stop`, keeps the old ones."""

@@ -178,7 +178,7 @@ def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
         process, state, fields = row
         federation = stacking.join(fields, pool)
         found = evaluations.collaboration(process, state, federation)
-        series = evaluations.series(process, state, plan.model, federation)
+        series = evaluations.courses(process, state, plan.model, federation)
         return found | ({"series": series} if series else {})
 
     return _map_points(one, (processes, states, rows), pool, plan)

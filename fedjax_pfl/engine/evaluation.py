@@ -10,7 +10,7 @@ from jax import lax
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_map, client_rows
 
-__all__ = ["collaboration", "evaluate", "predictor_names", "predictors_of", "series"]
+__all__ = ["collaboration", "courses", "evaluate", "predictor_names", "predictors_of"]
 
 BATCH = 128
 """Examples per pass; bounds memory, not the result."""
@@ -78,7 +78,7 @@ def _own_means(predictors, model, data, key, dtype) -> list[Metrics]:
     return _means(predictors, model, batch_of, data.num_examples, size)
 
 
-def _whole_series(predictor, data, dtype) -> tuple[jax.Array, core.Batch]:
+def _whole_sequence(predictor, data, dtype) -> tuple[jax.Array, core.Batch]:
     """Outputs for all of one client's examples, in order, and the examples."""
     positions = jnp.arange(data.index.shape[0])
     weight = (positions < data.num_examples).astype(dtype)
@@ -207,7 +207,7 @@ def evaluate(
       order, NaN where there are no examples; and diagnostics by name, each `[]`.
     """
     dtype = jnp.zeros(()).dtype
-    judge = model if isinstance(model, core.SeriesModel) else None
+    judge = model if isinstance(model, core.SequenceModel) else None
     if judge is not None and {"others", "everybody"} & set(data):
         raise checks.InputError(
             f"A {type(model).__name__} is judged on the client's own series, train,"
@@ -234,7 +234,7 @@ def evaluate(
         own = getattr(federation, name).pool().with_rows(fields[name])
         if judge is not None:
             return [
-                judge.series_metrics(*_whole_series(predictors[who], own, dtype))[0]
+                judge.sequence_metrics(*_whole_sequence(predictors[who], own, dtype))[0]
                 for who in sorted(predictors)
             ]
         return _own_means(predictors, model, own, key, dtype)
@@ -296,10 +296,10 @@ def collaboration(
     return {"weights": weights, "own_cluster": share}
 
 
-def series(
+def courses(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> Metrics:
-    """What becomes of each client's test series, moment by moment.
+    """Follows each client through its test examples, moment by moment.
 
     Args:
       process: the process.
@@ -309,9 +309,9 @@ def series(
 
     Returns:
       By name, `[predictors, N, T]` with predictors in alphabetical order; nothing for
-      models without series.
+      models other than those of sequences.
     """
-    if not isinstance(model, core.SeriesModel):
+    if not isinstance(model, core.SequenceModel):
         return {}
     judge, dtype = model, jnp.zeros(()).dtype
     state = process.before_evaluation(state, model, federation)
@@ -323,7 +323,7 @@ def series(
         own = federation.test.pool().with_rows(test)
         return _stack(
             [
-                judge.series_metrics(*_whole_series(predictors[who], own, dtype))[1]
+                judge.sequence_metrics(*_whole_sequence(predictors[who], own, dtype))[1]
                 for who in sorted(predictors)
             ]
         )

@@ -52,8 +52,8 @@ class FederatedProcess:
             return self.algorithm.default_aggregator()
         return self.aggregator
 
-    def first_memory(self, server: Any) -> Any:
-        """Memory of the server optimizer before the first round, or None."""
+    def first_optimizer(self, server: Any) -> Any:
+        """Returns the server optimizer's state before the first round, or None."""
         self._check_server_optimizer()
         if self.server_optimizer is None:
             return None
@@ -175,8 +175,8 @@ class FederatedProcess:
             nonfinite=jnp.zeros((), jnp.int32),
             round=jnp.zeros((), jnp.int32),
             key=key,
-            optimizer=self.first_memory(server),
-            memory=_first_memory(model, train),
+            optimizer=self.first_optimizer(server),
+            carry=_first_carry(model, train),
         )
 
     def cohort(self, key: core.Key, round: jax.Array, num_clients: int) -> jax.Array:
@@ -236,7 +236,7 @@ class FederatedProcess:
             work=self.work(work_key, identities),
             model=model,
             federation=federation,
-            memory=state.memory,
+            carry=state.carry,
             execution=execution,
             aggregator=self.used_aggregator(),
             attack=self.attack,
@@ -248,6 +248,7 @@ class FederatedProcess:
             key=state.key,
         )
         new, info = self.algorithm.round(state, link)
+        new, info = _keep_carry(link, new, info)
         new = self._treat_server(state, new)
         new = self._treat_rows(link, state, new)
         num_nonfinite = new.nonfinite - state.nonfinite
@@ -261,7 +262,7 @@ class FederatedProcess:
     def _treat_server(self, old: core.State, new: core.State) -> core.State:
         """Counts a non-finite server state; outside `stop`, keeps the old one.
 
-        The memory of the server optimizer is a part of it.
+        The server optimizer's state is a part of it.
         """
         as_row = client_rows.broadcast((new.server, new.optimizer), 1)
         finite = client_rows.finite_rows(as_row, 1)[0]
@@ -321,9 +322,33 @@ class FederatedProcess:
         )
 
 
-def _first_memory(model: core.Model, train: core.ClientData) -> Any:
-    """What clients remember of their series before the first round, or None."""
-    if not isinstance(model, core.SeriesModel):
+def _first_carry(model: core.Model, train: core.ClientData) -> Any:
+    """Returns what the clients' solvers start the first round with, or None."""
+    if not isinstance(model, core.SequenceModel):
         return None
-    pool, series = train.pool(), model
-    return jax.vmap(lambda rows: series.memory(pool.with_rows(rows)))(train.rows())
+    pool, first = train.pool(), model.first_carry
+    return jax.vmap(lambda rows: first(pool.with_rows(rows)))(train.rows())
+
+
+def _keep_carry(
+    link: cohort_link.CohortLink, state: core.State, info: core.RoundInfo
+) -> tuple[core.State, core.RoundInfo]:
+    """Moves what solvers keep from the report into the state.
+
+    A row that is not finite leaves the old one.
+    """
+    report = info.client
+    new = None
+    if isinstance(report, core.Report):
+        new, info = report.carry, dataclasses.replace(info, client=report.values)
+    if state.carry is None:
+        return state, info
+    if new is None:
+        raise checks.InputError(
+            "Expected a method whose clients train through a local solver, SGD or"
+            " Optax, with a model of series such as a portfolio policy, got one with"
+            " minibatches of its own."
+        )
+    finite = client_rows.finite_rows(new, link.ctx.cohort.shape[0])
+    new = client_rows.select_rows(finite, new, link.take(state.carry))
+    return dataclasses.replace(state, carry=link.put(state.carry, new)), info

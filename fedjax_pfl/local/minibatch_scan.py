@@ -1,5 +1,6 @@
 """The scan over minibatches of one client, and gradients over all its examples."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_map, struct
+from fedjax_pfl.core import client_map, struct
 from fedjax_pfl.local.objectives import Objective
 
 __all__ = [
@@ -32,30 +33,27 @@ class LocalInfo:
       num_steps: `int32[]` steps taken.
       num_examples: `int32[]` gradients of single examples evaluated.
       converged: `bool[]` whether a tolerance was met; True where there is none.
-      memory: what the client remembers of its series now, or None.
+      carry: what the solver keeps for the client's next round, or None.
     """
 
     num_steps: jax.Array
     num_examples: jax.Array
     converged: jax.Array
-    memory: Any = None
+    carry: Any = None
 
     def then(self, later: "LocalInfo") -> "LocalInfo":
-        """This and later work of the same client, which remembers the later."""
+        """Adds later work of the same client, whose carry is kept."""
         return LocalInfo(
             num_steps=self.num_steps + later.num_steps,
             num_examples=self.num_examples + later.num_examples,
             converged=self.converged & later.converged,
-            memory=later.memory,
+            carry=later.carry,
         )
 
-    def report(self, **values: jax.Array) -> dict[str, Any]:
-        """What a client's update reports of this work, and further values `[]`.
-
-        Its entry `memory` is not reported to anybody: the process keeps it.
-        """
-        found = {"gradient_evaluations": self.num_examples, **values}
-        return found if self.memory is None else found | {"memory": self.memory}
+    def report(self, **values: jax.Array) -> core.Report:
+        """Returns the client's report of this work, with further values `[]`."""
+        values = {"gradient_evaluations": self.num_examples, **values}
+        return core.Report(values=values, carry=self.carry)
 
 
 def _sorted_positions(bits: jax.Array, count: jax.Array) -> jax.Array:
@@ -133,7 +131,6 @@ def local_scan(
     sampler: Callable[..., tuple[jax.Array, jax.Array]] | None = None,
     epoch_steps: int | None = None,
     epoch_end: Callable[[jax.Array, Any], Any] | None = None,
-    remembers: bool = False,
     dtype: Any = jnp.float32,
 ) -> tuple[Any, LocalInfo]:
     """Runs a step over minibatches of one client: shuffles, masks, trip counts.
@@ -160,55 +157,22 @@ def local_scan(
         examples; only with a sampler, which can fill any number of batches.
       epoch_end: `(epoch, carry) -> carry`, after every epoch that the client took part
         in.
-      remembers: whether the step does with `data.memory` what a model of series wants,
-        which a step that knows nothing of it must not be given.
       dtype: floating dtype of batches and weights.
 
     Returns:
       The carry and a `LocalInfo`. A client without examples takes no step.
-
-    Raises:
-      InputError: if the model is one of series and the step does not remember.
     """
-    if data.memory is not None and not remembers:
-        raise checks.InputError(
-            "Expected a method whose clients train through a local solver, SGD or"
-            " Optax, with a model of series such as a portfolio policy, got one with"
-            " minibatches of its own."
-        )
-    per_step = batch_size * batches_per_step
-    slots = data.index.shape[0]
-    max_steps = max(1, -(-slots // per_step))
-    own_steps = -(-data.num_examples // per_step)
-    if epoch_steps is not None:
-        own_steps = jnp.where(data.num_examples > 0, jnp.int32(epoch_steps), 0)
-    own_epochs, most_steps = jnp.minimum(jnp.int32(epochs), work.epochs), work.steps
-    if num_steps is not None:
-        most_steps = jnp.minimum(jnp.minimum(num_steps, work.epochs), work.steps)
-        many = -(-most_steps // jnp.maximum(own_steps, 1))
-        own_epochs = jnp.where(own_steps > 0, many, 0)
-
-    def batch_of(step_key: core.Key, order: jax.Array, start: jax.Array, part: int):
-        access = jax.random.fold_in(step_key, part)
-        if sampler is not None:
-            positions, weight = sampler(access, data, batch_size)
-            return data.gather(positions, weight.astype(dtype), key=access)
-        first = start + part * batch_size
-        positions = lax.dynamic_slice(order, (first,), (batch_size,))
-        weight = first + jnp.arange(batch_size) < data.num_examples
-        return data.gather(positions, weight.astype(dtype), key=access)
+    batches = _Batches(data, batch_size, batches_per_step, sampler, dtype)
+    limits = _limits(work, data, batches, epochs, num_steps, epoch_steps)
 
     def run_step(index, state, *, order, epoch_key, epoch):
         carry, steps, examples = state
         step_key = jax.random.fold_in(epoch_key, index + 1)
-        start = index * per_step
-        batches = tuple(
-            batch_of(step_key, order, start, p) for p in range(batches_per_step)
-        )
-        new = step(step_key, carry, batches)
-        active = (index < own_steps) & (epoch < own_epochs) & (steps < most_steps)
+        drawn = batches.of_step(step_key, order, index)
+        new = step(step_key, carry, drawn)
+        active = limits.allow(epoch, index, steps)
         carry = jax.tree.map(lambda a, b: jnp.where(active, a, b), new, carry)
-        seen = sum((batch.weight.sum() for batch in batches), jnp.zeros((), dtype))
+        seen = sum((batch.weight.sum() for batch in drawn), jnp.zeros((), dtype))
         return (
             carry,
             steps + active,
@@ -217,14 +181,10 @@ def local_scan(
 
     def run_epoch(epoch, state):
         epoch_key = jax.random.fold_in(key, epoch)
-        order = None
-        if sampler is None:
-            order = _shuffled_positions(
-                jax.random.fold_in(epoch_key, 0), data, max_steps * per_step
-            )
-        before, bound = state[1], own_steps
+        order = batches.order(jax.random.fold_in(epoch_key, 0))
+        before, bound = state[1], limits.epoch_steps
         if num_steps is not None:
-            bound = jnp.minimum(own_steps, most_steps - before)
+            bound = jnp.minimum(bound, limits.steps - before)
         state = lax.fori_loop(
             0,
             client_map.lane_max(bound),
@@ -239,11 +199,90 @@ def local_scan(
         return carry, steps, examples
 
     zero = jnp.zeros((), jnp.int32)
-    bound = client_map.lane_max(own_epochs)
+    bound = client_map.lane_max(limits.epochs)
     carry, steps, examples = lax.fori_loop(0, bound, run_epoch, (carry, zero, zero))
     return carry, LocalInfo(
         num_steps=steps, num_examples=examples, converged=jnp.ones((), bool)
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Batches:
+    """Minibatches of one client's examples, by the number of the step."""
+
+    data: core.ClientData
+    batch_size: int
+    per_step: int
+    sampler: Callable[..., tuple[jax.Array, jax.Array]] | None
+    dtype: Any
+
+    @property
+    def step_size(self) -> int:
+        """Examples that a step consumes."""
+        return self.batch_size * self.per_step
+
+    def order(self, key: core.Key) -> jax.Array | None:
+        """Draws the order of an epoch; None where a sampler draws each batch."""
+        if self.sampler is not None:
+            return None
+        most = max(1, -(-self.data.index.shape[0] // self.step_size))
+        return _shuffled_positions(key, self.data, most * self.step_size)
+
+    def of_step(
+        self, key: core.Key, order: jax.Array | None, index: jax.Array
+    ) -> tuple[core.Batch, ...]:
+        """Gathers the batches of one step of an epoch."""
+        start = index * self.step_size
+        return tuple(
+            self._gather(jax.random.fold_in(key, part), order, start, part)
+            for part in range(self.per_step)
+        )
+
+    def _gather(
+        self, key: core.Key, order: jax.Array | None, start: jax.Array, part: int
+    ) -> core.Batch:
+        """Gathers one batch; positions past the client's examples weigh nothing."""
+        if self.sampler is not None:
+            positions, weight = self.sampler(key, self.data, self.batch_size)
+        else:
+            first = start + part * self.batch_size
+            positions = lax.dynamic_slice(order, (first,), (self.batch_size,))
+            weight = first + jnp.arange(self.batch_size) < self.data.num_examples
+        return self.data.gather(positions, weight.astype(self.dtype), key=key)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Limits:
+    """How far one client may go: epochs, steps of an epoch, steps in all."""
+
+    epochs: jax.Array
+    epoch_steps: jax.Array
+    steps: jax.Array
+
+    def allow(self, epoch: jax.Array, index: jax.Array, steps: jax.Array) -> jax.Array:
+        """Whether the client takes this step of this epoch, after so many steps."""
+        in_epoch = (index < self.epoch_steps) & (epoch < self.epochs)
+        return in_epoch & (steps < self.steps)
+
+
+def _limits(
+    work: core.Budget,
+    data: core.ClientData,
+    batches: _Batches,
+    epochs: int,
+    num_steps: int | None,
+    epoch_steps: int | None,
+) -> _Limits:
+    """Combines the solver's epochs or steps with the client's budget and examples."""
+    own_steps = -(-data.num_examples // batches.step_size)
+    if epoch_steps is not None:
+        own_steps = jnp.where(data.num_examples > 0, jnp.int32(epoch_steps), 0)
+    own_epochs, most_steps = jnp.minimum(jnp.int32(epochs), work.epochs), work.steps
+    if num_steps is not None:
+        most_steps = jnp.minimum(jnp.minimum(num_steps, work.epochs), work.steps)
+        many = -(-most_steps // jnp.maximum(own_steps, 1))
+        own_epochs = jnp.where(own_steps > 0, many, 0)
+    return _Limits(epochs=own_epochs, epoch_steps=own_steps, steps=most_steps)
 
 
 def params_dtype(params: Any) -> Any:

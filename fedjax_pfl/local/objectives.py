@@ -1,4 +1,4 @@
-"""Objectives of local problems."""
+"""Objectives of local problems, and how they meet models of sequences."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,8 +7,9 @@ from typing import Any
 import jax
 
 from fedjax_pfl import core
+from fedjax_pfl.core import checks
 
-__all__ = ["DataLoss", "Objective"]
+__all__ = ["DataLoss", "Objective", "sampler", "stepwise"]
 
 Objective = Callable[[core.Key | None, Any, core.Batch, Any], jax.Array]
 
@@ -17,8 +18,8 @@ Objective = Callable[[core.Key | None, Any, core.Batch, Any], jax.Array]
 class DataLoss:
     """A model's loss on a batch, and perhaps a term that looks at no examples.
 
-    An `Objective`; also the only one that tells the model's outputs, which models of
-    series must be told of in local training.
+    An `Objective`; also the only one that tells the model's outputs, which a
+    `SequenceModel` carries from step to step.
 
     Attributes:
       model: the model.
@@ -58,3 +59,59 @@ class DataLoss:
     def plus(self, term: Callable[[Any, Any], Any]) -> "DataLoss":
         """The same with a term `(params, context) -> []` in place of its own."""
         return dataclasses.replace(self, term=term)
+
+
+def stepwise(objective: Objective, carry: Any) -> Callable[..., tuple[jax.Array, Any]]:
+    """Returns an objective that also moves the carry of a `SequenceModel`.
+
+    Args:
+      objective: of the local problem.
+      carry: what the solver carries from step to step; None for models without.
+
+    Returns:
+      `(key, params, batch, context, carry) -> ([], carry)`.
+
+    Raises:
+      InputError: if there is a carry and the objective does not tell its outputs.
+    """
+    if carry is None:
+        return lambda key, params, batch, context, carry: (
+            objective(key, params, batch, context),
+            carry,
+        )
+    model = _sequence_model(objective)
+
+    def moved(key, params, batch, context, carry):
+        recalled = dataclasses.replace(batch, x=model.recall(carry, batch))
+        value, outputs = objective.with_outputs(  # pyright: ignore
+            key, params, recalled, context
+        )
+        return value, model.remember(carry, batch, outputs)
+
+    return moved
+
+
+def sampler(
+    objective: Objective, work: core.Budget
+) -> Callable[..., tuple[jax.Array, jax.Array]] | None:
+    """Returns the sampler of `local_scan` that a `SequenceModel` wants, else None."""
+    if work.carry is None:
+        return None
+    model = _sequence_model(objective)
+
+    def piece(key, data, batch_size):
+        return model.positions(key, work.round, data, batch_size)
+
+    return piece
+
+
+def _sequence_model(objective: Objective) -> core.SequenceModel:
+    """Returns the model of an objective that tells its outputs."""
+    model = getattr(objective, "model", None)
+    if isinstance(objective, DataLoss) and isinstance(model, core.SequenceModel):
+        return model
+    raise checks.InputError(
+        "Expected a method whose local objective is a model's loss and terms of the"
+        " parameters with a model of series such as a portfolio policy, got a method"
+        " with an objective of its own."
+    )

@@ -19,20 +19,6 @@ StepEnd = Callable[[Any, Any], Any]
 EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
 
 
-def _series_of(objective: objectives.Objective) -> core.SeriesModel:
-    """The model of series in an objective, which must tell its outputs."""
-    model = getattr(objective, "model", None)
-    if isinstance(objective, objectives.DataLoss) and isinstance(
-        model, core.SeriesModel
-    ):
-        return model
-    raise checks.InputError(
-        "Expected a method whose local objective is a model's loss and terms of the"
-        " parameters with a model of series such as a portfolio policy, got a method"
-        " with an objective of its own."
-    )
-
-
 class _MinibatchSolver:
     """Shared part of the solvers that walk over shuffled minibatches."""
 
@@ -50,7 +36,7 @@ class _MinibatchSolver:
         raise NotImplementedError
 
     def _update(
-        self, gradient: Any, memory: Any, params: Any, work: core.Budget
+        self, gradient: Any, moments: Any, params: Any, work: core.Budget
     ) -> tuple[Any, Any]:
         raise NotImplementedError
 
@@ -70,66 +56,50 @@ class _MinibatchSolver:
 
         Args:
           key: `[]` key of this client in this round.
-          work: budget of this client.
+          work: budget of this client. Where it has a carry, batches are pieces that
+            the `SequenceModel` draws, and the objective must be a `DataLoss`.
           objective: `(key, params, batch, context) -> []`.
           params: start.
           context: what the objective reads besides (a prox centre); constant within an
             epoch.
-          data: examples of one client. Where there is a memory of its series, batches
-            are pieces of the series that the model chooses, and the objective must be a
-            `DataLoss`.
+          data: examples of one client.
           step_end: `(params, context) -> params`, after every step.
           epoch_end: `(epoch, params, context) -> (params, context)`, after every epoch.
 
         Returns:
           Parameters, context and a `LocalInfo`.
         """
-        series = None if data.memory is None else _series_of(objective)
+        gradient_of = jax.grad(
+            objectives.stepwise(objective, work.carry), argnums=1, has_aux=True
+        )
 
-        def slope(step_key, params, batch, context, past):
-            if series is None:
-                found = jax.grad(objective, argnums=1)(step_key, params, batch, context)
-                return found, None
-            recalled = series.recall(past, batch)
-            found, outputs = jax.grad(
-                objective.with_outputs,  # pyright: ignore
-                argnums=1,
-                has_aux=True,
-            )(step_key, params, dataclasses.replace(batch, x=recalled), context)
-            return found, series.remember(past, batch, outputs)
-
-        def step(step_key, carry, batches):
-            params, memory, context, past = carry
-            gradient, past = slope(step_key, params, batches[0], context, past)
-            params, memory = self._update(gradient, memory, params, work)
+        def step(step_key, state, batches):
+            params, moments, context, carry = state
+            gradient, carry = gradient_of(step_key, params, batches[0], context, carry)
+            params, moments = self._update(gradient, moments, params, work)
             if step_end is not None:
                 params = step_end(params, context)
-            return params, memory, context, past
+            return params, moments, context, carry
 
-        def end(epoch, carry):
-            params, memory, context, past = carry
+        def end(epoch, state):
+            params, moments, context, carry = state
             params, context = epoch_end(epoch, params, context)  # pyright: ignore
-            return params, memory, context, past
+            return params, moments, context, carry
 
-        def piece(key, data, batch_size):
-            assert series is not None
-            return series.positions(key, work.round, data, batch_size)
-
-        (params, _, context, past), info = minibatch_scan.local_scan(
+        (params, _, context, carry), info = minibatch_scan.local_scan(
             key,
             work,
             step,
-            (params, self._init(params), context, data.memory),
+            (params, self._init(params), context, work.carry),
             data,
             batch_size=self.batch_size,
             epochs=self.epochs,
             num_steps=self.num_steps,
-            sampler=None if series is None else piece,
+            sampler=objectives.sampler(objective, work),
             epoch_end=None if epoch_end is None else end,
-            remembers=True,
             dtype=minibatch_scan.params_dtype(params),
         )
-        return params, context, dataclasses.replace(info, memory=past)
+        return params, context, dataclasses.replace(info, carry=carry)
 
 
 @struct.pytree_dataclass
@@ -187,16 +157,17 @@ class SGD(_MinibatchSolver):
     def _init(self, params):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
 
-    def _update(self, gradient, memory, params, work):
+    def _update(self, gradient, moments, params, work):
         direction = jax.tree.map(
             lambda g, x: g + self.weight_decay * x, gradient, params
         )
-        if memory is not None:
-            memory = jax.tree.map(lambda v, d: self.momentum * v + d, memory, direction)
-            direction = memory
+        if moments is not None:
+            direction = moments = jax.tree.map(
+                lambda v, d: self.momentum * v + d, moments, direction
+            )
         rate = self.rate(work.round)
         params = jax.tree.map(lambda x, d: x - rate * d, params, direction)
-        return params, memory
+        return params, moments
 
 
 @struct.pytree_dataclass
@@ -229,12 +200,12 @@ class Optax(_MinibatchSolver):
     def _init(self, params):
         return self.optimizer(**self.hyperparameters).init(params)
 
-    def _update(self, gradient, memory, params, work):
+    def _update(self, gradient, moments, params, work):
         del work
         transformation = self.optimizer(**self.hyperparameters)
-        updates, memory = transformation.update(gradient, memory, params)
+        updates, moments = transformation.update(gradient, moments, params)
         params = jax.tree.map(lambda x, u: (x + u).astype(x.dtype), params, updates)
-        return params, memory
+        return params, moments
 
 
 @struct.pytree_dataclass

@@ -52,7 +52,7 @@ class Held:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EIIE:
-    """Portfolio weights of a party's assets; a `types.SeriesModel`.
+    """Portfolio weights of a party's assets; a `core.SequenceModel`.
 
     463 parameters with closes alone and the recurrent evaluator, 503 with three
     features; 902 with the convolutional one, closes alone and windows of 30 days. Its
@@ -232,8 +232,8 @@ class EIIE:
         """Loss `[B]` of every day."""
         return {"loss": -self._rewards(outputs, batch)}
 
-    def memory(self, data: core.ClientData) -> jax.Array:
-        """The portfolio-vector memory of ONE client, `[slots, m]`, uniform at first."""
+    def first_carry(self, data: core.ClientData) -> jax.Array:
+        """Returns the portfolio-vector memory `[slots, m]` of ONE client, uniform."""
         slots, assets = data.constants.slots, data.y.shape[-1] - 1
         return jnp.full((slots, assets), 1 / assets, jnp.zeros(()).dtype)
 
@@ -246,20 +246,20 @@ class EIIE:
         rows = portfolio.batch_positions(key, tables, round, batch_size, decay)
         return rows, jnp.ones(batch_size, bool)
 
-    def recall(self, memory: jax.Array, batch: core.Batch) -> Held:
+    def recall(self, carry: jax.Array, batch: core.Batch) -> Held:
         """The days with the last actions before them; uniform before the first."""
         before = portfolio.previous_example(batch.constants, batch.x[:, 2])
-        uniform = jnp.full_like(memory[:1], 1 / memory.shape[-1])
-        held = jnp.where(before[:, None] < 0, uniform, memory[before])
+        uniform = jnp.full_like(carry[:1], 1 / carry.shape[-1])
+        held = jnp.where(before[:, None] < 0, uniform, carry[before])
         return Held(x=batch.x, weights=held)
 
     def remember(
-        self, memory: jax.Array, batch: core.Batch, outputs: jax.Array
+        self, carry: jax.Array, batch: core.Batch, outputs: jax.Array
     ) -> jax.Array:
-        """The memory with these actions."""
-        return memory.at[batch.x[:, 2]].set(outputs[:, 1:].astype(memory.dtype))
+        """Writes these actions into the carry."""
+        return carry.at[batch.x[:, 2]].set(outputs[:, 1:].astype(carry.dtype))
 
-    def series_metrics(
+    def sequence_metrics(
         self, outputs: jax.Array, batch: core.Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
         """What all days of a client earn; names in the class's docstring."""

@@ -133,7 +133,7 @@ def test_files_come_before_prepared_data(tmp_path, name):
     assert found.layout == prepared.LAYOUT and found.paths[0] == info
     layout = source.layouts[0]
     for file in (*layout.files, *(p.replace("*", "a") for p in layout.patterns)):
-        path = tmp_path / source.folders[0] / file
+        path = tmp_path / source.name / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
     assert source.locate(str(tmp_path)).layout == layout.name
@@ -141,7 +141,12 @@ def test_files_come_before_prepared_data(tmp_path, name):
 
 def test_damaged_prepared_data(tmp_path, tfds):
     prepare(tmp_path, "mnist")
-    with quiet(), pytest.raises(checks.InputError, match="cannot be read by") as error:
+    with (
+        quiet(),
+        pytest.raises(
+            checks.InputError, match="tensorflow-datasets cannot read"
+        ) as error,
+    ):
         sources.load_dataset("mnist", tmp_path)
     assert "\n" not in str(error.value) and str(error.value).endswith(".")
 

@@ -2,15 +2,13 @@
 
 import gzip
 import json
-import pathlib
 
 import numpy as np
 import pytest
 
 from fedjax_pfl.data import partition as partitions
 from fedjax_pfl.data import sources
-
-SHARED = pathlib.Path(__file__).parents[3] / "shared" / "data"
+from tests.data.samples import SHARED
 
 
 def folder(name):

@@ -1,6 +1,6 @@
 """Sentiment140, Shakespeare and stocks from small files."""
 
-import gzip
+import functools
 import json
 import pathlib
 import tempfile
@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import sources
+from tests.data import samples
+from tests.data.samples import write
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
@@ -27,20 +29,7 @@ def _no_environment(monkeypatch):
     monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
 
 
-def refusal(*args, **kwargs):
-    """The one sentence with which a data set is refused."""
-    with pytest.raises(checks.InputError) as error:
-        sources.load_dataset(*args, **kwargs)
-    sentence = str(error.value)
-    assert sentence.endswith(".") and "\n" not in sentence
-    return sentence
-
-
-def write(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = content.encode() if isinstance(content, str) else content
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return path
+refusal = functools.partial(samples.refusal, sources.load_dataset)
 
 
 GLOVE = ", 1 0\nhappy 0.5 2\nunused 3 3\nday -1 4\n! 9 9\n"
@@ -50,25 +39,18 @@ TWEETS = {
 }
 
 
-def leaf_json(users):
-    return json.dumps(
-        {
-            "users": list(users),
-            "num_samples": [len(y) for _, y in users.values()],
-            "user_data": {
-                user: {
-                    "x": [["1", "Sat", "NO_QUERY", user, t, "training"] for t in x],
-                    "y": y,
-                }
-                for user, (x, y) in users.items()
-            },
-        }
-    )
+def tweets(users):
+    """Returns tweets in LEAF's format from texts and labels by user."""
+    rows = {
+        user: ([["1", "Sat", "NO_QUERY", user, t, "training"] for t in x], y)
+        for user, (x, y) in users.items()
+    }
+    return samples.leaf(**rows)
 
 
 @pytest.mark.parametrize("compress", ["", ".gz"])
 def test_tweets_become_ids_of_words(tmp_path, compress):
-    write(tmp_path / "sent140" / f"all.json{compress}", leaf_json(TWEETS))
+    write(tmp_path / "sent140" / f"all.json{compress}", tweets(TWEETS))
     write(tmp_path / "glove" / f"glove.6B.2d.txt{compress}", GLOVE)
     dataset = sources.load_dataset("sent140", tmp_path, num_words=4)
     # Words that occur are numbered from 1 in the order of the GloVe file.
@@ -98,8 +80,8 @@ def test_tweets_become_ids_of_words(tmp_path, compress):
 def test_train_and_test_tweets_are_merged(tmp_path):
     train = {"ann": TWEETS["ann"], "none": ([], [])}
     test = {"bob": TWEETS["bob"], "ann": (["day"], [1])}
-    write(tmp_path / "sent140" / "train" / "a.json", leaf_json(train))
-    write(tmp_path / "sent140" / "test" / "a.json", leaf_json(test))
+    write(tmp_path / "sent140" / "train" / "a.json", tweets(train))
+    write(tmp_path / "sent140" / "test" / "a.json", tweets(test))
     write(tmp_path / "glove.txt", GLOVE)
     dataset = sources.load_dataset("sent140", tmp_path, glove="glove.txt")
     assert dataset.client_names == ("ann", "bob")
@@ -108,10 +90,10 @@ def test_train_and_test_tweets_are_merged(tmp_path):
 
 
 def test_the_vectors_must_be_one_file(tmp_path):
-    write(tmp_path / "all.json", leaf_json(TWEETS))
+    write(tmp_path / "all.json", tweets(TWEETS))
     assert "glove/ with glove.*.txt" in refusal("sent140")
     sentence = refusal("sent140", tmp_path)
-    assert "word vectors glove.*.txt" in sentence and "no such file" in sentence
+    assert "word vectors glove.*.txt" in sentence
     write(tmp_path / "glove" / "glove.2.txt", GLOVE)
     write(tmp_path / "glove" / "glove.3.txt.gz", "day 1 2 3")
     sentence = refusal("sent140", tmp_path)
@@ -138,12 +120,10 @@ def test_the_vectors_must_be_one_file(tmp_path):
     ],
 )
 def test_wrong_tweets(tmp_path, x, y):
-    content = {"users": ["eve"], "num_samples": [1]}
-    content["user_data"] = {"eve": {"x": x, "y": y}}
-    write(tmp_path / "all.json", json.dumps(content))
+    write(tmp_path / "all.json", samples.leaf(eve=(x, y)))
     write(tmp_path / "glove.txt", GLOVE)
-    assert "user 'eve' of sent140" in refusal("sent140", tmp_path, glove="glove.txt")
-    write(tmp_path / "all.json", leaf_json({"eve": ([], [])}))
+    assert "user 'eve'" in refusal("sent140", tmp_path, glove="glove.txt")
+    write(tmp_path / "all.json", tweets({"eve": ([], [])}))
     assert "hold no tweets" in refusal("sent140", tmp_path, glove="glove.txt")
 
 

@@ -3,23 +3,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedjax_pfl.core import checks
 from fedjax_pfl.data.sources import user
+from tests.data.samples import refusal
 
 X = np.arange(12.0).reshape(4, 3)
 
 
 def make(x=X, y=(0, 1, 1, 0), client=None, **options):
     return user.arrays_dataset(x, y, client, name="mine", **options)
-
-
-def refusal(function, *args, **kwargs):
-    """The one sentence with which data are refused."""
-    with pytest.raises(checks.InputError) as error:
-        function(*args, **kwargs)
-    sentence = str(error.value)
-    assert sentence.endswith(".") and "\n" not in sentence
-    return sentence
 
 
 @pytest.mark.parametrize(
@@ -97,26 +88,22 @@ def test_clients_are_numbered_in_sorted_order(client, numbers, names):
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"x": [[1], [1, 2], [1], [1]]}, "rows of different lengths"),
-        ({"x": 3}, "one row per example, got int"),
+        ({"x": [[1], [1, 2], [1], [1]]}, "an array of numbers with one row"),
+        ({"x": 3}, "one row per example, got ndarray"),
         ({"x": [["a"]] * 4}, "array of numbers"),
-        ({"x": X[:3]}, "as many inputs as targets"),
-        ({"x": X * np.nan}, "finite"),
-        ({"x": np.full((4, 1), 2**31)}, "to fit 32 bits"),
-        ({"x": np.full((4, 1), -(2**40))}, "to fit 32 bits"),
-        ({"x": np.zeros((0, 3)), "y": []}, "at least one"),
-        ({"x": np.zeros((0, 3)), "y": np.zeros(0, int)}, "no example"),
-        ({"y": [1, 1, 1, 1]}, "at least two different classes, got 1 only"),
-        ({"y": [0, 1, 2, 3], "num_classes": 3}, "whole numbers from 0 to 2"),
-        ({"y": [0, -1, 2, 1], "num_classes": 3}, "whole numbers from 0 to 2"),
+        ({"x": np.full((4, 1), 2**31)}, "mine.x to fit 32 bits"),
+        (
+            {"x": np.zeros((0, 3)), "y": np.zeros(0, int)},
+            "at least two classes, got []",
+        ),
+        ({"y": [1, 1, 1, 1]}, "at least two classes, got [1]"),
         ({"y": [0.0, 1, 2, 1], "num_classes": 3}, "whole numbers from 0 to 2"),
-        ({"y": list("abca"), "num_classes": 2}, "num_classes=2 different classes"),
+        ({"y": list("abca"), "num_classes": 2}, "whole numbers from 0 to 1"),
         ({"y": [[0, 1]] * 4}, "one class per example"),
         ({"y": ["a", None, "b", "a"]}, "without gaps, got NoneType, str"),
         ({"y": pd.Series(["a", None, "b", "a"])}, "without gaps, got"),
         ({"y": [b"a", b"b", b"a", b"a"]}, "without gaps, got |S1"),
-        ({"y": [0.0, np.nan, 1, 1]}, "mine.y to be finite"),
-        ({"client": [1, 2, 3]}, "each of 4 examples, got 3"),
+        ({"client": [1, 2, 3]}, "client to hold 4 whole numbers"),
         ({"client": ["a", 1, "a", 1]}, "a list of names or a list of numbers"),
         ({"client": ["a", None, "a", "a"]}, "a list of names or a list of numbers"),
         ({"client": [[1], [2], [1], [2]]}, "a list of names or a list of numbers"),

@@ -1,3 +1,4 @@
+import functools
 import io
 import os
 import warnings
@@ -11,6 +12,7 @@ from PIL import Image
 from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import folders
 from fedjax_pfl.data.sources import user
+from tests.data import samples
 
 RNG = np.random.default_rng(0)
 GREY = RNG.integers(0, 256, (6, 4, 5), np.uint8)
@@ -35,17 +37,10 @@ def write(root, images):
 
 
 def load(path, **options):
-    source = user.ImageFolder(path=path, **options)
-    return source.load(data_dir=None, seed=0, num_clients=None)
+    return samples.load(user.ImageFolder(path=path, **options))
 
 
-def refusal(path, **options):
-    """The one sentence with which a folder is refused."""
-    with pytest.raises(checks.InputError) as error:
-        load(path, **options)
-    sentence = str(error.value)
-    assert sentence.endswith(".") and "\n" not in sentence
-    return sentence
+refusal = functools.partial(samples.refusal, load)
 
 
 @pytest.mark.parametrize("layout", ["auto", "class"])
@@ -142,7 +137,7 @@ def test_sizes(tmp_path):
     ramp = np.tile(np.linspace(0, 255, 8).astype(np.uint8), (8, 1))
     write(tmp_path, {"a/1.png": ramp, "a/2.png": ramp, "b/3.png": ramp[:, :5]})
     sentence = refusal(tmp_path)
-    for part in ("1.png' with 8 x 8", "3.png' with 8 x 5", "size=(height, width)"):
+    for part in ("1.png' with 8 x 8", "3.png' with 8 x 5", "pass a common size"):
         assert part in sentence
     dataset = load(tmp_path, size=[4, 6])
     assert dataset.x.shape == (3, 4, 6)
@@ -154,20 +149,20 @@ def test_sizes(tmp_path):
     ("images", "options", "part"),
     [
         ({"notes.txt": b""}, {}, "holds no PNG, JPEG, WebP or BMP image"),
-        ({"1.png": GREY[0], "a/2.png": GREY[0]}, {}, "none of the layouts"),
-        ({"x/y/z/1.png": GREY[0]}, {}, "none of the layouts"),
-        ({"a/1.png": GREY[0], "b/c/1.png": GREY[0]}, {}, "layout 'class/file'"),
+        ({"1.png": GREY[0], "a/2.png": GREY[0]}, {}, "class/file or client/"),
+        ({"x/y/z/1.png": GREY[0]}, {}, "class/file or client/"),
+        ({"a/1.png": GREY[0], "b/c/1.png": GREY[0]}, {}, "layout class/file"),
         ({"a/1.png": GREY[0], "b/2.png": GREY[0]}, {"layout": "client"}, "a/1.png"),
         ({"a/b/1.png": GREY[0]}, {"layout": "class"}, "a/b/1.png"),
         ({"train/a/1.png": GREY[0], "Test/b/2.png": GREY[0]}, {}, "Test, train of"),
-        ({"a/1.png": GREY[0], "a/2.png": GREY[1]}, {}, "two different classes"),
+        ({"a/1.png": GREY[0], "a/2.png": GREY[1]}, {}, "at least two classes"),
         ({"a/1.png": b"", "b/2.png": GREY[0]}, {}, "a/1.png' cannot be decoded"),
         ({"a/1.jpg": b"GIF89a", "b/2.png": GREY[0]}, {}, "a/1.jpg' cannot be"),
         ({"a/1.png": encoded(GREY[0])[:-30], "b/2.png": GREY[0]}, {}, "a/1.png' can"),
         ({"a/1.png": GREY[0].astype(np.uint16), "b/1.png": GREY[0]}, {}, "mode 'I;16'"),
         ({"a/1\n.png": GREY[0]}, {}, r"1\n.png' in"),
         ({"a/1.png": GREY[0]}, {"layout": "classes"}, "did you mean 'class'"),
-        ({"a/1.png": GREY[0]}, {"size": 28}, "size to be a list"),
+        ({"a/1.png": GREY[0]}, {"size": 28}, "size to be a list such as (28, 28)"),
         ({"a/1.png": GREY[0]}, {"size": (28, 28, 3)}, "height and a width"),
         ({"a/1.png": GREY[0]}, {"size": (0, 28)}, "each number of size"),
         (
@@ -221,7 +216,7 @@ def test_bombs_are_refused(tmp_path, monkeypatch, limit):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
     large = np.zeros((11, 10), np.uint8)
     root = write(tmp_path, {"a/1.png": large, "b/1.png": large})
-    assert f"more than {limit} pixels" in refusal(root, size=(2, 2))
+    assert f"at most {limit} pixels" in refusal(root, size=(2, 2))
 
 
 def test_warnings_of_pillow_stay_inside(tmp_path, monkeypatch):
@@ -261,15 +256,9 @@ CONTENTS = {
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.sampled_from(sorted(CONTENTS)), st.data())
 def test_mutated_images_give_data_or_a_sentence(tmp_path_factory, kind, data):
-    content = bytearray(CONTENTS[kind])
-    for _ in range(data.draw(st.integers(0, 3))):
-        position = data.draw(st.integers(0, len(content) - 1))
-        content[position : position + data.draw(st.integers(0, 2))] = data.draw(
-            st.binary(max_size=2)
-        )
-    content = content[: data.draw(st.integers(len(content) // 2, len(content)))]
+    content = samples.mutated(data, CONTENTS[kind])
     root = tmp_path_factory.getbasetemp() / "mutated"
-    write(root, {"a/1.png": bytes(content), "b/1.png": COLOR[0]})
+    write(root, {"a/1.png": content, "b/1.png": COLOR[0]})
     try:
         dataset = load(root)
     except checks.InputError as error:

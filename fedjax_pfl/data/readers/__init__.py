@@ -1,3 +1,3 @@
-"""Readers of file formats; every defect of a file is answered by one sentence."""
+"""Readers of file formats; every defect of a file becomes one sentence."""
 
 __all__ = []

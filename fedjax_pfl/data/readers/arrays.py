@@ -5,7 +5,7 @@ import math
 import pathlib
 import warnings
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO
 
 import numpy as np
@@ -19,11 +19,11 @@ _HEADER_READERS = {
     (1, 0): npy.read_array_header_1_0,
     (2, 0): npy.read_array_header_2_0,
 }
-_KINDS = "biufU"  # truth values, whole numbers, floating numbers, text
+_KINDS = "biufU"  # bool, int, unsigned int, float, text
 
 
 def array_names(path: pathlib.Path) -> list[str]:
-    """Names of the arrays of an archive, in its order.
+    """Lists the arrays of an archive, in its order.
 
     Args:
       path: the archive.
@@ -45,7 +45,7 @@ def read_arrays(
 
     Args:
       path: the archive; nothing is extracted to disk.
-      names: the arrays; others are not looked at.
+      names: the arrays; others are not read.
       max_bytes: limit of the memory of these arrays together.
 
     Returns:
@@ -65,12 +65,10 @@ def read_arrays(
             left -= size
             if left < 0:
                 raise checks.InputError(
-                    f"The array {name!r} of '{path}' has {size:,} bytes, more than"
-                    f" remains of max_bytes={max_bytes:,}."
+                    f"The array {name!r} of '{path}' exceeds max_bytes={max_bytes:,}."
                 )
-            checks.memory(
-                f"The array {name!r} of '{path}'", size, "give a smaller file"
-            )
+            array = f"The array {name!r} of '{path}'"
+            checks.memory(array, size, "give a smaller file")
             with archive.open(info) as member:
                 arrays[name] = npy.read_array(member, allow_pickle=False)
             if arrays[name].dtype.kind == "U":
@@ -79,32 +77,27 @@ def read_arrays(
 
 
 @contextlib.contextmanager
-def _archive(path: pathlib.Path):
-    """An open archive; whatever is wrong with it becomes one sentence."""
+def _archive(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
+    """Opens an archive and reports every defect in one sentence."""
     try:
         # Old headers make NumPy warn, damaged ones make Python's parser warn.
         with warnings.catch_warnings(action="ignore"), zipfile.ZipFile(path) as archive:
             yield archive
     except checks.InputError:
         raise
-    except MemoryError as error:
-        raise checks.InputError(
-            f"The file '{path}' needs more memory than there is."
-        ) from error
-    except OSError as error:
-        reason = error.strerror or "it is damaged"
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or "it is damaged or too large"
         raise checks.InputError(f"The file '{path}' cannot be read: {reason}.") from (
             error
         )
     except Exception as error:  # damage makes zipfile, zlib and NumPy raise many kinds
         raise checks.InputError(
-            f"The file '{path}' is not a complete npz archive of arrays of numbers or"
-            " text, as numpy.savez writes it."
+            f"The file '{path}' is not a complete npz archive of numbers or text."
         ) from error
 
 
 def _names(archive: zipfile.ZipFile) -> list[str]:
-    """Names of the arrays of an open archive; odd ones, of damage, are passed over."""
+    """Lists the arrays of an open archive, without odd names that damage leaves."""
     members = [name for name in archive.namelist() if name.isprintable()]
     return [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
 
@@ -112,18 +105,13 @@ def _names(archive: zipfile.ZipFile) -> list[str]:
 def _check_header(
     member: IO[bytes], info: zipfile.ZipInfo, name: str, path: pathlib.Path
 ) -> int:
-    """Checks what the header of an array promises; returns the size in bytes."""
-    reader = _HEADER_READERS.get(npy.read_magic(member))
-    if reader is None:
-        raise checks.InputError(
-            f"The array {name!r} of '{path}' has an unknown version of NumPy's format."
-        )
-    shape, _, dtype = reader(member)
+    """Checks the header of an array and returns the size in bytes that it promises."""
+    # The caller reports an unknown version, a KeyError, as a damaged archive.
+    shape, _, dtype = _HEADER_READERS[npy.read_magic(member)](member)
     if dtype.kind not in _KINDS:
         raise checks.InputError(
             f"The array {name!r} of '{path}' has the type {str(dtype)!r}, expected"
-            " numbers or text in an array without gaps (no pickled objects, which are"
-            " never read)."
+            " numbers or text (pickled objects are never read)."
         )
     size = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or info.file_size - member.tell() != size:

@@ -42,8 +42,7 @@ def parse_records(
     size = record_size(num_labels)
     if len(content) == 0 or len(content) % size:
         raise checks.InputError(
-            f"The file '{path}' has {len(content)} bytes, expected a positive multiple"
-            f" of {size}, the size of a record of CIFAR."
+            f"Expected records of {size} bytes in '{path}', got {len(content)} bytes."
         )
     records = np.frombuffer(content, np.uint8).reshape(-1, size)
     channels_first = records[:, num_labels:].reshape(-1, 3, 32, 32)

@@ -1,8 +1,6 @@
-"""Files of a data directory: finding, reading and comparing them.
+"""Files of a data directory: finding, reading and comparing them."""
 
-Every defect of a file is answered by one sentence.
-"""
-
+import contextlib
 import gzip
 import hashlib
 import io
@@ -10,26 +8,43 @@ import os
 import pathlib
 import stat
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from fedjax_pfl.core import checks
 
 __all__ = [
     "check_directory",
+    "check_inside",
     "check_sha256",
     "find_file",
     "find_files",
     "fingerprint",
-    "is_inside",
     "read_bytes",
     "read_content",
     "read_text",
+    "readable",
 ]
 
 
 _BLOCK = 1 << 24
 _HARMLESS, _RATIO = 1 << 26, 200  # bytes unpacked, and times the size of the file
 _SMALLER = "give a smaller file"
+
+
+@contextlib.contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Reports errors of the operating system in one sentence about a file or folder.
+
+    Args:
+      what: subject of the sentence.
+
+    Raises:
+      InputError: if the block raises an `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise checks.InputError(f"{what} cannot be read: {error.strerror}.") from error
 
 
 def check_directory(path: pathlib.Path) -> None:
@@ -41,30 +56,28 @@ def check_directory(path: pathlib.Path) -> None:
     Raises:
       InputError: if it is missing, not a directory or unreadable.
     """
-    try:
-        if not path.exists():
-            raise checks.InputError(f"The data directory '{path}' does not exist.")
+    with readable(f"The data directory '{path}'"):
         if not path.is_dir():
-            raise checks.InputError(f"The data directory '{path}' is not a directory.")
+            state = "is not a directory" if path.exists() else "does not exist"
+            raise checks.InputError(f"The data directory '{path}' {state}.")
         next(path.iterdir(), None)
-    except OSError as error:
-        raise checks.InputError(
-            f"The data directory '{path}' cannot be read: {error.strerror}."
-        ) from error
 
 
-def is_inside(path: pathlib.Path, root: str) -> bool:
-    """Whether a path, its links followed, lies in a folder.
+def check_inside(path: pathlib.Path, root: str) -> None:
+    """Checks that a path, its links followed, lies in a folder.
 
     Args:
-      path: what may be a link, or lie behind one.
+      path: a file or folder; it may be a link or lie behind one.
       root: the folder, its own links followed.
 
-    Returns:
-      Whether it does; for links that form a loop, wherever they are.
+    Raises:
+      InputError: if the path leads out of the folder.
     """
     # Unlike pathlib's function, `realpath` returns from a loop of links.
-    return pathlib.Path(os.path.realpath(path)).is_relative_to(root)
+    if not pathlib.Path(os.path.realpath(path)).is_relative_to(root):
+        raise checks.InputError(
+            f"The link '{path}' leads out of the folder of data, which is refused."
+        )
 
 
 def find_file(directory: pathlib.Path, name: str) -> pathlib.Path | None:
@@ -104,7 +117,7 @@ def find_files(directory: pathlib.Path, pattern: str) -> tuple[pathlib.Path, ...
 
 
 def fingerprint(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, int], ...]:
-    """Modification time and size of every file, by which a changed file is noticed.
+    """Returns modification time and size of every file, which reveal a change.
 
     Args:
       paths: the files.
@@ -116,19 +129,17 @@ def fingerprint(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, int], ...]:
       InputError: if a file is gone, its directory cannot be read, or it is no file (a
         pipe or a device, from which one could read for ever).
     """
-    found = []
+    states = []
     for path in paths:
-        try:
+        with readable(f"The file '{path}'"):
             status = path.stat()
-        except OSError as error:
-            raise _unreadable(path, error) from error
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
             raise checks.InputError(
                 f"Expected '{path}' to be a file, but it is {kind}."
             )
-        found.append((status.st_mtime_ns, status.st_size))
-    return tuple(found)
+        states.append((status.st_mtime_ns, status.st_size))
+    return tuple(states)
 
 
 def read_bytes(path: pathlib.Path) -> bytes:
@@ -141,17 +152,15 @@ def read_bytes(path: pathlib.Path) -> bytes:
       The bytes.
 
     Raises:
-      InputError: if the file cannot be read.
+      InputError: if the file cannot be read or memory is short.
     """
-    try:
+    with readable(f"The file '{path}'"):
         checks.memory(f"The file '{path}'", path.stat().st_size, _SMALLER)
         return path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def read_content(path: pathlib.Path) -> bytes:
-    """Reads a file and undoes gzip where the name ends in `.gz`.
+    """Reads a file, decompressed where the name ends in `.gz`.
 
     Args:
       path: the file.
@@ -169,13 +178,12 @@ def read_content(path: pathlib.Path) -> bytes:
         return _decompressed(content, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise checks.InputError(
-            f"The file '{path}' is not a complete gzip file, download it again:"
-            f" {error}."
+            f"The file '{path}' is not a complete gzip file: {error}."
         ) from error
 
 
 def _decompressed(content: bytes, path: pathlib.Path) -> bytes:
-    """Undoes gzip; a small file may hold very much, which is found while reading."""
+    """Decompresses in blocks, as a small file may unpack to very much."""
     parts, size = [], 0
     with gzip.open(io.BytesIO(content)) as stream:
         while part := stream.read(_BLOCK):
@@ -229,14 +237,9 @@ def check_sha256(content: bytes, path: pathlib.Path, expected: str) -> None:
     Raises:
       InputError: if the checksum differs.
     """
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != expected:
         raise checks.InputError(
             f"The file '{path}' differs from the official one: its content has SHA-256"
-            f" {found}, expected {expected} (verify=False accepts it)."
+            f" {actual}, expected {expected} (verify=False accepts it)."
         )
-
-
-def _unreadable(path: pathlib.Path, error: OSError) -> checks.InputError:
-    """The sentence for a file that the operating system refuses."""
-    return checks.InputError(f"The file '{path}' cannot be read: {error.strerror}.")

@@ -14,11 +14,11 @@ from fedjax_pfl.data.readers import files
 
 __all__ = ["read_leaf"]
 
+_Users = dict[str, tuple[list[Any], list[Any]]]
 
-def read_leaf(
-    paths: Iterable[pathlib.Path],
-) -> dict[str, tuple[list[Any], list[Any]]]:
-    """Reads files, plain or `.gz`, and merges what they hold of the same user.
+
+def read_leaf(paths: Iterable[pathlib.Path]) -> _Users:
+    """Reads files, plain or `.gz`, and merges the examples of each user.
 
     Args:
       paths: files, for example of the train part, then of the test part.
@@ -29,25 +29,23 @@ def read_leaf(
     Raises:
       InputError: if a file is damaged, is not in LEAF's format or contradicts itself.
     """
-    merged: dict[str, tuple[list[Any], list[Any]]] = {}
+    users: _Users = {}
     for path in paths:
         for user, (x, y) in _read_file(path).items():
-            if not x:
-                continue
-            all_x, all_y = merged.setdefault(user, ([], []))
-            all_x += x
-            all_y += y
-    return merged
+            if x:
+                all_x, all_y = users.setdefault(user, ([], []))
+                all_x += x
+                all_y += y
+    return users
 
 
-def _read_file(path: pathlib.Path) -> dict[str, tuple[list[Any], list[Any]]]:
+def _read_file(path: pathlib.Path) -> _Users:
     """Reads and checks one file."""
+    content = files.read_content(path)
     try:
-        content = json.loads(files.read_content(path))
+        content = json.loads(content)
     except RecursionError as error:
         raise _wrong(path, "its lists are nested too deeply") from error
-    except checks.InputError:
-        raise
     except ValueError as error:  # not JSON, not UTF-8, or a number of too many digits
         raise _wrong(path, f"it is not valid JSON ({error})") from error
     if not isinstance(content, dict):
@@ -60,39 +58,28 @@ def _read_file(path: pathlib.Path) -> dict[str, tuple[list[Any], list[Any]]]:
     if len(users) != len(counts) or len(set(users)) != len(users):
         raise _wrong(
             path,
-            f"its {len(users)} users must be distinct and have one of its {len(counts)}"
-            " num_samples each",
+            f"its {len(users)} users repeat or have {len(counts)} num_samples",
         )
     if not isinstance(data, dict):
         raise _wrong(path, "user_data must be an object")
-    return {
-        user: _examples(path, user, data.get(user), count)
-        for user, count in zip(users, counts, strict=True)
-    }
-
-
-def _examples(
-    path: pathlib.Path, user: str, data: Any, count: int
-) -> tuple[list[Any], list[Any]]:
-    """The lists `x` and `y` of one user, checked against the promised number."""
-    x = data.get("x") if isinstance(data, dict) else None
-    y = data.get("y") if isinstance(data, dict) else None
-    if not isinstance(x, list) or not isinstance(y, list):
-        raise _wrong(path, f"user_data has no lists x and y of user {user!r}")
-    if not len(x) == len(y) == count:
-        raise _wrong(
-            path,
-            f"user {user!r} has {len(x)} x and {len(y)} y, but num_samples promises"
-            f" {count}",
-        )
-    return x, y
+    examples = {}
+    for user, count in zip(users, counts, strict=True):
+        own = data.get(user)
+        x, y = (own.get("x"), own.get("y")) if isinstance(own, dict) else (None, None)
+        if not isinstance(x, list) or not isinstance(y, list):
+            raise _wrong(path, f"user_data has no lists x and y of user {user!r}")
+        if not len(x) == len(y) == count:
+            counted = f"user {user!r} has {len(x)} x and {len(y)} y"
+            raise _wrong(path, f"{counted}, but num_samples promises {count}")
+        examples[user] = x, y
+    return examples
 
 
 def _all_of(values: Any, kind: type) -> bool:
-    """Whether a value is a list of one kind."""
+    """Tells whether a value is a list of one kind."""
     return isinstance(values, list) and all(type(value) is kind for value in values)
 
 
 def _wrong(path: pathlib.Path, reason: str) -> checks.InputError:
-    """The sentence for a file that is not in the format."""
+    """Returns the error of a file that is not in the format."""
     return checks.InputError(f"The file '{path}' is not a LEAF file: {reason}.")

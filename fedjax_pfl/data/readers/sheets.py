@@ -1,17 +1,19 @@
-"""Sheets of equal tiles: many small images in one loss-less WebP file."""
+"""Sheets of equal tiles: many small images in one lossless WebP file."""
 
 import concurrent.futures
 import io
 import pathlib
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fedjax_pfl.core import checks
+from fedjax_pfl.data.readers import folders
 
 __all__ = ["read_sheets"]
+
+_FORMATS = ("WEBP",)
 
 
 def read_sheets(
@@ -27,70 +29,29 @@ def read_sheets(
       `uint8[num_tiles, height, width, 3]` of each sheet.
 
     Raises:
-      InputError: if Pillow is missing, a file is damaged or not WebP, or its size does
-        not fit.
+      InputError: if a file is damaged or not WebP, or its size does not fit.
     """
-    images = []
-    for content, path, num_tiles in sheets:
-        image = _open(content, path)
-        _check_size(image.size, path, num_tiles, tile)
-        images.append((image, path))
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        pixels = list(pool.map(lambda opened: _decode(*opened), images))
-    return [_cut(sheet, tile) for sheet in pixels]
-
-
-def _open(content: bytes, path: pathlib.Path) -> Any:
-    """Reads the header."""
-    try:
-        from PIL import Image  # needed by readers of pictures only
-    except ImportError as error:
-        raise checks.InputError(
-            f"The file '{path}' is read with Pillow, which is not installed: pip"
-            ' install "fedjax_pfl[data]".'
-        ) from error
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return Image.open(io.BytesIO(content), formats=("WEBP",))
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        Image.DecompressionBombWarning,
-        Image.DecompressionBombError,
-    ) as error:
-        raise checks.InputError(
-            f"The file '{path}' is not a WebP image of reasonable size, get it again."
-        ) from error
-
-
-def _check_size(
-    size: tuple[int, int], path: pathlib.Path, num_tiles: int, tile: tuple[int, int]
-) -> None:
-    """Checks, before decoding, that a sheet holds the expected number of tiles."""
-    width, height = size
-    rows, columns = height // tile[0], width // tile[1]
-    if height % tile[0] or width % tile[1] or rows * columns != num_tiles:
-        raise checks.InputError(
-            f"The sheet '{path}' has {height} x {width} pixels, expected {num_tiles}"
-            f" tiles of {tile[0]} x {tile[1]}."
-        )
-
-
-def _decode(image: Any, path: pathlib.Path) -> np.ndarray:
-    """Pixels `uint8[height, width, 3]` of a sheet."""
-    try:
-        return np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
-        raise checks.InputError(
-            f"The file '{path}' is a damaged WebP image, get it again: {error}."
-        ) from error
-
-
-def _cut(sheet: np.ndarray, tile: tuple[int, int]) -> np.ndarray:
-    """Tiles of a sheet, row by row."""
     height, width = tile
-    rows, columns = sheet.shape[0] // height, sheet.shape[1] // width
-    grid = sheet.reshape(rows, height, columns, width, 3).swapaxes(1, 2)
-    return grid.reshape(rows * columns, height, width, 3)
+
+    def cut(sheet: tuple[Any, pathlib.Path, int]) -> np.ndarray:
+        image, path, num_tiles = sheet
+        with folders.decoding(path, _FORMATS):
+            pixels = np.asarray(image.convert("RGB"))
+        grid = pixels.reshape(-1, height, image.width // width, width, 3)
+        return grid.swapaxes(1, 2).reshape(num_tiles, height, width, 3)
+
+    images = []
+    with folders.quiet_pillow():
+        for content, path, num_tiles in sheets:
+            with folders.decoding(path, _FORMATS) as pillow:
+                image = pillow.open(io.BytesIO(content), formats=_FORMATS)
+            rows, columns = image.height // height, image.width // width
+            is_whole = (rows * height, columns * width) == (image.height, image.width)
+            if not is_whole or rows * columns != num_tiles:
+                raise checks.InputError(
+                    f"The sheet '{path}' has {image.height} x {image.width} pixels,"
+                    f" expected {num_tiles} tiles of {height} x {width}."
+                )
+            images.append((image, path, num_tiles))
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            return list(pool.map(cut, images))

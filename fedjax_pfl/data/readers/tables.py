@@ -1,9 +1,10 @@
 """Tables of text with a header: comma, semicolon or tab separated.
 
 Everything is read as text first and then converted strictly: nothing is guessed from
-the look of a few rows, and every refusal names the column and the line.
+a few rows, and every message names the column and the line.
 """
 
+import collections
 import csv
 import dataclasses
 import io
@@ -18,7 +19,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import files
 
-__all__ = ["Table", "parse_numbers", "read_table"]
+__all__ = ["Table", "parse_numbers", "parse_rows", "read_table"]
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _LONGEST_HEADER = 1 << 20
@@ -34,7 +35,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """The values of a table, column by column.
+    """A table, column by column.
 
     Attributes:
       path: where it was read from; shown in messages.
@@ -48,7 +49,7 @@ class Table:
     lines: Sequence[int]
 
     def texts(self, name: str) -> Sequence[Any]:
-        """The `[S]` texts of a column without missing or infinite values.
+        """Returns the `[S]` texts of a column without missing or infinite values.
 
         Args:
           name: name of a column of texts.
@@ -61,21 +62,20 @@ class Table:
         """
         values: Any = self.columns[name]
         wrong = {v for v in set(values) if v.casefold() in _MISSING | _INFINITE}
-        if wrong:
-            rows = [row for row, value in enumerate(values) if value in wrong]
+        rows = [row for row, value in enumerate(values) if value in wrong]
+        if rows:
             raise checks.InputError(
                 f"{self._place(name, rows[0])} holds {values[rows[0]]!r}: missing and"
-                f" infinite values are not allowed ({len(rows)} rows of this column"
-                " have one); fill them in, remove the rows or drop the column."
+                f" infinite values are refused ({len(rows)} rows); fill or drop them."
             )
         return values
 
     def numbers(self, name: str, otherwise: str) -> np.ndarray | None:
-        """The `float64[S]` values of a column of numbers, or None for one of text.
+        """Returns the `float64[S]` numbers of a column, or None for one of text.
 
         Args:
           name: name of the column.
-          otherwise: advice that ends the sentence about a column that is neither.
+          otherwise: advice that ends the message about a column of both.
 
         Returns:
           The numbers, or None if no value is a number.
@@ -86,36 +86,30 @@ class Table:
         """
         column = self.columns[name]
         numbers = column if isinstance(column, np.ndarray) else parse_numbers(column)
-        if numbers is None:
-            self._check_text(name, otherwise)
-        elif np.abs(numbers).max() > _LARGEST:
+        if numbers is not None:
             row = int(np.abs(numbers).argmax())
-            raise checks.InputError(
-                f"{self._place(name, row)} holds {numbers[row]:g}, which is too large"
-                f" for 32 bits (at most {_LARGEST:.3g})."
-            )
-        return numbers
-
-    def _check_text(self, name: str, otherwise: str) -> None:
-        """Checks that a column that is not of numbers is of text throughout."""
-        values = self.texts(name)
-        distinct = set(values)
-        numeric = {value for value in distinct if _NUMBER.fullmatch(value)}
-        if not numeric:
-            if all(map(_COMMA_NUMBER.fullmatch, distinct)):
+            if abs(numbers[row]) > _LARGEST:
                 raise checks.InputError(
-                    f"{self._place(name, 0)} holds {values[0]!r}: write numbers with a"
-                    f" decimal point and without commas, or {otherwise}."
+                    f"{self._place(name, row)} holds {numbers[row]:g}, beyond 32 bits."
                 )
-            return
-        row = next(row for row, value in enumerate(values) if value not in numeric)
-        raise checks.InputError(
-            f"{self._place(name, row)} holds {_shown(values[row])}, expected a number"
-            f" as in other rows; correct it, or {otherwise}."
-        )
+            return numbers
+        values = self.texts(name)
+        is_number = {text: bool(_NUMBER.fullmatch(text)) for text in set(values)}
+        if any(is_number.values()):
+            row = next(row for row, text in enumerate(values) if not is_number[text])
+            raise checks.InputError(
+                f"{self._place(name, row)} holds {_shown(values[row])}, expected a"
+                f" number as in other rows; correct it, or {otherwise}."
+            )
+        if all(map(_COMMA_NUMBER.fullmatch, is_number)):
+            raise checks.InputError(
+                f"{self._place(name, 0)} holds {values[0]!r}: write numbers with a"
+                f" decimal point and without commas, or {otherwise}."
+            )
+        return None
 
     def _place(self, name: str, row: int) -> str:
-        """Start of a sentence about one value."""
+        """Returns the subject of a message about one value."""
         return (
             f"Column {name!r} of '{self.path}' in data row {row + 1} (line"
             f" {self.lines[row]})"
@@ -123,7 +117,7 @@ class Table:
 
 
 def parse_numbers(texts: Sequence[str]) -> np.ndarray | None:
-    """The `float64[S]` numbers that the texts are, or None if one of them is none.
+    """Converts texts to `float64[S]`, or returns None if one of them is no number.
 
     Args:
       texts: S texts.
@@ -148,18 +142,15 @@ def parse_numbers(texts: Sequence[str]) -> np.ndarray | None:
 
 
 def _shown(value: str) -> str:
-    """A value as messages show it: on one line and not too long."""
+    """Returns a value as messages show it: on one line and not too long."""
     return repr(value if len(value) <= 40 else value[:40] + "...")
 
 
 def read_table(path: pathlib.Path, keep: Collection[str] = ()) -> Table:
     """Reads a table: UTF-8, the first line names the columns, plain or `.gz`.
 
-    The separator is the one of comma, semicolon and tab that the header has most of.
-    Fields may be quoted; blank lines are skipped.
-
     Args:
-      path: the file.
+      path: the file; see `parse_rows`.
       keep: names of the columns whose values are kept as text although they may be
         numbers.
 
@@ -167,36 +158,25 @@ def read_table(path: pathlib.Path, keep: Collection[str] = ()) -> Table:
       The table, with at least two columns and one row.
 
     Raises:
-      InputError: if the file cannot be read, is not such a table, or has a row whose
-        number of fields is not that of the header.
+      InputError: if the file cannot be read or is not such a table, or if a column has
+        no name or that of another one.
     """
-    rows = _rows(_decoded(files.read_content(path), path), path)
-    _, header = next(rows, (0, None))
-    if header is None:
-        raise checks.InputError(f"The table '{path}' is empty.")
-    names = _column_names(header, path)
+    rows = parse_rows(files.read_content(path), path)
+    names = _column_names(next(rows)[1], path)
     lines: list[int] = []
     parts: list[list[Any]] = [[] for _ in names]
     # Numbers are converted block by block, as texts take several times the memory.
     while block := list(itertools.islice(rows, 1 + _BLOCK // len(names))):
-        for line, row in block:
-            if len(row) != len(names):
-                raise checks.InputError(
-                    f"The row on line {line} of '{path}' has {len(row)} fields,"
-                    f" expected {len(names)} as in the header."
-                )
-            lines.append(line)
+        lines += [line for line, _ in block]
         columns = zip(*(row for _, row in block), strict=True)
         for name, part, column in zip(names, parts, columns, strict=True):
             numbers = None if name in keep else parse_numbers(column)
             part.append([*map(str.strip, column)] if numbers is None else numbers)
-    if not lines:
-        raise checks.InputError(f"The table '{path}' has a header, but no row of data.")
     return Table(path, dict(zip(names, map(_joined, parts), strict=True)), lines)
 
 
 def _joined(parts: Sequence[Any]) -> np.ndarray | Sequence[str]:
-    """One column of its blocks; all become text where one is."""
+    """Joins the blocks of a column; all become text where one is."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     return [
@@ -206,67 +186,83 @@ def _joined(parts: Sequence[Any]) -> np.ndarray | Sequence[str]:
     ]
 
 
-def _decoded(content: bytes, path: pathlib.Path) -> str:
-    """The text of a file, checked to be text in UTF-8."""
+def parse_rows(content: bytes, path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+    """Parses a table of text in UTF-8 into the header and at least one row.
+
+    The separator is the one of comma, semicolon and tab that the header has most of.
+    Fields may be quoted; blank lines are skipped.
+
+    Args:
+      content: uncompressed content.
+      path: shown in messages.
+
+    Yields:
+      The line on which a row begins and its fields, as many as in the header.
+
+    Raises:
+      InputError: if the content is not such a table.
+    """
     if b"\0" in content:  # also in every file in UTF-16, and in office documents
         raise checks.InputError(
-            f"The file '{path}' is not a table of text: byte {content.index(0)} is 0;"
-            " save it as csv in UTF-8."
+            f"The table '{path}' holds the byte 0; save it as csv in UTF-8."
         )
-    return files.read_text(content, path)
-
-
-def _rows(text: str, path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
-    """The line on which a row begins and its fields, for the header and every row."""
+    text = files.read_text(content, path)
+    if not text.strip():
+        raise checks.InputError(f"The table '{path}' is empty.")
     # newline=None: the three conventions of line ends all become "\n".
     stream = io.StringIO(text, newline=None)
-    reader = csv.reader(
-        stream, delimiter=_separator(text, path), strict=True, skipinitialspace=True
-    )
-    end = 0
+    separator = _separator(text, path)
+    reader = csv.reader(stream, delimiter=separator, strict=True, skipinitialspace=True)
+    end = width = count = 0
     try:
         for row in reader:
             begin, end = end + 1, reader.line_num
-            if len(row) > 1 or "".join(row).strip():
-                yield begin, row
+            if len(row) < 2 and not "".join(row).strip():
+                continue
+            width = width or len(row)
+            if len(row) != width:
+                raise checks.InputError(
+                    f"Line {begin} of '{path}' has {len(row)} fields, expected {width}."
+                )
+            count += 1
+            yield begin, row
     except csv.Error as error:
         raise checks.InputError(
             f"The row that begins on line {end + 1} of '{path}' is broken"
             f" ({error}); look there for a missing quotation mark or a very long field."
         ) from error
+    if count < 2:
+        raise checks.InputError(f"The table '{path}' has a header, but no row of data.")
 
 
 def _separator(text: str, path: pathlib.Path) -> str:
-    """The separator that the header has most of, outside quotation marks."""
+    """Returns the separator that the header has most of, outside quotation marks."""
     start = _QUOTED.sub("", text[:_LONGEST_HEADER].lstrip())
     header = re.split("[\r\n]", start, maxsplit=1)[0]
     counts = {separator: header.count(separator) for separator in _SEPARATORS}
     most = max(counts.values())
-    found = [separator for separator, count in counts.items() if count == most]
-    if text.strip() and (most == 0 or len(found) > 1):
-        what = "neither commas nor semicolons nor tabs" if most == 0 else "as many "
-        what += " as ".join(_SEPARATORS[separator] for separator in found) * (most > 0)
+    likely = [separator for separator, count in counts.items() if count == most]
+    if len(likely) > 1:
+        marks = ", ".join(f"{n} {_SEPARATORS[mark]}" for mark, n in counts.items())
         raise checks.InputError(
-            f"The first line of '{path}' has {what}, so that its columns cannot be told"
-            " apart; expected the names of the columns, separated by one of the three."
+            f"Expected columns separated by one mark in '{path}', got {marks}."
         )
-    return found[0]
+    return likely[0]
 
 
 def _column_names(header: list[str], path: pathlib.Path) -> list[str]:
-    """The names in the header, checked to be there, different and printable."""
+    """Returns the names in the header, checked to be different and printable."""
     names = [name.strip() for name in header]
-    seen: set[str] = set()
     for position, name in enumerate(names, 1):
         if not name or not name.isprintable():
-            what = f"the name {_shown(name)}" if name else "no name"
+            state = f"the name {_shown(name)}" if name else "no name"
             raise checks.InputError(
-                f"Column {position} of '{path}' has {what} in the header; give it one"
+                f"Column {position} of '{path}' has {state} in the header; give it one"
                 " or save the table without it (an index, perhaps)."
             )
-        if name in seen:
-            raise checks.InputError(
-                f"The header of '{path}' has the column {name!r} twice."
-            )
-        seen.add(name)
+    ((name, count),) = collections.Counter(names).most_common(1)
+    if count > 1:
+        raise checks.InputError(
+            f"The header of '{path}' has the column {name!r} twice."
+        )
     return names

@@ -1,6 +1,5 @@
 """Text: words of a message, word vectors, the speeches of a play."""
 
-import dataclasses
 import pathlib
 import re
 from collections.abc import Collection
@@ -10,13 +9,14 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import files
 
-__all__ = ["WordVectors", "read_speeches", "read_vectors", "words"]
+__all__ = ["read_speeches", "read_vectors", "words"]
 
+_LARGEST = float(np.finfo(np.float32).max)
 _WORD = re.compile(r"\w+(?:'\w+)*|[.,!?]")
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words, and the marks `. , ! ?`, in their order.
+    """Splits a text into lower-case words and the marks `. , ! ?`.
 
     Args:
       text: any text.
@@ -31,22 +31,9 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class WordVectors:
-    """Vectors of words.
-
-    Attributes:
-      words: V distinct words, in the order of the file.
-      values: `float32[V, E]`.
-    """
-
-    words: tuple[str, ...]
-    values: np.ndarray
-
-
 def read_vectors(
     content: bytes, path: pathlib.Path, wanted: Collection[str] | None = None
-) -> WordVectors:
+) -> tuple[tuple[str, ...], np.ndarray]:
     """Parses GloVe's text format: `word v1 ... vE` per line, separated by spaces.
 
     The first line gives E. Where a word is repeated, its first vector counts.
@@ -57,7 +44,8 @@ def read_vectors(
       wanted: the words to keep, all by default; the others' numbers are not parsed.
 
     Returns:
-      The vectors, possibly none.
+      V distinct words in the order of the file, possibly none, and their vectors
+      `float32[V, E]`.
 
     Raises:
       InputError: if a line has another number of values, or one that is no number.
@@ -72,37 +60,32 @@ def read_vectors(
     for number, line in enumerate(lines, start=1):
         word, *fields = line.rstrip().rsplit(b" ", width)
         # Some words of GloVe hold spaces, as in ". . .", but none ends in a number.
-        if len(fields) != width or not word or _is_number(word.split(b" ")[1:][-1:]):
+        last = word.rpartition(b" ")
+        if len(fields) != width or not word or (last[1] and _is_number(last[2])):
             raise checks.InputError(
                 f"Line {number} of '{path}' has {max(len(line.split()) - 1, 0)} values,"
                 f" expected a word and {width} values as in line 1."
             )
         name = word.decode("utf-8", errors="replace")
-        if name not in rows and (wanted is None or name in wanted):
-            rows[name] = _floats(fields, number, path)
+        if name in rows or (wanted is not None and name not in wanted):
+            continue
+        for field in fields:
+            if not _is_number(field):
+                raise checks.InputError(
+                    f"Line {number} of '{path}' holds"
+                    f" {field.decode(errors='replace')!r}, expected a finite number."
+                )
+        rows[name] = [float(field) for field in fields]
     values = np.array(list(rows.values()), np.float32).reshape(len(rows), width)
-    return WordVectors(tuple(rows), values)
+    return tuple(rows), values
 
 
-def _is_number(fields: list[bytes]) -> bool:
-    """Whether there are fields and all are finite numbers of a size that is stored."""
+def _is_number(field: bytes) -> bool:
+    """Tells whether a field is a finite number of 32 bits."""
     try:
-        values = [float(field) for field in fields]
+        return abs(float(field)) <= _LARGEST
     except ValueError:
         return False
-    largest = float(np.finfo(np.float32).max)
-    return bool(values) and all(abs(value) <= largest for value in values)
-
-
-def _floats(fields: list[bytes], number: int, path: pathlib.Path) -> list[float]:
-    """The values of one line."""
-    if not _is_number(fields):
-        wrong = next(field for field in fields if not _is_number([field]))
-        raise checks.InputError(
-            f"Line {number} of '{path}' holds {wrong.decode(errors='replace')!r},"
-            " expected a finite number."
-        )
-    return [float(field) for field in fields]
 
 
 def read_speeches(content: bytes, path: pathlib.Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Known data sets that are read from files: finding, caching, comparing."""
+"""Data sets that are read from files: finding, caching, comparing."""
 
 import abc
 import dataclasses
@@ -6,7 +6,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from fedjax_pfl.data.sources import prepared
 
 __all__ = [
     "DATA_DIR_VARIABLE",
+    "IMAGES",
+    "INTEGERS",
+    "TEXTS",
+    "CachedSource",
     "FileSource",
     "Layout",
     "Located",
@@ -25,16 +29,21 @@ __all__ = [
 ]
 
 DATA_DIR_VARIABLE = "FEDJAX_PFL_DATA"
+# Types and shapes of arrays in `.npz` files, None for any size.
+IMAGES = (np.uint8, (None, 28, 28))
+INTEGERS = (np.integer, (None,))
+TEXTS = (np.str_, (None,))
+
 _MAX_BYTES = 4 << 30  # of arrays in an .npz file; the known ones are far smaller
 
 
 class MissingFilesError(checks.InputError):
-    """The files of a data set are not there."""
+    """Missing files of a data set."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """One way in which the files of a data set are laid out.
+    """Layout of the files of a data set.
 
     Attributes:
       name: shown to users.
@@ -49,10 +58,10 @@ class Layout:
     def find(
         self, directory: pathlib.Path
     ) -> tuple[tuple[pathlib.Path, ...], list[str]]:
-        """The files that are in a directory, and the names of those that are not."""
-        found = {name: files.find_file(directory, name) for name in self.files}
-        paths = [path for path in found.values() if path is not None]
-        missing = [name for name, path in found.items() if path is None]
+        """Returns the files that are in a directory, and names of missing ones."""
+        candidates = {name: files.find_file(directory, name) for name in self.files}
+        paths = [path for path in candidates.values() if path is not None]
+        missing = [name for name, path in candidates.items() if path is None]
         for pattern in self.patterns:
             paths += files.find_files(directory, pattern)
         if self.patterns and not paths:
@@ -62,28 +71,51 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True)
 class Located:
-    """The files of a data set that were found.
+    """The files of a data set.
 
     Attributes:
+      root: their folder, or the only file.
       layout: name of the layout.
       paths: the files, in the layout's order.
     """
 
+    root: pathlib.Path
     layout: str
     paths: tuple[pathlib.Path, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FileSource(abc.ABC):
-    """A named data set in `data_dir/<folder>` or in `data_dir` itself.
+class CachedSource(abc.ABC):
+    """A data set that is read once per process and modification of its files."""
+
+    name: ClassVar[str]
+
+    def load(
+        self, *, data_dir: str | None, seed: int, num_clients: int | None
+    ) -> datasets.Dataset:
+        """Reads the data set, or returns it if its files have not changed since."""
+        located = self.locate(data_dir)
+        return _cached(self, located, files.fingerprint(located.paths))
+
+    @abc.abstractmethod
+    def locate(self, data_dir: str | None) -> Located:
+        """Finds the files; `data_dir` is None for the environment's directory."""
+
+    @abc.abstractmethod
+    def read(self, located: Located) -> datasets.Dataset:
+        """Reads the files."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileSource(CachedSource):
+    """A named data set in `data_dir/<name>` or in `data_dir` itself.
 
     Attributes:
       verify: compare known files with their checksums.
     """
 
     verify: bool = True
-    name: ClassVar[str]
-    folders: ClassVar[tuple[str, ...]]
+    more_folders: ClassVar[tuple[str, ...]] = ()  # besides the one of its name
     layouts: ClassVar[tuple[Layout, ...]]  # the first that is complete is read
     builder: ClassVar[str | None] = None  # of tensorflow-datasets
     advice: ClassVar[Mapping[str, str]] = {}  # about files that are not read
@@ -92,13 +124,6 @@ class FileSource(abc.ABC):
     def __post_init__(self):
         checks.boolean("verify", self.verify)
 
-    def load(
-        self, *, data_dir: str | None, seed: int, num_clients: int | None
-    ) -> datasets.Dataset:
-        """Reads the data set once per process and modification of its files."""
-        located = self.locate(data_dir)
-        return _cached(self, located, files.fingerprint(located.paths))
-
     def locate(self, data_dir: str | None) -> Located:
         """Finds the files.
 
@@ -106,88 +131,69 @@ class FileSource(abc.ABC):
           data_dir: the directory of data files, or None for the environment's.
 
         Returns:
-          The first complete layout, or what tensorflow-datasets prepared.
+          The first complete layout, or the files that tensorflow-datasets prepared.
 
         Raises:
           InputError: if there is no directory, or it does not hold the files.
         """
-        root = self.root(data_dir)
-        directories = [root / folder for folder in self.folders] + [root]
-        directories = [path for path in directories if path.is_dir()]
-        try:
-            incomplete = []
+        directories = self.directories(data_dir)
+        root, incomplete = directories[-1], []
+        with files.readable(f"The data directory '{root}'"):
             for layout in self.layouts:
                 for directory in directories:
                     paths, missing = layout.find(directory)
                     if not missing:
-                        return Located(layout.name, paths)
+                        return Located(directory, layout.name, paths)
                     if paths:
                         incomplete.append((directory, missing))
             if self.builder is not None:
                 paths = prepared.find_prepared(root, self.builder)
                 if paths:
-                    return Located(prepared.LAYOUT, paths)
-        except OSError as error:
-            raise checks.InputError(
-                f"The data directory '{root}' cannot be read: {error.strerror}."
-            ) from error
-        raise self._missing(root, directories, incomplete)
-
-    @abc.abstractmethod
-    def read(self, located: Located) -> datasets.Dataset:
-        """Reads the files that were found."""
-
-    def root(self, data_dir: str | None) -> pathlib.Path:
-        """The directory of data files, checked."""
-        root = data_directory(data_dir)
-        if root is None:
-            raise MissingFilesError(
-                f"Data set {self.name!r} is read from files: pass --data-dir"
-                f" (data_dir=...) or set {DATA_DIR_VARIABLE} to a directory that holds"
-                f" {self._wanted()}."
-            )
-        for folder in self.folders:
-            if (root / folder).is_dir():
-                files.check_directory(root / folder)
-        return root
-
-    def _missing(
-        self,
-        root: pathlib.Path,
-        directories: list[pathlib.Path],
-        incomplete: list[tuple[pathlib.Path, list[str]]],
-    ) -> checks.InputError:
-        """The sentence for files that are not there."""
+                    return Located(root, prepared.LAYOUT, paths)
         if incomplete:
-            directory, missing = min(incomplete, key=lambda found: len(found[1]))
-            return MissingFilesError(
-                f"Data set {self.name!r} needs {', '.join(missing)} (plain or .gz) in"
-                f" '{directory}', but there is no such file."
+            directory, missing = min(incomplete, key=lambda place: len(place[1]))
+            raise MissingFilesError(
+                f"{self.name!r} needs {', '.join(missing)} (or .gz) in '{directory}'."
             )
         for directory in directories:
             for file, advice in self.advice.items():
                 if (directory / file).exists():
-                    return MissingFilesError(f"'{directory / file}' is {advice}.")
-        return MissingFilesError(
+                    raise MissingFilesError(f"'{directory / file}' holds {advice}.")
+        raise MissingFilesError(
             f"Data set {self.name!r} is not in '{root}', the directory that --data-dir"
             f" (data_dir=...) or {DATA_DIR_VARIABLE} names: expected {self._wanted()}."
         )
 
+    def directories(self, data_dir: str | None) -> list[pathlib.Path]:
+        """Returns existing folders of the data set and, last, the data directory."""
+        root = data_directory(data_dir)
+        if root is None:
+            raise MissingFilesError(
+                f"Data set {self.name!r} is read from files: pass --data-dir"
+                f" (data_dir=...) or set {DATA_DIR_VARIABLE} to a directory with"
+                f" {self._wanted()}."
+            )
+        folders = [root / folder for folder in (self.name, *self.more_folders)]
+        directories = [folder for folder in folders if folder.is_dir()]
+        for directory in directories:
+            files.check_directory(directory)
+        return [*directories, root]
+
     def _wanted(self) -> str:
-        """The files that would do."""
+        """Lists the files of every layout."""
         alternatives = [
             ", ".join(layout.files + layout.patterns) for layout in self.layouts
         ]
-        wanted = f"{self.folders[0]}/ with {'; or '.join(alternatives)} (plain or .gz)"
+        wanted = f"{self.name}/ with {'; or '.join(alternatives)} (plain or .gz)"
         if self.builder is not None:
             wanted += (
-                "; or what tensorflow-datasets prepared as array_record, in"
+                "; or files that tensorflow-datasets prepared as array_record, in"
                 f" {self.builder}/"
             )
         return wanted
 
     def content(self, path: pathlib.Path) -> bytes:
-        """Uncompressed content of a file, compared with its checksum."""
+        """Reads the uncompressed content of a file and compares its checksum."""
         content = files.read_content(path)
         self.verify_content(content, path, path.name.removesuffix(".gz"))
         return content
@@ -198,37 +204,40 @@ class FileSource(abc.ABC):
             files.check_sha256(content, path, self.sha256[name])
 
     def arrays(
-        self, path: pathlib.Path, expected: Mapping[str, tuple[str, int]]
+        self, path: pathlib.Path, expected: Mapping[str, tuple[type, tuple[Any, ...]]]
     ) -> list[np.ndarray]:
-        """Arrays of an `.npz` file: of one of the given kinds, with so many axes."""
+        """Reads arrays of an `.npz` file by name, each of a type and a shape."""
         self.content(path)
-        found = arrays.read_arrays(path, expected, _MAX_BYTES)
-        for name, (kinds, num_axes) in expected.items():
-            array = found[name]
-            if array.dtype.kind not in kinds or array.ndim != num_axes:
+        values = arrays.read_arrays(path, expected, _MAX_BYTES)
+        for name, (kind, shape) in expected.items():
+            array = values[name]
+            fits = array.ndim == len(shape) and all(
+                wanted in (None, size)
+                for size, wanted in zip(array.shape, shape, strict=True)
+            )
+            if not fits or not np.issubdtype(array.dtype, kind):
                 raise checks.InputError(
                     f"The array {name!r} of '{path}' holds {array.dtype} values of"
-                    f" shape {array.shape}, expected kind {kinds!r} with {num_axes}"
-                    " axes."
+                    f" shape {array.shape}, expected {kind.__name__} of shape {shape}."
                 )
-        return list(found.values())
+        return list(values.values())
 
 
 def data_directory(data_dir: str | os.PathLike[str] | None) -> pathlib.Path | None:
-    """The directory of data files, given or the environment's, checked; or None."""
-    given = data_dir or os.environ.get(DATA_DIR_VARIABLE)
-    if not given:
+    """Returns the given directory of data files or the environment's; or None."""
+    name = data_dir or os.environ.get(DATA_DIR_VARIABLE)
+    if not name:
         return None
-    checks.text("data_dir", str(given))
+    checks.text("data_dir", str(name))
     # Unlike pathlib's, these functions let a wrong user or a loop of links pass.
-    directory = pathlib.Path(os.path.realpath(os.path.expanduser(given)))
+    directory = pathlib.Path(os.path.realpath(os.path.expanduser(name)))
     files.check_directory(directory)
     return directory
 
 
 @functools.lru_cache(maxsize=8)
 def _cached(
-    source: FileSource, located: Located, fingerprint: tuple[tuple[int, int], ...]
+    source: CachedSource, located: Located, fingerprint: tuple[tuple[int, int], ...]
 ) -> datasets.Dataset:
     """Keeps data sets, so that specifications that differ elsewhere share them."""
     return source.read(located)

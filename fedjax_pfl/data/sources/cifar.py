@@ -1,8 +1,9 @@
 """CIFAR-10 and CIFAR-100: official binary files, WebP sheets, prepared sets."""
 
+import abc
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -15,12 +16,31 @@ from fedjax_pfl.data.sources import base, names, prepared
 __all__ = ["Cifar10", "Cifar100"]
 
 _ARCHIVE, _FOLDER, _SHEETS = "binary archive", "binary folder", "WebP sheets"
-_NORMALIZATIONS = ("standard", "half")
+
+
+def _layouts(
+    archive: str, members: Iterable[str], sheets: tuple[str, ...]
+) -> tuple[base.Layout, ...]:
+    """Returns the layouts of the files of one data set."""
+    return (
+        base.Layout(_ARCHIVE, (archive,)),
+        base.Layout(_FOLDER, tuple(members)),
+        base.Layout(_SHEETS, (*sheets, "labels.npz")),
+    )
+
+
+def _never_read(*names: str, instead: str) -> dict[str, str]:
+    """Returns advice about files of pickled objects."""
+    return dict.fromkeys(
+        names,
+        "pickled Python objects, which are never read because they can run any code:"
+        f" get {instead} from the same place",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Cifar(base.FileSource):
-    """Colour images of 32 x 32 pixels.
+    """Color images of 32 x 32 pixels.
 
     Attributes:
       verify: compare archives and sheets with the checksums of the known ones.
@@ -31,68 +51,73 @@ class _Cifar(base.FileSource):
     normalization: str = "standard"
     archive: ClassVar[str]
     members: ClassVar[Mapping[str, int]]  # of archive or folder: numbers of images
-    num_labels: ClassVar[int]  # bytes of a record
+    classes: ClassVar[Mapping[str, tuple[str, ...]]]  # names by label of a record
     mean: ClassVar[tuple[float, float, float]]
     std: ClassVar[tuple[float, float, float]]
 
     def __post_init__(self):
         super().__post_init__()
-        checks.known(self.normalization, _NORMALIZATIONS, "normalization")
+        checks.known(self.normalization, ("standard", "half"), "normalization")
 
-    def as_dataset(
-        self, x: np.ndarray, y: np.ndarray, class_names: Sequence[str]
-    ) -> datasets.Dataset:
-        """Adds classes and normalization to images and labels."""
-        half = (0.5, 0.5, 0.5)
-        mean, std = (
-            (self.mean, self.std) if self.normalization == "standard" else (half, half)
-        )
+    @property
+    def target(self) -> str:
+        """Returns the name of the predicted label."""
+        return "label"
+
+    def read(self, located: base.Located) -> datasets.Dataset:
+        """Returns `x uint8[S, 32, 32, 3]`, train then test."""
+        if located.layout == prepared.LAYOUT:
+            x, y = prepared.read_images(self.name, located.paths, [*self.classes])
+        elif located.layout == _SHEETS:
+            *sheet_paths, label_path = located.paths
+            y, sizes = self.sheet_labels(label_path)
+            contents = [self.content(path) for path in sheet_paths]
+            tiles = list(zip(contents, sheet_paths, sizes, strict=True))
+            x = np.concatenate(sheets.read_sheets(tiles, cifar.IMAGE_SHAPE[:2]))
+        else:
+            x, y = self._read_binary(located)
+        mean, std = np.array([self.mean, self.std])
+        if self.normalization == "half":
+            mean = std = np.full(3, 0.5)
         return datasets.Dataset(
             name=self.name,
             x=x,
-            y=y,
-            num_classes=len(class_names),
-            class_names=tuple(class_names),
-            scale=1 / (255 * np.array(std)),
-            shift=-np.array(mean) / np.array(std),
+            y=y[:, [*self.classes].index(self.target)],
+            class_names=self.classes[self.target],
+            scale=1 / (255 * std),
+            shift=-mean / std,
         )
 
-    def binary(self, located: base.Located) -> tuple[np.ndarray, np.ndarray]:
-        """Images and labels `uint8[S, num_labels]` of the official files."""
-        parts = []
-        contents = self._binary_files(located)
+    @abc.abstractmethod
+    def sheet_labels(self, path: pathlib.Path) -> tuple[np.ndarray, list[int]]:
+        """Reads labels `[S, len(classes)]`, and the number of images of each sheet."""
+
+    def _read_binary(self, located: base.Located) -> tuple[np.ndarray, np.ndarray]:
+        """Reads images and labels `uint8[S, len(classes)]` of the official files."""
+        num_labels = len(self.classes)
+        if located.layout == _FOLDER:
+            contents = [(self.content(path), path) for path in located.paths]
+        else:
+            (archive,) = located.paths
+            content = files.read_bytes(archive)
+            self.verify_content(content, archive, archive.name)
+            size = cifar.record_size(num_labels)
+            sizes = {name: number * size for name, number in self.members.items()}
+            members = archives.read_members(content, archive, sizes)
+            contents = [(members[name], archive / name) for name in self.members]
+        x, y = [], []
         for (content, path), number in zip(
             contents, self.members.values(), strict=True
         ):
-            images, labels = cifar.parse_records(content, path, self.num_labels)
+            images, labels = cifar.parse_records(content, path, num_labels)
             if self.verify and len(images) != number:
                 raise checks.InputError(
                     f"The file '{path}' holds {len(images)} images, but the official"
                     f" one {number} (verify=False accepts it)."
                 )
-            parts.append((images, labels))
-        images, labels = zip(*parts, strict=True)
-        return np.concatenate(images), np.concatenate(labels)
-
-    def _binary_files(self, located: base.Located) -> list[tuple[bytes, pathlib.Path]]:
-        """Contents of the official files, each with the path shown in messages."""
-        if located.layout == _FOLDER:
-            return [(self.content(path), path) for path in located.paths]
-        (path,) = located.paths
-        content = files.read_bytes(path)
-        self.verify_content(content, path, path.name)
-        size = cifar.record_size(self.num_labels)
-        sizes = {name: number * size for name, number in self.members.items()}
-        found = archives.read_members(content, path, sizes)
-        return [(found[name], path / name) for name in self.members]
-
-    def sheets(
-        self, paths: Sequence[pathlib.Path], num_tiles: Sequence[int]
-    ) -> np.ndarray:
-        """Images of WebP sheets."""
-        contents = [self.content(path) for path in paths]
-        opened = list(zip(contents, paths, num_tiles, strict=True))
-        return np.concatenate(sheets.read_sheets(opened, cifar.IMAGE_SHAPE[:2]))
+            x.append(images)
+            y.append(labels)
+        return np.concatenate(x), np.concatenate(y)
 
 
 class Cifar10(_Cifar):
@@ -102,38 +127,22 @@ class Cifar10(_Cifar):
     """
 
     name: ClassVar[str] = "cifar10"
-    folders: ClassVar[tuple[str, ...]] = ("cifar10",)
     builder: ClassVar[str] = "cifar10"
     archive: ClassVar[str] = "cifar-10-binary.tar.gz"
     members: ClassVar[Mapping[str, int]] = {
-        "cifar-10-batches-bin/data_batch_1.bin": 10_000,
-        "cifar-10-batches-bin/data_batch_2.bin": 10_000,
-        "cifar-10-batches-bin/data_batch_3.bin": 10_000,
-        "cifar-10-batches-bin/data_batch_4.bin": 10_000,
-        "cifar-10-batches-bin/data_batch_5.bin": 10_000,
-        "cifar-10-batches-bin/test_batch.bin": 10_000,
+        f"cifar-10-batches-bin/{batch}.bin": 10_000
+        for batch in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
     }
-    layouts: ClassVar[tuple[base.Layout, ...]] = (
-        base.Layout(_ARCHIVE, (archive,)),
-        base.Layout(_FOLDER, tuple(members)),
-        base.Layout(
-            _SHEETS,
-            (
-                "data_batch_1.webp",
-                "data_batch_2.webp",
-                "data_batch_3.webp",
-                "test_batch.webp",
-                "labels.npz",
-            ),
-        ),
+    layouts: ClassVar[tuple[base.Layout, ...]] = _layouts(
+        archive,
+        members,
+        (*(f"data_batch_{k}.webp" for k in (1, 2, 3)), "test_batch.webp"),
     )
-    num_labels: ClassVar[int] = 1
+    classes: ClassVar[Mapping[str, tuple[str, ...]]] = {"label": names.CIFAR10}
     mean: ClassVar[tuple[float, float, float]] = (0.4914, 0.4822, 0.4465)
     std: ClassVar[tuple[float, float, float]] = (0.2470, 0.2435, 0.2616)
-    advice: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("cifar-10-python.tar.gz", "cifar-10-batches-py"),
-        "CIFAR-10 as pickled Python objects, which are never read because they can run"
-        " any code: get cifar-10-binary.tar.gz from the same place",
+    advice: ClassVar[Mapping[str, str]] = _never_read(
+        "cifar-10-python.tar.gz", "cifar-10-batches-py", instead=archive
     )
     # The archive's is the one that tensorflow-datasets lists.
     sha256: ClassVar[Mapping[str, str]] = {
@@ -155,25 +164,13 @@ class Cifar10(_Cifar):
         ),
     }
 
-    def read(self, located: base.Located) -> datasets.Dataset:
-        """Returns `x uint8[S, 32, 32, 3]`, train then test."""
-        if located.layout == prepared.LAYOUT:
-            x, y = prepared.read_images(self.name, located.paths, ("label",))
-        elif located.layout == _SHEETS:
-            x, y = self._read_sheets(located.paths)
-        else:
-            x, y = self.binary(located)
-        return self.as_dataset(x, y.reshape(-1), names.CIFAR10)
-
-    def _read_sheets(
-        self, paths: tuple[pathlib.Path, ...]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Batches 1 to 3 of five, and the test batch."""
-        *sheet_paths, label_path = paths
-        train, test = self.arrays(label_path, {"train": ("iu", 1), "test": ("iu", 1)})
+    def sheet_labels(self, path: pathlib.Path) -> tuple[np.ndarray, list[int]]:
+        """Reads the labels of batches 1 to 3 of five, and of the test batch."""
+        kinds = dict.fromkeys(["train", "test"], base.INTEGERS)
+        train, test = self.arrays(path, kinds)
         size = len(train) // 5
-        x = self.sheets(sheet_paths, (size, size, size, len(test)))
-        return x, np.concatenate([train[: 3 * size], test])
+        labels = np.concatenate([train[: 3 * size], test])
+        return labels[:, None], [size, size, size, len(test)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -191,25 +188,24 @@ class Cifar100(_Cifar):
 
     labels: str = "fine"
     name: ClassVar[str] = "cifar100"
-    folders: ClassVar[tuple[str, ...]] = ("cifar100", "cifar100_subset")
+    more_folders: ClassVar[tuple[str, ...]] = ("cifar100_subset",)
     builder: ClassVar[str] = "cifar100"
     archive: ClassVar[str] = "cifar-100-binary.tar.gz"
     members: ClassVar[Mapping[str, int]] = {
         "cifar-100-binary/train.bin": 50_000,
         "cifar-100-binary/test.bin": 10_000,
     }
-    layouts: ClassVar[tuple[base.Layout, ...]] = (
-        base.Layout(_ARCHIVE, (archive,)),
-        base.Layout(_FOLDER, tuple(members)),
-        base.Layout(_SHEETS, ("train.webp", "test.webp", "labels.npz")),
+    layouts: ClassVar[tuple[base.Layout, ...]] = _layouts(
+        archive, members, ("train.webp", "test.webp")
     )
-    num_labels: ClassVar[int] = 2
+    classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "coarse_label": names.CIFAR100_COARSE,
+        "label": names.CIFAR100_FINE,
+    }
     mean: ClassVar[tuple[float, float, float]] = (0.5071, 0.4865, 0.4409)
     std: ClassVar[tuple[float, float, float]] = (0.2673, 0.2564, 0.2762)
-    advice: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("cifar-100-python.tar.gz", "cifar-100-python"),
-        "CIFAR-100 as pickled Python objects, which are never read because they can run"
-        " any code: get cifar-100-binary.tar.gz from the same place",
+    advice: ClassVar[Mapping[str, str]] = _never_read(
+        "cifar-100-python.tar.gz", "cifar-100-python", instead=archive
     )
     # The archive's is the one that tensorflow-datasets lists.
     sha256: ClassVar[Mapping[str, str]] = {
@@ -229,34 +225,19 @@ class Cifar100(_Cifar):
         super().__post_init__()
         checks.known(self.labels, ("fine", "coarse"), "labels")
 
-    def read(self, located: base.Located) -> datasets.Dataset:
-        """Returns `x uint8[S, 32, 32, 3]`, train then test."""
-        if located.layout == prepared.LAYOUT:
-            features = ("coarse_label", "label")
-            x, y = prepared.read_images(self.name, located.paths, features)
-        elif located.layout == _SHEETS:
-            x, y = self._read_sheets(located.paths)
-        else:
-            x, y = self.binary(located)
-        if self.labels == "coarse":
-            return self.as_dataset(x, y[:, 0], names.CIFAR100_COARSE)
-        return self.as_dataset(x, y[:, 1], names.CIFAR100_FINE)
+    @property
+    def target(self) -> str:
+        """Returns the name of the predicted label."""
+        return "coarse_label" if self.labels == "coarse" else "label"
 
-    def _read_sheets(
-        self, paths: tuple[pathlib.Path, ...]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Images, and labels `[S, 2]`: coarse, fine."""
-        *sheet_paths, label_path = paths
-        integers = ("iu", 1)
-        train, test, coarse = self.arrays(
-            label_path,
-            {"train": integers, "test": integers, "fine_to_coarse": integers},
-        )
-        x = self.sheets(sheet_paths, (len(train), len(test)))
+    def sheet_labels(self, path: pathlib.Path) -> tuple[np.ndarray, list[int]]:
+        """Reads the fine labels and their groups."""
+        kinds = dict.fromkeys(["train", "test", "fine_to_coarse"], base.INTEGERS)
+        train, test, coarse = self.arrays(path, kinds)
         fine = np.concatenate([train, test])
         if fine.min(initial=0) < 0 or fine.max(initial=0) >= len(coarse):
             raise checks.InputError(
-                f"The file '{label_path}' has fine labels from {fine.min()} to"
-                f" {fine.max()}, expected whole numbers from 0 to {len(coarse) - 1}."
+                f"The file '{path}' has fine labels from {fine.min()} to {fine.max()},"
+                f" expected whole numbers from 0 to {len(coarse) - 1}."
             )
-        return x, np.stack([coarse[fine], fine], axis=1)
+        return np.stack([coarse[fine], fine], axis=1), [len(train), len(test)]

@@ -1,4 +1,4 @@
-"""Digits, which need no file of the user's."""
+"""Digits that ship with scikit-learn."""
 
 import dataclasses
 import functools
@@ -42,20 +42,19 @@ def _digits() -> datasets.Dataset:
         name=Digits.name,
         x=rows[:, :-1].reshape(-1, 8, 8),
         y=rows[:, -1].astype(np.int64),
-        num_classes=10,
         class_names=tuple(map(str, range(10))),
         scale=1 / 16,
     )
 
 
 def _content() -> bytes:
-    """The unpacked file; scikit-learn, whose import takes two seconds, is not imported.
+    """Reads and unpacks the file without importing scikit-learn, which takes seconds.
 
     Raises:
-      InputError: if it is not there, or not what it was.
+      InputError: if the file is missing or differs from the known one.
     """
-    found = util.find_spec("sklearn")
-    folders = () if found is None else found.submodule_search_locations or ()
+    spec = util.find_spec("sklearn")
+    folders = () if spec is None else spec.submodule_search_locations or ()
     reason = "scikit-learn is not installed"
     for path in (pathlib.Path(folder) / _FILE for folder in folders):
         try:
@@ -65,7 +64,7 @@ def _content() -> bytes:
             continue
         if hashlib.sha256(content).hexdigest() == _SHA256:
             return content
-        reason = f"'{path}' is not what it was"
+        reason = f"'{path}' differs from the known file"
     raise checks.InputError(
         f"Expected the digits that ship inside scikit-learn, but {reason}; install it"
         " again with python -m pip install --force-reinstall scikit-learn."

@@ -1,4 +1,4 @@
-"""The MNIST family."""
+"""The MNIST family: grey images of 28 x 28 pixels."""
 
 import dataclasses
 import pathlib
@@ -12,19 +12,19 @@ from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import idx
 from fedjax_pfl.data.sources import base, prepared
 
-__all__ = ["FashionMnist", "Mnist"]
+__all__ = ["FashionMnist", "MedicalMnist", "Mnist"]
 
 _MEAN, _STD = 0.1307, 0.3081  # of MNIST's pixels in [0, 1]
 _SMALL_STD = 0.001  # added to that of a pixel, of bytes from 0 to 255
+_MEDICAL = "medical_mnist_28x28.npz"
 _ROWS = 10_000  # of images, squared at a time
-_IMAGE_SHAPE = (28, 28)
 _TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _IdxImages(base.FileSource):
-    """Four idx files, or what tensorflow-datasets prepared.
+    """Images in four idx files, or prepared by tensorflow-datasets.
 
     Attributes:
       verify: compare the idx files with the checksums of the official ones.
@@ -44,29 +44,47 @@ class _IdxImages(base.FileSource):
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns the train part followed by the test part, `x uint8[S, 28, 28]`."""
-        read = _prepared if located.layout == prepared.LAYOUT else _idx
-        x, y = read(self, located.paths)
+        if located.layout == prepared.LAYOUT:
+            x, y = prepared.read_images(self.name, located.paths, ("label",))
+            x, y = x[..., 0], y[:, 0]
+        else:
+            x, y = self._read_idx(located.paths)
         scale, shift = 1 / (255 * _STD), -_MEAN / _STD
         if self.standardize == "unit":
             scale, shift = 1 / 255, 0.0
-        elif self.standardize == "pixel" and len(x):
+        elif self.standardize == "pixel":
             scale, shift = _per_pixel(x)
         return datasets.Dataset(
             name=self.name,
             x=x,
             y=y,
-            num_classes=10,
             class_names=self.class_names,
             scale=scale,
             shift=shift,
         )
+
+    def _read_idx(
+        self, paths: tuple[pathlib.Path, ...]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Reads images and labels of the four files, train then test."""
+        x, y = [], []
+        for image_path, label_path in zip(paths[::2], paths[1::2], strict=True):
+            images = idx.parse_idx(self.content(image_path), image_path, 3)
+            labels = idx.parse_idx(self.content(label_path), label_path, 1)
+            shape = (len(labels), 28, 28)
+            if images.shape != shape:
+                raise checks.InputError(
+                    f"Expected {shape} images in '{image_path}', got {images.shape}."
+                )
+            x.append(images)
+            y.append(labels)
+        return np.concatenate(x), np.concatenate(y)
 
 
 class Mnist(_IdxImages):
     """MNIST: 60,000 + 10,000 handwritten digits, normalized by mean and std."""
 
     name: ClassVar[str] = "mnist"
-    folders: ClassVar[tuple[str, ...]] = ("mnist",)
     builder: ClassVar[str] = "mnist"
     class_names: ClassVar[tuple[str, ...]] = tuple(map(str, range(10)))
     sha256: ClassVar[Mapping[str, str]] = {
@@ -81,7 +99,6 @@ class FashionMnist(_IdxImages):
     """Fashion-MNIST: 60,000 + 10,000 garments; `global` uses MNIST's constants."""
 
     name: ClassVar[str] = "fashion_mnist"
-    folders: ClassVar[tuple[str, ...]] = ("fashion_mnist",)
     builder: ClassVar[str] = "fashion_mnist"
     class_names: ClassVar[tuple[str, ...]] = (
         "T-shirt/top",
@@ -103,8 +120,43 @@ class FashionMnist(_IdxImages):
     }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MedicalMnist(base.FileSource):
+    """Medical MNIST: 58,954 grey images of 28 x 28 pixels in 6 classes.
+
+    They are sorted by class, and there is no official split. The file holds
+    `images uint8[S, 28, 28]`, `labels int[S]` and `names`; one made otherwise is read
+    with `verify=False`.
+
+    Attributes:
+      verify: compare the file with the checksum of the known one.
+    """
+
+    name: ClassVar[str] = "medical_mnist"
+    layouts: ClassVar[tuple[base.Layout, ...]] = (base.Layout("npz", (_MEDICAL,)),)
+    sha256: ClassVar[Mapping[str, str]] = {
+        _MEDICAL: "fb0b95c7270b0183fa76f0ef61536ae618f67ab078baa3490ef0291ac5e95ba2"
+    }
+
+    def read(self, located: base.Located) -> datasets.Dataset:
+        """Returns `x uint8[S, 28, 28]`."""
+        mean, std = 0.3, 0.3  # of pixels in [0, 1], as in FLAME's code
+        images, labels, names = self.arrays(
+            located.paths[0],
+            {"images": base.IMAGES, "labels": base.INTEGERS, "names": base.TEXTS},
+        )
+        return datasets.Dataset(
+            name=self.name,
+            x=images,
+            y=labels,
+            class_names=tuple(names.tolist()),
+            scale=1 / (255 * std),
+            shift=-mean / std,
+        )
+
+
 def _per_pixel(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and shift `[28, 28]` that standardize every pixel of `x uint8[S, 28, 28]`.
+    """Returns scale and shift `[28, 28]` that standardize pixels of `uint8[S, 28, 28]`.
 
     Sums of bytes and of their squares are exact in whole numbers.
     """
@@ -117,28 +169,3 @@ def _per_pixel(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     std = np.sqrt(count * squares - total**2) / count
     scale = 1 / (std + _SMALL_STD)
     return scale, -total / count * scale
-
-
-def _idx(
-    source: _IdxImages, paths: tuple[pathlib.Path, ...]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of the four files, train then test."""
-    arrays = [
-        idx.parse_idx(source.content(path), path, 3 if "images" in file else 1)
-        for path, file in zip(paths, _TRAIN + _TEST, strict=True)
-    ]
-    for path, images, labels in zip(paths[::2], arrays[::2], arrays[1::2], strict=True):
-        if images.shape[1:] != _IMAGE_SHAPE or len(images) != len(labels):
-            raise checks.InputError(
-                f"The file '{path}' holds images of shape {images.shape}, expected"
-                f" {(len(labels), *_IMAGE_SHAPE)} to go with its labels."
-            )
-    return np.concatenate(arrays[::2]), np.concatenate(arrays[1::2])
-
-
-def _prepared(
-    source: _IdxImages, paths: tuple[pathlib.Path, ...]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of tensorflow-datasets, train then test."""
-    x, y = prepared.read_images(source.name, paths, ("label",))
-    return x[..., 0], y[:, 0]

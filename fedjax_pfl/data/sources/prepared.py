@@ -42,7 +42,7 @@ def read_images(
 
     Args:
       builder: name of the data set.
-      paths: what `find_prepared` found.
+      paths: the files, as `find_prepared` returns them.
       labels: names of the features that hold labels.
 
     Returns:
@@ -65,7 +65,7 @@ def read_examples(
 
     Args:
       builder: name of the data set.
-      paths: what `find_prepared` found.
+      paths: the files, as `find_prepared` returns them.
       splits: names of splits.
 
     Yields:
@@ -85,22 +85,20 @@ def read_examples(
             yield from (source[row] for row in range(len(source)))
     except ImportError as error:  # of this package, or of what it needs for images
         raise checks.InputError(
-            f"The prepared data set '{folder}' is read with tensorflow-datasets, which"
-            f" is not completely installed ({_one_line(error)}): pip install"
-            ' "fedjax_pfl[data]".'
+            f"The prepared data set '{folder}' needs tensorflow-datasets"
+            f' ({_one_line(error)}): pip install "fedjax_pfl[data]".'
         ) from error
-    except Exception as error:  # whatever its readers raise about a user's files
+    except Exception as error:  # its readers raise many kinds on damaged files
         raise checks.InputError(
-            f"The prepared data set '{folder}' cannot be read by tensorflow-datasets:"
-            f" {_one_line(error)}."
+            f"tensorflow-datasets cannot read '{folder}': {_one_line(error)}."
         ) from error
 
 
 def _one_line(error: Exception) -> str:
-    """The beginning of a message."""
+    """Returns the beginning of a message."""
     return " ".join(str(error).split())[:200].rstrip(".")
 
 
 def as_text(value: bytes | str) -> str:
-    """Text of a feature; bytes that are not UTF-8 are replaced."""
+    """Returns the text of a feature; bytes that are not UTF-8 are replaced."""
     return value if isinstance(value, str) else value.decode(errors="replace")

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import files, leaf, text
-from fedjax_pfl.data.sources import base, prepared
+from fedjax_pfl.data.sources import base, grouped, prepared
 
 __all__ = ["Sent140"]
 
@@ -31,7 +31,7 @@ class Sent140(base.FileSource):
 
     Attributes:
       verify: compare the known excerpt of GloVe with its checksum. LEAF's JSON files
-        have none: their names tell how they were made, not what is in them.
+        have none: their names tell how they were made, not their content.
       num_words: words of a tweet; longer ones are cut, shorter ones padded.
       restrict_vocabulary: keep only the vectors of words that occur.
       glove: name of the GloVe file, or a pattern that only one file matches.
@@ -41,7 +41,6 @@ class Sent140(base.FileSource):
     restrict_vocabulary: bool = True
     glove: str = "glove.*.txt"
     name: ClassVar[str] = "sent140"
-    folders: ClassVar[tuple[str, ...]] = ("sent140",)
     layouts: ClassVar[tuple[base.Layout, ...]] = (
         base.Layout("LEAF train/ and test/", (), ("train/*.json", "test/*.json")),
         base.Layout("LEAF", (), ("*.json",)),
@@ -65,24 +64,23 @@ class Sent140(base.FileSource):
     def locate(self, data_dir: str | None) -> base.Located:
         """Finds the tweets and, as the last file, the word vectors."""
         located = super().locate(data_dir)
-        root = self.root(data_dir)
-        for directory in (root / "glove", root / self.folders[0], root):
-            found = files.find_files(directory, self.glove.removesuffix(".gz"))
-            if len(found) > 1:
+        *folders, root = self.directories(data_dir)
+        for directory in (root / "glove", *folders, root):
+            vectors = files.find_files(directory, self.glove.removesuffix(".gz"))
+            if len(vectors) > 1:
                 raise checks.InputError(
-                    f"Data set {self.name!r} needs one GloVe file, but '{directory}'"
-                    f" has {', '.join(path.name for path in found)}: name one"
-                    " (glove=...)."
+                    f"Expected one GloVe file in '{directory}' (glove=...), got"
+                    f" {', '.join(path.name for path in vectors)}."
                 )
-            if found:
-                return base.Located(located.layout, (*located.paths, *found))
+            if vectors:
+                return dataclasses.replace(located, paths=(*located.paths, *vectors))
         raise base.MissingFilesError(
             f"Data set {self.name!r} needs the word vectors {self.glove} (plain or .gz)"
-            f" in '{root / 'glove'}' or '{root}', but there is no such file."
+            f" in '{root / 'glove'}' or '{root}'."
         )
 
     def _wanted(self) -> str:
-        """The files that would do, and the word vectors."""
+        """Lists the files of every layout, and the word vectors."""
         return f"{super()._wanted()}; and glove/ with {self.glove} (plain or .gz)"
 
     def read(self, located: base.Located) -> datasets.Dataset:
@@ -95,38 +93,28 @@ class Sent140(base.FileSource):
             raise checks.InputError(f"'{paths[0]}' and its like hold no tweets.")
         split = [text.words(tweet)[: self.num_words] for tweet, _ in tweets]
         occurring = {word for tweet in split for word in tweet}
-        vectors = text.read_vectors(
+        vocabulary, vectors = text.read_vectors(
             self.content(vector_path),
             vector_path,
             occurring if self.restrict_vocabulary else None,
         )
-        zero = np.zeros((1, vectors.values.shape[1]), np.float32)
-        sizes = [len(tweets) for tweets in accounts.values()]
+        number = {word: row for row, word in enumerate(vocabulary, start=1)}
+        ids = np.zeros((len(tweets), self.num_words), np.int32)
+        for row, tweet in enumerate(split):
+            ids[row, : len(tweet)] = [number.get(word, 0) for word in tweet]
         return datasets.Dataset(
             name=self.name,
-            x=_ids(split, vectors.words, self.num_words),
+            x=ids,
             y=np.array([label for _, label in tweets]),
-            num_classes=2,
             class_names=("negative", "positive"),
-            client=np.repeat(np.arange(len(accounts)), sizes),
+            client=grouped.owners(accounts.values()),
             client_names=tuple(accounts),
-            constants={"embeddings": np.concatenate([zero, vectors.values])},
+            constants={"embeddings": np.pad(vectors, ((1, 0), (0, 0)))},
         )
 
 
-def _ids(
-    tweets: list[list[str]], vocabulary: tuple[str, ...], num_words: int
-) -> np.ndarray:
-    """Ids `int32[S, num_words]`; 0 for words without a vector and for padding."""
-    number = {word: row for row, word in enumerate(vocabulary, start=1)}
-    ids = np.zeros((len(tweets), num_words), np.int32)
-    for row, tweet in enumerate(tweets):
-        ids[row, : len(tweet)] = [number.get(word, 0) for word in tweet]
-    return ids
-
-
 def _leaf(paths: Sequence[pathlib.Path]) -> _Tweets:
-    """Tweets of LEAF's JSON files."""
+    """Reads tweets of LEAF's JSON files."""
     accounts: _Tweets = {}
     for user, (x, y) in leaf.read_leaf(paths).items():
         for tweet, label in zip(x, y, strict=True):
@@ -138,17 +126,15 @@ def _leaf(paths: Sequence[pathlib.Path]) -> _Tweets:
                 or label not in (0, 1)
             ):
                 raise checks.InputError(
-                    f"Expected x of user {user!r} of sent140 to be lists [id, date,"
-                    f" query, user, text, ...] and y to be 0 or 1, got y"
-                    f" {repr(label)[:60]} and x {str(tweet)[:60]!r}."
+                    f"Expected lists [id, date, query, user, text, ...] as x of user"
+                    f" {user!r} and 0 or 1 as y, got {tweet!r:.60} and {label!r:.60}."
                 )
-        texts = [tweet[_TEXT] for tweet in x]
-        accounts[user] = list(zip(texts, y, strict=True))
+            accounts.setdefault(user, []).append((tweet[_TEXT], label))
     return accounts
 
 
 def _prepared(paths: Sequence[pathlib.Path]) -> _Tweets:
-    """Tweets that tensorflow-datasets prepared, without the neutral ones."""
+    """Reads tweets that tensorflow-datasets prepared, without the neutral ones."""
     accounts: _Tweets = {}
     builder, splits = Sent140.builder, ("train", "test")
     for example in prepared.read_examples(builder, paths, splits):

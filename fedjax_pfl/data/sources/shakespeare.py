@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import text
-from fedjax_pfl.data.sources import base, prepared
+from fedjax_pfl.data.sources import base, grouped, prepared
 
 __all__ = ["Shakespeare"]
 
@@ -19,7 +19,7 @@ _FILE = "tiny_shakespeare.txt"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shakespeare(base.FileSource):
-    """Tiny Shakespeare: which character follows? Clients are the speakers.
+    """Tiny Shakespeare: prediction of the next character; clients are the speakers.
 
     The speeches of a speaker are joined in their order, and so are the examples. Only
     speakers with more than `context` characters are clients.
@@ -33,7 +33,6 @@ class Shakespeare(base.FileSource):
     context: int = 80
     stride: int = 10
     name: ClassVar[str] = "shakespeare"
-    folders: ClassVar[tuple[str, ...]] = ("shakespeare",)
     layouts: ClassVar[tuple[base.Layout, ...]] = (base.Layout("text", (_FILE,)),)
     builder: ClassVar[str] = "tiny_shakespeare"
     sha256: ClassVar[Mapping[str, str]] = {
@@ -55,40 +54,30 @@ class Shakespeare(base.FileSource):
             content = self.content(path)
         speeches = text.read_speeches(content, path)
         characters = sorted(set("".join(speeches.values())))
-        spoken = {
-            speaker: speech
-            for speaker, speech in speeches.items()
-            if len(speech) > self.context
-        }
-        if not spoken:
-            raise checks.InputError(
-                f"The file '{path}' has no speaker of more than {self.context}"
-                " characters; use a smaller context."
-            )
         number = {character: row for row, character in enumerate(characters)}
-        windows = [self._windows(speech, number) for speech in spoken.values()]
-        sizes = [len(rows) for rows in windows]
+        ids = {
+            speaker: np.array([number[character] for character in speech], np.int32)
+            for speaker, speech in speeches.items()
+        }
+        windows, client, names = grouped.windows(ids, self.context, self.stride)
+        if not names:
+            raise checks.InputError(
+                f"No speaker in '{path}' has more than {self.context} characters."
+            )
         return datasets.Dataset(
             name=self.name,
-            x=np.concatenate([rows[:, :-1] for rows in windows]),
-            y=np.concatenate([rows[:, -1] for rows in windows]),
-            num_classes=len(characters),
+            x=windows[:, :-1],
+            y=windows[:, -1],
             class_names=tuple(characters),
-            client=np.repeat(np.arange(len(spoken)), sizes),
-            client_names=tuple(spoken),
+            client=client,
+            client_names=names,
             ordered=True,
             constants={"embeddings": np.eye(len(characters), dtype=np.float32)},
         )
 
-    def _windows(self, speech: str, number: Mapping[str, int]) -> np.ndarray:
-        """Ids `int32[., context + 1]` of one speaker; a view, without copies."""
-        ids = np.array([number[character] for character in speech], np.int32)
-        windows = np.lib.stride_tricks.sliding_window_view(ids, self.context + 1)
-        return windows[:: self.stride]
-
 
 def _prepared(paths: tuple[pathlib.Path, ...]) -> bytes:
-    """The text, which tensorflow-datasets cuts into three parts."""
+    """Joins the three parts into which tensorflow-datasets cuts the text."""
     splits = ("train", "validation", "test")
     examples = prepared.read_examples(Shakespeare.builder, paths, splits)
     return "".join(prepared.as_text(example["text"]) for example in examples).encode()

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import prices
-from fedjax_pfl.data.sources import base
+from fedjax_pfl.data.sources import base, grouped
 
 __all__ = ["Stocks"]
 
@@ -32,7 +32,6 @@ class Stocks(base.FileSource):
 
     window: int = 30
     name: ClassVar[str] = "stocks"
-    folders: ClassVar[tuple[str, ...]] = ("stocks",)
     layouts: ClassVar[tuple[base.Layout, ...]] = (base.Layout("csv", (), ("*.csv",)),)
     sha256: ClassVar[Mapping[str, str]] = {
         "sp500_50_daily_2006_2019.csv": (
@@ -53,33 +52,25 @@ class Stocks(base.FileSource):
             for ticker, column in zip(table.tickers, table.values.T, strict=True)
         }
         deviation = np.concatenate(list(returns.values())).std()
-        windows = {
-            ticker: np.lib.stride_tricks.sliding_window_view(values, self.window + 1)
-            for ticker, values in returns.items()
-            if len(values) > self.window
-        }
-        if not windows or not deviation > 0:
+        windows, client, names = grouped.windows(returns, self.window)
+        if not names or not deviation > 0:
             raise checks.InputError(
                 f"The file '{path}' has no ticker of more than {self.window + 1} days,"
                 " or no price that changes."
             )
-        sizes = [len(rows) for rows in windows.values()]
         return datasets.Dataset(
             name=self.name,
-            x=np.concatenate([rows[:, :-1] for rows in windows.values()]),
-            y=np.concatenate([rows[:, -1] > 0 for rows in windows.values()]).astype(
-                int
-            ),
-            num_classes=2,
+            x=windows[:, :-1],
+            y=(windows[:, -1] > 0).astype(int),
             class_names=("not up", "up"),
-            client=np.repeat(np.arange(len(windows)), sizes),
-            client_names=tuple(windows),
+            client=client,
+            client_names=names,
             ordered=True,
             scale=1 / deviation,
         )
 
     def only_path(self, located: base.Located) -> pathlib.Path:
-        """The file that was found.
+        """Returns the only file.
 
         Raises:
           InputError: if there are several.

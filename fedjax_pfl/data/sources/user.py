@@ -5,9 +5,8 @@ import pathlib
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.sources import user_files
-from fedjax_pfl.data.sources.user_archives import LeafJson, Npz
 from fedjax_pfl.data.sources.user_arrays import arrays_dataset
-from fedjax_pfl.data.sources.user_images import ImageFolder
+from fedjax_pfl.data.sources.user_files import ImageFolder, LeafJson, Npz
 from fedjax_pfl.data.sources.user_tables import Csv
 
 __all__ = ["Csv", "ImageFolder", "LeafJson", "Npz", "arrays_dataset", "source_for"]
@@ -48,8 +47,7 @@ def source_for(
     if suffix in _TABLES:
         if not label:
             raise checks.InputError(
-                f"The table '{path}' needs --label (label=...), the name of the column"
-                " to predict."
+                f"The table '{path}' needs --label (label=...), the column to predict."
             )
         return Csv(path=path, label=label, client=client)
     if suffix == ".npz":

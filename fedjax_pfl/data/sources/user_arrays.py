@@ -11,8 +11,6 @@ from fedjax_pfl.data import dataset as datasets
 
 __all__ = ["arrays_dataset", "codes", "encode_classes", "stem"]
 
-_INT32 = np.iinfo(np.int32)
-
 
 def arrays_dataset(
     x: Any,
@@ -23,10 +21,10 @@ def arrays_dataset(
     num_classes: int | None = None,
     ordered: bool = False,
 ) -> datasets.Dataset:
-    """Makes a data set of arrays: NumPy, JAX, pandas or lists.
+    """Creates a data set of arrays: NumPy, JAX, pandas or lists.
 
     Args:
-      x: `[S, ...]` inputs. Floating numbers and tokens (whole numbers) are taken as
+      x: `[S, ...]` inputs. Floating numbers and tokens (whole numbers) are kept as
         they are; `uint8` with at least three axes is images, shown divided by 255.
       y: `[S]` targets. Whole numbers, truth values and text are classes, numbered in
         sorted order; floating numbers `[S, ...]` are the targets of a regression.
@@ -48,21 +46,17 @@ def arrays_dataset(
       >>> mine.y.tolist(), mine.class_names, mine.client.tolist(), mine.client_names
       ([0, 1], ('no', 'yes'), [1, 0], ('a', 'b'))
     """
-    x = _inputs(f"{name}.x", x)
+    x = datasets.as_array(x)
+    x = x.astype(np.float32) if x.dtype == bool else x
     y, class_names = _targets(f"{name}.y", y, num_classes)
     client_names = None
     if client is not None:
         client, client_names = _clients(f"{name}.client", client)
-        if len(client) != len(x):
-            raise checks.InputError(
-                f"Expected {name}.client to name the client of each of {len(x)}"
-                f" examples, got {len(client)} names."
-            )
     return datasets.Dataset(
         name=name,
         x=x,
         y=y,
-        num_classes=num_classes if class_names is None else len(class_names),
+        num_classes=num_classes,
         scale=1 / 255 if x.dtype == np.uint8 and x.ndim > 2 else 1.0,
         client=client,
         class_names=class_names,
@@ -71,79 +65,39 @@ def arrays_dataset(
     )
 
 
-def _array(name: str, values: Any) -> np.ndarray:
-    """The values as an array."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise checks.InputError(
-            f"Expected {name} to be an array, got rows of different lengths."
-        ) from error
-    if array.ndim == 0:
-        raise checks.InputError(
-            f"Expected {name} to be an array with one row per example, got"
-            f" {type(values).__name__}."
-        )
-    return array
-
-
-def _inputs(name: str, x: Any) -> np.ndarray:
-    """Inputs in a dtype that the data set stores without loss; the rest it refuses."""
-    array = _array(name, x)
-    if array.dtype == bool:
-        return array.astype(np.float32)
-    if array.dtype.kind in "iu" and array.size:
-        low, high = array.min(), array.max()
-        if low < _INT32.min or high > _INT32.max:
-            raise checks.InputError(
-                f"Expected whole numbers in {name} to fit 32 bits, got values from"
-                f" {low} to {high}; give floating numbers instead."
-            )
-    return array
-
-
 def _targets(
     name: str, y: Any, num_classes: int | None
 ) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Targets, and the names of the classes where they were numbered here."""
-    array = _array(name, y)
+    """Returns targets, and names of classes where they are numbered here."""
+    array = datasets.as_array(y)
     kinds = set(map(type, array.ravel().tolist())) if array.dtype == object else set()
     if kinds == {bool} or kinds == {int}:  # pandas has such columns
         array = np.array(array.tolist())
     if array.dtype == bool and num_classes is not None:
         array = array.astype(np.int32)
-    given = array.dtype.kind in "iu" and num_classes is not None
-    if array.dtype.kind == "f" or given:
+    is_class = array.dtype.kind in "iu" and num_classes is not None
+    if array.dtype.kind == "f" or is_class:
         return array, None  # checked by the data set
     if array.dtype.kind not in "biuU" and kinds != {str}:
-        shown = ", ".join(sorted(kind.__name__ for kind in kinds)) or str(array.dtype)
+        types = ", ".join(sorted(kind.__name__ for kind in kinds)) or str(array.dtype)
         raise checks.InputError(
-            f"Expected {name} to hold numbers, truth values or text without gaps, got"
-            f" {shown}."
+            f"Expected {name} as numbers, booleans or text without gaps, got {types}."
         )
     if array.ndim != 1:
         raise checks.InputError(
-            f"Expected {name} to hold one class per example, got the shape"
-            f" {array.shape}."
+            f"Expected one class per example in {name}, got the shape {array.shape}."
         )
-    numbered, names = encode_classes(array.tolist(), name)
-    if num_classes not in (None, len(names)):
-        raise checks.InputError(
-            f"Expected {name} to hold num_classes={num_classes} different classes, got"
-            f" {len(names)}."
-        )
-    return numbered, names
+    return encode_classes(array.tolist(), name)
 
 
 def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Numbers `int32[S]` of the clients in sorted order, and their names."""
+    """Numbers clients in sorted order as `int32[S]`, and names them."""
     try:
         values = client.tolist() if hasattr(client, "tolist") else list(client)
         distinct = sorted(set(values))
     except TypeError as error:  # not a list, not hashable, or not comparable
         raise checks.InputError(
-            f"Expected {name} to be a list of names or a list of numbers, one per"
-            " example, without gaps."
+            f"Expected {name} to be a list of names or a list of numbers without gaps."
         ) from error
     if any(value != value for value in distinct):
         raise checks.InputError(f"Expected a client for every example in {name}.")
@@ -157,7 +111,7 @@ def encode_classes(
 
     Args:
       values: S values that can be compared.
-      what: the noun of the message.
+      what: subject of the message.
 
     Returns:
       Classes `int32[S]` and their names.
@@ -168,20 +122,17 @@ def encode_classes(
     distinct = sorted(set(values))
     if len(distinct) < 2:
         raise checks.InputError(
-            f"Expected {what} to hold at least two different classes, got"
-            f" {distinct[0]!r} only."
-            if distinct
-            else f"Expected {what} to hold classes, got no example."
+            f"Expected {what} to hold at least two classes, got {distinct}."
         )
     return codes(values, distinct), tuple(map(str, distinct))
 
 
 def codes(values: Iterable[Hashable], distinct: Sequence[Hashable]) -> np.ndarray:
-    """The position `int32[S]` of every value among the distinct ones.
+    """Returns the position `int32[S]` of every value among the distinct ones.
 
     Args:
       values: S values.
-      distinct: what they may be.
+      distinct: all possible values.
 
     Returns:
       The positions.
@@ -191,7 +142,7 @@ def codes(values: Iterable[Hashable], distinct: Sequence[Hashable]) -> np.ndarra
 
 
 def stem(path: pathlib.Path) -> str:
-    """The name of a file without folders and suffixes, as the name of a data set.
+    """Returns the name of a file without folders and suffixes, to name a data set.
 
     Args:
       path: file or folder.

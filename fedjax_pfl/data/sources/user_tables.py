@@ -1,16 +1,14 @@
 """A user's own table: features, a column to predict, perhaps a column of clients."""
 
 import dataclasses
-import functools
-import pathlib
 from typing import ClassVar
 
 import numpy as np
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.readers import files, tables
-from fedjax_pfl.data.sources import user_arrays, user_files
+from fedjax_pfl.data.readers import tables
+from fedjax_pfl.data.sources import base, user_arrays, user_files
 
 __all__ = ["Csv"]
 
@@ -22,12 +20,12 @@ _MAX_CLASSES = 100  # of whole numbers, where the task is told from the data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Csv:
+class Csv(user_files.UserSource):
     """A table in a file: comma, semicolon or tab separated, with a header, in UTF-8.
 
     A column whose every value is a number is one feature, as is one of true and false.
     A column of text becomes one feature of zeros and ones for each of its texts in
-    sorted order. Anything in between, and missing or infinite values, are refused.
+    sorted order. Mixed columns, and missing or infinite values, are refused.
 
     Attributes:
       path: the file, plain or `.gz`; relative to the current directory or else to the
@@ -42,7 +40,6 @@ class Csv:
       categories: columns of numbers that are codes and are treated as text.
     """
 
-    path: str = ""
     label: str = ""
     client: str | None = None
     task: str = "auto"
@@ -52,71 +49,55 @@ class Csv:
     name: ClassVar[str] = "csv"
 
     def __post_init__(self):
-        set_field = object.__setattr__  # the class is frozen
-        set_field(self, "path", user_files.as_path(self.path))
+        super().__post_init__()
         user_files.check_text("label", self.label)
         user_files.check_text("client", self.client, optional=True)
         checks.known(self.task, _TASKS, "task")
         checks.known(self.scaling, _SCALINGS, "scaling")
         for field in ("drop", "categories"):
-            value = user_files.as_strings(field, getattr(self, field))
-            set_field(self, field, value)
-        named = [self.label, self.client, *self.drop, *self.categories]
-        for column in named:
-            if column and named.count(column) > 1:
+            value = user_files.as_tuple(
+                field, getattr(self, field), str, "('age', 'city')"
+            )
+            object.__setattr__(self, field, value)
+        columns = [self.label, self.client, *self.drop, *self.categories]
+        for column in columns:
+            if column and columns.count(column) > 1:
                 raise checks.InputError(
-                    "Expected each column at most once in label, client, drop and"
-                    f" categories, got {column!r} twice."
+                    f"Expected {column!r} once in label, client, drop and categories."
                 )
 
-    def load(
-        self, *, data_dir: str | None, seed: int, num_clients: int | None
-    ) -> datasets.Dataset:
+    def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x float32[S, F]`; clients are numbered as they first appear."""
-        path = user_files.locate(self.path, data_dir)
-        if not self.label:
+        path = located.root
+        owners = [] if self.client is None else [self.client]
+        others = [self.label, *owners, *self.drop]
+        table = tables.read_table(path, [self.label, *owners, *self.categories])
+        for column in (*others, *self.categories):
+            checks.known(column, table.columns, f"column of '{path}'")
+        names = [name for name in table.columns if name not in others]
+        if not names:
             raise checks.InputError(
-                f"The table '{path}' needs label, the name of the column to predict."
+                f"The table '{path}' has no column left besides {', '.join(others)}."
             )
-        return _csv_dataset(self, path, files.fingerprint([path]))
-
-
-@functools.lru_cache(maxsize=4)
-def _csv_dataset(
-    options: Csv, path: pathlib.Path, fingerprint: tuple[tuple[int, int], ...]
-) -> datasets.Dataset:
-    """Reads the file once per process and modification."""
-    owners = [] if options.client is None else [options.client]
-    others = [options.label, *owners, *options.drop]
-    table = tables.read_table(path, [options.label, *owners, *options.categories])
-    for column in (*others, *options.categories):
-        checks.known(column, table.columns, f"column of '{path}'")
-    names = [name for name in table.columns if name not in others]
-    if not names:
-        raise checks.InputError(
-            f"The table '{path}' has no column left for the features: label is"
-            f" {options.label!r}, client {options.client!r}, drop {options.drop!r}."
+        features = [_feature(table, name, self) for name in names]
+        y, class_names = _targets(table, self)
+        client = client_names = None
+        if self.client is not None:
+            texts = table.texts(self.client)
+            client_names = tuple(dict.fromkeys(texts))
+            client = user_arrays.codes(texts, client_names)
+        return datasets.Dataset(
+            name=user_arrays.stem(path),
+            x=np.concatenate(features, axis=1),
+            y=y,
+            class_names=class_names,
+            client=client,
+            client_names=client_names,
         )
-    features = [_feature(table, name, options) for name in names]
-    y, class_names = _targets(table, options)
-    client = client_names = None
-    if options.client is not None:
-        texts = table.texts(options.client)
-        client_names = tuple(dict.fromkeys(texts))
-        client = user_arrays.codes(texts, client_names)
-    return datasets.Dataset(
-        name=user_arrays.stem(path),
-        x=np.concatenate(features, axis=1),
-        y=y,
-        num_classes=None if class_names is None else len(class_names),
-        class_names=class_names,
-        client=client,
-        client_names=client_names,
-    )
 
 
 def _feature(table: tables.Table, name: str, options: Csv) -> np.ndarray:
-    """The features `float32[S, 1]` of numbers or `float32[S, categories]` of text."""
+    """Returns `float32[S, 1]` for numbers or `float32[S, categories]` for text."""
     if name in options.categories:
         return _one_hot(table, name)
     numbers = table.numbers(
@@ -131,14 +112,13 @@ def _feature(table: tables.Table, name: str, options: Csv) -> np.ndarray:
 
 
 def _one_hot(table: tables.Table, name: str) -> np.ndarray:
-    """Zeros and ones `float32[S, categories]`, categories in sorted order."""
+    """Returns zeros and ones `float32[S, categories]`, categories in sorted order."""
     texts = table.texts(name)
     categories = sorted(set(texts))
     if len(categories) > _MAX_CATEGORIES:
         raise checks.InputError(
-            f"Column {name!r} of '{table.path}' holds {len(categories)} different"
-            f" texts, expected numbers or at most {_MAX_CATEGORIES} categories; leave"
-            f" the column out with drop={(name,)}."
+            f"Column {name!r} of '{table.path}' holds {len(categories)} texts,"
+            f" expected at most {_MAX_CATEGORIES}; leave it out with drop={(name,)}."
         )
     return np.eye(len(categories), dtype=np.float32)[
         user_arrays.codes(texts, categories)
@@ -146,7 +126,7 @@ def _one_hot(table: tables.Table, name: str) -> np.ndarray:
 
 
 def _scaled(numbers: np.ndarray, scaling: str) -> np.ndarray:
-    """The numbers `float64[S]` as the option `scaling` says."""
+    """Scales numbers `float64[S]` as the option `scaling` says."""
     low, high = numbers.min(), numbers.max()
     if scaling == "none":
         return numbers
@@ -162,7 +142,7 @@ def _scaled(numbers: np.ndarray, scaling: str) -> np.ndarray:
 def _targets(
     table: tables.Table, options: Csv
 ) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """The targets `[S]` and, for classes, their names."""
+    """Returns the targets `[S]` and, for classes, their names."""
     texts = table.texts(options.label)
     if options.task == "classification":
         numbers = tables.parse_numbers(texts)
@@ -170,29 +150,20 @@ def _targets(
         numbers = table.numbers(options.label, "pass task='classification'")
         if numbers is None and options.task == "regression":
             raise checks.InputError(
-                f"The label {options.label!r} of '{table.path}' holds text such as"
-                f" {texts[0]!r}, expected numbers for task='regression'."
+                f"Expected numbers as the label of '{table.path}', got {texts[0]!r}."
             )
     if numbers is not None:
-        whole = (numbers == np.round(numbers)).all()
-        few = len(np.unique(numbers)) <= _MAX_CLASSES
-        if options.task == "regression" or (
-            options.task == "auto" and not (whole and few)
-        ):
+        is_whole = (numbers == np.round(numbers)).all()
+        is_class = is_whole and len(np.unique(numbers)) <= _MAX_CLASSES
+        if options.task == "regression" or (options.task == "auto" and not is_class):
             return numbers, None
-        _check_codes(table, options.label, numbers)
+        row = int(np.abs(numbers).argmax())
+        if abs(numbers[row]) >= _TOO_LARGE:
+            raise checks.InputError(
+                f"The label of '{table.path}' holds {texts[row]}, too large to be"
+                " exact; write text, or pass task='regression'."
+            )
         texts = [int(n) if n.is_integer() else n for n in numbers.tolist()]
     return user_arrays.encode_classes(
         texts, f"the label {options.label!r} of '{table.path}'"
     )
-
-
-def _check_codes(table: tables.Table, label: str, numbers: np.ndarray) -> None:
-    """Checks that classes given as numbers `[S]` can be told apart."""
-    row = int(np.abs(numbers).argmax())
-    if abs(numbers[row]) >= _TOO_LARGE:
-        raise checks.InputError(
-            f"The label {label!r} of '{table.path}' holds {table.texts(label)[row]},"
-            f" but classes from {_TOO_LARGE} on cannot be told apart; write them as"
-            " text, or pass task='regression'."
-        )

@@ -150,7 +150,7 @@ class Training:
             nonfinite=jnp.zeros((), jnp.int32),
             round=jnp.zeros((), jnp.int32),
             key=key,
-            optimizer=process.first_memory(server),
+            optimizer=process.first_optimizer(server),
         )
         if process.keeps_mean:
             mean = self._mean_of_all()

@@ -207,7 +207,7 @@ def check(
         )
     process, federation = group.processes[0], group.federations[0]
     streamed.check(process)
-    if isinstance(group.model, core.SeriesModel):
+    if isinstance(group.model, core.SequenceModel):
         raise checks.InputError(
             "A streamed training keeps no memory of series, which"
             f" {type(group.model).__name__} trains with; expected another model, or"

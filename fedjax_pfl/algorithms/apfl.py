@@ -39,7 +39,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["APFL"]
@@ -78,32 +78,26 @@ class APFL(base.SingleExchange):
     def __post_init__(self):
         checks.number("alpha", self.alpha, at_least=0, at_most=1)
         checks.boolean("adaptive", self.adaptive)
-        if self.alpha_learning_rate is not None:
-            checks.number("alpha_learning_rate", self.alpha_learning_rate, above=0)
+        checks.number("alpha_learning_rate", self.alpha_learning_rate, above=0)
         checks.number("alpha_decay", self.alpha_decay, at_least=0)
         checks.known(self.mix, ("parameters", "outputs"), "mix")
-        base.check_plain_sgd("APFL", self.local)
+        common.check_plain_sgd("APFL", self.local)
 
-    @property
-    def server_is_model(self) -> bool:
-        """Clients start from w, and their copies are averaged into it."""
-        return True
+    server_is_model = True  # clients start from w, their copies are averaged into it
 
     def init(self, key, model, population, data):
-        """One drawn network for everybody; all mix with the first alpha."""
-        del population, data
+        """Draws one network for everybody; all mix with the first alpha."""
         params = model.init(key)
         dtype = jnp.result_type(*jax.tree.leaves(params))
         alpha = jnp.asarray(self.alpha, dtype)
         return params, ApflClient(v=params, alpha=alpha), None
 
     def down(self, ctx, server, clients, messages):
-        """The global model; the mean of the cohort's alpha is only reported."""
-        del ctx, messages
+        """Returns the global model; the mean of the cohort's alpha is only reported."""
         return core.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
 
     def _outputs(self, model, v, w, alpha, x, constants, key=None):
-        """What the mixed model says of inputs `[B, ...]`."""
+        """Returns the mixed model's outputs at inputs `[B, ...]`."""
 
         def apply(params):
             return model.apply(params, x, key=key, constants=constants)
@@ -113,7 +107,7 @@ class APFL(base.SingleExchange):
         return base.mixture(apply(v), apply(w), alpha)
 
     def _descend(self, params, gradient, round):
-        """One plain step of the local solver."""
+        """Takes one plain step of the local solver."""
         rate, decay = self.local.rate(round), self.local.weight_decay
         return jax.tree.map(lambda x, g: x - rate * (g + decay * x), params, gradient)
 
@@ -158,8 +152,7 @@ class APFL(base.SingleExchange):
         return ApflClient(v=v, alpha=alpha), upload, report
 
     def predictors(self, key, round, server, client, model, data):
-        """The own model mixed with the latest global one, and that one."""
-        del key, round
+        """Returns the own model mixed with the latest global one, and that one."""
         found = {"global": base.model_predictor(model, server, data.constants)}
         if self.mix == "parameters":
             mixed = base.mixture(client.v, server, client.alpha)

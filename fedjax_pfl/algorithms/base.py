@@ -1,24 +1,15 @@
 """The abstract base of algorithms whose round has one exchange."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.core import checks, client_rows, exchange
+from fedjax_pfl import aggregators, core
+from fedjax_pfl.core import client_rows, exchange
 
-__all__ = [
-    "SingleExchange",
-    "check_plain_sgd",
-    "half_squared_distance",
-    "map_everyone",
-    "mixture",
-    "problem_weight",
-]
+__all__ = ["SingleExchange", "example_weight", "mixture", "model_predictor"]
 
 
 class SingleExchange:
@@ -27,34 +18,23 @@ class SingleExchange:
     Subclasses are `@pytree_dataclass`es that fill in `init`, `client_update` and
     `predictors`, and override the other hooks where the defaults do not fit. A method
     with several exchanges overrides `round`.
+
+    Attributes:
+      aggregate_over: `"cohort"`, or `"all"` clients' last messages.
+      aggregates: whether messages become one aggregate; else no aggregator acts.
+      reads: whose rows a round reads: the `"cohort"`'s, or `"all"` clients'.
+      server_is_model: whether a change of the server state can serve as a gradient:
+        the server state is exactly the model that clients start from and into which
+        the messages, models of theirs, are averaged.
     """
 
-    @property
-    def aggregate_over(self) -> str:
-        """`"cohort"`, or `"all"` clients' last messages."""
-        return "cohort"
-
-    @property
-    def aggregates(self) -> bool:
-        """Whether messages become one aggregate; else no aggregator acts."""
-        return True
-
-    @property
-    def reads(self) -> str:
-        """Whose rows a round looks at: the `"cohort"`'s, or `"all"` clients'."""
-        return "cohort"
-
-    @property
-    def server_is_model(self) -> bool:
-        """Whether a change of the server state can be taken for a gradient.
-
-        That is where the server state is exactly the model that clients start from and
-        into which the messages, models of theirs, are averaged.
-        """
-        return False
+    aggregate_over: str = "cohort"
+    aggregates: bool = True
+    reads: str = "cohort"
+    server_is_model: bool = False
 
     def default_aggregator(self) -> core.Aggregator:
-        """The aggregator where the process names none: the weighted mean."""
+        """Returns the aggregator where the process names none: the weighted mean."""
         return aggregators.WeightedMean()
 
     def init(
@@ -64,7 +44,7 @@ class SingleExchange:
         population: core.Population,
         data: core.ClientData,
     ) -> tuple[Any, Any, Any]:
-        """First `(server, client, message or None)`, from the view of ONE client.
+        """Returns the first `(server, client, message or None)` of ONE client.
 
         Args:
           key: `[]` key, the same for all clients.
@@ -80,13 +60,13 @@ class SingleExchange:
         raise NotImplementedError
 
     def reference(self, server: Any) -> Any:
-        """The point about which messages are compared, shaped like a message."""
+        """Returns the point about which messages are compared, like a message."""
         return server
 
     def down(
         self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any
     ) -> core.Downlink:
-        """What the cohort receives: by default the server state, shared.
+        """Returns what the cohort receives: by default the server state, shared.
 
         Args:
           ctx: key, round, cohort and number of clients.
@@ -97,7 +77,6 @@ class SingleExchange:
         Returns:
           The downlink.
         """
-        del ctx, clients, messages
         return core.Downlink(shared=server)
 
     def client_update(
@@ -110,7 +89,7 @@ class SingleExchange:
         model: core.Model,
         data: core.ClientData,
     ) -> tuple[Any, core.Upload, Any]:
-        """Local work of ONE client.
+        """Runs the local work of ONE client.
 
         Args:
           key: `[]` key of this client in this round.
@@ -134,13 +113,11 @@ class SingleExchange:
         aggregate: Any,
         uploads: core.Upload,
     ) -> Any:
-        """New server state: by default the aggregate, None where there is none."""
-        del ctx, server, uploads
+        """Returns the new server state: by default the aggregate, or None."""
         return aggregate
 
     def finish(self, ctx: core.RoundContext, server: Any, clients: Any) -> Any:
-        """What the cohort does after the server's update, rows `[K]`: nothing."""
-        del ctx, server
+        """Ends the cohort's round after the server's update, rows `[K]`."""
         return clients
 
     def predictors(
@@ -152,7 +129,9 @@ class SingleExchange:
         model: core.Model,
         data: core.ClientData,
     ) -> dict[str, Any]:
-        """Functions `x -> outputs` of ONE client, by name; may adapt first.
+        """Returns functions `x -> outputs` of ONE client, by name; may adapt first.
+
+        By default the model at each of `parameters`.
 
         Args:
           key: `[]` key of evaluation for this client.
@@ -166,17 +145,23 @@ class SingleExchange:
           For example `{"personal": fn, "global": fn}`, best as `Predictor`s, whose
           networks can be saved.
         """
+        return {
+            name: model_predictor(model, params, data.constants)
+            for name, params in self.parameters(server, client).items()
+        }
+
+    def parameters(self, server: Any, client: Any) -> dict[str, Any]:
+        """Returns parameters `[*P]` of the networks that predict for ONE client."""
         raise NotImplementedError
 
     def before_evaluation(
         self, state: core.State, model: core.Model, federation: core.Federation
     ) -> core.State:
-        """The state that is evaluated: by default the state as it is.
+        """Returns the state to evaluate: by default the state as it is.
 
         For methods whose personal models are made of what all clients have at that
         moment; the training never sees the result.
         """
-        del model, federation
         return state
 
     def check_cohort(self, size: int) -> None:
@@ -184,36 +169,38 @@ class SingleExchange:
 
         Called before anything is traced, so that fields are concrete.
         """
-        del size
 
     def collaboration(
         self, state: core.State, federation: core.Federation
     ) -> jax.Array | None:
-        """Weights `[N, N]` with which clients would receive each other's messages.
+        """Returns weights `[N, N]` with which clients would mix their messages.
 
         Row i is how the server would mix the messages for client i if everyone took
         part in the next round; None for methods that do not mix.
         """
-        del state, federation
         return None
 
     def diagnostics(
         self, state: core.State, model: core.Model, federation: core.Federation
     ) -> dict[str, jax.Array]:
-        """Values `[]` that prove or disprove theory, by name; by default none."""
-        del state, model, federation
+        """Returns values `[]` that test the theory, by name; by default none."""
         return {}
 
-    def round(
-        self, state: core.State, link: exchange.Link
-    ) -> tuple[core.State, core.RoundInfo]:
-        """One exchange, written with the same link that multi-exchange rounds use."""
-        ctx = link.ctx
+    def local_work(
+        self, state: core.State, link: exchange.Link, down: core.Downlink
+    ) -> tuple[core.State, Any, core.Upload, dict[str, Any], int]:
+        """Runs the cohort's local work and uploads its messages.
+
+        Args:
+          state: state before the round.
+          link: connection to the cohort.
+          down: what the cohort receives.
+
+        Returns:
+          State with the received messages stored, new client rows `[K]`, received
+          uploads, the clients' report, and the floats that were sent.
+        """
         old = link.take(state.clients)
-        rows = (old, link.take(state.messages))
-        if self.reads == "all":
-            rows = (state.clients, state.messages)
-        down = self.down(ctx, state.server, *rows)
 
         def update(view: exchange.ClientView, row: Any, shared: Any):
             own, client = row
@@ -224,11 +211,23 @@ class SingleExchange:
 
         rows, uploads, info = link.map(update, (down.own, old), down.shared)
         state, rows = link.keep_finite(state, old, rows)
-        reference = self.reference(state.server)
-        state, received = link.upload(state, uploads, reference)
+        state, received = link.upload(state, uploads, self.reference(state.server))
         state = link.store(state, received)
+        return state, rows, received, info, client_rows.size(uploads.message)
+
+    def round(
+        self, state: core.State, link: exchange.Link
+    ) -> tuple[core.State, core.RoundInfo]:
+        """Runs one exchange, with the link that multi-exchange rounds use."""
+        ctx = link.ctx
+        rows = (state.clients, state.messages)
+        if self.reads != "all":
+            rows = (link.take(state.clients), link.take(state.messages))
+        down = self.down(ctx, state.server, *rows)
+        state, rows, received, info, floats_up = self.local_work(state, link, down)
         aggregate, aggregator_info = None, {}
         if self.aggregates:
+            reference = self.reference(state.server)
             aggregate, aggregator_info = link.aggregate(state, received, reference)
         server = self.server_update(ctx, state.server, aggregate, received)
         state, server = link.step(state, server)
@@ -236,54 +235,32 @@ class SingleExchange:
         state = dataclasses.replace(
             state, server=server, clients=link.put(state.clients, rows)
         )
-        cohort_size = ctx.cohort.shape[0]
+        floats_down = client_rows.size(down.shared) * ctx.cohort.shape[0]
         return state, link.info(
             info,
             aggregator_info,
             down.info,
-            floats_up=client_rows.size(uploads.message),
-            floats_down=client_rows.size(down.shared) * cohort_size
-            + client_rows.size(down.own),
+            floats_up=floats_up,
+            floats_down=floats_down + client_rows.size(down.own),
         )
 
 
-CHUNK = 16
-"""Clients whose full gradients are in memory at once."""
+def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Predictor:
+    """Returns the model with fixed parameters, in evaluation mode."""
+
+    def apply(params: Any, x: jax.Array) -> jax.Array:
+        return model.apply(params, x, constants=constants)
+
+    return core.Predictor(apply, params)
 
 
-def map_everyone(
-    fn: Callable[[Any, core.ClientData], Any], rows: Any, federation: core.Federation
-) -> Any:
-    """Applies `fn(row, training examples)` to every client, `CHUNK` at a time.
-
-    Args:
-      fn: function of ONE client.
-      rows: pytree of `[N, ...]`.
-      federation: data of N clients.
-
-    Returns:
-      Pytree of `[N, ...]`.
-    """
-    pool = federation.train.pool()
-
-    def one(row: tuple[Any, dict[str, Any]]) -> Any:
-        return fn(row[0], pool.with_rows(row[1]))
-
-    return lax.map(one, (rows, federation.train.rows()), batch_size=CHUNK)
-
-
-def check_plain_sgd(algorithm: str, solver: Any) -> None:
-    """Refuses local solvers whose steps are not a learning rate times a gradient."""
-    if not isinstance(solver, local.SGD) or solver.momentum is not None:
-        given = "Optax" if isinstance(solver, local.Optax) else repr(solver)
-        raise checks.InputError(
-            f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
-            f"plain steps its rule is made of, got {given}."
-        )
+def example_weight(data: core.ClientData, params: Any) -> jax.Array:
+    """Returns the number of training examples `[]` in the parameters' dtype."""
+    return data.num_examples.astype(jnp.result_type(*jax.tree.leaves(params)))
 
 
 def mixture(v: Any, w: Any, alpha: Any) -> Any:
-    """The convex combination `alpha v + (1 - alpha) w`.
+    """Returns the convex combination `alpha v + (1 - alpha) w`.
 
     Args:
       v: `[*P]`.
@@ -298,50 +275,3 @@ def mixture(v: Any, w: Any, alpha: Any) -> Any:
       1.0
     """
     return jax.tree.map(lambda a, b: alpha * a + (1 - alpha) * b, v, w)
-
-
-def half_squared_distance(a: Any, b: Any) -> jax.Array:
-    """Half the squared Euclidean distance `[]` of two trees: the proximal term.
-
-    Args:
-      a: `[*P]`.
-      b: `[*P]`.
-
-    Returns:
-      `||a - b||^2 / 2`, whose gradient in `a` is `a - b`.
-
-    Example:
-      >>> float(half_squared_distance({"w": 3.0}, {"w": 1.0}))
-      2.0
-    """
-    squares = jax.tree.map(lambda x, y: jnp.sum((x - y) ** 2), a, b)
-    return jnp.asarray(sum(jax.tree.leaves(squares))) / 2
-
-
-def with_server(state: core.State, server: Any) -> core.State:
-    """The state with another server state."""
-    return dataclasses.replace(state, server=server)
-
-
-def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Predictor:
-    """A predictor that applies the model with fixed parameters, in evaluation mode."""
-
-    def apply(params: Any, x: jax.Array) -> jax.Array:
-        return model.apply(params, x, constants=constants)
-
-    return core.Predictor(apply, params)
-
-
-def example_weight(data: core.ClientData, params: Any) -> jax.Array:
-    """Number of training examples as a weight `[]` in the parameters' dtype."""
-    return data.num_examples.astype(jnp.result_type(*jax.tree.leaves(params)))
-
-
-def problem_weight(
-    weighting: str, population: core.Population, data: core.ClientData, params: Any
-) -> jax.Array:
-    """Weight alpha_i `[]` of ONE client: 1/N if `uniform`, else by its examples."""
-    dtype = jnp.result_type(*jax.tree.leaves(params))
-    if weighting == "uniform":
-        return jnp.asarray(1 / population.num_clients, dtype)
-    return data.num_examples / population.num_examples.astype(dtype)

@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg, flame
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.local import minibatch_scan
 
@@ -95,11 +95,11 @@ class Ditto(base.SingleExchange):
         """FLAME's comparison: never synchronized; give `local`, and use `Mean()`."""
         drift = local.SGD(learning_rate=0.1, batch_size=100, momentum=0.5)
         defaults: dict[str, Any] = {"local": drift, "unsynced": True}
-        defaults["personal"] = flame.official_sgd()
+        defaults["personal"] = common.official_sgd()
         return cls(**(defaults | fields))
 
     def _personal(self) -> Any:
-        """The solver of the personal part."""
+        """Returns the solver of the personal part."""
         return self.local if self.personal is None else self.personal
 
     @property
@@ -108,23 +108,21 @@ class Ditto(base.SingleExchange):
         return not self.unsynced
 
     def init(self, key, model, population, data):
-        """One drawn network for everybody."""
-        del population, data
+        """Draws one network for everybody."""
         params = model.init(key)
         w_local = params if self.unsynced else None
         return params, DittoClient(v=params, w_local=w_local), None
 
     def _anchored(self, plain):
-        """`f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
+        """Returns `f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
 
         def pull(v, context):
-            return self.lam * base.half_squared_distance(v, context["anchor"])
+            return self.lam * common.half_squared_distance(v, context["anchor"])
 
         return plain.plus(pull)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Both parts, from the received model and from the client's own."""
-        del round
+        """Trains both parts, from the received model and from the client's own."""
         plain = local.DataLoss(model)
         update = self._drift if self.unsynced else self._train
         new, message, info = update(key, work, plain, down.shared, client, data)
@@ -133,7 +131,7 @@ class Ditto(base.SingleExchange):
         return new, upload, info.report()
 
     def _train(self, key, work, plain, w, client, data):
-        """The method: new client state, message and what it took."""
+        """Runs the method: new client state, message and work."""
         theta, _, shared = self.local.solve(key, work, plain, w, None, data)
         v, _, own = self._personal().solve(
             key, work, self._anchored(plain), client.v, {"anchor": w}, data
@@ -141,7 +139,7 @@ class Ditto(base.SingleExchange):
         return DittoClient(v=v), theta, shared.then(own)
 
     def _drift(self, key, work, plain, w, client, data):
-        """The published bug, like `_train`."""
+        """Repeats the published bug, like `_train`."""
 
         def epoch_end(epoch, v, context):
             epoch_key = jax.random.fold_in(jax.random.fold_in(key, _DRIFT), epoch)
@@ -171,7 +169,7 @@ class Ditto(base.SingleExchange):
         return DittoClient(v=v, w_local=moved), moved, own
 
     def _single_batches(self, key, plain, params, data, round):
-        """Momentum steps of one random minibatch each, and the examples they saw."""
+        """Takes momentum steps of one random minibatch each, and counts examples."""
         solver = self.local
         momentum = 0.0 if solver.momentum is None else solver.momentum
         rate = solver.rate(round)
@@ -190,7 +188,7 @@ class Ditto(base.SingleExchange):
 
         (params, _), info = local.local_scan(
             key,
-            fedavg.unlimited(),
+            common.unlimited(),
             step,
             (params, jax.tree.map(jnp.zeros_like, params)),
             data,
@@ -202,19 +200,15 @@ class Ditto(base.SingleExchange):
         )
         return params, info.num_examples
 
-    def predictors(self, key, round, server, client, model, data):
-        """The personal model v_i and the global model w."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client.v, data.constants),
-            "global": base.model_predictor(model, server, data.constants),
-        }
+    def parameters(self, server, client):
+        """Returns the personal model v_i and the global model w."""
+        return {"personal": client.v, "global": server}
 
 
 def _any_minibatch(
     key: core.Key, data: core.ClientData, batch_size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """A sampler: one minibatch of a fresh epoch, the short last one as likely as any.
+    """Samples one minibatch of a fresh epoch, each with the same probability.
 
     Args:
       key: `[]` key of this batch.

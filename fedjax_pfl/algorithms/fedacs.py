@@ -50,7 +50,7 @@ _SMALLEST_SUM = 1e-6  # of a row's weights, below which a client keeps its own m
 
 
 def selection_threshold(similarities: jax.Array, quantile: Any) -> jax.Array:
-    """Linearly interpolated quantile of all entries of a matrix.
+    """Interpolates a quantile of all entries of a matrix.
 
     Between two equal entries it is that entry to the last bit, so that no pair exceeds
     a threshold made of itself.
@@ -119,7 +119,7 @@ class FedACS(Mixing):
             )
 
     def weights(self, first: Any, models: Any) -> tuple[jax.Array, dict[str, Any]]:
-        """Weights with which the clients of one cohort receive each other's models.
+        """Returns the weights with which one cohort's clients mix their models.
 
         Args:
           first: pytree of `[*P]`, the common first model.
@@ -151,13 +151,11 @@ class FedACS(Mixing):
         return (1 - self.mixing) * identity + self.mixing * attention, report
 
     def cohort_weights(self, round, server, models):
-        """The weights of equation (4); the server's state is the first model."""
-        del round
+        """Returns the weights of equation (4); `server` is the first model."""
         return self.weights(server, models)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training from the received mixture, equation (5)."""
-        del round, client
+        """Trains from the received mixture, equation (5)."""
         objective = local.DataLoss(model)
         theta, _, info = self.local.solve(key, work, objective, down.own, None, data)
         upload = core.Upload(message=theta, weight=base.example_weight(data, theta))

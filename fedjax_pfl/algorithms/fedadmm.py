@@ -55,6 +55,7 @@ for each client (`work`); their release sends `2 (theta_i - w)`, which leaves ou
 the received w has moved.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -62,7 +63,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, fedavg, flame
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, client_rows, struct
 
 __all__ = ["FedADMM"]
@@ -111,13 +112,9 @@ class FedADMM(base.SingleExchange):
     weighting: str = struct.static_field(default="uniform")
 
     def __post_init__(self):
-        if self.mu is not None and self.rho is not None:
-            raise checks.InputError(
-                f"Expected mu or rho, got both: mu={self.mu!r}, rho={self.rho!r}."
-            )
+        common.check_alternatives(mu=self.mu, rho=self.rho)
         for name in ("mu", "rho", "server_learning_rate"):
-            if getattr(self, name) is not None:
-                checks.number(name, getattr(self, name), above=0)
+            checks.number(name, getattr(self, name), above=0)
         checks.number("eps_decay", self.eps_decay, at_least=0, below=1)
         checks.known(self.server_mode, ("mean_all", "delta_selected"), "server_mode")
         checks.known(self.weighting, ("uniform", "examples"), "weighting")
@@ -137,17 +134,17 @@ class FedADMM(base.SingleExchange):
         return "all" if self.server_mode == "mean_all" else "cohort"
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean: the Lagrangian's minimizer in w whatever alpha is."""
+        """Returns the uniform mean: it minimizes the Lagrangian in w for any alpha."""
         return aggregators.Mean()
 
     def penalty(self, num_clients: int) -> Any:
-        """The penalty rho `[]` beside `alpha_i f_i`."""
+        """Returns the penalty rho `[]` beside `alpha_i f_i`."""
         if self.rho is not None:
             return self.rho
         return (0.1 if self.mu is None else self.mu) / num_clients
 
     def pull(self, alpha: jax.Array, ratio: jax.Array) -> jax.Array:
-        """`mu_i = rho / alpha_i`, the weight of the pull to `w - p_i` beside f_i.
+        """Returns `mu_i = rho / alpha_i`, the weight of the pull to `w - p_i`.
 
         Args:
           alpha: `[]` or `[N]` client weights, sum 1.
@@ -161,14 +158,11 @@ class FedADMM(base.SingleExchange):
         return self.penalty(1) * ratio
 
     def init(self, key, model, population, data):
-        """All models equal, duals zero."""
+        """Starts from equal models and zero duals."""
         params = model.init(key)
-        alpha = base.problem_weight(self.weighting, population, data, params)
+        alpha = common.problem_weight(self.weighting, population, data, params)
         some = jnp.where(alpha > 0, alpha, 1)
-        eps = None
-        if self._to_tolerance:
-            norm = fedavg.squared_gradient(model, self.local.batch_size)
-            eps = alpha**2 * norm(params, data)
+        eps = common.first_residual(model, self.local, alpha, params, data)
         state = FedADMMClient(
             theta=params,
             p=jax.tree.map(jnp.zeros_like, params),
@@ -179,17 +173,16 @@ class FedADMM(base.SingleExchange):
         return params, state, params if self.server_mode == "mean_all" else None
 
     def reference(self, server):
-        """The server's model; changes compare with none."""
+        """Returns the server's model; changes compare with none."""
         if self.server_mode == "mean_all":
             return server
         return jax.tree.map(jnp.zeros_like, server)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local copy, dual and upload of one client."""
-        del round
+        """Updates one client's local copy and dual."""
         w = down.shared
         pull = self.pull(client.alpha, client.ratio)
-        objective = fedavg.proximal_objective(model, pull)
+        objective = common.proximal_objective(model, pull)
         options, eps = {}, client.eps
         if self._to_tolerance:
             eps = self.eps_decay * client.eps
@@ -199,39 +192,31 @@ class FedADMM(base.SingleExchange):
         theta, _, info = self.local.solve(
             key, work, objective, w, centre, data, **options
         )
-        p = flame.dual_update(client.p, theta, w)
+        p = common.dual_update(client.p, theta, w)
         message = optax.tree.add(theta, p)
         if self.server_mode == "delta_selected":
             sent = optax.tree.add(client.theta, client.p)
             message = optax.tree.sub(message, sent)
-        new = FedADMMClient(
-            theta=theta, p=p, alpha=client.alpha, ratio=client.ratio, eps=eps
-        )
+        new = dataclasses.replace(client, theta=theta, p=p, eps=eps)
         upload = core.Upload(message=message, weight=base.example_weight(data, theta))
         report = info.report(unconverged=~info.converged)
         return new, upload, report
 
     def server_update(self, ctx, server, aggregate, uploads):
-        """The mean of all messages, or a step along the mean change."""
+        """Returns the mean of all messages, or a step along the mean change."""
         if self.server_mode == "mean_all":
             return aggregate
         eta = self.server_learning_rate
         if eta is None:  # what was not received did not change
             eta = (uploads.weight > 0).sum() / ctx.num_clients
-        return jax.tree.map(
-            lambda w, change: w + (eta * change).astype(w.dtype), server, aggregate
-        )
+        return common.stepped(server, aggregate, eta)
 
-    def predictors(self, key, round, server, client, model, data):
-        """The global model w, the answer; theta_i tends to it and is on its way one."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client.theta, data.constants),
-            "global": base.model_predictor(model, server, data.constants),
-        }
+    def parameters(self, server, client):
+        """Returns theta_i and the global model w, to which theta_i tends."""
+        return {"personal": client.theta, "global": server}
 
     def diagnostics(self, state, model, federation):
-        """Lagrangian, objective, residuals and distances.
+        """Returns Lagrangian, objective, residuals and distances.
 
         Args:
           state: state after a round.
@@ -258,11 +243,11 @@ class FedADMM(base.SingleExchange):
                 "loss": loss,
                 "loss_at_w": local.full_value_and_gradient(plain, w, None, data)[0],
                 "residual": optax.tree.norm(residual, squared=True),
-                "copy": base.half_squared_distance(client.theta, w),
+                "copy": common.half_squared_distance(client.theta, w),
                 "dual": optax.tree.vdot(client.p, optax.tree.sub(client.theta, w)),
             }
 
-        parts = base.map_everyone(one, rows, federation)
+        parts = common.map_everyone(one, rows, federation)
         count = federation.num_clients
         rho = self.penalty(count)
         split = (rows.alpha * parts["loss"]).sum()

@@ -39,7 +39,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg, similarity
+from fedjax_pfl.algorithms import base, common, similarity
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedAMP", "HeurFedAMP"]
@@ -53,21 +53,20 @@ class _Attentive(similarity.Mixing):
 
     @abc.abstractmethod
     def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
-        """Convex weights `[K, K]` of models `[K, *P]` in a round, and a report."""
+        """Returns convex weights `[K, K]` of models `[K, *P]`, and a report."""
 
     @abc.abstractmethod
     def proximal_weight(self, round: jax.Array) -> Any:
-        """The weight `[]` of half the squared distance to the mixture."""
+        """Returns the weight `[]` of half the squared distance to the mixture."""
 
     def cohort_weights(self, round, server, models):
-        """The weights, which do not need the first model."""
-        del server
+        """Returns the weights, which do not need the first model."""
         return self.weights(round, models)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """The proximal problem about the received mixture."""
+        """Solves the proximal problem about the received mixture."""
         weight = self.proximal_weight(round)
-        objective = fedavg.proximal_objective(model, weight)
+        objective = common.proximal_objective(model, weight)
         first = down.own if self.start == "received" else client
         theta, _, info = self.local.solve(key, work, objective, first, down.own, data)
         upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
@@ -125,16 +124,16 @@ class FedAMP(_Attentive):
             checks.number(name, self.sigma, at_least=self.alpha * (size - 1))
 
     def step(self, round: jax.Array) -> jax.Array:
-        """Step `[]` of round k, `alpha alpha_decay^floor(k / decay_every)`."""
+        """Returns the step of round k, `alpha alpha_decay^floor(k / decay_every)`."""
         periods = round // jnp.asarray(self.decay_every).astype(jnp.int32)
         return self.alpha * jnp.asarray(self.alpha_decay) ** periods
 
     def proximal_weight(self, round: jax.Array) -> Any:
-        """`lam / alpha_k`, or lam."""
+        """Returns `lam / alpha_k`, or lam."""
         return self.lam if self.scale_free else self.lam / self.step(round)
 
     def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
-        """Convex weights xi of the cohort's models.
+        """Returns convex weights xi of the cohort's models.
 
         Args:
           round: `int32[]` round number k.
@@ -193,17 +192,15 @@ class HeurFedAMP(_Attentive):
         checks.number("lam", self.lam, at_least=0)
         checks.number("alpha", self.alpha, above=0)
         checks.number("sharpness", self.sharpness, at_least=0)
-        if self.self_weight is not None:
-            checks.number("self_weight", self.self_weight, at_least=0, at_most=1)
+        checks.number("self_weight", self.self_weight, at_least=0, at_most=1)
         checks.known(self.start, ("received", "own"), "start")
 
     def proximal_weight(self, round: jax.Array) -> Any:
-        """`lam / alpha`."""
-        del round
+        """Returns `lam / alpha`."""
         return self.lam / self.alpha
 
     def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
-        """Convex weights xi of the cohort's models; a client alone keeps its own.
+        """Returns convex weights xi of the cohort's models; one client keeps its own.
 
         Args:
           round: unused.
@@ -212,7 +209,6 @@ class HeurFedAMP(_Attentive):
         Returns:
           `[K, K]`, rows of sum 1, and the smallest and largest cosine.
         """
-        del round
         similarities = similarity.cosines(models)
         count = similarities.shape[0]
         own = jnp.eye(count, dtype=bool)

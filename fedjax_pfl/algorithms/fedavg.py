@@ -13,59 +13,17 @@ Deviation: the fine-tuned global model, which other papers call a personalized b
 is a predictor here (`fine_tune`), because it changes nothing in the training.
 """
 
-from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, global_model
-from fedjax_pfl.core import checks, client_map, client_rows, struct
+from fedjax_pfl.algorithms import base, common, global_model
+from fedjax_pfl.core import checks, client_rows, struct
 
-__all__ = [
-    "FedAvg",
-    "proximal_objective",
-    "squared_gradient",
-    "unlimited",
-]
-
-
-def proximal_objective(model: core.Model, weight: Any) -> local.DataLoss:
-    """`f_i(x) + weight/2 ||x - centre||^2`, whose context is the centre."""
-    return local.DataLoss(model).plus(
-        lambda x, centre: weight * base.half_squared_distance(x, centre)
-    )
-
-
-def squared_gradient(
-    model: core.Model, batch_size: int
-) -> Callable[[Any, core.ClientData], jax.Array]:
-    """Squared norm `[]` of ONE client's full gradient, a function `(params, data)`."""
-    objective = local.DataLoss(model)
-
-    def norm(params, data):
-        _, gradient = local.full_value_and_gradient(
-            objective, params, None, data, batch_size
-        )
-        return optax.tree.norm(gradient, squared=True)
-
-    return client_map.chunked(norm, base.CHUNK)
-
-
-def unlimited(round: jax.Array | None = None) -> core.Budget:
-    """A budget without caps, for work outside of rounds.
-
-    Args:
-      round: `int32[]` round whose learning rate applies; None for the first one's.
-
-    Returns:
-      The budget of ONE client.
-    """
-    many = jnp.asarray(2**30, jnp.int32)
-    idle = jnp.zeros((), bool)
-    return core.Budget(epochs=many, steps=many, straggler=idle, round=round)
+__all__ = ["Centralized", "FedAvg", "Local"]
 
 
 @struct.pytree_dataclass
@@ -93,33 +51,29 @@ class FedAvg(global_model.GlobalModel):
         checks.boolean("keeps_local", self.keeps_local)
 
     def default_aggregator(self) -> core.Aggregator:
-        """Weighted or uniform mean."""
+        """Returns the weighted or uniform mean."""
         if self.weighting == "uniform":
             return aggregators.Mean()
         return aggregators.WeightedMean()
 
-    @property
-    def server_is_model(self) -> bool:
-        """Clients start from w, and their models are averaged into it."""
-        return True
+    server_is_model = True  # clients start from w, their models are averaged into it
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training from the received model."""
-        del round, client
-        objective = local.DataLoss(model)
-        theta, _, info = self.local.solve(key, work, objective, down.shared, None, data)
-        weight = base.example_weight(data, theta)
+        """Trains from the received model; stragglers' messages may be dropped."""
+        client, upload, report = super().client_update(
+            key, round, work, down, client, model, data
+        )
         if self.drop_stragglers:
-            weight = jnp.where(work.straggler, 0, weight)
-        upload = core.Upload(message=theta, weight=weight)
-        return self.kept(theta), upload, info.report()
+            weight = jnp.where(work.straggler, 0, upload.weight)
+            upload = dataclasses.replace(upload, weight=weight)
+        return client, upload, report
 
     def predictors(self, key, round, server, client, model, data):
-        """The global model, its fine-tuned copy, and the local one, if asked for."""
+        """Returns the global model and, if asked for, its tuned and the local one."""
         found = super().predictors(key, round, server, client, model, data)
         if self.fine_tune is not None:
             tuned, _, _ = self.fine_tune.solve(
-                key, unlimited(round), local.DataLoss(model), server, None, data
+                key, common.unlimited(round), local.DataLoss(model), server, None, data
             )
             found["fine-tuned"] = base.model_predictor(model, tuned, data.constants)
         return found
@@ -135,28 +89,22 @@ class Local(base.SingleExchange):
 
     local: Any = local.SGD()
 
-    @property
-    def aggregates(self) -> bool:
-        """No: nothing is sent."""
-        return False
+    aggregates = False  # nothing is sent
 
     def init(self, key, model, population, data):
-        """One drawn network, copied to all clients."""
-        del population, data
+        """Draws one network, copied to all clients."""
         return None, model.init(key), None
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training from the client's own model."""
-        del round, down
+        """Trains from the client's own model."""
         objective = local.DataLoss(model)
         theta, _, info = self.local.solve(key, work, objective, client, None, data)
         upload = core.Upload(message=None, weight=base.example_weight(data, theta))
         return theta, upload, info.report()
 
-    def predictors(self, key, round, server, client, model, data):
-        """The client's own model."""
-        del key, round, server
-        return {"personal": base.model_predictor(model, client, data.constants)}
+    def parameters(self, server, client):
+        """Returns the client's own model."""
+        return {"personal": client}
 
 
 @struct.pytree_dataclass
@@ -172,14 +120,10 @@ class Centralized(base.SingleExchange):
 
     local: Any = local.SGD()
 
-    @property
-    def aggregates(self) -> bool:
-        """No: nothing is sent."""
-        return False
+    aggregates = False  # nothing is sent
 
     def init(self, key, model, population, data):
-        """One drawn network."""
-        del population
+        """Draws one network."""
         if data.noise_scale is not None:
             raise checks.InputError(
                 "Centralized training cannot pool clients with feature noise of "
@@ -187,34 +131,30 @@ class Centralized(base.SingleExchange):
             )
         return model.init(key), None, None
 
-    @property
-    def reads(self) -> str:
-        """All clients' examples, whoever takes part."""
-        return "all"
+    reads = "all"  # trains on all clients' examples, whoever takes part
 
     def round(self, state, link):
-        """Training on the union of all clients' examples."""
+        """Trains on the union of all clients' examples."""
         data = _union(link.federation.train)
         server, _, info = self.local.solve(
             link.ctx.key,
-            unlimited(link.ctx.round),
+            common.unlimited(link.ctx.round),
             local.DataLoss(link.model),
             state.server,
             None,
             data,
         )
-        state = base.with_server(state, server)
+        state = dataclasses.replace(state, server=server)
         report = {"gradient_evaluations": info.num_examples[None]}
         return state, link.info(report, {}, floats_up=0, floats_down=0)
 
-    def predictors(self, key, round, server, client, model, data):
-        """The trained model."""
-        del key, round, client
-        return {"global": base.model_predictor(model, server, data.constants)}
+    def parameters(self, server, client):
+        """Returns the trained model."""
+        return {"global": server}
 
 
 def _union(data: core.ClientData) -> core.ClientData:
-    """All clients' examples as one client; padding goes to the end."""
+    """Joins all clients' examples into one client; padding goes to the end."""
     slots = data.index.shape[1]
     real = jnp.arange(slots)[None, :] < data.num_examples[:, None]
     order = jnp.argsort(~real.reshape(-1), stable=True)

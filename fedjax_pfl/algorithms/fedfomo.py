@@ -46,7 +46,7 @@ from jax import lax
 
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedFomo", "choose", "hold_out"]
 
@@ -99,7 +99,7 @@ def choose(
     count: int,
     epsilon: Any,
 ) -> jax.Array:
-    """Whose models the server sends to ONE client.
+    """Chooses whose models the server sends to ONE client.
 
     Args:
       key: `[]` key of this client and round.
@@ -152,23 +152,16 @@ class FedFomo(base.SingleExchange):
         checks.number("epsilon_decay", self.epsilon_decay, at_least=0)
         checks.number("validation_fraction", self.validation_fraction, above=0, below=1)
 
-    @property
-    def aggregate_over(self) -> str:
-        """The global model is the mean of all clients' last models."""
-        return "all"
+    aggregate_over = "all"  # the global model is the mean of all clients' last models
 
-    @property
-    def reads(self) -> str:
-        """Anybody's model may be sent to a member."""
-        return "all"
+    reads = "all"  # anybody's model may be sent to a member
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean."""
+        """Returns the uniform mean."""
         return aggregators.Mean()
 
     def init(self, key, model, population, data):
-        """One drawn network, copied to all clients; nobody is nearer than others."""
-        del data
+        """Draws one network, copied to all clients; all affinities are zero."""
         if isinstance(model, core.SequenceModel):
             raise checks.InputError(
                 "Expected a model whose examples stand alone for FedFomo, which holds"
@@ -181,7 +174,7 @@ class FedFomo(base.SingleExchange):
         return params, client, params
 
     def client_update(self, key, round, work, down, client, model, data):
-        """The mixture, and local training from it.
+        """Mixes the received models, and trains from the mixture.
 
         `down.shared` is a pair of all received models `[N, *P]` and identities `[N]`,
         `down.own` the row of this client; of the models only those that the server
@@ -210,26 +203,15 @@ class FedFomo(base.SingleExchange):
         return client, upload, report
 
     def round(self, state, link):
-        """One exchange, in which members get some of all received models."""
-        ctx, old = link.ctx, link.take(state.clients)
-
-        def update(view, row, shared):
-            own, client = row
-            down = core.Downlink(shared=shared, own=own)
-            given = (view.key, view.round, view.work, down, client, link.model)
-            return self.client_update(*given, view.data)
-
+        """Runs one exchange, in which members get some of all received models."""
+        ctx, reference = link.ctx, self.reference(state.server)
         shared = (state.messages, link.federation.train.client_id)
-        rows, uploads, info = link.map(update, (ctx.cohort, old), shared)
-        state, rows = link.keep_finite(state, old, rows)
-        reference = self.reference(state.server)
-        state, received = link.upload(state, uploads, reference)
-        state = link.store(state, received)
+        down = core.Downlink(shared=shared, own=ctx.cohort)
+        state, rows, received, info, sent = self.local_work(state, link, down)
         server, aggregator_info = link.aggregate(state, received, reference)
         state = dataclasses.replace(
             state, server=server, clients=link.put(state.clients, rows)
         )
-        sent = client_rows.size(uploads.message)
         return state, link.info(
             info,
             aggregator_info,
@@ -237,13 +219,9 @@ class FedFomo(base.SingleExchange):
             floats_down=sent * min(self.num_models, ctx.num_clients - 1),
         )
 
-    def predictors(self, key, round, server, client, model, data):
-        """The client's own model, and the mean of all."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client.theta, data.constants),
-            "global": base.model_predictor(model, server, data.constants),
-        }
+    def parameters(self, server, client):
+        """Returns the client's own model, and the mean of all."""
+        return {"personal": client.theta, "global": server}
 
 
 def _mixture(
@@ -253,7 +231,7 @@ def _mixture(
     chosen: jax.Array,
     held: core.ClientData,
 ) -> tuple[Any, jax.Array, jax.Array]:
-    """What a member trains from.
+    """Mixes the model from which a member trains.
 
     Args:
       objective: the training loss.

@@ -110,7 +110,7 @@ def mixtures_without_conflict(
 def common_descent_violation(
     gradients: Any, direction: Any, received: jax.Array
 ) -> jax.Array:
-    """The largest cosine of a step with a client's gradient: above 0 one must rise.
+    """Returns the largest cosine of a step with a gradient: above 0 one must rise.
 
     Args:
       gradients: pytree of `[K, *P]`.
@@ -155,11 +155,11 @@ class FedFV(global_model.GlobalModel):
         return "all" if self.tau else "cohort"
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean, as in the paper."""
+        """Returns the uniform mean, as in the paper."""
         return aggregators.Mean()
 
     def init(self, key, model, population, data):
-        """One drawn network; gradients of zero, which nobody has sent."""
+        """Draws one network; gradients are zero, as nobody has sent any."""
         params, kept, _ = super().init(key, model, population, data)
         if not self.tau:
             return params, FedFVClient(last_round=None, local=kept), None
@@ -167,12 +167,11 @@ class FedFV(global_model.GlobalModel):
         return params, client, self.reference(params)
 
     def reference(self, server):
-        """Messages are changes: they compare with none."""
+        """Returns zeros: messages are changes."""
         return jax.tree.map(jnp.zeros_like, server)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """The loss of the received model, and local training from it."""
-        del round
+        """Evaluates the received model's loss, and trains from it."""
         w = down.shared
         objective = local.DataLoss(model)
         loss = local.full_value(objective, w, None, data)
@@ -186,17 +185,11 @@ class FedFV(global_model.GlobalModel):
         return client, upload, info.report(loss=loss)
 
     def round(self, state, link):
-        """One exchange, with all projections between upload and step."""
-        ctx, w, old = link.ctx, state.server, link.take(state.clients)
-
-        def update(view, row, w):
-            down = core.Downlink(shared=w)
-            given = (view.key, view.round, view.work, down, row, link.model, view.data)
-            return self.client_update(*given)
-
-        rows, uploads, info = link.map(update, old, w)
-        state, rows = link.keep_finite(state, old, rows)
-        state, received = link.upload(state, uploads, self.reference(w))
+        """Runs one exchange, with all projections between upload and step."""
+        ctx, w = link.ctx, state.server
+        state, rows, received, info, floats_up = self.local_work(
+            state, link, core.Downlink(shared=w)
+        )
         arrived, gradients = received.weight > 0, received.message
         products = client_rows.gram(gradients)
         mixed, conflicts = mixtures_without_conflict(
@@ -216,7 +209,6 @@ class FedFV(global_model.GlobalModel):
             "conflicts": conflicts,
             "violation": common_descent_violation(gradients, step, arrived),
         }
-        state = link.store(state, received)
         if self.tau:
             last = jnp.where(arrived, ctx.round, rows.last_round)
             rows = dataclasses.replace(rows, last_round=last)
@@ -229,7 +221,7 @@ class FedFV(global_model.GlobalModel):
             info,
             aggregator_info,
             report,
-            floats_up=client_rows.size((uploads.message, uploads.aux)),
+            floats_up=floats_up + received.aux.size,
             floats_down=client_rows.size(w) * ctx.cohort.shape[0],
         )
 
@@ -250,6 +242,6 @@ class FedFV(global_model.GlobalModel):
 
         return lax.fori_loop(0, self.tau, project, g)
 
-    def predictors(self, key, round, server, client, model, data):
-        """The global model, and the local one where it is kept."""
-        return super().predictors(key, round, server, client.local, model, data)
+    def parameters(self, server, client):
+        """Returns the global model, and the local one where it is kept."""
+        return super().parameters(server, client.local)

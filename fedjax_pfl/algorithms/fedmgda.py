@@ -32,7 +32,7 @@ has the sign of the lower bounds wrong.
 from typing import Any
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, global_model
+from fedjax_pfl.algorithms import global_model
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedMGDA"]
@@ -69,17 +69,9 @@ class FedMGDA(global_model.GlobalModel):
         checks.boolean("keeps_local", self.keeps_local)
 
     def default_aggregator(self) -> core.Aggregator:
-        """A step of common descent."""
+        """Returns a step of common descent."""
         return aggregators.CommonDescent(
             eps=self.eps,
             learning_rate=self.server_learning_rate,
             normalize=self.normalize,
         )
-
-    def client_update(self, key, round, work, down, client, model, data):
-        """Local training from the received model."""
-        del round
-        objective = local.DataLoss(model)
-        w_i, _, info = self.local.solve(key, work, objective, down.shared, None, data)
-        upload = core.Upload(message=w_i, weight=base.example_weight(data, w_i))
-        return self.kept(w_i), upload, info.report()

@@ -47,20 +47,15 @@ class FedPer(base.SingleExchange):
     def __post_init__(self):
         tree_paths.check_pattern("head", self.head)
 
-    @property
-    def server_is_model(self) -> bool:
-        """Clients start from the body, and theirs are averaged into it."""
-        return True
+    server_is_model = True  # clients start from the body, their copies are averaged
 
     def init(self, key, model, population, data):
-        """One drawn network: its body at the server, its head at every client."""
-        del population, data
+        """Draws one network: its body at the server, its head at every client."""
         head, body = tree_paths.head_and_body(model.init(key), self.head)
         return body, head, None
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training of both parts; the body is sent."""
-        del round
+        """Trains both parts; the body is sent."""
         start = tree_paths.join(client, down.shared)
         theta, _, info = self.local.solve(
             key, work, local.DataLoss(model), start, None, data
@@ -69,8 +64,6 @@ class FedPer(base.SingleExchange):
         upload = core.Upload(message=body, weight=base.example_weight(data, theta))
         return head, upload, info.report()
 
-    def predictors(self, key, round, server, client, model, data):
-        """The latest body under the client's own head."""
-        del key, round
-        params = tree_paths.join(client, server)
-        return {"personal": base.model_predictor(model, params, data.constants)}
+    def parameters(self, server, client):
+        """Returns the latest body under the client's own head."""
+        return {"personal": tree_paths.join(client, server)}

@@ -46,6 +46,7 @@ vanish where d does: the decay, or the search, is what makes FedPG settle.
 """
 
 import dataclasses
+import functools
 import warnings
 from typing import Any
 
@@ -53,7 +54,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, common_descent, fedavg
+from fedjax_pfl.algorithms import base, common, common_descent
 from fedjax_pfl.algorithms.common_descent import history as histories
 from fedjax_pfl.algorithms.common_descent import protection as protections
 from fedjax_pfl.algorithms.common_descent.rows import FAIR_FROM, NORMALIZATIONS, SCALES
@@ -122,7 +123,7 @@ class FedPG(base.SingleExchange):
     def __post_init__(self):
         checks.number("gamma", self.gamma, at_least=0, at_most=1)
         checks.number("guard", self.guard, at_least=0, below=1)
-        base.check_plain_sgd("FedPG", self.local)
+        common.check_plain_sgd("FedPG", self.local)
         checks.known(self.gradient, ("exact", "epochs"), "gradient")
         checks.known(self.history, histories.HISTORIES, "history")
         checks.positive_int("max_history", self.max_history)
@@ -148,10 +149,7 @@ class FedPG(base.SingleExchange):
                 stacklevel=2,
             )
 
-    @property
-    def aggregates(self) -> bool:
-        """No: the direction of common descent is its own rule."""
-        return False
+    aggregates = False  # the direction of common descent is its own rule
 
     @property
     def reads(self) -> str:
@@ -159,8 +157,7 @@ class FedPG(base.SingleExchange):
         return "cohort" if self.history == "none" else "all"
 
     def init(self, key, model, population, data):
-        """One drawn network for everybody; nobody was heard."""
-        del population, data
+        """Draws one network for everybody; nobody was heard."""
         params = model.init(key)
         server = FedPgServer(model=params, num_heard=jnp.zeros((), jnp.int32))
         never = -jnp.ones((), jnp.int32)
@@ -169,11 +166,11 @@ class FedPG(base.SingleExchange):
         return server, FedPgClient(theta=params, last_round=never), message
 
     def reference(self, server):
-        """Messages are gradients: they compare with none."""
+        """Returns zeros: messages are gradients."""
         return jax.tree.map(jnp.zeros_like, server.model)
 
     def _measured(self, key, round, work, w, model, data):
-        """Upload of ONE client at w, and the number of gradients it evaluated."""
+        """Measures ONE client at w: its upload and the gradients it evaluated."""
         plain = local.DataLoss(model)
         if self.gradient == "exact":
             loss, gradient = local.full_value_and_gradient(plain, w, None, data)
@@ -189,7 +186,7 @@ class FedPG(base.SingleExchange):
         return core.Upload(message=gradient, weight=weight, aux=aux), evaluations
 
     def _rows(self, gradients, present, losses, history=None, used=None):
-        """The rows of the quadratic program, and the fairness objective."""
+        """Returns the rows of the quadratic program, and the fairness objective."""
         fair = common_descent.fairness(losses, present)
         rows = common_descent.make_rows(
             gradients,
@@ -206,7 +203,7 @@ class FedPG(base.SingleExchange):
         return rows, fair
 
     def _absent(self, state, ctx):
-        """Absent clients' last gradients, and which of them count."""
+        """Returns absent clients' last gradients, and which of them count."""
         if self.history == "none" or ctx.cohort.shape[0] == ctx.num_clients:
             return None, None
         who, used = common_descent.absent(
@@ -219,7 +216,7 @@ class FedPG(base.SingleExchange):
         return client_rows.take(state.messages, who), used
 
     def _personal(self, rows, w, rate, mean_norm):
-        """Personal models `[K, *P]` about w, and what to report of them."""
+        """Returns personal models `[K, *P]` about w, and their report."""
         moves, report = common_descent.protected_moves(
             rows,
             gamma=self.gamma,
@@ -229,65 +226,49 @@ class FedPG(base.SingleExchange):
         )
         return jax.tree.map(lambda x, m: x[None] + rate * m, w, moves), report
 
-    def _searched(self, link, w, direction, rows, fair, received, is_missing):
-        """The step of S-FedPG's search."""
-        count = rows.num_members
+    def _trial_losses(self, link, w, direction, steps):
+        """Evaluates the cohort's losses `[K, B]` after steps `[B]` along ds."""
+
+        def losses(view, _, shared):
+            point, ds, sizes = shared
+            plain = local.DataLoss(link.model)
+
+            def at(size):
+                moved = jax.tree.map(lambda x, m: x + size * m, point, ds)
+                return local.full_value(plain, moved, None, view.data)
+
+            return jax.vmap(at)(sizes)
+
+        return link.map(losses, None, (w, direction.vector, steps), exchange=1)
+
+    def _searched(self, link, server, old, direction, rows, fair, received):
+        """Searches S-FedPG's step; returns it and its report."""
         present = received.weight > 0
-
-        def trial(steps):
-            def losses(view, row, shared):
-                del row
-                point, ds, sizes = shared
-                plain = local.DataLoss(link.model)
-
-                def at(size):
-                    moved = jax.tree.map(lambda x, m: x + size * m, point, ds)
-                    return local.full_value(plain, moved, None, view.data)
-
-                return jax.vmap(at)(sizes)
-
-            return link.map(losses, None, (w, direction.vector, steps), exchange=1)
-
-        # What was walked in many steps is about as many gradients.
+        # A path of many local steps is about as many gradients long.
         scales = jnp.where(rows.scales > 0, rows.scales, 1)
         walked = jnp.maximum(received.aux["steps"], 1)
-        slopes = (direction.products / scales)[:count] / walked
-        return self.search(
-            trial,
+        slopes = (direction.products / scales)[: rows.num_members] / walked
+        heard_again = (old.last_round == link.ctx.round - 1).sum()
+        result = self.search(
+            functools.partial(self._trial_losses, link, server.model, direction),
             rate=self.local.rate(link.ctx.round),
             direction=direction,
             slopes=slopes,
             fair_slope=(fair.slopes * slopes).sum(),
             present=present,
             is_fair=rows.mask[-1],
-            is_missing=is_missing,
+            is_missing=heard_again < server.num_heard,
         )
+        return result.step, {
+            "step": result.step,
+            "rule": result.rule,
+            "trials": result.trials,
+            "improved": (present & (result.after < result.before)).sum(),
+        }
 
-    def round(self, state, link):
-        """Gradients up; direction, step and personal models; all at the same w."""
-        ctx, w = link.ctx, state.server.model
-        old = link.take(state.clients)
-
-        def measure(view, row, shared):
-            del row
-            return self._measured(
-                view.key, view.round, view.work, shared, link.model, view.data
-            )
-
-        uploads, evaluations = link.map(measure, None, w)
-        state, received = link.upload(state, uploads, self.reference(state.server))
-        present = received.weight > 0
-        losses = received.aux["loss"]
-        history, used = self._absent(state, ctx)
-        rows, fair = self._rows(received.message, present, losses, history, used)
-        direction = common_descent.common_descent(rows, guard=self.guard)
-        rate = self.local.rate(ctx.round)
-        theta, report = self._personal(rows, w, rate, direction.mean_norm)
-        new = FedPgClient(
-            theta=client_rows.select_rows(present, theta, old.theta),
-            last_round=jnp.where(present, ctx.round, old.last_round),
-        )
-        info = {
+    def _report(self, rows, direction, fair, used):
+        """Reports values `[]` of the direction and of the fairness row."""
+        report = {
             "descent_norm": direction.norm / rows.mu,
             "sigma": direction.sigma,
             "worst_cosine": direction.worst,
@@ -297,43 +278,59 @@ class FedPG(base.SingleExchange):
             "history_rows": jnp.zeros((), jnp.int32) if used is None else used.sum(),
             "loss_angle": jnp.degrees(jnp.arcsin(jnp.minimum(fair.sine, 1))),
         }
-        if self.fair_row:
-            info["fair_row"] = rows.mask[-1]
+        return report | ({"fair_row": rows.mask[-1]} if self.fair_row else {})
+
+    def round(self, state, link):
+        """Runs both exchanges: direction, step and personal models at the same w."""
+        ctx, w = link.ctx, state.server.model
+        old = link.take(state.clients)
+
+        def measure(view, _, shared):
+            return self._measured(
+                view.key, view.round, view.work, shared, link.model, view.data
+            )
+
+        uploads, evaluations = link.map(measure, None, w)
+        state, received = link.upload(state, uploads, self.reference(state.server))
+        present, losses = received.weight > 0, received.aux["loss"]
+        history, used = self._absent(state, ctx)
+        rows, fair = self._rows(received.message, present, losses, history, used)
+        direction = common_descent.common_descent(rows, guard=self.guard)
+        rate = self.local.rate(ctx.round)
+        theta, report = self._personal(rows, w, rate, direction.mean_norm)
+        new = FedPgClient(
+            theta=client_rows.select_rows(present, theta, old.theta),
+            last_round=jnp.where(present, ctx.round, old.last_round),
+        )
+        info = self._report(rows, direction, fair, used)
         step = rate
         if self.search is not None:
-            heard_again = (old.last_round == ctx.round - 1).sum()
-            is_missing = heard_again < state.server.num_heard
-            found = self._searched(link, w, direction, rows, fair, received, is_missing)
-            step = found.step
-            info |= {
-                "step": found.step,
-                "rule": found.rule,
-                "trials": found.trials,
-                "improved": (present & (found.after < found.before)).sum(),
-            }
+            step, search_info = self._searched(
+                link, state.server, old, direction, rows, fair, received
+            )
+            info |= search_info
         state, new = link.keep_finite(state, old, new)
         state = link.store(state, received)
         server = FedPgServer(
             model=jax.tree.map(lambda x, m: x + step * m, w, direction.vector),
             num_heard=present.sum().astype(jnp.int32),
         )
-        count, size = present.shape[0], client_rows.size(w)
-        trials = info.get("trials", 0)
         state = dataclasses.replace(
             state, server=server, clients=link.put(state.clients, new)
         )
+        count, size = present.shape[0], client_rows.size(w)
         return state, link.info(
             {"gradient_evaluations": evaluations, "loss": losses} | report,
             {},
             info,
-            floats_up=count * (size + 1 + trials),
-            # w and what theta_i is made with; for the search ds, too.
+            floats_up=count * (size + 1 + info.get("trials", 0)),
+            # Clients receive w and what theta_i is made with; for the search ds, too.
             floats_down=count * size * (2 if self.search is None else 3),
         )
 
     def _everybody(self, key, round, w, model, federation):
         """Everybody's rows at w, and the fairness objective."""
-        work = fedavg.unlimited(round)
+        work = common.unlimited(round)
 
         def one(shared, data):
             own = jax.random.fold_in(key, data.client_id)
@@ -341,12 +338,12 @@ class FedPG(base.SingleExchange):
             return upload.message, upload.aux["loss"]
 
         nobody = jnp.zeros((federation.num_clients, 0))
-        gradients, losses = base.map_everyone(one, nobody, federation)
+        gradients, losses = common.map_everyone(one, nobody, federation)
         present = federation.train.num_examples > 0
         return self._rows(gradients, present, losses)[0]
 
     def before_evaluation(self, state, model, federation):
-        """Fresh personal models of everybody, where they are evaluated."""
+        """Refreshes everybody's personal models, where asked for."""
         if self.personal == "stored":
             return state
         key = core.stream_key(state.key, core.Stream.EVALUATION, state.round)
@@ -358,16 +355,12 @@ class FedPG(base.SingleExchange):
         fresh = FedPgClient(theta=theta, last_round=state.clients.last_round)
         return dataclasses.replace(state, clients=fresh)
 
-    def predictors(self, key, round, server, client, model, data):
-        """The personal model theta_i and the global one w."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client.theta, data.constants),
-            "global": base.model_predictor(model, server.model, data.constants),
-        }
+    def parameters(self, server, client):
+        """Returns the personal model theta_i and the global one w."""
+        return {"personal": client.theta, "global": server.model}
 
     def diagnostics(self, state, model, federation):
-        """How far w is from Pareto stationarity, over all clients' gradients.
+        """Measures how far w is from Pareto stationarity over all clients.
 
         `pareto_norm`: norm, in multiples of mu, of the shortest convex combination of
         all N clients' scaled gradients; 0 where no direction improves everybody.

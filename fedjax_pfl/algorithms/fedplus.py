@@ -52,7 +52,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg, phi
+from fedjax_pfl.algorithms import base, common, phi
 from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.numerics import scaled_rows
 
@@ -103,15 +103,9 @@ class FedPlus(base.SingleExchange):
     aggregate_over: str = struct.static_field(default="cohort")
 
     def __post_init__(self):
-        if self.alpha is not None and self.theta is not None:
-            raise checks.InputError(
-                f"Expected alpha or theta, got both: alpha={self.alpha!r},"
-                f" theta={self.theta!r}."
-            )
-        if self.alpha is not None:
-            checks.number("alpha", self.alpha, at_least=0)
-        if self.theta is not None:
-            checks.number("theta", self.theta, above=0, at_most=1)
+        common.check_alternatives(alpha=self.alpha, theta=self.theta)
+        checks.number("alpha", self.alpha, at_least=0)
+        checks.number("theta", self.theta, above=0, at_most=1)
         checks.number("rho", self.rho, above=0)
         if self.rho_quantile is not None:
             checks.number("rho_quantile", self.rho_quantile, above=0, below=1)
@@ -139,24 +133,24 @@ class FedPlus(base.SingleExchange):
 
     @classmethod
     def mean(cls, *, rho: Any = 1000.0, **fields: Any) -> Self:
-        """FedAvg+."""
+        """Builds FedAvg+."""
         return cls(phi=phi.Squared(), rho=rho, **fields)
 
     @classmethod
     def geometric_median(cls, **fields: Any) -> Self:
-        """FedGeoMed+."""
+        """Builds FedGeoMed+."""
         return cls(phi=phi.L2(), **fields)
 
     @classmethod
     def coordinate_median(cls, **fields: Any) -> Self:
-        """FedCoMed+."""
+        """Builds FedCoMed+."""
         return cls(phi=phi.L1(), **fields)
 
     @classmethod
     def layer_wise(
         cls, patterns: tuple[str, ...], phis: tuple[str, ...], **fields: Any
     ) -> Self:
-        """A phi of its own for every block of leaves; see `phi.LayerWise`."""
+        """Couples every block of leaves by its own phi; see `phi.LayerWise`."""
         return cls(phi=phi.LayerWise(patterns=patterns, phis=phis), **fields)
 
     @classmethod
@@ -174,7 +168,7 @@ class FedPlus(base.SingleExchange):
         Raises:
           InputError: if `mu e >= 1`.
         """
-        base.check_plain_sgd("FedProx as Fed+", local)
+        common.check_plain_sgd("FedProx as Fed+", local)
         checks.number("mu", mu, at_least=0)
         checks.number("mu times the learning rate", mu * local.learning_rate, below=1)
         if local.decay is not None:
@@ -195,7 +189,7 @@ class FedPlus(base.SingleExchange):
         return isinstance(self.local, local.ToTolerance)
 
     def _step_size(self, round: Any = None) -> Any:
-        """Eta in a round, or None where the local optimizer does not tell."""
+        """Returns eta in a round, or None where the local optimizer has none."""
         if isinstance(self.local, local.SGD):
             return self.local.rate(round)
         found = getattr(self.local, "learning_rate", None)
@@ -203,25 +197,24 @@ class FedPlus(base.SingleExchange):
         return named.get("learning_rate") if found is None else found
 
     def _alpha(self) -> Any:
-        """The strength of the pull, or None where only a step's share is known."""
+        """Returns the strength of the pull, None where only a step's share is known."""
         if self.theta is None:
             return 0.01 if self.alpha is None else self.alpha
         eta = self._step_size()
         return None if eta is None else (1 / self.theta - 1) / eta
 
     def _theta(self, round: Any) -> Any:
-        """The own share of a step."""
+        """Returns the own share of a step."""
         if self.theta is not None:
             return self.theta
         return 1 / (1 + self._alpha() * self._step_size(round))
 
     def default_aggregator(self) -> core.Aggregator:
-        """The one that belongs to phi."""
+        """Returns the rule that belongs to phi."""
         return self.phi.aggregator(self.rho, self.rho_quantile, self.weighting)
 
     def init(self, key, model, population, data):
-        """One drawn network for everybody, which is then the center, too."""
-        del population, data
+        """Draws one network for everybody, which is also the center."""
         params = model.init(key)
         self.phi.check(params)
         nothing = jax.tree.map(jnp.zeros_like, params)
@@ -230,24 +223,23 @@ class FedPlus(base.SingleExchange):
         return FedPlusServer(c=params, rho=rho), params, message
 
     def _radii(self, quantiles: jax.Array) -> jax.Array:
-        """Radii of phi's blocks, from quantiles of their lengths."""
+        """Returns the radii of phi's blocks, from quantiles of their lengths."""
         if self.rho_quantile is None:
             quantiles = jnp.full_like(quantiles, jnp.nan)
         rho = jnp.asarray(self.rho, quantiles.dtype)
         return self.phi.radii(rho, quantiles)
 
     def reference(self, server):
-        """The center."""
+        """Returns the center."""
         return server.c
 
     def anchor(self, server: FedPlusServer, w: Any) -> Any:
-        """`z = c + prox(w - c)`, trees of `[*P]`."""
+        """Returns `z = c + prox(w - c)`, trees of `[*P]`."""
         nearer = self.phi.prox(optax.tree.sub(w, server.c), server.rho)
         return jax.tree.map(lambda c, x: c + x, server.c, nearer)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Steps on the own loss, each followed by a pull to the anchor."""
-        del round
+        """Descends on the own loss, with pulls to the anchor."""
         c = down.shared.c
         difference = optax.tree.sub(client, c)
         z = self.anchor(down.shared, client)
@@ -266,9 +258,9 @@ class FedPlus(base.SingleExchange):
         return w, core.Upload(message=w, weight=weight), report
 
     def _solve(self, key, work, model, start, z, data):
-        """Local work about the anchor: new parameters and what it took."""
+        """Trains about the anchor: new parameters and work."""
         if self._exact:
-            objective = fedavg.proximal_objective(model, self._alpha())
+            objective = common.proximal_objective(model, self._alpha())
             w, _, info = self.local.solve(key, work, objective, start, z, data)
             return w, info
         theta = self._theta(work.round)
@@ -286,8 +278,7 @@ class FedPlus(base.SingleExchange):
         return w, info
 
     def server_update(self, ctx, server, aggregate, uploads):
-        """The new center; where the radius is a quantile, also the new radius."""
-        del ctx
+        """Returns the new center, and the new radius where it is a quantile."""
         if self.rho_quantile is None:
             return FedPlusServer(c=aggregate, rho=server.rho)
         messages, weights = uploads.message, uploads.weight
@@ -302,21 +293,13 @@ class FedPlus(base.SingleExchange):
         rho = jnp.where(here.any(), self._radii(quantiles), server.rho)
         return FedPlusServer(c=aggregate, rho=rho)
 
-    def predictors(self, key, round, server, client, model, data):
-        """The personal model w_k, its anchor z_k and the center c."""
-        del key, round
-        shown = {
-            "personal": client,
-            "anchor": self.anchor(server, client),
-            "global": server.c,
-        }
-        return {
-            name: base.model_predictor(model, params, data.constants)
-            for name, params in shown.items()
-        }
+    def parameters(self, server, client):
+        """Returns the personal model w_k, its anchor z_k and the center c."""
+        anchor = self.anchor(server, client)
+        return {"personal": client, "anchor": anchor, "global": server.c}
 
     def diagnostics(self, state, model, federation):
-        """The objective, and how far from stationary the clients are.
+        """Returns the objective, and how far from stationary the clients are.
 
         Args:
           state: state after a round.
@@ -343,7 +326,7 @@ class FedPlus(base.SingleExchange):
             gap = optax.tree.norm(optax.tree.sub(w, server.c))
             return loss + alpha * penalty, residual, gap
 
-        values, residuals, gaps = base.map_everyone(one, state.clients, federation)
+        values, residuals, gaps = common.map_everyone(one, state.clients, federation)
         counts = federation.train.num_examples.astype(values.dtype)
         weights = counts if self.weighting == "examples" else jnp.ones_like(counts)
         weights = jnp.where(counts > 0, weights, 0)
@@ -359,7 +342,7 @@ class FedPlus(base.SingleExchange):
 
 
 def _quantiles(values: jax.Array, here: jax.Array, level: Any) -> jax.Array:
-    """Lower quantiles of the rows of `[K, ...]` that are here; NaN where they are."""
+    """Returns lower quantiles of the present rows `[K, ...]`; NaN where they are."""
     p = here.astype(values.dtype) / jnp.maximum(here.sum(), 1)
     columns = values.reshape(values.shape[0], -1)
     found = jax.vmap(scaled_rows.quantile, in_axes=(1, None, None))(columns, p, level)

@@ -27,7 +27,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg, global_model
+from fedjax_pfl.algorithms import base, common, global_model
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["FedProx"]
@@ -52,17 +52,13 @@ class FedProx(global_model.GlobalModel):
         checks.number("mu", self.mu, at_least=0)
         checks.boolean("keeps_local", self.keeps_local)
 
-    @property
-    def server_is_model(self) -> bool:
-        """Clients start from w, and their models are averaged into it."""
-        return True
+    server_is_model = True  # clients start from w, their models are averaged into it
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training from the received model, near it."""
-        del round, client
+        """Trains from the received model, and near it."""
         w = down.shared
-        objective = fedavg.proximal_objective(model, self.mu)
+        objective = common.proximal_objective(model, self.mu)
         v, _, info = self.local.solve(key, work, objective, w, w, data)
         upload = core.Upload(message=v, weight=base.example_weight(data, v))
-        distance = jnp.sqrt(2 * base.half_squared_distance(v, w))
+        distance = jnp.sqrt(2 * common.half_squared_distance(v, w))
         return self.kept(v), upload, info.report(drift=distance)

@@ -42,7 +42,7 @@ from typing import Any
 import jax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct, tree_paths
 
 __all__ = ["FedRep"]
@@ -79,19 +79,17 @@ class FedRep(base.SingleExchange):
         return not self.send_heads
 
     def init(self, key, model, population, data):
-        """One drawn network: its body at the server, its head at every client."""
-        del population, data
+        """Draws one network: its body at the server, its head at every client."""
         params = model.init(key)
         head, body = tree_paths.head_and_body(params, self.head)
         return params if self.send_heads else body, head, None
 
     def down(self, ctx, server, clients, messages):
-        """The body."""
-        del ctx, clients, messages
+        """Returns the body."""
         return core.Downlink(shared=tree_paths.split(server, self.head)[1])
 
     def _train(self, solver, key, work, model, part, fixed, data):
-        """Local training of one part of the model, and how much work it was."""
+        """Trains one part of the model, and reports the work."""
         plain = local.DataLoss(model)
 
         def objective(key, part, batch, fixed):
@@ -101,8 +99,7 @@ class FedRep(base.SingleExchange):
         return part, info
 
     def client_update(self, key, round, work, down, client, model, data):
-        """The head under the received body, then the body under that head."""
-        del round
+        """Trains the head under the received body, then the body under that head."""
         head_key, body_key = jax.random.split(key)
         solver = self.local if self.head_local is None else self.head_local
         head, first = self._train(
@@ -117,7 +114,7 @@ class FedRep(base.SingleExchange):
         return head, upload, first.then(second).report()
 
     def predictors(self, key, round, server, client, model, data):
-        """The latest body under the own head, a tuned one, and the mean of heads."""
+        """Returns the latest body under the own, the tuned and the mean head."""
 
         def under(head):
             params = tree_paths.join(head, body)
@@ -127,7 +124,7 @@ class FedRep(base.SingleExchange):
         found = {"personal": under(client)}
         if self.fine_tune is not None:
             tuned, _ = self._train(
-                self.fine_tune, key, fedavg.unlimited(round), model, client, body, data
+                self.fine_tune, key, common.unlimited(round), model, client, body, data
             )
             found["fine-tuned"] = under(tuned)
         if self.send_heads:

@@ -51,7 +51,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from fedjax_pfl import core, local, models
-from fedjax_pfl.algorithms import base, majority
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, client_rows, struct, tree_paths
 
 __all__ = ["FedROD", "balanced"]
@@ -87,7 +87,7 @@ def balanced(logits: jax.Array, counts: jax.Array) -> jax.Array:
 
 
 def _sum(params: Any, head: Any) -> Any:
-    """The parameters with a second head added to their own."""
+    """Adds a second head to the parameters' own."""
     return jax.tree.map(lambda x, b: x if b is None else x + b, params, head)
 
 
@@ -112,13 +112,10 @@ class FedROD(base.SingleExchange):
         if self.hyper_width is not None:
             checks.positive_int("hyper_width", self.hyper_width)
 
-    @property
-    def server_is_model(self) -> bool:
-        """Clients start from the network, and theirs are averaged into it."""
-        return True
+    server_is_model = True  # clients start from the network, their copies are averaged
 
     def _hyper(self, head: Any, counts: jax.Array) -> models.MLP:
-        """The network from the shares of classes to all numbers of a head."""
+        """Builds the network from the shares of classes to a head's parameters."""
         assert self.hyper_width is not None
         return models.MLP(
             widths=(self.hyper_width,),
@@ -127,8 +124,7 @@ class FedROD(base.SingleExchange):
         )
 
     def init(self, key, model, population, data):
-        """One drawn network; personal heads, or the last layer of H, are zero."""
-        del population
+        """Draws one network; personal heads, or the last layer of H, are zero."""
         if getattr(model, "num_classes", None) is None:
             raise checks.InputError(
                 "Expected a model of classes for FedROD, whose loss counts them, got "
@@ -144,7 +140,7 @@ class FedROD(base.SingleExchange):
         return RodServer(network=params, hyper=drawn), None, None
 
     def _added(self, network: Any, own: Any, counts: jax.Array) -> Any:
-        """The network with the personal head added; `own` is b_i, or H's parameters."""
+        """Adds the personal head to the network; `own` is b_i or H's parameters."""
         if self.hyper_width is None:
             return _sum(network, own)
         head, _ = tree_paths.split(network, self.head)
@@ -153,13 +149,10 @@ class FedROD(base.SingleExchange):
         return _sum(network, ravel_pytree(head)[1](made))
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training of the network by one loss, of the own part by the other."""
-        del round
+        """Trains the network by one loss, and the own part by the other."""
         counts = _counts(model, down.shared.network, data)
 
         def objective(key, point, batch, context):
-            del context
-
             def apply(params):
                 return model.apply(params, batch.x, key=key, constants=batch.constants)
 
@@ -180,8 +173,7 @@ class FedROD(base.SingleExchange):
         return None if hyper else own, upload, report
 
     def predictors(self, key, round, server, client, model, data):
-        """The latest network with the personal head added, and as it is."""
-        del key, round
+        """Returns the latest network with the personal head added, and as it is."""
         own = client if self.hyper_width is None else server.hyper
         counts = _counts(model, server.network, data)
         personal = self._added(server.network, own, counts)
@@ -192,10 +184,10 @@ class FedROD(base.SingleExchange):
 
 
 def _counts(model: core.Model, params: Any, data: core.ClientData) -> jax.Array:
-    """Training examples of ONE client per output of the model `[C]`."""
+    """Counts ONE client's training examples per output of the model `[C]`."""
     dtype = jnp.result_type(*jax.tree.leaves(params))
     batch = data.gather(jnp.zeros(1, jnp.int32), jnp.ones(1, dtype))
     outputs = jax.eval_shape(
         lambda x: model.apply(params, x, constants=data.constants), batch.x
     )
-    return majority.class_counts(data, outputs.shape[-1], dtype)
+    return common.class_counts(data, outputs.shape[-1], dtype)

@@ -33,6 +33,7 @@ release, each a switch: the prox centre is the client's own `w_i` (theirs: the r
 `Flame.official` sets all of them.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -40,10 +41,10 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, fedavg
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, client_rows, struct
 
-__all__ = ["Flame", "dual_update", "local_consensus_update", "official_sgd"]
+__all__ = ["Flame"]
 
 
 @struct.pytree_dataclass
@@ -56,41 +57,6 @@ class FlameClient:
     alpha: jax.Array
     ratio: jax.Array
     eps: jax.Array | None
-
-
-def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
-    """Minimizes one client's augmented Lagrangian in its local copy `w_i`.
-
-    Solves `argmin_v a/2 ||theta - v||^2 + rho <p, v - w> + rho/2 ||v - w||^2`, equation
-    (12) scaled. `share = 1/(1 + kappa) = a/(a + rho)` instead of kappa, so that lam = 0
-    works.
-
-    Args:
-      theta: `[*P]` personal parameters of this client.
-      w: `[*P]` global parameters received this round.
-      p: `[*P]` scaled dual variable.
-      share: `[]` in [0, 1).
-
-    Returns:
-      `[*P]` the new local copy. As `share -> 0` it tends to `w - p`.
-
-    Example:
-      >>> local_consensus_update(2.0, 0.0, 0.0, share=0.5)
-      1.0
-    """
-    return jax.tree.map(lambda t, v, d: share * t + (1 - share) * (v - d), theta, w, p)
-
-
-def official_sgd() -> local.SGD:
-    """The solver of personal models in FLAME's release, whatever the method."""
-    return local.SGD(
-        learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
-    )
-
-
-def dual_update(p: Any, w_local: Any, w: Any) -> Any:
-    """The scaled dual step `p + w_i - w`, equation (13) scaled; trees of `[*P]`."""
-    return jax.tree.map(lambda d, a, b: d + a - b, p, w_local, w)
 
 
 @struct.pytree_dataclass
@@ -128,14 +94,9 @@ class Flame(base.SingleExchange):
 
     def __post_init__(self):
         checks.number("lam", self.lam, at_least=0)
-        if self.kappa is not None and self.rho is not None:
-            raise checks.InputError(
-                f"Expected kappa or rho, got both: kappa={self.kappa!r}, "
-                f"rho={self.rho!r}."
-            )
-        for name, value in (("kappa", self.kappa), ("rho", self.rho)):
-            if value is not None:
-                checks.number(name, value, above=0)
+        common.check_alternatives(kappa=self.kappa, rho=self.rho)
+        checks.number("kappa", self.kappa, above=0)
+        checks.number("rho", self.rho, above=0)
         checks.number("eps_decay", self.eps_decay, at_least=0, below=1)
         checks.known(self.prox_centre, ("local", "received", "joint"), "prox_centre")
         checks.known(self.dual_update, ("round", "epoch"), "dual_update")
@@ -148,26 +109,23 @@ class Flame(base.SingleExchange):
 
     @classmethod
     def official(cls, **fields: Any) -> "Flame":
-        """The release's choices, centre, dual cadence, momentum and L2, as defaults."""
+        """Builds the release's variant: centre, dual cadence, momentum and L2."""
         defaults: dict[str, Any] = {"prox_centre": "received", "dual_update": "epoch"}
-        defaults["local"] = official_sgd()
+        defaults["local"] = common.official_sgd()
         return cls(**(defaults | fields))
 
     @property
     def _to_tolerance(self) -> bool:
         return isinstance(self.local, local.ToTolerance)
 
-    @property
-    def aggregate_over(self) -> str:
-        """Absent clients take part with their cached messages."""
-        return "all"
+    aggregate_over = "all"  # absent clients take part with their cached messages
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean: the Lagrangian's minimizer in w whatever alpha is."""
+        """Returns the uniform mean: it minimizes the Lagrangian in w for any alpha."""
         return aggregators.Mean()
 
     def share(self, alpha: jax.Array, ratio: jax.Array) -> jax.Array:
-        """`1 / (1 + kappa_i) = a_i / (a_i + rho)`, the weight of theta_i in w_i.
+        """Returns `1 / (1 + kappa_i) = a_i / (a_i + rho)`, theta_i's weight in w_i.
 
         Args:
           alpha: `[]` or `[N]` client weights, sum 1.
@@ -182,13 +140,10 @@ class Flame(base.SingleExchange):
         return 1 / (1 + kappa * ratio)
 
     def init(self, key, model, population, data):
-        """All models equal, duals zero: the start that the descent theory needs."""
+        """Starts from equal models and zero duals, as the descent theory needs."""
         params = model.init(key)
-        alpha = base.problem_weight(self.weighting, population, data, params)
-        eps = None
-        if self._to_tolerance:
-            norm = fedavg.squared_gradient(model, self.local.batch_size)
-            eps = alpha**2 * norm(params, data)
+        alpha = common.problem_weight(self.weighting, population, data, params)
+        eps = common.first_residual(model, self.local, alpha, params, data)
         state = FlameClient(
             theta=params,
             w_local=params,
@@ -200,7 +155,7 @@ class Flame(base.SingleExchange):
         return params, state, params
 
     def _subproblem(self, model, client, w, share):
-        """Objective of the personal solve and its first context."""
+        """Builds the personal solve's objective and its first context."""
         plain = local.DataLoss(model)
         lam = self.lam
         joint = optax.tree.sub(w, client.p)
@@ -211,24 +166,22 @@ class Flame(base.SingleExchange):
         ]
 
         def pull(theta, context):
-            return lam * base.half_squared_distance(theta, context["centre"])
+            return lam * common.half_squared_distance(theta, context["centre"])
 
         start = {"centre": centre, "w_local": client.w_local, "p": client.p}
         return plain.plus(pull), start
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Personal solve, local copy, dual and upload of one client."""
-        del round
+        """Solves for the personal model; updates local copy and dual."""
         w = down.shared
         share = self.share(client.alpha, client.ratio)
         objective, start = self._subproblem(model, client, w, share)
 
         def consensus(theta, p):
-            w_local = local_consensus_update(theta, w, p, share=share)
-            return w_local, dual_update(p, w_local, w)
+            w_local = common.local_consensus_update(theta, w, p, share=share)
+            return w_local, common.dual_update(p, w_local, w)
 
         def epoch_end(epoch, theta, context):
-            del epoch
             w_local, p = consensus(theta, context["p"])
             joint = optax.tree.sub(w, p)
             centre = joint if self.prox_centre == "joint" else w_local
@@ -253,28 +206,17 @@ class Flame(base.SingleExchange):
             )
             w_local, p = consensus(theta, client.p)
         message = optax.tree.add(w_local, p)
-        new = FlameClient(
-            theta=theta,
-            w_local=w_local,
-            p=p,
-            alpha=client.alpha,
-            ratio=client.ratio,
-            eps=eps,
-        )
+        new = dataclasses.replace(client, theta=theta, w_local=w_local, p=p, eps=eps)
         upload = core.Upload(message=message, weight=base.example_weight(data, theta))
         report = info.report(unconverged=~info.converged)
         return new, upload, report
 
-    def predictors(self, key, round, server, client, model, data):
-        """The personal model theta_i and the global model w."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client.theta, data.constants),
-            "global": base.model_predictor(model, server, data.constants),
-        }
+    def parameters(self, server, client):
+        """Returns the personal model theta_i and the global model w."""
+        return {"personal": client.theta, "global": server}
 
     def diagnostics(self, state, model, federation):
-        """Lagrangian, Lyapunov value, objective, residuals and distances.
+        """Returns Lagrangian, Lyapunov value, objective, residuals and distances.
 
         Args:
           state: state after a round.
@@ -292,6 +234,8 @@ class Flame(base.SingleExchange):
         w, rows = state.server, state.clients
         plain = local.DataLoss(model)
 
+        half_squared = common.half_squared_distance
+
         def one(client, data):
             loss, gradient = local.full_value_and_gradient(
                 plain, client.theta, None, data
@@ -301,13 +245,13 @@ class Flame(base.SingleExchange):
             return {
                 "loss": loss,
                 "residual": optax.tree.norm(residual, squared=True),
-                "to_w": base.half_squared_distance(client.theta, w),
-                "to_w_local": base.half_squared_distance(client.theta, client.w_local),
-                "copy": base.half_squared_distance(client.w_local, w),
+                "to_w": half_squared(client.theta, w),
+                "to_w_local": half_squared(client.theta, client.w_local),
+                "copy": half_squared(client.w_local, w),
                 "dual": optax.tree.vdot(client.p, optax.tree.sub(client.w_local, w)),
             }
 
-        parts = base.map_everyone(one, rows, federation)
+        parts = common.map_everyone(one, rows, federation)
         alpha = rows.alpha
         share = self.share(alpha, rows.ratio)
         rho = self.lam * alpha * (1 - share) / jnp.where(share > 0, share, 1)

@@ -10,6 +10,7 @@ message, not this.
 
 from typing import Any
 
+from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
 
 __all__ = ["GlobalModel"]
@@ -19,26 +20,31 @@ class GlobalModel(base.SingleExchange):
     """A method whose server state is one model; abstract.
 
     Attributes:
+      local: local solver.
       keeps_local: static, whether clients keep the model that they trained last, which
         is then their `personal` predictor; else they have no state.
     """
 
+    local: Any
     keeps_local: bool
 
     def kept(self, theta: Any) -> Any:
-        """State of ONE client that has trained `theta [*P]`: this or None."""
+        """Returns what ONE client keeps of its model `theta [*P]`: this or None."""
         return theta if self.keeps_local else None
 
     def init(self, key, model, population, data):
-        """One drawn network at the server, and with the clients that keep models."""
-        del population, data
+        """Draws one network, for the server and for clients that keep models."""
         params = model.init(key)
         return params, self.kept(params), None
 
-    def predictors(self, key, round, server, client, model, data):
-        """The global model, and the local one where it is kept."""
-        del key, round
-        found = {"global": base.model_predictor(model, server, data.constants)}
-        if self.keeps_local:
-            found["personal"] = base.model_predictor(model, client, data.constants)
-        return found
+    def client_update(self, key, round, work, down, client, model, data):
+        """Trains from the received model."""
+        theta, _, info = self.local.solve(
+            key, work, local.DataLoss(model), down.shared, None, data
+        )
+        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
+        return self.kept(theta), upload, info.report()
+
+    def parameters(self, server, client):
+        """Returns the global model, and the local one where it is kept."""
+        return {"global": server} | ({"personal": client} if self.keeps_local else {})

@@ -64,7 +64,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, flame
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.local import minibatch_scan
 
@@ -112,7 +112,7 @@ def draw_projection(key: core.Key, params: Any, dim: int, orthogonal: bool) -> A
 
 
 def project(projection: Any, params: Any) -> jax.Array:
-    """`P theta`, at highest precision.
+    """Returns `P theta`, at highest precision.
 
     Args:
       projection: `[dim, *P]`.
@@ -187,8 +187,7 @@ class LpProj(base.SingleExchange):
         ):
             checks.number(name, getattr(self, name), above=0)
         checks.number("weight_decay", self.weight_decay, at_least=0)
-        if self.clip_norm is not None:
-            checks.number("clip_norm", self.clip_norm, above=0)
+        checks.number("clip_norm", self.clip_norm, above=0)
         checks.known(self.form, ("original", "admm"), "form")
         checks.positive_int("dim", self.dim)
         checks.boolean("orthogonal", self.orthogonal)
@@ -208,12 +207,11 @@ class LpProj(base.SingleExchange):
         return "cohort" if self.form == "original" else "all"
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean."""
+        """Returns the uniform mean."""
         return aggregators.Mean()
 
     def init(self, key, model, population, data):
-        """One network and one projection for everybody."""
-        del population, data
+        """Draws one network and one projection for everybody."""
         params = model.init(key)
         if self.dim > client_rows.size(params):
             raise checks.InputError(
@@ -231,17 +229,16 @@ class LpProj(base.SingleExchange):
         return LpProjServer(w=w, projection=projection), client, w
 
     def reference(self, server):
-        """The server's w, which messages are compared with."""
+        """Returns the server's w, which messages are compared with."""
         return server.w
 
     def coupling(self, projection: Any, theta: Any, w_local: jax.Array) -> jax.Array:
-        """`h(P theta - w_i)` `[]`: half the square of the l2 norm, or the l1 norm."""
+        """Returns `h(P theta - w_i)` `[]`: half the squared l2 norm, or the l1 norm."""
         gap = project(projection, theta) - w_local
         return jnp.vdot(gap, gap) / 2 if self.norm == 2 else jnp.abs(gap).sum()
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local work in either form."""
-        del round
+        """Runs the local work of either form."""
         update = self._original if self.form == "original" else self._admm
         client, message, info = update(key, work, down.shared, client, model, data)
         weight = base.example_weight(data, client.theta)
@@ -249,7 +246,7 @@ class LpProj(base.SingleExchange):
         return client, core.Upload(message=message, weight=weight), report
 
     def _original(self, key, work, server, client, model, data):
-        """R steps of w_i, each after K steps of theta_i."""
+        """Takes R steps of w_i, each after K steps of theta_i."""
         gradient = jax.grad(local.DataLoss(model), argnums=1)
         pull = jax.grad(self.coupling, argnums=1)
 
@@ -263,7 +260,6 @@ class LpProj(base.SingleExchange):
             return jax.tree.map(self._inner_step, theta, slope, pulled), w_local
 
         def w_step(epoch, carry):
-            del epoch
             theta, w_local = carry
             slope = jax.grad(self.coupling, argnums=2)(
                 server.projection, theta, w_local
@@ -286,12 +282,12 @@ class LpProj(base.SingleExchange):
         return LpProjClient(theta=theta), w_local, info
 
     def _inner_step(self, theta, slope, pulled):
-        """One step of theta_i in one leaf."""
+        """Takes one step of theta_i in one leaf."""
         direction = slope + self.lam * pulled + self.weight_decay * theta
         return theta - self.inner_learning_rate * direction
 
     def _admm(self, key, work, server, client, model, data):
-        """Personal solve, then FLAME's local copy, dual and message in R^dim."""
+        """Solves for theta_i, then updates FLAME's local copy and dual in R^dim."""
         plain = local.DataLoss(model)
 
         def pull(theta, w_local):
@@ -300,32 +296,27 @@ class LpProj(base.SingleExchange):
         theta, _, info = self.local.solve(
             key, work, plain.plus(pull), client.theta, client.w_local, data
         )
-        w_local = flame.local_consensus_update(
+        w_local = common.local_consensus_update(
             project(server.projection, theta),
             server.w,
             client.p,
             share=1 / (1 + self.kappa),
         )
-        p = flame.dual_update(client.p, w_local, server.w)
+        p = common.dual_update(client.p, w_local, server.w)
         return LpProjClient(theta=theta, w_local=w_local, p=p), w_local + p, info
 
     def server_update(self, ctx, server, aggregate, uploads):
-        """`(1 - beta) w + beta mean`, or the mean of all messages."""
-        del ctx, uploads
+        """Returns `(1 - beta) w + beta mean`, or the mean of all messages."""
         if self.form == "original":
-            beta = self.server_learning_rate
-            aggregate = ((1 - beta) * server.w + beta * aggregate).astype(
-                server.w.dtype
-            )
+            aggregate = common.relaxed(server.w, aggregate, self.server_learning_rate)
         return LpProjServer(w=aggregate, projection=server.projection)
 
     def round(self, state, link):
-        """The usual exchange; P, which all draw from one seed, is not sent."""
+        """Runs the usual exchange; P, which all draw from one seed, is not sent."""
         state, info = super().round(state, link)
         down = jnp.full_like(info.floats_down, self.dim * link.ctx.cohort.shape[0])
         return state, dataclasses.replace(info, floats_down=down)
 
-    def predictors(self, key, round, server, client, model, data):
-        """The personal model; w is no model."""
-        del key, round, server
-        return {"personal": base.model_predictor(model, client.theta, data.constants)}
+    def parameters(self, server, client):
+        """Returns the personal model; w is no model."""
+        return {"personal": client.theta}

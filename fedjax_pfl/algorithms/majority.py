@@ -10,49 +10,24 @@ is saved of a client's model are these `logits [C]`.
 | n_c | examples of class c among the client's training examples | `[C]` |
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Majority", "class_counts"]
-
-
-def class_counts(data: core.ClientData, num_classes: int, dtype: Any) -> jax.Array:
-    """Examples of ONE client per class.
-
-    Args:
-      data: examples of one client.
-      num_classes: C; a label from C on is not counted.
-      dtype: floating dtype of the counts.
-
-    Returns:
-      `[C]`, by the labels that the client trains on; zeros without examples.
-    """
-    real = jnp.arange(data.index.shape[0]) < data.num_examples
-    labels = data.labels
-    if labels is None:  # padding may point anywhere
-        labels = data.y[jnp.where(real, data.index, 0)]
-    labels = jnp.where(real, labels, 0)
-    return jnp.zeros(num_classes, dtype).at[labels].add(real.astype(dtype))
+__all__ = ["Majority"]
 
 
 @struct.pytree_dataclass
 class Majority(base.SingleExchange):
     """The most frequent label of every client; a bound from below, not a method."""
 
-    @property
-    def aggregates(self) -> bool:
-        """No: nothing is sent."""
-        return False
+    aggregates = False  # nothing is sent
 
     def init(self, key, model, population, data):
-        """Nothing; refuses what has no classes."""
-        del key, population, data
+        """Starts from nothing; refuses models without classes."""
         if getattr(model, "num_classes", None) is None:
             raise checks.InputError(
                 f"Expected a model of classes for Majority, got {model!r}."
@@ -60,21 +35,19 @@ class Majority(base.SingleExchange):
         return None, None, None
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Nothing."""
-        del key, round, work, down, model
+        """Does nothing."""
         weight = data.num_examples.astype(jnp.zeros(()).dtype)
         upload = core.Upload(message=None, weight=weight)
         return client, upload, {"gradient_evaluations": jnp.zeros((), jnp.int32)}
 
     def predictors(self, key, round, server, client, model, data):
-        """The smoothed frequencies, for every input the same."""
-        del key, round, server, client
+        """Returns the smoothed frequencies, whatever the input."""
         classes = getattr(model, "num_classes", 0)
-        counts = class_counts(data, classes, jnp.zeros(()).dtype)
+        counts = common.class_counts(data, classes, jnp.zeros(()).dtype)
         logits = jnp.log((counts + 1) / (counts + 1).sum())
         return {"personal": core.Predictor(_repeated, {"logits": logits})}
 
 
 def _repeated(params: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    """The same logits for every input."""
+    """Repeats the logits for every input."""
     return jnp.broadcast_to(params["logits"], (len(x), len(params["logits"])))

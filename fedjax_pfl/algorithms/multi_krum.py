@@ -31,7 +31,7 @@ rule can tell a straggler from others, their messages count.
 from typing import Any
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import fedavg, global_model
+from fedjax_pfl.algorithms import global_model
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["MultiKrum"]
@@ -69,21 +69,11 @@ class MultiKrum(global_model.GlobalModel):
 
     @classmethod
     def official(cls, **fields: Any) -> "MultiKrum":
-        """The helper of FLAME's release: unsquared distances, five messages kept."""
+        """Builds the helper of FLAME's release: unsquared distances, five messages."""
         return cls(**{"squared": False, "num_selected": 5, **fields})
 
-    @property
-    def training(self) -> fedavg.FedAvg:
-        """What the clients do."""
-        return fedavg.FedAvg(
-            local=self.local,
-            weighting="uniform",
-            drop_stragglers=False,
-            keeps_local=self.keeps_local,
-        )
-
     def default_aggregator(self) -> core.Aggregator:
-        """Multi-Krum."""
+        """Returns multi-Krum."""
         return aggregators.Krum(
             num_malicious=self.num_malicious,
             malicious_fraction=self.malicious_fraction,
@@ -91,7 +81,3 @@ class MultiKrum(global_model.GlobalModel):
             squared=self.squared,
             guarantee=self.guarantee,
         )
-
-    def client_update(self, key, round, work, down, client, model, data):
-        """Local training from the received model."""
-        return self.training.client_update(key, round, work, down, client, model, data)

@@ -15,7 +15,7 @@ _HOOKS = ("init", "round", "predictors")
 
 
 def find(name: str) -> type:
-    """The class of an algorithm.
+    """Finds the class of an algorithm.
 
     Args:
       name: one of `ALGORITHMS`, or `module:Class`, whose module is imported from the
@@ -70,7 +70,7 @@ def _module(path: str, name: str) -> Any:
 
 
 def _is_a_leaf(kind: type) -> bool:
-    """Whether JAX would take an object of this class for an array."""
+    """Tells whether JAX would take an object of this class for an array."""
     import jax
 
     return jax.tree_util.all_leaves([object.__new__(kind)])

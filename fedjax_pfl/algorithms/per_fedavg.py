@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.local import minibatch_scan
 
@@ -51,13 +51,8 @@ __all__ = ["PerFedAvg", "difference_product", "hessian_product"]
 Gradient = Callable[[Any], Any]
 
 
-def _step(params: Any, direction: Any, size: Any) -> Any:
-    """`params + size direction`; trees of `[*P]`."""
-    return jax.tree.map(lambda x, d: x + size * d, params, direction)
-
-
 def hessian_product(gradient: Gradient, params: Any, direction: Any) -> Any:
-    """Product of the Hessian with a direction, forward over reverse.
+    """Returns the product of the Hessian with a direction, forward over reverse.
 
     Args:
       gradient: maps `[*P]` to `[*P]`.
@@ -77,7 +72,7 @@ def hessian_product(gradient: Gradient, params: Any, direction: Any) -> Any:
 def difference_product(
     gradient: Gradient, params: Any, direction: Any, difference: Any
 ) -> Any:
-    """The same product from two gradients.
+    """Approximates the product from two gradients.
 
     Args:
       gradient: maps `[*P]` to `[*P]`.
@@ -90,8 +85,8 @@ def difference_product(
     """
     norm = jnp.sqrt(sum(jnp.sum(d * d) for d in jax.tree.leaves(direction)))
     size = difference / jnp.where(norm > 0, norm, 1)
-    ahead = gradient(_step(params, direction, size))
-    behind = gradient(_step(params, direction, -size))
+    ahead = gradient(common.stepped(params, direction, size))
+    behind = gradient(common.stepped(params, direction, -size))
     return jax.tree.map(lambda p, m: (p - m) / (2 * size), ahead, behind)
 
 
@@ -129,25 +124,20 @@ class PerFedAvg(base.SingleExchange):
         checks.known(self.hessian, kinds, "hessian")
         checks.positive_int("adapt_steps", self.adapt_steps)
 
-    @property
-    def server_is_model(self) -> bool:
-        """Clients start from w, and their models are averaged into it."""
-        return True
+    server_is_model = True  # clients start from w, their models are averaged into it
 
     def init(self, key, model, population, data):
-        """One drawn network at the server; clients keep nothing."""
-        del population, data
+        """Draws one network at the server; clients keep nothing."""
         return model.init(key), None, None
 
     def _product(self, gradient: Gradient, w: Any, g: Any) -> Any:
-        """h, where there is one."""
+        """Returns the second-order term h."""
         if self.hessian == "exact":
             return hessian_product(gradient, w, g)
         return difference_product(gradient, w, g, self.difference)
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local steps on the client's meta objective."""
-        del round
+        """Takes local steps on the client's meta objective."""
         gradient = jax.grad(local.DataLoss(model), argnums=1)
         a = self.inner_learning_rate
 
@@ -155,11 +145,11 @@ class PerFedAvg(base.SingleExchange):
             # Numbers below 3 belong to the batches' own draws.
             keys = [jax.random.fold_in(step_key, 3 + i) for i in range(len(batches))]
             inner = gradient(keys[0], w, batches[0], None)
-            g = gradient(keys[1], _step(w, inner, -a), batches[1], None)
+            g = gradient(keys[1], common.stepped(w, inner, -a), batches[1], None)
             if self.hessian == "first_order":
-                return _step(w, g, -self.learning_rate)
+                return common.stepped(w, g, -self.learning_rate)
             h = self._product(lambda v: gradient(keys[2], v, batches[2], None), w, g)
-            return _step(w, _step(g, h, -a), -self.learning_rate)
+            return common.stepped(w, common.stepped(g, h, -a), -self.learning_rate)
 
         parts = 2 if self.hessian == "first_order" else 3
         w, info = local.local_scan(
@@ -181,13 +171,12 @@ class PerFedAvg(base.SingleExchange):
         return client, upload, {"gradient_evaluations": evaluations}
 
     def predictors(self, key, round, server, client, model, data):
-        """The global model adapted to the client, and as it is."""
-        del key, round, client
+        """Returns the global model adapted to the client, and as it is."""
         objective = local.DataLoss(model)
         adapted = server
         for _ in range(self.adapt_steps):
             _, gradient = local.full_value_and_gradient(objective, adapted, None, data)
-            adapted = _step(adapted, gradient, -self.inner_learning_rate)
+            adapted = common.stepped(adapted, gradient, -self.inner_learning_rate)
         return {
             "personal": base.model_predictor(model, adapted, data.constants),
             "global": base.model_predictor(model, server, data.constants),

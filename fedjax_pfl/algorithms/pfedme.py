@@ -49,7 +49,7 @@ import jax
 from jax import lax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, fedavg, flame
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.local import minibatch_scan
 
@@ -107,24 +107,19 @@ class PFedMe(base.SingleExchange):
 
     @classmethod
     def official(cls, **fields: Any) -> "PFedMe":
-        """What FLAME's release compares with; give `learning_rate`, use `Mean()`."""
-        defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": flame.official_sgd()}
+        """Builds FLAME's comparison; give `learning_rate`, and use `Mean()`."""
+        defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": common.official_sgd()}
         return cls(**(defaults | fields))
 
-    @property
-    def server_is_model(self) -> bool:
-        """Clients start from w, and their copies are averaged into it."""
-        return True
+    server_is_model = True  # clients start from w, their copies are averaged into it
 
     def init(self, key, model, population, data):
-        """One drawn network for everybody."""
-        del population, data
+        """Draws one network for everybody."""
         params = model.init(key)
         return params, params, None
 
     def client_update(self, key, round, work, down, client, model, data):
-        """R steps down the envelope, each with an inexact inner solution."""
-        del round
+        """Takes R steps down the envelope, each with an inexact inner solution."""
         w = down.shared
         first = client if self.start == "own" else w
         update = self._in_batches if self.inner is None else self._in_epochs
@@ -134,16 +129,15 @@ class PFedMe(base.SingleExchange):
         return theta, upload, info.report()
 
     def _outer_step(self, w_local, theta):
-        """One gradient step on the envelope."""
+        """Takes one gradient step on the envelope."""
         rate = self.learning_rate * self.lam
         return jax.tree.map(lambda w, t: w - rate * (w - t), w_local, theta)
 
     def _in_epochs(self, key, work, w, theta, model, data):
-        """`(w_i, theta_i, what it took)`, a step of w_i after every epoch."""
-        objective = fedavg.proximal_objective(model, self.lam)
+        """Returns `(w_i, theta_i, what it took)`, a step of w_i after every epoch."""
+        objective = common.proximal_objective(model, self.lam)
 
         def epoch_end(epoch, theta, w_local):
-            del epoch
             return theta, self._outer_step(w_local, theta)
 
         theta, w_local, info = self.inner.solve(
@@ -152,7 +146,7 @@ class PFedMe(base.SingleExchange):
         return w_local, theta, info
 
     def _in_batches(self, key, work, w, theta, model, data):
-        """The published rule, like `_in_epochs`."""
+        """Runs the published rule, like `_in_epochs`."""
         gradient = jax.grad(local.DataLoss(model), argnums=1)
 
         def step(step_key, carry, batches):
@@ -183,24 +177,14 @@ class PFedMe(base.SingleExchange):
         return w_local, theta, dataclasses.replace(info, num_examples=seen)
 
     def _inner_step(self, theta, gradient, w_local):
-        """One gradient step on `f_i + lam/2 ||. - w_i||^2` in one leaf."""
+        """Takes one gradient step on `f_i + lam/2 ||. - w_i||^2` in one leaf."""
         direction = gradient + self.lam * (theta - w_local) + self.weight_decay * theta
         return theta - self.inner_learning_rate * direction
 
     def server_update(self, ctx, server, aggregate, uploads):
-        """`(1 - beta) w + beta mean`; exactly the mean at beta = 1."""
-        del ctx, uploads
-        beta = self.server_learning_rate
-        return jax.tree.map(
-            lambda w, mean: ((1 - beta) * w + beta * mean).astype(w.dtype),
-            server,
-            aggregate,
-        )
+        """Returns `(1 - beta) w + beta mean`; exactly the mean at beta = 1."""
+        return common.relaxed(server, aggregate, self.server_learning_rate)
 
-    def predictors(self, key, round, server, client, model, data):
-        """The personal model theta_i and the global model w."""
-        del key, round
-        return {
-            "personal": base.model_predictor(model, client, data.constants),
-            "global": base.model_predictor(model, server, data.constants),
-        }
+    def parameters(self, server, client):
+        """Returns the personal model theta_i and the global model w."""
+        return {"personal": client, "global": server}

@@ -30,13 +30,13 @@ class Registry(Mapping[str, Any]):
         self._room, self._classes = room, classes
 
     def __getitem__(self, name: str) -> Any:
-        """The class of a name."""
+        """Returns the class of a name."""
         room, _, attribute = self._classes[name].rpartition(".")
         module = importlib.import_module(f"fedjax_pfl.{room or self._room}")
         return getattr(module, attribute)
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is such a name; imports nothing."""
+        """Tells whether there is such a name; imports nothing."""
         return name in self._classes
 
     def __iter__(self) -> Iterator[str]:
@@ -44,7 +44,7 @@ class Registry(Mapping[str, Any]):
         return iter(self._classes)
 
     def __len__(self) -> int:
-        """How many names there are."""
+        """Counts the names."""
         return len(self._classes)
 
     def __repr__(self) -> str:

@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base
+from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["Scaffold"]
@@ -70,26 +70,25 @@ class Scaffold(base.SingleExchange):
     def __post_init__(self):
         checks.number("server_learning_rate", self.server_learning_rate, above=0)
         checks.known(self.option, ("refresh", "difference"), "option")
-        base.check_plain_sgd("Scaffold", self.local)
+        common.check_plain_sgd("Scaffold", self.local)
 
     def default_aggregator(self) -> core.Aggregator:
-        """Uniform mean, as in the paper."""
+        """Returns the uniform mean, as in the paper."""
         return aggregators.Mean()
 
     def init(self, key, model, population, data):
-        """One drawn network, and control variates of zero."""
-        del population, data
+        """Draws one network; control variates are zero."""
         params = model.init(key)
         zeros = jax.tree.map(jnp.zeros_like, params)
         return ScaffoldServer(model=params, control=zeros), zeros, None
 
     def reference(self, server):
-        """Messages are changes: they compare with none."""
+        """Returns zeros: messages are changes."""
         zeros = jax.tree.map(jnp.zeros_like, server.model)
         return {"model": zeros, "control": zeros}
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Corrected local steps, and the new control variate."""
+        """Takes corrected local steps, and renews the control variate."""
         x, control = down.shared.model, down.shared.control
         plain = local.DataLoss(model)
         correction = optax.tree.sub(control, client)
@@ -120,17 +119,12 @@ class Scaffold(base.SingleExchange):
     def server_update(self, ctx, server, aggregate, uploads):
         """Steps along the mean changes; c counts the absent as unchanged."""
         share = (uploads.weight > 0).sum() / ctx.num_clients
+        step = common.stepped
         return ScaffoldServer(
-            model=_step(server.model, aggregate["model"], self.server_learning_rate),
-            control=_step(server.control, aggregate["control"], share),
+            model=step(server.model, aggregate["model"], self.server_learning_rate),
+            control=step(server.control, aggregate["control"], share),
         )
 
-    def predictors(self, key, round, server, client, model, data):
-        """The global model x."""
-        del key, round, client
-        return {"global": base.model_predictor(model, server.model, data.constants)}
-
-
-def _step(start: Any, direction: Any, size: Any) -> Any:
-    """`start + size direction`, in the dtype of `start`."""
-    return jax.tree.map(lambda x, d: x + (size * d).astype(x.dtype), start, direction)
+    def parameters(self, server, client):
+        """Returns the global model x."""
+        return {"global": server.model}

@@ -37,16 +37,13 @@ class Mixing(base.SingleExchange, abc.ABC):
     There is no global model and no aggregate.
     """
 
-    @property
-    def aggregates(self) -> bool:
-        """No: every member gets a mixture of its own."""
-        return False
+    aggregates = False  # every member gets a mixture of its own
 
     @abc.abstractmethod
     def cohort_weights(
         self, round: jax.Array, server: Any, models: Any
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Weights with which clients receive each other's models.
+        """Returns weights with which clients receive each other's models.
 
         Args:
           round: `int32[]` round number.
@@ -58,34 +55,29 @@ class Mixing(base.SingleExchange, abc.ABC):
         """
 
     def init(self, key, model, population, data):
-        """One drawn network, copied to all clients; the server remembers it."""
-        del population, data
+        """Draws one network, copied to all clients; the server remembers it."""
         params = model.init(key)
         return params, params, params
 
     def down(self, ctx, server, clients, messages):
-        """A mixture of the cohort's last messages for each member."""
-        del clients
+        """Mixes the cohort's last messages for each member."""
         return mixed(messages, *self.cohort_weights(ctx.round, server, messages))
 
     def server_update(self, ctx, server, aggregate, uploads):
         """Keeps the common first model: there is no global one."""
-        del ctx, aggregate, uploads
         return server
 
-    def predictors(self, key, round, server, client, model, data):
-        """The client's own model w_i."""
-        del key, round, server
-        return {"personal": base.model_predictor(model, client, data.constants)}
+    def parameters(self, server, client):
+        """Returns the client's own model w_i."""
+        return {"personal": client}
 
     def collaboration(self, state, federation):
-        """The mixing weights if all N clients took part."""
-        del federation
+        """Returns the mixing weights if all N clients took part."""
         return self.cohort_weights(state.round, state.server, state.messages)[0]
 
 
 def cosines(tree: Any) -> jax.Array:
-    """Cosines of all pairs of rows.
+    """Returns the cosines of all pairs of rows.
 
     The order of nearly equal models lives in the last digits: hence products at highest
     precision, and norms from the diagonal of the same matrix.
@@ -104,7 +96,7 @@ def cosines(tree: Any) -> jax.Array:
 
 
 def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
-    """Report of `cosines [K, K]`: `smallest_cosine`, `largest_cosine` of two clients.
+    """Reports the `smallest_cosine` and `largest_cosine` of `cosines [K, K]`.
 
     Their limits, 1 and -1, where there is one client.
     """
@@ -115,7 +107,7 @@ def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
 
 
 def squared_distances(tree: Any) -> jax.Array:
-    """Squared distances of all pairs of rows, from the Gram matrix of centered rows.
+    """Returns all pairs' squared distances, from the centered rows' Gram matrix.
 
     Without centering, small distances of large models would cancel.
 
@@ -135,7 +127,7 @@ def squared_distances(tree: Any) -> jax.Array:
 
 
 def median_distance(distances: jax.Array) -> jax.Array:
-    """Median `[]` of `distances [K, K]` over the pairs of different rows; 0 if none."""
+    """Returns the median `[]` of `distances [K, K]` of different rows; 0 if none."""
     count = distances.shape[0]
     if count == 1:
         return jnp.zeros((), distances.dtype)
@@ -143,7 +135,7 @@ def median_distance(distances: jax.Array) -> jax.Array:
 
 
 def mixed(messages: Any, weights: jax.Array, info: Any) -> core.Downlink:
-    """What each client receives: `u_i = sum_j weights[i, j] message_j`.
+    """Mixes what each client receives: `u_i = sum_j weights[i, j] message_j`.
 
     Args:
       messages: pytree of `[K, *P]`, finite.
@@ -161,7 +153,7 @@ def mixed(messages: Any, weights: jax.Array, info: Any) -> core.Downlink:
 
 
 def row_entropy(weights: jax.Array) -> jax.Array:
-    """Entropy `[K]` of every row's absolute weights `[K, K]`, from 0 to log K."""
+    """Returns the entropy `[K]` of every row's absolute weights, 0 to log K."""
     shares = jnp.abs(weights)
     return jax.scipy.special.entr(shares / shares.sum(axis=1, keepdims=True)).sum(
         axis=1
@@ -169,5 +161,5 @@ def row_entropy(weights: jax.Array) -> jax.Array:
 
 
 def _self(matrix: jax.Array) -> jax.Array:
-    """Where `[K, K]` pairs a client with itself, bool."""
+    """Returns the diagonal's mask `bool[K, K]`."""
     return jnp.eye(matrix.shape[0], dtype=bool)

@@ -52,7 +52,7 @@ __all__ = ["SplitGP", "routed"]
 
 
 def routed(early: jax.Array, late: jax.Array, threshold: Any) -> jax.Array:
-    """The early logits where they are sure, else the late ones.
+    """Takes the early logits where they are sure, else the late ones.
 
     Args:
       early: `[B, C]` finite logits.
@@ -103,23 +103,20 @@ class SplitGP(base.SingleExchange):
         checks.number("threshold", self.threshold, at_least=0)
 
     def _exits(self, model: Any) -> models.EarlyExit:
-        """The model with a classifier at the cut."""
+        """Adds a classifier at the cut to the model."""
         return models.EarlyExit(network=model, exit_after=self.exit_after)
 
     def init(self, key, model, population, data):
-        """One drawn network and classifier; what is before the cut, at every client."""
-        del population, data
+        """Draws one network and classifier; clients get what is before the cut."""
         exits = self._exits(model)
         params = exits.init(key)
         return params, tree_paths.split(params, exits.front)[0], None
 
     def client_update(self, key, round, work, down, client, model, data):
-        """Local training of the own part under the received one, by both losses."""
-        del round
+        """Trains the own part under the received one, by both losses."""
         exits = self._exits(model)
 
         def objective(key, params, batch, context):
-            del context
             early, late = exits.apply(params, batch.x, key=key)
             return base.mixture(
                 model.loss(early, batch), model.loss(late, batch), self.exit_weight
@@ -132,8 +129,7 @@ class SplitGP(base.SingleExchange):
         return own, upload, info.report()
 
     def finish(self, ctx, server, clients):
-        """Members mix their own part with the mean."""
-        del ctx
+        """Mixes the members' own parts with the mean."""
         means = jax.tree.map(
             lambda own, mean: None if own is None else mean[None],
             *(clients, server),
@@ -142,8 +138,7 @@ class SplitGP(base.SingleExchange):
         return base.mixture(clients, means, self.self_weight)
 
     def predictors(self, key, round, server, client, model, data):
-        """The own part with the latest rest, by entropy; and the means' network."""
-        del key, round, data
+        """Returns the own part with the latest rest, and the means' network."""
         exits = self._exits(model)
         params = tree_paths.join(client, server)
 

@@ -1,5 +1,6 @@
 """Toy algorithms, each of which needs one corner of the contract."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -105,7 +106,7 @@ class TwoExchanges(base.SingleExchange):
         step, _, tries = lax.while_loop(rejected, halve, first)
         w = jax.tree.map(lambda a, g: a - step * g, w, gradient)
         report = {"trials": jnp.broadcast_to(tries, link.ctx.cohort.shape)}
-        return base.with_server(state, w), link.info(
+        return dataclasses.replace(state, server=w), link.info(
             report, info, floats_up=client_rows.size(sent.message), floats_down=0
         )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import algorithms, attacks
+from fedjax_pfl import algorithms, attacks, core
 from fedjax_pfl.testing import toy
 from tests import problems
 from tests.algorithms import intercepts
@@ -137,7 +137,7 @@ def test_a_networks_head_stays_and_predicts_with_the_latest_body():
     moved = (before != after).any(axis=(1, 2))
     np.testing.assert_array_equal(np.flatnonzero(moved), info.cohort)
     absent = np.flatnonzero(~moved)[0]
-    start = model.init(fp.types.stream_key(KEY, fp.types.Stream.INIT, 0))
+    start = model.init(core.stream_key(KEY, core.Stream.INIT, 0))
     np.testing.assert_array_equal(after[absent], start["head"]["kernel"])
 
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import algorithms, models
+from fedjax_pfl import algorithms, core, models
 from fedjax_pfl.algorithms import fedrod
 from fedjax_pfl.testing import toy
 from tests import problems
@@ -130,7 +130,7 @@ def test_balanced_softmax_is_weighted_by_frequencies():
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)) * 5, dtype)
     counts, labels = jnp.asarray([4.0, 0.0, 2.0], dtype), jnp.asarray([0, 2, 2, 0])
     model = models.LogisticRegression(inputs=1, num_classes=3)
-    batch = fp.types.Batch(x=logits, y=labels, weight=jnp.ones(4, dtype))
+    batch = core.Batch(x=logits, y=labels, weight=jnp.ones(4, dtype))
 
     def loss(logits):
         return model.loss(fedrod.balanced(logits, counts), batch)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl.algorithms import flame
+from fedjax_pfl.algorithms import common
 from tests import problems
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -72,7 +72,7 @@ def test_without_duals_the_local_copy_is_a_pfedme_step():
     theta = np.tile(w, (6, 1))
     for number in range(1, 31):
         theta = np.stack([problem.descend(i, theta[i], w, lam, 3) for i in range(6)])
-        step = flame.local_consensus_update(theta, w, 0.0, share=1 / (1 + kappa))
+        step = common.local_consensus_update(theta, w, 0.0, share=1 / (1 + kappa))
         np.testing.assert_allclose(step, w - eta * lam * (w - theta), **CLOSE)
         np.testing.assert_allclose(
             states.clients.w_local["theta"][number], step, **CLOSE

@@ -27,7 +27,7 @@ class Fairness:
 
 
 def fairness(losses: jax.Array, present: jax.Array | None = None) -> Fairness:
-    """Value and derivatives of `F(L) = -(L . 1) / (||L|| ||1||)`.
+    """Returns the value and derivatives of `F(L) = -(L . 1) / (||L|| ||1||)`.
 
     With the mean m of the losses and their deviations `v = L - m`, which do not cancel,
     `h = (K m v - ||v||^2) / (sqrt(K) ||L||^3)`, good to the last digits in float32. The

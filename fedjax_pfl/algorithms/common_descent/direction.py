@@ -44,7 +44,7 @@ class Direction:
 
 
 def threshold(dtype: Any) -> float:
-    """Norm of d, in multiples of mu, below which the Gram matrix is noise."""
+    """Returns the norm of d, in units of mu, below which the Gram matrix is noise."""
     return 1e-7 if dtype == jnp.float64 else 1e-3
 
 

@@ -21,12 +21,12 @@ _NULL = 1e-6  # eigenvalues below this share of the largest are noise
 
 
 def _in_cone(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
-    """`nu >= 0` whose `-(gt_i + sum nu_j q_j)` is nearest to `-gt_i` in the cone."""
+    """Finds `nu >= 0` with `-(gt_i + sum nu_j q_j)` nearest to `-gt_i` in the cone."""
     return quadratic_programs.cone(gram, gram[own], gram[own, own], mask).x
 
 
 def _orthogonal(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
-    """The same for the complement of the span of the others' rows; any sign."""
+    """Projects on the complement of the span of the others' rows; any sign."""
     block = jnp.where(mask[:, None] & mask[None, :], gram, 0)
     values, vectors = jnp.linalg.eigh(block)
     kept = values > _NULL * values[-1]
@@ -39,7 +39,7 @@ def _orthogonal(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
 def protected_coefficients(
     rows: Rows, *, protection: str = "cone"
 ) -> tuple[jax.Array, jax.Array]:
-    """Protected descent directions `p_i = -sum_j a_ij q_j` of the members.
+    """Finds the members' protected directions `p_i = -sum_j a_ij q_j`.
 
     `cone`: the point nearest to `-gt_i` with `q_j . p <= 0` for all rows j but i's own
     and the fairness row. `orthogonal`: with `q_j . p = 0`.
@@ -69,7 +69,7 @@ def protected_coefficients(
 
 
 def combined_norms(gram: jax.Array, coefficients: jax.Array) -> jax.Array:
-    """Norms `[K]` of combinations `[K, J]` of rows."""
+    """Returns the norms `[K]` of combinations `[K, J]` of rows."""
     along = jnp.matmul(coefficients, gram, precision=lax.Precision.HIGHEST)
     return jnp.sqrt(jnp.maximum((along * coefficients).sum(axis=1), 0))
 
@@ -82,7 +82,7 @@ def protected_moves(
     length: str = "own",
     mean_norm: Any = None,
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """Personal directions between the protected and the plain descent.
+    """Mixes the protected with the plain descent of every member.
 
     `u_i = (1 - gamma) p_i - gamma gt_i`, brought to a length. The worst conflict with
     another row is linear in gamma: `q_j . u_i <= gamma max(0, -q_j . gt_i)`.

@@ -68,7 +68,7 @@ class Rows:
         return self.mask & (jnp.arange(self.mask.shape[0]) < self.num_members)
 
     def combine(self, weights: jax.Array) -> Any:
-        """Sums of scaled rows.
+        """Sums scaled rows.
 
         Args:
           weights: `[I, L, J]` weights of I sums, in every layer.
@@ -85,13 +85,13 @@ class Rows:
         return jax.tree.unflatten(tree, mixed)
 
     def products(self, vector: Any) -> jax.Array:
-        """Inner products `[J]` of the scaled rows with a vector `[*P]`."""
+        """Returns the inner products `[J]` of the scaled rows with a vector `[*P]`."""
         found = client_rows.products(self.vectors, vector)
         return jnp.where(self.mask, self.scales * found, 0)
 
 
 def layer_names(params: Any) -> list[str]:
-    """The layer of every leaf: its path without the last part, `conv1/kernel`: `conv1`.
+    """Names the layer of every leaf: `conv1` for the path `conv1/kernel`.
 
     Args:
       params: parameter tree.
@@ -108,7 +108,7 @@ def layer_names(params: Any) -> list[str]:
 
 
 def _norms(tree: Any) -> jax.Array:
-    """Norms `[K]` of the rows."""
+    """Returns the norms `[K]` of the rows."""
 
     def squares(leaf: jax.Array) -> jax.Array:
         flat = leaf.reshape(leaf.shape[0], -1)
@@ -118,7 +118,7 @@ def _norms(tree: Any) -> jax.Array:
 
 
 def _center(values: jax.Array, mask: jax.Array, scale: str) -> jax.Array:
-    """Median or mean `[]` of the values that count; 1 if there are none."""
+    """Returns the median or mean `[]` of the values that count; 1 if there are none."""
     count = mask.sum()
     if scale == "mean":
         total = jnp.where(mask, values, 0).sum()
@@ -205,12 +205,12 @@ def make_rows(
 
 
 def _speaks(norms: jax.Array) -> jax.Array:
-    """Which gradients are neither stationary nor too long for their square."""
+    """Tells which gradients are neither stationary nor too long to square."""
     return (norms >= _STATIONARY) & jnp.isfinite(norms)
 
 
 def _gram(vectors: Any, layerwise: bool) -> tuple[tuple[int, ...], jax.Array]:
-    """The layer of every leaf, and Gram matrices `[L, J, J]` of the layers."""
+    """Returns every leaf's layer, and the layers' Gram matrices `[L, J, J]`."""
     parts = jax.tree.leaves(vectors)
     names = layer_names(vectors) if layerwise else [""] * len(parts)
     known = list(dict.fromkeys(names))

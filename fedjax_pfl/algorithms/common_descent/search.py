@@ -67,7 +67,7 @@ class Armijo:
         checks.boolean("reject_increase", self.reject_increase)
 
     def bounds(self, rate: Any, sigma: Any, is_missing: Any) -> tuple[Any, Any]:
-        """Largest and smallest step `([], [])`.
+        """Returns the largest and smallest step `([], [])`.
 
         Args:
           rate: `[]` eta.
@@ -109,75 +109,113 @@ class Armijo:
         """
         dtype = direction.sigma.dtype
         first, last = self.bounds(rate, direction.sigma, is_missing)
-        most = 2 * self.doublings + 1 + math.ceil(-math.log2(_smallest(dtype)))
-        numbers = jnp.arange(most, dtype=jnp.int32)
-        enough_left = jnp.ldexp(first, -numbers) >= last * (1 - _ROUNDING)
-        count = enough_left.sum(dtype=jnp.int32)
-        need = -self.decrease * jnp.where(present, slopes, 0)
-        fair_need = -self.decrease * jnp.minimum(fair_slope, 0)
-
-        def judge(losses, before, steps):
-            """Tests of one block: `bool[B]`, `bool[B]` and mean losses `[B]`."""
-            finite = jnp.where(present[:, None], jnp.isfinite(losses), True).all(axis=0)
-            fall = jnp.where(present[:, None], before[:, None] - losses, 0)
-            enough = (fall >= need[:, None] * steps[None, :]).all(axis=0)
-            fair = jax.vmap(lambda found: angle.fairness(found, present).value)
-            fair_fall = fair(before[None])[0] - fair(losses.T)
-            enough &= ~is_fair | (fair_fall >= fair_need * steps)
-            mean = jnp.where(finite, -fall.sum(axis=0), jnp.inf)
-            return finite & enough, finite & (mean < 0), mean
+        # No direction is shorter than this share of the average's norm.
+        most = 2 * self.doublings + 1 + math.ceil(-math.log2(threshold(dtype)))
+        steps = jnp.ldexp(first, -jnp.arange(most, dtype=jnp.int32))
+        count = (steps >= last * (1 - _ROUNDING)).sum(dtype=jnp.int32)
+        tests = _Tests(
+            need=-self.decrease * jnp.where(present, slopes, 0),
+            fair_need=-self.decrease * jnp.minimum(fair_slope, 0),
+            present=present,
+            is_fair=is_fair,
+        )
 
         def block(carry):
-            number, before, found, losses_at, lowest = carry
-            trials = (
-                number * _BLOCK - 1 + jnp.arange(_BLOCK, dtype=jnp.int32)
-            )  # -1 is step 0
+            number, before, best = carry
+            # Trial -1 is step 0.
+            trials = number * _BLOCK - 1 + jnp.arange(_BLOCK, dtype=jnp.int32)
             steps = jnp.where(trials < 0, 0, jnp.ldexp(first, -trials)).astype(dtype)
             losses = trial(steps)
             before = jnp.where(number == 0, losses[:, 0], before)
             tried = (trials >= 0) & (trials < count)
-            passed, smaller, mean = judge(losses, before, steps)
+            passed, smaller, mean = tests(losses, before, steps)
             mean = jnp.where(tried, mean, jnp.inf)
-            candidates = [jnp.argmax(tried & passed), jnp.argmax(tried & smaller)]
-            candidates.append(jnp.argmin(mean))
-            better = [
-                (found[0] == _NONE) & (tried & passed).any(),
-                (found[1] == _NONE) & (tried & smaller).any(),
-                mean.min() < lowest,
-            ]
-            chosen = jnp.stack(candidates)
-            new = jnp.stack(better)
-            found = jnp.where(new, trials[chosen], found)
-            losses_at = jnp.where(new[:, None], losses.T[chosen], losses_at)
-            return number + 1, before, found, losses_at, jnp.minimum(lowest, mean.min())
+            best = best.updated(trials, losses, tried & passed, tried & smaller, mean)
+            return number + 1, before, best
 
         def unfinished(carry):
-            number, _, found, _, _ = carry
-            return (found[0] == _NONE) & (number * _BLOCK - 1 < count)
+            number, _, best = carry
+            return (best.trials[0] == _NONE) & (number * _BLOCK - 1 < count)
 
-        nothing = jnp.zeros(present.shape, dtype)
-        start = (
-            jnp.zeros((), jnp.int32),
-            nothing,
-            jnp.full((3,), _NONE, jnp.int32),
-            jnp.zeros((3, *present.shape), dtype),
-            jnp.asarray(jnp.inf, dtype),
+        best = _Best(
+            trials=jnp.full((3,), _NONE, jnp.int32),
+            losses=jnp.zeros((3, *present.shape), dtype),
+            lowest=jnp.asarray(jnp.inf, dtype),
         )
-        _, before, found, losses_at, lowest = lax.while_loop(unfinished, block, start)
+        start = (jnp.zeros((), jnp.int32), jnp.zeros(present.shape, dtype), best)
+        _, before, best = lax.while_loop(unfinished, block, start)
+        return self._accepted(first, count, before, best)
+
+    def _accepted(
+        self, first: jax.Array, count: jax.Array, before: jax.Array, best: "_Best"
+    ) -> Searched:
+        """Returns the step of the first rule that accepted any."""
+        trials = best.trials
         if self.reject_increase:
-            found = found.at[2].set(jnp.where(lowest < 0, found[2], _NONE))
-        known = found != _NONE
-        place = jnp.argmax(known)
-        taken = known.any()
+            trials = trials.at[2].set(jnp.where(best.lowest < 0, trials[2], _NONE))
+        known = trials != _NONE
+        rule, taken = jnp.argmax(known), known.any()
+        step = jnp.where(taken, jnp.ldexp(first, -trials[rule]), 0)
         return Searched(
-            step=jnp.where(taken, jnp.ldexp(first, -found[place]), 0).astype(dtype),
+            step=step.astype(before.dtype),
             before=before,
-            after=jnp.where(taken, losses_at[place], before),
-            rule=jnp.where(taken, place + 1, 0).astype(jnp.int32),
-            trials=jnp.where(known[0], found[0] + 1, count).astype(jnp.int32),
+            after=jnp.where(taken, best.losses[rule], before),
+            rule=jnp.where(taken, rule + 1, 0).astype(jnp.int32),
+            trials=jnp.where(known[0], trials[0] + 1, count).astype(jnp.int32),
         )
 
 
-def _smallest(dtype: Any) -> float:
-    """The least share of the average's norm that a direction can have."""
-    return threshold(dtype)
+@struct.pytree_dataclass
+class _Tests:
+    """Tests of trials: required falls per unit of step, and whose losses count."""
+
+    need: jax.Array
+    fair_need: jax.Array
+    present: jax.Array
+    is_fair: jax.Array
+
+    def __call__(
+        self, losses: jax.Array, before: jax.Array, steps: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Tests losses `[K, B]`: test 1 and a smaller mean `bool[B]`, and means."""
+        here = self.present[:, None]
+        finite = jnp.where(here, jnp.isfinite(losses), True).all(axis=0)
+        fall = jnp.where(here, before[:, None] - losses, 0)
+        enough = (fall >= self.need[:, None] * steps[None, :]).all(axis=0)
+        fair = jax.vmap(lambda row: angle.fairness(row, self.present).value)
+        fair_fall = fair(before[None])[0] - fair(losses.T)
+        enough &= ~self.is_fair | (fair_fall >= self.fair_need * steps)
+        mean = jnp.where(finite, -fall.sum(axis=0), jnp.inf)
+        return finite & enough, finite & (mean < 0), mean
+
+
+@struct.pytree_dataclass
+class _Best:
+    """Best trials `int32[3]` of the rules, their losses `[3, K]`, lowest mean `[]`."""
+
+    trials: jax.Array
+    losses: jax.Array
+    lowest: jax.Array
+
+    def updated(
+        self,
+        trials: jax.Array,
+        losses: jax.Array,
+        passed: jax.Array,
+        smaller: jax.Array,
+        mean: jax.Array,
+    ) -> "_Best":
+        """Keeps the first trial of rules 1 and 2, and the lowest mean of rule 3."""
+        chosen = jnp.stack([jnp.argmax(passed), jnp.argmax(smaller), jnp.argmin(mean)])
+        new = jnp.stack(
+            [
+                (self.trials[0] == _NONE) & passed.any(),
+                (self.trials[1] == _NONE) & smaller.any(),
+                mean.min() < self.lowest,
+            ]
+        )
+        return _Best(
+            trials=jnp.where(new, trials[chosen], self.trials),
+            losses=jnp.where(new[:, None], losses.T[chosen], self.losses),
+            lowest=jnp.minimum(self.lowest, mean.min()),
+        )

@@ -35,25 +35,25 @@ __all__ = ["L1", "L2", "Diagonal", "Indicator", "Phi", "Squared", "Zero"]
 
 
 def _total(tree: Any) -> jax.Array:
-    """Sum `[]` of all values of a tree."""
+    """Returns the sum `[]` of all values of a tree."""
     first, *others = [jnp.sum(leaf) for leaf in jax.tree.leaves(tree)]
     return sum(others, first)
 
 
 def _square(x: Any) -> jax.Array:
-    """Squared norm `[]` of a tree."""
+    """Returns the squared norm `[]` of a tree."""
     return _total(jax.tree.map(jnp.square, x))
 
 
 def _norm(x: Any) -> jax.Array:
-    """Norm `[]` of a tree, with a derivative of 0 at 0."""
+    """Returns the norm `[]` of a tree, with a derivative of 0 at 0."""
     square = _square(x)
     is_positive = square > 0
     return jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, square, 1)), 0)
 
 
 def _huber(length: jax.Array, rho: Any) -> jax.Array:
-    """Envelope of the absolute value at `length >= 0`, elementwise."""
+    """Returns the envelope of the absolute value at `length >= 0`, elementwise."""
     return jnp.where(length <= rho, length**2 / (2 * rho), length - rho / 2)
 
 
@@ -72,43 +72,43 @@ class Phi(abc.ABC):
 
     def check(self, params: Any) -> None:
         """Refuses parameters `[*P]` that the function does not fit."""
-        del params
+        return
 
     def radii(self, rho: Any, quantiles: jax.Array) -> jax.Array:
-        """Radii: the quantiles of the lengths where these are numbers, or rho `[]`."""
+        """Returns the lengths' quantiles where these are numbers, or rho `[]`."""
         return jnp.where(jnp.isnan(quantiles), rho, quantiles)
 
     @abc.abstractmethod
     def value(self, x: Any) -> jax.Array:
-        """Phi without smoothing, `[]`."""
+        """Returns phi without smoothing, `[]`."""
 
     @abc.abstractmethod
     def prox(self, x: Any, rho: Any) -> Any:
-        """The proximal point, `[*P]`."""
+        """Returns the proximal point, `[*P]`."""
 
     @abc.abstractmethod
     def envelope(self, x: Any, rho: Any) -> jax.Array:
-        """The Moreau envelope, `[]`."""
+        """Returns the Moreau envelope, `[]`."""
 
     @abc.abstractmethod
     def gradient(self, x: Any, rho: Any) -> Any:
-        """The envelope's gradient, `[*P]`."""
+        """Returns the envelope's gradient, `[*P]`."""
 
     def penalty(self, x: Any, rho: Any) -> jax.Array:
-        """The envelope times the radius, `[]`: `min_v rho phi(v) + |x - v|^2 / 2`."""
+        """Returns the scaled envelope `min_v rho phi(v) + |x - v|^2 / 2`, `[]`."""
         return rho * self.envelope(x, rho)
 
     @abc.abstractmethod
     def lengths(self, x: Any) -> jax.Array:
-        """What the radius is compared with, `[]` or `[L]`; NaN where it is a number."""
+        """Returns lengths `[]` or `[L]` to compare with the radius, or NaN."""
 
     @abc.abstractmethod
     def clipped(self, x: Any, rho: Any) -> jax.Array:
-        """Fraction `[]` of what is longer than the radius: 0 says that prox is 0."""
+        """Returns the fraction `[]` longer than the radius: 0 where prox is 0."""
 
     @abc.abstractmethod
     def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
-        """The rule whose aggregate minimizes the summed envelopes.
+        """Returns the rule whose aggregate minimizes the summed envelopes.
 
         Args:
           rho: `[]` radius.
@@ -130,17 +130,15 @@ class _Averaged(Phi):
         return False
 
     def lengths(self, x: Any) -> jax.Array:
-        """NaN: the radius is a pure number."""
+        """Returns NaN: the radius is a pure number."""
         return jnp.asarray(jnp.nan, jnp.result_type(*jax.tree.leaves(x)))
 
     def clipped(self, x: Any, rho: Any) -> jax.Array:
-        """Zero."""
-        del rho
+        """Returns zero."""
         return jnp.zeros((), jnp.result_type(*jax.tree.leaves(x)))
 
     def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
-        """The plain or the weighted mean."""
-        del rho, rho_quantile
+        """Returns the plain or the weighted mean."""
         uniform = weighting == "uniform"
         return aggregators.Mean() if uniform else aggregators.WeightedMean()
 
@@ -180,7 +178,7 @@ class Diagonal(_Averaged):
         return jax.tree.structure(self.q) == jax.tree.structure(0)
 
     def _weights(self, x: Any) -> Any:
-        """Factors as a tree like x."""
+        """Returns the factors as a tree like x."""
         return jax.tree.map(lambda _: self.q, x) if self._is_number else self.q
 
     def value(self, x: Any) -> jax.Array:
@@ -188,18 +186,18 @@ class Diagonal(_Averaged):
         return _total(jax.tree.map(lambda a, q: q * a**2, x, self._weights(x))) / 2
 
     def prox(self, x: Any, rho: Any) -> Any:
-        """`x_i / (1 + rho q_i)`."""
+        """Returns `x_i / (1 + rho q_i)`."""
         return jax.tree.map(lambda a, q: a / (1 + rho * q), x, self._weights(x))
 
     def envelope(self, x: Any, rho: Any) -> jax.Array:
-        """`sum_i q_i x_i^2 / (2 (1 + rho q_i))`."""
+        """Returns `sum_i q_i x_i^2 / (2 (1 + rho q_i))`."""
         weights = self._weights(x)
         return _total(
             jax.tree.map(lambda a, q: q * a**2 / (2 * (1 + rho * q)), x, weights)
         )
 
     def gradient(self, x: Any, rho: Any) -> Any:
-        """`q_i x_i / (1 + rho q_i)`."""
+        """Returns `q_i x_i / (1 + rho q_i)`."""
         weights = self._weights(x)
         return jax.tree.map(lambda a, q: q * a / (1 + rho * q), x, weights)
 
@@ -214,19 +212,19 @@ class Squared(_Averaged):
     """
 
     def value(self, x: Any) -> jax.Array:
-        """`|x|^2 / 2`."""
+        """Returns `|x|^2 / 2`."""
         return _square(x) / 2
 
     def prox(self, x: Any, rho: Any) -> Any:
-        """`x / (1 + rho)`."""
+        """Returns `x / (1 + rho)`."""
         return jax.tree.map(lambda a: a / (1 + rho), x)
 
     def envelope(self, x: Any, rho: Any) -> jax.Array:
-        """`|x|^2 / (2 (1 + rho))`."""
+        """Returns `|x|^2 / (2 (1 + rho))`."""
         return _square(x) / (2 * (1 + rho))
 
     def gradient(self, x: Any, rho: Any) -> Any:
-        """`x / (1 + rho)`."""
+        """Returns `x / (1 + rho)`."""
         return self.prox(x, rho)
 
 
@@ -240,36 +238,36 @@ class L2(Phi):
     """
 
     def value(self, x: Any) -> jax.Array:
-        """`|x|`."""
+        """Returns `|x|`."""
         return _norm(x)
 
     def prox(self, x: Any, rho: Any) -> Any:
-        """`max(0, 1 - rho / |x|) x`."""
+        """Returns `max(0, 1 - rho / |x|) x`."""
         norm = _norm(x)
         outside = norm > rho
         kept = jnp.where(outside, 1 - rho / jnp.where(outside, norm, 1), 0)
         return jax.tree.map(lambda a: kept * a, x)
 
     def envelope(self, x: Any, rho: Any) -> jax.Array:
-        """`|x|^2 / (2 rho)` up to rho, `|x| - rho / 2` beyond."""
+        """Returns `|x|^2 / (2 rho)` up to rho, `|x| - rho / 2` beyond."""
         return _huber(_norm(x), rho)
 
     def gradient(self, x: Any, rho: Any) -> Any:
-        """`x / max(|x|, rho)`."""
+        """Returns `x / max(|x|, rho)`."""
         longest = jnp.maximum(_norm(x), rho)
         return jax.tree.map(lambda a: a / longest, x)
 
     def lengths(self, x: Any) -> jax.Array:
-        """The norm `[]`."""
+        """Returns the norm `[]`."""
         return _norm(x)
 
     def clipped(self, x: Any, rho: Any) -> jax.Array:
-        """1 if the norm is above the radius, else 0."""
+        """Returns 1 if the norm is above the radius, else 0."""
         norm = _norm(x)
         return (norm > rho).astype(norm.dtype)
 
     def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
-        """The smoothed geometric median, started at the server's center."""
+        """Returns the smoothed geometric median, started at the server's center."""
         return aggregators.GeometricMedian(
             rho=rho if rho_quantile is None else None,
             rho_quantile=rho_quantile,
@@ -288,35 +286,35 @@ class L1(Phi):
     """
 
     def value(self, x: Any) -> jax.Array:
-        """`sum_i |x_i|`."""
+        """Returns `sum_i |x_i|`."""
         return _total(jax.tree.map(jnp.abs, x))
 
     def prox(self, x: Any, rho: Any) -> Any:
-        """`sign(x_i) max(|x_i| - rho, 0)`."""
+        """Returns `sign(x_i) max(|x_i| - rho, 0)`."""
         return jax.tree.map(lambda a: jnp.sign(a) * jnp.maximum(jnp.abs(a) - rho, 0), x)
 
     def envelope(self, x: Any, rho: Any) -> jax.Array:
-        """That of `L2`, summed over the coordinates."""
+        """Returns the envelope of `L2`, summed over the coordinates."""
         return _total(jax.tree.map(lambda a: _huber(jnp.abs(a), rho), x))
 
     def gradient(self, x: Any, rho: Any) -> Any:
-        """`clip(x_i / rho, -1, 1)`."""
+        """Returns `clip(x_i / rho, -1, 1)`."""
         return jax.tree.map(lambda a: jnp.clip(a / rho, -1, 1), x)
 
     def lengths(self, x: Any) -> jax.Array:
-        """The root mean square of the coordinates, `[]`."""
+        """Returns the root mean square of the coordinates, `[]`."""
         size = sum(leaf.size for leaf in jax.tree.leaves(x))
         return _norm(x) / size**0.5
 
     def clipped(self, x: Any, rho: Any) -> jax.Array:
-        """Fraction of the coordinates above the radius."""
+        """Returns the fraction of the coordinates above the radius."""
         leaves = jax.tree.leaves(x)
         size = sum(leaf.size for leaf in leaves)
         above = [(jnp.abs(leaf) > rho).astype(leaf.dtype) for leaf in leaves]
         return _total(above) / size
 
     def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
-        """The smoothed coordinate median."""
+        """Returns the smoothed coordinate median."""
         return aggregators.CoordinateMedian(
             rho=rho if rho_quantile is None else None,
             rho_quantile=rho_quantile,
@@ -334,20 +332,19 @@ class Indicator(_Averaged):
     """
 
     def value(self, x: Any) -> jax.Array:
-        """0 or infinity."""
+        """Returns 0 or infinity."""
         return jnp.where(_square(x) > 0, jnp.inf, 0)
 
     def prox(self, x: Any, rho: Any) -> Any:
-        """Zeros."""
-        del rho
+        """Returns zeros."""
         return jax.tree.map(jnp.zeros_like, x)
 
     def envelope(self, x: Any, rho: Any) -> jax.Array:
-        """`|x|^2 / (2 rho)`."""
+        """Returns `|x|^2 / (2 rho)`."""
         return _square(x) / (2 * rho)
 
     def gradient(self, x: Any, rho: Any) -> Any:
-        """`x / rho`."""
+        """Returns `x / rho`."""
         return jax.tree.map(lambda a: a / rho, x)
 
 
@@ -361,20 +358,17 @@ class Zero(_Averaged):
     """
 
     def value(self, x: Any) -> jax.Array:
-        """0."""
+        """Returns 0."""
         return jnp.zeros((), jnp.result_type(*jax.tree.leaves(x)))
 
     def prox(self, x: Any, rho: Any) -> Any:
-        """X itself."""
-        del rho
+        """Returns x itself."""
         return x
 
     def envelope(self, x: Any, rho: Any) -> jax.Array:
-        """0."""
-        del rho
+        """Returns 0."""
         return self.value(x)
 
     def gradient(self, x: Any, rho: Any) -> Any:
-        """Zeros."""
-        del rho
+        """Returns zeros."""
         return jax.tree.map(jnp.zeros_like, x)

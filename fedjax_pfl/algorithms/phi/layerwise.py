@@ -79,11 +79,11 @@ class LayerWise(functions.Phi):
         self._blocks(params)
 
     def _blocks(self, x: Any) -> list[Any]:
-        """The tree once per block, with None in the place of other blocks' leaves."""
+        """Returns the tree once per block, None in place of other blocks' leaves."""
         return tree_paths.blocks(x, self.patterns)
 
     def _each(self, method: str, x: Any, rho: Any) -> list[Any]:
-        """A method of every block's function, with the block's radius."""
+        """Calls a method of every block's function, with the block's radius."""
         radii = self._scales * rho
         return [
             getattr(phi, method)(block, radii[number])
@@ -93,7 +93,7 @@ class LayerWise(functions.Phi):
         ]
 
     def value(self, x: Any) -> jax.Array:
-        """`sum_l c_l phi_l`."""
+        """Returns `sum_l c_l phi_l`."""
         found = [
             phi.value(block)
             for phi, block in zip(self._functions, self._blocks(x), strict=True)
@@ -101,19 +101,19 @@ class LayerWise(functions.Phi):
         return (self._scales * jnp.stack(found)).sum()
 
     def prox(self, x: Any, rho: Any) -> Any:
-        """Every block's, with radius `c_l rho_l`."""
+        """Returns every block's proximal point, with radius `c_l rho_l`."""
         return tree_paths.join_blocks(self._each("prox", x, rho))
 
     def envelope(self, x: Any, rho: Any) -> jax.Array:
-        """`sum_l c_l Phi_l` with radius `c_l rho_l`."""
+        """Returns `sum_l c_l Phi_l` with radius `c_l rho_l`."""
         return (self._scales * jnp.stack(self._each("envelope", x, rho))).sum()
 
     def penalty(self, x: Any, rho: Any) -> jax.Array:
-        """`sum_l c_l rho_l Phi_l` with radius `c_l rho_l`."""
+        """Returns `sum_l c_l rho_l Phi_l` with radius `c_l rho_l`."""
         return jnp.stack(self._each("penalty", x, rho)).sum()
 
     def gradient(self, x: Any, rho: Any) -> Any:
-        """Every block's with radius `c_l rho_l`, times c_l."""
+        """Returns every block's gradient with radius `c_l rho_l`, times c_l."""
         found = self._each("gradient", x, rho)
         scaled = [
             jax.tree.map(lambda leaf, c=scale: c * leaf, block)
@@ -122,7 +122,7 @@ class LayerWise(functions.Phi):
         return tree_paths.join_blocks(scaled)
 
     def lengths(self, x: Any) -> jax.Array:
-        """Every block's, `[L]`."""
+        """Returns every block's length, `[L]`."""
         return jnp.stack(
             [
                 phi.lengths(block)
@@ -131,11 +131,11 @@ class LayerWise(functions.Phi):
         )
 
     def radii(self, rho: Any, quantiles: jax.Array) -> jax.Array:
-        """Radii `[L]` that are the quantiles once they are scaled."""
+        """Returns radii `[L]` that are the quantiles once they are scaled."""
         return super().radii(rho, quantiles / self._scales)
 
     def clipped(self, x: Any, rho: Any) -> jax.Array:
-        """Mean of the blocks whose radius is a distance; 0 without any."""
+        """Returns the mean of the blocks whose radius is a distance; 0 without any."""
         found = self._each("clipped", x, rho)
         counted = [
             value
@@ -145,7 +145,7 @@ class LayerWise(functions.Phi):
         return jnp.stack(counted).mean() if counted else found[0]
 
     def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
-        """Every block's own."""
+        """Returns every block's own rule."""
         radii = self._scales * rho
         return aggregators.Blockwise(
             patterns=self.patterns,

@@ -1,0 +1,208 @@
+"""Formulas and checks that several methods use."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from fedjax_pfl import core, local
+from fedjax_pfl.core import checks, client_map
+
+__all__ = [
+    "CHUNK",
+    "check_alternatives",
+    "check_plain_sgd",
+    "class_counts",
+    "dual_update",
+    "first_residual",
+    "half_squared_distance",
+    "local_consensus_update",
+    "map_everyone",
+    "official_sgd",
+    "problem_weight",
+    "proximal_objective",
+    "relaxed",
+    "stepped",
+    "unlimited",
+]
+
+CHUNK = 16
+"""Clients whose full gradients are in memory at once."""
+
+
+def map_everyone(
+    fn: Callable[[Any, core.ClientData], Any], rows: Any, federation: core.Federation
+) -> Any:
+    """Applies `fn(row, training examples)` to every client, `CHUNK` at a time.
+
+    Args:
+      fn: function of ONE client.
+      rows: pytree of `[N, ...]`.
+      federation: data of N clients.
+
+    Returns:
+      Pytree of `[N, ...]`.
+    """
+    pool = federation.train.pool()
+
+    def one(row: tuple[Any, dict[str, Any]]) -> Any:
+        return fn(row[0], pool.with_rows(row[1]))
+
+    return lax.map(one, (rows, federation.train.rows()), batch_size=CHUNK)
+
+
+def check_plain_sgd(algorithm: str, solver: Any) -> None:
+    """Refuses local solvers whose steps are not a learning rate times a gradient."""
+    if not isinstance(solver, local.SGD) or solver.momentum is not None:
+        given = "Optax" if isinstance(solver, local.Optax) else repr(solver)
+        raise checks.InputError(
+            f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
+            f"plain steps its rule is made of, got {given}."
+        )
+
+
+def half_squared_distance(a: Any, b: Any) -> jax.Array:
+    """Returns half the squared distance `[]` of two trees: the proximal term.
+
+    Args:
+      a: `[*P]`.
+      b: `[*P]`.
+
+    Returns:
+      `||a - b||^2 / 2`, whose gradient in `a` is `a - b`.
+
+    Example:
+      >>> float(half_squared_distance({"w": 3.0}, {"w": 1.0}))
+      2.0
+    """
+    squares = jax.tree.map(lambda x, y: jnp.sum((x - y) ** 2), a, b)
+    return jnp.asarray(sum(jax.tree.leaves(squares))) / 2
+
+
+def problem_weight(
+    weighting: str, population: core.Population, data: core.ClientData, params: Any
+) -> jax.Array:
+    """Returns the weight alpha_i `[]` of ONE client: 1/N or by its examples."""
+    dtype = jnp.result_type(*jax.tree.leaves(params))
+    if weighting == "uniform":
+        return jnp.asarray(1 / population.num_clients, dtype)
+    return data.num_examples / population.num_examples.astype(dtype)
+
+
+def proximal_objective(model: core.Model, weight: Any) -> local.DataLoss:
+    """Returns `f_i(x) + weight/2 ||x - centre||^2`, whose context is the centre."""
+    return local.DataLoss(model).plus(
+        lambda x, centre: weight * half_squared_distance(x, centre)
+    )
+
+
+def first_residual(
+    model: core.Model, solver: Any, alpha: jax.Array, params: Any, data: core.ClientData
+) -> jax.Array | None:
+    """Returns the squared norm `[]` of ONE client's first `alpha_i grad f_i`.
+
+    Returns:
+      Where the schedule of the solver's tolerance starts; None unless the solver is
+      `ToTolerance`.
+    """
+    if not isinstance(solver, local.ToTolerance):
+        return None
+    objective = local.DataLoss(model)
+
+    def norm(params, data):
+        _, gradient = local.full_value_and_gradient(
+            objective, params, None, data, solver.batch_size
+        )
+        return optax.tree.norm(gradient, squared=True)
+
+    return alpha**2 * client_map.chunked(norm, CHUNK)(params, data)
+
+
+def unlimited(round: jax.Array | None = None) -> core.Budget:
+    """Returns a budget without caps, for work outside of rounds.
+
+    Args:
+      round: `int32[]` round whose learning rate applies; None for the first one's.
+
+    Returns:
+      The budget of ONE client.
+    """
+    many = jnp.asarray(2**30, jnp.int32)
+    idle = jnp.zeros((), bool)
+    return core.Budget(epochs=many, steps=many, straggler=idle, round=round)
+
+
+def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
+    """Minimizes one client's augmented Lagrangian in its local copy `w_i`.
+
+    Solves `argmin_v a/2 ||theta - v||^2 + rho <p, v - w> + rho/2 ||v - w||^2`, equation
+    (12) scaled. `share = 1/(1 + kappa) = a/(a + rho)` instead of kappa, so that lam = 0
+    works.
+
+    Args:
+      theta: `[*P]` personal parameters of this client.
+      w: `[*P]` global parameters received this round.
+      p: `[*P]` scaled dual variable.
+      share: `[]` in [0, 1).
+
+    Returns:
+      `[*P]` the new local copy. As `share -> 0` it tends to `w - p`.
+
+    Example:
+      >>> local_consensus_update(2.0, 0.0, 0.0, share=0.5)
+      1.0
+    """
+    return jax.tree.map(lambda t, v, d: share * t + (1 - share) * (v - d), theta, w, p)
+
+
+def official_sgd() -> local.SGD:
+    """Returns the solver of personal models in FLAME's release, whatever the method."""
+    return local.SGD(
+        learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
+    )
+
+
+def check_alternatives(**values: Any) -> None:
+    """Refuses two fields of which at most one may be given."""
+    if all(value is not None for value in values.values()):
+        both = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise checks.InputError(f"Expected {' or '.join(values)}, got both: {both}.")
+
+
+def class_counts(data: core.ClientData, num_classes: int, dtype: Any) -> jax.Array:
+    """Counts the examples of ONE client per class.
+
+    Args:
+      data: examples of one client.
+      num_classes: C; a label from C on is not counted.
+      dtype: floating dtype of the counts.
+
+    Returns:
+      `[C]`, by the labels that the client trains on; zeros without examples.
+    """
+    real = jnp.arange(data.index.shape[0]) < data.num_examples
+    labels = data.labels
+    if labels is None:  # padding may point anywhere
+        labels = data.y[jnp.where(real, data.index, 0)]
+    labels = jnp.where(real, labels, 0)
+    return jnp.zeros(num_classes, dtype).at[labels].add(real.astype(dtype))
+
+
+def dual_update(p: Any, w_local: Any, w: Any) -> Any:
+    """Returns the scaled dual `p + w_i - w` `[*P]`, equation (13) scaled."""
+    return jax.tree.map(lambda d, a, b: d + a - b, p, w_local, w)
+
+
+def relaxed(w: Any, mean: Any, beta: Any) -> Any:
+    """Returns `(1 - beta) w + beta mean [*P]`; exactly the mean at beta = 1."""
+    return jax.tree.map(
+        lambda a, b: ((1 - beta) * a + beta * b).astype(a.dtype), w, mean
+    )
+
+
+def stepped(start: Any, direction: Any, size: Any) -> Any:
+    """Returns `start + size direction [*P]`, in the dtype of `start`."""
+    return jax.tree.map(lambda x, d: x + (size * d).astype(x.dtype), start, direction)

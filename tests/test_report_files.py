@@ -130,7 +130,7 @@ def test_several_directories_are_one_comparison(tmp_path):
         histories.make_history(points=({"seed": 0},), algorithm="Ditto"),
         histories.make_history(points=({"seed": 1},)),
     )
-    loaded = sources.read(reports.saved(tmp_path, first, second))
+    loaded = sources.read(reports.saved(tmp_path, first, second), run_folder)
     assert [source.name for source in loaded.sources] == ["result-0", "result-1"]
     assert loaded.result.fields == ()
     counts = loaded.result.summary().set_index(["algorithm", "model"])["accuracy"]
@@ -140,7 +140,7 @@ def test_several_directories_are_one_comparison(tmp_path):
 
 def test_the_same_trainings_are_told_apart_by_their_directories(tmp_path):
     result = histories.make_result(histories.make_history())
-    loaded = sources.read(reports.saved(tmp_path, result, result))
+    loaded = sources.read(reports.saved(tmp_path, result, result), run_folder)
     assert loaded.result.fields == ("algorithm.lam", selection.RUN)
     assert set(loaded.result.table()[selection.RUN]) == {"result-0", "result-1"}
 
@@ -166,7 +166,7 @@ def test_a_directory_of_presets_stands_for_its_finished_runs(tmp_path):
     begun.mkdir()
     for inner in (finished, begun):
         shutil.copyfile(folder / "experiment.json", inner / "experiment.json")
-    loaded = sources.read([folder])
+    loaded = sources.read([folder], run_folder)
     assert [source.name for source in loaded.sources] == ["done"]
     assert loaded.sources[0].command == expected
     assert loaded.unfinished == ("begun",)

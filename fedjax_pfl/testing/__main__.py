@@ -1,7 +1,8 @@
-"""`python -m fedjax_pfl.testing my_module:MyMethod`, or `--platform`."""
+"""`python -m fedjax_pfl.testing my_module:MyMethod`, `--platform` or `--layers`."""
 
 import argparse
 import collections
+import pathlib
 import platform
 import sys
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from fedjax_pfl import testing
 from fedjax_pfl.algorithms import own_methods
 from fedjax_pfl.core import checks
-from fedjax_pfl.testing import battery
+from fedjax_pfl.testing import battery, layers
 
 __all__ = ["main"]
 
@@ -36,6 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--platform", action="store_true", help="check JAX on this machine"
     )
     parser.add_argument(
+        "--layers", action="store_true", help="draw the imports between rooms"
+    )
+    parser.add_argument(
         "algorithm",
         nargs="?",
         help="module:Class of your own, or a name such as flame",
@@ -44,10 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
         "properties", nargs="*", metavar="property", help="only these; all if none"
     )
     given = parser.parse_args(arguments)
-    if given.platform == (given.algorithm is not None):
-        parser.error("expected a method or --platform, and not both")
+    asked = (given.platform, given.layers, given.algorithm is not None)
+    if sum(asked) != 1:
+        parser.error("expected one of a method, --platform and --layers")
     if given.platform:
         return _check_platform()
+    if given.layers:
+        return _check_layers()
     try:
         algorithm = own_methods.find(given.algorithm)()
         found = testing.outcomes(algorithm, given.properties or None)
@@ -67,6 +74,15 @@ def main(arguments: list[str] | None = None) -> int:
     statuses = ("ok", "failed", "skipped")
     print(", ".join(f"{counts[status]} {status}" for status in statuses))
     return int(counts["failed"] > 0)
+
+
+def _check_layers() -> int:
+    """Draws the imports between rooms; status 1 where one does not run downward."""
+    found = layers.edges(pathlib.Path(__file__).parents[1])
+    print(layers.draw(found))
+    wrong = layers.violations(found)
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return 1 if wrong else 0
 
 
 def _check_platform() -> int:

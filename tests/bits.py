@@ -36,7 +36,7 @@ def final(seed=2, **options):
         algorithm=fp.Flame(local=fp.SGD(batch_size=4)),
         participation=fp.UniformCohort(size=4),
         work=fp.Stragglers(fraction=0.5),
-        attack=fp.Gaussian(),
+        attack=fp.attacks.Gaussian(),
     )
     key = jax.random.key(seed, impl="threefry2x32")
     group = programs.group(key, process, fp.LogisticRegression(), federation)

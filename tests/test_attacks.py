@@ -344,7 +344,7 @@ def test_min_max_moves_the_server_to_where_numpy_says():
     problem = dataclasses.replace(problem, federation=federation)
     process = fp.FederatedProcess(
         algorithm=fp.FedAvg(local=problems.full_gradient_steps(1, 1.0)),
-        aggregator=fp.Mean(),
+        aggregator=fp.aggregators.Mean(),
         attack=attacks.MinMax(direction="unit"),
     )
     states, _, _ = problems.run(process, problem, 1)
@@ -382,4 +382,6 @@ def test_wrong_attacks_are_named(make, match):
 
 
 def test_every_attack_has_a_case():
-    assert {type(attack) for attack in CASES.values()} == set(fp.ATTACKS.values())
+    assert {type(attack) for attack in CASES.values()} == set(
+        fp.algorithms.ATTACKS.values()
+    )

@@ -17,7 +17,7 @@ RUNNER = typer.testing.CliRunner()
 
 def tiny(name, source="quadratic", num_rounds=2):
     """An experiment of milliseconds."""
-    model = fp.Quadratic() if source == "quadratic" else fp.LogisticRegression()
+    model = fp.models.Quadratic() if source == "quadratic" else fp.LogisticRegression()
     partition = "by_client" if source == "quadratic" else "iid"
     spec = fp.FederationSpec(source, partition, num_clients=3)
     algorithm = fp.FedAvg(local=fp.SGD(batch_size=64))

@@ -129,7 +129,7 @@ def test_wrong_patterns_are_named(patterns, match):
 
 def test_parts_refuse_a_number_of_rows():
     rule = aggregators.Blockwise(
-        patterns=("a", ""), parts=(fp.Mean(), fp.Krum(num_malicious=3))
+        patterns=("a", ""), parts=(fp.aggregators.Mean(), fp.Krum(num_malicious=3))
     )
     rule.check_cohort(9)
     with pytest.raises(checks.InputError, match="num_malicious of Krum"):

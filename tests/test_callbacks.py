@@ -121,7 +121,7 @@ def test_points_that_ended_are_not_told_again():
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=4)
     rates = {"algorithm.local.learning_rate": [1e-9, 0.01, 1e200]}
     result = fp.grid(
-        *(KEY, process, fp.Quadratic(), spec, rates, 3),
+        *(KEY, process, fp.models.Quadratic(), spec, rates, 3),
         eval_every=1,
         stop_when=fp.StopWhen(patience=1, min_delta=1e-6, metric="loss", data="test"),
         callbacks=[log],

@@ -342,7 +342,7 @@ def test_sides_may_ask_for_a_missing_field_and_for_other_environments(tmp_path):
 
 
 def test_claims_name_methods_and_presets_that_exist():
-    known = {kind.__name__ for kind in fp.ALGORITHMS.values()}
+    known = {kind.__name__ for kind in fp.algorithms.ALGORITHMS.values()}
     for card in __main__.methods().values():
         for claim in card.claims:
             assert {claim.better.algorithm, claim.worse.algorithm} <= known

@@ -314,7 +314,7 @@ def test_python_users_go_on_where_they_stopped(tmp_path):
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=4)
     axes = {"algorithm": [fp.Flame(), fp.FedAvg()], "seed": [0, 1]}
     process = fp.FederatedProcess(algorithm=fp.Flame())
-    arguments = (jax.random.key(0), process, fp.Quadratic(), spec, axes, 4)
+    arguments = (jax.random.key(0), process, fp.models.Quadratic(), spec, axes, 4)
     whole = fp.grid(*arguments, progress=False)
     options = fp.Checkpoints(tmp_path / "run", min_seconds=0)
     for _ in range(2):
@@ -338,7 +338,7 @@ def test_a_second_training_in_one_directory_is_refused(tmp_path):
     with directories.locked(tmp_path):
         with pytest.raises(checks.InputError, match=f"process {os.getpid()} on "):
             fp.simulate(
-                *(jax.random.key(0), process, fp.Quadratic(), federation, 1),
+                *(jax.random.key(0), process, fp.models.Quadratic(), federation, 1),
                 checkpoints=fp.Checkpoints(tmp_path),
                 progress=False,
             )

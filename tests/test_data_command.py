@@ -54,8 +54,10 @@ def test_list_names_every_data_set_with_its_options():
     result = run("list")
     assert result.exit_code == 0
     rows = [line.split() for line in result.stdout.splitlines()]
-    kinds = {words[0]: words[1] for words in rows if words and words[0] in fp.DATASETS}
-    assert set(kinds) == set(fp.DATASETS)
+    kinds = {
+        words[0]: words[1] for words in rows if words and words[0] in fp.data.DATASETS
+    }
+    assert set(kinds) == set(fp.data.DATASETS)
     assert (kinds["digits"], kinds["mnist"]) == ("embedded", "files")
     assert (kinds["quadratic"], kinds["csv"]) == ("generated", "yours")
     assert "examples_per_client=10" in result.stdout

@@ -90,7 +90,7 @@ def test_every_public_name_is_in_the_reference():
 
 
 def test_every_algorithm_has_a_page_that_names_its_class_and_its_module():
-    for name, cls in fp.ALGORITHMS.items():
+    for name, cls in fp.algorithms.ALGORITHMS.items():
         text = PAGES[f"methods/{name}.md"]
         assert f"autoclass:: fedjax_pfl.{cls.__name__}\n" in text
         assert f"fp.{cls.__name__}" in "".join(blocks(text, "python"))

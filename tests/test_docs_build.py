@@ -53,7 +53,7 @@ def test_pages_load_nothing_from_elsewhere_and_have_their_formulas(built):
         loaded.feed(page.read_text("utf-8"))
         assert not [a for a in loaded.addresses if "//" in a], page
         formulas[page.relative_to(built).as_posix()] = loaded.formulas
-    assert all(formulas[f"methods/{name}.html"] for name in fp.ALGORITHMS)
+    assert all(formulas[f"methods/{name}.html"] for name in fp.algorithms.ALGORITHMS)
     assert formulas["errata.html"] > 50
 
 

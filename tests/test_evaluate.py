@@ -21,7 +21,7 @@ def make_federation(num_others=2, noise=None, sizes=(13, 300, 21, 12, 150, 19)):
     """Clients of very different sizes, two of them above one batch of evaluation."""
     rng = np.random.default_rng(0)
     owner = np.repeat(np.arange(N), sizes)
-    dataset = fp.Dataset(
+    dataset = fp.data.Dataset(
         name="hand-made",
         x=rng.normal(size=(len(owner), DIM)),
         y=rng.integers(C, size=len(owner)),
@@ -103,7 +103,7 @@ def expected(federation, client, name, weights, inputs):
     ("noise", "members"),
     [
         pytest.param(
-            fp.FeatureNoise(std=0.5, graded=True), None, marks=pytest.mark.wide
+            fp.data.FeatureNoise(std=0.5, graded=True), None, marks=pytest.mark.wide
         ),
         (None, (4, 1)),
     ],
@@ -173,7 +173,7 @@ def test_clients_without_examples_have_no_value():
 
 
 def test_resampled_noise_differs_between_rounds_and_is_paired_between_models():
-    noise = fp.FeatureNoise(std=0.5, resample=True)
+    noise = fp.data.FeatureNoise(std=0.5, resample=True)
     federation = make_federation(noise=noise)
     same = dataclasses.replace(
         STATE, clients=jnp.broadcast_to(STATE.server, (N, DIM, C))

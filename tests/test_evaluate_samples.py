@@ -16,14 +16,14 @@ from tests import test_evaluate
 
 N = 5
 SIZES = np.array([10, 20, 30, 40, 20])  # of which half are test examples
-NOISE = fp.FeatureNoise(std=0.5, graded=True)
+NOISE = fp.data.FeatureNoise(std=0.5, graded=True)
 BOTH = ("test", "others", "everybody")
 
 
 def make_federation(**fields):
     """Client i has examples of class i only."""
     owner = np.repeat(np.arange(N), SIZES)
-    dataset = fp.Dataset(
+    dataset = fp.data.Dataset(
         name="one class each", x=np.ones((len(owner), 1)), y=owner, num_classes=N,
         client=owner,
     )  # fmt: skip

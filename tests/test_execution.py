@@ -64,7 +64,7 @@ def test_points_on_several_devices_are_trained_as_on_one():
     process = fp.FederatedProcess(
         algorithm=fp.Flame(), participation=fp.UniformCohort(size=3)
     )
-    (group,) = grids.groups_of(key, process, fp.Quadratic(), spec, axes)
+    (group,) = grids.groups_of(key, process, fp.models.Quadratic(), spec, axes)
     stop = fp.StopWhen(model="global", data="train", metric="loss", patience=2)
 
     def train(how):
@@ -95,9 +95,9 @@ def test_points_go_one_by_one_where_a_client_would_wait_for_a_larger_one():
     """Of another point, whose client of the same slot has another size."""
     model = fp.LogisticRegression()
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
-    alone = fp.Execution(mode="chunk", chunk_size=1)
+    alone = fp.core.Execution(mode="chunk", chunk_size=1)
     at_once = {}
-    for name, partition in (("even", "iid"), ("ragged", fp.PowerLaw())):
+    for name, partition in (("even", "iid"), ("ragged", fp.data.PowerLaw())):
         spec = fp.FederationSpec("digits", partition, num_clients=40)
         federation = spec.build()
         given = process, model.for_federation(federation), federation

@@ -38,7 +38,7 @@ def test_objects_are_one_short_line(parts):
             parts["model"],
             data.describe(federation),
             spec,
-            fp.Dataset(name="d", x=np.zeros((5000, 2)), y=[0] * 5000),
+            fp.data.Dataset(name="d", x=np.zeros((5000, 2)), y=[0] * 5000),
         ),
     ]
     for text in map(repr, shown):

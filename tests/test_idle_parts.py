@@ -48,7 +48,7 @@ def test_an_aggregator_of_a_method_without_aggregate_is_said(algorithm):
     cohort = fp.UniformCohort(size=3)
     plain = fp.FederatedProcess(algorithm=algorithm, participation=cohort)
     expected = quiet(fp.simulate, KEY, plain, model, federation, 2)
-    for rule in (fp.CoordinateMedian(), fp.Bulyan(num_malicious=1)):
+    for rule in (fp.CoordinateMedian(), fp.aggregators.Bulyan(num_malicious=1)):
         given = fp.FederatedProcess(
             algorithm=algorithm, aggregator=rule, participation=cohort
         )

@@ -66,7 +66,10 @@ def _keeps_mean(value, *, single=True, **fields):
     attack = {"turn": -1.0, "fade": 1.0, "last": 12.0}
     attack |= {name: fields.pop(name) for name in attack if name in fields}
     attack = jax.tree.map(jnp.asarray, attack | {"value": value})
-    parts = {"aggregator": fp.Mean(), "participation": fp.UniformCohort(size=3)}
+    parts = {
+        "aggregator": fp.aggregators.Mean(),
+        "participation": fp.UniformCohort(size=3),
+    }
     return fp.FederatedProcess(
         algorithm=Reports(single=single),
         attack=faults.Sends(**attack),
@@ -102,7 +105,7 @@ def _check_kept_mean(process, size, weighting="uniform"):
 )
 def test_the_kept_mean_is_that_of_the_cache_after_huge_messages(aggregator, single):
     weighting = "uniform" if aggregator == "mean" else "examples"
-    rule = fp.AGGREGATORS[aggregator]()
+    rule = fp.algorithms.AGGREGATORS[aggregator]()
     for size in (1e6, 1e38, 3e38) if single else (1e6, 1e200, 1e308, 1.7e308):
         for turn in (1.0, -1.0):
             process = _keeps_mean(size, aggregator=rule, single=single, turn=turn)

@@ -153,7 +153,7 @@ def _grid(**parts):
         algorithm=fp.FedAvg(local=problems.full_gradient_steps(1, 0.5)), **parts
     )
     axes = {"aggregator.num_malicious": [0, 2]}
-    model = fp.Quadratic()
+    model = fp.models.Quadratic()
     return fp.grid(rules.KEY, process, model, spec, axes, 3, progress=False).groups[0]
 
 

@@ -99,7 +99,7 @@ def test_names_are_known_without_jax():
 def test_models_are_made_and_compared_without_flax():
     code = (
         "import pickle, sys, fedjax_pfl as fp;"
-        "models = [kind() for kind in fp.MODELS.values()];"
+        "models = [kind() for kind in fp.algorithms.MODELS.values()];"
         "assert pickle.loads(pickle.dumps(models)) == models and len({*models}) > 9;"
         "print('flax' in sys.modules)"
     )

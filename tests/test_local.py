@@ -203,7 +203,7 @@ def test_independent_batches_fill_any_number_of_steps(number):
 
 
 def quadratic(key, params, batch, context):
-    model = fp.Quadratic(inputs=4)
+    model = fp.models.Quadratic(inputs=4)
     return model.loss(model.apply(params, batch.x), batch)
 
 
@@ -284,13 +284,13 @@ def test_epoch_end_changes_the_context_of_the_next_epoch():
 def test_to_tolerance_meets_it_and_reports_a_cap():
     data = client(2)
     start = {"theta": jnp.zeros(4)}
-    solver = fp.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=100)
+    solver = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=100)
     params, _, info = solver.solve(KEY, budget(), quadratic, start, None, data)
     gradient = np.asarray(params["theta"]) - toy.targets()[2]
     assert gradient @ gradient <= 1e-12
     assert bool(info.converged)
     assert int(info.num_examples) == (int(info.num_steps) + 1) * 9
-    capped = fp.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=3)
+    capped = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=3)
     _, _, info = capped.solve(KEY, budget(), quadratic, start, None, data)
     assert not bool(info.converged)
     assert int(info.num_steps) == 3
@@ -333,8 +333,8 @@ def test_lane_max_is_one_value_for_all_lanes():
         (lambda: fp.SGD(epochs=0), "epochs to be a whole number of at least 1, got 0"),
         (lambda: fp.SGD(batch_size=2.5), "batch_size to be a whole number"),
         (lambda: fp.SGD(momentum=1.0), "momentum to be a finite number at least 0"),
-        (lambda: fp.ToTolerance(max_steps=0), "max_steps"),
-        (lambda: fp.ToTolerance(tolerance="x"), "tolerance"),
+        (lambda: fp.local.ToTolerance(max_steps=0), "max_steps"),
+        (lambda: fp.local.ToTolerance(tolerance="x"), "tolerance"),
         (lambda: fp.Optax(hyperparameters={"learning_rate": "x"}), "hyperparameters"),
     ],
 )
@@ -377,7 +377,7 @@ def test_the_learning_rate_decays_with_the_round():
     data = client(2)
     mean = np.asarray(data.x[data.index[: toy.COUNTS[2]]]).mean(axis=0)
     solver = fp.SGD(learning_rate=0.5, num_steps=2, batch_size=64, decay=0.8)
-    model = fp.Quadratic().for_federation(toy.make_federation(classes=False))
+    model = fp.models.Quadratic().for_federation(toy.make_federation(classes=False))
     plain = local.DataLoss(model)
     for number in (None, 0, 3):
         work = dataclasses.replace(

@@ -78,7 +78,7 @@ def recorded(monkeypatch):
 
 def test_tensorboard_gets_a_directory_per_training(recorded, tmp_path):
     module, folder = recorded("tensorboardX"), tmp_path / "new" / "logs"
-    play(fp.TensorBoard(folder), trainings(*NAMES))
+    play(fp.engine.TensorBoard(folder), trainings(*NAMES))
     assert folder.is_dir()
     calls = [call for call in module.calls if call[1] not in ("flush", "add_text")]
     first, second = (str(folder / path) for path in PATHS)
@@ -103,18 +103,18 @@ def test_tensorboard_in_a_file_is_refused(recorded, tmp_path):
     recorded("tensorboardX")
     (tmp_path / "file").write_text("")
     with pytest.raises(checks.InputError, match="Cannot make the directory .*file"):
-        fp.TensorBoard(tmp_path / "file").begin([])
+        fp.engine.TensorBoard(tmp_path / "file").begin([])
 
 
 def test_an_interrupted_log_is_closed(recorded, tmp_path):
     module = recorded("tensorboardX")
-    play(fp.TensorBoard(tmp_path), trainings(*NAMES), rounds=(0, 2))
+    play(fp.engine.TensorBoard(tmp_path), trainings(*NAMES), rounds=(0, 2))
     assert [call[1] for call in module.calls].count("close") == 2
 
 
 def test_wandb_gets_a_run_per_training(recorded):
     module = recorded("wandb")
-    play(fp.WeightsAndBiases("mine", group="sweep"), trainings(*NAMES))
+    play(fp.engine.WeightsAndBiases("mine", group="sweep"), trainings(*NAMES))
     made = [call[2] for call in module.calls if call[1] == "init"]
     common = {"project": "mine", "group": "sweep", "reinit": "create_new"}
     assert made == [
@@ -134,7 +134,7 @@ def test_wandb_gets_a_run_per_training(recorded):
 
 def test_an_interrupted_run_is_marked_as_failed(recorded):
     module = recorded("wandb")
-    play(fp.WeightsAndBiases(), trainings("only"), rounds=(0, 2))
+    play(fp.engine.WeightsAndBiases(), trainings("only"), rounds=(0, 2))
     assert module.calls[0][2]["group"]  # the time
     assert [c for c in module.calls if c[1] == "finish"] == [("only", "finish", 1)]
 
@@ -147,7 +147,7 @@ def test_without_an_account_the_error_is_a_sentence(recorded, monkeypatch):
 
     monkeypatch.setattr(module, "init", refuse)
     with pytest.raises(checks.InputError) as caught:
-        play(fp.WeightsAndBiases(), trainings("only"))
+        play(fp.engine.WeightsAndBiases(), trainings("only"))
     assert str(caught.value) == (
         "Weights & Biases made no run: api_key not configured. Log in;"
         " WANDB_MODE=offline needs no account."
@@ -157,8 +157,8 @@ def test_without_an_account_the_error_is_a_sentence(recorded, monkeypatch):
 @pytest.mark.parametrize(
     ("make", "package", "extra"),
     [
-        (lambda: fp.TensorBoard("logs"), "tensorboardX", "tensorboard"),
-        (lambda: fp.WeightsAndBiases(), "wandb", "wandb"),
+        (lambda: fp.engine.TensorBoard("logs"), "tensorboardX", "tensorboard"),
+        (lambda: fp.engine.WeightsAndBiases(), "wandb", "wandb"),
     ],
 )
 def test_a_missing_package_is_a_sentence(make, package, extra, monkeypatch):
@@ -174,7 +174,7 @@ def quadratic_grid(**options):
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=4)
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
     axes = {"seed": [0, 1]}
-    run = (jax.random.key(0), process, fp.Quadratic(), spec, axes, 6)
+    run = (jax.random.key(0), process, fp.models.Quadratic(), spec, axes, 6)
     return fp.grid(*run, eval_every=2, progress=False, **options)
 
 
@@ -193,8 +193,8 @@ def test_tensorboard_itself_reads_what_was_written(tmp_path):
     options = {"checkpoints": fp.Checkpoints(tmp_path / "run")}
     folder = tmp_path / "logs"
     with pytest.raises(RuntimeError):
-        quadratic_grid(callbacks=[fp.TensorBoard(folder), Failing()], **options)
-    result = quadratic_grid(callbacks=[fp.TensorBoard(folder)], **options)
+        quadratic_grid(callbacks=[fp.engine.TensorBoard(folder), Failing()], **options)
+    result = quadratic_grid(callbacks=[fp.engine.TensorBoard(folder)], **options)
     names = [path.name for path in sorted(folder.iterdir())]
     assert names == ["000-FedAvg,seed=0", "001-FedAvg,seed=1"]
     means = result.groups[0].metrics["loss"].mean(axis=-1)
@@ -217,7 +217,9 @@ def test_wandb_itself_works_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
-    result = quadratic_grid(callbacks=[fp.WeightsAndBiases("mine", group="sweep")])
+    result = quadratic_grid(
+        callbacks=[fp.engine.WeightsAndBiases("mine", group="sweep")]
+    )
     wandb.teardown()  # as at the end of a process: waits for the files
     files = sorted((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(files) == 2

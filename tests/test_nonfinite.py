@@ -173,7 +173,7 @@ def _grid(mode, sources, firsts):
     return fp.grid(
         KEY,
         _faulty(mode),
-        fp.Quadratic(),
+        fp.models.Quadratic(),
         spec,
         axes,
         5,
@@ -212,7 +212,7 @@ def _trained(aggregator, value, turn=1.0):
     """The server's last two models under three of eight attackers."""
     process = fp.FederatedProcess(
         algorithm=fp.FedAvg(local=problems.full_gradient_steps(1, 0.5)),
-        aggregator=fp.AGGREGATORS[aggregator](),
+        aggregator=fp.algorithms.AGGREGATORS[aggregator](),
         attack=faults.Sends(value=jnp.asarray(value), turn=jnp.asarray(turn)),
         on_nonfinite="drop",
     )
@@ -229,7 +229,7 @@ def test_trainings_converge_under_such_attackers(name):
     center = honest.mean(axis=0)
     radius = np.linalg.norm(honest - center, axis=1).max()
     share = faults.NUM_MALICIOUS / faults.NUM_CLIENTS
-    robust = fp.AGGREGATORS[name]().incremental is None
+    robust = fp.algorithms.AGGREGATORS[name]().incremental is None
     for value in HUGE if robust else HUGE[:3]:
         previous, last = _trained(name, value)
         # Half of the way every round, and the geometric median to its tolerance.

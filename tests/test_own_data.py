@@ -164,8 +164,8 @@ def test_presets_name_data_models_and_algorithms_that_exist():
         experiment = presets.get(name)
         assert experiment.name == name
         for grid in experiment.grids:
-            assert type(grid.model) in fp.MODELS.values()
-            assert type(grid.process.algorithm) in fp.ALGORITHMS.values()
+            assert type(grid.model) in fp.algorithms.MODELS.values()
+            assert type(grid.process.algorithm) in fp.algorithms.ALGORITHMS.values()
 
 
 def test_kappa_is_printed_for_natural_clients(table):

@@ -39,8 +39,8 @@ def test_the_paper_compares_with_equally_many_updates():
     (ditto,) = of(fp.Ditto, "flame_paper_mnist_dir")
     assert (ditto.algorithm.personal, ditto.algorithm.local.num_steps) == (sgd, 1)
     assert not ditto.algorithm.unsynced
-    assert isinstance(ditto.aggregator, fp.Mean)
-    assert isinstance(pfedme.aggregator, fp.Mean)
+    assert isinstance(ditto.aggregator, fp.aggregators.Mean)
+    assert isinstance(pfedme.aggregator, fp.aggregators.Mean)
 
 
 def test_the_fair_profile_adds_what_the_paper_leaves_out():
@@ -75,7 +75,11 @@ def test_the_official_profile_is_the_release():
 def test_rows_have_their_data_scheme_and_model(row):
     spec, model = federation(row, "fair")
     name, _, scheme = row.partition("_")
-    models = {"mmnist": fp.CNN1(), "cifar10": fp.CNN(), "femnist": fp.CNN2()}
+    models = {
+        "mmnist": fp.models.CNN1(),
+        "cifar10": fp.CNN(),
+        "femnist": fp.models.CNN2(),
+    }
     assert model == models.get(name, fp.MLP(widths=(128, 64)))
     if scheme.startswith("labels"):
         assert spec.partition == fp.LabelShards(labels_per_client=int(scheme[-1]))
@@ -110,7 +114,11 @@ def test_attacks_have_the_strengths_of_text_and_release():
         attacks = [g.process.attack for g in found if g.process.attack is not None]
         stds = {type(attack): attack.std for attack in attacks}
         assert stds == dict(
-            zip((fp.SameValue, fp.SignFlip, fp.Gaussian), expected, strict=True)
+            zip(
+                (fp.attacks.SameValue, fp.SignFlip, fp.attacks.Gaussian),
+                expected,
+                strict=True,
+            )
         )
         flame = [g for g in found if isinstance(g.process.algorithm, fp.Flame)]
         fractions = [g.axes["federation.malicious_fraction"] for g in flame]
@@ -133,7 +141,7 @@ def test_multi_krum_is_told_the_fraction():
 
 def test_beyond_the_paper_every_method_meets_every_attack():
     found = grids("flame_beyond_mnist_hybrid")
-    kinds = len(fp.ATTACKS) + 2  # label poisoning, and none
+    kinds = len(fp.algorithms.ATTACKS) + 2  # label poisoning, and none
     assert len(found) == 8 * kinds
     kinds = {type(grid.process.attack) for grid in found} - {type(None)}
-    assert kinds == set(fp.ATTACKS.values())
+    assert kinds == set(fp.algorithms.ATTACKS.values())

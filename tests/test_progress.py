@@ -175,7 +175,7 @@ CELLS = (
     "spec = fp.FederationSpec('quadratic', 'by_client', num_clients=4)\n"
     "process = fp.FederatedProcess(algorithm=fp.Flame())",
     "axes = {'algorithm': [fp.Flame(), fp.FedAvg()]}\n"
-    "run = (jax.random.key(0), process, fp.Quadratic(), spec, axes, 40)\n"
+    "run = (jax.random.key(0), process, fp.models.Quadratic(), spec, axes, 40)\n"
     "result = fp.grid(*run, eval_every=1)",
 )
 

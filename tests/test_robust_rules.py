@@ -15,28 +15,30 @@ ROWS, SIZE = 13, 5  # of all inputs: rows that are not used are masked, and hold
 REFERENCE = np.linspace(-0.5, 0.5, SIZE)
 RULES = {  # rule with f, its oracle, and how many rows f needs
     "trimmed_mean": (fp.TrimmedMean, robust_oracles.trimmed_mean, 2, 1),
-    "meamed": (fp.MeaMed, robust_oracles.meamed, 2, 1),
-    "bulyan": (fp.Bulyan, robust_oracles.bulyan, 4, 3),
+    "meamed": (fp.aggregators.MeaMed, robust_oracles.meamed, 2, 1),
+    "bulyan": (fp.aggregators.Bulyan, robust_oracles.bulyan, 4, 3),
     "bulyan, one shot": (
-        lambda **f: fp.Bulyan(one_shot=True, **f),
+        lambda **f: fp.aggregators.Bulyan(one_shot=True, **f),
         lambda rows, f: robust_oracles.bulyan(rows, f, one_shot=True),
         4,
         3,
     ),
     "centered_clipping": (
-        lambda **f: fp.CenteredClipping(tau=1.3, num_iterations=3),
+        lambda **f: fp.aggregators.CenteredClipping(tau=1.3, num_iterations=3),
         lambda rows, f: robust_oracles.centered_clipping(rows, REFERENCE, 1.3, 3),
         1,
         1,
     ),
     "norm_clipping": (
-        fp.NormClipping,
+        fp.aggregators.NormClipping,
         lambda rows, f: robust_oracles.norm_clipping(rows, REFERENCE, f),
         2,
         1,
     ),
     "nearest_neighbor_mixing": (
-        lambda **f: fp.NearestNeighborMixing(rule=fp.Mean(), **f),
+        lambda **f: fp.aggregators.NearestNeighborMixing(
+            rule=fp.aggregators.Mean(), **f
+        ),
         lambda rows, f: _mean_of_mixed(rows, f),
         2,
         1,
@@ -123,7 +125,7 @@ def test_float32_rows_with_a_common_offset(name):
 def test_f_outliers_of_any_size_leave_the_honest_ball(name, size):
     make, _, factor, margin = RULES[name]
     if name == "nearest_neighbor_mixing":
-        make = fp.NearestNeighborMixing  # in front of a median
+        make = fp.aggregators.NearestNeighborMixing  # in front of a median
     f = min((ROWS - margin) // factor, (ROWS - 1) // 2)
     honest = rules.random_rows(ROWS - f, SIZE)
     radius = np.linalg.norm(honest - honest.mean(axis=0), axis=1).max()
@@ -145,8 +147,8 @@ def test_clipping_scales_with_its_length_and_moves_with_the_reference(name, scal
 
     def make(size):
         if name == "norm_clipping":
-            return fp.NormClipping(max_norm=jnp.asarray(1.5 * size))
-        return fp.CenteredClipping(tau=jnp.asarray(1.5 * size))
+            return fp.aggregators.NormClipping(max_norm=jnp.asarray(1.5 * size))
+        return fp.aggregators.CenteredClipping(tau=jnp.asarray(1.5 * size))
 
     one = _run(make(1.0), rows, ones, start)
     other = _run(make(scale), rows * scale, ones, start * scale)
@@ -157,7 +159,7 @@ def test_clipping_scales_with_its_length_and_moves_with_the_reference(name, scal
 
 def test_fixed_norms_against_numpy():
     rows = rules.random_rows(ROWS, SIZE)
-    rule = fp.NormClipping(max_norm=jnp.asarray(2.0))
+    rule = fp.aggregators.NormClipping(max_norm=jnp.asarray(2.0))
     found, info = rule(rules.KEY, jnp.asarray(rows), jnp.ones(ROWS), jnp.zeros(SIZE))
     norm = np.linalg.norm(rows, axis=1)
     expected = (rows * np.minimum(1, 2 / norm)[:, None]).mean(axis=0)
@@ -175,7 +177,7 @@ def test_every_mixed_row_against_numpy(dtype):
         expected, margin = robust_oracles.nearest_neighbor_mixing(rows.astype(float), f)
         assert margin > 1e-5
         full, weights = _masked(rows, count, rng, dtype)
-        rule = fp.NearestNeighborMixing(num_malicious=jnp.asarray(f, dtype))
+        rule = fp.aggregators.NearestNeighborMixing(num_malicious=jnp.asarray(f, dtype))
         found = np.asarray(jax.jit(rule.mix)(full, weights))
         use = np.asarray(weights > 0) & np.isfinite(full).all(axis=1)
         atol = 30 * np.finfo(dtype).eps
@@ -189,7 +191,7 @@ def test_buckets_hold_every_row_in_use_once(count, size):
     rows = rng.normal(size=(count, SIZE))
     full, weights = _masked(rows, count, rng, float)
     key = jax.random.key(size)
-    found, masses = jax.jit(fp.Bucketing(size=size).mix)(key, full, weights)
+    found, masses = jax.jit(fp.aggregators.Bucketing(size=size).mix)(key, full, weights)
     use = np.asarray(weights > 0) & np.isfinite(full).all(axis=1)
     order = np.asarray(jax.random.permutation(key, ROWS))
     order = order[use[order]]
@@ -204,7 +206,7 @@ def test_buckets_hold_every_row_in_use_once(count, size):
 def test_another_key_draws_other_buckets():
     rows = jnp.asarray(rules.random_rows(ROWS, SIZE))
     found = [
-        fp.Bucketing().mix(jax.random.key(seed), rows, jnp.ones(ROWS))[0]
+        fp.aggregators.Bucketing().mix(jax.random.key(seed), rows, jnp.ones(ROWS))[0]
         for seed in range(2)
     ]
     assert np.abs(found[0] - found[1]).max() > 0.1
@@ -236,16 +238,28 @@ def test_a_fraction_is_rounded_as_the_malicious_clients_are():
 @pytest.mark.parametrize(
     ("rule", "size", "match"),
     [
-        (fp.Bulyan(num_malicious=2), 10, "Bulyan .* 4 f . 3 <= K, got 2 with K=10"),
+        (
+            fp.aggregators.Bulyan(num_malicious=2),
+            10,
+            "Bulyan .* 4 f . 3 <= K, got 2 with K=10",
+        ),
         (fp.TrimmedMean(num_malicious=3), 6, "TrimmedMean .* 2 f . 1 <= K, got 3"),
         (
-            fp.MeaMed(malicious_fraction=0.5),
+            fp.aggregators.MeaMed(malicious_fraction=0.5),
             6,
             "fraction of MeaMed .* so f=3",
         ),
-        (fp.NormClipping(num_malicious=0.5), 6, "whole number f .* got 0.5"),
-        (fp.NearestNeighborMixing(num_malicious=3), 5, "2 f . 1 <= K, got 3 with K=5"),
-        (fp.Bucketing(rule=fp.Krum()), 4, "Krum .* got 0 with K=2"),
+        (
+            fp.aggregators.NormClipping(num_malicious=0.5),
+            6,
+            "whole number f .* got 0.5",
+        ),
+        (
+            fp.aggregators.NearestNeighborMixing(num_malicious=3),
+            5,
+            "2 f . 1 <= K, got 3 with K=5",
+        ),
+        (fp.aggregators.Bucketing(rule=fp.Krum()), 4, "Krum .* got 0 with K=2"),
         (fp.Krum(num_malicious=6, guarantee=False), 6, "Krum .* f < K, got 6 with K=6"),
     ],
 )
@@ -258,11 +272,17 @@ def test_numbers_outside_the_guarantee_are_refused(rule, size, match):
     ("make", "match"),
     [
         (lambda: fp.Krum(num_malicious=1, malicious_fraction=0.1), "at most one of"),
-        (lambda: fp.MeaMed(malicious_fraction=1.5), "malicious_fraction .* at most 1"),
-        (lambda: fp.NormClipping(max_norm=1.0, num_malicious=1), "max_norm=1.0"),
-        (lambda: fp.CenteredClipping(tau=0.0), "tau .* above 0"),
-        (lambda: fp.CenteredClipping(num_iterations=0), "num_iterations"),
-        (lambda: fp.Bulyan(one_shot=1), "one_shot"),
+        (
+            lambda: fp.aggregators.MeaMed(malicious_fraction=1.5),
+            "malicious_fraction .* at most 1",
+        ),
+        (
+            lambda: fp.aggregators.NormClipping(max_norm=1.0, num_malicious=1),
+            "max_norm=1.0",
+        ),
+        (lambda: fp.aggregators.CenteredClipping(tau=0.0), "tau .* above 0"),
+        (lambda: fp.aggregators.CenteredClipping(num_iterations=0), "num_iterations"),
+        (lambda: fp.aggregators.Bulyan(one_shot=1), "one_shot"),
         (lambda: fp.Krum(guarantee=None), "guarantee"),
     ],
 )
@@ -288,7 +308,7 @@ def test_a_rule_behind_another_is_set_from_the_command_line():
     settings += ["aggregator.rule=krum", "aggregator.rule.malicious_fraction=0.1"]
     found = experiment.apply_settings(start, settings).grids[0].process.aggregator
     krum = fp.Krum(num_selected=3, malicious_fraction=0.1)
-    assert found == fp.Bucketing(rule=krum, size=2)
+    assert found == fp.aggregators.Bucketing(rule=krum, size=2)
     both = [*settings, "aggregator.rule.num_malicious=1"]
     with pytest.raises(fp.InputError, match="got both"):
         experiment.apply_settings(start, both)

@@ -19,10 +19,12 @@ WIDE = pytest.mark.wide
         ("krum", fp.Krum()),
         pytest.param("multi_krum", fp.Krum(num_selected=None), marks=WIDE),
         pytest.param("trimmed_mean", fp.TrimmedMean(), marks=WIDE),
-        ("centered_clipping", fp.CenteredClipping()),
-        pytest.param("meamed", fp.MeaMed(), marks=pytest.mark.wide),
-        pytest.param("bulyan", fp.Bulyan(), marks=pytest.mark.wide),
-        pytest.param("norm_clipping", fp.NormClipping(), marks=pytest.mark.wide),
+        ("centered_clipping", fp.aggregators.CenteredClipping()),
+        pytest.param("meamed", fp.aggregators.MeaMed(), marks=pytest.mark.wide),
+        pytest.param("bulyan", fp.aggregators.Bulyan(), marks=pytest.mark.wide),
+        pytest.param(
+            "norm_clipping", fp.aggregators.NormClipping(), marks=pytest.mark.wide
+        ),
         pytest.param(
             "coordinate_median", fp.CoordinateMedian(), marks=pytest.mark.wide
         ),

@@ -13,7 +13,7 @@ from tests.test_policies import SPEC
 
 KEY = jax.random.key(0, impl="threefry2x32")
 SGD = local.SGD(learning_rate=0.2, num_steps=2, batch_size=8)
-MODEL = fp.EIIE(units=3)
+MODEL = fp.portfolio.EIIE(units=3)
 
 
 @pytest.fixture(scope="module")

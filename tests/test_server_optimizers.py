@@ -20,8 +20,8 @@ from tests import problems
 KEY = jax.random.key(3)
 SGD = fp.SGD(learning_rate=0.1, epochs=1, batch_size=4)
 HALF = problems.full_gradient_steps(1, 0.5)  # halfway to a client's minimizer
-MOMENTUM = fp.ServerMomentum(learning_rate=0.7, momentum=0.6)
-ADAM = fp.ServerAdam(learning_rate=0.2, b1=0.8, b2=0.9, eps=0.05)
+MOMENTUM = fp.aggregators.ServerMomentum(learning_rate=0.7, momentum=0.6)
+ADAM = fp.aggregators.ServerAdam(learning_rate=0.2, b1=0.8, b2=0.9, eps=0.05)
 MODELS = "fedavg fedprox ditto pfedme per_fedavg apfl fedper fedrep fedrod".split()
 
 
@@ -61,10 +61,10 @@ def test_formulas_against_numpy(optimizer, oracle):
     "name", ["fedavg", pytest.param("ditto", marks=pytest.mark.wide)]
 )
 def test_without_momentum_it_is_the_plain_method(name):
-    algorithm = fp.ALGORITHMS[name](local=HALF)
+    algorithm = fp.algorithms.ALGORITHMS[name](local=HALF)
     problem = problems.random_quadratics()
     plain, _, _ = problems.run(_process(None, algorithm=algorithm), problem, 4)
-    other = fp.ServerMomentum(learning_rate=1.0, momentum=0.0)
+    other = fp.aggregators.ServerMomentum(learning_rate=1.0, momentum=0.0)
     found, _, _ = problems.run(_process(other, algorithm=algorithm), problem, 4)
     assert plain.optimizer is None
     same = dataclasses.replace(found, optimizer=None)
@@ -184,7 +184,7 @@ def test_points_of_a_grid_are_single_trainings():
         return fp.grid(
             KEY,
             _process(optimizer, algorithm=fp.FedAvg(local=SGD)),
-            fp.Quadratic(),
+            fp.models.Quadratic(),
             spec,
             axes,
             3,
@@ -194,7 +194,7 @@ def test_points_of_a_grid_are_single_trainings():
 
     (swept,) = train(MOMENTUM, {"server_optimizer.learning_rate": rates})
     assert len(swept.points) == 2
-    single = fp.ServerMomentum(learning_rate=1.0, momentum=0.6)
+    single = fp.aggregators.ServerMomentum(learning_rate=1.0, momentum=0.6)
     (alone,) = train(single, {})
     np.testing.assert_allclose(
         swept.metrics["loss"][1], alone.metrics["loss"][0], rtol=1e-12
@@ -203,7 +203,9 @@ def test_points_of_a_grid_are_single_trainings():
 
 
 def test_who_has_a_model_at_the_server():
-    found = {n for n, kind in fp.ALGORITHMS.items() if kind().server_is_model}
+    found = {
+        n for n, kind in fp.algorithms.ALGORITHMS.items() if kind().server_is_model
+    }
     assert found == set(MODELS)
     assert not algorithms.Ditto(unsynced=True).server_is_model
 
@@ -211,7 +213,7 @@ def test_who_has_a_model_at_the_server():
 @pytest.mark.parametrize("simulate", [fp.simulate, fp.simulate_streamed])
 @pytest.mark.parametrize("name", ["flame", "scaffold", "local"])
 def test_other_methods_are_refused(name, simulate):
-    kind = fp.ALGORITHMS[name]
+    kind = fp.algorithms.ALGORITHMS[name]
     process = _process(ADAM, algorithm=kind(local=SGD))
     sentence = f"no server_optimizer with {kind.__name__}, .* got ServerAdam\\.$"
     with pytest.raises(checks.InputError, match=sentence):
@@ -231,18 +233,24 @@ def test_settings_of_commands():
     )
     plain, adam = experiment.grids
     assert plain.process.server_optimizer is None and not plain.axes
-    assert isinstance(adam.process.server_optimizer, fp.ServerAdam)
+    assert isinstance(adam.process.server_optimizer, fp.aggregators.ServerAdam)
     assert adam.axes == {"server_optimizer.learning_rate": (0.1, 0.2)}
 
 
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: fp.ServerMomentum(momentum=1.0), "momentum .* below 1, got 1.0"),
-        (lambda: fp.ServerMomentum(learning_rate=0.0), "learning_rate .* above 0"),
-        (lambda: fp.ServerAdam(b1=-0.1), "b1 .* at least 0"),
-        (lambda: fp.ServerAdam(b2=1.0), "b2 .* below 1"),
-        (lambda: fp.ServerAdam(eps=0.0), "eps .* above 0"),
+        (
+            lambda: fp.aggregators.ServerMomentum(momentum=1.0),
+            "momentum .* below 1, got 1.0",
+        ),
+        (
+            lambda: fp.aggregators.ServerMomentum(learning_rate=0.0),
+            "learning_rate .* above 0",
+        ),
+        (lambda: fp.aggregators.ServerAdam(b1=-0.1), "b1 .* at least 0"),
+        (lambda: fp.aggregators.ServerAdam(b2=1.0), "b2 .* below 1"),
+        (lambda: fp.aggregators.ServerAdam(eps=0.0), "eps .* above 0"),
     ],
 )
 def test_wrong_fields_are_named(make, match):

@@ -16,7 +16,7 @@ from tests import faults, problems, test_kept_mean
 
 KEY = jax.random.key(3)
 SGD = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
-EXACT = fp.ToTolerance(learning_rate=0.3, max_steps=9)
+EXACT = fp.local.ToTolerance(learning_rate=0.3, max_steps=9)
 METHODS = {
     "flame": fp.Flame(lam=1.0, kappa=2.0, local=SGD),
     "flame_by_examples": fp.Flame(lam=1.0, weighting="examples", local=EXACT),
@@ -109,7 +109,7 @@ def test_the_kept_mean_is_that_of_all_messages(value, tmp_path):
     attack = faults.Sends(value=value, turn=-1.0, last=6.0)
     process = fp.FederatedProcess(
         algorithm=test_kept_mean.Reports(),
-        aggregator=fp.Mean(),
+        aggregator=fp.aggregators.Mean(),
         attack=jax.tree.map(jnp.asarray, attack),
         participation=fp.UniformCohort(size=3),
     )

@@ -34,7 +34,11 @@ def test_classes_without_fields_have_structures_of_their_own():
     """Else one rule could run the program that was compiled for another."""
     structures = [
         jax.tree.structure(part)
-        for part in (fp.Mean(), fp.WeightedMean(), fp.CoordinateMedian())
+        for part in (
+            fp.aggregators.Mean(),
+            fp.aggregators.WeightedMean(),
+            fp.CoordinateMedian(),
+        )
     ]
     processes = [
         jax.tree.structure(fp.FederatedProcess(algorithm=part))

@@ -57,7 +57,7 @@ def test_corollaries_hold_that_quick_pages_leave_out(problem, name):
 
 def test_another_center_is_no_fixed_point(problem):
     """Nor is a point before the end, whatever the rule."""
-    process = quadratics.exact("l2", problem, aggregator=fp.Mean())
+    process = quadratics.exact("l2", problem, aggregator=fp.aggregators.Mean())
     run = problem.visited(process, ROUNDS)
     found = answers(fedplus_fixed_points.statements("l2", problem, run))
     assert found["Theorem 1: |w - z + grad ft(z) / alpha|"] == "yes"

@@ -151,7 +151,7 @@ def test_methods_without_one_network_save_their_parts(tmp_path):
 
 def test_single_numbers_are_saved(tmp_path):
     federation = toy.make_federation(classes=False)
-    model = fp.LinearRegression(intercept=True)
+    model = fp.models.LinearRegression(intercept=True)
     process = fp.FederatedProcess(algorithm=fp.Flame(local=SGD))
     how = {"models_to": tmp_path / "m", "progress": False}
     fp.simulate(KEY, process, model, federation, 1, **how)

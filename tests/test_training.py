@@ -113,7 +113,9 @@ def test_a_diverging_point_is_listed_and_the_others_go_on():
         dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
     )
     axes = {"algorithm.local.learning_rate": [0.2, 1e200]}
-    result = quiet(fp.grid, KEY, process, fp.Quadratic(), spec, axes, 6, eval_every=1)
+    result = quiet(
+        fp.grid, KEY, process, fp.models.Quadratic(), spec, axes, 6, eval_every=1
+    )
     group = result.groups[0]
     assert group.diverged_at[0] == -1
     round_number = group.diverged_at[1]
@@ -133,7 +135,7 @@ def test_a_run_whose_points_all_diverge_ends_early():
         dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
     )
     result = quiet(
-        fp.simulate, KEY, process, fp.Quadratic(), spec.build(), 50, eval_every=5
+        fp.simulate, KEY, process, fp.models.Quadratic(), spec.build(), 50, eval_every=5
     )
     assert result.groups[0].rounds.tolist() == [0, 5]
 
@@ -148,7 +150,7 @@ def test_dropping_lets_the_honest_ones_go_on():
         dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
     )
     group = quiet(
-        fp.simulate, KEY, process, fp.Quadratic(), spec.build(), 6, eval_every=3
+        fp.simulate, KEY, process, fp.models.Quadratic(), spec.build(), 6, eval_every=3
     ).groups[0]
     assert group.diverged_at.tolist() == [-1]
     assert group.per_round["num_nonfinite"].sum() > 0
@@ -252,7 +254,7 @@ def test_wrong_arguments_get_one_sentence(change, message):
     arguments = {
         "key": KEY,
         "process": fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
-        "model": fp.Quadratic(),
+        "model": fp.models.Quadratic(),
         "federation": spec.build(),
         "num_rounds": 2,
     }
@@ -309,7 +311,7 @@ def test_medians_resist_what_the_mean_does_not():
     model = fp.LogisticRegression()
     found = {}
     for name, aggregator in (
-        ("mean", fp.Mean()),
+        ("mean", fp.aggregators.Mean()),
         ("coordinate", fp.CoordinateMedian()),
         ("geometric", fp.GeometricMedian()),
     ):

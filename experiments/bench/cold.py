@@ -47,7 +47,7 @@ class Stored:
 
         del data_dir, seed, num_clients
         arrays = _read(Path(self.folder))
-        return fp.Dataset(name="stored", num_classes=10, scale=1 / 255, **arrays)
+        return fp.data.Dataset(name="stored", num_classes=10, scale=1 / 255, **arrays)
 
 
 def _read(folder: Path) -> dict[str, np.ndarray]:

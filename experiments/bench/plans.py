@@ -126,7 +126,7 @@ CASES = (
     ),
     Case(
         "FedAvg, CNN, vmap",
-        _with(lambda fp: fp.FedAvg(), lambda fp: fp.CNN1()),
+        _with(lambda fp: fp.FedAvg(), lambda fp: fp.models.CNN1()),
         60,
         examples=40,
         execution="vmap",

@@ -51,14 +51,14 @@ class Portfolio:
     @property
     def flops_per_round(self) -> float:
         """Operations of the products with the state, forward and backward."""
-        model = fp.EIIE()
+        model = fp.portfolio.EIIE()
         rows = self.batch_size * _ASSETS * _WINDOW
         return self.steps_per_round * rows * 3 * 2.0 * model.units**2
 
     def group(self) -> groups.Group:
         """The one training."""
-        spec = fp.PortfolioSpec(
-            fp.SyntheticMarket(num_days=self.days + 10),
+        spec = fp.portfolio.PortfolioSpec(
+            fp.portfolio.SyntheticMarket(num_days=self.days + 10),
             num_clients=self.parties,
             assets_per_client=_ASSETS,
             window=_WINDOW,
@@ -72,7 +72,7 @@ class Portfolio:
         )
         process = fp.FederatedProcess(algorithm=fp.FedAvg(local=solver))
         key = jax.random.key(0, impl="threefry2x32")
-        model = fp.EIIE(sampling_decay=1.0)
+        model = fp.portfolio.EIIE(sampling_decay=1.0)
         (group,) = grids.groups_of(key, process, model, spec, {})
         return group
 
@@ -132,7 +132,7 @@ class Floor:
     execution = ""
 
     def __init__(self, portfolio: Portfolio):
-        units, rows = fp.EIIE().units, portfolio.batch_size * _ASSETS
+        units, rows = fp.portfolio.EIIE().units, portfolio.batch_size * _ASSETS
         key = jax.random.key(0, impl="threefry2x32")
         shape = (portfolio.parties, units, units)
         self._kernels = jax.random.normal(key, shape) / units**0.5

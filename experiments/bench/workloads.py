@@ -44,14 +44,16 @@ class Generated:
 
     def load(
         self, *, data_dir: str | None, seed: int, num_clients: int | None
-    ) -> fp.Dataset:
+    ) -> fp.data.Dataset:
         """Draws the images; equal arguments give the same object."""
         del data_dir, num_clients
         return _generate(self.sizes, self.shape, seed)
 
 
 @functools.lru_cache(maxsize=1)
-def _generate(sizes: tuple[int, ...], shape: tuple[int, ...], seed: int) -> fp.Dataset:
+def _generate(
+    sizes: tuple[int, ...], shape: tuple[int, ...], seed: int
+) -> fp.data.Dataset:
     rng = np.random.default_rng(seed)
     total, inputs = sum(sizes), math.prod(shape)
     y = rng.integers(0, CLASSES, total)
@@ -62,7 +64,7 @@ def _generate(sizes: tuple[int, ...], shape: tuple[int, ...], seed: int) -> fp.D
         block = x[start : start + _BLOCK]
         drawn = rng.integers(0, 256, block.shape, dtype=np.uint8)
         block *= drawn < bound[y[start : start + _BLOCK]]
-    return fp.Dataset(
+    return fp.data.Dataset(
         name="generated",
         x=x.reshape(total, *shape),
         y=y,

@@ -79,7 +79,7 @@ class Bowls:
         """
         process = fp.FederatedProcess(algorithm=algorithm)
         process = struct.as_arrays(process, jnp.zeros(()).dtype)
-        model = fp.LinearRegression().for_federation(self.federation)
+        model = fp.models.LinearRegression().for_federation(self.federation)
         first = np.zeros(self.minimizers.shape[1]) if start is None else start
         path, report = _path(
             process, jnp.asarray(first), self.federation, model=model, count=num_rounds
@@ -117,7 +117,7 @@ def _fedpg(rate: float, decay: float | None = None, **fields) -> fp.FedPG:
 def stuck(options: rows.Options) -> rows.Findings:
     """Where the fairness row stops FedPG although every loss could fall."""
     count = 40 if options.quick else 100
-    search = fp.Armijo()
+    search = fp.algorithms.Armijo()
     figure, (axes,) = drawing.panels(1)
     found: list[rows.Row] = []
     number = min(options.seeds, 6)
@@ -184,7 +184,7 @@ def hovering(options: rows.Options) -> rows.Findings:
         "eta 0.02": _fedpg(0.02),
         "eta 0.004": _fedpg(0.004),
         "0.1 x 0.999^t": _fedpg(0.1, 0.999),
-        "searched": _fedpg(0.1, search=fp.Armijo()),
+        "searched": _fedpg(0.1, search=fp.algorithms.Armijo()),
     }
     number = min(options.seeds, 6)
     problems = [Bowls.draw(seed) for seed in range(number)]
@@ -249,7 +249,7 @@ def front(options: rows.Options) -> rows.Findings:
     for k, (name, fields) in enumerate(
         (("without the fairness row", {"fair_row": False}), ("S-FedPG", {}))
     ):
-        algorithm = _fedpg(0.1, search=fp.Armijo(), **fields)
+        algorithm = _fedpg(0.1, search=fp.algorithms.Armijo(), **fields)
         paths = [problem.visited(algorithm, 200, start)[0] for start in first]
         ends = np.stack([path[-1] for path in paths])
         away = np.linalg.norm(ends[:, None] - optimal[None], axis=2).min(axis=1)

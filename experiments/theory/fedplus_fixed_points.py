@@ -25,7 +25,7 @@ from fedjax_pfl.figures import drawing
 __all__ = ["RULES", "fixed_points", "proposition_3", "statements", "with_rule"]
 
 RULES = {
-    "mean": fp.Mean(),
+    "mean": fp.aggregators.Mean(),
     "geometric median": fp.GeometricMedian(tolerance=INNER),
     "coordinate median": fp.CoordinateMedian(),
 }
@@ -139,7 +139,7 @@ def _far(vectors: np.ndarray) -> float:
 def _gradients(name: str, problem: Quadratics, w, c) -> np.ndarray:
     """Gradients `[K + 1, d]` of `sum_k f_k(w_k) + mu Phi(w_k - c)` in all w_k and c."""
 
-    of_w, of_c = _coupling_gradients(fp.PHIS[name](), RADII[name], w, c)
+    of_w, of_c = _coupling_gradients(fp.algorithms.PHIS[name](), RADII[name], w, c)
     local = np.einsum("kij,kj->ki", problem.curvature, w - problem.targets)
     return np.concatenate([local + of_w, of_c[None] / CLIENTS])
 

@@ -90,9 +90,9 @@ class Quadratics:
         return cls(federation, curvature, targets)
 
     @property
-    def model(self) -> fp.LinearRegression:
+    def model(self) -> fp.models.LinearRegression:
         """The model of the federation."""
-        return fp.LinearRegression().for_federation(self.federation)
+        return fp.models.LinearRegression().for_federation(self.federation)
 
     @functools.cached_property
     def eigenvalues(self) -> tuple[float, float]:
@@ -157,7 +157,7 @@ class Quadratics:
 
 def spec() -> fp.FederationSpec:
     """Least squares with a Hessian of its own for every client."""
-    source = fp.DATASETS["linear_regression"](
+    source = fp.data.DATASETS["linear_regression"](
         dim=DIM, examples_per_client=EXAMPLES, spread=1.0, orthonormal=False
     )
     return fp.FederationSpec(
@@ -194,11 +194,11 @@ def exact(
     """Fed+ with exact local solves and aggregates over all clients."""
     rho = RADII[name] if rho is None else rho
     algorithm = fp.FedPlus(
-        phi=fp.PHIS[name](),
+        phi=fp.algorithms.PHIS[name](),
         alpha=ALPHA,
         rho=rho,
         aggregate_over="all",
-        local=fp.ToTolerance(
+        local=fp.local.ToTolerance(
             learning_rate=1 / (ALPHA + problem.eigenvalues[1]),
             tolerance=INNER**2,  # of the squared norm
             max_steps=500,

@@ -22,7 +22,7 @@ _RISE = 1e-10  # of the Lagrangian, which is of order 1: more than rounding
 
 def _spec(curvature: float = 1.0, num_clients: int = 10) -> fp.FederationSpec:
     """Isotropic regressions, all examples for training but one test example."""
-    source = fp.DATASETS["linear_regression"](
+    source = fp.data.DATASETS["linear_regression"](
         dim=3, examples_per_client=4, curvature=curvature
     )
     return fp.FederationSpec(
@@ -34,19 +34,19 @@ def _spec(curvature: float = 1.0, num_clients: int = 10) -> fp.FederationSpec:
     )
 
 
-def _exact(largest_curvature: float) -> fp.ToTolerance:
+def _exact(largest_curvature: float) -> fp.local.ToTolerance:
     """Solves until rounding stops it; steps fit the largest curvature of a grid."""
-    return fp.ToTolerance(
+    return fp.local.ToTolerance(
         learning_rate=1 / (largest_curvature + _LAM), tolerance=1e-24, max_steps=200
     )
 
 
-def _train(process, spec, axes, num_rounds: int) -> fp.History:
+def _train(process, spec, axes, num_rounds: int) -> fp.results.History:
     """Runs a grid with diagnostics after every round; one static group."""
     result = fp.grid(
         jax.random.key(0, impl="threefry2x32"),
         process,
-        fp.LinearRegression(),
+        fp.models.LinearRegression(),
         spec,
         axes,
         num_rounds,
@@ -217,7 +217,7 @@ def identity(options: rows.Options) -> rows.Findings:
     kappas = (0.5, 1.0, 4.0) if options.quick else (0.1, 0.3, 0.6, 1.0, 1.7, 4.0, 10.0)
     centers = ("local", "received") if options.quick else ("local", "received", "joint")
     federation = _spec().build()
-    model = fp.LinearRegression().for_federation(federation)
+    model = fp.models.LinearRegression().for_federation(federation)
     found = []
     for center in centers:
         for kappa in kappas:

@@ -31,9 +31,9 @@ _QUANTITIES = ("loss of w", "loss of theta")
 
 ATTACKS: dict[str, Any] = {
     "none": None,
-    "same_value": fp.SameValue(std=VARIANCE**0.5),
+    "same_value": fp.attacks.SameValue(std=VARIANCE**0.5),
     "sign_flip": fp.SignFlip(std=VARIANCE**0.5),
-    "gaussian": fp.Gaussian(std=VARIANCE**0.5),
+    "gaussian": fp.attacks.Gaussian(std=VARIANCE**0.5),
 }
 
 
@@ -51,7 +51,7 @@ class Draws:
     def _federation(self) -> fp.Federation:
         """Designs of the data set; its labels are replaced in every draw."""
         num_clients, dim = self.problem.params.shape
-        source = fp.DATASETS["linear_regression"](
+        source = fp.data.DATASETS["linear_regression"](
             dim=dim,
             examples_per_client=self.problem.num_examples,
             curvature=self.problem.curvature,
@@ -85,7 +85,7 @@ class Draws:
             lam=p.lam,
             kappa=2 * share / q - 1,
             eps_decay=0.0,
-            local=fp.ToTolerance(
+            local=fp.local.ToTolerance(
                 learning_rate=1 / (p.curvature + p.lam), tolerance=1e-18
             ),
         )
@@ -103,7 +103,7 @@ class Draws:
                 jnp.asarray(p.params),
                 math.sqrt(p.noise_variance),
                 jax.random.split(key, count),
-                model=fp.LinearRegression().for_federation(federation),
+                model=fp.models.LinearRegression().for_federation(federation),
             ),
         )
         theta = share * estimates + (1 - share) * w[:, None]

@@ -21,8 +21,8 @@ def aggregation(options: rows.Options) -> rows.Findings:
     """Annualized returns from parties' policies to the aggregate, and jumps."""
     seeds = range(min(options.seeds, _REPETITIONS))
     days = 700 if options.quick else 3523
-    spec = fp.PortfolioSpec(
-        fp.SyntheticMarket(num_days=days), num_clients=_PARTIES, years=0
+    spec = fp.portfolio.PortfolioSpec(
+        fp.portfolio.SyntheticMarket(num_days=days), num_clients=_PARTIES, years=0
     )
     question = fedplus_failure.Question(
         name="portfolio_failure",
@@ -30,7 +30,7 @@ def aggregation(options: rows.Options) -> rows.Findings:
         methods=_METHODS,
         federations=[dataclasses.replace(spec, seed=seed).build() for seed in seeds],
         num_rounds=2 if options.quick else 20,
-        model=fp.EIIE(),
+        model=fp.portfolio.EIIE(),
     )
     return fedplus_failure.compared(question)
 

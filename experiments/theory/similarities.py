@@ -169,7 +169,7 @@ def neighbours(options: rows.Options) -> rows.Findings:
 
 def _selected(count: int, levels: tuple[float, ...], seeds: int) -> np.ndarray:
     """Mean number of mixed models in the last round, by quantile level."""
-    algorithm = fp.ALGORITHMS["fedacs"](
+    algorithm = fp.algorithms.ALGORITHMS["fedacs"](
         pick_quantile=levels[0], negative="keep", local=fp.SGD(learning_rate=0.05)
     )
     spec = fp.FederationSpec("clustered_classes", "by_client", num_clients=count)

@@ -106,7 +106,7 @@ def one_client(problem, number):
 
 @jax.jit
 def _mixture(start, theta, models, chosen, data):
-    model = fp.LinearRegression(inputs=3)
+    model = fp.models.LinearRegression(inputs=3)
     client = fedfomo.FedFomoClient(
         theta={"theta": theta}, start={"theta": start}, affinity=None
     )

@@ -47,7 +47,7 @@ def test_the_published_direction_of_three_clients():
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear(fp.LinearRegression):
+class Linear(fp.models.LinearRegression):
     """Losses `g_i . w + L_i` of examples `(g_i, L_i)`; starts at zero."""
 
     def loss(self, outputs, batch):

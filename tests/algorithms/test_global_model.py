@@ -33,7 +33,7 @@ def test_members_keep_what_they_trained_and_the_training_is_the_same(name):
     problem = faults.problem()
     fields = {
         "participation": fp.UniformCohort(size=3),
-        "attack": fp.Scaling(factor=3.0),
+        "attack": fp.attacks.Scaling(factor=3.0),
     }
     process = fp.FederatedProcess(algorithm=MAKE[name](keeps_local=True), **fields)
     states, infos, _ = problems.run(process, problem, 4)

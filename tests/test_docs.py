@@ -192,10 +192,10 @@ def test_commands_make_experiments(page):
     for command, words in commands(COMMANDED[page], "sh"):
         if command in ("run", "sweep") and not {"--resume", "--data"} & set(words):
             options = test_commands.options_of(words, application(command))
-            if options.preset in presets.PRESETS:
+            if options.preset_name in presets.PRESETS:
                 assert job._experiment(options).grids
             else:
-                assert fnmatch.filter(presets.PRESETS, options.preset)
+                assert fnmatch.filter(presets.PRESETS, options.preset_name)
 
 
 def short(code):

@@ -14,7 +14,8 @@ MODULE = '''
 import jax
 from typing import Any
 
-from fedjax_pfl import local, struct, types
+from fedjax_pfl import core, local
+from fedjax_pfl.core import struct
 from fedjax_pfl.algorithms import base
 
 
@@ -30,7 +31,7 @@ class Half(base.SingleExchange):
         w, objective = down.shared, local.DataLoss(model)
         trained, _, info = self.local.solve(key, work, objective, w, None, data)
         weight = base.example_weight(data, w)
-        return None, types.Upload(message=trained, weight=weight), info.report()
+        return None, core.Upload(message=trained, weight=weight), info.report()
 
     def server_update(self, ctx, server, aggregate, uploads):
         return base.mixture(aggregate, server, self.share)

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from experiments.cards import __main__, claims, fedpg, methods, tables
+from experiments.cards import claims, fedpg, methods, tables
 from experiments.cards.runs import WIDER, Run, Side
 from tests import test_cards
 
@@ -56,7 +56,7 @@ def rows():
 
 def test_a_row_has_the_papers_numbers_and_ours(tmp_path, card):
     test_cards.save(tmp_path, "ours", rows(), SWEEP)
-    text = __main__.render(card, tmp_path)
+    text = test_cards.render(card, tmp_path)
     assert f"7 rounds: `{SWEEP}`" in text
     line = test_cards.line_with(text, "| A+ |")
     assert "| 90.0 (10.0) → 61.0 (25.0) | 80.0 → 51.0 | 2 | theirs is odd |" in line
@@ -68,7 +68,7 @@ def test_a_row_has_the_papers_numbers_and_ours(tmp_path, card):
 
 def test_a_part_that_was_not_run_says_why_and_how(tmp_path, card):
     (tmp_path / "toy").mkdir()
-    text = __main__.render(card, tmp_path)
+    text = test_cards.render(card, tmp_path)
     assert "Not run: GPU wanted. Command: `python -m experiments.sweep --preset" in text
     assert "| B | 40.0 (20.0) | – |  |  |" in text
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.cards import __main__, claims, flame, keep, tables
+from experiments.cards import __main__, claims, flame, tables
 from experiments.cards.runs import Run
-from tests import test_cards, test_commands
+from tests import test_cards
 
 A, B = test_cards.A, test_cards.B
 SWEEP = "python -m experiments.sweep --preset digits"
@@ -54,7 +54,7 @@ def test_rows_are_judged_by_digits_then_by_order(
     tmp_path, printed, alpha, beta, verdict
 ):
     test_cards.save(tmp_path, "run_x", test_cards.pairs(alpha, beta), SWEEP)
-    text = __main__.render(
+    text = test_cards.render(
         card(printed=[printed], reasons={"run_y": "a reason"}), tmp_path
     )
     line = test_cards.line_with(text, "| x |")
@@ -81,7 +81,7 @@ def test_a_field_becomes_columns(tmp_path):
             rows += test_cards.cells("Beta", seed, 0.25, **more, **told)
     test_cards.save(tmp_path, "attacks_x", rows)
     by_field = {"attacks": ("federation.malicious_fraction",)}
-    text = __main__.render(card(by_field=by_field), tmp_path)
+    text = test_cards.render(card(by_field=by_field), tmp_path)
     header = "| algorithm | model | malicious_fraction = 0 | malicious_fraction = 0.2 |"
     assert header in text and "attack = X" in text
     assert "| Alpha | personal | 50.00 ± 0.00 | 70.00 ± 0.00 |" in text
@@ -96,7 +96,7 @@ def test_kinds_of_attacks_become_columns(tmp_path):
         rows += test_cards.cells("Beta", 0, value, **more)
     test_cards.save(tmp_path, "beyond_x", rows)
     fields = ("attack", "federation.label_poisoning")
-    text = __main__.render(card(by_field={"beyond": fields}), tmp_path)
+    text = test_cards.render(card(by_field={"beyond": fields}), tmp_path)
     assert "| algorithm | model | none | SignFlip | UniformLabels |" in text
     assert "| Beta | personal | 90.00 | 50.00 | 70.00 |" in text
 
@@ -108,10 +108,10 @@ def test_less_loss_is_better_and_environments_can_be_chosen(tmp_path):
             rows.append(loss(name, seed, value, stat="variance"))
     test_cards.save(tmp_path, "first", rows)
     claim = claims.Claim("fair", "first", A, B, measure="loss variance")
-    runs = {"first": Run.read(tmp_path / "toy" / "first")}
+    runs = {"first": Run.read(tmp_path / "toy/first.nc")}
     (found,) = claims.decide(claim, runs)
     assert found.verdict == "holds" and found.difference.startswith("+0.29")
-    text = __main__.render(card(claims=(claim,)), tmp_path)
+    text = test_cards.render(card(claims=(claim,)), tmp_path)
     assert "| loss variance |" in text
     assert test_cards.line_with(text, "Alpha", "personal").endswith("| 0.205 |")
     only = {"federation.partition.concentration": 7.0}
@@ -123,7 +123,7 @@ def test_sides_may_be_of_different_runs(tmp_path):
     test_cards.save(tmp_path, "few", test_cards.pairs([0.5, 0.6], [0.1, 0.1]))
     test_cards.save(tmp_path, "many", test_cards.pairs([0.7, 0.9], [0.1, 0.1]))
     paths = (tmp_path / "toy").iterdir()
-    runs = {path.name: Run.read(path) for path in paths}
+    runs = {path.stem: Run.read(path) for path in paths}
     claim = claims.Claim("rises", "many", A, A, worse_run="few")
     (found,) = claims.decide(claim, runs)
     assert found.difference.startswith("+25.00") and found.verdict == "undecided"
@@ -142,31 +142,9 @@ def test_figures_count_what_holds(tmp_path):
         claims.Drawing("3", "curves", "first", both),
         claims.Drawing("4", "more", "second", both),
     )
-    text = __main__.render(card(figures=figures, reasons={"second": "why"}), tmp_path)
+    text = test_cards.render(card(figures=figures, reasons={"second": "why"}), tmp_path)
     assert "| holds 1, does not hold 1 |" in test_cards.line_with(text, "| 3 |")
     assert "| not run: why |" in test_cards.line_with(text, "| 4 |")
-
-
-def test_losses_and_several_figures_are_kept(tmp_path):
-    rows = test_cards.pairs([0.9], [0.8])
-    rows += [loss("Alpha", 0, 0.2, stat="variance"), loss("Alpha", 0, 0.3)]
-    rows.append(loss("Alpha", 0, 0.4, data="own training"))
-    result = tmp_path / "run"
-    (result / "figures").mkdir(parents=True)
-    pd.DataFrame(rows).to_csv(result / "summary.csv", index=False)
-    (result / "reports.csv").write_text("name,value\n")
-    test_commands.begin(result, ["--preset", "digits"])
-    options = ["--results", str(tmp_path / "kept")]
-    for name in ("sweep", "fairness"):
-        (result / "figures" / f"{name}.png").write_bytes(b"png")
-        options += ["--figure", name]
-    done = test_cards.RUNNER.invoke(keep.app, [str(result), "toy", *options])
-    assert done.exit_code == 0, done.output
-    kept = pd.read_csv(tmp_path / "kept" / "toy" / "run" / "summary.csv")
-    losses = kept[kept["metric"] == "loss"]["value"]
-    assert sorted(losses) == [0.2, 0.4] and len(kept) == 4
-    images = sorted(p.name for p in (tmp_path / "kept/toy/run").glob("*.png"))
-    assert images == ["fairness.png", "sweep.png"]
 
 
 def test_every_number_of_flames_table_is_there():

@@ -2,18 +2,19 @@
 
 import dataclasses
 import itertools
-import pathlib
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
 import typer.testing
+import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from experiments.cards import __main__, claims, fedacs, keep, runs
+from experiments.cards import __main__, claims, fedacs, keep, kept, runs
 from fedjax_pfl.command import presets
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import paired
@@ -53,18 +54,30 @@ def cells(algorithm, seed, value, **changes):
     return [row, *({**row, "value": 77.0} | other for other in noise)]
 
 
-def save(results, name, rows, command="python -m experiments.sweep --preset toy"):
-    folder = results / "toy" / name
-    folder.mkdir(parents=True)
-    pd.DataFrame(rows).to_csv(folder / "summary.csv", index=False)
-    (folder / "command.txt").write_text(command + "\n")
-    return folder
+def save(
+    results,
+    name,
+    rows,
+    command="python -m experiments.sweep --preset toy",
+    reports=None,
+):
+    path = results / "toy" / f"{name}.nc"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pd.DataFrame(rows).drop_duplicates()
+    kept.write(path, command, table, reports)
+    return path
 
 
 def pairs(first, second):
     rows = [cells("Alpha", s, v) for s, v in enumerate(first)]
     rows += [cells("Beta", s, v) for s, v in enumerate(second)]
     return list(itertools.chain(*rows))
+
+
+def render(card, results):
+    """The only page of a card."""
+    (text,) = __main__.render(card, results).values()
+    return text
 
 
 def line_with(text, *words):
@@ -120,14 +133,14 @@ def test_lost_seeds_do_not_count():
 )
 def test_verdicts_follow_from_the_interval(tmp_path, first, second, verdict):
     save(tmp_path, "first", pairs(first, second))
-    row = line_with(__main__.render(CARD, tmp_path), "alpha beats beta")
+    row = line_with(render(CARD, tmp_path), "alpha beats beta")
     assert row.split(" | ")[3] == verdict
     assert "`python -m experiments.sweep --preset toy`" in row
 
 
 def test_a_card_has_the_numbers_of_the_runs(tmp_path):
     save(tmp_path, "first", pairs([0.80, 0.82, 0.85], [0.70, 0.71, 0.76]))
-    text = __main__.render(CARD, tmp_path)
+    text = render(CARD, tmp_path)
     mean, std = (
         100 * np.mean([0.80, 0.82, 0.85]),
         100 * np.std([0.80, 0.82, 0.85], ddof=1),
@@ -147,8 +160,8 @@ def test_the_same_files_give_the_same_bytes(tmp_path):
     rows = pairs([0.80, 0.82], [0.70, 0.71])
     for name in ("b", "a"):
         save(tmp_path, name, rows)
-    first = __main__.render(CARD, tmp_path)
-    assert first == __main__.render(CARD, tmp_path)
+    first = render(CARD, tmp_path)
+    assert first == render(CARD, tmp_path)
     assert first.index("### a") < first.index("### b")
 
 
@@ -156,7 +169,7 @@ def test_honest_clients_are_shown_where_some_are_malicious(tmp_path):
     rows = cells("Alpha", 0, 0.5) + cells("Alpha", 0, 0.9, population="honest")
     rows += cells("Alpha", 0, 0.1, population="participants")
     save(tmp_path, "first", rows)
-    row = line_with(__main__.render(CARD, tmp_path), "| Alpha | personal |")
+    row = line_with(render(CARD, tmp_path), "| Alpha | personal |")
     assert "90.00" in row
 
 
@@ -165,7 +178,7 @@ def test_diverged_seeds_are_counted(tmp_path):
     rows += cells("Alpha", 2, np.nan, status="diverged at round 3")
     rows += cells("Beta", 2, 0.72) + cells("Gamma", 0, np.nan, status="diverged")
     save(tmp_path, "first", rows)
-    text = __main__.render(CARD, tmp_path)
+    text = render(CARD, tmp_path)
     assert "| 2 of 3 | 81.00 ± 1.41 |" in line_with(text, "| Alpha | personal |")
     assert "(1 of 3 lost)" in line_with(text, "alpha beats beta")
     assert "| 0 of 1 | diverged |" in line_with(text, "| Gamma | personal |")
@@ -180,7 +193,7 @@ def test_a_setting_that_diverges_with_some_seeds_is_not_the_best(tmp_path):
                 extra = {"algorithm.lam": lam, "data": data}
                 rows += cells("Alpha", seed, value, **extra)
     save(tmp_path, "first", rows)
-    assert "| +10.00 [" in line_with(__main__.render(CARD, tmp_path), "alpha beats")
+    assert "| +10.00 [" in line_with(render(CARD, tmp_path), "alpha beats")
 
 
 def test_settings_that_all_diverged_are_no_missing_validation(tmp_path):
@@ -191,7 +204,7 @@ def test_settings_that_all_diverged_are_no_missing_validation(tmp_path):
         rows += cells("Alpha", 1, np.nan, **extra)
     rows = [row for row in rows if row["seed"] == 1]
     save(tmp_path, "first", rows)
-    assert "(1 of 1 lost)" in line_with(__main__.render(CARD, tmp_path), "alpha beats")
+    assert "(1 of 1 lost)" in line_with(render(CARD, tmp_path), "alpha beats")
 
 
 def tuned(values):
@@ -207,25 +220,25 @@ def tuned(values):
 
 def test_settings_are_chosen_on_validation_data(tmp_path):
     save(tmp_path, "first", tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)}))
-    text = __main__.render(CARD, tmp_path)
+    text = render(CARD, tmp_path)
     assert "+6.00 [" in line_with(text, "alpha beats beta")  # of lam = 1
     assert "| Alpha, lam = 0.1 |" in text and "| Alpha, lam = 1.0 |" in text
     fixed = runs.Side("Alpha", "personal", {"algorithm.lam": 0.1})
     card = __main__.Card("toy", "Toy", "", B, (claims.Claim("x", "first", fixed, B),))
-    assert "+11.00 [" in line_with(__main__.render(card, tmp_path), "| x |")
+    assert "+11.00 [" in line_with(render(card, tmp_path), "| x |")
 
 
 def test_several_settings_without_validation_data_are_refused(tmp_path):
     rows = [r for r in tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)})]
     save(tmp_path, "first", [r for r in rows if r["data"] == "own test"])
     with pytest.raises(checks.InputError, match="choose among 2 settings of Alpha"):
-        __main__.render(CARD, tmp_path)
+        render(CARD, tmp_path)
 
 
 def test_differences_to_a_reference_of_several_settings_are_left_out(tmp_path):
     rows = [r for r in tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)})]
     save(tmp_path, "first", [r for r in rows if r["data"] == "own test"])
-    text = __main__.render(__main__.Card("toy", "Toy", "", A, ()), tmp_path)
+    text = render(__main__.Card("toy", "Toy", "", A, ()), tmp_path)
     beta = line_with(text, "| Beta |")
     assert "70.00" in beta and "[" not in beta
 
@@ -237,7 +250,7 @@ def test_claims_are_decided_for_every_environment(tmp_path):
         rows += cells("Alpha", seed, 0.5, **hard)
         rows += cells("Beta", seed, 0.6 + seed / 100, **hard)
     save(tmp_path, "first", rows)
-    text = __main__.render(CARD, tmp_path)
+    text = render(CARD, tmp_path)
     assert "| holds |" in line_with(text, "alpha beats beta", "concentration = 0.5")
     lost = line_with(text, "alpha beats beta", "concentration = 0.1")
     assert "| does not hold |" in lost
@@ -249,34 +262,30 @@ def test_a_field_that_a_run_lacks_is_named(tmp_path):
     claim = claims.Claim("x", "first", A, B, only=only)
     card = dataclasses.replace(CARD, claims=(claim,))
     with pytest.raises(checks.InputError, match=r"'first' \(dataset, .*market'\.$"):
-        __main__.render(card, tmp_path)
+        render(card, tmp_path)
 
 
 def test_missing_runs_and_sides_are_said(tmp_path):
-    assert "There are none yet." in __main__.render(CARD, tmp_path)
-    assert "not decided lack run `first`." in __main__.render(CARD, tmp_path)
+    assert "There are none yet." in render(CARD, tmp_path)
+    assert "not decided lack run `first`." in render(CARD, tmp_path)
     save(tmp_path, "first", cells("Alpha", 0, 0.5))
-    row = line_with(__main__.render(CARD, tmp_path), "alpha beats beta")
+    row = line_with(render(CARD, tmp_path), "alpha beats beta")
     assert "no Beta personal | not run" in row
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "match"),
-    [
-        ("command.txt", "one\ntwo", "not one command"),
-        ("command.txt", "", "not one command"),
-        ("summary.csv", "a,b\n1,2\n", "no column algorithm"),
-        ("summary.csv", "", "Expected a table"),
-        ("summary.csv", "a\n1,2\n1,2,3\n", "Expected"),
-        ("reports.csv", "a,b\n1,2\n", "reports.csv .* no column algorithm"),
-        ("reports.csv", "", "Expected a table"),
-    ],
-)
-def test_damaged_runs_are_one_sentence(tmp_path, file, content, match):
-    folder = save(tmp_path, "first", pairs([0.8], [0.7]))
-    (folder / file).write_text(content)
-    with pytest.raises(checks.InputError, match=match):
-        __main__.render(CARD, tmp_path)
+@pytest.mark.parametrize("content", [b"", b"no netCDF", None])
+def test_damaged_runs_are_one_sentence(tmp_path, content):
+    path = save(tmp_path, "first", pairs([0.8], [0.7]))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(checks.InputError, match="Cannot read .*first.nc' as a kept"):
+        render(CARD, tmp_path)
+
+
+def test_runs_without_a_headline_are_refused(tmp_path):
+    save(tmp_path, "first", [r for r in pairs([0.8], [0.7]) if r["metric"] == "loss"])
+    with pytest.raises(checks.InputError, match="on own test data in"):
+        render(CARD, tmp_path)
 
 
 def test_the_command_writes_the_card(tmp_path):
@@ -285,7 +294,7 @@ def test_the_command_writes_the_card(tmp_path):
     result = RUNNER.invoke(__main__.app, ["fedacs", *options])
     assert result.exit_code == 0, result.output
     written = (tmp_path / "out" / "fedacs.md").read_text("utf-8")
-    assert written == __main__.render(fedacs.CARD, tmp_path / "results")
+    assert written == render(fedacs.CARD, tmp_path / "results")
     assert "85.76 ± 0.14" in written and "hard to believe" in written
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["fedacs.md"]
     assert RUNNER.invoke(__main__.app, ["fedax", *options]).exit_code == 2
@@ -298,7 +307,6 @@ def test_what_rounds_reported_and_who_never_trained_have_columns(tmp_path):
     rows += [
         {**cells("Alpha", s, 0.1)[0], "population": "never selected"} for s in (0, 1)
     ]
-    folder = save(tmp_path, "first", rows)
     names = ["algorithm", "dataset", "partition", "seed", "algorithm.lam"]
     names += ["federation.partition.concentration"]
     reports = pd.DataFrame([row for row in rows if row["algorithm"] == "Alpha"])[names]
@@ -310,14 +318,12 @@ def test_what_rounds_reported_and_who_never_trained_have_columns(tmp_path):
             reports.assign(name="distance", value=7.0),
         ]
     )
-    reports.to_csv(folder / "reports.csv", index=False)
-    (folder / "learning_curves.png").write_bytes(b"")
-    text = __main__.render(CARD, tmp_path)
+    save(tmp_path, "first", rows, reports=reports)
+    text = render(CARD, tmp_path)
     header = line_with(text, "| algorithm | model")
     assert header.endswith("| never trained | clipped | trained |")
     assert line_with(text, "| Alpha | personal").endswith("| 10.0 | 50.0 | 90.0 |")
     assert line_with(text, "| Beta | personal").endswith("|  |  |  |")
-    assert "![learning curves](../results/toy/first/learning_curves.png)" in text
     assert "0.8" not in header and "70.00" in line_with(text, "| Alpha | personal")
 
 
@@ -335,7 +341,7 @@ def test_sides_may_ask_for_a_missing_field_and_for_other_environments(tmp_path):
             claims.Claim("across", "first", robust, plain, across=True),
         ),
     )
-    text = __main__.render(card, tmp_path)
+    text = render(card, tmp_path)
     assert "+30.00" in line_with(text, "in each", "concentration = 0.5")
     assert "not run" in line_with(text, "in each", "concentration = 9")
     assert "+9.00" in line_with(text, "| across | all of these")
@@ -349,16 +355,33 @@ def test_claims_name_methods_and_presets_that_exist():
             assert claim.run in presets.PRESETS
 
 
-def test_every_method_has_a_committed_card():
-    committed = (pathlib.Path(__main__.__file__).parent / "cards").glob("*.md")
-    assert sorted(path.stem for path in committed) == sorted(__main__.methods())
+ROOT = __main__.FOLDER
 
 
 @pytest.mark.parametrize("method", __main__.methods())
-def test_committed_cards_are_those_of_the_committed_runs(method):
-    folder = pathlib.Path(__main__.__file__).parent
-    expected = __main__.render(__main__.methods()[method], folder / "results")
-    assert (folder / "cards" / f"{method}.md").read_bytes() == expected.encode("utf-8")
+def test_committed_cards_are_those_of_the_kept_runs(method):
+    expected = __main__.render(__main__.methods()[method], ROOT / "results")
+    for name, text in expected.items():
+        assert (ROOT / "cards" / f"{name}.md").read_bytes() == text.encode("utf-8")
+        assert len(text.encode("utf-8")) <= 60_000
+    others = {path.stem for path in (ROOT / "cards").glob(f"{method}*.md")}
+    assert others == set(expected)
+
+
+def test_kept_runs_are_netcdf_files_of_six_megabytes_at_most():
+    paths = [path for path in (ROOT / "results").rglob("*") if path.is_file()]
+    assert {path.suffix for path in paths} == {".nc"}
+    assert sum(path.stat().st_size for path in paths) <= 6_000_000
+
+
+def test_a_kept_run_says_what_it_did_not_record():
+    path = ROOT / "results/flame/flame_fair_mnist_dir.nc"
+    with xr.open_datatree(path, engine="h5netcdf") as tree:
+        attributes, dataset = tree.attrs, tree["measured"].to_dataset().load()
+    for name in ("configuration", "configuration_digest", "provenance", "clients"):
+        assert attributes[name] == kept.NOT_RECORDED
+    assert dataset["value"].dims == ("point", "measure")
+    assert "Flame" in dataset["algorithm"].to_numpy()
 
 
 def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
@@ -366,28 +389,75 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     per_round = record.per_round | {"clipped": np.full((2, 10), 0.25)}
     result = histories.make_result(dataclasses.replace(record, per_round=per_round))
     result.save(tmp_path / "first")
-    (tmp_path / "first/figures").mkdir()
-    (tmp_path / "first/figures/sweep.png").write_bytes(b"picture")
-    given = [str(tmp_path / "first"), "toy", "--results", str(tmp_path / "kept")]
-    done = RUNNER.invoke(keep.app, given)
-    assert done.exit_code == 2 and "learning_curves.png" in done.stderr
-    done = RUNNER.invoke(keep.app, [*given, "--figure", "sweep"])
+    arguments = [str(tmp_path / "first"), "toy", "--results", str(tmp_path / "kept")]
+    done = RUNNER.invoke(keep.app, arguments)
     assert done.exit_code == 2 and "experiment.json" in done.stderr
     command = test_commands.begin(
         tmp_path / "first", ["--preset", "digits", "--seed-list", "0,1"]
     )
-    done = RUNNER.invoke(keep.app, [*given, "--figure", "sweep"])
+    done = RUNNER.invoke(keep.app, arguments)
     assert done.exit_code == 0, done.output
-    folder = tmp_path / "kept/toy/first"
-    assert (folder / "sweep.png").read_bytes() == b"picture"
-    reports = pd.read_csv(folder / "reports.csv")
-    assert set(reports["name"]) == {"clipped", "coverage"}
-    table = pd.read_csv(folder / "summary.csv")
+    done = RUNNER.invoke(keep.app, arguments)
+    assert done.exit_code == 2 and "first.nc" in done.stderr  # is there already
+    path = tmp_path / "kept/toy/first.nc"
+    assert [p.name for p in path.parent.iterdir()] == ["first.nc"]
+    found, table, reports = kept.read(path)
+    assert found == command and set(reports) >= {"clipped", "coverage"}
     assert (table["when"] == "last").all()
     kinds = set(zip(table["metric"], table["stat"], strict=True))
     assert kinds == {("accuracy", "mean"), ("loss", "variance")}
     side = runs.Side("Flame", "personal")
     card = dataclasses.replace(CARD, reference=side, claims=())
-    text = __main__.render(card, tmp_path / "kept")
+    text = render(card, tmp_path / "kept")
     assert "| 25.0 | 100.0 |" in line_with(text, "| Flame", "global")
-    assert "![sweep](../results/toy/first/sweep.png)" in text and command in text
+
+
+def test_a_kept_run_has_configuration_provenance_and_every_client(tmp_path):
+    record = histories.make_history()
+    result = histories.make_result(record)
+    groups, attributes = kept.record_of(result)
+    rows = result.table()
+    kept.write(tmp_path / "run.nc", "command", rows, None, groups, **attributes)
+    tree = xr.open_datatree(tmp_path / "run.nc", engine="h5netcdf")
+    assert json.loads(tree.attrs["provenance"]) == result.provenance
+    assert json.loads(tree.attrs["configuration"]) == [record.config]
+    curves = tree["curves"].to_dataset().to_dataframe()
+    assert len(curves) == len(result.curves())
+    clients = tree["clients/0"].to_dataset()
+    last = clients["accuracy"].sel(when="last").transpose("point", "model", ...)
+    np.testing.assert_array_equal(last, record.metrics["accuracy"][:, -1])
+    test = rows[(rows["metric"] == "accuracy") & (rows["stat"] == "mean")]
+    for when in ("last", "best (validation)"):
+        of = test[(test["when"] == when) & (test["data"] == "own test")]
+        of = of[(of["population"] == "all") & (of["model"] == "personal")]
+        chosen = clients["accuracy"].sel(when=when, model="personal", data="test")
+        expected = of.sort_values("seed")["value"]
+        np.testing.assert_allclose(chosen.mean("client"), expected, rtol=1e-6)
+
+
+tables_of = st.lists(
+    st.tuples(
+        st.sampled_from(["Alpha", "Beta"]),
+        st.sampled_from([None, "Median"]),
+        st.sampled_from(["personal", "global"]),
+        st.floats(0, 1) | st.just(np.nan),
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda row: row[:3],
+)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(rows=tables_of)
+def test_tables_come_back(tmp_path_factory, rows):
+    table = pd.DataFrame(
+        [cells(a, 0, v, aggregator=r, model=m)[0] for a, r, m, v in rows]
+    )
+    path = tmp_path_factory.mktemp("kept") / "run.nc"
+    kept.write(path, "command", table)
+    _, found, _ = kept.read(path)
+    order = ["algorithm", "aggregator", "model"]
+    found, table = (t.sort_values(order).reset_index(drop=True) for t in (found, table))
+    table = table.fillna(np.nan).astype(found.dtypes)  # None is NaN, too
+    pd.testing.assert_frame_equal(found[list(table)], table)

@@ -29,11 +29,14 @@ COMMANDED = {
     for name, text in (PAGES | INCLUDED).items()
     if "python -m experiments." in text
 }
-SUBPACKAGES = (
-    *("aggregators", "algorithms", "attacks", "callbacks", "checkpoint", "checks"),
-    *("clients", "common_descent", "data", "local", "models", "phi", "portfolio", "qp"),
-    *("streaming", "struct", "testing"),
-    *("theory", "types", "aggregators.functions", "testing.toy"),
+ROOMS = (
+    *("core", "numerics", "data", "models", "local", "attacks", "aggregators"),
+    *("engine", "portfolio", "algorithms", "results", "testing"),
+)
+INNER_ROOMS = (
+    *("algorithms.common_descent", "algorithms.phi", "aggregators.functions"),
+    *("engine.callbacks", "engine.streaming", "results.checkpoint", "testing.toy"),
+    *("core.client_rows", "core.client_map", "core.sharding", "core.struct"),
 )
 DIRECTIVE = r"^\.\. (?:auto(?:class|exception|function)|py:data):: (\S+)$"
 INCLUDE = re.compile(r"^```\{include\} (\S+)\n((?::.*\n)*)```$", re.M)
@@ -81,7 +84,7 @@ def test_every_public_name_is_in_the_reference():
     ]
     assert len(found) == len(set(found))
     known = {id(named(path)) for path in found}
-    for package in ("", *(f".{name}" for name in SUBPACKAGES)):
+    for package in ("", *(f".{name}" for name in (*ROOMS, *INNER_ROOMS))):
         module = importlib.import_module(f"fedjax_pfl{package}")
         missing = [n for n in module.__all__ if id(getattr(module, n)) not in known]
         assert not missing, f"Add to docs/api: {missing} of {module.__name__}."
@@ -155,8 +158,11 @@ def commands(text, language):
 
 
 def application(command):
-    """The command's program."""
-    return importlib.import_module(f"experiments.{command}").app
+    """The command's program: a module, or a package with a `__main__`."""
+    module = importlib.import_module(f"experiments.{command}")
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"experiments.{command}.__main__")
+    return module.app
 
 
 @pytest.mark.parametrize("page", COMMANDED)

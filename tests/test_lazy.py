@@ -74,7 +74,7 @@ def test_a_module_that_cannot_be_imported_says_why(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", REGISTRIES)
 def test_registries_are_read_like_dictionaries(name):
-    registry = getattr(fp, name)
+    registry = getattr(fp.algorithms, name)
     assert len(registry) == len(list(registry)) == len(set(registry))
     assert all(isinstance(kind, type) for kind in registry.values())
     for key, kind in registry.items():
@@ -87,11 +87,12 @@ def test_registries_are_read_like_dictionaries(name):
 
 
 def test_names_are_known_without_jax():
-    names = [*REGISTRIES, "DATASETS", "PARTITIONS", "MARKETS", "LABEL_POISONINGS"]
-    names.append("FEATURE_NOISES")
+    names = [f"algorithms.{name}" for name in REGISTRIES] + ["portfolio.MARKETS"]
+    names += ["data.DATASETS", "data.PARTITIONS", "data.LABEL_POISONINGS"]
+    names.append("data.FEATURE_NOISES")
     code = (
-        f"import sys, fedjax_pfl as fp; print(all(sorted(getattr(fp, n)) for n in"
-        f" {names}), 'jax' in sys.modules)"
+        "import operator, sys, fedjax_pfl as fp; print(all("
+        f"sorted(operator.attrgetter(n)(fp)) for n in {names}), 'jax' in sys.modules)"
     )
     assert run(code) == "True False"
 

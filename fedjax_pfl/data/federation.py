@@ -255,6 +255,8 @@ def from_dataset(
 class Federation(core.Federation):
     """A federation as the data room builds it; `core.Federation` has the fields."""
 
+    __repr__ = core.Federation.__repr__
+
     @classmethod
     def from_arrays(
         cls,

@@ -49,7 +49,7 @@ gc.set_threshold(200_000, 20, 50)
 _finished = itertools.count(1)
 
 # Commands: one instruments its imports, one is a process of several.
-collect_ignore = ["trust/fuzz_reader.py", "distributed_worker.py"]
+collect_ignore = ["trust/fuzz_reader.py", "engine/distributed_worker.py"]
 
 
 # Files whose tests of one case share compiled programs.

@@ -9,7 +9,8 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.core import checks
-from tests import faults, problems
+from tests import problems
+from tests.engine import faults
 
 LOCAL = problems.full_gradient_steps(2, 0.3)  # keeps 0.7^2 of the way to a minimizer
 MAKE = {

@@ -10,7 +10,7 @@ import torch
 
 import fedjax_pfl as fp
 from experiments.bench import torch_core, workloads
-from fedjax_pfl.engine import groups
+from fedjax_pfl import core
 
 __all__ = ["TorchTraining", "settings_of"]
 
@@ -108,7 +108,9 @@ class TorchTraining:
         federation, model = group.federations[0], group.model
         model = model.for_federation(federation)
         starts = [
-            process.init(groups.own_key(key), model, federation).server
+            process.init(
+                core.new_key(jax.random.key_data(key)), model, federation
+            ).server
             for process, key in zip(group.processes, group.keys, strict=True)
         ]
         self._layout, self._rounds = _Layout(starts[0]), workload.rounds

@@ -293,7 +293,7 @@ class Federation(core.Federation):
           InputError: if arrays do not fit together or cannot be distributed.
 
         Example:
-          >>> x, y = jnp.eye(6), [0, 1, 0, 1, 0, 1]
+          >>> x, y = np.eye(6), [0, 1, 0, 1, 0, 1]
           >>> owner = ["ann"] * 3 + ["bob"] * 3
           >>> Federation.from_arrays(x, y, owner).num_clients
           2

@@ -63,6 +63,7 @@ def test_list_names_every_data_set_with_its_options():
     assert "examples_per_client=10" in result.stdout
 
 
+@pytest.mark.smoke
 def test_show_prints_the_statistics_of_the_federation():
     result = run(
         "show",

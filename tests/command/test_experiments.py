@@ -249,6 +249,7 @@ def test_unknown_presets_get_a_near_one():
         presets.get("flame_fair_minst_dir")
 
 
+@pytest.mark.smoke
 def test_sweep_leaves_one_directory(tmp_path):
     arguments = ["--preset", "quadratic", "--set", "algorithm.lam=1,2"]
     arguments += ["--seeds", "2", "--rounds", "4", "--out", "a/out"]

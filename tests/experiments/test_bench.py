@@ -176,6 +176,7 @@ def test_accuracy_and_loss_of_known_models():
 # The command.
 
 
+@pytest.mark.smoke
 def test_the_command_times_prints_and_writes(tiny, tmp_path):
     file = tmp_path / "found.json"
     options = ("--only", "fresh,rule", "--against", "vmap,loop-jit", "--repeat", 3)

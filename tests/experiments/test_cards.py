@@ -139,6 +139,7 @@ def test_verdicts_follow_from_the_interval(tmp_path, first, second, verdict):
     assert "`python -m experiments.sweep --preset toy`" in row
 
 
+@pytest.mark.smoke
 def test_a_card_has_the_numbers_of_the_runs(tmp_path):
     save(tmp_path, "first", pairs([0.80, 0.82, 0.85], [0.70, 0.71, 0.76]))
     text = render(CARD, tmp_path)

@@ -33,6 +33,7 @@ def sweep_result():
     )
 
 
+@pytest.mark.smoke
 def test_learning_curves_name_model_population_data_and_band():
     result = sweep_result()
     figure = curves.learning_curves(result)

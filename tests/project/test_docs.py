@@ -92,6 +92,7 @@ def test_every_public_name_is_in_the_reference():
     assert set(fp.__all__) <= top  # under the name that users import
 
 
+@pytest.mark.smoke
 def test_every_algorithm_has_a_page_that_names_its_class_and_its_module():
     for name, cls in fp.algorithms.ALGORITHMS.items():
         text = PAGES[f"methods/{name}.md"]

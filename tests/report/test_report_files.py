@@ -23,6 +23,7 @@ def report(*arguments):
     return RUNNER.invoke(report_command.app, list(map(str, arguments)))
 
 
+@pytest.mark.smoke
 def test_one_directory_gets_a_page_and_all_its_figures_and_tables(tmp_path):
     (folder,) = reports.saved(tmp_path, reports.grid_result())
     before = sorted(file.name for file in folder.iterdir())

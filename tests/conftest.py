@@ -135,7 +135,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "wide: only run with --all-algorithms or --long")
     config.addinivalue_line(
-        "markers", "smoke: of the lane of commands, and run in core"
+        "markers", "smoke: of the lane of commands, but run in core"
     )
     if config.option.lane is None:  # workers are given what is decided here
         is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS

@@ -6,7 +6,7 @@ import fedjax_pfl as fp
 from experiments.theory import fedplus_failure, rows
 from fedjax_pfl.algorithms import phi
 
-__all__ = ["PARTS"]
+__all__ = ["aggregation"]
 
 _SGD = fp.SGD(learning_rate=1.0, num_steps=50, batch_size=50)
 _METHODS = {
@@ -18,7 +18,7 @@ _PARTIES, _REPETITIONS = 10, 3
 
 
 def aggregation(options: rows.Options) -> rows.Findings:
-    """Annualized returns from parties' policies to the aggregate, and jumps."""
+    """Measures annualized returns from parties' policies to the aggregate."""
     seeds = range(min(options.seeds, _REPETITIONS))
     days = 700 if options.quick else 3523
     spec = fp.portfolio.PortfolioSpec(
@@ -33,6 +33,3 @@ def aggregation(options: rows.Options) -> rows.Findings:
         model=fp.portfolio.EIIE(),
     )
     return fedplus_failure.compared(question)
-
-
-PARTS: tuple[rows.Part, ...] = (aggregation,)

@@ -20,7 +20,7 @@ _NOT_NEEDED = " (nothing here relies on it)"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Checks the named method, or this JAX on this machine, a line per property.
+    """Checks a method, or JAX on this machine, and prints a line per property.
 
     Args:
       arguments: words of the command line; None takes the process's own.
@@ -47,32 +47,31 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "properties", nargs="*", metavar="property", help="only these; all if none"
     )
-    given = parser.parse_args(arguments)
-    asked = (given.platform, given.layers, given.algorithm is not None)
+    request = parser.parse_args(arguments)
+    asked = (request.platform, request.layers, request.algorithm is not None)
     if sum(asked) != 1:
         parser.error("expected one of a method, --platform and --layers")
-    if given.platform:
+    if request.platform:
         return _check_platform()
-    if given.layers:
+    if request.layers:
         return _check_layers()
     try:
-        algorithm = own_methods.find(given.algorithm)()
-        found = testing.outcomes(algorithm, given.properties or None)
+        algorithm = own_methods.find(request.algorithm)()
+        outcomes = testing.outcomes(algorithm, request.properties or None)
     except checks.InputError as error:
         print(error, file=sys.stderr)
         return 2
     device = jax.devices()[0]
     print(
-        f"{given.algorithm} in {jnp.zeros(()).dtype} on {jax.device_count()} x"
+        f"{request.algorithm} in {jnp.zeros(()).dtype} on {jax.device_count()} x"
         f" {device.device_kind}",
         flush=True,
     )
     counts = collections.Counter()
-    for outcome in found:
+    for outcome in outcomes:
         print(outcome, flush=True)
         counts[outcome.status] += 1
-    statuses = ("ok", "failed", "skipped")
-    print(", ".join(f"{counts[status]} {status}" for status in statuses))
+    print(", ".join(f"{counts[name]} {name}" for name in ("ok", "failed", "skipped")))
     return int(counts["failed"] > 0)
 
 
@@ -86,7 +85,7 @@ def _check_layers() -> int:
 
 
 def _check_platform() -> int:
-    """Prints the battery's outcomes; the status."""
+    """Prints the battery's outcomes and returns the status."""
     device = jax.devices()[0]
     print(
         f"JAX {jax.__version__}, Python {platform.python_version()},"

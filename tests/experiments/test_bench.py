@@ -211,7 +211,7 @@ def test_a_run_is_checked_against_an_earlier_one(
 ):
     monkeypatch.setattr(report, "TOLERANCE", tolerance)
     file = tmp_path / "earlier.json"
-    report.write(file, report.text_of(found(rule=1.0)))
+    report.write(file, found(rule=1.0))
     done = run("--only", "rule", "--repeat", 3, "--check", file)
     assert done.exit_code == status, done.output
     assert "Change from the earlier run" in done.stdout
@@ -314,7 +314,7 @@ def test_runs_are_compared(tmp_path, capsys):
 
 def test_a_run_is_written_at_once(tmp_path, monkeypatch):
     file = tmp_path / "run.json"
-    report.write(file, report.text_of(found(W1=1.0)))
+    report.write(file, found(W1=1.0))
     assert report.read(file) == found(W1=1.0)
 
     def fail(*_):
@@ -322,7 +322,7 @@ def test_a_run_is_written_at_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError):
-        report.write(file, report.text_of(found(W1=2.0)))
+        report.write(file, found(W1=2.0))
     assert report.read(file) == found(W1=1.0)
     assert os.listdir(tmp_path) == ["run.json"]
 

@@ -83,7 +83,7 @@ def test_nothing_is_left_where_a_page_fails(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-ROW = rows.Row(quantity="x", settings={"a": 1}, theory=1.0, simulation=1.0)
+ROW = rows.Row("x", {"a": 1}, 1.0, 1.0)
 
 
 @pytest.mark.parametrize(

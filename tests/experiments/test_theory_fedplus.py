@@ -77,8 +77,7 @@ def test_another_center_is_no_fixed_point(problem):
 
 def test_the_worst_seed_is_reported():
     def row(value, relation="="):
-        given = {"quantity": "x", "settings": {}, "theory": 0.0, "tolerance": 1.0}
-        return rows.Row(simulation=value, relation=relation, **given)
+        return rows.Row("x", {}, 0.0, value, relation, tolerance=1.0)
 
     for values, relation, expected in [
         ((0.1, 0.5), "=", 0.5),

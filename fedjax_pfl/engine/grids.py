@@ -85,7 +85,7 @@ def _make_point(
         if name == "seed":
             checks.whole("seed", value, at_least=0, at_most=checks.MAX_SEED)
             key = jax.random.fold_in(key, value)
-            spec = dataclasses.replace(spec, seed=int(value))
+            spec = struct.replace_field(spec, "seed", int(value))
         elif name == "model":
             model = value
         elif name.startswith("model."):

@@ -242,7 +242,8 @@ class _Batches:
         self, key: core.Key, order: jax.Array | None, start: jax.Array, part: int
     ) -> core.Batch:
         """Gathers one batch; positions past the client's examples weigh nothing."""
-        if self.sampler is not None:
+        if self.sampler is not None or order is None:
+            assert self.sampler is not None
             positions, weight = self.sampler(key, self.data, self.batch_size)
         else:
             first = start + part * self.batch_size

@@ -198,7 +198,7 @@ def sampled_tests(
 def _kept(
     train: partitions.Partition, dataset: datasets.Dataset, limit: int
 ) -> partitions.Partition:
-    """The first rows of every client, in the proportions of its classes."""
+    """Returns the first rows of every client, in the proportions of its classes."""
     has_classes = dataset.num_classes is not None and dataset.y.ndim == 1
     kept = []
     for row, count in zip(train.index, train.num_examples.tolist(), strict=True):
@@ -245,7 +245,7 @@ def _require_training(num_examples: np.ndarray, num_train: np.ndarray) -> None:
 
 
 def _shuffled(parts: partitions.Partition, seed: int, num_samples: int) -> np.ndarray:
-    """The index `int32[N, M]` with every client's own rows in random order."""
+    """Returns the index `int32[N, M]` with every client's own rows in random order."""
     rng = datasets.generator(seed, datasets.Purpose.SPLIT)
     if parts.leaky:
         return _sorted(parts, rng.random(parts.index.shape))
@@ -253,7 +253,7 @@ def _shuffled(parts: partitions.Partition, seed: int, num_samples: int) -> np.nd
 
 
 def _sorted(parts: partitions.Partition, rank: np.ndarray) -> np.ndarray:
-    """The index with every client's own rows by rank `[N, M]`, padding last."""
+    """Returns the index with every client's own rows by rank `[N, M]`, padding last."""
     padding = np.arange(parts.index.shape[1]) >= parts.num_examples[:, None]
     order = np.argsort(np.where(padding, np.inf, rank), axis=1, kind="stable")
     return np.take_along_axis(parts.index, order, axis=1)

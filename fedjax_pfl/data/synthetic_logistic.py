@@ -128,7 +128,7 @@ class Synthetic(generated.Generated):
         )
 
     def _std(self, spread: float) -> float:
-        """The standard deviation that zeta or beta stands for."""
+        """Returns the standard deviation that zeta or beta stands for."""
         return spread if self.scale == "std" else spread**0.5
 
     def _labels(

@@ -17,7 +17,7 @@ __all__ = ["Federations", "config_of", "groups_of"]
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON knows it."""
+    """Returns a value as JSON knows it."""
     if isinstance(value, np.ndarray | jax.Array | np.generic):
         return np.asarray(value).tolist()
     if isinstance(value, tuple | list):
@@ -197,7 +197,7 @@ def groups_of(
 
 
 def _shared(configs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What all configurations of a group have in common."""
+    """Returns the settings that all configurations of a group share."""
     first, *others = configs
     return {
         name: value

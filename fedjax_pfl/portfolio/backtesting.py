@@ -103,7 +103,7 @@ def buy_and_hold_weights(growth: jax.Array) -> jax.Array:
 def _without_padding(
     weights: jax.Array, growth: jax.Array, mask: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The same with cash in rows of padding, which may hold anything."""
+    """Returns the same with cash in rows of padding, which may hold anything."""
     real = (mask > 0)[:, None]
     cash = jnp.arange(weights.shape[-1])[None] == 0
     weights = jnp.where(real, weights, cash.astype(weights.dtype))

@@ -86,7 +86,7 @@ def first_order_factor(
 def exact_factor(
     before: jax.Array, weights: jax.Array, cost: jax.Array | float
 ) -> jax.Array:
-    """The factor that satisfies the cash identity, for back-tests.
+    """Returns the factor that satisfies the cash identity, for back-tests.
 
     Iterates the equation of the module's docstring from the first-order value. Its
     right side is a contraction of b with constant `2c - c^2` at most, 0.004 at c =

@@ -94,7 +94,7 @@ def mean_turnover(turnover: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def summary(course: Backtest, mask: jax.Array) -> dict[str, jax.Array]:
-    """All measures of one back-test.
+    """Returns all measures of one back-test.
 
     Args:
       course: what `backtest` returned.

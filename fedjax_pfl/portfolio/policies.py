@@ -152,7 +152,7 @@ class EIIE:
         }, units
 
     def _convolutional(self, key: core.Key, features: int, window: int) -> Any:
-        """The same of the convolutional evaluator."""
+        """Returns the same of the convolutional evaluator."""
         keys, (few, many) = jax.random.split(key), _FILTERS
         inputs = (_KERNEL * features, (window - _KERNEL + 1) * few)
         return {
@@ -161,7 +161,7 @@ class EIIE:
         }, many
 
     def _evaluated(self, params: Any, x: jax.Array, tables: Any) -> jax.Array:
-        """What the evaluator makes of the windows `[B, m, l, F]`: `[width, B, m]`."""
+        """Evaluates windows `[B, m, l, F]` to features `[width, B, m]`."""
         dtype = params["cash"]["bias"].dtype
         seen = portfolio.windows(tables, x).astype(dtype)
         if self.centred:
@@ -262,7 +262,7 @@ class EIIE:
     def sequence_metrics(
         self, outputs: jax.Array, batch: core.Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """What all days of a client earn; names in the class's docstring."""
+        """Judges all days of a client; the class's docstring names the values."""
         mask, growth = batch.weight > 0, batch.y
         strategies = {
             "": outputs.astype(growth.dtype),

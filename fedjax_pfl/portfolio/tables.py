@@ -105,7 +105,7 @@ def windows(tables: PriceTables, x: jax.Array) -> jax.Array:
 
 
 def previous_example(tables: PriceTables, e: jax.Array) -> jax.Array:
-    """The example that was decided one day before.
+    """Returns the example that was decided one day before.
 
     Args:
       tables: whose numbering it is.

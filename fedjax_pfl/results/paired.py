@@ -46,7 +46,7 @@ class Interval:
 
 
 def interval(values: pd.Series, others: pd.Series) -> Interval:
-    """The interval of the mean of `values - others`, by common index.
+    """Returns the interval of the mean of `values - others`, by common index.
 
     Args:
       values: one number per seed; NaN where it is lost.

@@ -129,7 +129,7 @@ class PowerLaw(base.Drawn):
     def _sizes(
         self, rng: np.random.Generator, total: int, smallest: np.ndarray
     ) -> np.ndarray:
-        """The smallest sizes and shares of what is left of `total`."""
+        """Returns the smallest sizes and shares of what is left of `total`."""
         if len(smallest) == 0:
             return smallest
         shares = draws.lognormal(rng, self.sigma, len(smallest))

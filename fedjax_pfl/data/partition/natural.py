@@ -113,7 +113,7 @@ class FeatureSkew:
 
 
 def _natural_clients(name: str, dataset: datasets.Dataset) -> np.ndarray:
-    """The natural client `int[S]` of each example; refuses data without any."""
+    """Returns the natural client `int[S]` of each example; refuses data without any."""
     if dataset.client is None:
         raise checks.InputError(
             f"Partition {name!r} needs natural clients, which data set"

@@ -113,7 +113,7 @@ def _observed(tables: portfolio.PriceTables) -> tuple[np.ndarray, np.ndarray]:
 def _growth(
     real: np.ndarray, generated: np.ndarray, tables: portfolio.PriceTables
 ) -> np.ndarray:
-    """What every example is paid `float64[N, examples, m+1]`, cash first."""
+    """Computes the growth of every example `float64[N, examples, m+1]`, cash first."""
     paid = real[:, 1:] / real[:, :-1]  # [N, T-1, m], by the day before
     last = np.broadcast_to(
         real[:, None, None, tables.train_days - 1],

@@ -73,7 +73,7 @@ class GeometricBrownianMotion(Generator):
         return [self._fit(history) for history in histories]
 
     def _fit(self, returns: np.ndarray) -> Sampler:
-        """The sampler of one party."""
+        """Returns the sampler of one party."""
         mean = np.nanmean(returns, axis=0)
         factor = np.diag(np.nanstd(returns, axis=0, ddof=1))
         if self.correlated:
@@ -139,7 +139,7 @@ class VariableOrderMarkov(Generator):
         return [self._fit(history) for history in histories]
 
     def _fit(self, returns: np.ndarray) -> Sampler:
-        """The sampler of one party."""
+        """Returns the sampler of one party."""
         chains = [self._chain(own[~np.isnan(own)]) for own in returns.T]
         length = max(len(chain.values) for chain in chains)
         values = np.stack(
@@ -166,7 +166,7 @@ class VariableOrderMarkov(Generator):
         return sample
 
     def _chain(self, returns: np.ndarray) -> "_Chain":
-        """The chain of one asset."""
+        """Returns the chain of one asset."""
         edges = np.quantile(returns, np.arange(1, self.bins) / self.bins)
         binned = np.searchsorted(edges, returns, side="right")
         values = np.sort(returns)

@@ -14,7 +14,7 @@ MARKETS: dict[str, Any] = {
 
 
 def market(given: Any) -> Any:
-    """The source of prices that a name, a path or an object stands for.
+    """Returns the source of prices that a name, a path or an object stands for.
 
     Args:
       given: a name in `MARKETS`, the path of a table of prices, or a source.

@@ -145,7 +145,7 @@ class PortfolioSpec:
         )
 
     def tickers(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the assets of every party, in the order of its tables.
+        """Returns the names of the assets of every party, in the order of its tables.
 
         Returns:
           m names for each of the N parties.
@@ -165,7 +165,7 @@ class PortfolioSpec:
         }
 
     def _split(self) -> tuple[base.Market, periods.Split]:
-        """The market between the dates, and its days."""
+        """Returns the market between the dates, and its days."""
         market = self.market.load(data_dir=self.data_dir, features=self.features)
         market = _between(market, self.train_from, self.test_to)
         test_from = None if self.test_from is None else np.datetime64(self.test_from)
@@ -190,7 +190,7 @@ def _generators(given: Any) -> tuple[Any, ...]:
 
 
 def _date(name: str, text: Any) -> np.datetime64:
-    """A date, checked."""
+    """Returns a date, checked."""
     try:
         return prices.parse_date(text)
     except ValueError as error:

@@ -208,11 +208,7 @@ def evaluate(
     """
     dtype = jnp.zeros(()).dtype
     judge = model if isinstance(model, core.SequenceModel) else None
-    if judge is not None and {"others", "everybody"} & set(data):
-        raise checks.InputError(
-            f"A {type(model).__name__} is judged on the client's own series, train,"
-            f" validation or test, not on {', '.join(data)}."
-        )
+    _check_data(judge, data)
     state = process.before_evaluation(state, model, federation)
     test_pool, test_rows = federation.test.pool(), federation.test.rows()
     everybody = None
@@ -245,6 +241,30 @@ def evaluate(
         columns = [measure(predictors, name, fields, key) for name in data]
         return _stack([_stack(list(row)) for row in zip(*columns, strict=True)])
 
+    rows = _rows(state, federation, data)
+    if members is not None:
+        rows = client_rows.take(rows, members)
+    metrics = client_map.map_chunks(one, rows, None, CHUNK)
+    metrics = {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
+    values = {}
+    if diagnostics:
+        values = process.algorithm.diagnostics(state, model, federation)
+    return metrics, values
+
+
+def _check_data(judge: core.SequenceModel | None, data: tuple[str, ...]) -> None:
+    """Refuses examples of other clients for a model of sequences."""
+    if judge is not None and {"others", "everybody"} & set(data):
+        raise checks.InputError(
+            f"A {type(judge).__name__} is judged on the client's own series, train,"
+            f" validation or test, not on {', '.join(data)}."
+        )
+
+
+def _rows(
+    state: core.State, federation: core.Federation, data: tuple[str, ...]
+) -> dict[str, Any]:
+    """Collects what an evaluation on these data reads of every client."""
     rows: dict[str, Any] = {
         "state": state.clients,
         "row": jnp.arange(federation.num_clients, dtype=jnp.int32),
@@ -255,14 +275,7 @@ def evaluate(
     for name in ("train", "validation", "test"):
         if name in data or name == "train":
             rows[name] = getattr(federation, name).rows()
-    if members is not None:
-        rows = client_rows.take(rows, members)
-    metrics = client_map.map_chunks(one, rows, None, CHUNK)
-    metrics = {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
-    values = {}
-    if diagnostics:
-        values = process.algorithm.diagnostics(state, model, federation)
-    return metrics, values
+    return rows
 
 
 def collaboration(

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_pfl import core, data
+from fedjax_pfl import data
 from fedjax_pfl.core import checks, struct
 
 SPLITS = ("train", "validation", "test")
@@ -187,7 +187,7 @@ def test_dotted_names():
     assert changed.dataset == data.Quadratic(dim=7)
     flat = changed.describe()
     assert json.loads(json.dumps(flat)) == flat
-    assert flat["dataset"] == "Quadratic" and flat["dataset.dim"] == 7
+    assert flat["dataset"] == "quadratic" and flat["dataset.dim"] == 7
     assert flat["partition"] == "DirichletLabels"
     assert flat["partition.concentration"] == 0.1 and flat["seed"] == 5
     swapped = struct.replace_field(changed, "partition", "by_client")
@@ -357,7 +357,7 @@ def test_own_arrays_with_natural_clients():
     x = np.random.default_rng(0).normal(size=(40, 3))
     owner = np.repeat(["zoe", "al", "zoe", "bea"], 10)
     labels = np.where(x[:, 0] > 0, "spam", "ham")
-    federation = core.Federation.from_arrays(x, labels, owner)
+    federation = data.Federation.from_arrays(x, labels, owner)
     assert federation.num_clients == 3 and federation.num_classes == 2
     assert federation.class_names == ("ham", "spam")
     for i, name in enumerate(("al", "bea", "zoe")):
@@ -368,13 +368,13 @@ def test_own_arrays_with_natural_clients():
 
 def test_own_arrays_are_distributed_where_there_are_no_clients():
     x, y = jnp.ones((50, 2)), np.linspace(0, 1, 50)
-    federation = core.Federation.from_arrays(x, y, num_clients=5, seed=3)
+    federation = data.Federation.from_arrays(x, y, num_clients=5, seed=3)
     assert federation.num_classes is None
     assert np.asarray(federation.train.num_examples).tolist() == [7] * 5
     with pytest.raises(checks.InputError, match="num_clients"):
-        core.Federation.from_arrays(x, y)
+        data.Federation.from_arrays(x, y)
     with pytest.raises(checks.InputError, match="did you mean 'test_fraction'"):
-        core.Federation.from_arrays(x, y, num_clients=5, test_fractoin=0.5)
+        data.Federation.from_arrays(x, y, num_clients=5, test_fractoin=0.5)
 
 
 def test_few_training_examples_keep_the_proportions_of_classes():

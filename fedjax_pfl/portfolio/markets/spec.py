@@ -96,7 +96,9 @@ class PortfolioSpec:
         checks.positive_int("rounds_per_year", self.rounds_per_year)
         base.check_features(self.features)
         checks.whole("seed", self.seed, at_least=0, at_most=checks.MAX_SEED)
-        splits.check_fractions(self.malicious_fraction, 0.0, 0.0)
+        checks.number(
+            "malicious_fraction", self.malicious_fraction, at_least=0, at_most=1
+        )
         dates = [(n, getattr(self, n)) for n in ("train_from", "test_from", "test_to")]
         given = [(name, text) for name, text in dates if text is not None]
         parsed = [_date(name, text) for name, text in given]
@@ -106,11 +108,6 @@ class PortfolioSpec:
                 raise checks.InputError(
                     f"Expected {before} before {after}, got {one} and {other}."
                 )
-
-    @property
-    def dataset(self) -> Any:
-        """The market, under the name that results give to where data come from."""
-        return self.market
 
     def build(self) -> core.Federation:
         """Draws universes and generated years on the host, and puts all on the device.
@@ -158,11 +155,8 @@ class PortfolioSpec:
         return tuple(tuple(market.tickers[k] for k in row) for row in universes)
 
     def describe(self) -> dict[str, Any]:
-        """Flat configuration by dotted name, of values that JSON can hold."""
-        return {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in struct.named_fields(self)
-        }
+        """Returns the flat configuration by dotted name, as JSON knows it."""
+        return struct.plain_fields(self) | {"dataset": self.market.name}
 
     def _split(self) -> tuple[base.Market, periods.Split]:
         """The market between the dates, and its days."""

@@ -49,7 +49,7 @@ class MyMethod(fp.SingleExchange):
     def client_update(self, key, round, work, down, client, model, data):
         """Work of ONE client: (its new state, what it sends, numbers to report)."""
         # No loop over clients, and never data.x by hand: padded slots hold anything.
-        loss = fp.DataLoss(model)
+        loss = fp.local.DataLoss(model)
         theta, _, info = self.local.solve(key, work, loss, down.shared, None, data)
         weight = data.num_examples.astype(float)  # n_i; 0 drops the message
         return theta, fp.Upload(message=theta, weight=weight), info.report()
@@ -64,6 +64,6 @@ class MyMethod(fp.SingleExchange):
         """Functions x -> outputs of ONE client, by the names that results have."""
         # As Predictors their networks can be saved; any other function is evaluated.
         return {
-            "global": fp.Predictor(model.apply, server),
-            "personal": fp.Predictor(model.apply, client),
+            "global": fp.core.Predictor(model.apply, server),
+            "personal": fp.core.Predictor(model.apply, client),
         }

@@ -21,7 +21,7 @@ def test_conformance(name):
 def test_one_round_on_quadratics():
     """With f_i = |theta - c_i|^2 / 2 one full step of length 1 ends at c_i."""
     federation = toy.make_federation(classes=False)
-    model = fp.Quadratic().for_federation(federation)
+    model = fp.models.Quadratic().for_federation(federation)
     exact = fp.SGD(learning_rate=1.0, batch_size=int(toy.COUNTS.max()))
     process = fp.FederatedProcess(algorithm=my_method.MyMethod(step=0.25, local=exact))
     start = process.init(jax.random.key(0), model, federation)

@@ -49,7 +49,7 @@ gc.set_threshold(200_000, 20, 50)
 _finished = itertools.count(1)
 
 # Commands: one instruments its imports, one is a process of several.
-collect_ignore = ["trust/fuzz_reader.py", "distributed_worker.py"]
+collect_ignore = ["trust/fuzz_reader.py", "engine/distributed_worker.py"]
 
 
 # Files whose tests of one case share compiled programs.
@@ -98,7 +98,28 @@ def _put_together(items):
     items.sort(key=key)
 
 
+# What needs commands, pages and processes rather than mathematics: a lane of its own.
+_COMMANDS = (
+    *("command/", "figures/", "project/", "report/"),
+    *("experiments/test_bench", "experiments/test_card", "experiments/test_theory_com"),
+    *("trust/test_command_lines", "trust/test_processes"),
+)
+
+
+def _is_of_commands(item):
+    """Whether a test belongs to the lane of commands, and is no smoke test of it."""
+    path = item.path.as_posix().rpartition("/tests/")[2]
+    return path.startswith(_COMMANDS) and not item.get_closest_marker("smoke")
+
+
 def pytest_addoption(parser):
+    parser.addoption(
+        "--lane",
+        choices=("core", "commands", "all"),
+        help="core: all but what only commands, pages, cards and killed processes need,"
+        " of which smoke tests are left (the default where no file is named);"
+        " commands: the others; all: both",
+    )
     parser.addoption(
         "--all-algorithms",
         action="store_true",
@@ -113,10 +134,21 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "wide: only run with --all-algorithms or --long")
+    config.addinivalue_line(
+        "markers", "smoke: of the lane of commands, but run in core"
+    )
+    if config.option.lane is None:  # workers are given what is decided here
+        is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS
+        config.option.lane = "core" if is_whole else "all"
 
 
 def pytest_collection_modifyitems(config, items):
     _put_together(items)
+    lane = config.option.lane
+    if lane != "all":
+        others = [i for i in items if _is_of_commands(i) == (lane == "core")]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
     if config.getoption("--all-algorithms") or config.getoption("--long"):
         return
     wide = [item for item in items if item.get_closest_marker("wide")]

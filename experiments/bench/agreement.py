@@ -1,4 +1,4 @@
-"""Whether contenders compute the same, shown beside their times."""
+"""Agreement of contenders' results, shown beside their times."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from experiments.bench import contenders, rules, workloads
 
 __all__ = [
     "accuracy_and_loss",
-    "of_portfolios",
+    "differences",
     "of_programs",
     "of_rules",
     "of_trainings",
@@ -22,14 +22,14 @@ _BLOCK = 8192  # examples evaluated at once
 
 
 def relative_difference(ours: Any, theirs: Any) -> float:
-    """Largest difference of two trees, relative to the largest value of the first."""
+    """Returns the largest difference, relative to the largest value of the first."""
     pairs = list(zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True))
     difference = max(float(np.abs(a - b).max()) for a, b in pairs)
     return difference / max(float(np.abs(a).max()) for a, _ in pairs)
 
 
 def accuracy_and_loss(workload: workloads.Workload, params: Any) -> tuple[float, float]:
-    """Accuracy and mean loss of global models over all training examples.
+    """Returns accuracy and mean loss of global models over all training examples.
 
     Args:
       workload: what was trained.
@@ -55,7 +55,7 @@ def accuracy_and_loss(workload: workloads.Workload, params: Any) -> tuple[float,
 def of_trainings(
     workload: workloads.Workload, results: dict[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """Accuracy and loss after the same number of rounds.
+    """Returns accuracy and loss after the same number of rounds.
 
     Args:
       workload: what was trained.
@@ -64,11 +64,11 @@ def of_trainings(
     Returns:
       `accuracy` and `loss` by contender.
     """
-    found = {}
+    agreement = {}
     for name, params in results.items():
         accuracy, loss = accuracy_and_loss(workload, params)
-        found[name] = {"accuracy": accuracy, "loss": loss}
-    return found
+        agreement[name] = {"accuracy": accuracy, "loss": loss}
+    return agreement
 
 
 def without_order(
@@ -98,64 +98,42 @@ def without_order(
     return {name: relative_difference(ours, trained(name)) for name in peers}
 
 
-def of_rules(rule: rules.Rule, results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Compares aggregates.
+def differences(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Compares results with ours.
 
     Args:
-      rule: what was computed.
-      results: aggregates `[D]` by contender.
-
-    Returns:
-      By peer the largest `difference`, relative to our largest value; for geometric
-      medians also every contender's `loss`, the mean distance of the rows.
-    """
-    found = {
-        name: {"difference": relative_difference(results["ours"], aggregate)}
-        for name, aggregate in results.items()
-    }
-    del found["ours"]["difference"]
-    if rule.kind == "geometric_median":
-        rows = rule.messages().astype(np.float64)
-        for name, centre in results.items():
-            norms = np.linalg.norm(rows - centre.astype(np.float64), axis=1)
-            found[name]["loss"] = float(norms.mean())
-    return found
-
-
-def of_portfolios(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Compares global models.
-
-    Args:
-      results: models by contender, or None for one that trains nothing.
+      results: trees by contender, or None for one that computes nothing.
 
     Returns:
       By peer the largest `difference`, relative to our largest value.
     """
-    ours = results["ours"]
     return {
         name: {}
-        if name == "ours" or params is None
-        else {"difference": relative_difference(ours, params)}
-        for name, params in results.items()
+        if name == "ours" or result is None
+        else {"difference": relative_difference(results["ours"], result)}
+        for name, result in results.items()
     }
 
 
-def of_programs(results: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Compares shortest points.
+def of_rules(
+    rule: rules.Rule, results: dict[str, np.ndarray]
+) -> dict[str, dict[str, float]]:
+    """Compares aggregates `[D]`: `differences`, and for geometric medians the `loss`.
 
-    Args:
-      results: points `[problems, D]` by contender.
-
-    Returns:
-      Every contender's `loss`, the mean length; by peer the largest `difference`,
-      relative to our largest value.
+    The loss is the mean distance of the rows.
     """
-    found = {
-        name: {
-            "loss": float(np.linalg.norm(points, axis=1).mean()),
-            "difference": relative_difference(results["ours"], points),
-        }
-        for name, points in results.items()
-    }
-    del found["ours"]["difference"]
-    return found
+    agreement = differences(results)
+    if rule.kind == "geometric_median":
+        rows = rule.messages().astype(np.float64)
+        for name, centre in results.items():
+            norms = np.linalg.norm(rows - centre.astype(np.float64), axis=1)
+            agreement[name]["loss"] = float(norms.mean())
+    return agreement
+
+
+def of_programs(results: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Compares points `[problems, D]`: `differences`, and the mean length as `loss`."""
+    agreement = differences(results)
+    for name, points in results.items():
+        agreement[name]["loss"] = float(np.linalg.norm(points, axis=1).mean())
+    return agreement

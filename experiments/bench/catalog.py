@@ -1,6 +1,6 @@
 """Everything that can be timed, and everything that it can be compared with."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiments.bench import (
@@ -25,32 +25,38 @@ TIMED: dict[str, Timed] = {
     **programs.PROGRAMS,
     **portfolios.PORTFOLIOS,
 }
+_MAKERS: dict[type, tuple[Callable[[Any], Any], dict[str, Callable[[Any], Any]]]] = {
+    workloads.Workload: (contenders.Ours, contenders.PEERS),
+    rules.Rule: (rules.OurRule, rules.PEERS),
+    programs.Program: (programs.OurProgram, programs.PEERS),
+    portfolios.Portfolio: (contenders.Ours, portfolios.PEERS),
+}
 
 
 def names() -> tuple[str, ...]:
-    """Names of everything that can be timed."""
+    """Returns the names of everything that can be timed."""
     return tuple(TIMED)
 
 
 def peers() -> tuple[str, ...]:
-    """Names of all peers."""
+    """Returns the names of all peers."""
     return tuple(
         dict.fromkeys(peer for timed in TIMED.values() for peer in timed.peers)
     )
 
 
 def find(name: str) -> Timed:
-    """What has a name.
+    """Returns the workload of a name.
 
     Raises:
-      InputError: if nothing has.
+      InputError: if there is none.
     """
     checks.known(name, TIMED, "workload")
     return TIMED[name]
 
 
 def fitting(asked: Sequence[str], timed: Timed) -> list[str]:
-    """Those of the peers that were asked for that a workload can be compared with."""
+    """Returns the requested peers that a workload can be compared with."""
     return [name for name in asked if name in timed.peers]
 
 
@@ -70,25 +76,16 @@ def make(name: str, timed: Timed, threads: int) -> contenders.Contender:
     """
     if timed is _COLD:
         return cold.Cold(_COLD, name, threads)
-    if isinstance(timed, programs.Program):
-        kinds = {"ours": programs.OurProgram, **programs.PEERS}
-        return kinds[name](timed)
-    if name not in ("ours", "vmap", "loop-jit", "floor"):
+    if name not in ("ours", "vmap", "loop-jit", "floor", "scipy"):
         contenders.imported("torch_core").torch.set_num_threads(threads)
-    if isinstance(timed, portfolios.Portfolio):
-        kinds = {"ours": contenders.Ours, **portfolios.PEERS}
-        return kinds[name](timed)
-    if isinstance(timed, rules.Rule):
-        return rules.OurRule(timed) if name == "ours" else rules.PEERS[name](timed)
-    if name == "ours":
-        return contenders.Ours(timed)
-    return contenders.PEERS[name](timed)
+    ours, peers = _MAKERS[type(timed)]
+    return ours(timed) if name == "ours" else peers[name](timed)
 
 
 def compare(
     timed: Timed, results: dict[str, Any], threads: int
 ) -> dict[str, dict[str, float]]:
-    """Whether contenders compute the same.
+    """Measures whether contenders compute the same.
 
     Args:
       timed: what they do.
@@ -103,14 +100,14 @@ def compare(
     if isinstance(timed, programs.Program):
         return agreement.of_programs(results)
     if isinstance(timed, portfolios.Portfolio):
-        return agreement.of_portfolios(results)
-    found = agreement.of_trainings(timed, results)
+        return agreement.differences(results)
+    numbers = agreement.of_trainings(timed, results)
     if timed is _COLD:
-        return found
+        return numbers
     peers = [n for n in results if n != "ours" and n not in contenders.INEXACT]
     different = agreement.without_order(
         timed, peers, lambda name, workload: make(name, workload, threads)
     )
     for name, difference in different.items():
-        found[name]["difference"] = difference
-    return found
+        numbers[name]["difference"] = difference
+    return numbers

@@ -47,16 +47,16 @@ class Stored:
 
         del data_dir, seed, num_clients
         arrays = _read(Path(self.folder))
-        return fp.Dataset(name="stored", num_classes=10, scale=1 / 255, **arrays)
+        return fp.data.Dataset(name="stored", num_classes=10, scale=1 / 255, **arrays)
 
 
 def _read(folder: Path) -> dict[str, np.ndarray]:
-    """The arrays of a directory."""
+    """Reads the arrays of a directory."""
     return {name: np.load(folder / f"{name}.npy") for name in _NAMES}
 
 
 def workload(warm: "workloads.Workload") -> "workloads.Workload":
-    """The same training, from a cold start."""
+    """Returns the same training, from a cold start."""
     return dataclasses.replace(
         warm,
         name=f"{warm.name}cold",
@@ -81,14 +81,13 @@ class Cold:
         dataset = training.spec.dataset.load(data_dir=None, seed=0, num_clients=None)
         for name in _NAMES:
             np.save(self._path / f"{name}.npy", getattr(dataset, name))
-        solver = training.process.algorithm.local
+        solver, sizes = training.process.algorithm.local, training.spec.dataset.sizes
+        cohort_size = training.process.participation.cohort_size(len(sizes))
         task = {
             "rounds": training.rounds,
             "threads": threads,
-            "sizes": training.spec.dataset.sizes,
-            "cohort_size": training.process.participation.cohort_size(
-                len(training.spec.dataset.sizes)
-            ),
+            "sizes": sizes,
+            "cohort_size": cohort_size,
             "learning_rate": solver.learning_rate,
             "batch_size": solver.batch_size,
             "epochs": solver.epochs,
@@ -98,7 +97,7 @@ class Cold:
         self._command = [sys.executable, "-m", module, contender, str(self._path)]
 
     def run(self) -> None:
-        """One process.
+        """Runs one process.
 
         Raises:
           UnavailableError: if it fails, with the last line that it has said.
@@ -110,18 +109,18 @@ class Cold:
             raise contenders.UnavailableError(done.stderr.strip().splitlines()[-1])
 
     def peak_bytes(self) -> int:
-        """Most resident memory of a process that has ended."""
+        """Returns the most resident memory of a process that has ended."""
         unit = 1 if sys.platform == "darwin" else 1024
         return unit * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
     def result(self) -> Any:
-        """The global model that the last process has left, `[1, *P]`."""
-        with np.load(self._path / "model.npz") as found:
-            return {"head": {name: found[name] for name in ("kernel", "bias")}}
+        """Returns the global model that the last process has left, `[1, *P]`."""
+        with np.load(self._path / "model.npz") as model:
+            return {"head": {name: model[name] for name in ("kernel", "bias")}}
 
 
 def _train_ours(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The package's training."""
+    """Trains with the package."""
     from experiments.bench import contenders, workloads
 
     training = workloads.cohorts(task["sizes"], task["cohort_size"])
@@ -134,7 +133,7 @@ def _train_ours(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _tensors(folder: Path, task: dict[str, Any]) -> tuple[list, list, Any]:
-    """Inputs and labels of every client, and settings, for PyTorch."""
+    """Returns clients' inputs and labels, and settings, for PyTorch."""
     import torch
 
     from experiments.bench import torch_core
@@ -149,7 +148,7 @@ def _tensors(folder: Path, task: dict[str, Any]) -> tuple[list, list, Any]:
 
 
 def _train_torch(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
-    """PyTorch's."""
+    """Trains with PyTorch."""
     import torch
 
     from experiments.bench import torch_core
@@ -164,7 +163,7 @@ def _train_torch(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _train_pfl(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The one of `pfl`."""
+    """Trains with `pfl`."""
     from experiments.bench import peer_pfl
 
     training = peer_pfl.Training(*_tensors(folder, task), task["rounds"])
@@ -173,14 +172,15 @@ def _train_pfl(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _train_flwr(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Flower's, without its messages about usage."""
+    """Trains with Flower, without its messages about usage."""
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from experiments.bench import peer_flwr, torch_core
 
     settings = torch_core.Settings(**{name: task[name] for name in _SETTINGS})
-    given = (task["sizes"], settings, task["rounds"], task["threads"])
-    return peer_flwr.train(folder, *given)
+    return peer_flwr.train(
+        folder, task["sizes"], settings, task["rounds"], task["threads"]
+    )
 
 
 def main() -> None:

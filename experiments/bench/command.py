@@ -33,7 +33,7 @@ app = typer.Typer(
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the user asked for; no names mean all workloads and no peers."""
+    """Options of the command; no names mean all workloads and no peers."""
 
     only: tuple[str, ...]
     against: tuple[str, ...]
@@ -65,7 +65,7 @@ def main(
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="CPUs to use; all that there are if not given."),
+        typer.Option(min=1, help="CPUs to use, by default all."),
     ] = None,
     devices: Annotated[
         int, typer.Option(min=1, max=1000, help="Split the CPU into N devices.")
@@ -95,16 +95,16 @@ def main(
     ] = False,
 ) -> None:
     """Times what was asked for."""
-    found = len(machine.cpus())
-    if threads is not None and threads > found:
+    num_cpus = len(machine.cpus())
+    if threads is not None and threads > num_cpus:
         raise typer.BadParameter(
-            f"expected --threads of at most {found}, the CPUs that may be used, got"
+            f"expected --threads of at most {num_cpus}, the CPUs that may be used, got"
             f" {threads}"
         )
     options = Options(
         only=_names(only),
         against=_names(against),
-        threads=found if threads is None else threads,
+        threads=num_cpus if threads is None else threads,
         devices=devices,
         repeat=repeat,
         json=json,
@@ -129,21 +129,21 @@ def _do(options: Options) -> None:
     earlier = None if options.check is None else report.read(options.check)
     if options.json is not None:
         report.check_writable(options.json)
-    found, broken = _timed(options, requests)
-    report.print_all(console, found)
+    run, broken = _timed(options, requests)
+    report.print_all(console, run)
     if options.json is not None:
         print(f"Written: {options.json}")
     if broken:
         raise errors.StoppedError(" ".join(broken), 1)
     if earlier is not None:
-        changed = report.print_difference(console, earlier, found)
+        changed = report.print_difference(console, earlier, run)
         if changed:
             names = ", ".join(changed)
             raise errors.StoppedError(f"More than 10 % apart: {names}.", 1)
 
 
 def _requests(options: Options) -> list[worker.Request]:
-    """One request per workload; checks all names."""
+    """Returns one request per workload; checks all names."""
     from experiments.bench import catalog
     from fedjax_pfl.core import checks
 
@@ -157,7 +157,7 @@ def _requests(options: Options) -> list[worker.Request]:
 
 
 def _print_names(console: Any) -> None:
-    """What can be timed."""
+    """Prints what can be timed."""
     from experiments.bench import catalog
 
     for name in catalog.names():
@@ -171,13 +171,13 @@ def _print_names(console: Any) -> None:
 def _timed(
     options: Options, requests: list[worker.Request]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Everything that was measured, and sentences about what could not be."""
+    """Returns the measurements, and sentences about those that failed."""
     from rich.console import Console
     from rich.progress import Progress
 
     from experiments.bench import report
 
-    found = {
+    run = {
         "format": report.FORMAT,
         "machine": machine.describe(options.threads, options.devices),
         "repeat": options.repeat,
@@ -187,19 +187,19 @@ def _timed(
     asked = worker.Request(worker.MACHINE, (), options.repeat, options.threads)
     broken = []
     with Progress(console=Console(stderr=True)) as bar:
-        found["machine"] |= _shown(bar, asked, options)
+        run["machine"] |= _shown(bar, asked, options)
         for request in requests:
             try:
-                found["workloads"].append(_shown(bar, request, options))
+                run["workloads"].append(_shown(bar, request, options))
             except subprocess.CalledProcessError as error:
                 broken.append(f"{request.workload} failed: {_last_line(error.stderr)}")
             if options.json is not None:  # what was measured outlives an interruption
-                report.write(options.json, report.text_of(found))
-    return found, broken
+                report.write(options.json, run)
+    return run, broken
 
 
 def _last_line(text: str) -> str:
-    """The last line of what a process has said, as a sentence."""
+    """Returns the last line of a process's errors as a sentence."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{lines[-1] if lines else 'the process said nothing'}.".replace("..", ".")
 
@@ -207,9 +207,9 @@ def _last_line(text: str) -> str:
 def _shown(bar: "Progress", request: worker.Request, options: Options) -> Any:
     """Launches a request with a bar of its own."""
     task = bar.add_task(request.workload, total=request.repeat)
-    found = launch(request, options, lambda: bar.advance(task))
+    measurement = launch(request, options, lambda: bar.advance(task))
     bar.update(task, completed=request.repeat)
-    return found
+    return measurement
 
 
 def launch(
@@ -229,18 +229,18 @@ def launch(
       CalledProcessError: if the process failed; with what it said.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        out = Path(folder) / "found.json"
-        given = json.dumps(dataclasses.asdict(request))
-        command = [sys.executable, "-m", "experiments.bench.worker", given, str(out)]
+        out = Path(folder) / "measurement.json"
+        fields = json.dumps(dataclasses.asdict(request))
+        command = [sys.executable, "-m", "experiments.bench.worker", fields, str(out)]
         errors = Path(folder) / "errors"
         with (
-            errors.open("w") as said,
+            errors.open("w") as stderr,
             subprocess.Popen(
                 command,
                 cwd=_ROOT,
                 env=machine.environment(options.threads, options.devices),
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=stderr,
                 text=True,
             ) as process,
         ):

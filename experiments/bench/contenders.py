@@ -32,14 +32,14 @@ class UnavailableError(Exception):
 
 
 class Contender(Protocol):
-    """One way to do the rounds of a workload."""
+    """A way to do the rounds of a workload."""
 
     def run(self) -> None:
-        """Does the rounds of one call, to the end, going on where the last ended."""
+        """Does the rounds of one call, from where the last one ended."""
         ...
 
     def result(self) -> Any:
-        """Global models now, a tree of NumPy arrays `[G, *P]` in our layout."""
+        """Returns the global models, NumPy arrays `[G, *P]` in our layout."""
         ...
 
 
@@ -131,14 +131,11 @@ class Loop:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
 
 
-def _torch(workload: workloads.Workload, **options: Any) -> Contender:
+def _torch(
+    workload: workloads.Workload, kind: str = "Loop", **options: Any
+) -> Contender:
     loops = imported("torch_loops")
-    return loops.TorchTraining(workload, loops.torch_core.Loop, **options)
-
-
-def _torch_func(workload: workloads.Workload) -> Contender:
-    loops = imported("torch_loops")
-    return loops.TorchTraining(workload, loops.torch_core.Stacked)
+    return loops.TorchTraining(workload, getattr(loops.torch_core, kind), **options)
 
 
 def _pfl(workload: workloads.Workload) -> Contender:
@@ -146,7 +143,7 @@ def _pfl(workload: workloads.Workload) -> Contender:
 
 
 def imported(module: str) -> Any:
-    """A module of this package whose library may not be installed.
+    """Imports a module of this package whose library may not be installed.
 
     Raises:
       UnavailableError: if it is not.
@@ -155,7 +152,7 @@ def imported(module: str) -> Any:
 
 
 def library(name: str) -> Any:
-    """A module of a library that may not be installed.
+    """Imports a module of a library that may not be installed.
 
     Raises:
       UnavailableError: if it is not.
@@ -169,7 +166,7 @@ def library(name: str) -> Any:
 PEERS: dict[str, Callable[[workloads.Workload], Contender]] = {
     "torch": _torch,
     "torch.channels_last": functools.partial(_torch, channels_last=True),
-    "torch.func": _torch_func,
+    "torch.func": functools.partial(_torch, kind="Stacked"),
     "vmap": functools.partial(Ours, execution="vmap"),
     "loop-jit": Loop,
     "pfl": _pfl,

@@ -19,6 +19,7 @@ __all__ = [
     "environment",
     "peak_bytes",
     "pin",
+    "resident_peak",
 ]
 
 _SIZE = 1536
@@ -38,14 +39,14 @@ _PACKAGES = (
 
 
 def cpus() -> tuple[int, ...]:
-    """Numbers of the CPUs that this process may use."""
+    """Returns the numbers of the CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def pin(threads: int) -> None:
-    """Lets this process and its children use only the first CPUs that it has.
+    """Restricts this process and its children to the first CPUs that it has.
 
     To be called before JAX or PyTorch start their threads.
     """
@@ -54,7 +55,7 @@ def pin(threads: int) -> None:
 
 
 def environment(threads: int, devices: int) -> dict[str, str]:
-    """Variables of a process that times a workload.
+    """Returns the variables of a process that times a workload.
 
     Args:
       threads: of libraries that count them themselves.
@@ -64,9 +65,9 @@ def environment(threads: int, devices: int) -> dict[str, str]:
       The variables, on top of this process's own.
     """
     flag = f"--xla_force_host_platform_device_count={devices}"
-    given = os.environ.get("XLA_FLAGS", "")
+    flags = os.environ.get("XLA_FLAGS", "")
     return os.environ | {
-        "XLA_FLAGS": f"{given} {flag}".strip() if devices > 1 else given,
+        "XLA_FLAGS": f"{flags} {flag}".strip() if devices > 1 else flags,
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
@@ -75,28 +76,28 @@ def environment(threads: int, devices: int) -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Name of the CPU."""
+    """Returns the name of the CPU."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
         return platform.processor()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1] if found else platform.processor()
+    line = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return line[1] if line else platform.processor()
 
 
 def _versions() -> dict[str, str]:
-    """Versions of the installed packages that may take part."""
-    found = {"python": platform.python_version()}
+    """Returns the versions of the installed packages that may take part."""
+    versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def describe(threads: int, devices: int) -> dict[str, Any]:
-    """What a reader of the numbers has to know."""
+    """Describes the machine and versions for readers of the numbers."""
     return {
         "processor": _processor(),
         "cpus": os.cpu_count(),
@@ -110,20 +111,25 @@ def describe(threads: int, devices: int) -> dict[str, Any]:
 
 
 def peak_bytes() -> int:
-    """Most memory that this process has had: on the accelerator, or else resident."""
+    """Returns the most memory used so far: on the accelerator, or else resident."""
     import jax
 
     if jax.default_backend() != "cpu":
         statistics = jax.local_devices()[0].memory_stats() or {}
         if "peak_bytes_in_use" in statistics:
             return statistics["peak_bytes_in_use"]
+    return resident_peak()
+
+
+def resident_peak() -> int:
+    """Returns the most resident memory that this process has had, in bytes."""
     try:  # unlike getrusage's, this starts anew with every program
         text = Path("/proc/self/status").read_text("utf-8")
-        found = re.search(r"^VmHWM:\s*(\d+) kB$", text, re.MULTILINE)
+        line = re.search(r"^VmHWM:\s*(\d+) kB$", text, re.MULTILINE)
     except OSError:
-        found = None
-    if found:
-        return 1024 * int(found[1])
+        line = None
+    if line:
+        return 1024 * int(line[1])
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -141,7 +147,7 @@ class Matmul:
         self.run()
 
     def run(self) -> None:
-        """One product."""
+        """Multiplies once."""
         self._product(self._x, self._x).block_until_ready()
 
 
@@ -158,5 +164,5 @@ class Copy:
         self.run()
 
     def run(self) -> None:
-        """One pass."""
+        """Copies once."""
         self._copied(self._x).block_until_ready()

@@ -20,14 +20,14 @@ __all__ = ["train"]
 
 @functools.cache
 def _arrays(folder: str) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and labels, mapped: a process reads its clients' parts only."""
+    """Maps inputs and labels: a process reads its clients' parts only."""
     names = ("x.npy", "y.npy")
     x, y = (np.load(Path(folder) / name, mmap_mode="r") for name in names)
     return x, y
 
 
 class _Client(NumPyClient):
-    """One client, which trains with the plain loop."""
+    """A client that trains with the plain loop."""
 
     def __init__(
         self, folder: str, start: int, stop: int, settings: torch_core.Settings

@@ -88,7 +88,7 @@ class Training:
         )
 
     def run(self) -> None:
-        """The rounds."""
+        """Runs the rounds."""
         FederatedAveraging().run(
             self._params,
             self._backend,
@@ -98,15 +98,15 @@ class Training:
         )
 
     def result(self) -> Any:
-        """The global model, `[1, *P]`."""
+        """Returns the global model, `[1, *P]`."""
         linear = self._module.linear
         leaves = {"kernel": linear.weight, "bias": linear.bias}
-        found = {name: leaf.detach().numpy() for name, leaf in leaves.items()}
-        return {"head": {name: leaf[None].copy() for name, leaf in found.items()}}
+        copies = {n: leaf.detach().numpy()[None].copy() for n, leaf in leaves.items()}
+        return {"head": copies}
 
 
 def start(workload: Any) -> Training:
-    """The training of a workload."""
+    """Returns the training of a workload."""
     from experiments.bench import torch_loops, workloads
 
     examples = workloads.examples_of(workload.spec.build())

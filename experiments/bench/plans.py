@@ -1,4 +1,4 @@
-"""How well trainings are planned: `python -m experiments.bench.plans`.
+"""Planned and measured cost of trainings: `python -m experiments.bench.plans`.
 
 Plans twelve trainings, runs each in a process of its own, and prints the estimates of
 memory and time beside what was measured.
@@ -10,21 +10,24 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import jax
 import psutil
 import typer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+import fedjax_pfl as fp
+from experiments.bench import machine, workloads
+from fedjax_pfl.engine import cost, driver, grids
+
 __all__ = ["CASES", "Case", "app"]
 
 _RESET_PEAK = Path("/proc/self/clear_refs")
 _DEVICES = "--xla_force_host_platform_device_count=2"
-_STATUS = Path("/proc/self/status")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,112 +35,76 @@ class Case:
     """A training of more than 500 MB.
 
     Attributes:
-      name: what it is.
-      make: `fp -> (process, model)`.
+      name: of the training.
+      algorithm: the method.
       num_clients: N.
       examples: per client, on average.
       shape: of an input.
       execution: how the map over clients is run.
       points: settings of a grid, which differ in the seed.
       rounds: R.
+      model: of every client.
+      parts: further fields of the process.
     """
 
     name: str
-    make: Callable[[Any], tuple[Any, Any]]
+    algorithm: Any
     num_clients: int
     examples: int = 20
     shape: tuple[int, ...] = (28, 28)
     execution: str = "auto"
     points: int = 1
     rounds: int = 8
-
-
-def _softmax(algorithm: Callable[[Any], Any], **fields: Any) -> Callable[[Any], Any]:
-    """A method with the softmax regression."""
-
-    def make(fp: Any) -> tuple[Any, Any]:
-        parts = {name: part(fp) for name, part in fields.items()}
-        process = fp.FederatedProcess(algorithm=algorithm(fp), **parts)
-        return process, fp.LogisticRegression()
-
-    return make
-
-
-def _with(algorithm: Callable[[Any], Any], model: Callable[[Any], Any]) -> Any:
-    """A method with another model."""
-
-    def make(fp: Any) -> tuple[Any, Any]:
-        return fp.FederatedProcess(algorithm=algorithm(fp)), model(fp)
-
-    return make
+    model: Any = fp.LogisticRegression()
+    parts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 CASES = (
-    Case(
-        "FLAME, vmap",
-        _softmax(lambda fp: fp.Flame()),
-        4000,
-        execution="vmap",
-    ),
-    Case(
-        "FLAME, chunks of 8",
-        _softmax(lambda fp: fp.Flame()),
-        8000,
-        execution="chunk=8",
-    ),
-    Case(
-        "FLAME, 2 devices",
-        _softmax(lambda fp: fp.Flame()),
-        8000,
-        execution="shard=2",
-    ),
-    Case(
-        "FedAvg, all at once", _softmax(lambda fp: fp.FedAvg()), 8000, execution="vmap"
-    ),
+    Case("FLAME, vmap", fp.Flame(), 4000, execution="vmap"),
+    Case("FLAME, chunks of 8", fp.Flame(), 8000, execution="chunk=8"),
+    Case("FLAME, 2 devices", fp.Flame(), 8000, execution="shard=2"),
+    Case("FedAvg, all at once", fp.FedAvg(), 8000, execution="vmap"),
     Case(
         "FedAvg, cohort of 100",
-        _softmax(
-            lambda fp: fp.FedAvg(),
-            participation=lambda fp: fp.UniformCohort(size=100),
-        ),
+        fp.FedAvg(),
         20000,
         examples=40,
+        parts={"participation": fp.UniformCohort(size=100)},
     ),
-    Case("Ditto, auto", _softmax(lambda fp: fp.Ditto()), 12000),
+    Case("Ditto, auto", fp.Ditto(), 12000),
     Case(
         "FedAvg, coordinate median",
-        _softmax(lambda fp: fp.FedAvg(), aggregator=lambda fp: fp.CoordinateMedian()),
+        fp.FedAvg(),
         6000,
+        parts={"aggregator": fp.CoordinateMedian()},
     ),
     Case(
         "FedGeoMed+, chunks of 16",
-        _softmax(lambda fp: fp.FedPlus(), aggregator=lambda fp: fp.GeometricMedian()),
+        fp.FedPlus(),
         4000,
         execution="chunk=16",
         rounds=4,
+        parts={"aggregator": fp.GeometricMedian()},
     ),
-    Case("FedAMP, auto", _softmax(lambda fp: fp.FedAMP()), 3000),
+    Case("FedAMP, auto", fp.FedAMP(), 3000),
     Case(
         "pFedMe, hidden layer, vmap",
-        _with(lambda fp: fp.PFedMe(), lambda fp: fp.MLP(widths=(100,))),
+        fp.PFedMe(),
         600,
         execution="vmap",
         rounds=4,
+        model=fp.MLP(widths=(100,)),
     ),
     Case(
         "FedAvg, CNN, vmap",
-        _with(lambda fp: fp.FedAvg(), lambda fp: fp.CNN1()),
+        fp.FedAvg(),
         60,
         examples=40,
         execution="vmap",
         rounds=4,
+        model=fp.models.CNN1(),
     ),
-    Case(
-        "FLAME, grid of 8 seeds",
-        _softmax(lambda fp: fp.Flame()),
-        1500,
-        points=8,
-    ),
+    Case("FLAME, grid of 8 seeds", fp.Flame(), 1500, points=8),
 )
 
 
@@ -147,21 +114,13 @@ def measure(case: Case) -> dict[str, Any]:
     Returns:
       Bytes and seconds, estimated and measured.
     """
-    import jax
-
-    import fedjax_pfl as fp
-    from experiments.bench import workloads
-    from fedjax_pfl.engine import cost, driver, grids, groups
-    from fedjax_pfl.engine.options import Options
-    from fedjax_pfl.engine.resident import Resident
-
     dataset = workloads.Generated((case.num_clients * case.examples,), case.shape)
     spec = fp.FederationSpec(
         dataset=dataset, partition=fp.IID(), num_clients=case.num_clients
     )
-    process, model = case.make(fp)
+    process = fp.FederatedProcess(algorithm=case.algorithm, **case.parts)
     (group,) = grids.groups_of(
-        jax.random.key(0), process, model, spec, {"seed": range(case.points)}
+        jax.random.key(0), process, case.model, spec, {"seed": range(case.points)}
     )
     settings = Options(
         num_rounds=case.rounds,
@@ -185,7 +144,7 @@ def measure(case: Case) -> dict[str, Any]:
     record = driver.Run(prepared).train()
     seconds = time.perf_counter() - started
     del prepared.states
-    peak = _peak_bytes()
+    peak = machine.resident_peak()
     pace = cost.pace(prepared.programs, case.rounds)
     rounds = 1 + -(-case.rounds // settings.schedule.segment)
     return {
@@ -199,14 +158,6 @@ def measure(case: Case) -> dict[str, Any]:
         "compile_seconds": compiling,
         "status": str(record.status[0]),
     }
-
-
-def _peak_bytes() -> int:
-    """Most resident memory since the peak was reset."""
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return 1024 * int(line.split()[1])
-    raise OSError("the peak of resident memory is known on Linux only")
 
 
 app = typer.Typer(
@@ -232,7 +183,7 @@ def main(
     if case is not None:
         print(json.dumps(measure(CASES[case])))
         return
-    console, found = Console(), []
+    console, rows = Console(), []
     flags = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}".strip()
     environment = os.environ | {"XLA_FLAGS": flags}  # before JAX starts
     for number in track(range(len(CASES)), console=Console(stderr=True)):
@@ -246,13 +197,13 @@ def main(
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["killed"]
             raise SystemExit(f"{CASES[number].name} failed: {lines[-1]}")
-        found.append(json.loads(done.stdout.splitlines()[-1]))
+        rows.append(json.loads(done.stdout.splitlines()[-1]))
     if out is not None:
-        out.write_text(json.dumps(found, indent=1), "utf-8")
+        out.write_text(json.dumps(rows, indent=1), "utf-8")
     table = Table(
         "training", "execution", "planned", "measured", "ratio", "s", "s", "ratio"
     )
-    for row in found:
+    for row in rows:
         memory = row["planned_bytes"] / row["measured_bytes"]
         seconds = row["planned_seconds"] / row["measured_seconds"]
         table.add_row(

@@ -45,20 +45,20 @@ class Portfolio:
 
     @property
     def steps_per_round(self) -> float:
-        """Iterations of single parties."""
+        """Returns the iterations of single parties in a round."""
         return float(self.parties * self.num_steps)
 
     @property
     def flops_per_round(self) -> float:
-        """Operations of the products with the state, forward and backward."""
-        model = fp.EIIE()
+        """Returns operations of the products with the state, forward and backward."""
+        model = fp.portfolio.EIIE()
         rows = self.batch_size * _ASSETS * _WINDOW
         return self.steps_per_round * rows * 3 * 2.0 * model.units**2
 
     def group(self) -> groups.Group:
-        """The one training."""
-        spec = fp.PortfolioSpec(
-            fp.SyntheticMarket(num_days=self.days + 10),
+        """Returns the one training."""
+        spec = fp.portfolio.PortfolioSpec(
+            fp.portfolio.SyntheticMarket(num_days=self.days + 10),
             num_clients=self.parties,
             assets_per_client=_ASSETS,
             window=_WINDOW,
@@ -72,7 +72,7 @@ class Portfolio:
         )
         process = fp.FederatedProcess(algorithm=fp.FedAvg(local=solver))
         key = jax.random.key(0, impl="threefry2x32")
-        model = fp.EIIE(sampling_decay=1.0)
+        model = fp.portfolio.EIIE(sampling_decay=1.0)
         (group,) = grids.groups_of(key, process, model, spec, {})
         return group
 
@@ -82,7 +82,7 @@ _ASSETS, _WINDOW = 9, 30
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a loop needs to do the same work: the most recent days of every party.
+    """Work of one round as arrays: the most recent days of every party.
 
     Attributes:
       prices: `float32[N, B, m, l]` windows in units of their last close.
@@ -132,7 +132,7 @@ class Floor:
     execution = ""
 
     def __init__(self, portfolio: Portfolio):
-        units, rows = fp.EIIE().units, portfolio.batch_size * _ASSETS
+        units, rows = fp.portfolio.EIIE().units, portfolio.batch_size * _ASSETS
         key = jax.random.key(0, impl="threefry2x32")
         shape = (portfolio.parties, units, units)
         self._kernels = jax.random.normal(key, shape) / units**0.5
@@ -146,17 +146,17 @@ class Floor:
         )
 
     def run(self) -> None:
-        """As many as a round has."""
+        """Does as many as a round has."""
         self._work((self._kernels, self._start)).block_until_ready()
 
     def result(self) -> None:
-        """There is nothing to compare."""
+        """Returns None: there is nothing to compare."""
         return None
 
 
-def _products(num_steps: int, given: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """A party's products and sigmoids."""
-    kernel, start = given
+def _products(num_steps: int, party: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Computes a party's products and sigmoids."""
+    kernel, start = party
 
     def forward(state, _):
         state = jax.nn.sigmoid(kernel @ state)
@@ -166,8 +166,8 @@ def _products(num_steps: int, given: tuple[jax.Array, jax.Array]) -> jax.Array:
         slope, total = carry
         return (kernel.T @ slope, total + slope @ state.T), None
 
-    def step(_, found):
-        last, states = lax.scan(forward, start + found[0, 0], None, length=_WINDOW)
+    def step(_, total):
+        last, states = lax.scan(forward, start + total[0, 0], None, length=_WINDOW)
         (_, total), _ = lax.scan(backward, (last, jnp.zeros_like(kernel)), states)
         return 1e-30 * total
 

@@ -36,7 +36,7 @@ class Program:
     flops_per_round: float | None = None
 
     def rows(self) -> np.ndarray:
-        """`float32[problems, J, J]`, unit rows about a common one.
+        """Draws `float32[problems, J, J]`, unit rows about a common one.
 
         The last opposes most of the others, so that the shortest point is short.
         """
@@ -59,12 +59,12 @@ class OurProgram:
         self._solve = jax.jit(jax.vmap(quadratic_programs.minimum_norm))
 
     def run(self) -> None:
-        """One solution of every problem."""
+        """Solves every problem once."""
         self._weights = self._solve(self._grams).x
         self._weights.block_until_ready()
 
     def result(self) -> np.ndarray:
-        """The shortest points `[problems, J]`."""
+        """Returns the shortest points `[problems, J]`."""
         return _points(self._weights, self._rows)
 
 
@@ -83,12 +83,12 @@ class SciPyProgram:
         self._right = np.append(np.zeros(program.num_rows), 1.0)
 
     def run(self) -> None:
-        """One solution of every problem."""
-        found = [scipy.optimize.nnls(one, self._right)[0] for one in self._matrices]
-        self._weights = np.stack([x / x.sum() for x in found])
+        """Solves every problem once."""
+        points = [scipy.optimize.nnls(one, self._right)[0] for one in self._matrices]
+        self._weights = np.stack([x / x.sum() for x in points])
 
     def result(self) -> np.ndarray:
-        """The shortest points `[problems, J]`."""
+        """Returns the shortest points `[problems, J]`."""
         return _points(self._weights, self._rows)
 
 

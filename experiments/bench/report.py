@@ -19,7 +19,6 @@ __all__ = [
     "print_all",
     "print_difference",
     "read",
-    "text_of",
     "write",
 ]
 
@@ -29,19 +28,19 @@ TOLERANCE = 0.1
 """Relative difference of two runs of one bench that is worth a word."""
 
 
-def write(file: Path, text: str) -> None:
-    """Writes a file at once: whoever reads it finds all of it or what was there before.
+def write(file: Path, run: Mapping[str, Any]) -> None:
+    """Writes a file at once: readers see all of it or the file that was there.
 
     Args:
       file: path.
-      text: what is to be in it.
+      run: its content, written as JSON.
 
     Raises:
       OSError: if it cannot be written; nothing is left then.
     """
     temporary = _temporary(file)
     try:
-        temporary.write_text(text, "utf-8")
+        temporary.write_text(json.dumps(run, indent=1) + "\n", "utf-8")
         os.replace(temporary, file)
     finally:
         temporary.unlink(missing_ok=True)
@@ -59,13 +58,8 @@ def check_writable(file: Path) -> None:
 
 
 def _temporary(file: Path) -> Path:
-    """A name beside a file."""
+    """Returns a name beside a file."""
     return file.with_name(f".{file.name}.{os.getpid()}")
-
-
-def text_of(found: Mapping[str, Any]) -> str:
-    """A run as JSON."""
-    return json.dumps(found, indent=1) + "\n"
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -75,35 +69,35 @@ def read(file: Path) -> dict[str, Any]:
       InputError: if the file is none.
     """
     try:
-        found = json.loads(file.read_text("utf-8"))
-        if found["format"] != FORMAT:
+        run = json.loads(file.read_text("utf-8"))
+        if run["format"] != FORMAT:
             raise KeyError
-        for workload in found["workloads"]:
+        for workload in run["workloads"]:
             workload["name"], workload["contenders"]["ours"]["seconds_per_round"]
     except (ValueError, KeyError, TypeError):
         raise checks.InputError(
             f"Expected '{file}' to be a file that python -m experiments.bench --json"
             " has written."
         ) from None
-    return found
+    return run
 
 
-def print_all(console: Console, found: Mapping[str, Any]) -> None:
+def print_all(console: Console, run: Mapping[str, Any]) -> None:
     """Prints the machine and all tables."""
-    for line in _machine_lines(found["machine"]):
+    for line in _machine_lines(run["machine"]):
         console.print(line, highlight=False, soft_wrap=True)
-    console.print(_own_table(found["workloads"]))
-    peers = list(_peer_rows(found["workloads"]))
+    console.print(_own_table(run["workloads"]))
+    peers = list(_peer_rows(run["workloads"]))
     if peers:
         console.print(_table("Beside peers, in turn, in one process", _PEERS, peers))
-    for workload in found["workloads"]:
+    for workload in run["workloads"]:
         for name, reason in workload["failures"].items():
             line = f"{workload['name']}: {name} cannot run: {reason}."
             console.print(line, highlight=False, soft_wrap=True)
 
 
 def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
-    """What a reader of the numbers has to know."""
+    """Describes the machine for readers of the numbers."""
     versions = ", ".join(f"{n} {v}" for n, v in machine["versions"].items())
     load = " ".join(f"{value:.2f}" for value in machine["load_at_start"])
     device = machine["device"]
@@ -147,7 +141,7 @@ _PEERS = (
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """A table whose first two columns are text."""
+    """Returns a table whose first two columns are text."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < 2 else "right")
@@ -157,7 +151,7 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) ->
 
 
 def _own_table(workloads: Iterable[Mapping[str, Any]]) -> Table:
-    """Ours alone."""
+    """Tabulates ours alone."""
     rows = []
     for workload in workloads:
         ours = workload["contenders"]["ours"]
@@ -184,7 +178,7 @@ def _own_table(workloads: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def _peer_rows(workloads: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, ...]]:
-    """Peers beside ours."""
+    """Yields a row per peer beside ours."""
     for workload in workloads:
         ours = workload["contenders"]["ours"]
         for name, peer in workload["contenders"].items():
@@ -207,20 +201,20 @@ def _peer_rows(workloads: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, ..
 
 
 def _milliseconds(seconds: float) -> str:
-    """A time with three digits or more."""
+    """Formats a time with three digits or more."""
     value = 1000 * seconds
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _number(value: float | None, form: str) -> str:
-    """A number, or nothing."""
+    """Formats a number, or nothing."""
     return "" if value is None else format(value, form)
 
 
 def differing(
     earlier: Mapping[str, Any], later: Mapping[str, Any]
 ) -> list[tuple[str, float, float]]:
-    """Workloads of both runs with the change of our wall and CPU time.
+    """Returns the change of our wall and CPU time in the workloads of both runs.
 
     Args:
       earlier: a run.
@@ -243,7 +237,7 @@ def differing(
 
 
 def _ours(workload: Mapping[str, Any]) -> Mapping[str, float]:
-    """Our times per round."""
+    """Returns our times per round."""
     return workload["contenders"]["ours"]["seconds_per_round"]
 
 
@@ -260,8 +254,8 @@ def print_difference(
     Returns:
       Names of the workloads whose wall time differs by more than `TOLERANCE`.
     """
-    found = differing(earlier, later)
-    rows = [(n, "", f"{100 * w:+.1f} %", f"{100 * c:+.1f} %") for n, w, c in found]
+    changes = differing(earlier, later)
+    rows = [(n, "", f"{100 * w:+.1f} %", f"{100 * c:+.1f} %") for n, w, c in changes]
     columns = ("workload", "", "wall time", "CPU time")
     console.print(_table("Change from the earlier run, ours", columns, rows))
-    return [name for name, wall, _ in found if abs(wall) > TOLERANCE]
+    return [name for name, wall, _ in changes if abs(wall) > TOLERANCE]

@@ -27,18 +27,18 @@ _MOST = 3  # as many samples as were asked for, at most, until enough are quiet
 
 
 class Clock(Protocol):
-    """What a sample is measured with, in seconds."""
+    """Clocks of a sample, in seconds."""
 
     def wall(self) -> float:
-        """Time that passes."""
+        """Returns the wall time."""
         ...
 
     def cpu(self) -> float:
-        """CPU time of this process and of its ended children."""
+        """Returns the CPU time of this process and of its ended children."""
         ...
 
     def busy(self) -> float:
-        """CPU time of everybody on the CPUs that this process may use."""
+        """Returns the CPU time of everybody on the CPUs that this process may use."""
         ...
 
 
@@ -104,35 +104,35 @@ class Times:
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> "Times":
         """Takes the statistics."""
-        chosen = quiet(samples)
-        walls = sorted(sample.wall for sample in chosen)
+        undisturbed = quiet(samples)
+        walls = sorted(sample.wall for sample in undisturbed)
         low, _, high = statistics.quantiles(walls * 2, n=4, method="inclusive")
         return cls(
             wall=statistics.median(walls),
             low=low,
             high=high,
             least=min(sample.wall for sample in samples),
-            cpu=statistics.median(sample.cpu for sample in chosen),
+            cpu=statistics.median(sample.cpu for sample in undisturbed),
             others=statistics.median(sample.others for sample in samples),
-            count=len(chosen),
+            count=len(undisturbed),
             total=len(samples),
         )
 
 
 def quiet(samples: Sequence[Sample]) -> list[Sample]:
-    """Samples during which others used at most `QUIET` CPUs.
+    """Returns the samples during which others used at most `QUIET` CPUs.
 
     If these are fewer than a third of all, then the third with the least use by others.
     """
     least = math.ceil(len(samples) / 3)
-    found = [sample for sample in samples if sample.others <= QUIET]
-    if len(found) >= least:
-        return found
+    undisturbed = [sample for sample in samples if sample.others <= QUIET]
+    if len(undisturbed) >= least:
+        return undisturbed
     return sorted(samples, key=lambda sample: sample.others)[:least]
 
 
 def _sample(call: Callable[[], Any], count: int, clock: Clock) -> Sample:
-    """One sample of several calls."""
+    """Takes one sample of several calls."""
     busy, cpu, wall = clock.busy(), clock.cpu(), clock.wall()
     for _ in range(count):
         call()
@@ -165,22 +165,22 @@ def interleave(
     for name, call in calls.items():
         once = _sample(call, 1, clock).wall
         counts[name] = max(1, math.ceil(MIN_SECONDS / once))
-    found: dict[str, list[Sample]] = {name: [] for name in calls}
+    samples: dict[str, list[Sample]] = {name: [] for name in calls}
     start = clock.wall()
     for turn in range(_MOST * repeat):
         if turn >= repeat and (
-            clock.wall() - start > MORE_SECONDS or _enough(found, repeat)
+            clock.wall() - start > MORE_SECONDS or _enough(samples, repeat)
         ):
             break
         for name, call in calls.items():
-            found[name].append(_sample(call, counts[name], clock))
+            samples[name].append(_sample(call, counts[name], clock))
         advance()
-    return found
+    return samples
 
 
-def _enough(found: Mapping[str, Sequence[Sample]], repeat: int) -> bool:
-    """Whether all have as many quiet samples as are wanted."""
+def _enough(samples: Mapping[str, Sequence[Sample]], repeat: int) -> bool:
+    """Tells whether all have as many quiet samples as are wanted."""
     return all(
-        sum(sample.others <= QUIET for sample in samples) >= repeat
-        for samples in found.values()
+        sum(sample.others <= QUIET for sample in own) >= repeat
+        for own in samples.values()
     )

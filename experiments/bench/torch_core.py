@@ -18,7 +18,7 @@ Forward = Callable[[Sequence[torch.Tensor], torch.Tensor], torch.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a training goes.
+    """Settings of a training.
 
     Attributes:
       learning_rate: of SGD.
@@ -38,7 +38,7 @@ class Settings:
 
 
 def forward(convolutions: int) -> Forward:
-    """Logits of parameters `kernel, bias, kernel, bias, ...`; so many convolutions."""
+    """Returns the network of parameters `kernel, bias, ...`, convolutions first."""
 
     def apply(params: Sequence[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         for i in range(0, 2 * convolutions, 2):
@@ -51,6 +51,31 @@ def forward(convolutions: int) -> Forward:
         return x
 
     return apply
+
+
+def _descend(
+    theta: Tensors,
+    gradient: Sequence[torch.Tensor],
+    centre: Tensors | None,
+    settings: Settings,
+) -> None:
+    """Takes a step of SGD in place, with a prox term if there is a centre."""
+    for i, (p, g) in enumerate(zip(theta, gradient, strict=True)):
+        if centre is not None:
+            g.add_(p - centre[i], alpha=settings.lam)
+        p.sub_(g, alpha=settings.learning_rate)
+
+
+def _uploads(
+    share: float, theta: Tensors, w_local: Tensors, dual: Tensors, server: Tensors
+) -> Tensors:
+    """Updates FLAME's local copies and duals in place, and returns the uploads."""
+    uploads = []
+    for t, v, p, w in zip(theta, w_local, dual, server, strict=True):
+        torch.add(share * t, w - p, alpha=1 - share, out=v)
+        p.add_(v).sub_(w)
+        uploads.append(v + p)
+    return uploads
 
 
 class Loop:
@@ -72,50 +97,43 @@ class Loop:
             self._dual = [[torch.zeros_like(p) for p in start] for _ in x]
 
     def round(self) -> None:
-        """One round."""
+        """Runs one round."""
         if self._settings.lam is None:
             self._fedavg_round()
         else:
             self._flame_round(self._settings.share)
 
     def _batches(self, client: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """One epoch in a fresh order."""
+        """Yields the batches of one epoch in a fresh order."""
         x, y = self._x[client], self._y[client]
         for rows in torch.randperm(len(y)).split(self._settings.batch_size):
             yield x[rows], y[rows]
 
     def _train(self, client: int, theta: Tensors, centre: Tensors | None) -> None:
-        """Local epochs of SGD in place, with a prox term if there is a centre."""
-        settings = self._settings
+        """Runs local epochs of SGD in place, with a prox term if there is a centre."""
         for p in theta:
             p.requires_grad_()
-        for _ in range(settings.epochs):
+        for _ in range(self._settings.epochs):
             for x, y in self._batches(client):
                 loss = functional.cross_entropy(self._model(theta, x), y)
                 gradient = torch.autograd.grad(loss, theta)
                 with torch.no_grad():
-                    if centre is not None:
-                        for g, p, c in zip(gradient, theta, centre, strict=True):
-                            g.add_(p - c, alpha=settings.lam)
-                    for p, g in zip(theta, gradient, strict=True):
-                        p.sub_(g, alpha=settings.learning_rate)
+                    _descend(theta, gradient, centre, self._settings)
 
     def _flame_round(self, share: float) -> None:
-        """Personal solve, local copy, dual, upload; the mean of the uploads."""
+        """Solves for every client, updates copy and dual, averages the uploads."""
         mean = [torch.zeros_like(p) for p in self.server]
         for client, theta in enumerate(self._theta):
-            w_local = self._w_local[client]
+            w_local, dual = self._w_local[client], self._dual[client]
             self._train(client, theta, w_local)
-            leaves = (theta, w_local, self._dual[client], self.server, mean)
             with torch.no_grad():
-                for t, v, p, w, m in zip(*leaves, strict=True):
-                    torch.add(share * t, w - p, alpha=1 - share, out=v)
-                    p.add_(v).sub_(w)
-                    m.add_(v + p, alpha=1 / len(self._x))
+                uploads = _uploads(share, theta, w_local, dual, self.server)
+                for m, u in zip(mean, uploads, strict=True):
+                    m.add_(u, alpha=1 / len(self._x))
         self.server = mean
 
     def _fedavg_round(self) -> None:
-        """Local models from the server's; their mean by examples."""
+        """Trains a cohort from the server's model, and averages by examples."""
         cohort = torch.randperm(len(self._y))[: self._settings.cohort_size].tolist()
         total = sum(len(self._y[client]) for client in cohort)
         mean = [torch.zeros_like(p) for p in self.server]
@@ -129,12 +147,12 @@ class Loop:
 
 
 def _copies(tensors: Tensors) -> Tensors:
-    """Tensors of their own."""
+    """Returns copies of tensors."""
     return [tensor.clone() for tensor in tensors]
 
 
 class Stacked:
-    """`torch.func`: gradients of all clients, of one size, in one vmap.
+    """Gradients of all clients, of one size, in one vmap of `torch.func`.
 
     Attributes:
       server: the global model.
@@ -157,12 +175,12 @@ class Stacked:
         self._dual = [torch.zeros_like(p) for p in self._theta]
 
     def _repeated(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy for every client."""
+        """Returns a copy for every client."""
         return tensor.expand(len(self._rows), *tensor.shape).clone()
 
     @torch.no_grad()
     def round(self) -> None:
-        """One round of all clients."""
+        """Runs one round of all clients."""
         if self._settings.lam is None:
             theta = [self._repeated(p) for p in self.server]
             self._train(theta, None)
@@ -171,24 +189,17 @@ class Stacked:
             self._flame_round(self._settings.share)
 
     def _train(self, theta: Tensors, centre: Tensors | None) -> None:
-        """Local epochs of all clients at once, in place."""
+        """Runs local epochs of all clients at once, in place."""
         settings = self._settings
         for _ in range(settings.epochs):
             order = torch.rand(self._y.shape).argsort(dim=1)
             for part in order.split(settings.batch_size, dim=1):
                 x, y = self._x[self._rows, part], self._y[self._rows, part]
                 gradient = self._gradient(theta, x, y)
-                if centre is not None:
-                    for g, p, c in zip(gradient, theta, centre, strict=True):
-                        g.add_(p - c, alpha=settings.lam)
-                for p, g in zip(theta, gradient, strict=True):
-                    p.sub_(g, alpha=settings.learning_rate)
+                _descend(theta, gradient, centre, settings)
 
     def _flame_round(self, share: float) -> None:
-        """Personal solve, local copy, dual, upload; the mean of the uploads."""
+        """Solves for every client, updates copy and dual, averages the uploads."""
         self._train(self._theta, self._w_local)
-        leaves = (self._theta, self._w_local, self._dual, self.server)
-        for i, (t, v, p, w) in enumerate(zip(*leaves, strict=True)):
-            torch.add(share * t, w - p, alpha=1 - share, out=v)
-            p.add_(v).sub_(w)
-            self.server[i] = (v + p).mean(dim=0)
+        uploads = _uploads(share, self._theta, self._w_local, self._dual, self.server)
+        self.server = [u.mean(dim=0) for u in uploads]

@@ -10,7 +10,7 @@ import torch
 
 import fedjax_pfl as fp
 from experiments.bench import torch_core, workloads
-from fedjax_pfl.engine import groups
+from fedjax_pfl import core
 
 __all__ = ["TorchTraining", "settings_of"]
 
@@ -33,7 +33,7 @@ class _Layout:
             self._channels = params[convolutions[-1]]["kernel"].shape[-1]
 
     def _transposed(self, name: str, kernel: np.ndarray, to_torch: bool) -> np.ndarray:
-        """A kernel in the other layout."""
+        """Converts a kernel to the other layout."""
         if name.startswith("conv"):
             return kernel.transpose((3, 2, 0, 1) if to_torch else (2, 3, 1, 0))
         if name != self._flattened or not self.convolutions:
@@ -45,15 +45,15 @@ class _Layout:
         return images.reshape(kernel.shape)
 
     def tensors(self, params: Any) -> Tensors:
-        """PyTorch's parameters."""
-        found = []
+        """Returns PyTorch's parameters."""
+        leaves = []
         for name in self._layers:
             kernel = self._transposed(name, np.asarray(params[name]["kernel"]), True)
-            found += [kernel, np.asarray(params[name]["bias"])]
-        return [torch.tensor(np.ascontiguousarray(leaf)) for leaf in found]
+            leaves += [kernel, np.asarray(params[name]["bias"])]
+        return [torch.tensor(np.ascontiguousarray(leaf)) for leaf in leaves]
 
     def params(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Our parameters."""
+        """Returns our parameters."""
         leaves = [tensor.detach().numpy() for tensor in tensors]
         pairs = zip(self._layers, leaves[::2], leaves[1::2], strict=True)
         return {
@@ -62,21 +62,21 @@ class _Layout:
         }
 
     def inputs(self, x: np.ndarray) -> torch.Tensor:
-        """Images `[n, channels, height, width]`, or vectors."""
+        """Returns images `[n, channels, height, width]`, or vectors."""
         if not self.convolutions:
             return torch.from_numpy(x.reshape(len(x), -1))
         return torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
 
 
 def _channels_last(x: torch.Tensor) -> torch.Tensor:
-    """Images or kernels with the channels last in memory."""
+    """Lays images or kernels out with the channels last in memory."""
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def settings_of(process: fp.FederatedProcess, num_clients: int) -> torch_core.Settings:
-    """What PyTorch has to know of a process."""
+    """Returns a process's settings for PyTorch."""
     algorithm = process.algorithm
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "learning_rate": algorithm.local.learning_rate,
         "batch_size": algorithm.local.batch_size,
         "epochs": algorithm.local.epochs,
@@ -84,8 +84,8 @@ def settings_of(process: fp.FederatedProcess, num_clients: int) -> torch_core.Se
     }
     if isinstance(algorithm, fp.Flame):
         kappa = 1.0 if algorithm.kappa is None else algorithm.kappa
-        given |= {"lam": algorithm.lam, "share": 1 / (1 + kappa)}
-    return torch_core.Settings(**given)
+        fields |= {"lam": algorithm.lam, "share": 1 / (1 + kappa)}
+    return torch_core.Settings(**fields)
 
 
 class TorchTraining:
@@ -108,7 +108,9 @@ class TorchTraining:
         federation, model = group.federations[0], group.model
         model = model.for_federation(federation)
         starts = [
-            process.init(groups.own_key(key), model, federation).server
+            process.init(
+                core.new_key(jax.random.key_data(key)), model, federation
+            ).server
             for process, key in zip(group.processes, group.keys, strict=True)
         ]
         self._layout, self._rounds = _Layout(starts[0]), workload.rounds
@@ -129,12 +131,12 @@ class TorchTraining:
         ]
 
     def run(self) -> None:
-        """The rounds of all points."""
+        """Runs the rounds of all points."""
         for point in self._points:
             for _ in range(self._rounds):
                 point.round()
 
     def result(self) -> Any:
-        """Global models, `[G, *P]`."""
-        found = [self._layout.params(point.server) for point in self._points]
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+        """Returns the global models, `[G, *P]`."""
+        points = [self._layout.params(point.server) for point in self._points]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *points)

@@ -30,14 +30,14 @@ class TorchPortfolio:
         self._task = task
 
     def run(self) -> None:
-        """One round."""
+        """Runs one round."""
         trained = [self._train(party) for party in range(len(self._prices))]
         self._server = [
             torch.stack(leaf).mean(0) for leaf in zip(*trained, strict=True)
         ]
 
     def _train(self, party: int) -> list[torch.Tensor]:
-        """The party's model after its iterations."""
+        """Returns the party's model after its iterations."""
         leaves = [leaf.clone().requires_grad_() for leaf in self._server]
         prices, growth = self._prices[party], self._growth[party]
         optimizer = torch.optim.SGD(leaves, lr=self._task.learning_rate)
@@ -58,7 +58,7 @@ class TorchPortfolio:
     def _weights(
         self, params: Any, prices: torch.Tensor, held: torch.Tensor
     ) -> torch.Tensor:
-        """Weights `[B, m+1]` for windows `[B, m, l]`."""
+        """Returns weights `[B, m+1]` for windows `[B, m, l]`."""
         days, assets, window = prices.shape
         rows, evaluator = prices.reshape(-1, window), params["evaluator"]
         state = torch.zeros(len(rows), len(evaluator["bias"]))
@@ -72,7 +72,7 @@ class TorchPortfolio:
         return torch.softmax(torch.cat([cash, scores], dim=1), dim=1)
 
     def _loss(self, weights: torch.Tensor, growth: torch.Tensor) -> torch.Tensor:
-        """Minus the mean log-return after costs."""
+        """Returns minus the mean log-return after costs."""
         grown = weights * growth
         before = (grown / grown.sum(dim=1, keepdim=True))[:-1]
         traded = (before - weights[1:])[:, 1:].abs().sum(dim=1)
@@ -80,5 +80,5 @@ class TorchPortfolio:
         return -torch.log(factor * grown.sum(dim=1)).mean()
 
     def result(self) -> Any:
-        """The global model, a tree of `[1, *P]`."""
+        """Returns the global model, a tree of `[1, *P]`."""
         return self._named([leaf.numpy()[None] for leaf in self._server])

@@ -16,7 +16,7 @@ _MATMUL = "matmul"
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a process is to time.
+    """Measurement that a process is asked for.
 
     Attributes:
       workload: its name, or `MACHINE`.
@@ -34,7 +34,7 @@ class Request:
 def measure(
     request: Request, advance: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Does what was asked for.
+    """Measures what was asked for.
 
     Args:
       request: what.
@@ -82,7 +82,7 @@ def measure(
 def _add_peers(
     request: Request, workload: Any, running: dict[str, Any], results: dict[str, Any]
 ) -> dict[str, str]:
-    """Adds the peers that can run, and what they found; why others cannot."""
+    """Adds the peers that can run and their results; returns why others cannot."""
     from experiments.bench import catalog, contenders
 
     failures = {}
@@ -98,7 +98,7 @@ def _add_peers(
 
 
 def _contender(contender: Any, samples: Sequence[Any], rounds: int) -> dict[str, Any]:
-    """Samples and statistics per round."""
+    """Returns samples and statistics per round."""
     from experiments.bench import timing
 
     per_round = [
@@ -113,14 +113,14 @@ def _contender(contender: Any, samples: Sequence[Any], rounds: int) -> dict[str,
 
 
 def _peak_rate(samples: Sequence[Any]) -> float:
-    """The fastest product's rate, in GFLOP/s."""
+    """Returns the fastest product's rate, in GFLOP/s."""
     from experiments.bench import machine
 
     return machine.MATMUL_FLOPS / min(sample.wall for sample in samples) / 1e9
 
 
 def _machine(request: Request) -> dict[str, Any]:
-    """Rates of large products and copies, and the device."""
+    """Measures rates of large products and copies, and the device."""
     import jax
 
     from experiments.bench import machine, timing
@@ -139,12 +139,12 @@ def _machine(request: Request) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Reads a request and writes what was found; a dot on stdout is a turn."""
+    """Reads a request and writes the measurement; a dot on stdout is a turn."""
     request, out = sys.argv[1:]
     fields = json.loads(request)
     fields["peers"] = tuple(fields["peers"])
-    found = measure(Request(**fields), lambda: print(".", flush=True))
-    Path(out).write_text(json.dumps(found), "utf-8")
+    measurement = measure(Request(**fields), lambda: print(".", flush=True))
+    Path(out).write_text(json.dumps(measurement), "utf-8")
 
 
 if __name__ == "__main__":

@@ -44,14 +44,16 @@ class Generated:
 
     def load(
         self, *, data_dir: str | None, seed: int, num_clients: int | None
-    ) -> fp.Dataset:
+    ) -> fp.data.Dataset:
         """Draws the images; equal arguments give the same object."""
         del data_dir, num_clients
         return _generate(self.sizes, self.shape, seed)
 
 
 @functools.lru_cache(maxsize=1)
-def _generate(sizes: tuple[int, ...], shape: tuple[int, ...], seed: int) -> fp.Dataset:
+def _generate(
+    sizes: tuple[int, ...], shape: tuple[int, ...], seed: int
+) -> fp.data.Dataset:
     rng = np.random.default_rng(seed)
     total, inputs = sum(sizes), math.prod(shape)
     y = rng.integers(0, CLASSES, total)
@@ -62,7 +64,7 @@ def _generate(sizes: tuple[int, ...], shape: tuple[int, ...], seed: int) -> fp.D
         block = x[start : start + _BLOCK]
         drawn = rng.integers(0, 256, block.shape, dtype=np.uint8)
         block *= drawn < bound[y[start : start + _BLOCK]]
-    return fp.Dataset(
+    return fp.data.Dataset(
         name="generated",
         x=x.reshape(total, *shape),
         y=y,
@@ -116,37 +118,37 @@ class Workload:
     axes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     def group(self) -> groups.Group:
-        """The grid points, which share one compiled program."""
+        """Returns the grid points, which share one compiled program."""
         key = jax.random.key(0, impl="threefry2x32")
         (group,) = grids.groups_of(key, self.process, self.model, self.spec, self.axes)
         return group
 
     @property
     def num_points(self) -> int:
-        """Grid points."""
+        """Returns the number of grid points."""
         return math.prod(len(values) for values in self.axes.values())
 
     @property
     def _share(self) -> float:
-        """Share of the clients that take part in a round, on average."""
+        """Returns the share of the clients that take part in a round, on average."""
         count = len(self.spec.dataset.sizes)
         return self.process.participation.cohort_size(count) / count
 
     @property
     def steps_per_round(self) -> float:
-        """Steps of single clients in a round of all points, on average."""
+        """Returns steps of single clients in a round of all points, on average."""
         solver = self.process.algorithm.local
         batches = (math.ceil(n / solver.batch_size) for n in self.spec.dataset.sizes)
         return self.num_points * solver.epochs * sum(batches) * self._share
 
     @property
     def flops_per_round(self) -> float:
-        """Operations of the matrix products in a round of all points, on average."""
+        """Returns a round's operations in matrix products, of all points."""
         examples = sum(self.spec.dataset.sizes) * self.process.algorithm.local.epochs
         return self.num_points * examples * self._share * self.flops_per_example
 
     def without_order(self) -> "Workload":
-        """Two rounds of all clients in full batches: no draw decides the result."""
+        """Returns two rounds of all clients in full batches, where no draw matters."""
         largest = max(self.spec.dataset.sizes)
         process = struct.replace_field(
             self.process, "algorithm.local.batch_size", largest
@@ -156,7 +158,7 @@ class Workload:
 
 
 def dense_flops(inputs: int, outputs: int, *, first: bool) -> int:
-    """Operations of a dense layer's products, forward and backward, for one example.
+    """Counts the operations of a dense layer's gradient for one example.
 
     The first layer of a network needs no gradient of its inputs.
     """
@@ -164,7 +166,7 @@ def dense_flops(inputs: int, outputs: int, *, first: bool) -> int:
 
 
 def cnn_flops(model: BenchCNN, shape: tuple[int, int, int], classes: int) -> int:
-    """Operations of all products of a network's gradient for one example."""
+    """Counts the operations of all products of a network's gradient for one example."""
     height, width, channels = shape
     total = 0
     for number, filters in enumerate(model.filters):
@@ -177,7 +179,7 @@ def cnn_flops(model: BenchCNN, shape: tuple[int, int, int], classes: int) -> int
 
 
 def _spec(sizes: Sequence[int], shape: tuple[int, ...]) -> fp.FederationSpec:
-    """Generated clients with training examples only."""
+    """Returns generated clients with training examples only."""
     return fp.FederationSpec(
         dataset=Generated(tuple(sizes), shape),
         partition=fp.ByClient(),
@@ -198,7 +200,7 @@ def softmax(
     shape: tuple[int, ...] = (28, 28),
     axes: Mapping[str, Sequence[Any]] | None = None,
 ) -> Workload:
-    """FLAME with softmax regression, one local epoch, everybody in every round."""
+    """Returns FLAME with softmax regression, one epoch, everybody in every round."""
     solver = fp.SGD(learning_rate=0.05, batch_size=batch_size)
     return Workload(
         name=name,
@@ -220,7 +222,7 @@ def cohorts(
     rounds: int = 100,
     shape: tuple[int, ...] = (28, 28),
 ) -> Workload:
-    """FedAvg with softmax regression and a few of many clients per round (W6)."""
+    """Returns FedAvg with softmax regression and few of many clients per round (W6)."""
     solver = fp.SGD(learning_rate=0.03, batch_size=10)
     return Workload(
         name="W6",
@@ -243,7 +245,7 @@ def cnn(
     model: BenchCNN = BenchCNN(),  # noqa: B008 (frozen)
     shape: tuple[int, int, int] = (32, 32, 3),
 ) -> Workload:
-    """FedAvg with a convolutional network, one step of all examples (W3)."""
+    """Returns FedAvg with a convolutional network, one step of all examples (W3)."""
     solver = fp.SGD(learning_rate=0.05, batch_size=max(sizes))
     return Workload(
         name="W3",
@@ -258,18 +260,18 @@ def cnn(
 
 
 def _pareto_sizes() -> list[int]:
-    """200 sizes between 30 and 2,000, Pareto with exponent 1.2 between them."""
+    """Draws 200 sizes from 30 to 2,000, Pareto with exponent 1.2 between them."""
     drawn = 30 * (np.random.default_rng(0).pareto(1.2, 200) + 1)
     return np.clip(drawn.astype(int), 30, 2000).tolist()
 
 
 def _around_sixty() -> list[int]:
-    """1,000 sizes from 50 to 70."""
+    """Draws 1,000 sizes from 50 to 70."""
     return np.random.default_rng(6).integers(50, 71, 1000).tolist()
 
 
 def examples_of(federation: fp.Federation) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Inputs `float32[n, ...]`, scaled, and labels `int64[n]` of every client."""
+    """Returns every client's scaled inputs `float32[n, ...]` and labels `int64[n]`."""
     train = federation.train
     x, y = np.asarray(train.x), np.asarray(train.y)
     index, counts = np.asarray(train.index), np.asarray(train.num_examples)

@@ -26,7 +26,9 @@ class Card:
       printed: tables of the paper beside our runs.
       by_field: runs, by the start of their names, whose tables have one column per
         value of some fields.
-      headline: what the runs are about, in words.
+      headline: the metric of the runs, in words.
+      pages: further pages by name, with their titles and the starts of the names of
+        the runs that they show; none for a card of one page.
     """
 
     method: str
@@ -39,3 +41,6 @@ class Card:
     printed: Sequence[tables.Printed | Methods] = ()
     by_field: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     headline: str = "accuracy"
+    pages: Mapping[str, tuple[str, tuple[str, ...]]] = dataclasses.field(
+        default_factory=dict
+    )

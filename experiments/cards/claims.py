@@ -112,8 +112,19 @@ def decide(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Decision]:
         yield Decision(title, str(found), found.verdict, command)
 
 
-def lines(claims: Sequence[Claim], runs: Mapping[str, Run]) -> Iterator[str]:
-    """Markdown: a line per claim and environment; what was not run in one sentence."""
+def lines(
+    claims: Sequence[Claim], runs: Mapping[str, Run], wide: tuple[str, ...] = ()
+) -> Iterator[str]:
+    """Writes a line per claim and environment; what was not run in one sentence.
+
+    Args:
+      claims: to be decided.
+      runs: by name.
+      wide: starts of the names of runs whose claims have a column per environment.
+
+    Yields:
+      Lines of Markdown.
+    """
     if not claims:
         return
     yield from (
@@ -124,20 +135,37 @@ def lines(claims: Sequence[Claim], runs: Mapping[str, Run]) -> Iterator[str]:
         " those of losses are turned so that above zero is better. Of several settings"
         " of a side, that with the best mean accuracy on validation data counts, of"
         " those that diverged with the fewest seeds.",
-        "",
-        "| claim | where | difference | verdict | command |",
-        "|---|---|---|---|---|",
     )
-    missing: dict[str, None] = {}
-    for claim in claims:
-        for found in decide(claim, runs):
-            if not found.command:
-                missing[found.where] = None
-                continue
-            cells = (found.where, found.difference, found.verdict, found.command)
-            yield f"| {claim.text} | {' | '.join(cells)} |"
+    decided = [(claim, list(decide(claim, runs))) for claim in claims]
+    tables: dict[str, dict[str, list[Decision]]] = {}
+    rows = []
+    for claim, decisions in decided:
+        if wide and claim.run in runs and claim.run.startswith(wide):
+            tables.setdefault(claim.run, {})[claim.text] = decisions
+            continue
+        rows += [(claim.text, *dataclasses.astuple(d)) for d in decisions if d.command]
+    for run, table in tables.items():
+        yield from _wide(run, table)
+    if rows or not tables:
+        yield from ("", "| claim | where | difference | verdict | command |")
+        yield "|---|---|---|---|---|"
+        yield from (f"| {' | '.join(row)} |" for row in rows)
+    missing = dict.fromkeys(
+        d.where for _, decisions in decided for d in decisions if not d.command
+    )
     if missing:
         yield from ("", f"Claims that were not decided lack {', '.join(missing)}.")
+
+
+def _wide(run: str, decisions: Mapping[str, Sequence[Decision]]) -> Iterator[str]:
+    """Writes a table of a run's claims with one column per environment."""
+    wheres = dict.fromkeys(d.where for row in decisions.values() for d in row)
+    yield from ("", f"### Claims about {run}", "")
+    yield f"| claim | {' | '.join(wheres)} |"
+    yield "|---" * (len(wheres) + 1) + "|"
+    for text, row in decisions.items():
+        cells = {d.where: f"{d.difference}: {d.verdict}" for d in row}
+        yield f"| {text} | {' | '.join(cells.get(w, '') for w in wheres)} |"
 
 
 def of_figures(

@@ -237,4 +237,20 @@ CARD = __main__.Card(
         "flame_attacks": ("federation.malicious_fraction",),
         "flame_beyond": ("attack", "federation.label_poisoning"),
     },
+    pages={
+        "mnist": ("heterogeneity, MNIST", ("flame_fair_mnist", "flame_official")),
+        "fmnist": ("heterogeneity, FMNIST", ("flame_fair_fmnist",)),
+        "mmnist": ("heterogeneity, Medical MNIST", ("flame_fair_mmnist",)),
+        "cifar10": (
+            "heterogeneity, CIFAR-10 and FEMNIST",
+            ("flame_fair_cifar10", "flame_fair_femnist"),
+        ),
+        "attacks-mnist": ("attacks, MNIST", ("flame_attacks_paper_mnist",)),
+        "attacks-fmnist": ("attacks, FMNIST", ("flame_attacks_paper_fmnist",)),
+        "beyond": ("attacks beyond the paper", ("flame_beyond",)),
+        "settings": (
+            "rates, penalties, epochs and cohorts",
+            ("flame_rates", "flame_lam", "flame_rho", "flame_epochs", "flame_cohort"),
+        ),
+    },
 )

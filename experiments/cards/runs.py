@@ -1,4 +1,4 @@
-"""Committed runs, as method cards read them, and sides of comparisons in them."""
+"""Kept runs, as method cards read them, and sides of comparisons in them."""
 
 import dataclasses
 import functools
@@ -9,48 +9,48 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.cards import kept
 from fedjax_pfl.figures import selection
 
 __all__ = [
     "BESIDE",
     "DATA",
     "LOSSES",
+    "MEASURES",
     "REPORTS",
     "SPREADS",
     "WIDER",
     "Run",
     "Side",
     "by_seed",
-    "is_beside",
-    "is_headline",
-    "is_loss",
-    "is_spread",
+    "is_measure",
     "title",
 ]
 
 DATA = ("own test", "own validation")
 WIDER = ("own + others' test", "everybody's test")
-"""What models may be judged on besides."""
-LOSSES = {
-    "loss variance": ("variance", "own test"),
-    "training loss": ("mean", "own training"),
-}
-"""What is known of losses besides accuracies: statistic over clients, and data."""
-SPREADS = {"client spread": "std", "angle": "angle"}
-"""Statistics of accuracies over clients: their standard deviation, and the angle, in
-degrees, between them and equal ones."""
-HEADLINES = ("accuracy", "annualized_return")
-"""What results are about, in the runs of one card the same; shown in percent."""
+"""Data of other clients, on which models may be judged besides."""
+LOSSES = ("loss variance", "training loss")
+SPREADS = ("client spread", "angle")
 BESIDE = (
     *("sharpe", "max_drawdown", "turnover"),
     *("uniform_annualized_return", "uniform_sharpe"),
     *("hold_annualized_return", "hold_sharpe"),
 )
-"""What is known of portfolios besides, as means over clients."""
+"""Measures of portfolios besides their return, as means over clients."""
+_HEADLINES = ("accuracy", "annualized_return")
+MEASURES = {
+    "value": (_HEADLINES, "mean", (*DATA, *WIDER)),
+    "client spread": (_HEADLINES, "std", (*DATA, *WIDER)),
+    "angle": (_HEADLINES, "angle", (*DATA, *WIDER)),  # degrees from equal accuracies
+    **{name: ((name,), "mean", DATA) for name in BESIDE},
+    "loss variance": (("loss",), "variance", ("own test",)),
+    "training loss": (("loss",), "mean", ("own training",)),
+}
+"""Metrics, statistic over clients, and data of every measure that cards print."""
+REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's title
 _POINT = ("algorithm", "dataset", "partition", "seed")
 _VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
-"""Starts of the names of fields that make a method, not its environment."""
-REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's title
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,101 +71,53 @@ class Side:
     data: str = DATA[0]
 
     def __str__(self) -> str:
-        given = {n: v for n, v in self.where.items() if v is not None}
-        fields = [f"{n.rpartition('.')[2]} = {v}" for n, v in given.items()]
+        fields = [
+            f"{name.rpartition('.')[2]} = {value}"
+            for name, value in self.where.items()
+            if value is not None
+        ]
         judged = [] if self.data == DATA[0] else [f"on {self.data}"]
         return " ".join([self.algorithm, self.model, *fields, *judged])
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One committed run: accuracies or returns of the last round on all data.
+    """A kept run: accuracies or returns of the last round on all data.
 
-    `rows` also has the columns of `REPORTS` that were reported, those of `LOSSES`,
-    `SPREADS` and `BESIDE` that were kept, and `untrained`, that of clients never
-    selected, where there are any.
+    `rows` also has a column for every other measure of `MEASURES` and every report of
+    `REPORTS` that was kept, and `untrained`, the headline of clients never selected,
+    where there are any.
     """
 
     name: str
     command: str
     rows: pd.DataFrame
     fields: tuple[str, ...]
-    figures: tuple[str, ...]
 
     @classmethod
-    def read(cls, folder: Path) -> "Run":
-        """Reads a run's directory."""
+    def read(cls, path: Path) -> "Run":
+        """Reads the file of a run.
+
+        Raises:
+          InputError: if it is damaged, or has no headline on own test data.
+        """
         from fedjax_pfl.core import checks
 
         try:
-            command = (folder / "command.txt").read_text("utf-8").strip()
-            table = pd.read_csv(folder / "summary.csv")
-            has_reports = (folder / "reports.csv").is_file()
-            reports = pd.read_csv(folder / "reports.csv") if has_reports else None
-        except (UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError):
-            raise checks.InputError(
-                f"Expected a table and one line of text in '{folder}'."
-            ) from None
-        missing = [n for n in (*_POINT, *_VALUE) if n not in table]
-        if missing or "\n" in command or not command:
-            reason = f"no column {missing[0]}" if missing else "not one command"
-            raise checks.InputError(
-                f"Expected summary.csv of a result and command.txt with one line in"
-                f" '{folder}', got {reason}."
-            )
-        is_shown = is_headline(table)
-        is_whole = table["population"].isin(["all", "honest"])
-        rows: Any = table[is_shown & is_whole]
+            command, table, reports = kept.read(path)
+        except (OSError, KeyError, ValueError) as error:
+            raise checks.InputError(f"Cannot read '{path}' as a kept run.") from error
+        fields = tuple(n for n in table if n not in (*_POINT, *_VALUE))
+        rows = _in_columns(table, [*_POINT, *fields])
         if rows[rows["data"] == "own test"].empty:
             raise checks.InputError(
-                "Expected accuracies or returns on own test data in"
-                f" '{folder}/summary.csv'."
+                f"Expected accuracies or returns on own test data in '{path}'."
             )
-        fields = tuple(n for n in table if n not in (*_POINT, *_VALUE))
-        names = [*_POINT, *fields, "model", "data"]
-        rows = rows.drop_duplicates(names, keep="last")  # honest, where there is one
-        point = [*_POINT, *fields]
-        others = table[is_shown & (table["population"] == "never selected")]
-        if not others.empty:
-            others = others.rename(columns={"value": "untrained"})
-            rows = rows.merge(others[[*names, "untrained"]], how="left", on=names)
-        for name, stat in SPREADS.items():
-            found = table[is_spread(table, stat) & is_whole]
-            if len(found):
-                found = found.drop_duplicates(names, keep="last")
-                found = found.rename(columns={"value": name})[[*names, name]]
-                rows = rows.merge(found, how="left", on=names)
-        for name in BESIDE:
-            found = table[is_beside(table, name) & is_whole]
-            if len(found):
-                found = found.drop_duplicates(names, keep="last")
-                found = found.rename(columns={"value": name})[[*names, name]]
-                rows = rows.merge(found, how="left", on=names)
-        for name in LOSSES:
-            found = table[is_loss(table, name) & is_whole]
-            if len(found):
-                of_model = [*point, "model"]
-                found = found.drop_duplicates(of_model, keep="last")
-                found = found.rename(columns={"value": name})[[*of_model, name]]
-                rows = rows.merge(found, how="left", on=of_model)
-        if reports is not None:
-            lacking = [n for n in (*point, "name", "value") if n not in reports]
-            if lacking:
-                raise checks.InputError(
-                    f"Expected reports.csv of a result in '{folder}', got no column"
-                    f" {lacking[0]}."
-                )
-            for name in REPORTS:
-                found = reports[reports["name"] == name]
-                found = found.rename(columns={"value": name})[[*point, name]]
-                rows = rows.merge(found, how="left", on=point) if len(found) else rows
-        return cls(
-            name=folder.name,
-            command=command,
-            rows=rows,
-            fields=fields,
-            figures=tuple(sorted(path.name for path in folder.glob("*.png"))),
-        )
+        wanted = [name for name in REPORTS if name in reports]
+        if wanted:
+            point = [*_POINT, *fields]
+            rows = rows.merge(reports[[*point, *wanted]], how="left", on=point)
+        return cls(name=path.stem, command=command, rows=rows, fields=fields)
 
     @property
     def environment(self) -> list[str]:
@@ -306,25 +258,27 @@ def by_seed(rows: pd.DataFrame, data: str, measure: str = "accuracy") -> pd.Seri
     return 100 * values if measure == "accuracy" else values
 
 
-def is_headline(table: pd.DataFrame) -> pd.Series:
-    """Rows of a result's table that are accuracies, or returns, of the last round."""
-    return is_spread(table, "mean")
+def is_measure(table: pd.DataFrame, name: str) -> pd.Series:
+    """Returns which rows of a table are one of `MEASURES` in the last round."""
+    metrics, stat, data = MEASURES[name]
+    chosen = (table["when"] == "last") & table["metric"].isin(metrics)
+    return chosen & (table["stat"] == stat) & table["data"].isin(data)
 
 
-def is_beside(table: pd.DataFrame, name: str) -> pd.Series:
-    """Rows of a result's table that are one of `BESIDE` in the last round."""
-    found = (table["when"] == "last") & (table["metric"] == name)
-    return found & (table["stat"] == "mean") & table["data"].isin(DATA)
-
-
-def is_spread(table: pd.DataFrame, stat: str) -> pd.Series:
-    """Rows of a result's table that are a statistic of those over clients."""
-    found = (table["when"] == "last") & table["metric"].isin(HEADLINES)
-    return found & (table["stat"] == stat) & table["data"].isin([*DATA, *WIDER])
-
-
-def is_loss(table: pd.DataFrame, name: str) -> pd.Series:
-    """Rows of a result's table that are one of `LOSSES` in the last round."""
-    stat, data = LOSSES[name]
-    found = (table["when"] == "last") & (table["metric"] == "loss")
-    return found & (table["stat"] == stat) & (table["data"] == data)
+def _in_columns(table: pd.DataFrame, point: list[str]) -> pd.DataFrame:
+    """Returns the headline's rows, with a column for every other measure."""
+    is_headline = is_measure(table, "value")
+    is_whole = table["population"].isin(["all", "honest"])
+    keys = [*point, "model", "data"]
+    rows = table[is_headline & is_whole].drop_duplicates(keys, keep="last")  # honest
+    masks = {"untrained": is_headline & (table["population"] == "never selected")}
+    for name in MEASURES:
+        if name != "value":
+            masks[name] = is_measure(table, name) & is_whole
+    for name, mask in masks.items():
+        on = [*point, "model"] if name in LOSSES else keys
+        measure = table[mask].drop_duplicates(on, keep="last")
+        if len(measure):
+            measure = measure.rename(columns={"value": name})[[*on, name]]
+            rows = rows.merge(measure, how="left", on=on)
+    return rows

@@ -44,7 +44,7 @@ def _experiment(dataset: str, setting: str) -> experiment.Experiment:
     num_clients, cohort = _SETTINGS[setting]
     partition: Any = fp.DirichletLabels(concentration=0.5)
     if setting == "pat2":
-        partition = fp.PathologicalBlocks(labels_per_client=2)
+        partition = fp.data.PathologicalBlocks(labels_per_client=2)
     num_rounds, train_examples, batch_size, steps = _WORK[dataset, setting]
     spec = fp.FederationSpec(
         _SHORT[dataset],

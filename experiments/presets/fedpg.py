@@ -27,9 +27,9 @@ _DATASETS = {  # source, network, share of a client's test examples
         fp.MLP(widths=(200, 200)),
         1 / 7,
     ),
-    "cifar10": lambda: (data.Cifar10(), fp.CifarCNN(), 1 / 6),
+    "cifar10": lambda: (data.Cifar10(), fp.models.CifarCNN(), 1 / 6),
     # The fine classes of the whole set, or of what there is of it.
-    "cifar100": lambda: (data.Cifar100(), fp.NFResNet18(), 1 / 6),
+    "cifar100": lambda: (data.Cifar100(), fp.models.NFResNet18(), 1 / 6),
 }
 _RATE, _DECAY, _BATCH = 0.1, 0.999, 50
 _ROUNDS, _SEEDS = 2000, (0, 1, 2, 3, 4)
@@ -91,7 +91,7 @@ def _experiment(
     source, network, test_fraction = _DATASETS[dataset]()
     spec = fp.FederationSpec(
         source,
-        fp.PathologicalBlocks(labels_per_client=2),
+        fp.data.PathologicalBlocks(labels_per_client=2),
         num_clients=num_clients,
         malicious_fraction=0.0 if attack is None else 0.1,
         validation_fraction=0.0,
@@ -123,14 +123,18 @@ def _table(dataset: str, cohort: int | None, name: str) -> experiment.Experiment
     algorithms = [
         *_baselines().values(),
         (_fedpg(), {"algorithm.gamma": _GAMMAS}),
-        _fedpg(search=fp.Armijo()),
+        _fedpg(search=fp.algorithms.Armijo()),
     ]
     return _experiment(name, dataset, algorithms, cohort=cohort)
 
 
 def _attacked(dataset: str, kind: str, name: str) -> experiment.Experiment:
     """Table 3: one of ten clients sends noise, or 100 times its update."""
-    attack = fp.Gaussian(std=1.0, about="reference") if kind == "a1" else fp.Scaling()
+    attack = (
+        fp.attacks.Gaussian(std=1.0, about="reference")
+        if kind == "a1"
+        else fp.attacks.Scaling()
+    )
     methods = _baselines()
     algorithms = [*(methods[n] for n in _ATTACKED), _fedpg(), _fedpg(scale="mean")]
     return _experiment(name, dataset, algorithms, attack=attack)
@@ -139,14 +143,18 @@ def _attacked(dataset: str, kind: str, name: str) -> experiment.Experiment:
 def _rates(dataset: str, name: str) -> experiment.Experiment:
     """The three learning rates of the paper, for methods that have one."""
     axes = {"algorithm.local.learning_rate": (0.01, 0.05, 0.1)}
-    algorithms = [*_baselines().values(), _fedpg(), _fedpg(search=fp.Armijo())]
+    algorithms = [
+        *_baselines().values(),
+        _fedpg(),
+        _fedpg(search=fp.algorithms.Armijo()),
+    ]
     entries = [(a, axes) for a in algorithms if hasattr(a, "local")]
     return _experiment(name, dataset, entries)
 
 
 def _steps(dataset: str, name: str) -> experiment.Experiment:
     """Figure 1: S-FedPG by the doublings of its largest step, everybody online."""
-    searches = [fp.Armijo(doublings=s) for s in (0, 1, 3, 5)]
+    searches = [fp.algorithms.Armijo(doublings=s) for s in (0, 1, 3, 5)]
     algorithms = [_fedpg(), *(_fedpg(search=search) for search in searches)]
     return _experiment(name, dataset, algorithms, cohort=None)
 
@@ -161,14 +169,18 @@ _TEN = {  # network, batch size
 def _ten(kind: str, name: str) -> experiment.Experiment:
     """Figure 2: ten clients, all online, on CIFAR-10."""
     network, batch_size = _TEN[kind]
-    fields = {"cohort": None, "num_clients": 10, "model": fp.MODELS[network]()}
+    fields = {
+        "cohort": None,
+        "num_clients": 10,
+        "model": fp.algorithms.MODELS[network](),
+    }
     sgd = _sgd(batch_size)
     methods = _baselines()
     algorithms = [
         dataclasses.replace(methods[n], local=sgd)
         for n in ("fedavg", "fedprox", "apfl", "ditto", "fedrod", "fedmgda")
     ]
-    algorithms += [_fedpg(local=sgd), _fedpg(local=sgd, search=fp.Armijo())]
+    algorithms += [_fedpg(local=sgd), _fedpg(local=sgd, search=fp.algorithms.Armijo())]
     return _experiment(name, "cifar10", algorithms, **fields)
 
 

@@ -107,7 +107,7 @@ def fedplus_synthetic() -> experiment.Experiment:
 def _mnist() -> fp.FederationSpec:
     """1,000 parties of one digit each, in sizes of a power law."""
     source = data.Mnist(standardize="pixel")
-    return fp.FederationSpec(source, fp.PowerLaw(), num_clients=1000)
+    return fp.FederationSpec(source, fp.data.PowerLaw(), num_clients=1000)
 
 
 def fedplus_mnist() -> experiment.Experiment:
@@ -152,7 +152,7 @@ def fedplus_attacks() -> experiment.Experiment:
     """
     spec = fp.FederationSpec(
         data.Mnist(standardize="pixel"),
-        fp.PowerLaw(labels_per_client=2),
+        fp.data.PowerLaw(labels_per_client=2),
         num_clients=50,
         train_examples=100,
     )
@@ -179,7 +179,7 @@ def fedplus_femnist() -> experiment.Experiment:
     `federation.partition.mean=4`.
     """
     spec = fp.FederationSpec(
-        data.Femnist(classes="letters"), fp.ClassWindows(mean=2.0), num_clients=40
+        data.Femnist(classes="letters"), fp.data.ClassWindows(mean=2.0), num_clients=40
     )
     cohort = fp.UniformCohort(size=_COHORT)
     processes = _processes(_sgd(0.003), mu=1.0, participation=cohort)
@@ -202,7 +202,7 @@ def fedplus_sentiment() -> experiment.Experiment:
         participation=fp.UniformCohort(size=_COHORT),
         work=fp.Stragglers(fraction=0.9, max_epochs=20),
     )
-    model = fp.LSTM(width=16, num_layers=1)
+    model = fp.models.LSTM(width=16, num_layers=1)
     return _experiment("fedplus_sentiment", processes, model, spec, 20, num_seeds=3)
 
 

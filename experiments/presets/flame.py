@@ -46,7 +46,7 @@ PFEDME_RATE, DITTO_RATE = 0.5, 0.2
 _DATA = {  # source, model
     "mnist": lambda: (data.Mnist(), fp.MLP(widths=(128, 64))),
     "fmnist": lambda: (data.FashionMnist(), fp.MLP(widths=(128, 64))),
-    "mmnist": lambda: (data.MedicalMnist(), fp.CNN1()),
+    "mmnist": lambda: (data.MedicalMnist(), fp.models.CNN1()),
     "cifar10": lambda: (data.Cifar10(), fp.CNN()),
 }
 
@@ -57,18 +57,20 @@ def _labels(labels_per_client: int, **fields: bool) -> Callable[[], fp.LabelShar
 
 _LABELS = tuple(range(2, 7))
 _CLEAN = {
-    "hybrid": lambda: fp.HybridSkew(labels_per_client=2, concentration=0.5),
+    "hybrid": lambda: fp.data.HybridSkew(labels_per_client=2, concentration=0.5),
     "dir": lambda: fp.DirichletLabels(concentration=0.5, min_examples=100),
     **{f"labels{q}": _labels(q) for q in _LABELS},
-    "quality": lambda: fp.QualitySkew(sigma=0.1),
-    "quantity": lambda: fp.QuantitySkew(concentration=0.5, min_examples=100),
+    "quality": lambda: fp.data.QualitySkew(sigma=0.1),
+    "quantity": lambda: fp.data.QuantitySkew(concentration=0.5, min_examples=100),
 }
 _RELEASED = {
-    "hybrid": lambda: fp.LeakyHybridSkew(labels_per_client=2, concentration=0.5),
-    "dir": lambda: fp.LeakyDirichletLabels(concentration=0.5, min_examples=100),
+    "hybrid": lambda: fp.data.LeakyHybridSkew(labels_per_client=2, concentration=0.5),
+    "dir": lambda: fp.data.LeakyDirichletLabels(concentration=0.5, min_examples=100),
     **{f"labels{q}": _labels(q, in_file_order=True) for q in _LABELS},
-    "quality": lambda: fp.QualitySkew(sigma=0.1, resample=True, in_file_order=True),
-    "quantity": lambda: fp.LeakyQuantitySkew(concentration=0.5),
+    "quality": lambda: fp.data.QualitySkew(
+        sigma=0.1, resample=True, in_file_order=True
+    ),
+    "quantity": lambda: fp.data.LeakyQuantitySkew(concentration=0.5),
 }
 WRITERS = "femnist_writers"
 ROWS = (*(f"{d}_{scheme}" for d in _DATA for scheme in _CLEAN), WRITERS)
@@ -80,7 +82,11 @@ def federation(row: str, profile: str) -> tuple[fp.FederationSpec, Any]:
     held_out = 0.0 if profile == "official" else 0.1
     fields = {"num_clients": 10, "test_fraction": 0.2, "validation_fraction": held_out}
     if row == WRITERS:
-        source, partition, model = data.Femnist(), fp.FeatureSkew(), fp.CNN2()
+        source, partition, model = (
+            data.Femnist(),
+            fp.data.FeatureSkew(),
+            fp.models.CNN2(),
+        )
     else:
         name, _, scheme = row.partition("_")
         source, model = _DATA[name]()
@@ -119,7 +125,7 @@ def algorithms(profile: str) -> list[Any]:
 def process(algorithm: Any, **fields: Any) -> fp.FederatedProcess:
     """A process in which all clients count the same."""
     is_other = isinstance(algorithm, fp.PFedMe | fp.Ditto)
-    fields = {"aggregator": fp.Mean()} | fields if is_other else fields
+    fields = {"aggregator": fp.aggregators.Mean()} | fields if is_other else fields
     return fp.FederatedProcess(algorithm=algorithm, **fields)
 
 

@@ -23,9 +23,9 @@ def _papers() -> dict[str, tuple[Any, Any]]:
     """What malicious clients poison or send, with strengths of text and release."""
     return {
         "label_poisoning": (None, None),
-        "same_value": (fp.SameValue(), fp.SameValue.official()),
+        "same_value": (fp.attacks.SameValue(), fp.attacks.SameValue.official()),
         "sign_flip": (fp.SignFlip(std=0.1**0.5), fp.SignFlip.official()),
-        "gaussian": (fp.Gaussian(), fp.Gaussian.official()),
+        "gaussian": (fp.attacks.Gaussian(), fp.attacks.Gaussian.official()),
     }
 
 
@@ -80,7 +80,9 @@ def _rules() -> tuple[Any, ...]:
     """Rules for FLAME that take a fifth of messages for malicious, as there are."""
     krum = fp.Krum(malicious_fraction=_ASSUMED, num_selected=None)
     trimmed = fp.TrimmedMean(malicious_fraction=_ASSUMED)
-    mixing = fp.NearestNeighborMixing(rule=trimmed, malicious_fraction=_ASSUMED)
+    mixing = fp.aggregators.NearestNeighborMixing(
+        rule=trimmed, malicious_fraction=_ASSUMED
+    )
     return (fp.GeometricMedian(), fp.CoordinateMedian(), trimmed, krum, mixing)
 
 
@@ -89,15 +91,15 @@ def _zoo() -> dict[str, Any]:
     return {
         "none": None,
         "label_poisoning": None,
-        "same_value": fp.SameValue(),
+        "same_value": fp.attacks.SameValue(),
         "sign_flip": fp.SignFlip(std=0.1**0.5),
-        "gaussian": fp.Gaussian(),
-        "scaling": fp.Scaling(),
+        "gaussian": fp.attacks.Gaussian(),
+        "scaling": fp.attacks.Scaling(),
         "alie": fp.ALIE(),
-        "ipm": fp.IPM(tau=10.0),
-        "min_max": fp.MinMax(),
-        "min_sum": fp.MinSum(),
-        "mimic": fp.Mimic(),
+        "ipm": fp.attacks.IPM(tau=10.0),
+        "min_max": fp.attacks.MinMax(),
+        "min_sum": fp.attacks.MinSum(),
+        "mimic": fp.attacks.Mimic(),
     }
 
 

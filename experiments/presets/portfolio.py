@@ -38,13 +38,15 @@ def _processes(solver: Any, lam: float) -> list[fp.FederatedProcess]:
 def _experiment(
     name: str,
     processes: list[fp.FederatedProcess],
-    spec: fp.PortfolioSpec,
+    spec: fp.portfolio.PortfolioSpec,
     num_rounds: int,
     **fields: Any,
 ) -> experiment.Experiment:
     """Processes with the recurrent policy, on the last 252 days."""
     axes = fields.pop("axes", {})
-    grids = tuple(experiment.Grid(p, fp.EIIE(), spec, axes) for p in processes)
+    grids = tuple(
+        experiment.Grid(p, fp.portfolio.EIIE(), spec, axes) for p in processes
+    )
     given = {"seeds": (0, 1, 2), "evaluate_on": (("test", None), ("validation", None))}
     every = max(1, num_rounds // 4)
     return experiment.Experiment(
@@ -61,10 +63,10 @@ def _lam(num_rounds: int) -> float:
     return 1 - _MIXED ** (1 / num_rounds)
 
 
-def _spec(**fields: Any) -> fp.PortfolioSpec:
+def _spec(**fields: Any) -> fp.portfolio.PortfolioSpec:
     """Fifty parties; generated years change as often, relative to the rounds."""
     given = {"validation_days": 252, "years": _ROUNDS, "rounds_per_year": 1}
-    return fp.PortfolioSpec(**given | fields)
+    return fp.portfolio.PortfolioSpec(**given | fields)
 
 
 _MARKETS = {"federation.market.seed": (0, 1, 2)}
@@ -113,7 +115,7 @@ def portfolio_stocks() -> experiment.Experiment:
 def portfolio_paper() -> experiment.Experiment:
     """As printed: 800 rounds, SGD at 5e-5, lam = 0.001, a new year every 20 rounds."""
     sgd = fp.SGD(learning_rate=5e-5, num_steps=50, batch_size=50)
-    processes, spec = _processes(sgd, 0.001), fp.PortfolioSpec()
+    processes, spec = _processes(sgd, 0.001), fp.portfolio.PortfolioSpec()
     return _experiment("portfolio_paper", processes, spec, 800, axes=_MARKETS)
 
 

@@ -26,7 +26,7 @@ app = typer.Typer(
 
 
 class Page(enum.StrEnum):
-    """What can be asked for."""
+    """Pages by method."""
 
     FLAME = "flame"
     FEDACS = "fedacs"
@@ -63,7 +63,7 @@ def main(
 
 
 def _compare(page: Page, out: Path, seeds: int, quick: bool) -> None:
-    """Runs the pages and writes what they found."""
+    """Runs the pages, and writes and prints their rows and figures."""
     from fedjax_pfl.results import directories
 
     directories.check_new(out)
@@ -79,7 +79,7 @@ def _compare(page: Page, out: Path, seeds: int, quick: bool) -> None:
 
 
 def _findings(page: Page, seeds: int, quick: bool) -> tuple["pd.DataFrame", dict]:
-    """All rows and figures, with a progress bar on standard error."""
+    """Returns all rows and figures, with a progress bar on standard error."""
     import jax
     from rich.console import Console
     from rich.progress import Progress
@@ -90,21 +90,21 @@ def _findings(page: Page, seeds: int, quick: bool) -> tuple["pd.DataFrame", dict
     names = list(pages.PAGES) if page is Page.ALL else [page.value]
     parts = [(name, part) for name in names for part in pages.PAGES[name]]
     options = rows.Options(seeds=seeds, quick=quick)
-    found: dict[str, list[rows.Row]] = {name: [] for name in names}
+    of_page: dict[str, list[rows.Row]] = {name: [] for name in names}
     figures = {}
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=len(parts))
         for name, part in parts:
             bar.update(task, description=f"{name}: {part.__name__.replace('_', ' ')}")
             findings = part(options)
-            found[name] += findings.rows
+            of_page[name] += findings.rows
             figures |= findings.figures
             bar.advance(task)
-    return rows.table(found), figures
+    return rows.table(of_page), figures
 
 
 def _print(table: "pd.DataFrame") -> None:
-    """One table per page and quantity, and how many statements hold."""
+    """Prints a table per page and quantity, and how many statements hold."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -26,7 +26,7 @@ _FAR_OFF = 0.1  # relative error of a gradient that is surely not rounding
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One quadratic problem.
+    """Quadratic problem.
 
     Attributes:
       curvature: `[m, D, D]` matrices `A_i`.
@@ -42,7 +42,7 @@ class Problem:
 
     @classmethod
     def draw(cls, seed: int, lam: float) -> "Problem":
-        """A random problem; all eigenvalues of the curvatures are in (0, 1)."""
+        """Draws a problem; all eigenvalues of the curvatures are in (0, 1)."""
         rng = np.random.default_rng(seed)
         bases = np.linalg.qr(rng.normal(size=(_CLIENTS, _DIM, _DIM))).Q
         values = rng.uniform(0.1, 1.0, size=(_CLIENTS, 1, _DIM))
@@ -55,36 +55,34 @@ class Problem:
         )
 
     def local_gradient(self, models: np.ndarray) -> np.ndarray:
-        """`grad F`, `[m, D]`."""
+        """Returns `grad F`, `[m, D]`."""
         return np.einsum("ijk,ik->ij", self.curvature, models - self.targets)
 
     def mixing_gradient(self, models: np.ndarray) -> np.ndarray:
-        """`grad R = (I - S) W`, `[m, D]`."""
+        """Returns `grad R = (I - S) W`, `[m, D]`."""
         return models - self.similarity @ models
 
     def value(self, models: np.ndarray) -> float:
-        """`F + lam R`; R is `<W, (I - S) W> / 2`."""
+        """Returns `F + lam R`; R is `<W, (I - S) W> / 2`."""
         error = models - self.targets
         fit = np.einsum("ij,ijk,ik->", error, self.curvature, error) / 2
         return float(fit + self.lam / 2 * (models * self.mixing_gradient(models)).sum())
 
     @functools.cached_property
     def minimum(self) -> float:
-        """Smallest value, by one linear system."""
+        """Returns the smallest value, by one linear system."""
         size = _CLIENTS * _DIM
-        system = np.zeros((_CLIENTS, _DIM, _CLIENTS, _DIM))
+        pull = np.eye(_CLIENTS) - self.similarity
+        system = self.lam * np.einsum("ij,kl->ikjl", pull, np.eye(_DIM))
         for i in range(_CLIENTS):
             system[i, :, i] += self.curvature[i]
-            for j in range(_CLIENTS):
-                pull = (i == j) - self.similarity[i, j]
-                system[i, :, j] += self.lam * pull * np.eye(_DIM)
         right = np.einsum("ijk,ik->ij", self.curvature, self.targets)
         best = np.linalg.solve(system.reshape(size, size), right.reshape(size))
         return self.value(best.reshape(_CLIENTS, _DIM))
 
     @property
     def smoothness(self) -> float:
-        """L of `grad F` and of `lam grad R`."""
+        """Returns L, a Lipschitz constant of `grad F` and of `lam grad R`."""
         pull = np.eye(_CLIENTS) - self.similarity
         largest = np.linalg.eigvalsh(self.curvature).max()
         return float(max(largest, self.lam * np.abs(np.linalg.eigvalsh(pull)).max()))
@@ -121,60 +119,56 @@ def run(
 
 
 def constant_steps(options: rows.Options) -> rows.Findings:
-    """T1: the smallest squared gradient against the bound, for several K."""
+    """Compares the smallest squared gradient with T1's bound, for several K."""
     counts = (10, 100, 1000) if options.quick else (10, 100, 1000, 10000)
-    figure, (axes,) = drawing.panels(1)
-    found: list[rows.Row] = []
+    figure, axes = rows.panel()
+    statements: list[rows.Row] = []
     for k, lam in enumerate(_LAMS):
-        new = []
+        worst = []
         for count in counts:
-            pairs = np.array(
-                [_bound_and_smallest(seed, lam, count) for seed in range(_few(options))]
+            pairs = [_bound_and_smallest(s, lam, count) for s in range(_few(options))]
+            worst.append(max(pairs, key=lambda pair: pair[1] / pair[0]))
+        statements += [
+            rows.Row(
+                "T1: smallest squared gradient, seed nearest its bound",
+                {"lam": lam, "K": count},
+                *pair,
+                "<=",
             )
-            worst = pairs[(pairs[:, 1] / pairs[:, 0]).argmax()]
-            new.append(
-                rows.Row(
-                    quantity="T1: smallest squared gradient, seed nearest its bound",
-                    settings={"lam": lam, "K": count},
-                    theory=worst[0],
-                    simulation=worst[1],
-                    relation="<=",
-                )
-            )
-        found += new
-        color = drawing.COLORS[k]
-        bounds = [row.theory for row in new]
-        smallest = [row.simulation for row in new]
+            for count, pair in zip(counts, worst, strict=True)
+        ]
+        bounds, smallest = zip(*worst, strict=True)
+        color, line = drawing.COLORS[k], drawing.MARKERS[k] + "-"
         axes.plot(counts, bounds, "--", color=color, label=f"bound, lam = {lam:g}")
         axes.plot(
-            counts,
-            smallest,
-            drawing.MARKERS[k] + "-",
-            color=color,
-            label=f"simulation, lam = {lam:g}",
+            counts, smallest, line, color=color, label=f"simulation, lam = {lam:g}"
         )
-        found.append(
+        statements.append(
             rows.Row(
-                quantity="T1: largest ratio of the value at K to that at K / 10",
-                settings={"lam": lam},
-                theory=1.0,
-                simulation=max(b / a for a, b in itertools.pairwise(smallest)),
-                relation="<=",
+                "T1: largest ratio of the value at K to that at K / 10",
+                {"lam": lam},
+                1.0,
+                max(b / a for a, b in itertools.pairwise(smallest)),
+                "<=",
             )
         )
-    _log_axes(axes, "K, rounds in all", "min over rounds of |grad (F + lam R)|^2")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="K, rounds in all",
+        ylabel="min over rounds of |grad (F + lam R)|^2",
+    )
     title = "beta = 1 / sqrt(K), alpha = lam / sqrt(K); the seed nearest its bound"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"fedacs_constant_steps": figure})
+    return rows.findings(statements, "fedacs_constant_steps", figure, title)
 
 
 def _few(options: rows.Options) -> int:
-    """Problems; long runs are loops in Python."""
+    """Returns the number of problems; long runs are loops in Python."""
     return min(options.seeds, 5)
 
 
 def _bound_and_smallest(seed: int, lam: float, count: int) -> tuple[float, float]:
-    """Bound of T1 and the smallest squared gradient of one problem."""
+    """Returns the bound of T1 and the smallest squared gradient of one problem."""
     problem = Problem.draw(seed, lam)
     beta = 1 / math.sqrt(count)
     norms, largest = run(problem, count, lambda _: beta)
@@ -183,57 +177,48 @@ def _bound_and_smallest(seed: int, lam: float, count: int) -> tuple[float, float
     return bound, float(norms.min())
 
 
-def _log_axes(axes, x: str, y: str) -> None:
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel(x, fontsize=9)
-    axes.set_ylabel(y, fontsize=9)
-
-
 def decreasing_steps(options: rows.Options) -> rows.Findings:
-    """T2: with summable squares of the steps the gradient tends to zero."""
+    """Shows T2: with summable squares of the steps the gradient tends to zero."""
     num_rounds = 1000 if options.quick else 10000
-    steps: dict[str, Callable[[int], float]] = {
-        "0.5 k^-0.75": lambda k: 0.5 * k**-0.75,
-        "0.1 (constant)": lambda k: 0.1,
+    steps: dict[str, tuple[Callable[[int], float], str, str]] = {  # line, relation
+        "0.5 k^-0.75": (lambda k: 0.5 * k**-0.75, "-", "<="),
+        "0.1 (constant)": (lambda k: 0.1, ":", ""),
     }
-    figure, (axes,) = drawing.panels(1)
-    found: list[rows.Row] = []
+    figure, axes = rows.panel()
+    statements: list[rows.Row] = []
     marks = [m for m in (10, 100, 1000, 10000) if m <= num_rounds]
     for k, lam in enumerate(_LAMS):
-        for (name, step), dash in zip(steps.items(), ("-", ":"), strict=True):
+        for name, (step, line, relation) in steps.items():
             runs = [
                 run(Problem.draw(seed, lam), num_rounds, step)[0]
                 for seed in range(_few(options))
             ]
             smallest = np.minimum.accumulate(np.mean(runs, axis=0))
-            axes.plot(
-                np.arange(1, num_rounds + 1),
-                smallest[1:],
-                dash,
-                color=drawing.COLORS[k],
-                label=f"beta = {name}, lam = {lam:g}",
-            )
-            is_covered = dash == "-"
-            for before, after in itertools.pairwise(marks):
-                settings = {"lam": lam, "beta": name, "K": after}
-                found.append(
-                    rows.Row(
-                        quantity="T2: min |grad|^2 up to K, third of that up to K/10",
-                        settings=settings,
-                        theory=smallest[before] / 3,
-                        simulation=smallest[after],
-                        relation="<=" if is_covered else "",
-                    )
+            label, color = f"beta = {name}, lam = {lam:g}", drawing.COLORS[k]
+            x = np.arange(1, num_rounds + 1)
+            axes.plot(x, smallest[1:], line, color=color, label=label)
+            statements += [
+                rows.Row(
+                    "T2: min |grad|^2 up to K, third of that up to K/10",
+                    {"lam": lam, "beta": name, "K": after},
+                    smallest[before] / 3,
+                    smallest[after],
+                    relation,
                 )
-    _log_axes(axes, "round", "running min of |grad (F + lam R)|^2")
+                for before, after in itertools.pairwise(marks)
+            ]
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="round",
+        ylabel="running min of |grad (F + lam R)|^2",
+    )
     title = f"alpha = lam beta; mean over {_few(options)} problems"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"fedacs_decreasing_steps": figure})
+    return rows.findings(statements, "fedacs_decreasing_steps", figure, title)
 
 
 def gradient(options: rows.Options) -> rows.Findings:
-    """`(I - S) W` against the gradient of the objective by automatic differentiation.
+    """Compares `(I - S) W` with the gradient by automatic differentiation.
 
     It is exact for symmetric doubly stochastic s; for rows that are only scaled to sum
     1 after thresholding, as in the algorithm, it is not.
@@ -244,50 +229,42 @@ def gradient(options: rows.Options) -> rows.Findings:
         models = 1 + rng.normal(size=(20, 10))
         unit = models / np.linalg.norm(models, axis=1, keepdims=True)
         cosine = np.clip(unit @ unit.T, 0.01, None)
-        selected = np.where(cosine >= np.quantile(cosine, 0.8), cosine, 0)
-        by_rows = selected / selected.sum(axis=1, keepdims=True)
+        upper = np.where(cosine >= np.quantile(cosine, 0.8), cosine, 0)
+        by_rows = upper / upper.sum(axis=1, keepdims=True)
         both = closed_forms.doubly_stochastic(cosine)
-        for name, s in (("doubly stochastic", both), ("row-normalized", by_rows)):
-            errors[name].append(_stated_error(s, models))
-    found = [
+        errors["doubly stochastic"].append(_stated_error(both, models))
+        errors["row-normalized"].append(_stated_error(by_rows, models))
+    statements = [
         rows.Row(
-            quantity="largest error of the stated gradient (I - S) W, relative",
-            settings={"similarities": "doubly stochastic"},
-            theory=0.0,
-            simulation=max(errors["doubly stochastic"]),
+            "largest error of the stated gradient (I - S) W, relative",
+            {"similarities": "doubly stochastic"},
+            0.0,
+            max(errors["doubly stochastic"]),
             tolerance=1e-12,
         ),
-        dataclasses.replace(
-            rows.mean_row(
-                "mean error of the stated gradient (I - S) W, relative",
-                {"similarities": "row-normalized, upper fifth"},
-                _FAR_OFF,
-                np.array(errors["row-normalized"]),
-            ),
-            relation=">=",
+        rows.mean_row(
+            "mean error of the stated gradient (I - S) W, relative",
+            {"similarities": "row-normalized, upper fifth"},
+            _FAR_OFF,
+            np.array(errors["row-normalized"]),
+            ">=",
         ),
     ]
-    figure, (axes,) = drawing.panels(1)
+    figure, axes = rows.panel()
+    x = np.arange(1, options.seeds + 1)
     for k, (name, values) in enumerate(errors.items()):
-        axes.plot(
-            np.arange(1, options.seeds + 1),
-            np.maximum(values, 1e-17),
-            drawing.MARKERS[k],
-            color=drawing.COLORS[k],
-            label=name,
-        )
-    axes.set_yscale("log")
-    axes.set_xlabel("random example", fontsize=9)
+        style = {"color": drawing.COLORS[k], "label": name}
+        axes.plot(x, np.maximum(values, 1e-17), drawing.MARKERS[k], **style)
+    label = "|stated - true| / |true gradient|"
+    axes.set(yscale="log", xlabel="random example", ylabel=label)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylabel("|stated - true| / |true gradient|", fontsize=9)
     mean = np.mean(errors["row-normalized"])
     title = f"similarities; row-normalized ones are {mean:.0%} off on average"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"fedacs_gradient": figure})
+    return rows.findings(statements, "fedacs_gradient", figure, title)
 
 
 def _stated_error(similarity: np.ndarray, models: np.ndarray) -> float:
-    """Relative error of `(I - S) W` as the gradient of `1/4 sum s_ij |w_i - w_j|^2`."""
+    """Returns the error of `(I - S) W` as gradient of `1/4 sum s_ij |w_i - w_j|^2`."""
 
     def penalty(w):
         gaps = jnp.square(w[:, None] - w[None]).sum(axis=2)

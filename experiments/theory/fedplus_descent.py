@@ -25,7 +25,7 @@ _ROUNDING = 100 * np.finfo(np.float64).eps
 
 @dataclasses.dataclass(frozen=True)
 class _Variant:
-    """One way to run Fed+.
+    """Variant of Fed+.
 
     Attributes:
       is_monotone: whether Theorem 2 says so; if not, there is a counterexample.
@@ -58,7 +58,7 @@ VARIANTS = {
 def variant_process(
     variant: _Variant, problem: quadratics.Quadratics
 ) -> fp.FederatedProcess:
-    """The process of a variant: two plain steps of full gradients per round."""
+    """Returns a variant's process: two plain steps of full gradients per round."""
     steps = fp.SGD(
         learning_rate=1 / problem.eigenvalues[1],
         epochs=2,
@@ -77,25 +77,22 @@ def variant_process(
 
 
 def decrease(options: rows.Options) -> rows.Findings:
-    """Theorem 2: the objective never rises; and what makes it rise."""
+    """Shows Theorem 2, that the objective never rises, and what makes it rise."""
     seeds = range(min(options.seeds, _FEDERATIONS))
     problems = [quadratics.Quadratics.draw(seed) for seed in seeds]
     optima = _optima(problems)
     count = 200 if options.quick else 400
-    figure, (axes,) = drawing.panels(1)
-    found: list[rows.Row] = []
-    chosen = dict(list(VARIANTS.items())[options.quick :])  # quick: not all clients
-    for k, (name, variant) in enumerate(chosen.items()):
-        objectives = np.stack(
-            [
-                problem.visited(
-                    variant_process(variant, problem), count, seed
-                ).objective
-                for seed, problem in enumerate(problems)
-            ]
-        )
+    figure, axes = rows.panel()
+    statements: list[rows.Row] = []
+    variants = dict(list(VARIANTS.items())[options.quick :])  # quick: not all clients
+    for k, (name, variant) in enumerate(variants.items()):
+        runs = [
+            problem.visited(variant_process(variant, problem), count, seed)
+            for seed, problem in enumerate(problems)
+        ]
+        objectives = np.stack([run.objective for run in runs])
         gaps = objectives - optima[:, None]
-        found += descent_rows(name, variant.is_monotone, objectives, gaps)
+        statements += descent_rows(name, variant.is_monotone, objectives, gaps)
         axes.semilogy(
             np.maximum(gaps[0], _FLOOR),
             "-" if variant.is_monotone else "--",
@@ -106,18 +103,16 @@ def decrease(options: rows.Options) -> rows.Findings:
             markersize=4,
         )
     axes.set_ylim(_FLOOR)
-    axes.set_xlabel("round", fontsize=9)
-    axes.set_ylabel("F minus its minimum", fontsize=9)
+    axes.set(xlabel="round", ylabel="F minus its minimum")
     title = f"geometric median, 2 gradient steps, {quadratics.CLIENTS} clients"
     title += "; F never rises: solid, rises: dashed"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"fedplus_decrease": figure})
+    return rows.findings(statements, "fedplus_decrease", figure, title)
 
 
 def descent_rows(
     name: str, is_monotone: bool, objectives: np.ndarray, gaps: np.ndarray
 ) -> list[rows.Row]:
-    """Whether an objective falls in every round, and how far it gets.
+    """Reports whether an objective falls in every round, and how far it gets.
 
     Args:
       name: of the variant.
@@ -129,29 +124,18 @@ def descent_rows(
       The largest rise, with a claim, and the last gap, without.
     """
     rounding = float(_ROUNDING * objectives.max())
-    rise = float(np.diff(objectives, axis=1).max())
-    settings = {"variant": name}
+    rise = np.diff(objectives, axis=1).max()
+    claim = (0.0, rise, "<=", rounding) if is_monotone else (rounding, rise, ">=")
+    quantity = "Theorem 2: largest rise of F in a round (>=: more than rounding)"
+    last = f"F minus its minimum after {gaps.shape[1] - 1} rounds"
     return [
-        rows.Row(
-            quantity="Theorem 2: largest rise of F in a round (>=: more than rounding)",
-            settings=settings,
-            theory=0.0 if is_monotone else rounding,
-            simulation=rise,
-            relation="<=" if is_monotone else ">=",
-            tolerance=rounding if is_monotone else 0.0,
-        ),
-        rows.Row(
-            quantity=f"F minus its minimum after {gaps.shape[1] - 1} rounds",
-            settings=settings,
-            theory=0.0,
-            simulation=float(gaps[:, -1].max()),
-            relation="",
-        ),
+        rows.Row(quantity, {"variant": name}, *claim),
+        rows.Row(last, {"variant": name}, 0.0, gaps[:, -1].max(), ""),
     ]
 
 
 def _optima(problems: list[quadratics.Quadratics]) -> np.ndarray:
-    """The least values of F, where exact rounds end."""
+    """Returns the least values of F, where exact rounds end."""
     count = quadratics.num_rounds(problems)
     ends = [
         problem.visited(quadratics.exact("l2", problem, _RHO), count)

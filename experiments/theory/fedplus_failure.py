@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 import fedjax_pfl as fp
-from experiments.theory import fedplus_quadratics, rows
+from experiments.theory import fedplus_quadratics, rows, training
 from fedjax_pfl import core
 from fedjax_pfl.algorithms import phi
 from fedjax_pfl.core import struct
@@ -34,7 +34,7 @@ _NETWORK = fp.MLP(widths=(32,))
 
 @dataclasses.dataclass(frozen=True)
 class Aggregated:
-    """What an aggregation did.
+    """Effect of an aggregation.
 
     Attributes:
       score: `[S]` accuracy on own test examples, or annualized return of a portfolio,
@@ -49,7 +49,7 @@ class Aggregated:
 
 
 def failure(options: rows.Options) -> rows.Findings:
-    """Accuracy from trained models to the aggregate, and where rounds start."""
+    """Measures accuracy from trained models to the aggregate."""
     seeds = range(min(options.seeds, _REPETITIONS))
     return compared(
         Question(
@@ -65,7 +65,7 @@ def failure(options: rows.Options) -> rows.Findings:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What aggregation does to models, of some methods on some federations.
+    """Comparison of methods: what aggregation does to clients' models.
 
     Attributes:
       name: of the figure.
@@ -85,10 +85,10 @@ class Question:
 
 
 def compared(question: Question) -> rows.Findings:
-    """Scores from trained models to the aggregate, and where rounds start."""
+    """Measures scores from trained models to the aggregate, and where rounds start."""
     shares = np.linspace(0, 1, 11)
-    figure, (axes,) = drawing.panels(1)
-    found: list[rows.Row] = []
+    figure, axes = rows.panel()
+    statements: list[rows.Row] = []
     for k, (name, algorithm) in enumerate(question.methods.items()):
         cases = [
             aggregated(
@@ -97,45 +97,53 @@ def compared(question: Question) -> rows.Findings:
             for seed, federation in enumerate(question.federations)
         ]
         scores = np.stack([case.score for case in cases])
-        found.append(_score_row(question.score, name, scores))
-        found.append(jump_row(name, algorithm, cases))
+        # Nothing is claimed of data that are what they are.
+        statements += [
+            rows.mean_row(
+                f"{question.score}: of trained models (left) and of the new center"
+                " (right)",
+                {"method": name},
+                scores[:, 0].mean(),
+                scores[:, -1],
+                relation="",
+            ),
+            jump_row(name, algorithm, cases),
+        ]
         mean, color = scores.mean(axis=0), drawing.COLORS[k]
         spread = scores.std(axis=0, ddof=1) / len(cases) ** 0.5
         axes.errorbar(shares, mean, 2 * spread, color=color, capsize=2, label=name)
         # Without lam a round starts with the trained model, at lam = 1 with the center.
         start = float(algorithm.lam)
-        height = np.interp(start, shares, mean)
-        axes.plot(start, height, "o", color=color, markersize=8)
-    axes.set_xlabel("s: 0 a client's trained model, 1 the new center", fontsize=9)
-    axes.set_ylabel(question.score, fontsize=9)
+        axes.plot(start, np.interp(start, shares, mean), "o", color=color, markersize=8)
+    xlabel = "s: 0 a client's trained model, 1 the new center"
+    axes.set(xlabel=xlabel, ylabel=question.score)
     title = f"(1 - s) w + s c after {question.num_rounds} rounds, mean ± 2 standard"
     title += f" errors of {len(question.federations)} seeds"
     title += "\ndot: where the next round starts"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {question.name: figure})
+    return rows.findings(statements, question.name, figure, title)
 
 
 def _federations(seeds: range) -> list[core.Federation]:
-    """Digits in few classes per client, padded so that one program runs all seeds."""
+    """Builds digits in few classes per client, padded: one program runs all seeds."""
     spec = fp.FederationSpec(
         "digits",
         fp.DirichletLabels(concentration=0.1),
         num_clients=_CLIENTS,
         validation_fraction=0.0,
     )
-    found = [dataclasses.replace(spec, seed=seed).build() for seed in seeds]
+    federations = [dataclasses.replace(spec, seed=seed).build() for seed in seeds]
     for name in ("train", "validation", "test"):
-        most = max(getattr(f, name).index.shape[1] for f in found)
-        found = [_padded(f, name, most) for f in found]
-    return found
+        slots = max(getattr(f, name).index.shape[1] for f in federations)
+        federations = [_padded(f, name, slots) for f in federations]
+    return federations
 
 
-def _padded(federation: core.Federation, name: str, most: int) -> core.Federation:
-    """A federation with `most` slots per client in one of its splits."""
+def _padded(federation: core.Federation, name: str, slots: int) -> core.Federation:
+    """Pads one split of a federation to so many slots per client."""
     data = getattr(federation, name)
-    index = jnp.pad(data.index, ((0, 0), (0, most - data.index.shape[1])))
-    changed = {name: dataclasses.replace(data, index=index)}
-    return dataclasses.replace(federation, **changed)
+    index = jnp.pad(data.index, ((0, 0), (0, slots - data.index.shape[1])))
+    split = {name: dataclasses.replace(data, index=index)}
+    return dataclasses.replace(federation, **split)
 
 
 def aggregated(
@@ -146,7 +154,7 @@ def aggregated(
     shares: np.ndarray,
     model: Any = _NETWORK,
 ) -> Aggregated:
-    """Trains, and looks at the last aggregation.
+    """Trains a method and measures its last aggregation.
 
     Args:
       algorithm: whose `clients` are trained models.
@@ -157,19 +165,20 @@ def aggregated(
       model: what is trained, before it knows the federation.
 
     Returns:
-      What it did; the jump is measured by a round whose steps are absorbed by rounding.
+      Its effect; the jump is measured by a round whose steps are absorbed by rounding.
     """
     model = model.for_federation(federation)
-    dtype = jnp.zeros(()).dtype
-    process = struct.as_arrays(fp.FederatedProcess(algorithm=algorithm), dtype)
+    process = training.with_arrays(fp.FederatedProcess(algorithm=algorithm))
     key = jax.random.key(seed, impl="threefry2x32")
     state = _first(key, process, federation, model=model)
     state = _advanced(process, state, federation, num_rounds, model=model)
     still = struct.replace_field(
-        process, "algorithm.local.learning_rate", jnp.asarray(_ABSORBED, dtype)
+        process,
+        "algorithm.local.learning_rate",
+        jnp.asarray(_ABSORBED, jnp.zeros(()).dtype),
     )
     started = _advanced(still, state, federation, 1, model=model)
-    score, distance, jump = _looked_at(
+    score, distance, jump = _measures(
         state, started.clients, federation, jnp.asarray(shares), model=model
     )
     return Aggregated(np.asarray(score), float(distance), float(jump))
@@ -184,21 +193,21 @@ _compiled = functools.partial(
 
 @_compiled
 def _first(key, process, federation, *, model):
-    """The state before the first round."""
+    """Returns the state before the first round."""
     return process.init(key, model, federation)
 
 
 @_compiled
 def _advanced(process, state, federation, count, *, model):
-    """The state `count` rounds later."""
+    """Returns the state `count` rounds later."""
     return jax.lax.fori_loop(
         0, count, lambda _, s: process.round(s, model, federation)[0], state
     )
 
 
 @_compiled
-def _looked_at(state, started, federation, shares, *, model):
-    """Scores `[S]`, the mean distance to the center and the mean jump."""
+def _measures(state, started, federation, shares, *, model):
+    """Returns scores `[S]`, the mean distance to the center and the mean jump."""
     center = state.server.c
 
     def score(row):
@@ -227,19 +236,8 @@ def _looked_at(state, started, federation, shares, *, model):
     return scores.mean(axis=0), distances.mean(), jumps.mean()
 
 
-def _score_row(what: str, name: str, scores: np.ndarray) -> rows.Row:
-    """Both ends of the line; nothing is claimed of data that are what they are."""
-    row = rows.mean_row(
-        f"{what}: of trained models (left) and of the new center (right)",
-        {"method": name},
-        scores[:, 0].mean(),
-        scores[:, -1],
-    )
-    return dataclasses.replace(row, relation="")
-
-
 def jump_row(name: str, algorithm: fp.FedPlus, cases: list[Aggregated]) -> rows.Row:
-    """How far clients are moved: lam times their distance, so exactly 0 without lam.
+    """Compares how far clients are moved with lam times their distance.
 
     Args:
       name: of the method.
@@ -252,9 +250,9 @@ def jump_row(name: str, algorithm: fp.FedPlus, cases: list[Aggregated]) -> rows.
     worst = max(cases, key=lambda x: abs(x.jump - algorithm.lam * x.distance))
     expected = float(algorithm.lam * worst.distance)
     return rows.Row(
-        quantity="mean distance by which the start of a round moves a model",
-        settings={"method": name},
-        theory=expected,
-        simulation=worst.jump,
+        "mean distance by which the start of a round moves a model",
+        {"method": name},
+        expected,
+        worst.jump,
         tolerance=1e-12 * expected,  # sums of less than 1e4 squares, 1e-16 each
     )

@@ -1,6 +1,8 @@
 """Fed+'s fixed points on quadratics: Theorem 1, Corollary 1 and Proposition 3."""
 
 import dataclasses
+import functools
+from collections.abc import Iterable
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +27,7 @@ from fedjax_pfl.figures import drawing
 __all__ = ["RULES", "fixed_points", "proposition_3", "statements", "with_rule"]
 
 RULES = {
-    "mean": fp.Mean(),
+    "mean": fp.aggregators.Mean(),
     "geometric median": fp.GeometricMedian(tolerance=INNER),
     "coordinate median": fp.CoordinateMedian(),
 }
@@ -34,31 +36,27 @@ _FEDERATIONS = 5  # at most; every one is a run of exact rounds
 
 
 def fixed_points(options: rows.Options) -> rows.Findings:
-    """Theorem 1, Corollary 1 and Proposition 3 at the end of exact rounds."""
-    problems = _problems(options)
+    """Checks Theorem 1, Corollary 1 and Proposition 3 at the end of exact rounds."""
+    seeds = range(min(options.seeds, _FEDERATIONS))
+    problems = [Quadratics.draw(seed) for seed in seeds]
     count = num_rounds(problems)
-    figure, (axes,) = drawing.panels(1)
-    found: list[rows.Row] = []
+    figure, axes = rows.panel()
+    results: list[rows.Row] = []
     names = ("l2", "l1", "indicator") if options.quick else tuple(RADII)
     for k, name in enumerate(names):
         runs = [p.visited(exact(name, p), count) for p in problems]
-        pairs = zip(problems, runs, strict=True)
-        found += _worst([statements(name, p, run) for p, run in pairs])
+        results += _worst(map(functools.partial(statements, name), problems, runs))
         _draw(axes, k, name, problems[0], runs[0])
-    rules = list(RULES)[-1:] if options.quick else list(RULES)
-    for name in rules:
+    for name in list(RULES)[-1:] if options.quick else list(RULES):
         runs = [p.visited(with_rule(name, p), count) for p in problems]
-        pairs = zip(problems, runs, strict=True)
-        found += _worst([proposition_3(name, p, run) for p, run in pairs])
-    axes.set_xlabel("round", fontsize=9)
-    axes.set_ylabel("envelopes ft at the anchors", fontsize=9)
+        results += _worst(map(functools.partial(proposition_3, name), problems, runs))
+    axes.set(xlabel="round", ylabel="envelopes ft at the anchors")
     title = "Theorem 1: gradients tend to 0; the paper prints ft itself"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"fedplus_fixed_points": figure})
+    return rows.findings(results, "fedplus_fixed_points", figure, title)
 
 
-def _worst(by_seed: list[list[rows.Row]]) -> list[rows.Row]:
-    """Of every statement the seed that is nearest to breaking it, or breaks it."""
+def _worst(by_seed: Iterable[list[rows.Row]]) -> list[rows.Row]:
+    """Picks for every statement the seed that is nearest to breaking it."""
 
     def badness(row: rows.Row) -> tuple[bool, float]:
         sign = -1 if row.relation == ">=" else 1
@@ -68,7 +66,7 @@ def _worst(by_seed: list[list[rows.Row]]) -> list[rows.Row]:
 
 
 def _draw(axes, k: int, name: str, problem: Quadratics, run: Visited) -> None:
-    """Norms of the mean gradient over rounds; of values where one has to do."""
+    """Draws norms of the mean gradient over rounds; of the indicator also values."""
     if name == "zero":
         return
     gradients = [problem.envelope_gradients(z).mean(axis=0) for z in run.z]
@@ -86,7 +84,7 @@ def _draw(axes, k: int, name: str, problem: Quadratics, run: Visited) -> None:
 
 
 def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
-    """What holds of the last round of a run.
+    """Checks the last round of a run.
 
     Args:
       name: of phi.
@@ -100,53 +98,51 @@ def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
     gradients = problem.envelope_gradients(z)
 
     def row(quantity: str, simulation: float, **fields) -> rows.Row:
-        given = {"theory": 0.0, "tolerance": problem.rounding} | fields
-        return rows.Row(
-            quantity=quantity, settings={"phi": name}, simulation=simulation, **given
-        )
+        defaults = {"theory": 0.0, "tolerance": problem.rounding}
+        fields = defaults | fields
+        return rows.Row(quantity, {"phi": name}, simulation=simulation, **fields)
 
-    found = [
-        row(
-            "Theorem 1: |w - z + grad ft(z) / alpha|",
-            _far(w - z + gradients / ALPHA),
-        ),
-        row("stationarity: |grad F|", _far(_gradients(name, problem, w, c))),
+    residual = _largest(w - z + gradients / ALPHA)
+    results = [
+        row("Theorem 1: |w - z + grad ft(z) / alpha|", residual),
+        row("stationarity: |grad F|", _largest(_gradients(name, problem, w, c))),
     ]
     if name == "zero":
         quantity = "Corollary 1 (a): |w - argmin f|"
-        return [*found, row(quantity, _far(w - problem.targets))]
+        return [*results, row(quantity, _largest(w - problem.targets))]
     mean = gradients.mean(axis=0)
     values = float(problem.envelopes(z).mean())
-    found += [
+    results += [
         row("Theorem 1: |mean of grad ft(z)|", float(np.linalg.norm(mean))),
         row("Theorem 1 as printed: mean of ft(z)", values, relation="", tolerance=0.0),
     ]
     if name == "indicator":
-        found += _corollary_b(problem, w, c, row)
+        results += _corollary_b(problem, w, c, row)
     if name == "sq":
         gamma = RADII[name] / (1 + RADII[name])
         error = w - c + gradients / (ALPHA * gamma)
         quantity = "Corollary 1 (c): |w - c + grad ft(z) / (alpha gamma)|"
-        found.append(row(quantity, _far(error), tolerance=problem.rounding / gamma))
-    return found
+        results.append(
+            row(quantity, _largest(error), tolerance=problem.rounding / gamma)
+        )
+    return results
 
 
-def _far(vectors: np.ndarray) -> float:
-    """The largest norm of the rows."""
+def _largest(vectors: np.ndarray) -> float:
+    """Returns the largest norm of the rows."""
     return float(np.linalg.norm(np.atleast_2d(vectors), axis=1).max())
 
 
 def _gradients(name: str, problem: Quadratics, w, c) -> np.ndarray:
-    """Gradients `[K + 1, d]` of `sum_k f_k(w_k) + mu Phi(w_k - c)` in all w_k and c."""
-
-    of_w, of_c = _coupling_gradients(fp.PHIS[name](), RADII[name], w, c)
+    """Returns gradients `[K + 1, d]` of `sum_k f_k(w_k) + mu Phi(w_k - c)`."""
+    of_w, of_c = _coupling_gradients(fp.algorithms.PHIS[name](), RADII[name], w, c)
     local = np.einsum("kij,kj->ki", problem.curvature, w - problem.targets)
     return np.concatenate([local + of_w, of_c[None] / CLIENTS])
 
 
 @jax.jit
 def _coupling_gradients(phi_, rho, w, c):
-    """Gradients of `sum_k mu Phi(w_k - c)` in w and c, by automatic differentiation."""
+    """Differentiates `sum_k mu Phi(w_k - c)` in w and c."""
 
     def coupling(w, c):
         return ALPHA * jax.vmap(lambda x: phi_.penalty(x, rho))(w - c[None]).sum()
@@ -155,7 +151,7 @@ def _coupling_gradients(phi_, rho, w, c):
 
 
 def _corollary_b(problem: Quadratics, w, c, row) -> list[rows.Row]:
-    """The center minimizes the average of the envelopes, not that of the losses."""
+    """Checks that the center minimizes the mean of the envelopes, not of the losses."""
     of_center = problem.envelope_gradients(np.tile(c, (CLIENTS, 1)))
     shrunk = np.linalg.inv(problem.curvature + ALPHA * np.eye(DIM))
     best = problem.best_common(ALPHA * problem.curvature @ shrunk)
@@ -164,11 +160,15 @@ def _corollary_b(problem: Quadratics, w, c, row) -> list[rows.Row]:
     steepness = ALPHA * smallest / (ALPHA + smallest)  # least curvature of envelopes
     error = problem.rounding / steepness
     return [
-        row("Corollary 1 (b): |w - c + grad ft(c) / alpha|", _far(w - c + of_center)),
-        row("Corollary 1 (b): |c - argmin mean ft|", _far(c - best), tolerance=error),
+        row(
+            "Corollary 1 (b): |w - c + grad ft(c) / alpha|", _largest(w - c + of_center)
+        ),
+        row(
+            "Corollary 1 (b): |c - argmin mean ft|", _largest(c - best), tolerance=error
+        ),
         row(
             "Corollary 1 (b) not: |c - argmin mean f|",
-            _far(c - of_losses),
+            _largest(c - of_losses),
             theory=error,
             relation=">=",
             tolerance=0.0,
@@ -177,7 +177,7 @@ def _corollary_b(problem: Quadratics, w, c, row) -> list[rows.Row]:
 
 
 def with_rule(name: str, problem: Quadratics) -> fp.FederatedProcess:
-    """Exact rounds with `z = (1 - gamma) w + gamma c` and any rule for c."""
+    """Returns exact rounds with `z = (1 - gamma) w + gamma c` and any rule for c."""
     process = exact("sq", problem, aggregator=RULES[name])
     weights = phi.Diagonal(q={"theta": jnp.asarray(_FACTORS)})
     algorithm = dataclasses.replace(process.algorithm, phi=weights)
@@ -185,7 +185,7 @@ def with_rule(name: str, problem: Quadratics) -> fp.FederatedProcess:
 
 
 def proposition_3(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
-    """The same relation to c for every rule, and the rule of the gradients is 0."""
+    """Checks one relation to c for every rule; the rule of the gradients is 0."""
     w, c, z = run.w[-1], run.c[-1], run.z[-1]
     strength = RADII["sq"] * np.array(_FACTORS)
     gamma = strength / (1 + strength)
@@ -193,20 +193,14 @@ def proposition_3(name: str, problem: Quadratics, run: Visited) -> list[rows.Row
     rule = RULES[name]
     key, weights = jax.random.key(0), jnp.ones(CLIENTS)
     center, _ = jax.jit(rule)(key, jnp.asarray(scaled), weights, jnp.zeros(DIM))
-    common = {
-        "settings": {"aggregate": name},
-        "theory": 0.0,
-        "tolerance": problem.rounding / gamma.min(),
-    }
-    quantities = {
-        "Proposition 3: |w - c + grad ft(z) / (alpha gamma)|": _far(w - c + scaled),
-        "Proposition 3: |A(grad ft(z) / (alpha gamma))|": _far(np.asarray(center)),
+    tolerance = problem.rounding / gamma.min()
+    residuals = {
+        "Proposition 3: |w - c + grad ft(z) / (alpha gamma)|": w - c + scaled,
+        "Proposition 3: |A(grad ft(z) / (alpha gamma))|": np.asarray(center),
     }
     return [
-        rows.Row(quantity=quantity, simulation=value, **common)
-        for quantity, value in quantities.items()
+        rows.Row(
+            quantity, {"aggregate": name}, 0.0, _largest(value), tolerance=tolerance
+        )
+        for quantity, value in residuals.items()
     ]
-
-
-def _problems(options: rows.Options) -> list[Quadratics]:
-    return [Quadratics.draw(seed) for seed in range(min(options.seeds, _FEDERATIONS))]

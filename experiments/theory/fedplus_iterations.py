@@ -36,7 +36,7 @@ _FIXED = _RATIOS.index(0.1)  # from here on a fall of 1000 times
 
 
 def row_sets() -> dict[str, np.ndarray]:
-    """Models `[K, d]` by kind."""
+    """Draws models `[K, d]` by kind."""
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(_COUNT, _DIM))
     far = np.where(np.arange(_COUNT) < 0.3 * _COUNT, 10.0, 0.0)
@@ -53,7 +53,7 @@ def row_sets() -> dict[str, np.ndarray]:
 
 
 def local_rates(models: np.ndarray, center: np.ndarray, rho: float):
-    """`(tau, kappa)` about a solution.
+    """Returns `(tau, kappa)` about a solution.
 
     Args:
       models: `[K, d]`.
@@ -73,7 +73,7 @@ def local_rates(models: np.ndarray, center: np.ndarray, rho: float):
 
 
 def iterations(options: rows.Options) -> rows.Findings:
-    """Steps to one residual, over the radius, by methods and kinds of models."""
+    """Counts steps to one residual, over the radius, by methods and kinds of models."""
     most = 20_000 if options.quick else 500_000
     sets = row_sets()
     models = np.stack(list(sets.values()))
@@ -83,34 +83,45 @@ def iterations(options: rows.Options) -> rows.Findings:
     counts = {
         name: _counts(fields, radii, models, most) for name, fields in METHODS.items()
     }
-    found: list[rows.Row] = []
-    figure, (axes,) = drawing.panels(1)
+    statements: list[rows.Row] = []
+    figure, axes = rows.panel()
     for k, kind in enumerate(sets):
         of_kind = {name: values[k] for name, values in counts.items()}
         predicted = [
             _predicted(models[k], center, rho)
             for center, rho in zip(centers[k], radii[k], strict=True)
         ]
-        found += _side_by_side(kind, of_kind, predicted, most)
-        found += step_rows(kind, of_kind, models[k], centers[k], radii[k])
+        # Nothing is claimed of the counts, since rates are local.
+        statements += [
+            rows.Row(
+                f"steps to the residual (none: more than {most:,})",
+                {"models": kind, "method": name, "rho / D": ratio},
+                steps.get(name, math.nan),
+                float(count),
+                "",
+            )
+            for name, values in of_kind.items()
+            for ratio, steps, count in zip(_RATIOS, predicted, values, strict=True)
+        ]
+        statements += step_rows(kind, of_kind, models[k], centers[k], radii[k])
+        style = {"color": drawing.COLORS[k], "marker": drawing.MARKERS[k]}
         for name, values in of_kind.items():
-            style = {"color": drawing.COLORS[k], "linestyle": _DASHES[name]}
-            style |= {"marker": drawing.MARKERS[k], "markersize": 4}
-            axes.plot(ratios, values, **style)
-        axes.plot([], [], drawing.MARKERS[k], color=drawing.COLORS[k], label=kind)
+            axes.plot(ratios, values, linestyle=_DASHES[name], markersize=4, **style)
+        axes.plot([], [], linestyle="none", label=kind, **style)
     for name, dash in _DASHES.items():
         axes.plot([], [], dash, color="black", label=name)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("rho / D, D: median distance of models to the median", fontsize=9)
-    axes.set_ylabel(f"steps to a residual of {_RESIDUAL:g}", fontsize=9)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="rho / D, D: median distance of models to the median",
+        ylabel=f"steps to a residual of {_RESIDUAL:g}",
+    )
     title = f"{_COUNT} models of {_DIM} parameters, from their mean; at most {most:,}"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"fedplus_iterations": figure})
+    return rows.findings(statements, "fedplus_iterations", figure, title)
 
 
 def _solutions(models: np.ndarray, ratios: np.ndarray, most: int):
-    """Medians `[M, R, d]` for radii of the typical distances `[M]`, and these."""
+    """Returns medians `[M, R, d]` for radii in typical distances `[M]`, and these."""
     rule = fp.GeometricMedian(
         rho=1.0, tolerance=_RESIDUAL / 100, acceleration=5, max_iterations=most
     )
@@ -123,7 +134,7 @@ def _solutions(models: np.ndarray, ratios: np.ndarray, most: int):
 
 
 def _counts(fields: dict, radii, models, most: int) -> np.ndarray:
-    """Steps `[M, R]`; NaN where the residual is not reached."""
+    """Counts steps `[M, R]`; NaN where the residual is not reached."""
     rule = fp.GeometricMedian(
         rho=1.0, tolerance=_RESIDUAL, max_iterations=most, **fields
     )
@@ -133,27 +144,27 @@ def _counts(fields: dict, radii, models, most: int) -> np.ndarray:
 
 @functools.partial(jax.jit, compiler_options=quadratics.QUICK_COMPILATION)
 def _searches(rule, radii, models):
-    """Centers, steps and residuals for pairs of a radius and models."""
+    """Returns centers, steps and residuals for pairs of a radius and models."""
     weights = jnp.ones(models.shape[1])
 
     def one(pair):
         rho, matrix = pair
-        chosen = dataclasses.replace(rule, rho=rho)
-        center, info = chosen(None, matrix, weights, jnp.zeros_like(matrix[0]))
+        smoothed = dataclasses.replace(rule, rho=rho)
+        center, info = smoothed(None, matrix, weights, jnp.zeros_like(matrix[0]))
         return center, info.iterations, info.residual
 
     return jax.lax.map(one, (radii, models))
 
 
 def _search(rule, radii: np.ndarray, models: np.ndarray):
-    """Centers `[M, R, d]`, steps and residuals `[M, R]` for radii `[M, R]`."""
+    """Returns centers `[M, R, d]`, steps and residuals `[M, R]` for radii `[M, R]`."""
     repeated = np.repeat(models, radii.shape[1], axis=0)
-    found = _searches(rule, radii.reshape(-1), repeated)
-    return (np.asarray(x).reshape(*radii.shape, *x.shape[1:]) for x in found)
+    outputs = _searches(rule, radii.reshape(-1), repeated)
+    return (np.asarray(x).reshape(*radii.shape, *x.shape[1:]) for x in outputs)
 
 
 def _predicted(models: np.ndarray, center: np.ndarray, rho: float) -> dict[str, float]:
-    """Steps from the residual at the mean, all at the rate about the solution."""
+    """Predicts steps from the residual at the mean, at the rate about the solution."""
     tau, kappa = local_rates(models, center, rho)
     away = models - models.mean(axis=0)
     pull = away / np.maximum(np.linalg.norm(away, axis=1), rho)[:, None]
@@ -164,30 +175,10 @@ def _predicted(models: np.ndarray, center: np.ndarray, rho: float) -> dict[str, 
     }
 
 
-def _side_by_side(
-    kind: str,
-    counts: dict[str, np.ndarray],
-    predicted: list[dict[str, float]],
-    most: int,
-) -> list[rows.Row]:
-    """Predicted and counted steps; nothing is claimed, since rates are local."""
-    return [
-        rows.Row(
-            quantity=f"steps to the residual (none: more than {most:,})",
-            settings={"models": kind, "method": name, "rho / D": ratio},
-            theory=of_radius.get(name, math.nan),
-            simulation=float(count),
-            relation="",
-        )
-        for name, values in counts.items()
-        for ratio, of_radius, count in zip(_RATIOS, predicted, values, strict=True)
-    ]
-
-
 def step_rows(
     kind: str, counts: dict[str, np.ndarray], models, centers, radii
 ) -> list[rows.Row]:
-    """What is certain: equation (34) takes short steps, Weiszfeld forgets the radius.
+    """Checks what is certain: short steps of equation (34), and Weiszfeld's limit.
 
     No step of the former is longer than rho. The latter's depend on the radius only
     through models within it, and below a tenth of D there are none on the way.
@@ -204,26 +195,26 @@ def step_rows(
     """
     way = np.linalg.norm(centers - models.mean(axis=0), axis=1)
     slow, fast = counts["equation (34)"], counts["Weiszfeld"]
-    found = [
+    statements = [
         rows.Row(
-            quantity="steps of equation (34): at least |mean - median| / rho",
-            settings={"models": kind, "rho / D": ratio},
-            theory=float(length / rho),
-            simulation=float(count),
-            relation=">=",
+            "steps of equation (34): at least |mean - median| / rho",
+            {"models": kind, "rho / D": ratio},
+            length / rho,
+            float(count),
+            ">=",
         )
         for ratio, length, rho, count in zip(_RATIOS, way, radii, slow, strict=True)
         if not math.isnan(count)
     ]
     nearest = np.linalg.norm(models - centers[-1], axis=1).min()
     if nearest > radii[_FIXED]:
-        found.append(
+        statements.append(
             rows.Row(
-                quantity="most steps of Weiszfeld at rho / D < 0.1, against at 0.1",
-                settings={"models": kind},
-                theory=float(fast[_FIXED]),
-                simulation=float(fast[_FIXED + 1 :].max()),
-                relation="<=",
+                "most steps of Weiszfeld at rho / D < 0.1, against at 0.1",
+                {"models": kind},
+                float(fast[_FIXED]),
+                float(fast[_FIXED + 1 :].max()),
+                "<=",
             )
         )
-    return found
+    return statements

@@ -10,13 +10,12 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 import fedjax_pfl as fp
+from experiments.theory import training
 from fedjax_pfl import core
-from fedjax_pfl.core import struct
 
 __all__ = [
     "ALPHA",
@@ -46,7 +45,7 @@ QUICK_COMPILATION = {
 
 @dataclasses.dataclass(frozen=True)
 class Visited:
-    """What a run came by, first its start.
+    """Trajectory of a run, from its start.
 
     Attributes:
       w: `[R + 1, K, d]` models.
@@ -77,7 +76,7 @@ class Quadratics:
 
     @classmethod
     def draw(cls, seed: int) -> "Quadratics":
-        """The federation of a seed."""
+        """Builds the federation of a seed."""
         federation = dataclasses.replace(spec(), seed=seed).build()
         train = federation.train
         x, y = (
@@ -90,19 +89,19 @@ class Quadratics:
         return cls(federation, curvature, targets)
 
     @property
-    def model(self) -> fp.LinearRegression:
-        """The model of the federation."""
-        return fp.LinearRegression().for_federation(self.federation)
+    def model(self) -> fp.models.LinearRegression:
+        """Returns the model of the federation."""
+        return fp.models.LinearRegression().for_federation(self.federation)
 
     @functools.cached_property
     def eigenvalues(self) -> tuple[float, float]:
-        """Smallest and largest of all curvatures."""
+        """Returns the smallest and the largest eigenvalue of all curvatures."""
         values = np.linalg.eigvalsh(self.curvature)
         return float(values.min()), float(values.max())
 
     @property
     def factor(self) -> float:
-        """Q by which exact rounds contract.
+        """Returns the factor q by which exact rounds contract.
 
         The anchors are a proximal point of all models, so no further apart than them,
         and `w_k(z) = (A_k + alpha)^-1 (A_k b_k + alpha z)`.
@@ -111,35 +110,35 @@ class Quadratics:
 
     @property
     def rounding(self) -> float:
-        """How far from 0 what is 0 at a fixed point may be.
+        """Bounds by rounding what is 0 at a fixed point.
 
         A round errs by about `INNER`, errors add up to `1 / (1 - q)` times that, and
-        what is looked at is `(alpha + L)`-Lipschitz.
+        residuals are `(alpha + L)`-Lipschitz.
         """
         return INNER * (ALPHA + self.eigenvalues[1]) / (1 - self.factor)
 
     def solutions(self, z: np.ndarray) -> np.ndarray:
-        """`w_k(z_k)`, `[K, d]`."""
+        """Returns `w_k(z_k)`, `[K, d]`."""
         system = self.curvature + ALPHA * np.eye(DIM)
         right = np.einsum("kij,kj->ki", self.curvature, self.targets) + ALPHA * z
         return np.linalg.solve(system, right[..., None])[..., 0]
 
     def envelope_gradients(self, z: np.ndarray) -> np.ndarray:
-        """`grad ft_k(z_k)`, `[K, d]`."""
+        """Returns `grad ft_k(z_k)`, `[K, d]`."""
         return ALPHA * (z - self.solutions(z))
 
     def envelopes(self, z: np.ndarray) -> np.ndarray:
-        """`ft_k(z_k)` without the constants, so that the least is 0, `[K]`."""
+        """Returns `ft_k(z_k)` without the constants, so that the least is 0, `[K]`."""
         w = self.solutions(z)
         return self.losses(w) + ALPHA / 2 * np.square(w - z).sum(axis=1)
 
     def losses(self, w: np.ndarray) -> np.ndarray:
-        """`f_k(w_k)` without the constants, `[K]`."""
+        """Returns `f_k(w_k)` without the constants, `[K]`."""
         error = w - self.targets
         return np.einsum("ki,kij,kj->k", error, self.curvature, error) / 2
 
     def best_common(self, matrices: np.ndarray) -> np.ndarray:
-        """`[d]` minimizer of `sum_k (c - b_k)' M_k (c - b_k)` for `[K, d, d]`."""
+        """Minimizes `sum_k (c - b_k)' M_k (c - b_k)` in c `[d]`, M `[K, d, d]`."""
         right = np.einsum("kij,kj->i", matrices, self.targets)
         return np.linalg.solve(matrices.sum(axis=0), right)
 
@@ -147,25 +146,21 @@ class Quadratics:
         self, process: fp.FederatedProcess, num_rounds: int, seed: int = 0
     ) -> Visited:
         """Runs a process and keeps every state; the seed is that of its cohorts."""
-        process = struct.as_arrays(process, jnp.zeros(()).dtype)
         key = jax.random.key(seed, impl="threefry2x32")
-        found = _states(
-            key, process, self.federation, model=self.model, num_rounds=num_rounds
+        states = _states(
+            key,
+            training.with_arrays(process),
+            self.federation,
+            model=self.model,
+            num_rounds=num_rounds,
         )
-        return Visited(*(np.asarray(values) for values in found))
+        return Visited(*map(np.asarray, states))
 
 
 def spec() -> fp.FederationSpec:
-    """Least squares with a Hessian of its own for every client."""
-    source = fp.DATASETS["linear_regression"](
-        dim=DIM, examples_per_client=EXAMPLES, spread=1.0, orthonormal=False
-    )
-    return fp.FederationSpec(
-        source,
-        "by_client",
-        num_clients=CLIENTS,
-        validation_fraction=0.0,
-        test_fraction=0.0,
+    """Returns least squares with a Hessian of its own for every client."""
+    return training.regressions(
+        CLIENTS, dim=DIM, examples_per_client=EXAMPLES, spread=1.0, orthonormal=False
     )
 
 
@@ -173,7 +168,7 @@ def spec() -> fp.FederationSpec:
     jax.jit, static_argnames=("model", "num_rounds"), compiler_options=QUICK_COMPILATION
 )
 def _states(key, process, federation, *, model, num_rounds):
-    """The fields of `Visited`."""
+    """Computes the fields of `Visited`."""
 
     def shown(state):
         z = jax.vmap(lambda w: process.algorithm.anchor(state.server, w))(state.clients)
@@ -191,14 +186,14 @@ def _states(key, process, federation, *, model, num_rounds):
 def exact(
     name: str, problem: Quadratics, rho: float | None = None, **fields
 ) -> fp.FederatedProcess:
-    """Fed+ with exact local solves and aggregates over all clients."""
+    """Returns Fed+ with exact local solves and aggregates over all clients."""
     rho = RADII[name] if rho is None else rho
     algorithm = fp.FedPlus(
-        phi=fp.PHIS[name](),
+        phi=fp.algorithms.PHIS[name](),
         alpha=ALPHA,
         rho=rho,
         aggregate_over="all",
-        local=fp.ToTolerance(
+        local=fp.local.ToTolerance(
             learning_rate=1 / (ALPHA + problem.eigenvalues[1]),
             tolerance=INNER**2,  # of the squared norm
             max_steps=500,
@@ -211,6 +206,6 @@ def exact(
 
 
 def num_rounds(problems: list[Quadratics]) -> int:
-    """Until a distance of 1 has become rounding, at the slowest factor."""
+    """Returns rounds until a distance of 1 is rounding, at the slowest factor."""
     slowest = max(problem.factor for problem in problems)
     return math.ceil(math.log(1e-16) / math.log(slowest))

@@ -2,14 +2,16 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
 import fedjax_pfl as fp
-from experiments.theory import closed_forms, rows
-from fedjax_pfl.core import struct
+from experiments.theory import closed_forms, rows, training
 from fedjax_pfl.figures import drawing
 from fedjax_pfl.results import history
 
@@ -20,34 +22,27 @@ _CENTERS = {"local": "local", "received": "global"}  # algorithm's name -> theor
 _RISE = 1e-10  # of the Lagrangian, which is of order 1: more than rounding
 
 
-def _spec(curvature: float = 1.0, num_clients: int = 10) -> fp.FederationSpec:
-    """Isotropic regressions, all examples for training but one test example."""
-    source = fp.DATASETS["linear_regression"](
-        dim=3, examples_per_client=4, curvature=curvature
-    )
-    return fp.FederationSpec(
-        source,
-        "by_client",
-        num_clients=num_clients,
-        validation_fraction=0.0,
-        test_fraction=0.0,
-    )
+def _spec() -> fp.FederationSpec:
+    """Returns ten isotropic regressions."""
+    return training.regressions(10, dim=3, examples_per_client=4)
 
 
-def _exact(largest_curvature: float) -> fp.ToTolerance:
-    """Solves until rounding stops it; steps fit the largest curvature of a grid."""
-    return fp.ToTolerance(
+def _exact(largest_curvature: float) -> fp.local.ToTolerance:
+    """Returns a solver that rounding stops, with steps for the largest curvature."""
+    return fp.local.ToTolerance(
         learning_rate=1 / (largest_curvature + _LAM), tolerance=1e-24, max_steps=200
     )
 
 
-def _train(process, spec, axes, num_rounds: int) -> fp.History:
-    """Runs a grid with diagnostics after every round; one static group."""
+def _train(
+    process: fp.FederatedProcess, axes: dict[str, Any], num_rounds: int
+) -> fp.results.History:
+    """Runs a grid, one static group, with diagnostics after every round."""
     result = fp.grid(
         jax.random.key(0, impl="threefry2x32"),
         process,
-        fp.LinearRegression(),
-        spec,
+        fp.models.LinearRegression(),
+        _spec(),
         axes,
         num_rounds,
         eval_every=1,
@@ -61,7 +56,7 @@ def _train(process, spec, axes, num_rounds: int) -> fp.History:
 
 
 def descent(options: rows.Options) -> rows.Findings:
-    """Share of seeds in which L rises in some round, over kappa and L / lam."""
+    """Measures the share of seeds in which L rises, over kappa and L / lam."""
     kappas = (1.0, 4.5) if options.quick else (0.5, 1.0, 1.5, 2.0, 2.6, 4.5, 8.0)
     ratios = (0.1, 1.2) if options.quick else (0.1, 0.3, 0.5, 0.8, 1.2)
     num_rounds = 30 if options.quick else 60
@@ -69,45 +64,42 @@ def descent(options: rows.Options) -> rows.Findings:
     process = fp.FederatedProcess(
         algorithm=flame, participation=fp.UniformCohort(size=2)
     )
-    axes = {
+    grid = {
         "seed": range(options.seeds),
         "federation.dataset.curvature": ratios,
         "algorithm.kappa": kappas,
     }
-    group = _train(process, _spec(), axes, num_rounds)
-    rises = np.diff(group.diagnostics["lagrangian"], axis=1) > _RISE
-    shape = (options.seeds, len(ratios), len(kappas))
-    share = rises.any(axis=1).reshape(shape).mean(axis=0)
-    found = [
+    lagrangian = _train(process, grid, num_rounds).diagnostics["lagrangian"]
+    rises = (np.diff(lagrangian, axis=1) > _RISE).any(axis=1)
+    share = rises.reshape(options.seeds, len(ratios), len(kappas)).mean(axis=0)
+    statements = [
         _descent_row(ratio, kappa, share[r, k])
         for r, ratio in enumerate(ratios)
         for k, kappa in enumerate(kappas)
     ]
     title = f"{options.seeds} seeds, {num_rounds} rounds, 2 of 10 clients per round"
-    figure = _descent_figure(kappas, ratios, share, title)
-    return rows.Findings(found, {"flame_descent": figure})
+    legend = f"right of a line, descent is proved for:\n({title})"
+    figure = _descent_figure(kappas, ratios, share)
+    return rows.findings(statements, "flame_descent", figure, legend)
 
 
 def _descent_row(ratio: float, kappa: float, share: float) -> rows.Row:
-    """Where a condition holds for these quadratics, no seed may show a rise."""
-    settings = {"L / lam": ratio, "kappa": kappa}
+    """Claims that no seed shows a rise where a sufficient condition holds."""
     is_simple = ratio < 1 and kappa > 4 / (1 - ratio)
     is_convex = kappa > closed_forms.smallest_kappa(-ratio)
     condition = "none"
     if is_convex:
         condition = "any f and convex f" if is_simple else "convex f"
-    return rows.Row(
-        quantity="share of seeds in which L rises",
-        settings=settings | {"sufficient condition": condition},
-        theory=0.0,
-        simulation=float(share),
-        relation="<=" if is_convex else "",
-    )
+    settings = {"L / lam": ratio, "kappa": kappa, "sufficient condition": condition}
+    relation = "<=" if is_convex else ""
+    return rows.Row("share of seeds in which L rises", settings, 0.0, share, relation)
 
 
-def _descent_figure(kappas, ratios, share: np.ndarray, title: str):
-    """Circles whose filling is the share; lines of the sufficient conditions."""
-    figure, (axes,) = drawing.panels(1)
+def _descent_figure(
+    kappas: Sequence[float], ratios: Sequence[float], share: np.ndarray
+) -> Figure:
+    """Draws circles filled by the share, and lines of the sufficient conditions."""
+    figure, axes = rows.panel()
     x, y = np.meshgrid(kappas, ratios)
     dots = axes.scatter(
         x, y, c=share, cmap="Reds", vmin=0, vmax=1, s=90, edgecolors="black", zorder=3
@@ -123,25 +115,26 @@ def _descent_figure(kappas, ratios, share: np.ndarray, title: str):
     axes.plot(best, fine, "--", color=drawing.COLORS[2], label="any f, best k")
     simple = 4 / (1 - fine)
     axes.plot(simple, fine, ":", color=drawing.COLORS[3], label="any f, k = 1")
-    axes.set_xscale("log")
-    axes.set_xlim(0.4, 12)
+    axes.set(xscale="log", xlim=(0.4, 12), xlabel="kappa")
+    axes.set(ylim=(0, 1.4), ylabel="L / lam")
     axes.set_xticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])
     axes.minorticks_off()
-    axes.set_ylim(0, 1.4)
-    axes.set_xlabel("kappa", fontsize=9)
-    axes.set_ylabel("L / lam", fontsize=9)
-    legend = f"right of a line, descent is proved for:\n({title})"
-    drawing.legend(figure, legend)
     return figure
 
 
 def rates(options: rows.Options) -> rows.Findings:
-    """Error factors per round of both prox centers, measured against predicted."""
+    """Compares error factors per round of both prox centers with predictions."""
     kappas = (1.0, 2.0, 4.0) if options.quick else (0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
     ratios = (1.0,) if options.quick else (0.5, 1.0, 4.0)
     centers = ("local",) if options.quick else tuple(_CENTERS)
-    figure, panels = drawing.panels(len(centers))
-    found: list[rows.Row] = []
+    grid = {
+        "seed": range(min(options.seeds, 3)),
+        "federation.dataset.curvature": ratios,
+        "algorithm.kappa": kappas,
+    }
+    fine = np.geomspace(0.15, 4.5, 200)
+    figure, panels = rows.panels(len(centers))
+    statements: list[rows.Row] = []
     for axes, center in zip(panels, centers, strict=True):
         flame = fp.Flame(
             lam=_LAM,
@@ -150,46 +143,39 @@ def rates(options: rows.Options) -> rows.Findings:
             eps_decay=0.0,
             local=_exact(ratios[-1]),
         )
-        grid = {
-            "seed": range(min(options.seeds, 3)),
-            "federation.dataset.curvature": ratios,
-            "algorithm.kappa": kappas,
-        }
-        process = fp.FederatedProcess(algorithm=flame)
-        group = _train(process, _spec(), grid, 120)
-        measured = _factors(group).reshape(-1, len(ratios), len(kappas))
+        group = _train(fp.FederatedProcess(algorithm=flame), grid, 120)
+        factors = _factors(group).reshape(-1, len(ratios), len(kappas))
+        # The median: complex pairs and double eigenvalues blur the factors.
+        medians = np.median(factors, axis=0)
         for r, ratio in enumerate(ratios):
-            new = [
-                _rate_row(center, ratio, kappa, measured[:, r, k])
-                for k, kappa in enumerate(kappas)
+            statements += [
+                rows.Row(
+                    "error factor per round",
+                    {"prox center": center, "b / lam": ratio, "kappa": kappa},
+                    _radius(kappa, ratio, center),
+                    median,
+                    tolerance=0.03,
+                )
+                for kappa, median in zip(kappas, medians[r], strict=True)
             ]
-            found += new
-            fine = np.geomspace(0.15, 4.5, 200)
-            radii = (
-                closed_forms.convergence_factors(k, ratio, _CENTERS[center])
-                for k in fine
-            )
-            color = drawing.COLORS[r]
-            axes.plot(fine, [max(pair) for pair in radii], color=color)
-            values = [row.simulation for row in new]
-            axes.plot(
-                kappas,
-                values,
-                drawing.MARKERS[r],
-                color=color,
-                markersize=5,
-                label=f"b / lam = {ratio:g}",
-            )
+            color, label = drawing.COLORS[r], f"b / lam = {ratio:g}"
+            axes.plot(fine, [_radius(k, ratio, center) for k in fine], color=color)
+            style = {"color": color, "markersize": 5, "label": label}
+            axes.plot(kappas, medians[r], drawing.MARKERS[r], **style)
         axes.set_title(f"prox center: {center}", **drawing.TEXT)
-        axes.set_xlabel("kappa", fontsize=9)
-    panels[0].set_ylabel("error factor per round", fontsize=9)
+        axes.set(xlabel="kappa")
+    panels[0].set(ylabel="error factor per round")
     title = "curves: largest spectral radius, points: measured"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"flame_rates": figure})
+    return rows.findings(statements, "flame_rates", figure, title)
+
+
+def _radius(kappa: float, ratio: float, center: str) -> float:
+    """Returns the larger predicted error factor per round."""
+    return max(closed_forms.convergence_factors(kappa, ratio, _CENTERS[center]))
 
 
 def _factors(group: history.History) -> np.ndarray:
-    """Factor per round `[G]` of `|w_i - w|`, fitted where it is far from rounding."""
+    """Fits factors per round `[G]` of `|w_i - w|` where it is far from rounding."""
     distance = group.diagnostics["consensus_distance"]
     factors = []
     for values in distance:
@@ -200,72 +186,49 @@ def _factors(group: history.History) -> np.ndarray:
     return np.array(factors)
 
 
-def _rate_row(center: str, ratio: float, kappa: float, values: np.ndarray) -> rows.Row:
-    """The median over seeds; complex pairs and double eigenvalues blur it."""
-    radius = max(closed_forms.convergence_factors(kappa, ratio, _CENTERS[center]))
-    return rows.Row(
-        quantity="error factor per round",
-        settings={"prox center": center, "b / lam": ratio, "kappa": kappa},
-        theory=radius,
-        simulation=float(np.median(values)),
-        tolerance=0.03,
-    )
-
-
 def identity(options: rows.Options) -> rows.Findings:
-    """`u - theta = (kappa - 1) / (1 + kappa) (w - p - theta)` for random duals."""
+    """Checks FLAME's upload identity from random duals."""
     kappas = (0.5, 1.0, 4.0) if options.quick else (0.1, 0.3, 0.6, 1.0, 1.7, 4.0, 10.0)
     centers = ("local", "received") if options.quick else ("local", "received", "joint")
     federation = _spec().build()
-    model = fp.LinearRegression().for_federation(federation)
-    found = []
-    for center in centers:
+    model = fp.models.LinearRegression().for_federation(federation)
+    quantity = "largest |u - theta| / |w - p - theta|"
+    figure, axes = rows.panel()
+    statements: list[rows.Row] = []
+    for k, center in enumerate(centers):
+        ratios = []
         for kappa in kappas:
-            flame = fp.Flame(
-                lam=_LAM,
-                kappa=kappa,
-                prox_centre=center,
-                local=fp.SGD(learning_rate=0.3),
-            )
-            process = fp.FederatedProcess(algorithm=flame)
-            process = struct.as_arrays(process, jnp.zeros(()).dtype)
-            worst = _largest_ratio(
+            solver = fp.SGD(learning_rate=0.3)
+            flame = fp.Flame(lam=_LAM, kappa=kappa, prox_centre=center, local=solver)
+            process = training.with_arrays(fp.FederatedProcess(algorithm=flame))
+            ratio = _largest_ratio(
                 process, federation, num_seeds=options.seeds, model=model
             )
-            found.append(
-                rows.Row(
-                    quantity="largest |u - theta| / |w - p - theta|",
-                    settings={"prox center": center, "kappa": kappa},
-                    theory=abs(kappa - 1) / (1 + kappa),
-                    simulation=float(worst),
-                    tolerance=1e-12,
-                )
+            ratios.append(float(ratio))
+        statements += [
+            rows.Row(
+                quantity,
+                {"prox center": center, "kappa": kappa},
+                abs(kappa - 1) / (1 + kappa),
+                ratio,
+                tolerance=1e-12,
             )
-    figure, (axes,) = drawing.panels(1)
-    for k, center in enumerate(centers):
-        chosen = [row for row in found if row.settings["prox center"] == center]
-        axes.plot(
-            [row.settings["kappa"] for row in chosen],
-            [row.simulation for row in chosen],
-            drawing.MARKERS[k],
-            color=drawing.COLORS[k],
-            markersize=8 - 2 * k,
-            label=f"simulation, prox center {center}",
-        )
+            for kappa, ratio in zip(kappas, ratios, strict=True)
+        ]
+        style = {"color": drawing.COLORS[k], "markersize": 8 - 2 * k}
+        label = f"simulation, prox center {center}"
+        axes.plot(kappas, ratios, drawing.MARKERS[k], label=label, **style)
     fine = np.geomspace(0.09, 11, 401)
     axes.plot(fine, abs(fine - 1) / (1 + fine), color="black", label="theory")
-    axes.set_xscale("log")
-    axes.set_xlabel("kappa", fontsize=9)
-    axes.set_ylabel("largest |u - theta| / |w - p - theta|", fontsize=9)
-    worst = max(row.simulation for row in found if row.settings["kappa"] == 1.0)
+    axes.set(xscale="log", xlabel="kappa", ylabel=quantity)
+    worst = max(row.simulation for row in statements if row.settings["kappa"] == 1.0)
     title = f"one round from random duals; at kappa = 1 at most {worst:.1e}"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"flame_identity": figure})
+    return rows.findings(statements, "flame_identity", figure, title)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "num_seeds"))
 def _largest_ratio(process, federation, *, num_seeds, model):
-    """Largest ratio over seeds and clients after one round from a random state."""
+    """Returns the largest ratio over seeds and clients after one round."""
 
     def one(key):
         state = process.init(key, model, federation)

@@ -7,7 +7,9 @@ test noise is `sigma^2/2 + b/2 |w - t_i|^2`.
 
 import dataclasses
 import functools
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,8 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 import fedjax_pfl as fp
-from experiments.theory import closed_forms, rows
-from fedjax_pfl.core import struct
+from experiments.theory import closed_forms, rows, training
 from fedjax_pfl.figures import drawing
 
 __all__ = ["Draws", "fairness", "losses_over_malicious", "losses_over_q"]
@@ -31,15 +32,15 @@ _QUANTITIES = ("loss of w", "loss of theta")
 
 ATTACKS: dict[str, Any] = {
     "none": None,
-    "same_value": fp.SameValue(std=VARIANCE**0.5),
+    "same_value": fp.attacks.SameValue(std=VARIANCE**0.5),
     "sign_flip": fp.SignFlip(std=VARIANCE**0.5),
-    "gaussian": fp.Gaussian(std=VARIANCE**0.5),
+    "gaussian": fp.attacks.Gaussian(std=VARIANCE**0.5),
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """One round of FLAME on many draws of the labels.
+    """Single round of FLAME on many draws of the labels.
 
     Attributes:
       problem: true parameters and constants; all curvatures are `CURVATURE`.
@@ -49,25 +50,19 @@ class Draws:
 
     @functools.cached_property
     def _federation(self) -> fp.Federation:
-        """Designs of the data set; its labels are replaced in every draw."""
+        """Loads the designs; the labels are replaced in every draw."""
         num_clients, dim = self.problem.params.shape
-        source = fp.DATASETS["linear_regression"](
+        return training.regressions(
+            num_clients,
             dim=dim,
             examples_per_client=self.problem.num_examples,
             curvature=self.problem.curvature,
-        )
-        return fp.load_federation(
-            source,
-            "by_client",
-            num_clients=num_clients,
-            validation_fraction=0.0,
-            test_fraction=0.0,
-        )
+        ).build()
 
     def losses(
         self, q: float, count: int, seed: int, attack: Any, malicious: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Expected test losses of w and theta.
+        """Returns expected test losses of w and theta.
 
         Args:
           q: `[]` shrinkage of the uploads; sets kappa.
@@ -85,39 +80,38 @@ class Draws:
             lam=p.lam,
             kappa=2 * share / q - 1,
             eps_decay=0.0,
-            local=fp.ToTolerance(
+            local=fp.local.ToTolerance(
                 learning_rate=1 / (p.curvature + p.lam), tolerance=1e-18
             ),
         )
-        process = fp.FederatedProcess(algorithm=flame, attack=attack)
-        process = struct.as_arrays(process, jnp.zeros(()).dtype)
+        process = training.with_arrays(
+            fp.FederatedProcess(algorithm=flame, attack=attack)
+        )
         federation = dataclasses.replace(
             self._federation, malicious=jnp.asarray(malicious)
         )
         key = jax.random.key(seed, impl="threefry2x32")
-        w, estimates = map(
-            np.asarray,
-            _rounds(
-                process,
-                federation,
-                jnp.asarray(p.params),
-                math.sqrt(p.noise_variance),
-                jax.random.split(key, count),
-                model=fp.LinearRegression().for_federation(federation),
-            ),
+        outputs = _rounds(
+            process,
+            federation,
+            jnp.asarray(p.params),
+            math.sqrt(p.noise_variance),
+            jax.random.split(key, count),
+            model=fp.models.LinearRegression().for_federation(federation),
         )
+        w, estimates = map(np.asarray, outputs)
         theta = share * estimates + (1 - share) * w[:, None]
-        floor = p.noise_variance / 2
-        squares = (
-            np.square(x - p.params).sum(axis=2) for x in (w[:, None] + 0 * theta, theta)
-        )
-        shared, personal = (floor + p.curvature / 2 * square for square in squares)
-        return shared, personal
+
+        def loss(models: np.ndarray) -> np.ndarray:
+            square = np.square(models - p.params).sum(axis=2)
+            return p.noise_variance / 2 + p.curvature / 2 * square
+
+        return loss(w[:, None]), loss(theta)
 
 
 @functools.partial(jax.jit, static_argnames="model")
 def _rounds(process, federation, params, sigma, keys, *, model):
-    """`w [draws, d]` and least-squares estimates `[draws, m, d]` of one round."""
+    """Returns `w [draws, d]` and least-squares estimates `[draws, m, d]`."""
     num_clients, dim = params.shape
     design = federation.train.x.reshape(num_clients, -1, dim).astype(params.dtype)
     curvature = jnp.square(design).sum() / (design.shape[0] * design.shape[1] * dim)
@@ -137,103 +131,102 @@ def _rounds(process, federation, params, sigma, keys, *, model):
 
 
 def _problem(params: np.ndarray, noise_variance: float) -> closed_forms.Regression:
-    return closed_forms.Regression(
-        params=params,
-        num_examples=10,
-        noise_variance=noise_variance,
-        curvature=CURVATURE,
-        lam=LAM,
-    )
+    return closed_forms.Regression(params, 10, noise_variance, CURVATURE, LAM)
 
 
 def _attacked_problem() -> closed_forms.Regression:
-    """Ten clients, so similar that it matters little which of them are malicious."""
+    """Draws ten clients, so similar that it matters little which are malicious."""
     rng = np.random.default_rng(0)
     return _problem(0.5 + 0.3 * rng.normal(size=(10, 5)), noise_variance=4.0)
 
 
-def _last(count: int, num_clients: int) -> np.ndarray:
-    """The last clients are malicious."""
-    return np.arange(num_clients) >= num_clients - count
+def _last(count: int) -> np.ndarray:
+    """Marks the last of ten clients as malicious."""
+    return np.arange(10) >= 10 - count
 
 
 def losses_over_q(options: rows.Options) -> rows.Findings:
-    """GM(q) and PM(q) for every attack: curves of theory, points of simulation."""
+    """Compares GM(q) and PM(q) of every attack with simulations."""
     problem = _attacked_problem()
     draws = Draws(problem)
     shrinkages = (0.4, 1.0) if options.quick else (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
-    figure, panels = rows.panels(2)
-    found: list[rows.Row] = []
+    figure, panels = rows.panels(2, shared=False)
+    statements: list[rows.Row] = []
     fine = np.linspace(0.1, 1.3, 100)
     for k, (name, attack) in enumerate(ATTACKS.items()):
-        malicious = _last(2 if attack is not None else 0, 10)
+        malicious = _last(2 if attack is not None else 0)
         known = name if attack is not None else "gaussian"
         setting = closed_forms.OneRound(problem, malicious, known, VARIANCE)
-        new = [
-            row
+        pairs = [
+            _loss_rows(draws, setting, q, options, name, seed=10 * k + number)
             for number, q in enumerate(shrinkages)
-            for row in _loss_rows(
-                draws, setting, q, options, name, attack, seed=10 * k + number
-            )
         ]
-        found += new
-        for which, axes in enumerate(panels):
-            curve = np.array([setting.losses(q)[which] for q in fine])
-            points = [row for row in new if row.quantity == _QUANTITIES[which]]
-            base = setting.losses(1.0)[which]
-            _curve_and_points(axes, k, fine, curve - base, points, "q", name, base)
-            best = setting.thresholds()[which]
-            if best < fine[-1]:
-                height = setting.losses(best)[which] - base
-                axes.plot(best, height, "|", color="black", markersize=14, zorder=4)
-    for axes, title in zip(panels, _QUANTITIES, strict=True):
-        axes.set_title(title, **drawing.TEXT)
-        axes.set_xlabel("q, the shrinkage of uploads", fontsize=9)
-    panels[0].set_ylabel("mean test loss minus that at q = 1", fontsize=9)
+        statements += itertools.chain(*pairs)
+        curves = np.array([setting.losses(q) for q in fine])
+        base, best = setting.losses(1.0), setting.thresholds()
+        for i, axes in enumerate(panels):
+            points = [pair[i] for pair in pairs]
+            curve = curves[:, i] - base[i]
+            _curve_and_points(axes, k, fine, curve, points, "q", name, base[i])
+            if best[i] < fine[-1]:
+                height = setting.losses(best[i])[i] - base[i]
+                axes.plot(best[i], height, "|", color="black", markersize=14, zorder=4)
+    _name_losses(
+        panels, "q, the shrinkage of uploads", "mean test loss minus that at q = 1"
+    )
     title = "curves: theory, points: simulation ± 2 standard errors, bars |: q*"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"flame_losses_over_q": figure})
+    return rows.findings(statements, "flame_losses_over_q", figure, title)
 
 
 def losses_over_malicious(options: rows.Options) -> rows.Findings:
-    """Both losses against the share of malicious clients, kappa = 1 and q = 1."""
+    """Compares losses over the share of malicious clients, for kappa = 1 and q = 1."""
     problem = _attacked_problem()
     draws = Draws(problem)
     counts = (0, 3) if options.quick else (0, 1, 2, 3, 4)
-    figure, panels = rows.panels(2)
-    found: list[rows.Row] = []
-    cases = [(q, name) for name in ("same_value", "sign_flip") for q in (SHARE, 1.0)]
-    for k, (q, name) in enumerate(cases):
-        new, curves = [], []
+    figure, panels = rows.panels(2, shared=False)
+    statements: list[rows.Row] = []
+    cases = itertools.product(("same_value", "sign_flip"), (SHARE, 1.0))
+    for k, (name, q) in enumerate(cases):
+        pairs, curves = [], []
         for count in counts:
-            setting = closed_forms.OneRound(problem, _last(count, 10), name, VARIANCE)
-            attack, seed = ATTACKS[name], 100 + 10 * k + count
-            new += _loss_rows(draws, setting, q, options, name, attack, seed=seed)
+            setting = closed_forms.OneRound(problem, _last(count), name, VARIANCE)
+            seed = 100 + 10 * k + count
+            pairs.append(_loss_rows(draws, setting, q, options, name, seed=seed))
             curves.append(setting.losses(q))
-        found += new
+        statements += itertools.chain(*pairs)
         label = f"{name}, q = {q:.2f}" + (" (kappa = 1)" if q == SHARE else "")
-        for which, axes in enumerate(panels):
-            points = [row for row in new if row.quantity == _QUANTITIES[which]]
-            shares = np.array(counts) / 10
-            curve = np.array(curves)[:, which]
-            _curve_and_points(axes, k, shares, curve, points, "malicious", label)
+        shares = np.array(counts) / 10
+        for i, axes in enumerate(panels):
+            points, line = [pair[i] for pair in pairs], np.array(curves)[:, i]
+            _curve_and_points(axes, k, shares, line, points, "malicious", label)
+    _name_losses(panels, "share of malicious clients", "mean test loss, benign clients")
+    title = "lines: theory, points: simulation ± 2 standard errors"
+    return rows.findings(statements, "flame_losses_over_malicious", figure, title)
+
+
+def _name_losses(panels: list[Axes], xlabel: str, ylabel: str) -> None:
+    """Adds titles and labels to the panels of both losses."""
     for axes, title in zip(panels, _QUANTITIES, strict=True):
         axes.set_title(title, **drawing.TEXT)
-        axes.set_xlabel("share of malicious clients", fontsize=9)
-    panels[0].set_ylabel("mean test loss, benign clients", fontsize=9)
-    title = "lines: theory, points: simulation ± 2 standard errors"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"flame_losses_over_malicious": figure})
+        axes.set(xlabel=xlabel)
+    panels[0].set(ylabel=ylabel)
 
 
-def _loss_rows(draws, setting, q, options, name, attack, *, seed) -> list[rows.Row]:
-    """Rows of both losses at one q; the mean over benign clients of every draw."""
-    count = options.seeds * DRAWS
-    malicious = setting.malicious
-    measured = draws.losses(q, count, seed, attack, malicious)
-    described = {"attack": name, "malicious": malicious.mean(), "q": round(q, 4)}
+def _loss_rows(
+    draws: Draws,
+    setting: closed_forms.OneRound,
+    q: float,
+    options: rows.Options,
+    name: str,
+    *,
+    seed: int,
+) -> list[rows.Row]:
+    """Returns rows of both losses; the mean over benign clients of every draw."""
+    malicious, count = setting.malicious, options.seeds * DRAWS
+    measured = draws.losses(q, count, seed, ATTACKS[name], malicious)
+    settings = {"attack": name, "malicious": malicious.mean(), "q": round(q, 4)}
     return [
-        rows.mean_row(quantity, described, expected, values[:, ~malicious].mean(axis=1))
+        rows.mean_row(quantity, settings, expected, values[:, ~malicious].mean(axis=1))
         for quantity, expected, values in zip(
             _QUANTITIES, setting.losses(q), measured, strict=True
         )
@@ -245,12 +238,12 @@ def _curve_and_points(
     k: int,
     x: np.ndarray,
     curve: np.ndarray,
-    points: list[rows.Row],
+    points: Sequence[rows.Row],
     setting: str,
     label: str,
     base: float = 0.0,
 ) -> None:
-    """One curve of theory and its simulated points, minus `base`.
+    """Draws one curve of theory and its simulated points, minus `base`.
 
     The fourth curve is dashed: Gaussian noise coincides with the same value.
     """
@@ -269,7 +262,7 @@ def _curve_and_points(
 
 
 def fairness(options: rows.Options) -> rows.Findings:
-    """V(q), the variance over clients of `|w - t_i|^2`, where q < 1 helps or harms."""
+    """Compares V(q), the variance over clients of `|w - t_i|^2`, with simulations."""
     rng = np.random.default_rng(3)
     angles = np.array([0.0, 0.4, 0.8, 1.6, 2.4])
     examples = {
@@ -278,35 +271,38 @@ def fairness(options: rows.Options) -> rows.Findings:
         "random t": 1 + rng.normal(size=(5, 3)),
     }
     shrinkages = (0.5, 1.0) if options.quick else (0.25, 0.5, 0.75, 1.0, 1.25)
-    figure, (axes,) = drawing.panels(1)
-    found: list[rows.Row] = []
+    figure, axes = rows.panel()
+    statements: list[rows.Row] = []
     fine = np.linspace(0.2, 1.3, 100)
     for k, (name, params) in enumerate(examples.items()):
         problem = _problem(params, noise_variance=0.5)
         draws = Draws(problem)
-        new = []
-        for number, q in enumerate(shrinkages):
-            expected = problem.squared_distance_variance(q)
-            values = _variances(draws, q, options, 200 + 10 * k + number)
-            described = {"parameters": name, "q": q}
-            quantity = "variance over clients of |w - t|^2"
-            new.append(rows.mean_row(quantity, described, expected, values))
-        found += new
+        points = [
+            rows.mean_row(
+                "variance over clients of |w - t|^2",
+                {"parameters": name, "q": q},
+                problem.squared_distance_variance(q),
+                _variances(draws, q, options, 200 + 10 * k + number),
+            )
+            for number, q in enumerate(shrinkages)
+        ]
+        statements += points
         curve = np.array([problem.squared_distance_variance(q) for q in fine])
-        half = problem.is_fairer(0.5)
-        label = f"{name}: q = 0.5 is {'' if half else 'less '}fair{'er' * half}"
-        _curve_and_points(axes, k, fine, curve, new, "q", label)
-    axes.set_yscale("log")
+        word = "fairer" if problem.is_fairer(0.5) else "less fair"
+        label = f"{name}: q = 0.5 is {word}"
+        _curve_and_points(axes, k, fine, curve, points, "q", label)
     axes.axvline(1.0, color="gray", linewidth=0.8, linestyle=":")
-    axes.set_xlabel("q, the shrinkage of uploads (1: none)", fontsize=9)
-    axes.set_ylabel("V(q): small is fair", fontsize=9)
+    axes.set(
+        yscale="log",
+        xlabel="q, the shrinkage of uploads (1: none)",
+        ylabel="V(q): small is fair",
+    )
     title = "curves: theory, points: simulation ± 2 standard errors"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"flame_fairness": figure})
+    return rows.findings(statements, "flame_fairness", figure, title)
 
 
 def _variances(draws: Draws, q: float, options: rows.Options, seed: int) -> np.ndarray:
-    """Unbiased estimates of V(q), one per seed.
+    """Returns unbiased estimates of V(q), one per seed.
 
     The variance of mean losses would count their noise; the covariance over clients of
     the means of two independent halves does not.

@@ -1,13 +1,43 @@
 """Pages that compare simulations with theory: parts with rows and figures."""
 
-from experiments.theory import common_descent, fedacs, fedplus, flame, portfolio, rows
+from experiments.theory import (
+    common_descent,
+    descent_of_mixing,
+    fedplus_descent,
+    fedplus_failure,
+    fedplus_fixed_points,
+    fedplus_iterations,
+    flame_runs,
+    one_round,
+    portfolio,
+    rows,
+    similarities,
+)
 
 __all__ = ["PAGES"]
 
 PAGES: dict[str, tuple[rows.Part, ...]] = {
-    "flame": flame.PARTS,
-    "fedacs": fedacs.PARTS,
-    "fedplus": fedplus.PARTS,
-    "fedpg": common_descent.PARTS,
-    "portfolio": portfolio.PARTS,
+    "flame": (
+        one_round.losses_over_q,
+        one_round.losses_over_malicious,
+        one_round.fairness,
+        flame_runs.descent,
+        flame_runs.identity,
+        flame_runs.rates,
+    ),
+    "fedacs": (
+        descent_of_mixing.constant_steps,
+        descent_of_mixing.decreasing_steps,
+        descent_of_mixing.gradient,
+        similarities.precision,
+        similarities.neighbours,
+    ),
+    "fedplus": (
+        fedplus_fixed_points.fixed_points,
+        fedplus_descent.decrease,
+        fedplus_iterations.iterations,
+        fedplus_failure.failure,
+    ),
+    "fedpg": (common_descent.stuck, common_descent.hovering, common_descent.front),
+    "portfolio": (portfolio.aggregation,),
 }

@@ -6,7 +6,7 @@ import fedjax_pfl as fp
 from experiments.theory import fedplus_failure, rows
 from fedjax_pfl.algorithms import phi
 
-__all__ = ["PARTS"]
+__all__ = ["aggregation"]
 
 _SGD = fp.SGD(learning_rate=1.0, num_steps=50, batch_size=50)
 _METHODS = {
@@ -18,11 +18,11 @@ _PARTIES, _REPETITIONS = 10, 3
 
 
 def aggregation(options: rows.Options) -> rows.Findings:
-    """Annualized returns from parties' policies to the aggregate, and jumps."""
+    """Measures annualized returns from parties' policies to the aggregate."""
     seeds = range(min(options.seeds, _REPETITIONS))
     days = 700 if options.quick else 3523
-    spec = fp.PortfolioSpec(
-        fp.SyntheticMarket(num_days=days), num_clients=_PARTIES, years=0
+    spec = fp.portfolio.PortfolioSpec(
+        fp.portfolio.SyntheticMarket(num_days=days), num_clients=_PARTIES, years=0
     )
     question = fedplus_failure.Question(
         name="portfolio_failure",
@@ -30,9 +30,6 @@ def aggregation(options: rows.Options) -> rows.Findings:
         methods=_METHODS,
         federations=[dataclasses.replace(spec, seed=seed).build() for seed in seeds],
         num_rounds=2 if options.quick else 20,
-        model=fp.EIIE(),
+        model=fp.portfolio.EIIE(),
     )
     return fedplus_failure.compared(question)
-
-
-PARTS: tuple[rows.Part, ...] = (aggregation,)

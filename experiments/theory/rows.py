@@ -1,4 +1,4 @@
-"""What a page reports: rows of theory against simulation, and figures."""
+"""Rows of theory against simulation, and the figures beside them."""
 
 import dataclasses
 import math
@@ -12,7 +12,17 @@ from matplotlib.figure import Figure
 
 from fedjax_pfl.figures import drawing
 
-__all__ = ["Findings", "Options", "Part", "Row", "mean_row", "panels", "table"]
+__all__ = [
+    "Findings",
+    "Options",
+    "Part",
+    "Row",
+    "findings",
+    "mean_row",
+    "panel",
+    "panels",
+    "table",
+]
 
 MAX_Z = 4.0
 """Standard errors that a mean may be off; 1 in 16,000 is further by chance."""
@@ -20,7 +30,7 @@ MAX_Z = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How much is simulated.
+    """Amount of simulation.
 
     Attributes:
       seeds: repetitions of every simulation.
@@ -31,40 +41,40 @@ class Options:
     quick: bool
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Row:
-    """One number of theory with its simulation.
+    """A predicted number and its simulation.
 
     Attributes:
-      quantity: what it is.
+      quantity: name of the number.
       settings: by name, where it was measured.
-      theory: the predicted number.
-      simulation: the measured one.
-      standard_error: of the measured one; NaN where nothing is drawn.
-      relation: what the theory says of the simulation: `=` (within `MAX_Z` standard
-        errors, or within `tolerance` where nothing is drawn), `<=`, `>=`, or empty
-        where the two are only shown side by side.
+      theory: the prediction.
+      simulation: the measurement.
+      relation: claim about the simulation: `=` (within `MAX_Z` standard errors, or
+        within `tolerance` where nothing is drawn), `<=`, `>=`, or empty where the two
+        are only shown side by side.
       tolerance: largest difference allowed where nothing is drawn.
+      standard_error: of the measurement; NaN where nothing is drawn.
     """
 
     quantity: str
     settings: dict[str, Any]
     theory: float
     simulation: float
-    standard_error: float = math.nan
     relation: str = "="
     tolerance: float = 0.0
+    standard_error: float = math.nan
 
     @property
     def z(self) -> float:
-        """Difference in standard errors; NaN where there are none."""
+        """Returns the difference in standard errors; NaN where there are none."""
         if self.relation != "=" or not self.standard_error > 0:
             return math.nan
         return (self.simulation - self.theory) / self.standard_error
 
     @property
     def holds(self) -> str:
-        """`yes`, `no`, or empty where nothing is claimed."""
+        """Returns `yes`, `no`, or an empty text where nothing is claimed."""
         if not self.relation:
             return ""
         if not math.isnan(self.z):
@@ -76,7 +86,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """What one part of a page found.
+    """Results of one part of a page.
 
     Attributes:
       rows: numbers.
@@ -90,48 +100,68 @@ class Findings:
 Part = Callable[[Options], Findings]
 
 
+def findings(rows: Sequence[Row], name: str, figure: Figure, title: str) -> Findings:
+    """Adds a titled legend to a figure and returns it with the rows."""
+    drawing.legend(figure, title)
+    return Findings(rows, {name: figure})
+
+
 def mean_row(
-    quantity: str, settings: dict[str, Any], theory: float, values: np.ndarray
+    quantity: str,
+    settings: dict[str, Any],
+    theory: float,
+    values: np.ndarray,
+    relation: str = "=",
 ) -> Row:
-    """A row for the mean of independent values, with its standard error."""
+    """Returns a row for the mean of independent values, with its standard error."""
     spread = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return Row(
-        quantity=quantity,
-        settings=settings,
-        theory=float(theory),
-        simulation=float(values.mean()),
-        standard_error=float(spread) or math.nan,
+        quantity,
+        settings,
+        theory,
+        values.mean(),
+        relation,
+        standard_error=spread or math.nan,
     )
 
 
-def panels(count: int) -> tuple[Figure, list[Axes]]:
-    """Like `drawing.panels`, with a vertical scale of its own for every panel."""
-    figure = Figure(layout="constrained")
-    figure.set_size_inches(drawing.WIDTH, drawing.HEIGHT)
-    made = figure.subplots(1, count, squeeze=False)[0]
-    for axes in made:
+def panel() -> tuple[Figure, Axes]:
+    """Returns a figure of one panel."""
+    figure, (axes,) = panels(1)
+    return figure, axes
+
+
+def panels(count: int, *, shared: bool = True) -> tuple[Figure, list[Axes]]:
+    """Returns a figure of panels side by side, on shared or separate scales."""
+    figure, row = drawing.panels(count)
+    if not shared:
+        figure.clear()
+        row = list(figure.subplots(1, count, squeeze=False)[0])
+    for axes in row:
         axes.grid(alpha=0.3)
         axes.tick_params(labelsize=8)
-    return figure, list(made)
+        axes.xaxis.label.set_size(9)
+        axes.yaxis.label.set_size(9)
+    return figure, row
 
 
-def table(found: dict[str, Sequence[Row]]) -> pd.DataFrame:
-    """All rows of several pages, one column per setting.
+def table(pages: dict[str, Sequence[Row]]) -> pd.DataFrame:
+    """Tabulates the rows of several pages, with one column per setting.
 
     Args:
-      found: rows by page.
+      pages: rows by page.
 
     Returns:
       Columns page, quantity, the settings, theory, relation, simulation,
       standard_error, z, holds.
     """
-    everything = [(page, row) for page, rows in found.items() for row in rows]
-    settings = dict.fromkeys(name for _, row in everything for name in row.settings)
+    pairs = [(page, row) for page, rows in pages.items() for row in rows]
+    settings = dict.fromkeys(name for _, row in pairs for name in row.settings)
     columns = {
-        "page": [page for page, _ in everything],
-        "quantity": [row.quantity for _, row in everything],
-        **{n: [row.settings.get(n, "") for _, row in everything] for n in settings},
+        "page": [page for page, _ in pairs],
+        "quantity": [row.quantity for _, row in pairs],
+        **{n: [row.settings.get(n, "") for _, row in pairs] for n in settings},
     }
     for name in ("theory", "relation", "simulation", "standard_error", "z", "holds"):
-        columns[name] = [getattr(row, name) for _, row in everything]
+        columns[name] = [getattr(row, name) for _, row in pairs]
     return pd.DataFrame(columns)

@@ -15,7 +15,7 @@ _CLIENTS, _DIM = 40, 10_000
 
 
 def cosines(models: np.ndarray, kind: str) -> np.ndarray:
-    """Cosines of all pairs of rows.
+    """Returns the cosines of all pairs of rows.
 
     Args:
       models: `[m, D]`.
@@ -40,7 +40,7 @@ def cosines(models: np.ndarray, kind: str) -> np.ndarray:
 
 
 def auc(similarity: np.ndarray, cluster: np.ndarray) -> float:
-    """Share of pairs of pairs in which the one of the same cluster is more similar.
+    """Returns how often a pair of one cluster is more similar than a pair of two.
 
     Args:
       similarity: `[m, m]`.
@@ -57,7 +57,7 @@ def auc(similarity: np.ndarray, cluster: np.ndarray) -> float:
 
 
 def precision(options: rows.Options) -> rows.Findings:
-    """Separation of two clusters by cosines, against how near the models are."""
+    """Measures how well cosines separate two clusters, by how near the models are."""
     distances = 10.0 ** -np.arange(1, 8)
     if options.quick:
         distances = distances[[1, 4]]
@@ -67,8 +67,6 @@ def precision(options: rows.Options) -> rows.Findings:
         "parameters, bfloat16 products": ("bfloat16", False),
         "updates w - w0, bfloat16 products": ("bfloat16", True),
     }
-    found: list[rows.Row] = []
-    figure, (axes,) = drawing.panels(1)
     values = np.zeros((len(curves), len(distances), min(options.seeds, 5)))
     for d, distance in enumerate(distances):
         for seed in range(values.shape[2]):
@@ -77,40 +75,38 @@ def precision(options: rows.Options) -> rows.Findings:
                 x = models - start if is_update else models
                 values[c, d, seed] = auc(cosines(x, kind), cluster)
     means = values.mean(axis=2)
+    statements: list[rows.Row] = []
+    figure, axes = rows.panel()
     for c, (name, (kind, is_update)) in enumerate(curves.items()):
-        axes.plot(
-            distances,
-            means[c],
-            drawing.MARKERS[c] + ("--" if is_update else "-"),
-            color=drawing.COLORS[c],
-            markersize=8 - 2 * c,
-            label=name,
-        )
-        exact = kind == "float64" or is_update
-        found += [
+        line = drawing.MARKERS[c] + ("--" if is_update else "-")
+        style = {"color": drawing.COLORS[c], "markersize": 8 - 2 * c}
+        axes.plot(distances, means[c], line, label=name, **style)
+        relation = "=" if kind == "float64" or is_update else ""
+        statements += [
             rows.Row(
-                quantity="separation (AUC) of two clusters",
-                settings={"cosines of": name, "1 - cos": f"{distance:.0e}"},
-                theory=1.0,
-                simulation=means[c, d],
-                relation="=" if exact else "",
+                "separation (AUC) of two clusters",
+                {"cosines of": name, "1 - cos": f"{distance:.0e}"},
+                1.0,
+                mean,
+                relation,
                 tolerance=1e-3,
             )
-            for d, distance in enumerate(distances)
+            for distance, mean in zip(distances, means[c], strict=True)
         ]
-    axes.set_xscale("log")
+    axes.set(
+        xscale="log",
+        xlabel="1 - cosine of two models of different clusters",
+        ylabel="separation of clusters (AUC)",
+    )
     axes.invert_xaxis()
-    axes.set_xlabel("1 - cosine of two models of different clusters", fontsize=9)
-    axes.set_ylabel("separation of clusters (AUC)", fontsize=9)
     title = "similarity by cosines of (0.5 is chance)"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"fedacs_precision": figure})
+    return rows.findings(statements, "fedacs_precision", figure, title)
 
 
 def _clustered_models(
     seed: int, distance: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Start `[D]`, models `[m, D]` and clusters `[m]`.
+    """Draws a start `[D]`, models `[m, D]` and clusters `[m]`.
 
     Models are the start plus an update; updates have a direction of their cluster and
     one of their own. Cosines across clusters are `1 - distance` of the models.
@@ -126,50 +122,44 @@ def _clustered_models(
 
 
 def neighbours(options: rows.Options) -> rows.Findings:
-    """Models that FedACS mixes per client, its own included: `(1 - pq) m`.
+    """Counts the models that FedACS mixes per client, its own included: `(1 - pq) m`.
 
     Clients of four clusters, after some rounds of the real algorithm; negative cosines
     are kept, because clipped ones would not count.
     """
     levels = (0.5, 0.8) if options.quick else (0.0, 0.3, 0.5, 0.7, 0.8, 0.85)
-    found: list[rows.Row] = []
-    figure, (axes,) = drawing.panels(1)
+    fine = np.linspace(0, 0.88, 200)
+    statements: list[rows.Row] = []
+    figure, axes = rows.panel()
     for k, count in enumerate((10,) if options.quick else (10, 40)):
         numbers = _selected(count, levels, min(options.seeds, 5))
         # Pairs tie and the quantile may fall on one: it is in or out, 2 / m each.
-        new = [
+        statements += [
             rows.Row(
-                quantity="mean number of models that are mixed",
-                settings={"m": count, "pq": level},
-                theory=(1 - level) * count,
-                simulation=float(number),
+                "mean number of models that are mixed",
+                {"m": count, "pq": level},
+                (1 - level) * count,
+                number,
                 tolerance=2 / count + 1e-9,
             )
             for level, number in zip(levels, numbers, strict=True)
         ]
-        found += new
-        fine = np.linspace(0, 0.88, 200)
-        color = drawing.COLORS[k]
+        color, label = drawing.COLORS[k], f"{count} participants"
         axes.plot(fine, (1 - fine) * count, color=color)
-        axes.plot(
-            levels,
-            [row.simulation for row in new],
-            drawing.MARKERS[k],
-            color=color,
-            label=f"{count} participants",
-        )
-    axes.set_yscale("log")
+        axes.plot(levels, numbers, drawing.MARKERS[k], color=color, label=label)
+    axes.set(
+        yscale="log",
+        xlabel="pq, the quantile level",
+        ylabel="models mixed, the own one included",
+    )
     axes.set_yticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])
-    axes.set_xlabel("pq, the quantile level", fontsize=9)
-    axes.set_ylabel("models mixed, the own one included", fontsize=9)
     title = "lines: (1 - pq) m, points: FedACS after 4 rounds"
-    drawing.legend(figure, title)
-    return rows.Findings(found, {"fedacs_neighbours": figure})
+    return rows.findings(statements, "fedacs_neighbours", figure, title)
 
 
 def _selected(count: int, levels: tuple[float, ...], seeds: int) -> np.ndarray:
-    """Mean number of mixed models in the last round, by quantile level."""
-    algorithm = fp.ALGORITHMS["fedacs"](
+    """Returns the mean number of mixed models in the last round, by quantile level."""
+    algorithm = fp.algorithms.ALGORITHMS["fedacs"](
         pick_quantile=levels[0], negative="keep", local=fp.SGD(learning_rate=0.05)
     )
     spec = fp.FederationSpec("clustered_classes", "by_client", num_clients=count)

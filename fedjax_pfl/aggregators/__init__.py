@@ -24,11 +24,14 @@ if TYPE_CHECKING:
     from fedjax_pfl.aggregators.mean import Mean, WeightedMean
     from fedjax_pfl.aggregators.min_norm import CommonDescent, CommonDescentInfo
     from fedjax_pfl.aggregators.mixing import Bucketing, NearestNeighborMixing
+    from fedjax_pfl.aggregators.server_optimizers import ServerAdam, ServerMomentum
     from fedjax_pfl.aggregators.trimmed import MeaMed, TrimmedMean
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
+    "ServerMomentum",
+    "ServerAdam",
     "Blockwise",
     "Bucketing",
     "Bulyan",

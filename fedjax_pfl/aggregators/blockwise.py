@@ -27,7 +27,7 @@ class Blockwise:
 
     Example:
       >>> import fedjax_pfl as fp
-      >>> parts = fp.Mean(), fp.GeometricMedian()
+      >>> parts = fp.aggregators.Mean(), fp.GeometricMedian()
       >>> rule = Blockwise(patterns=("^head", ""), parts=parts)
       >>> rows = {"body": jnp.array([1.0, 2, 60]), "head": jnp.array([1.0, 2, 6])}
       >>> reference = {"body": jnp.array(0.0), "head": jnp.array(0.0)}

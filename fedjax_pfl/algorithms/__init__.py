@@ -7,6 +7,7 @@ from fedjax_pfl.core import lazy
 if TYPE_CHECKING:
     from fedjax_pfl.algorithms.apfl import APFL
     from fedjax_pfl.algorithms.base import SingleExchange
+    from fedjax_pfl.algorithms.common_descent import Armijo
     from fedjax_pfl.algorithms.ditto import Ditto
     from fedjax_pfl.algorithms.fedacs import FedACS
     from fedjax_pfl.algorithms.fedadmm import FedADMM
@@ -27,6 +28,19 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms.multi_krum import MultiKrum
     from fedjax_pfl.algorithms.per_fedavg import PerFedAvg
     from fedjax_pfl.algorithms.pfedme import PFedMe
+    from fedjax_pfl.algorithms.phi import LayerWise
+    from fedjax_pfl.algorithms.registry import (
+        AGGREGATORS,
+        ALGORITHMS,
+        ATTACKS,
+        LOCAL_SOLVERS,
+        MODELS,
+        PARTICIPATIONS,
+        PHIS,
+        SERVER_OPTIMIZERS,
+        STEP_SEARCHES,
+        WORK,
+    )
     from fedjax_pfl.algorithms.scaffold import Scaffold
     from fedjax_pfl.algorithms.splitgp import SplitGP
     from fedjax_pfl.core.exchange import ClientView, Link
@@ -34,6 +48,18 @@ else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
+    "WORK",
+    "STEP_SEARCHES",
+    "SERVER_OPTIMIZERS",
+    "PHIS",
+    "PARTICIPATIONS",
+    "MODELS",
+    "LOCAL_SOLVERS",
+    "ATTACKS",
+    "ALGORITHMS",
+    "AGGREGATORS",
+    "LayerWise",
+    "Armijo",
     "APFL",
     "Centralized",
     "ClientView",

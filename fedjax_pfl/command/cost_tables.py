@@ -1,4 +1,4 @@
-"""Tables of what trainings will take on this machine, for `experiments.plan`."""
+"""Tables of the memory and time of trainings, for `experiments.plan`."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -44,12 +44,15 @@ def show(
       InputError: if something does not fit, in one sentence.
     """
     _print_machine(console)
-    larger = []
-    for group in groups:
-        if num_clients is not None:
-            federations = [enlarged(f, num_clients) for f in group.federations]
-            group = dataclasses.replace(group, federations=federations)
-        larger.append(group)
+    larger = groups
+    if num_clients is not None:
+        larger = [
+            dataclasses.replace(
+                group,
+                federations=[enlarged(f, num_clients) for f in group.federations],
+            )
+            for group in groups
+        ]
     total = 0.0
     for number, (group, known) in enumerate(zip(larger, groups, strict=True)):
         name = type(group.processes[0].algorithm).__name__
@@ -62,19 +65,17 @@ def show(
             console,
             f"Trained models: {cost.shown(sum(map(save_models.size, planned)))}.",
         )
-    if options.memory_limit == "none":
-        _print(console, "Whether this fits into the memory was not asked.")
-    elif options.memory_limit == "free":
-        _print(console, "This fits into the memory that is free.")
-    else:
-        _print(
-            console,
-            f"This fits into {cost.shown(int(parse_memory(options.memory_limit)))}.",
-        )
+    match options.memory_limit:
+        case "none":
+            _print(console, "Whether this fits into the memory was not asked.")
+        case "free":
+            _print(console, "This fits into the memory that is free.")
+        case limit:
+            _print(console, f"This fits into {cost.shown(int(parse_memory(limit)))}.")
 
 
 def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
-    """Shapes of a federation with as many examples per client but more clients.
+    """Returns shapes of a federation with as many examples per client but more clients.
 
     Args:
       federation: data of N clients.
@@ -111,7 +112,7 @@ def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
 
 
 def _print_machine(console: Console) -> None:
-    """Prints what the machine has."""
+    """Prints the machine's devices and free memory."""
     free = cost.available_bytes()
     known = "unknown" if free is None else cost.shown(free)
     device = jax.devices()[0].device_kind
@@ -128,7 +129,7 @@ def _print_group(
     known: Group,
     options: Options,
 ) -> float:
-    """Prints one group's table; its seconds.
+    """Prints one group's table and returns its seconds.
 
     Raises:
       InputError: if it does not fit into the memory.
@@ -179,7 +180,7 @@ def _pace(
     known: Group,
     options: Options,
 ) -> tuple[cost.Pace, str]:
-    """Seconds of a group, and what they were measured on.
+    """Estimates the seconds of a group, and says what they were measured on.
 
     A few rounds of as many points as are computed together, and of the clients that
     there are; work grows in proportion to points, and to clients of a round.
@@ -221,20 +222,20 @@ def _pace(
         options = dataclasses.replace(options, eval_clients=min(some, count))
     options = dataclasses.replace(options, execution=plan.execution)
     part = plan_group(sample, options).programs()
-    found = cost.pace(part, options.num_rounds)
-    waiting = found.compilation if group is known else whole.seconds
+    sampled = cost.pace(part, options.num_rounds)
+    waiting = sampled.compilation if group is known else whole.seconds
     pace = cost.Pace(
         compilation=waiting,
-        start=found.start * of_points * of_clients,
-        round=found.round * of_points * of_members,
-        evaluation=found.evaluation * of_points * of_evaluated,
+        start=sampled.start * of_points * of_clients,
+        round=sampled.round * of_points * of_members,
+        evaluation=sampled.evaluation * of_points * of_evaluated,
     )
     few = f"{len(sample.points)} of {len(known.points)} grid points"
     return pace, few if group is known else f"{few}, {count:,} clients"
 
 
 def _cohort_fits(group: Group) -> bool:
-    """Whether a federation has as many clients as a cohort."""
+    """Tells whether a federation has as many clients as a cohort."""
     try:
         count = group.federations[0].num_clients
         return group.processes[0].participation.cohort_size(count) > 0
@@ -250,7 +251,7 @@ def largest_of_chunk(
     *,
     by_size: bool = False,
 ) -> float:
-    """The mean, over chunks of random cohorts, of the most examples of a client.
+    """Averages the largest number of examples over chunks of random cohorts.
 
     Args:
       num_examples: `int[n]` of clients like those that there will be.
@@ -265,7 +266,7 @@ def largest_of_chunk(
     rng = np.random.default_rng(0)
     cohort = min(cohort, _MOST_DRAWN * chunk)
     everyone = cohort == num_clients == len(num_examples)
-    found = []
+    largest = []
     for _ in range(1 if everyone else _DRAWS):
         drawn = num_examples
         if not everyone:
@@ -273,18 +274,17 @@ def largest_of_chunk(
             drawn = rng.choice(num_examples, cohort, replace=not is_enough)
         if by_size:
             drawn = np.sort(drawn)[::-1]
-        found += [drawn[i : i + chunk].max() for i in range(0, cohort, chunk)]
-    return float(np.mean(found))
+        largest += [drawn[i : i + chunk].max() for i in range(0, cohort, chunk)]
+    return float(np.mean(largest))
 
 
 def _chunk_size(plan: compiled.Plan, cohort: int) -> int:
-    """Clients of a round that are mapped together."""
+    """Counts the clients of a round that are mapped together."""
     execution = plan.execution
-    if execution.mode == "shard":
-        devices = execution.num_devices or jax.device_count()
-        cohort = -(-cohort // devices)
     if execution.mode == "loop":
         return 1
+    if execution.mode == "shard":
+        cohort = -(-cohort // (execution.num_devices or jax.device_count()))
     size = execution.chunk_size or cohort
     return -(-cohort // -(-cohort // min(size, cohort)))
 
@@ -292,7 +292,7 @@ def _chunk_size(plan: compiled.Plan, cohort: int) -> int:
 def _sizes(
     plan: compiled.Plan, processes, group: Group, known: Group
 ) -> list[tuple[str, str]]:
-    """What the group is like, as rows of a table."""
+    """Describes the group in rows of a table."""
     count = group.federations[0].num_clients
     cohort = processes.participation.cohort_size(count)
     parameters = client_rows.size(jax.eval_shape(plan.model.init, jax.random.key(0)))
@@ -320,7 +320,7 @@ def _print(console: Console, text: str) -> None:
 
 
 def _seconds(value: float) -> str:
-    """A time to read."""
+    """Formats a time."""
     if value < 1:
         return f"{value * 1e3:.3g} ms"
     return f"{value:.3g} s" if value < 600 else f"{value / 60:,.0f} min"

@@ -87,7 +87,7 @@ def _list() -> None:
 
     rows = [
         (name, _origin(kind), _options(kind), (kind.__doc__ or "").splitlines()[0])
-        for name, kind in fp.DATASETS.items()
+        for name, kind in fp.data.DATASETS.items()
     ]
     _print_table(("name", "kind", "options", "description"), rows)
 

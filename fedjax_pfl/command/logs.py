@@ -24,10 +24,10 @@ def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
     found: list[fp.Callback] = []
     for name, where in arguments.logs(options.log):
         if name == TENSORBOARD:
-            found.append(fp.TensorBoard(_directory(where, out)))
+            found.append(fp.engine.TensorBoard(_directory(where, out)))
         else:
             more = {} if where is None else {"project": where}
-            found.append(fp.WeightsAndBiases(group=out.name, **more))
+            found.append(fp.engine.WeightsAndBiases(group=out.name, **more))
     return found
 
 

@@ -30,7 +30,7 @@ def with_data(experiment: Experiment, data: arguments.Data) -> Experiment:
       InputError: if the data cannot be read.
     """
     assert data.path is not None
-    if isinstance(experiment.grids[0].spec, fp.PortfolioSpec):
+    if isinstance(experiment.grids[0].spec, fp.portfolio.PortfolioSpec):
         return _with_prices(experiment, data, data.path)
     source = user.source_for(data.path, data.label, data.client, data.data_dir)
     dataset = source.load(data_dir=data.data_dir, seed=0, num_clients=None)
@@ -43,7 +43,7 @@ def with_data(experiment: Experiment, data: arguments.Data) -> Experiment:
     elif dataset.num_classes is None:
         changes["federation.partition"] = fp.IID()
     if dataset.num_classes is None:
-        changes["model"] = fp.LinearRegression(intercept=True)
+        changes["model"] = fp.models.LinearRegression(intercept=True)
     grids = experiment.grids
     for name, value in changes.items():
         grids = tuple(grid.replace(name, value) for grid in grids)
@@ -57,6 +57,6 @@ def _with_prices(experiment: Experiment, data: arguments.Data, path: str) -> Exp
             raise checks.InputError(
                 f"Expected no {option} with prices, got {column!r}."
             )
-    market = fp.PriceFile(path=path)
+    market = fp.portfolio.PriceFile(path=path)
     grids = [grid.replace("federation.market", market) for grid in experiment.grids]
     return dataclasses.replace(experiment, grids=tuple(grids))

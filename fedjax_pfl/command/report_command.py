@@ -39,6 +39,7 @@ def main(
 
 def _write(directories: list[Path], out: Path | None) -> None:
     """Imports JAX late, so that `--help` answers at once."""
+    from fedjax_pfl.command import run_folder
     from fedjax_pfl.report import writing
 
-    print(f"Report: {writing.write(directories, out)}")
+    print(f"Report: {writing.write(directories, out, run_folder)}")

@@ -29,10 +29,13 @@ __all__ = [
     "begun",
     "command",
     "completed",
+    "is_begun",
     "is_finished",
     "models_place",
     "opened",
     "read",
+    "repeated_by",
+    "resumed_by",
 ]
 
 CHECKPOINTS, MODELS = "checkpoints", "models"
@@ -132,6 +135,21 @@ def models_place(directory: Path) -> Path:
     for path in (*directory.glob(f".{MODELS}.*"), directory / MODELS):
         shutil.rmtree(path, ignore_errors=True)
     return directory / MODELS
+
+
+def is_begun(directory: Path) -> bool:
+    """Whether a command made the directory."""
+    return (directory / _FILE).is_file()
+
+
+def repeated_by(directory: Path) -> str:
+    """Returns the command line that makes the result of a run again."""
+    return command(read(directory))
+
+
+def resumed_by(directory: Path) -> str:
+    """Returns the command line that continues a run."""
+    return f"python -m experiments.{read(directory).command} --resume {directory}"
 
 
 def is_finished(directory: Path) -> bool:

@@ -317,6 +317,8 @@ def _check_names(fields: Mapping[str, Any], taken: Sequence[str]) -> None:
 class Federation(core.Federation):
     """Federation with a constructor from arrays; fields are those of the base class."""
 
+    __repr__ = core.Federation.__repr__
+
     @classmethod
     def from_arrays(
         cls,

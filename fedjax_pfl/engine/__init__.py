@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
+    from fedjax_pfl.engine.callbacks import Callback, TensorBoard, WeightsAndBiases
     from fedjax_pfl.engine.driver import Interrupted
     from fedjax_pfl.engine.options import Options
     from fedjax_pfl.engine.process import FederatedProcess
@@ -15,6 +16,9 @@ else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
+    "Callback",
+    "WeightsAndBiases",
+    "TensorBoard",
     "FederatedProcess",
     "Interrupted",
     "Options",

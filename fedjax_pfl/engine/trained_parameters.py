@@ -107,7 +107,7 @@ def _trained(process, state, model, pool, row) -> dict[str, Any]:
     for name, predictor in found.items():
         if not isinstance(predictor, core.Predictor):
             raise checks.InputError(
-                "Models are saved of predictors that are fedjax_pfl.Predictor objects,"
+                "Models are saved of predictors that are fedjax_pfl.core.Predictor,"
                 f" but {name!r} of {type(process.algorithm).__name__} is a"
                 f" {type(predictor).__name__}; write Predictor(apply, params)."
             )

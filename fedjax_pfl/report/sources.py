@@ -5,19 +5,17 @@ import functools
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.command import run_folder
 from fedjax_pfl.core import checks
 from fedjax_pfl.figures import selection
 from fedjax_pfl.results import history
 
-__all__ = ["Loaded", "Source", "merged", "read"]
+__all__ = ["Loaded", "Runs", "Source", "merged", "read"]
 
-_BEGUN = "experiment.json"
 _WATCHED = ("eval_every", "evaluate_on")  # settings that change no training
 
 
@@ -76,7 +74,27 @@ class Loaded:
     unfinished: tuple[str, ...]
 
 
-def read(directories: Sequence[Path]) -> Loaded:
+class Runs(Protocol):
+    """What a command line knows of the directories that it has written."""
+
+    def is_begun(self, directory: Path) -> bool:
+        """Whether a command made the directory."""
+        ...
+
+    def is_finished(self, directory: Path) -> bool:
+        """Whether the result is there."""
+        ...
+
+    def repeated_by(self, directory: Path) -> str:
+        """Returns the command line that makes the result again."""
+        ...
+
+    def resumed_by(self, directory: Path) -> str:
+        """Returns the command line that continues the run."""
+        ...
+
+
+def read(directories: Sequence[Path], runs: Runs) -> Loaded:
     """Reads results and puts them together.
 
     A directory of several presets stands for its finished runs. Trainings that several
@@ -85,6 +103,7 @@ def read(directories: Sequence[Path]) -> Loaded:
 
     Args:
       directories: at least one.
+      runs: of the command line.
 
     Returns:
       The results.
@@ -100,13 +119,18 @@ def read(directories: Sequence[Path]) -> Loaded:
             )
     found, unfinished = [], []
     for directory in directories:
-        finished, missing = _runs(directory)
+        finished, missing = _runs(directory, runs)
         found += finished
         unfinished += missing
     names = _names(found)
     read = [_read(directory) for directory in found]
     sources = [
-        Source(name, result.provenance, _command(directory), result.groups)
+        Source(
+            name,
+            result.provenance,
+            runs.repeated_by(directory) if runs.is_begun(directory) else None,
+            result.groups,
+        )
         for name, directory, result in zip(names, found, read, strict=True)
     ]
     result = merged(read)
@@ -115,23 +139,22 @@ def read(directories: Sequence[Path]) -> Loaded:
     return Loaded(result, tuple(sources), tuple(unfinished))
 
 
-def _runs(directory: Path) -> tuple[list[Path], list[str]]:
+def _runs(directory: Path, runs: Runs) -> tuple[list[Path], list[str]]:
     """Finished runs of a directory, and names of those of several that are not."""
     if not directory.is_dir():
         raise checks.InputError(f"Expected a result directory, got '{directory}'.")
-    if run_folder.is_finished(directory):
+    if runs.is_finished(directory):
         return [directory], []
-    if not (directory / _BEGUN).is_file():
+    if not runs.is_begun(directory):
         raise checks.InputError(
             f"Expected a result directory with a config.json, got '{directory}'."
         )
-    inner = sorted(file.parent for file in directory.glob(f"*/{_BEGUN}"))
-    finished = [run for run in inner if run_folder.is_finished(run)]
+    inner = [path for path in sorted(directory.glob("*/")) if runs.is_begun(path)]
+    finished = [run for run in inner if runs.is_finished(run)]
     if not finished:
-        command = run_folder.read(directory).command
         raise checks.InputError(
             f"'{directory}' has no result yet, its run is not finished; go on with:"
-            f" python -m experiments.{command} --resume {directory}"
+            f" {runs.resumed_by(directory)}"
         )
     return finished, [run.name for run in inner if run not in finished]
 
@@ -163,13 +186,6 @@ def _read(directory: Path) -> results.Result:
             " was changed."
         )
     return result
-
-
-def _command(directory: Path) -> str | None:
-    """What makes the result again, if a command made it."""
-    if not (directory / _BEGUN).is_file():
-        return None
-    return run_folder.command(run_folder.read(directory))
 
 
 def merged(found: Sequence[results.Result]) -> results.Result:

@@ -1,6 +1,5 @@
 """A report as files: the page, and figures and tables of it beside it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedjax_pfl import results
@@ -15,11 +14,12 @@ _PAGE = "report.html"
 _WIDER = {"others": "own + others' test", "everybody": "everybody's test"}
 
 
-def write(directories: Sequence[Path], out: Path | None) -> Path:
+def write(directories: list[Path], out: Path | None, runs: sources.Runs) -> Path:
     """Writes the report of some results; an earlier one is replaced.
 
     Args:
       directories: of results.
+      runs: what the command line knows of them.
       out: where to write; None for the directory itself where there is one.
 
     Returns:
@@ -37,7 +37,7 @@ def write(directories: Sequence[Path], out: Path | None) -> Path:
         (out,) = directories
     else:
         check_writable(out)
-    content = content_of(sources.read(directories))
+    content = content_of(sources.read(directories, runs))
     with locked(out), filled(out, last=_PAGE) as folder:
         _write_figures(content, folder / page.FOLDER / "figures")
         _write_tables(content, folder / page.FOLDER / "tables")

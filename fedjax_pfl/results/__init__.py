@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
+    from fedjax_pfl.results.checkpoint import Checkpoints
     from fedjax_pfl.results.history import History
     from fedjax_pfl.results.result import Result
     from fedjax_pfl.results.trained_models import (
@@ -16,6 +17,7 @@ else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
 __all__ = [
+    "Checkpoints",
     "History",
     "Result",
     "TrainedModel",

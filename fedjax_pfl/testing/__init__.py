@@ -1,4 +1,4 @@
-"""What every algorithm must hold, as functions that check a method of your own.
+"""Property suite for methods, your own included.
 
 `check_algorithm(MyMethod())` checks all properties with the package alone: no test
 framework is needed. In a test file of your own:

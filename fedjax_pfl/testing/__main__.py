@@ -1,7 +1,8 @@
-"""`python -m fedjax_pfl.testing my_module:MyMethod`, or `--platform`."""
+"""`python -m fedjax_pfl.testing my_module:MyMethod`, `--platform` or `--layers`."""
 
 import argparse
 import collections
+import pathlib
 import platform
 import sys
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from fedjax_pfl import testing
 from fedjax_pfl.algorithms import own_methods
 from fedjax_pfl.core import checks
-from fedjax_pfl.testing import battery
+from fedjax_pfl.testing import battery, layers
 
 __all__ = ["main"]
 
@@ -19,7 +20,7 @@ _NOT_NEEDED = " (nothing here relies on it)"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Checks the named method, or this JAX on this machine, a line per property.
+    """Checks a method, or JAX on this machine, and prints a line per property.
 
     Args:
       arguments: words of the command line; None takes the process's own.
@@ -36,6 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--platform", action="store_true", help="check JAX on this machine"
     )
     parser.add_argument(
+        "--layers", action="store_true", help="draw the imports between rooms"
+    )
+    parser.add_argument(
         "algorithm",
         nargs="?",
         help="module:Class of your own, or a name such as flame",
@@ -43,34 +47,45 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "properties", nargs="*", metavar="property", help="only these; all if none"
     )
-    given = parser.parse_args(arguments)
-    if given.platform == (given.algorithm is not None):
-        parser.error("expected a method or --platform, and not both")
-    if given.platform:
+    request = parser.parse_args(arguments)
+    asked = (request.platform, request.layers, request.algorithm is not None)
+    if sum(asked) != 1:
+        parser.error("expected one of a method, --platform and --layers")
+    if request.platform:
         return _check_platform()
+    if request.layers:
+        return _check_layers()
     try:
-        algorithm = own_methods.find(given.algorithm)()
-        found = testing.outcomes(algorithm, given.properties or None)
+        algorithm = own_methods.find(request.algorithm)()
+        outcomes = testing.outcomes(algorithm, request.properties or None)
     except checks.InputError as error:
         print(error, file=sys.stderr)
         return 2
     device = jax.devices()[0]
     print(
-        f"{given.algorithm} in {jnp.zeros(()).dtype} on {jax.device_count()} x"
+        f"{request.algorithm} in {jnp.zeros(()).dtype} on {jax.device_count()} x"
         f" {device.device_kind}",
         flush=True,
     )
     counts = collections.Counter()
-    for outcome in found:
+    for outcome in outcomes:
         print(outcome, flush=True)
         counts[outcome.status] += 1
-    statuses = ("ok", "failed", "skipped")
-    print(", ".join(f"{counts[status]} {status}" for status in statuses))
+    print(", ".join(f"{counts[name]} {name}" for name in ("ok", "failed", "skipped")))
     return int(counts["failed"] > 0)
 
 
+def _check_layers() -> int:
+    """Draws the imports between rooms; status 1 where one does not run downward."""
+    found = layers.edges(pathlib.Path(__file__).parents[1])
+    print(layers.draw(found))
+    wrong = layers.violations(found)
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return 1 if wrong else 0
+
+
 def _check_platform() -> int:
-    """Prints the battery's outcomes; the status."""
+    """Prints the battery's outcomes and returns the status."""
     device = jax.devices()[0]
     print(
         f"JAX {jax.__version__}, Python {platform.python_version()},"

@@ -19,7 +19,7 @@ __all__ = ["CASES", "NOT_NEEDED", "Outcome", "run"]
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of one case.
+    """Outcome of one case.
 
     Attributes:
       name: of the case.
@@ -54,18 +54,17 @@ def run(cases: dict[str, Callable[[], Iterator[Comparison]]] | None = None):
 
 
 def _problem(comparisons: Iterator[Comparison]) -> str | None:
-    """The first comparison that fails."""
-    for what, found, right, bound in comparisons:
-        found, right = np.asarray(found), np.asarray(right)
-        if found.shape != right.shape:
-            return f"{what}: shape {found.shape} in place of {right.shape}"
+    """Describes the first comparison that fails."""
+    for what, value, right, bound in comparisons:
+        value, right = np.asarray(value), np.asarray(right)
+        if value.shape != right.shape:
+            return f"{what}: shape {value.shape} in place of {right.shape}"
+        wrong = value != right
         if np.issubdtype(right.dtype, np.floating):
-            found, right = found.astype(np.float64), right.astype(np.float64)
-            same = (found == right) | (np.isnan(found) & np.isnan(right))
+            value, right = value.astype(np.float64), right.astype(np.float64)
+            same = (value == right) | (np.isnan(value) & np.isnan(right))
             with np.errstate(invalid="ignore"):
-                wrong = ~same & ~(np.abs(found - right) <= bound)
-        else:
-            wrong = found != right
+                wrong = ~same & ~(np.abs(value - right) <= bound)
         if wrong.any():
             return f"{what}: {wrong.sum():,} of {wrong.size:,} values are wrong"
     return None

@@ -24,7 +24,7 @@ __all__ = [
 
 
 def reductions() -> Iterator[inputs.Comparison]:
-    """Sums, means, products and extremes along all axes."""
+    """Yields sums, means, products and extremes along all axes."""
     shapes = [(1,), (7,), (1023,), (100_003,), (37, 1001), (3, 5, 4097), (40_000, 3)]
     for shape in shapes:
         x = inputs.normal(*shape)
@@ -35,17 +35,16 @@ def reductions() -> Iterator[inputs.Comparison]:
             total = exact.sum(axis)
             # Recursive sums of n terms are off by at most n EPS of all absolute values.
             bound = inputs.EPS * terms * np.abs(exact).sum(axis)
-            for name, scale in (("sum", 1), ("mean", terms)):
-                program = inputs.compiled(
+            for name in ("sum", "mean", "max", "min", "argmax", "argmin"):
+                value = inputs.compiled(
                     lambda x, a=axis, n=name: getattr(jnp, n)(x, a)
-                )
-                yield f"{name} {where}", program(x), total / scale, bound / scale
-            for name in ("max", "min", "argmax", "argmin"):
-                program = inputs.compiled(
-                    lambda x, a=axis, n=name: getattr(jnp, n)(x, a)
-                )
-                right = getattr(np, name)(x, axis)
-                yield f"{name} {where}", program(x), right.astype(program(x).dtype), 0
+                )(x)
+                if name in ("sum", "mean"):
+                    scale = 1 if name == "sum" else terms
+                    yield f"{name} {where}", value, total / scale, bound / scale
+                else:
+                    right = getattr(np, name)(x, axis).astype(value.dtype)
+                    yield f"{name} {where}", value, right, 0
     for shape in ((1,), (3001,), (513, 7)):
         x = 1 + inputs.normal(*shape) / 100
         for axis in (None, *range(len(shape))):
@@ -63,7 +62,7 @@ def reductions() -> Iterator[inputs.Comparison]:
 
 
 def extremes_of_nan() -> Iterator[inputs.Comparison]:
-    """Extremes of numbers of which one is NaN."""
+    """Yields extremes of numbers of which one is NaN."""
     nan = np.float32(np.nan)
     extremes = {
         "max": inputs.compiled(jnp.max),
@@ -87,7 +86,7 @@ def extremes_of_nan() -> Iterator[inputs.Comparison]:
 
 
 def sorts() -> Iterator[inputs.Comparison]:
-    """Sorts of one and of several arrays."""
+    """Yields sorts of one and of several arrays."""
     for size in (1, 2, 63, 1000, 70_001):
         keys = inputs.rng().integers(2**32, size=size, dtype=np.uint32)
         program = inputs.compiled(lambda k: lax.sort(k, is_stable=False))
@@ -113,14 +112,10 @@ def sorts() -> Iterator[inputs.Comparison]:
 
 
 def indexing() -> Iterator[inputs.Comparison]:
-    """Gathers and scatters, of which some are dropped."""
+    """Yields gathers and scatters, of which some are dropped."""
     table, rows = inputs.normal(5000, 17), inputs.rng().integers(5000, size=300)
-    yield (
-        "gathered rows",
-        inputs.compiled(lambda t, r: t[r])(table, rows),
-        table[rows],
-        0,
-    )
+    gather = inputs.compiled(lambda t, r: t[r])
+    yield "gathered rows", gather(table, rows), table[rows], 0
     at = np.concatenate([inputs.rng().permutation(5000)[:200], np.full(9, 5000)])
     new = inputs.normal(209, 17)
     right = table.copy()
@@ -137,12 +132,8 @@ def indexing() -> Iterator[inputs.Comparison]:
     outside = np.where(rows % 3 == 0, 11, rows % 11)
     sums, inside = np.zeros((11, 17)), rows % 3 != 0
     np.add.at(sums, outside[inside], table[rows[inside]].astype(np.float64))
-    yield (
-        "dropped additions",
-        lost(table[rows], outside),
-        sums,
-        300 * inputs.EPS * sizes,
-    )
+    bound = 300 * inputs.EPS * sizes
+    yield "dropped additions", lost(table[rows], outside), sums, bound
     slope = jax.grad(lambda t, r: (t[r] * jnp.arange(17.0)).sum())
     right = np.bincount(rows, minlength=5000)[:, None] * np.arange(17.0)
     yield "gradient of a gather", inputs.compiled(slope)(table, rows), right, 0
@@ -159,7 +150,7 @@ def indexing() -> Iterator[inputs.Comparison]:
 
 
 def loops() -> Iterator[inputs.Comparison]:
-    """Loops whose clients stop at different times."""
+    """Yields loops whose clients stop at different times."""
     counts = np.arange(50, dtype=np.int32) % 13
 
     def walk(count):
@@ -180,26 +171,23 @@ def loops() -> Iterator[inputs.Comparison]:
     )
     yield "branches", branch(counts), np.where(counts > 6, 2 * counts, counts - 1), 0
     x = inputs.normal(1000)
-    yield (
-        "running sums",
-        inputs.compiled(jnp.cumsum)(x),
-        np.cumsum(x.astype(np.float64)),
-        1000 * inputs.EPS * np.cumsum(np.abs(x.astype(np.float64))),
-    )
+    exact = x.astype(np.float64)
+    bound = 1000 * inputs.EPS * np.cumsum(np.abs(exact))
+    yield "running sums", inputs.compiled(jnp.cumsum)(x), np.cumsum(exact), bound
     table = np.arange(13 * 41).reshape(13, 41)
     running = inputs.compiled(lambda x: (jnp.cumsum(x, axis=0), jnp.cumsum(x, axis=1)))
     for axis, value in enumerate(running(table)):
         yield f"running sums along {axis}", value, np.cumsum(table, axis), 0
     step = inputs.compiled(lambda x: lax.scan(lambda c, v: (0.5 * c + v, c), 0.0, x)[1])
-    found, state = [], 0.0
-    for value in x.astype(np.float64):
-        found.append(state)
+    states, state = [], 0.0
+    for value in exact:
+        states.append(state)
         state = 0.5 * state + value
-    yield "scan", step(x), np.asarray(found), 64 * inputs.EPS * np.abs(x).max()
+    yield "scan", step(x), np.asarray(states), 64 * inputs.EPS * np.abs(x).max()
 
 
 def integers() -> Iterator[inputs.Comparison]:
-    """Additions, rotations and exclusive ors of 32 bits, as random numbers are made."""
+    """Yields additions, rotations and exclusive ors of 32 bits."""
 
     def cipher(x, y, one):
         for number in range(20):
@@ -211,21 +199,14 @@ def integers() -> Iterator[inputs.Comparison]:
     x = inputs.rng().integers(2**32, size=(2, 30_001), dtype=np.uint32)
     with np.errstate(over="ignore"):
         right = cipher(x[0], x[1], np.uint32)
-    yield (
-        "cipher",
-        inputs.compiled(lambda x: cipher(x[0], x[1], jnp.uint32))(x),
-        right,
-        0,
-    )
+    program = inputs.compiled(lambda x: cipher(x[0], x[1], jnp.uint32))
+    yield "cipher", program(x), right, 0
     number = np.arange(-500, 500, dtype=np.int32)
     divide = inputs.compiled(lambda n: (n // 7, n % 7, -(-n // 7)))
-    for what, found, value in zip(
-        ("quotient", "rest", "ceiling"),
-        divide(number),
-        (number // 7, number % 7, -(-number // 7)),
-        strict=True,
-    ):
-        yield what, found, value, 0
+    quotient, rest, ceiling = divide(number)
+    yield "quotient", quotient, number // 7, 0
+    yield "rest", rest, number % 7, 0
+    yield "ceiling", ceiling, -(-number // 7), 0
 
 
 _ENCRYPTED = (  # key, counter, result: Random123's known answers of Threefry-2x32-20
@@ -239,21 +220,21 @@ def _threefry(key: np.ndarray, high: np.ndarray, low: np.ndarray) -> list[np.nda
     """Encrypts a counter with Threefry-2x32-20, in NumPy."""
     words = (*key, key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
     x, y = high + words[0], low + words[1]
-    for done in range(20):
+    for step in range(20):
         distance = np.uint32(
-            ((13, 15, 26, 6), (17, 29, 16, 24))[done // 4 % 2][done % 4]
+            ((13, 15, 26, 6), (17, 29, 16, 24))[step // 4 % 2][step % 4]
         )
         x = x + y
         y = ((y << distance) | (y >> (np.uint32(32) - distance))) ^ x
-        if done % 4 == 3:
-            number = done // 4 + 1
+        if step % 4 == 3:
+            number = step // 4 + 1
             x = x + words[number % 3]
             y = y + words[(number + 1) % 3] + np.uint32(number)
     return [x, y]
 
 
 def random_bits() -> Iterator[inputs.Comparison]:
-    """The cipher of `jax.random`, by its published answers and in draws."""
+    """Yields the cipher of `jax.random`, by its published answers and in draws."""
     for key, counter, answer in _ENCRYPTED:
         key, counter, answer = np.asarray((key, counter, answer), np.uint32)
         cipher = inputs.compiled(random.threefry_2x32)
@@ -273,7 +254,7 @@ def random_bits() -> Iterator[inputs.Comparison]:
 
 
 def half_precision() -> Iterator[inputs.Comparison]:
-    """Roundings to bfloat16 and float16."""
+    """Yields roundings to bfloat16 and float16."""
     x = np.concatenate(
         [inputs.normal(5000), np.array([0, 1e-30, 3e38, -1, 65504, 1.5], np.float32)]
     )
@@ -282,15 +263,15 @@ def half_precision() -> Iterator[inputs.Comparison]:
             right = x.astype(dtype).astype(np.float32)
         there = inputs.compiled(lambda x, d=dtype: x.astype(d).astype(jnp.float32))
         # XLA may keep the precision inside of a program: the value itself is right.
-        found = np.asarray(there(x))
-        found = np.where(found == x, right, found)
-        yield jnp.dtype(dtype).name, found, right, 0
+        value = np.asarray(there(x))
+        value = np.where(value == x, right, value)
+        yield jnp.dtype(dtype).name, value, right, 0
         stored = inputs.compiled(lambda x, d=dtype: x.astype(d))(x)
         yield f"{jnp.dtype(dtype).name}, stored", stored.astype(jnp.float32), right, 0
 
 
 def functions() -> Iterator[inputs.Comparison]:
-    """Exponentials, logarithms and what losses and activations are made of."""
+    """Yields the functions that losses and activations are made of."""
     x = np.linspace(-20, 20, 40_001, dtype=np.float32)
     exact = x.astype(np.float64)
     functions = {

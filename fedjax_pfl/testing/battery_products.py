@@ -22,7 +22,7 @@ __all__ = [
 
 
 def vmapped_products() -> Iterator[inputs.Comparison]:
-    """Sums of squares of many small products, at and around the sizes of JAX#39103."""
+    """Yields sums of squares of small products about the sizes of JAX#39103."""
     dtypes = ["float32"] + ["float64"] * jax.config.read("jax_enable_x64")
     for dtype in dtypes:
         eps = float(np.finfo(dtype).eps)
@@ -41,7 +41,7 @@ def vmapped_products() -> Iterator[inputs.Comparison]:
 
 
 def crowded_ranks() -> Iterator[inputs.Comparison]:
-    """Sums of products of seven axes that crash JAX 0.10.2 and 0.11.0.
+    """Yields sums of products of seven axes that crash JAX 0.10.2 and 0.11.0.
 
     JAX#40412 and JAX#39257. On a CPU, in a process of its own, since that is what would
     end.
@@ -63,7 +63,7 @@ crowd(a, b).block_until_ready()
 
 
 def fused_rows() -> Iterator[inputs.Comparison]:
-    """Products that are fused with what makes their rows, and with their sums."""
+    """Yields products that are fused with their rows and with their sums."""
     for rows in (2000, 33000, 36000):
         x, w = inputs.normal(rows, 5), inputs.normal(5, 7)
         exact = x.astype(np.float64), w.astype(np.float64)
@@ -87,16 +87,12 @@ def fused_rows() -> Iterator[inputs.Comparison]:
 
 
 def matrix_products() -> Iterator[inputs.Comparison]:
-    """Products, plain and batched on both sides."""
+    """Yields products, plain and batched on both sides."""
     for n, k, m in ((1, 1, 1), (5, 784, 10), (100, 33, 257), (1000, 64, 3)):
         a, b = inputs.normal(n, k), inputs.normal(k, m)
         right = a.astype(np.float64) @ b.astype(np.float64)
-        yield (
-            f"{n} x {k} x {m}",
-            inputs.compiled(jnp.matmul)(a, b),
-            right,
-            inputs.product_bound(a, b),
-        )
+        product, bound = inputs.compiled(jnp.matmul)(a, b), inputs.product_bound(a, b)
+        yield f"{n} x {k} x {m}", product, right, bound
     a, b = inputs.normal(50, 20, 30), inputs.normal(50, 30, 10)
     right = a.astype(np.float64) @ b.astype(np.float64)
     batched = inputs.compiled(jax.vmap(jnp.matmul))
@@ -110,7 +106,7 @@ def matrix_products() -> Iterator[inputs.Comparison]:
 
 
 def _correlation(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Convolution without padding of `[B, H, W, I]` and `[h, w, I, O]`, in float64."""
+    """Convolves without padding `[B, H, W, I]` and `[h, w, I, O]`, in float64."""
     windows = np.lib.stride_tricks.sliding_window_view(
         x.astype(np.float64), w.shape[:2], axis=(1, 2)
     )
@@ -160,7 +156,7 @@ def convolutions() -> Iterator[inputs.Comparison]:
 
 
 def linear_systems() -> Iterator[inputs.Comparison]:
-    """Solutions of batches of small systems with condition numbers below 100."""
+    """Yields solutions of small systems with condition numbers below 100."""
     a = inputs.normal(30, 8, 8)
     a = (a @ a.swapaxes(1, 2) + 8 * np.eye(8)).astype(np.float32)
     b = inputs.normal(30, 8)

@@ -13,7 +13,7 @@ __all__ = ["close", "finite", "same", "same_layout", "tight"]
 
 
 def tight() -> float:
-    """What rounding may change, absolutely and relatively, in the run's dtype.
+    """Returns the tolerance of rounding, absolute and relative, in the run's dtype.
 
     Sums over at most 9 examples and 8 clients in another order, a few steps of a
     problem with condition number below 10: 1e3 units in the last place.
@@ -22,16 +22,16 @@ def tight() -> float:
 
 
 def _named(tree: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Every leaf with its path, as messages show it."""
+    """Yields every leaf with its path, as messages show it."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     for path, leaf in zip(paths, toy.leaves(tree), strict=True):
         shape = ", ".join(map(str, leaf.shape))
         yield f"{jax.tree_util.keystr(path)} {leaf.dtype}[{shape}]", leaf
 
 
-def _pairs(found: Any, expected: Any, what: str):
-    """Leaves of two trees: name, and both values."""
-    ours, theirs = list(_named(found)), list(_named(expected))
+def _pairs(actual: Any, expected: Any, what: str):
+    """Yields the leaves of two trees: name, and both values."""
+    ours, theirs = list(_named(actual)), list(_named(expected))
     if len(ours) != len(theirs):
         raise AssertionError(
             f"{what}, there are {len(ours)} leaves in place of {len(theirs)}."
@@ -43,16 +43,16 @@ def _pairs(found: Any, expected: Any, what: str):
 
 
 def _first(wrong: np.ndarray, *values: np.ndarray) -> str:
-    """Where something is wrong first, and the values there."""
+    """Describes the first wrong place and the values there."""
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
     shown = " in place of ".join(f"{value[place]}" for value in values)
     at = f" at {list(place)}" if place else ""
     return f"{shown}{at}"
 
 
-def same(found: Any, expected: Any, what: str) -> None:
+def same(actual: Any, expected: Any, what: str) -> None:
     """Raises unless all leaves have the same numbers, bit for bit (NaN equals NaN)."""
-    for name, a, b in _pairs(found, expected, what):
+    for name, a, b in _pairs(actual, expected, what):
         wrong = ~((a == b) | ((a != a) & (b != b)))
         if wrong.any():
             raise AssertionError(
@@ -61,9 +61,9 @@ def same(found: Any, expected: Any, what: str) -> None:
             )
 
 
-def close(found: Any, expected: Any, what: str, tolerance: float) -> None:
+def close(actual: Any, expected: Any, what: str, tolerance: float) -> None:
     """Raises unless all leaves agree, absolutely or relatively (NaN equals NaN)."""
-    for name, a, b in _pairs(found, expected, what):
+    for name, a, b in _pairs(actual, expected, what):
         wrong = ~np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
         if wrong.any():
             raise AssertionError(
@@ -86,18 +86,18 @@ def finite(tree: Any, what: str) -> None:
             )
 
 
-def same_layout(found: Any, expected: Any, what: str) -> None:
+def same_layout(actual: Any, expected: Any, what: str) -> None:
     """Raises unless two trees of shapes have one structure, one shape and one dtype."""
     ours, theirs = (
         {jax.tree_util.keystr(p): f"{x.dtype}{list(x.shape)}" for p, x in leaves}
-        for leaves in map(jax.tree_util.tree_leaves_with_path, (found, expected))
+        for leaves in map(jax.tree_util.tree_leaves_with_path, (actual, expected))
     )
     for name in sorted(ours.keys() | theirs.keys()):
         a, b = ours.get(name, "nothing"), theirs.get(name, "nothing")
         if a != b:
             raise AssertionError(f"{what}, leaf {name} is {a} in place of {b}.")
-    if jax.tree.structure(found) != jax.tree.structure(expected):
+    if jax.tree.structure(actual) != jax.tree.structure(expected):
         raise AssertionError(
-            f"{what}, the tree is {jax.tree.structure(found)} in place of"
+            f"{what}, the tree is {jax.tree.structure(actual)} in place of"
             f" {jax.tree.structure(expected)}."
         )

@@ -1,18 +1,17 @@
 """The compiled programs that properties share, and groups of trainings."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.export
 
 from fedjax_pfl import core, data
 from fedjax_pfl.core import sharding
 from fedjax_pfl.engine import groups
 from fedjax_pfl.engine.process import FederatedProcess
 
-__all__ = ["export", "group", "init", "round_again", "run_round"]
+__all__ = ["group", "init", "run_round"]
 
 
 @functools.partial(jax.jit, static_argnames=("model", "execution"))
@@ -23,23 +22,8 @@ def run_round(
     federation: core.Federation,
     execution: sharding.Execution,
 ) -> tuple[core.State, core.RoundInfo]:
-    """One compiled round."""
+    """Runs one compiled round."""
     return process.round(state, model, federation, execution)
-
-
-def round_again(
-    process: FederatedProcess,
-    state: core.State,
-    model: core.Model,
-    federation: core.Federation,
-) -> tuple[core.State, core.RoundInfo]:
-    """One round, traced and compiled anew in every call."""
-
-    @jax.jit
-    def run(process: Any, state: Any, federation: Any):
-        return process.round(state, model, federation)
-
-    return run(process, state, federation)
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -49,15 +33,8 @@ def init(
     model: core.Model,
     federation: core.Federation,
 ) -> core.State:
-    """The compiled first state."""
+    """Returns the first state, compiled."""
     return process.init(key, model, federation)
-
-
-def export(
-    fn: Callable[..., Any], platforms: Sequence[str], *arguments: Any
-) -> jax.export.Exported:
-    """A function lowered for other platforms than this machine's."""
-    return jax.export.export(jax.jit(fn), platforms=platforms)(*arguments)
 
 
 def group(
@@ -68,7 +45,7 @@ def group(
     *others: FederatedProcess,
     points: Sequence[dict[str, Any]] | None = None,
 ) -> groups.Group:
-    """The group of a process, or of several that a grid trains on one federation."""
+    """Groups a process, or several that a grid trains on one federation."""
     processes = [process, *others]
     count = len(processes)
     return groups.Group(

@@ -5,13 +5,14 @@ import unittest
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding, struct
 from fedjax_pfl.local import participation as participations
-from fedjax_pfl.testing import compare, programs, subjects, toy
+from fedjax_pfl.testing import compare, subjects, toy
 
 __all__ = [
     "absent_clients_are_bit_identical",
@@ -32,7 +33,7 @@ __all__ = [
 
 
 def states_keep_their_layout(subject: subjects.Subject) -> None:
-    """Client rows lead with N; a round keeps structure, shapes and dtypes."""
+    """Checks that client rows lead with N and that a round keeps the layout."""
     at = subject.setting
     first = jax.eval_shape(at.first)
     rows = {"clients": first.clients, "messages": first.messages}
@@ -49,7 +50,7 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
 
 
 def states_stay_finite(subject: subjects.Subject) -> None:
-    """Three rounds on finite data leave finite numbers, and no message is refused."""
+    """Checks that three rounds on finite data leave finite numbers."""
     what = "After three rounds on finite data, whose padding alone holds NaN and 1e38"
     state, _ = subject.setting.round()
     compare.finite(state, what)
@@ -61,39 +62,41 @@ def states_stay_finite(subject: subjects.Subject) -> None:
 
 
 def same_key_same_result(subject: subjects.Subject) -> None:
-    """Two runs of one compiled round give the same bits."""
+    """Checks that two runs of one compiled round give the same bits."""
     at = subject.setting
     compare.same(at.round(), at.round(), "In a second run of the same round")
 
 
 def randomness_comes_from_keys(subject: subjects.Subject) -> None:
-    """A round that is traced again is the same program.
+    """Checks that a round that is traced again is the same program.
 
     Python's or NumPy's random numbers, the time, or a counter outside of the state
     would be constants of it.
     """
     at = subject.setting
-    again = programs.round_again(at.process, at.warm, at.model, at.federation)
+    again = jax.jit(lambda process, state, data: process.round(state, at.model, data))(
+        at.process, at.warm, at.federation
+    )
     compare.same(again, at.round(), "With the same round compiled a second time")
 
 
 def execution_changes_rounding_only(
     subject: subjects.Subject, execution: sharding.Execution
 ) -> None:
-    """A round in another execution agrees with `vmap`."""
+    """Checks that a round in another execution agrees with `vmap`."""
     what = f"With execution={str(execution)!r} in place of 'vmap'"
-    found = subject.setting.round(execution=execution)
-    compare.close(subject.setting.round(), found, what, compare.tight())
+    other = subject.setting.round(execution=execution)
+    compare.close(subject.setting.round(), other, what, compare.tight())
 
 
 def chunks_change_rounding_only(subject: subjects.Subject) -> None:
-    """Clients in chunks of three, by their work, agree with all at once."""
+    """Checks that clients in chunks of three, by their work, agree with all at once."""
     execution = sharding.Execution(mode="chunk", chunk_size=3, by_size=True)
     execution_changes_rounding_only(subject, execution)
 
 
 def devices_change_rounding_only(subject: subjects.Subject) -> None:
-    """Clients on two devices, in chunks, agree with all at once on one."""
+    """Checks that clients in chunks on two devices agree with all at once on one."""
     if jax.device_count() < 2:
         raise unittest.SkipTest(
             "there is one device; with JAX_NUM_CPU_DEVICES=2 a CPU counts as two"
@@ -105,7 +108,7 @@ def devices_change_rounding_only(subject: subjects.Subject) -> None:
 
 
 def loop_reference(subject: subjects.Subject) -> None:
-    """A compiled round agrees with a Python loop over clients, nothing compiled."""
+    """Checks a compiled round against a Python loop over clients, not compiled."""
     at = subject.setting
     compiled, _ = at.round()  # and the warm state, which would not be compiled below
     with jax.disable_jit():
@@ -117,7 +120,7 @@ def loop_reference(subject: subjects.Subject) -> None:
 
 
 def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
-    """Another order of the clients is another order of the results, and nothing else.
+    """Checks that permuting clients permutes results and changes nothing else.
 
     Not for methods whose state has clients on two axes, or whose server trains on the
     examples of all clients in their order.
@@ -129,17 +132,16 @@ def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
     new, _ = at.round()
     other, _ = at.round(permuted, federation=toy.make_federation(order=order))
     expected = client_rows.take(new.clients, jnp.asarray(order))
-    found = {"server": other.server, "clients": other.clients}
     compare.close(
         {"server": new.server, "clients": expected},
-        found,
+        {"server": other.server, "clients": other.clients},
         f"With the clients in the order {order.tolist()}",
         compare.tight(),
     )
 
 
 def padding_changes_nothing(subject: subjects.Subject) -> None:
-    """More padded slots per client agree with fewer."""
+    """Checks that more padded slots per client agree with fewer."""
     at = subject.setting
     other, _ = at.round(federation=toy.make_federation(padding=5))
     what = "With 5 more padded slots per client"
@@ -147,7 +149,7 @@ def padding_changes_nothing(subject: subjects.Subject) -> None:
 
 
 def absent_clients_are_bit_identical(subject: subjects.Subject) -> None:
-    """A round leaves the rows of clients outside of its cohort alone."""
+    """Checks that a round leaves the rows of clients outside of its cohort alone."""
     at = subject.setting
     before = _with_row_garbage(at.warm)
     after, info = at.round(before)
@@ -166,7 +168,7 @@ def absent_clients_are_bit_identical(subject: subjects.Subject) -> None:
 
 
 def _with_row_garbage(state: core.State) -> core.State:
-    """A state whose client rows hold distinct values, to see which are touched."""
+    """Returns a state with distinct client rows, to see which are touched."""
 
     def marked(leaf: jax.Array) -> jax.Array:
         numbers = jnp.arange(leaf.shape[0], dtype=leaf.dtype)
@@ -176,7 +178,7 @@ def _with_row_garbage(state: core.State) -> core.State:
 
 
 def round_exports_for_tpu_and_cuda(subject: subjects.Subject) -> None:
-    """A round lowers for accelerators, which needs none of them."""
+    """Checks that a round lowers for accelerators, which needs none of them."""
     at = subject.setting
 
     def step(key_data: jax.Array, state: core.State):
@@ -189,13 +191,14 @@ def round_exports_for_tpu_and_cuda(subject: subjects.Subject) -> None:
         jax.random.key_data(at.warm.key),
         dataclasses.replace(at.warm, key=None),
     )
-    found = programs.export(step, ("tpu", "cuda"), *arguments).platforms
-    if found != ("tpu", "cuda"):
-        raise AssertionError(f"The round was exported for {found}.")
+    export = jax.export.export(jax.jit(step), platforms=("tpu", "cuda"))
+    platforms = export(*arguments).platforms
+    if platforms != ("tpu", "cuda"):
+        raise AssertionError(f"The round was exported for {platforms}.")
 
 
 def float32_changes_rounding_only(subject: subjects.Subject) -> None:
-    """A round in float32 agrees with one in float64."""
+    """Checks that a round in float32 agrees with one in float64."""
     if jnp.zeros(()).dtype != jnp.float64:
         raise unittest.SkipTest(
             "the other properties are checked in float32; with JAX_ENABLE_X64=1 this"
@@ -212,7 +215,7 @@ def float32_changes_rounding_only(subject: subjects.Subject) -> None:
 
 
 def _single(tree: Any) -> Any:
-    """Floating leaves in float32."""
+    """Casts floating leaves to float32."""
 
     def cast(leaf: jax.Array) -> jax.Array:
         floating = jnp.issubdtype(leaf.dtype, jnp.floating)
@@ -223,10 +226,10 @@ def _single(tree: Any) -> Any:
 
 @struct.pytree_dataclass
 class _Poison:
-    """Malicious clients send NaN."""
+    """Attack whose malicious clients send NaN."""
 
     def init(self, messages: Any) -> None:
-        """No state."""
+        """Returns no state."""
 
     def __call__(self, key, state, messages, malicious, reference):
         bad = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), messages)
@@ -236,7 +239,7 @@ class _Poison:
 def nonfinite_messages_never_enter(
     subject: subjects.Subject, mode: str = "drop"
 ) -> None:
-    """A client that sends NaN is counted, and what the server keeps stays finite."""
+    """Checks that NaN from a client is counted and that the server stays finite."""
     process = dataclasses.replace(
         subject.everyone.process,
         attack=_Poison(),
@@ -262,6 +265,6 @@ def nonfinite_messages_never_enter(
 
 
 def _differ(a: Any, b: Any) -> bool:
-    """Whether a number of one tree is another one in the other."""
+    """Tells whether any numbers of two trees differ."""
     pairs = zip(toy.leaves(a), toy.leaves(b), strict=True)
     return any((x != y).any() for x, y in pairs)

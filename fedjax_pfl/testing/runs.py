@@ -27,7 +27,7 @@ __all__ = [
 
 
 def _varied(subject: subjects.Subject) -> tuple[str, float, float]:
-    """The field that is varied, its value and another one."""
+    """Returns the field that is varied, its value and another one."""
     if subject.varied is None:
         raise unittest.SkipTest(
             "the method has no traced field whose value is a number"
@@ -60,7 +60,7 @@ def _run(
 
 
 def grid_equals_single_runs(subject: subjects.Subject) -> None:
-    """Two values of a field trained together agree with each trained alone."""
+    """Checks that two values of a field trained together agree with each alone."""
     field, *values = _varied(subject)
     together, _ = _run(subject, values)
     if together.diverged_at.tolist() != [-1, -1]:
@@ -81,7 +81,7 @@ def grid_equals_single_runs(subject: subjects.Subject) -> None:
 
 
 def segments_are_bit_identical(subject: subjects.Subject) -> None:
-    """Evaluating after other rounds changes no bit of the training."""
+    """Checks that evaluating after other rounds changes no bit of the training."""
     *_, value = _varied(subject)
     _, state = _run(subject, [value])
     longer, other = _run(subject, [value], segment=3)
@@ -91,7 +91,7 @@ def segments_are_bit_identical(subject: subjects.Subject) -> None:
 
 
 def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
-    """Interrupted after half of the rounds, continued from what is on the disk."""
+    """Checks a training that is interrupted halfway and resumed from the disk."""
     _, *values = _varied(subject)
     expected, states = _run(subject, values)
     questions = iter([None, "enough"])
@@ -105,13 +105,15 @@ def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
                 store=options.store(0, subject.name),
                 interrupt=lambda: next(questions),
             )
-        except driver.Interrupted as stopped:
-            done = stopped.done
+        except driver.Interrupted as interruption:
+            done = interruption.done
         if done != 2:
             raise AssertionError(f"The training was interrupted after {done} rounds.")
-        resumed, found = _run(subject, values, store=options.store(0, subject.name))
+        resumed, resumed_states = _run(
+            subject, values, store=options.store(0, subject.name)
+        )
     what = "In a training that was interrupted and resumed"
-    compare.same(found, states, what)
+    compare.same(resumed_states, states, what)
     seconds = {"compile_seconds": 0.0, "run_seconds": 0.0}
     ours, theirs = (
         results.Result(groups=(dataclasses.replace(record, **seconds),), provenance={})
@@ -122,7 +124,7 @@ def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
 
 
 def scan_equals_python_loop(subject: subjects.Subject) -> None:
-    """Rounds in one compiled segment agree with rounds one by one."""
+    """Checks that rounds in one compiled segment agree with rounds one by one."""
     field, _, value = _varied(subject)
     at = subject.setting
     process = struct.replace_field(at.process, field, jnp.asarray(value))
@@ -141,7 +143,7 @@ def scan_equals_python_loop(subject: subjects.Subject) -> None:
 
 
 def new_values_do_not_retrace(subject: subjects.Subject) -> None:
-    """Another value of a traced field, or more rounds, run the same program."""
+    """Checks that another value of a traced field, or more rounds, do not retrace."""
     field, _, value = _varied(subject)
     _run(subject, [value])
     before = _programs()
@@ -154,6 +156,6 @@ def new_values_do_not_retrace(subject: subjects.Subject) -> None:
 
 
 def _programs() -> list[int]:
-    """How many programs of training and of evaluation there are."""
+    """Counts the compiled programs of training and of evaluation."""
     both: list[Any] = [compiled.segment, compiled.evaluate]
     return [program._cache_size() for program in both]

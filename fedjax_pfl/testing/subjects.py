@@ -1,4 +1,4 @@
-"""What is checked, and what its properties share: data, a state, compiled rounds."""
+"""Methods under test, and what their properties share: data, states, rounds."""
 
 import dataclasses
 import functools
@@ -36,16 +36,16 @@ class Setting:
 
     @property
     def key(self) -> core.Key:
-        """The key of all runs."""
+        """Returns the key of all runs."""
         return core.seed_key(KEY_SEED)
 
     def first(self) -> core.State:
-        """The state before the first round."""
+        """Returns the state before the first round."""
         return programs.init(self.process, self.key, self.model, self.federation)
 
     @functools.cached_property
     def warm(self) -> core.State:
-        """A state after two rounds, so that rows differ between clients."""
+        """Returns a state after two rounds, so that rows differ between clients."""
         state = self.first()
         for _ in range(2):
             state, _ = self.round(state)
@@ -58,7 +58,7 @@ class Setting:
         federation: core.Federation | None = None,
         execution: sharding.Execution = _VMAP,
     ) -> tuple[core.State, core.RoundInfo]:
-        """One compiled round, from the warm state on the same data unless told."""
+        """Runs one compiled round, by default from the warm state on the same data."""
         return programs.run_round(
             self.process,
             self.warm if state is None else state,
@@ -70,7 +70,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Subject:
-    """An algorithm, and what surrounds it while it is checked.
+    """Method under test, with the other parts of its process.
 
     Five of the eight clients of `toy.make_federation` take part in a round; three in
     ten of them stop after two epochs at most.
@@ -95,20 +95,20 @@ class Subject:
     field: tuple[str, float] | None = None
 
     def __post_init__(self):
-        given = self.algorithm
-        if isinstance(given, type) or not dataclasses.is_dataclass(given):
+        method = self.algorithm
+        if isinstance(method, type) or not dataclasses.is_dataclass(method):
             raise checks.InputError(
                 "Expected algorithm to be an object whose class is decorated with"
-                f" @pytree_dataclass, such as MyMethod(), got {given!r}."
+                f" @pytree_dataclass, such as MyMethod(), got {method!r}."
             )
 
     @property
     def name(self) -> str:
-        """The algorithm's class."""
+        """Returns the name of the algorithm's class."""
         return type(self.algorithm).__name__
 
     def process(self, participation: core.Participation) -> FederatedProcess:
-        """The process with these members, with array leaves."""
+        """Returns the process of these participants, with array leaves."""
         process = FederatedProcess(
             algorithm=self.algorithm,
             aggregator=self.aggregator,
@@ -119,24 +119,24 @@ class Subject:
         return struct.as_arrays(process, jnp.zeros(()).dtype)
 
     def _setting(self, participation: core.Participation) -> Setting:
-        """The process of these members on the toy federation."""
+        """Returns the process of these participants on the toy federation."""
         federation = toy.make_federation()
         model = self.model.for_federation(federation)
         return Setting(self.process(participation), model, federation)
 
     @functools.cached_property
     def setting(self) -> Setting:
-        """Rounds of a cohort."""
+        """Returns the setting in which a cohort takes part."""
         return self._setting(participations.UniformCohort(size=COHORT))
 
     @functools.cached_property
     def everyone(self) -> Setting:
-        """Rounds in which all clients take part."""
+        """Returns the setting in which all clients take part."""
         return self._setting(participations.AllClients())
 
     @functools.cached_property
     def varied(self) -> tuple[str, float, float] | None:
-        """A traced field, its value and another one; None if there is no number."""
+        """Returns a traced field, its value and another one; None without a number."""
         if self.field is not None:
             name, other = self.field
             return name, float(struct.get_field(self.setting.process, name)), other

@@ -1,4 +1,4 @@
-"""The table of properties, and what runs it."""
+"""Table of properties and its runner."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ _LONGEST = 300  # letters of another part's error
 
 
 def _named(fn: Callable[..., None]) -> Callable[..., None]:
-    """A property whose sentence says whom it is about, in highest precision."""
+    """Wraps a property: highest precision, and the method's name in its message."""
 
     @functools.wraps(fn)
     def check(subject: subjects.Subject, *args: Any) -> None:
@@ -59,7 +59,7 @@ PROPERTIES: dict[str, Callable[..., None]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What one property said.
+    """Outcome of one property.
 
     Attributes:
       name: of the property.
@@ -77,10 +77,9 @@ class Outcome:
 
 
 def _subject(algorithm: Any) -> subjects.Subject:
-    """An algorithm with what surrounds it by default, unless it has that already."""
-    if isinstance(algorithm, subjects.Subject):
-        return algorithm
-    return subjects.Subject(algorithm)
+    """Returns a subject as it is, and an algorithm with the default parts."""
+    is_subject = isinstance(algorithm, subjects.Subject)
+    return algorithm if is_subject else subjects.Subject(algorithm)
 
 
 def check(name: str, algorithm: Any) -> None:
@@ -103,7 +102,7 @@ def check(name: str, algorithm: Any) -> None:
 def outcomes(
     algorithm: Any, properties: Iterable[str] | None = None
 ) -> Iterator[Outcome]:
-    """Checks properties one after the other and says of each what it found.
+    """Checks properties one after the other and yields their outcomes.
 
     Args:
       algorithm: as of `check`.
@@ -123,7 +122,7 @@ def outcomes(
 
 
 def _outcome(name: str, subject: subjects.Subject) -> Outcome:
-    """The outcome of one property."""
+    """Returns the outcome of one property."""
     try:
         PROPERTIES[name](subject)
     except unittest.SkipTest as reason:
@@ -140,7 +139,7 @@ def _outcome(name: str, subject: subjects.Subject) -> Outcome:
 def check_algorithm(
     algorithm: Any, *, properties: Iterable[str] | None = None
 ) -> list[Outcome]:
-    """Checks all properties, and then says at once which ones do not hold.
+    """Checks all properties, and raises one error for those that do not hold.
 
     Args:
       algorithm: as of `check`.
@@ -154,8 +153,8 @@ def check_algorithm(
         for.
       InputError: if there is no such property.
     """
-    found = list(outcomes(algorithm, properties))
-    if any(outcome.status == "failed" for outcome in found):
-        name = _subject(algorithm).name
-        raise AssertionError("\n".join([f"{name} fails properties:", *map(str, found)]))
-    return found
+    results = list(outcomes(algorithm, properties))
+    if any(outcome.status == "failed" for outcome in results):
+        lines = [f"{_subject(algorithm).name} fails properties:", *map(str, results)]
+        raise AssertionError("\n".join(lines))
+    return results

@@ -1,5 +1,8 @@
 """A small ragged federation whose padding is poisoned."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,22 +25,15 @@ SHAPE = (4,)
 NUM_CLASSES = 3
 
 
-def _client_data(x, y, index, counts, ids, dtype):
-    return core.ClientData(
-        x=jnp.asarray(x, dtype),
-        y=y,
-        scale=jnp.ones((), dtype),
-        shift=jnp.zeros((), dtype),
-        index=jnp.asarray(index, jnp.int32),
-        num_examples=jnp.asarray(counts, jnp.int32),
-        client_id=jnp.asarray(ids, jnp.int32),
-    )
-
-
 def make_federation(
-    *, order=None, padding=0, dtype=None, classes=True, malicious=(2,)
+    *,
+    order: np.ndarray | None = None,
+    padding: int = 0,
+    dtype: Any = None,
+    classes: bool = True,
+    malicious: Sequence[int] = (2,),
 ) -> core.Federation:
-    """Eight clients with 1 to 9 examples of four numbers, in all splits the same.
+    """Makes eight clients with 1 to 9 examples of four numbers, alike in all splits.
 
     Row 0 of the pool is NaN, the last one 1e38; padded slots point at both, so that any
     use of padding shows.
@@ -58,23 +54,28 @@ def make_federation(
     rng = np.random.default_rng(0)
     total = COUNTS.sum()
     owner = np.repeat(np.arange(NUM_CLIENTS), COUNTS)
-    x = (
-        rng.normal(size=(total, *SHAPE))
-        + 0.5 * rng.normal(size=(NUM_CLIENTS, 4))[owner]
-    )
+    x = rng.normal(size=(total, *SHAPE))
+    x += 0.5 * rng.normal(size=(NUM_CLIENTS, *SHAPE))[owner]
     x = np.concatenate([np.full((1, *SHAPE), np.nan), x, np.full((1, *SHAPE), 1e38)])
     if classes:
         y = jnp.asarray(np.r_[-1, rng.integers(NUM_CLASSES, size=total), 99], jnp.int32)
     else:
         y = jnp.zeros((total + 2,), dtype)
     slots = COUNTS.max() + padding
-    index = np.where(np.arange(slots) % 2, 0, total + 1) * np.ones(
-        (NUM_CLIENTS, 1), int
-    )
+    poisoned = np.where(np.arange(slots) % 2, 0, total + 1)
+    index = np.tile(poisoned, (NUM_CLIENTS, 1))
     for client in range(NUM_CLIENTS):
         index[client, : COUNTS[client]] = 1 + np.flatnonzero(owner == client)
     bad = np.isin(np.arange(NUM_CLIENTS), malicious)
-    data = _client_data(x, y, index[order], COUNTS[order], order, dtype)
+    data = core.ClientData(
+        x=jnp.asarray(x, dtype),
+        y=y,
+        scale=jnp.ones((), dtype),
+        shift=jnp.zeros((), dtype),
+        index=jnp.asarray(index[order], jnp.int32),
+        num_examples=jnp.asarray(COUNTS[order], jnp.int32),
+        client_id=jnp.asarray(order, jnp.int32),
+    )
     return core.Federation(
         train=data,
         validation=data,
@@ -86,17 +87,17 @@ def make_federation(
 
 
 def targets() -> np.ndarray:
-    """Minimizers `[N, 4]` of every client's quadratic: the means of its examples."""
+    """Returns minimizers `[N, 4]` of the quadratics: means of clients' examples."""
     federation = make_federation(classes=False)
     x = np.asarray(federation.train.x)
     index = np.asarray(federation.train.index)
     return np.stack([x[index[i, :n]].mean(axis=0) for i, n in enumerate(COUNTS)])
 
 
-def leaves(tree) -> list[np.ndarray]:
-    """Numeric leaves as NumPy arrays, keys as their data."""
+def leaves(tree: Any) -> list[np.ndarray]:
+    """Returns numeric leaves as NumPy arrays, keys as their data."""
 
-    def plain(leaf):
+    def plain(leaf: jax.Array) -> np.ndarray:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             leaf = jax.random.key_data(leaf)
         return np.asarray(leaf)

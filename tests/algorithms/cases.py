@@ -78,7 +78,9 @@ CASES = {
     "flame_to_tolerance": Case(
         depth="variant",
         make=lambda: fp.Flame(
-            lam=1.0, kappa=2.0, local=fp.ToTolerance(learning_rate=0.3, max_steps=9)
+            lam=1.0,
+            kappa=2.0,
+            local=fp.local.ToTolerance(learning_rate=0.3, max_steps=9),
         ),
         field=("algorithm.eps_decay", 0.5),
     ),

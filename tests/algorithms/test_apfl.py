@@ -198,7 +198,7 @@ def test_mixing_outputs_of_a_network_is_another_method():
         ({"alpha_decay": -0.1}, "alpha_decay to be a finite number at least 0"),
         ({"mix": "logits"}, "Unknown mix 'logits'"),
         ({"local": fp.SGD(momentum=0.5)}, "APFL's local solver to be SGD without mom"),
-        ({"local": fp.ToTolerance()}, "SGD without momentum.*got ToTolerance"),
+        ({"local": fp.local.ToTolerance()}, "SGD without momentum.*got ToTolerance"),
     ],
 )
 def test_wrong_fields_get_one_sentence(fields, message):

@@ -105,7 +105,7 @@ def test_nonfinite_messages_in_other_modes(name, mode):
 @pytest.mark.parametrize("name", [n for n, c in cases.CASES.items() if c.limit])
 def test_converges_on_the_quadratic(name):
     federation = toy.make_federation(classes=False)
-    model = fp.Quadratic().for_federation(federation)
+    model = fp.models.Quadratic().for_federation(federation)
     process = fp.FederatedProcess(algorithm=cases.CASES[name].full())
     process = struct.as_arrays(process, jnp.zeros(()).dtype)
     state = process.init(KEY, model, federation)
@@ -121,7 +121,12 @@ def test_converges_on_the_quadratic(name):
     )
 
 
-WIDE_RULES = [fp.MeaMed(), fp.CenteredClipping(), fp.NormClipping(), fp.Bucketing()]
+WIDE_RULES = [
+    fp.aggregators.MeaMed(),
+    fp.aggregators.CenteredClipping(),
+    fp.aggregators.NormClipping(),
+    fp.aggregators.Bucketing(),
+]
 RULES = [None, fp.CoordinateMedian(), fp.GeometricMedian(), fp.TrimmedMean()]
 RULES += [pytest.param(rule, marks=pytest.mark.wide) for rule in WIDE_RULES]
 
@@ -132,7 +137,9 @@ def test_sharded_round_gathers_no_rows(rule):
     federation = toy.make_federation()
     model = fp.LogisticRegression().for_federation(federation)
     algorithm = fp.FedPlus(local=cases.SGD, aggregate_over="all")
-    process = fp.FederatedProcess(algorithm=algorithm, aggregator=rule or fp.Mean())
+    process = fp.FederatedProcess(
+        algorithm=algorithm, aggregator=rule or fp.aggregators.Mean()
+    )
     execution = sharding.Execution(mode="shard", chunk_size=1)
     process = struct.as_arrays(process)
     state = process.init(KEY, model, federation)

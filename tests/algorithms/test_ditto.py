@@ -112,7 +112,7 @@ def test_with_equal_curvatures_the_fixed_point_is_that_of_flame():
         local=problems.full_gradient_steps(3, 0.1),
         personal=problems.exact_step(problem, lam),
     )
-    whole = process(algorithm, aggregator=fp.Mean())
+    whole = process(algorithm, aggregator=fp.aggregators.Mean())
     states, _, _ = problems.run(whole, problem, 80)
     w, theta = closed_forms.isotropic_optimum(2.0, problem.estimates, lam)
     np.testing.assert_allclose(states.server["theta"][-1], w, atol=1e-9)
@@ -139,7 +139,7 @@ def test_a_solve_to_tolerance_leaves_no_residual():
     algorithm = algorithms.Ditto(
         lam=lam,
         local=MINIBATCHES,
-        personal=fp.ToTolerance(learning_rate=0.7, tolerance=1e-20),
+        personal=fp.local.ToTolerance(learning_rate=0.7, tolerance=1e-20),
     )
     states, infos, _ = problems.run(process(algorithm, 3), problem, 3)
     cohort, v = infos.cohort[-1], states.clients.v["theta"]
@@ -251,7 +251,7 @@ def test_predictors_are_the_own_and_the_global_model():
         ({"lam": -1.0}, "lam to be a finite number at least 0, got -1.0"),
         ({"unsynced": 1}, "unsynced to be true or false, got 1"),
         (
-            {"unsynced": True, "personal": fp.ToTolerance()},
+            {"unsynced": True, "personal": fp.local.ToTolerance()},
             "both solvers of Ditto to be SGD where unsynced is true.*got ToTolerance",
         ),
     ],

@@ -205,7 +205,9 @@ def test_without_duals_it_is_fedprox_and_fedavg_for_small_rho():
 
     def fedprox(mu):
         algorithm = fp.FedProx(mu=mu, local=MINIBATCHES)
-        whole = fp.FederatedProcess(algorithm=algorithm, aggregator=fp.Mean())
+        whole = fp.FederatedProcess(
+            algorithm=algorithm, aggregator=fp.aggregators.Mean()
+        )
         return problems.run(whole, problem, 10)[0].server["theta"]
 
     np.testing.assert_allclose(rounds(0.8), fedprox(0.8), **CLOSE)
@@ -220,7 +222,7 @@ def test_the_first_local_models_are_fedproxs_and_messages_go_twice_as_far():
     problem, mu = problems.waves(), 0.8
     states, _, _ = problems.run(process(mu=mu, local=MINIBATCHES), problem, 1)
     prox = fp.FederatedProcess(
-        algorithm=fp.FedProx(mu=mu, local=MINIBATCHES), aggregator=fp.Mean()
+        algorithm=fp.FedProx(mu=mu, local=MINIBATCHES), aggregator=fp.aggregators.Mean()
     )
     w = problems.run(prox, problem, 1)[0].server["theta"]
     theta = states.clients.theta["theta"][1]
@@ -230,7 +232,7 @@ def test_the_first_local_models_are_fedproxs_and_messages_go_twice_as_far():
 
 def test_the_schedule_of_eps_is_met():
     problem, mu = problems.waves(), 0.8
-    local = fp.ToTolerance(learning_rate=0.4, tolerance=0.0)
+    local = fp.local.ToTolerance(learning_rate=0.4, tolerance=0.0)
     whole = process(2, mu=mu, eps_decay=0.8, weighting="examples", local=local)
     states, infos, _ = problems.run(whole, problem, 20)
     alpha = problem.alpha("examples")
@@ -255,7 +257,7 @@ def test_clients_without_examples_are_left_alone():
     data = dataclasses.replace(problem.federation.train, num_examples=counts)
     federation = dataclasses.replace(problem.federation, train=data)
     empty = dataclasses.replace(problem, federation=federation)
-    local = fp.ToTolerance(learning_rate=0.4)
+    local = fp.local.ToTolerance(learning_rate=0.4)
     whole = process(rho=0.1, weighting="examples", local=local)
     states, infos, _ = problems.run(whole, empty, 3)
     for leaf in jax.tree.leaves((states.clients, states.server)):

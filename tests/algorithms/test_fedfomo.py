@@ -12,7 +12,8 @@ from fedjax_pfl import local
 from fedjax_pfl.algorithms import FedFomo, fedfomo
 from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.testing import toy
-from tests import faults, problems
+from tests import problems
+from tests.engine import faults
 
 LOCAL = problems.full_gradient_steps(2, 0.2)
 KEY = jax.random.key(5, impl="threefry2x32")
@@ -106,7 +107,7 @@ def one_client(problem, number):
 
 @jax.jit
 def _mixture(start, theta, models, chosen, data):
-    model = fp.LinearRegression(inputs=3)
+    model = fp.models.LinearRegression(inputs=3)
     client = fedfomo.FedFomoClient(
         theta={"theta": theta}, start={"theta": start}, affinity=None
     )

@@ -11,7 +11,8 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl.algorithms import FedFV, fedfv
 from fedjax_pfl.core import checks
-from tests import faults, problems
+from tests import problems
+from tests.engine import faults
 
 ROWS = np.array([[1, -0.3, 0], [-1, 1, -0.2], [-1, -1, 1]])
 LOSSES = np.array([1.0, 2.0, 3.0])
@@ -47,7 +48,7 @@ def test_the_published_direction_of_three_clients():
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear(fp.LinearRegression):
+class Linear(fp.models.LinearRegression):
     """Losses `g_i . w + L_i` of examples `(g_i, L_i)`; starts at zero."""
 
     def loss(self, outputs, batch):

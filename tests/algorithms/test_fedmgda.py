@@ -7,7 +7,9 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import aggregators
-from tests import faults, problems, qp_oracles
+from tests import problems
+from tests.engine import faults
+from tests.numerics import qp_oracles
 
 KEY = jax.random.key(0)
 GRADIENTS = np.array([[1, -0.3, 0], [-1, 1, -0.2], [-1, -1, 1]])

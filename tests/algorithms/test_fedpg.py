@@ -373,7 +373,7 @@ def test_diagnostics_tell_pareto_points_from_points_with_a_fairness_row():
         ({"gamma": 1.1}, "gamma"),
         ({"gamma": -0.1}, "gamma"),
         ({"guard": 1.0}, "guard"),
-        ({"local": fp.ToTolerance()}, "FedPG"),
+        ({"local": fp.local.ToTolerance()}, "FedPG"),
         ({"local": fp.SGD(momentum=0.9)}, "FedPG"),
         ({"gradient": "some"}, "gradient"),
         ({"history": "all"}, "history"),

@@ -156,10 +156,10 @@ def test_members_take_their_own_numbers_of_steps(execution):
         theta=0.9,
         local=fp.SGD(learning_rate=0.3, num_steps=5, batch_size=64),
     )
-    whole = process(algorithm, work=fp.ClientBudgets(epochs=(1, 5, 3)))
+    whole = process(algorithm, work=fp.local.ClientBudgets(epochs=(1, 5, 3)))
     state = problems.first_state(whole, problem)
     new, _ = jax.jit(whole.round, static_argnums=(1, 3))(
-        state, problem.model, problem.federation, fp.Execution.parse(execution)
+        state, problem.model, problem.federation, fp.core.Execution.parse(execution)
     )
     start = np.asarray(state.server.c["theta"])
     for k, steps in enumerate((1, 5, 3, 1, 5, 3)):
@@ -178,7 +178,7 @@ def test_members_without_a_step_are_as_if_not_selected(over):
     algorithm = fp.FedPlus(
         phi=phi.L1(), rho=0.1, lam=0.5, aggregate_over=over, local=BATCHES
     )
-    whole = process(algorithm, work=fp.ClientBudgets(epochs=(3, 3, 0, 3, 3, 3)))
+    whole = process(algorithm, work=fp.local.ClientBudgets(epochs=(3, 3, 0, 3, 3, 3)))
     counts = np.asarray(problem.federation.train.num_examples).copy()
     counts[4] = 0
     train = dataclasses.replace(
@@ -313,8 +313,8 @@ def test_optimizers_with_memory_step_before_the_pull():
         ({"pull_every": "round"}, "pull_every"),
         ({"weighting": "even"}, "weighting"),
         ({"aggregate_over": "selected"}, "aggregate_over"),
-        ({"theta": 0.5, "local": fp.ToTolerance()}, "ToTolerance"),
-        ({"pull_every": "epoch", "local": fp.ToTolerance()}, "ToTolerance"),
+        ({"theta": 0.5, "local": fp.local.ToTolerance()}, "ToTolerance"),
+        ({"pull_every": "epoch", "local": fp.local.ToTolerance()}, "ToTolerance"),
         ({"local": fp.Optax(hyperparameters={"b1": 0.9})}, "theta in place of alpha"),
     ],
 )

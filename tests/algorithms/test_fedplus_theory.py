@@ -67,7 +67,7 @@ def regressions():
 def fixed_point(name, rho=RHO, rounds=200):
     """`w [K, d]`, `z [K, d]` and `c` after many rounds of exact local solves."""
     problem = regressions()
-    solver = fp.ToTolerance(
+    solver = fp.local.ToTolerance(
         learning_rate=1 / (problem.smoothness + ALPHA), tolerance=1e-28, max_steps=4000
     )
     choice = phi.Zero() if name == "zero" else PHIS[name]
@@ -247,7 +247,7 @@ def descend(name, problem, rounds, *, size=None, lam=0.0, aggregator=None, **fie
         **({"aggregate_over": "all"} | fields),
     )
     rule = TIGHT.get(name) if aggregator is None else aggregator
-    work = fp.ClientBudgets(epochs=(1, 5, 2, 3))
+    work = fp.local.ClientBudgets(epochs=(1, 5, 2, 3))
     return problems.run(
         process(algorithm, size, aggregator=rule, work=work), problem, rounds
     )[:2]

@@ -171,7 +171,7 @@ def test_identities_hold_after_a_round_from_any_state(centre, participation):
 def test_diagnostics_are_their_definitions_at_any_state():
     problem, lam, rho = problems.waves(), 0.7, 0.23
     algorithm = fp.Flame(
-        lam=lam, rho=rho, eps_decay=0.9, local=fp.ToTolerance(learning_rate=0.5)
+        lam=lam, rho=rho, eps_decay=0.9, local=fp.local.ToTolerance(learning_rate=0.5)
     )
     start = random_state(fp.FederatedProcess(algorithm=algorithm), problem)
     eps = np.linspace(0.1, 0.6, 6)
@@ -319,7 +319,7 @@ def test_the_schedule_of_eps_belongs_to_the_client_and_is_met():
             kappa=2.0,
             eps_decay=0.8,
             weighting="examples",
-            local=fp.ToTolerance(learning_rate=0.5, tolerance=0.0),
+            local=fp.local.ToTolerance(learning_rate=0.5, tolerance=0.0),
         ),
         participation=fp.UniformCohort(size=2),
     )
@@ -346,7 +346,7 @@ def test_the_schedule_of_eps_belongs_to_the_client_and_is_met():
 
 def test_a_capped_solve_is_reported():
     problem = problems.waves()
-    local = fp.ToTolerance(learning_rate=0.01, tolerance=1e-12, max_steps=2)
+    local = fp.local.ToTolerance(learning_rate=0.01, tolerance=1e-12, max_steps=2)
     process = fp.FederatedProcess(algorithm=fp.Flame(eps_decay=0.0, local=local))
     result = fp.simulate(
         jax.random.key(0), process, problem.model, problem.federation, 3, progress=False
@@ -388,7 +388,7 @@ def test_official_is_the_release():
             "weighting 'example' .*'examples'.*; allowed: examples, uni",
         ),
         (
-            {"local": fp.ToTolerance(), "dual_update": "epoch"},
+            {"local": fp.local.ToTolerance(), "dual_update": "epoch"},
             "dual_update='round' with local=ToTolerance",
         ),
     ],

@@ -81,7 +81,7 @@ def test_worked_rounds(centre, penalty, w, lagrangian):
 
 
 @fp.pytree_dataclass
-class Edge(fp.ToTolerance):
+class Edge(fp.local.ToTolerance):
     """Solves tightly, then moves away as far as the tolerance surely allows.
 
     The displacement is `sqrt(tolerance) / smoothness`, which meets the tolerance with

@@ -9,7 +9,8 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
 from fedjax_pfl.core import checks
-from tests import faults, problems
+from tests import problems
+from tests.engine import faults
 
 LOCAL = problems.full_gradient_steps(2, 0.3)  # keeps 0.7^2 of the way to a minimizer
 MAKE = {
@@ -33,7 +34,7 @@ def test_members_keep_what_they_trained_and_the_training_is_the_same(name):
     problem = faults.problem()
     fields = {
         "participation": fp.UniformCohort(size=3),
-        "attack": fp.Scaling(factor=3.0),
+        "attack": fp.attacks.Scaling(factor=3.0),
     }
     process = fp.FederatedProcess(algorithm=MAKE[name](keeps_local=True), **fields)
     states, infos, _ = problems.run(process, problem, 4)

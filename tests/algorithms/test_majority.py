@@ -34,4 +34,4 @@ def test_a_model_without_classes_is_refused():
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=2)
     process = fp.FederatedProcess(algorithm=fp.Majority())
     with pytest.raises(checks.InputError, match="classes"):
-        fp.simulate(jax.random.key(0), process, fp.Quadratic(), spec.build(), 1)
+        fp.simulate(jax.random.key(0), process, fp.models.Quadratic(), spec.build(), 1)

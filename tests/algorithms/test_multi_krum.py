@@ -8,7 +8,8 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
-from tests import faults, problems
+from tests import problems
+from tests.engine import faults
 
 LOCAL = problems.full_gradient_steps(2, 0.3)
 

@@ -22,7 +22,7 @@ def process(size=None, work=None, **fields):
     return fp.FederatedProcess(
         algorithm=algorithms.PerFedAvg(**fields),
         participation=fp.AllClients() if size is None else fp.UniformCohort(size=size),
-        work=work or fp.FullWork(),
+        work=work or fp.local.FullWork(),
     )
 
 
@@ -50,7 +50,7 @@ def test_products_on_a_network_agree_whatever_the_gradients_length(dtype):
     model = fp.MLP(widths=(16,), input_shape=(4,), num_classes=3)
     rng = np.random.default_rng(0)
     x, y = jnp.asarray(rng.normal(size=(20, 4)), dtype), rng.integers(3, size=20)
-    batch = fp.Batch(x=x, y=jnp.asarray(y), weight=jnp.ones(20, dtype))
+    batch = fp.core.Batch(x=x, y=jnp.asarray(y), weight=jnp.ones(20, dtype))
     start, unravel = flatten_util.ravel_pytree(
         jax.tree.map(lambda leaf: leaf.astype(dtype), model.init(KEY))
     )
@@ -172,14 +172,14 @@ def test_the_personal_model_is_adapted_to_all_training_examples(steps):
 def test_the_batches_of_a_step_are_drawn_independently():
     # f = |w - x|^2 / 2 with one example per batch shows which pair was drawn.
     federation = toy.make_federation(classes=False)
-    model = fp.Quadratic().for_federation(federation)
+    model = fp.models.Quadratic().for_federation(federation)
     algorithm = algorithms.PerFedAvg(
         inner_learning_rate=0.5, learning_rate=1.0, num_steps=1, batch_size=1
     )
     data = federation.train
     rows = jax.tree.map(lambda leaf: leaf[0], data.rows())
     client = data.pool().with_rows(rows)
-    budget = fp.FullWork()(KEY, jnp.zeros(1, jnp.int32))
+    budget = fp.local.FullWork()(KEY, jnp.zeros(1, jnp.int32))
     budget = jax.tree.map(lambda leaf: leaf[0], budget)
 
     @jax.vmap

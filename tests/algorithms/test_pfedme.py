@@ -22,7 +22,7 @@ def process(size=None, *, aggregator=None, attack=None, work=None, **fields):
         algorithm=algorithms.PFedMe(**fields),
         aggregator=aggregator,
         participation=fp.AllClients() if size is None else fp.UniformCohort(size=size),
-        work=work or fp.FullWork(),
+        work=work or fp.local.FullWork(),
         attack=attack,
     )
 
@@ -147,7 +147,7 @@ def test_flame_at_kappa_one_is_a_step_of_one_over_lam():
     )
     theirs, _, _ = problems.run(fp.FederatedProcess(algorithm=flame), problem, 10)
     whole = process(
-        aggregator=fp.Mean(),
+        aggregator=fp.aggregators.Mean(),
         lam=lam,
         learning_rate=1 / lam,
         inner_learning_rate=rate,
@@ -200,7 +200,7 @@ def test_the_grid_of_flames_paper_leaves_out_its_own_method():
     apart = []
     for eta in (1 / lam, 0.5 / lam):
         pfedme = algorithms.PFedMe.official(lam=lam, learning_rate=eta, inner=solver)
-        whole = fp.FederatedProcess(algorithm=pfedme, aggregator=fp.Mean())
+        whole = fp.FederatedProcess(algorithm=pfedme, aggregator=fp.aggregators.Mean())
         ours, _, _ = problems.run(whole, problem, 10)
         apart.append(np.abs(ours.server["theta"] - theirs.server["theta"]).max())
     assert apart[0] < 1e-12 and apart[1] > 1e-2
@@ -302,7 +302,7 @@ def test_the_personal_model_is_theta_and_not_w_local():
         ("num_steps", 0, "num_steps to be a whole number of at least 1"),
         ("inner_steps", 1.5, "inner_steps to be a whole number of at least 1"),
         ("batch_size", 0, "batch_size to be a whole number of at least 1"),
-        ("inner", fp.ToTolerance(), "inner of PFedMe to be a solver in epochs"),
+        ("inner", fp.local.ToTolerance(), "inner of PFedMe to be a solver in epochs"),
         ("start", "w", "Unknown start 'w'.*; allowed: own, received"),
     ],
 )

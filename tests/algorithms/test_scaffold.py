@@ -217,7 +217,7 @@ class NoWork:
 
     def __call__(self, key, client_ids):
         none = jnp.zeros(client_ids.shape, jnp.int32)
-        return fp.Budget(epochs=none, steps=none, straggler=none > 0)
+        return fp.core.Budget(epochs=none, steps=none, straggler=none > 0)
 
 
 @pytest.mark.parametrize(

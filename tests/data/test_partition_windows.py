@@ -162,5 +162,5 @@ def test_impossible_partitions_get_a_sentence(partition, dataset, sentence):
 
 def test_the_registry_has_it():
     spec = fp.FederationSpec("digits", "class_windows", num_clients=5)
-    assert spec.partition == fp.ClassWindows()
+    assert spec.partition == fp.data.ClassWindows()
     assert spec.describe()["partition.labels_per_client"] == 5

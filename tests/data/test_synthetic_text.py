@@ -130,7 +130,9 @@ def test_an_lstm_learns_it():
     )
     spec = fp.FederationSpec(source, "by_client", num_clients=6, test_fraction=0.3)
     federation = spec.build()
-    model = fp.LSTM(width=8, num_layers=1, bottleneck=None).for_federation(federation)
+    model = fp.models.LSTM(width=8, num_layers=1, bottleneck=None).for_federation(
+        federation
+    )
     train = federation.train
     params = model.init(jax.random.key(0))
     outputs = model.apply(params, train.x[:3], constants=train.constants)

@@ -78,7 +78,7 @@ SETTINGS = [
     *("federation.partition.min_examples=2", "federation.dataset.scaling=none"),
 ]
 DATA = {
-    "--dataset": [*fp.DATASETS, "mnits", "a,b", ""],
+    "--dataset": [*fp.data.DATASETS, "mnits", "a,b", ""],
     "--data": PATHS,
     "--data-dir": PATHS,
     "--label": WORDS,
@@ -148,7 +148,7 @@ TRAIN = DATA | {
     "--unknown": None,
 }
 SHOW = DATA | {
-    "--partition": [*fp.PARTITIONS, "ii", "iid,quantity_skew", ""],
+    "--partition": [*fp.data.PARTITIONS, "ii", "iid,quantity_skew", ""],
     "--seed": [*NUMBERS, "4294967296"],
     "--rows": NUMBERS,
 }

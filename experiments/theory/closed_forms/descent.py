@@ -21,7 +21,7 @@ __all__ = [
 
 
 def convergence_factors(kappa: float, ratio: float, center: str) -> tuple[float, float]:
-    """Error factors per round of FLAME on `A_i = b I`, exact solves, all clients.
+    """Computes FLAME's error factors per round: `A_i = b I`, exact, all clients.
 
     The error of a coordinate splits into deviations from the mean, with state (x, y),
     and the mean, with state (x, y, w); x is that of `w_i`, y that of `kappa p`:
@@ -147,7 +147,7 @@ def descent_factors(
 
 
 def smallest_kappa(smoothness_ratio: float) -> float:
-    """Infimum of the kappa with positive `descent_factors` for some k, exact solves.
+    """Returns the infimum of kappa with positive `descent_factors` for some k.
 
     With `g = 1 - L / lam`: the positive root of `g x^2 + (g - 2) x - 2 (1 + g) = 0`.
 

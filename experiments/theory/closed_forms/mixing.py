@@ -16,7 +16,7 @@ __all__ = ["doubly_stochastic", "incremental_bound", "mixing_gradient"]
 
 
 def mixing_gradient(similarity: np.ndarray, models: np.ndarray) -> np.ndarray:
-    """Gradient of R for any s: `1/2 sum_j (s_ij + s_ji) (w_i - w_j)`.
+    """Returns the gradient of R for any s: `1/2 sum_j (s_ij + s_ji) (w_i - w_j)`.
 
     For symmetric s with rows of sum 1 it is `(I - S) W`.
 
@@ -49,7 +49,7 @@ def doubly_stochastic(similarity: np.ndarray) -> np.ndarray:
 def incremental_bound(
     num_rounds: int, gap: float, smoothness: float, largest: float
 ) -> float:
-    """Bound of `min_k |grad (F + lam R)(W^k)|^2`, k from 0 to K, for frozen s.
+    """Bounds `min_k |grad (F + lam R)(W^k)|^2`, k from 0 to K, for frozen s.
 
     For `beta = 1 / sqrt(K)` and `alpha = lam / sqrt(K)` it is
 

@@ -81,7 +81,7 @@ def isotropic_optimum(
 
 
 def shrinkage(curvature: float, lam: float, kappa: float) -> float:
-    """Factor q of one FLAME round from zero: the upload is `u_i = q that_i`.
+    """Returns the factor q of one FLAME round from zero: uploads are `u_i = q that_i`.
 
     `q = 2 / (1 + kappa) * b / (b + lam)`, `kappa = rho / (lam alpha)`: below 1 for
     kappa >= 1. pFedMe and Ditto with exact inner solves have q = 1.
@@ -119,11 +119,11 @@ class Regression:
 
     @property
     def estimate_variance(self) -> float:
-        """`v = sigma^2 / (b N)`, the variance of a coordinate of an estimate."""
+        """Returns `v = sigma^2 / (b N)`, the variance of an estimate's coordinate."""
         return self.noise_variance / (self.curvature * self.num_examples)
 
     def optimum_losses(self) -> tuple[float, float]:
-        """Expected mean test losses of w and of theta at the optimum (`GM*`, `PM*`)."""
+        """Returns expected test losses of w and theta at the optimum (`GM*`, `PM*`)."""
         m, d = self.params.shape
         b, lam = self.curvature, self.lam
         spread = np.square(self.params - self.params.mean(axis=0)).sum()
@@ -135,12 +135,12 @@ class Regression:
         return float(shared), float(floor + share * noise + bias)
 
     def squared_distance_variance(self, q: float) -> float:
-        """`V(q)`: variance over clients of `|q tbar - t_i|^2`, one round, no attack."""
+        """Returns `V(q)`, the variance over clients of `|q tbar - t_i|^2`."""
         difference = q * self.params.mean(axis=0) - self.params
         return float(np.square(difference).sum(axis=1).var())
 
     def loss_variances(self, q: float) -> tuple[float, float]:
-        """Variances over clients of the test losses of w and theta after one round.
+        """Returns variances over clients of test losses of w and theta, one round.
 
         They are `b^2 / 4 V(q)` and `b^2 lam^4 / (4 (b + lam)^4) V(q)`.
         """
@@ -149,7 +149,7 @@ class Regression:
         return shared, (lam / (b + lam)) ** 4 * shared
 
     def is_fairer(self, q: float) -> bool:
-        """Whether uploads `q that_i`, q < 1, give losses at most as uneven as q = 1.
+        """Tells whether q < 1 makes losses no more uneven than q = 1.
 
         Iff `(1 + q) var(B) >= cov(G, B)`, `G_i = |t_i|^2`, `B_i = <tbar, t_i>`;
         so if all true parameters have one norm, but not for `t = 1, 2, 3`.
@@ -162,7 +162,7 @@ class Regression:
 
 @dataclasses.dataclass(frozen=True)
 class OneRound:
-    """One round from zero with uploads `q that_i`, under an attack.
+    """Single round from zero with uploads `q that_i`, under an attack.
 
     The server averages all m uploads; then every client solves for theta about the new
     w. Losses are means over benign clients.
@@ -190,12 +190,12 @@ class OneRound:
 
     @functools.cached_property
     def _benign(self) -> np.ndarray:
-        """True parameters of benign clients."""
+        """Returns the true parameters of benign clients."""
         return self.problem.params[~self.malicious]
 
     @functools.cached_property
     def _signal(self) -> np.ndarray:
-        """M, `[d]`: the mean of w is `q M`."""
+        """Returns M, `[d]`: the mean of w is `q M`."""
         signal = self._benign.sum(axis=0)
         if self.attack == "sign_flip":
             factor = math.sqrt(2 / math.pi * self.attack_variance)
@@ -204,7 +204,7 @@ class OneRound:
 
     @functools.cached_property
     def _noise(self) -> tuple[float, float, float]:
-        """Traces of the variance of w: benign and malicious by q^2, a rest."""
+        """Returns traces of the variance of w: benign and malicious by q^2, a rest."""
         m, d = self.problem.params.shape
         v, gamma2 = self.problem.estimate_variance, self.attack_variance
         benign = len(self._benign) * v * d / m**2
@@ -215,7 +215,7 @@ class OneRound:
         return benign, float(flipped.sum()) / m**2, 0.0
 
     def losses(self, q: float) -> tuple[float, float]:
-        """Expected mean test losses of w and theta over benign clients."""
+        """Returns expected mean test losses of w and theta over benign clients."""
         m, d = self.problem.params.shape
         b, lam = self.problem.curvature, self.problem.lam
         v, num_benign = self.problem.estimate_variance, len(self._benign)
@@ -230,7 +230,7 @@ class OneRound:
         return float(shared), float(personal)
 
     def thresholds(self) -> tuple[float, float]:
-        """Minimizers `q*` of `GM(q)` and `PM(q)`, which are parabolas in q."""
+        """Returns the minimizers `q*` of the parabolas `GM(q)` and `PM(q)`."""
         m, d = self.problem.params.shape
         lam = self.problem.lam
         benign, scaled, _ = self._noise
@@ -240,6 +240,6 @@ class OneRound:
         return slope / bend, (lam * slope - own) / (lam * bend)
 
     def is_no_worse(self, q: float) -> tuple[bool, bool]:
-        """Whether q < 1 is no worse than 1, `q >= 2 q* - 1`, for w and theta."""
+        """Tells whether q < 1 is no worse than 1, `q >= 2 q* - 1`, for w and theta."""
         shared, personal = self.thresholds()
         return q >= 2 * shared - 1, q >= 2 * personal - 1

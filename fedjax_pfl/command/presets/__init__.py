@@ -42,13 +42,13 @@ def digits() -> experiment.Experiment:
 
 def quadratic() -> experiment.Experiment:
     """Four quadratics with known minimizers; finished in seconds."""
-    solver = fp.ToTolerance(learning_rate=0.5, tolerance=1e-10)
+    solver = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-10)
     flame = fp.Flame(lam=1.0, kappa=2.0, local=solver, eps_decay=0.0)
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=4)
     process = fp.FederatedProcess(algorithm=flame)
     return experiment.Experiment(
         name="quadratic",
-        grids=(experiment.Grid(process, fp.Quadratic(), spec),),
+        grids=(experiment.Grid(process, fp.models.Quadratic(), spec),),
         num_rounds=20,
     )
 
@@ -56,7 +56,7 @@ def quadratic() -> experiment.Experiment:
 def mnist() -> experiment.Experiment:
     """MNIST by a power law: 1,000 clients of one digit each, 50 of them per round."""
     return _compare(
-        fp.FederationSpec("mnist", fp.PowerLaw(), num_clients=1000),
+        fp.FederationSpec("mnist", fp.data.PowerLaw(), num_clients=1000),
         fp.LogisticRegression(),
         fp.SGD(learning_rate=0.03, epochs=1, batch_size=10),
         num_rounds=50,
@@ -67,7 +67,9 @@ def mnist() -> experiment.Experiment:
 def fashion_mnist() -> experiment.Experiment:
     """Fashion-MNIST with two classes per client, 100 clients, 10 of them per round."""
     return _compare(
-        fp.FederationSpec("fashion_mnist", fp.PathologicalBlocks(), num_clients=100),
+        fp.FederationSpec(
+            "fashion_mnist", fp.data.PathologicalBlocks(), num_clients=100
+        ),
         fp.MLP(widths=(200, 200)),
         fp.SGD(learning_rate=0.05, epochs=1, batch_size=50),
         num_rounds=50,
@@ -90,7 +92,7 @@ def cifar100() -> experiment.Experiment:
     """CIFAR-100's coarse classes, Dirichlet(0.5) labels, 10 clients, LeNet-5."""
     return _compare(
         fp.FederationSpec(data.Cifar100(labels="coarse"), num_clients=10),
-        fp.LeNet5(),
+        fp.models.LeNet5(),
         fp.SGD(learning_rate=0.05, epochs=1, batch_size=20),
         num_rounds=30,
     )
@@ -102,7 +104,7 @@ def medical_mnist() -> experiment.Experiment:
         fp.FederationSpec(
             "medical_mnist", fp.LabelShards(labels_per_client=2), num_clients=10
         ),
-        fp.CNN1(),
+        fp.models.CNN1(),
         fp.SGD(learning_rate=0.01, epochs=1, batch_size=100),
         num_rounds=5,
     )
@@ -112,7 +114,7 @@ def femnist() -> experiment.Experiment:
     """FEMNIST: every writer with 20 or more characters is a client."""
     return _compare(
         fp.FederationSpec("femnist", fp.ByClient(min_examples=20), num_clients=None),
-        fp.CNN2(),
+        fp.models.CNN2(),
         fp.SGD(learning_rate=0.1, epochs=1, batch_size=20),
         num_rounds=15,
     )
@@ -122,7 +124,7 @@ def sent140() -> experiment.Experiment:
     """Sentiment of tweets: every account with five or more of them a client."""
     return _compare(
         fp.FederationSpec("sent140", fp.ByClient(min_examples=5), num_clients=None),
-        fp.LSTM(width=64),
+        fp.models.LSTM(width=64),
         fp.SGD(learning_rate=0.3, epochs=1, batch_size=10),
         num_rounds=40,
     )
@@ -136,7 +138,7 @@ def shakespeare() -> experiment.Experiment:
             fp.ByClient(min_examples=25),
             num_clients=None,
         ),
-        fp.LSTM(width=64, num_layers=1),
+        fp.models.LSTM(width=64, num_layers=1),
         fp.SGD(learning_rate=1.0, epochs=1, batch_size=20),
         num_rounds=20,
         cohort=20,

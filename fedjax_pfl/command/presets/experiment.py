@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import json
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,27 +26,27 @@ from fedjax_pfl.core import checks, struct
 
 __all__ = ["Experiment", "Grid", "apply_settings", "parse"]
 
-_COMPONENTS = {  # setting -> registry of the package
-    "algorithm": "ALGORITHMS",
-    "algorithm.local": "LOCAL_SOLVERS",
-    "algorithm.fine_tune": "LOCAL_SOLVERS",
-    "algorithm.head_local": "LOCAL_SOLVERS",
-    "algorithm.personal": "LOCAL_SOLVERS",
-    "algorithm.inner": "LOCAL_SOLVERS",
-    "algorithm.phi": "PHIS",
-    "algorithm.search": "STEP_SEARCHES",
-    "aggregator": "AGGREGATORS",
-    "server_optimizer": "SERVER_OPTIMIZERS",
-    "aggregator.rule": "AGGREGATORS",
-    "attack": "ATTACKS",
-    "participation": "PARTICIPATIONS",
-    "work": "WORK",
-    "model": "MODELS",
-    "federation.dataset": "DATASETS",
-    "federation.partition": "PARTITIONS",
-    "federation.market": "MARKETS",
-    "federation.label_poisoning": "LABEL_POISONINGS",
-    "federation.feature_noise": "FEATURE_NOISES",
+_COMPONENTS = {  # setting -> registry, by room
+    "algorithm": "algorithms.ALGORITHMS",
+    "algorithm.local": "algorithms.LOCAL_SOLVERS",
+    "algorithm.fine_tune": "algorithms.LOCAL_SOLVERS",
+    "algorithm.head_local": "algorithms.LOCAL_SOLVERS",
+    "algorithm.personal": "algorithms.LOCAL_SOLVERS",
+    "algorithm.inner": "algorithms.LOCAL_SOLVERS",
+    "algorithm.phi": "algorithms.PHIS",
+    "algorithm.search": "algorithms.STEP_SEARCHES",
+    "aggregator": "algorithms.AGGREGATORS",
+    "server_optimizer": "algorithms.SERVER_OPTIMIZERS",
+    "aggregator.rule": "algorithms.AGGREGATORS",
+    "attack": "algorithms.ATTACKS",
+    "participation": "algorithms.PARTICIPATIONS",
+    "work": "algorithms.WORK",
+    "model": "algorithms.MODELS",
+    "federation.dataset": "data.DATASETS",
+    "federation.partition": "data.PARTITIONS",
+    "federation.market": "portfolio.MARKETS",
+    "federation.label_poisoning": "data.LABEL_POISONINGS",
+    "federation.feature_noise": "data.FEATURE_NOISES",
 }
 _OPTIONAL = (
     "algorithm.fine_tune",
@@ -76,6 +77,11 @@ _FROM_DATA = {
     for field in ("input_shape", "inputs", "num_classes", "embedding_size")
     + ("features", "window", "assets")
 }
+
+
+def _registry(name: str) -> Mapping[str, Any]:
+    """Returns the classes that a component may be, by their names."""
+    return operator.attrgetter(_COMPONENTS[name])(fp)
 
 
 def _evaluate_on() -> tuple[tuple[str, int | None], ...]:
@@ -236,7 +242,7 @@ def parse(settings: Iterable[str]) -> dict[str, tuple[Any, ...]]:
 
 def _check_component(name: str, values: Iterable[Any]) -> None:
     """Refuses names that are not in the registry."""
-    registry = getattr(fp, _COMPONENTS[name])
+    registry = _registry(name)
     what = name.rpartition(".")[2].replace("_", " ")
     for value in values:
         is_own = name == "algorithm" and ":" in str(value)
@@ -329,7 +335,7 @@ def _set_component(
     grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
 ) -> list[Grid]:
     """One grid per named component."""
-    registry, found = getattr(fp, _COMPONENTS[name]), []
+    registry, found = _registry(name), []
     for value in parsed[name]:
         if name in _OPTIONAL and value in (None, "none"):
             found.append(grid.replace(name, None))
@@ -345,7 +351,7 @@ def _set_component(
 
 def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
     """A component with defaults; fields without one come from the other settings."""
-    cls = getattr(fp, _COMPONENTS[name])[value]
+    cls = _registry(name)[value]
     fields = dict(_DEFAULTS.get(cls.__name__, {}))
     for field in dataclasses.fields(cls):
         if not struct.is_required(field) or field.name in fields:

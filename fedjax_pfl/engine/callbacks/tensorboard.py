@@ -23,8 +23,8 @@ class TensorBoard(base.Callback):
     all its evaluations again, and TensorBoard forgets those that were there. Each
     training of the group that runs has one open file.
 
-    Example: `fp.grid(..., callbacks=[fp.TensorBoard("logs")])`, then `tensorboard
-    --logdir logs`.
+    Example: `fp.grid(..., callbacks=[fp.engine.TensorBoard("logs")])`, then
+    `tensorboard --logdir logs`.
     """
 
     def __init__(self, directory: str | os.PathLike[str]):

@@ -21,7 +21,7 @@ class WeightsAndBiases(base.Callback):
     interrupted stays as it was. The library's own variables hold: `WANDB_MODE=offline`
     writes files for `wandb sync` and needs no account, `WANDB_DIR` says where.
 
-    Example: `fp.grid(..., callbacks=[fp.WeightsAndBiases("federated")])`.
+    Example: `fp.grid(..., callbacks=[fp.engine.WeightsAndBiases("federated")])`.
     """
 
     def __init__(self, project: str = "fedjax_pfl", group: str | None = None):

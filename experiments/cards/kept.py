@@ -1,0 +1,204 @@
+"""Kept runs: one compressed netCDF file each, which xarray alone can read.
+
+    /measured   what cards read, of the last round:
+                value     [point, measure] a number of the result's table; NaN where the
+                          training had diverged
+                measured  [point, measure] whether the table has that number
+                status, algorithm, dataset, partition, seed, swept fields: [point]
+                model, population, data, metric, stat, when: [measure]
+                report    [point, reported] means over rounds that methods reported
+    /curves     means over clients in every evaluated round, by [row]
+    /clients/K  metrics of every client of static group K in its last and best rounds,
+                by [point, when, model, data, client]
+
+Attributes of the file are the command, and the configurations and provenance of the run
+as JSON.
+"not recorded" stands for attributes, and for `curves` and `clients`, that a run lacks
+because it was kept before files had them. Missing text is "".
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from fedjax_pfl import results
+from fedjax_pfl.results import summaries
+from fedjax_pfl.results.checkpoint import files
+
+__all__ = ["NOT_RECORDED", "read", "record_of", "write"]
+
+NOT_RECORDED = "not recorded"
+_RECORDED = ("configuration", "configuration_digest", "provenance", "curves", "clients")
+_MEASURE = ("model", "population", "data", "metric", "stat", "when")
+_SMALL = 4096  # bytes
+_ABOUT_CLIENTS = ("malicious", "num_train", "label_counts", "diverged_at")
+
+
+def write(
+    path: Path,
+    command: str,
+    table: pd.DataFrame,
+    reports: pd.DataFrame | None = None,
+    groups: Mapping[str, xr.Dataset] | None = None,
+    **record: str,
+) -> None:
+    """Writes the file of a run.
+
+    Args:
+      path: of the file.
+      command: line that repeats the run.
+      table: rows of the result's table.
+      reports: its reports.
+      groups: further groups of the file by name, as of `record_of`.
+      **record: attributes, of which those left out are "not recorded".
+    """
+    attributes = dict.fromkeys(_RECORDED, NOT_RECORDED) | {"command": command} | record
+    datasets = {"measured": _measured(table, reports), **(groups or {})}
+    encoding = {
+        f"/{name}": {n: _encoding(v) for n, v in dataset.variables.items()}
+        for name, dataset in datasets.items()
+    }
+    tree = xr.DataTree.from_dict(datasets | {"/": xr.Dataset(attrs=attributes)})
+    tree.to_netcdf(path, engine="h5netcdf", encoding=encoding)
+
+
+def _measured(table: pd.DataFrame, reports: pd.DataFrame | None) -> xr.Dataset:
+    """Turns the rows of a result's tables into arrays over points and measures."""
+    point = [name for name in table if name not in (*_MEASURE, "value", "status")]
+    points, measures = _numbers(table, point), _numbers(table, list(_MEASURE))
+    shape = (points.max() + 1, measures.max() + 1)
+    value, measured = np.full(shape, np.nan), np.zeros(shape, bool)
+    value[points, measures], measured[points, measures] = table["value"], True
+    firsts = table[~points.duplicated()]
+    arrays: dict[str, Any] = {
+        "value": (("point", "measure"), value),
+        "measured": (("point", "measure"), measured),
+    }
+    arrays |= {n: ("point", _column(firsts[n])) for n in (*point, "status")}
+    names = table[~measures.duplicated()]
+    arrays |= {n: ("measure", _column(names[n])) for n in _MEASURE}
+    if reports is not None and len(reports):
+        wide = reports.pivot(index=point, columns="name", values="value")
+        wide = firsts[point].merge(wide.reset_index(), how="left", on=point)
+        reported = wide.columns[len(point) :]
+        arrays["report"] = (("point", "reported"), wide[reported].to_numpy(float))
+        arrays["reported"] = ("reported", reported.to_numpy(str))
+    return xr.Dataset(arrays)
+
+
+def _numbers(table: pd.DataFrame, names: list[str]) -> pd.Series:
+    """Numbers rows by their values, in order of appearance."""
+    return table.groupby(names, sort=False, dropna=False).ngroup()
+
+
+def read(path: Path) -> tuple[str, pd.DataFrame, pd.DataFrame]:
+    """Reads what cards use of a file.
+
+    Args:
+      path: of the file.
+
+    Returns:
+      The command, the rows of the result's table, and a row per point with a column
+      per report.
+
+    Raises:
+      OSError, KeyError, ValueError: if the file is damaged.
+    """
+    with xr.open_datatree(path, engine="h5netcdf") as tree:
+        dataset, command = tree["measured"].to_dataset().load(), tree.attrs["command"]
+    frames = {dim: _frame(dataset, dim) for dim in ("point", "measure")}
+    points, measures = np.nonzero(dataset["measured"].to_numpy())
+    rows = pd.concat(
+        [
+            frames["point"].iloc[points].reset_index(drop=True),
+            frames["measure"].iloc[measures].reset_index(drop=True),
+        ],
+        axis=1,
+    )
+    rows["value"] = dataset["value"].to_numpy()[points, measures]
+    reports = frames["point"].drop(columns="status")
+    if "report" in dataset:
+        reports[dataset["reported"].to_numpy()] = dataset["report"].to_numpy()
+    return command, rows, reports
+
+
+def _frame(dataset: xr.Dataset, dim: str) -> pd.DataFrame:
+    """Returns the columns along one dimension, NaN for missing text."""
+    columns = {
+        n: v.to_numpy() for n, v in dataset.data_vars.items() if v.dims == (dim,)
+    }
+    return pd.DataFrame(columns).replace("", np.nan)
+
+
+def _column(values: pd.Series) -> np.ndarray:
+    """Returns numbers or, where some are text, text."""
+    if values.dtype.kind in "biuf":
+        return values.to_numpy()
+    if pd.api.types.infer_dtype(values, skipna=True) == "boolean":
+        return values.astype(float).to_numpy()  # NaN where missing
+    return (
+        values.astype(object).map(lambda v: "" if pd.isna(v) else str(v)).to_numpy(str)
+    )
+
+
+def _encoding(variable: xr.Variable) -> dict[str, Any]:
+    """Compresses large arrays in one piece; text as characters, which compress.
+
+    The index of a compressed array takes more than a small array.
+    """
+    encoding = {"dtype": "S1"} if variable.dtype.kind in "OUT" else {}
+    if variable.nbytes <= _SMALL:
+        return encoding
+    if not encoding:
+        encoding = {"shuffle": True, "chunksizes": variable.shape}
+    return encoding | {"zlib": True, "complevel": 9}
+
+
+def record_of(result: results.Result) -> tuple[dict[str, xr.Dataset], dict[str, str]]:
+    """Returns a result's further groups and attributes of its file."""
+    configurations = [group.config for group in result.groups]
+    attributes = {
+        "configuration": json.dumps(configurations),
+        "configuration_digest": files.digest_of({"groups": configurations}),
+        "provenance": json.dumps(result.provenance),
+        "curves": "recorded",
+        "clients": "recorded",
+    }
+    curves = result.curves()
+    groups = {"curves": xr.Dataset({n: ("row", _column(curves[n])) for n in curves})}
+    for k in range(len(result.groups)):
+        groups[f"clients/{k}"] = _clients(result, k)
+    return groups, attributes
+
+
+def _clients(result: results.Result, k: int) -> xr.Dataset:
+    """Takes every client's metrics in the last and the best round of each model."""
+    group, dataset = result.groups[k], result.to_dataset(k)
+    parts = summaries.parts(
+        *(group.metrics, group.models, group.data, group.evaluated),
+        *(group.malicious, group.times_selected),
+    )
+    reported = {part.name: part.reported for part in parts}
+    of_models = [reported[model, "all"] for model in group.models]
+    when = list(of_models[0])
+    # [point, when, model, data, client]
+    at = np.stack([[rounds[w] for w in when] for rounds in of_models]).transpose(
+        2, 1, 0
+    )
+    arrays = {
+        name: (
+            ("point", "when", "model", "data", "client"),
+            np.take_along_axis(values, at[..., None, None], axis=1).astype(np.float32),
+        )
+        for name, values in group.metrics.items()
+    }
+    arrays["at_round"] = (("point", "when", "model"), group.rounds[at])
+    about = {n: dataset[n] for n in _ABOUT_CLIENTS if n in dataset}
+    chosen = xr.Dataset(arrays | about).assign_coords(when=when)
+    names = [n for n in dataset.coords if n not in ("round", "step")]
+    return chosen.assign_coords({name: dataset[name] for name in names})

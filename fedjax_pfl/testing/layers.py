@@ -1,0 +1,86 @@
+"""The rooms of the package, and a drawing of the imports between them."""
+
+import ast
+import collections
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+__all__ = ["LEVELS", "draw", "edges", "imported", "rooms", "violations"]
+
+PACKAGE = "fedjax_pfl"
+ROOT = "__init__"
+LEVELS = (
+    ("core",),
+    ("numerics", "data", "models", "local", "attacks", "results"),
+    ("aggregators", "engine", "portfolio"),
+    ("algorithms",),
+    (ROOT, "testing"),
+    ("figures",),
+    ("report",),
+    ("command",),
+)
+"""Rooms from the ground up: each imports from lower levels, and from itself, only."""
+
+Edges = Mapping[tuple[str, str], list[str]]
+
+
+def rooms(package: Path) -> set[str]:
+    """Returns the names of the rooms in a directory, and that of its root module."""
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    modules = {path.stem for path in package.glob("*.py")}
+    return folders | modules
+
+
+def edges(package: Path) -> Edges:
+    """Finds the imports between rooms, those inside functions and lazy ones included.
+
+    Args:
+      package: directory of the package.
+
+    Returns:
+      `(importing room, imported room) -> modules that import`, sorted.
+    """
+    found: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    known = rooms(package)
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        for name in imported(ast.parse(path.read_text("utf-8"))):
+            whole = name.split(".")
+            if whole[0] != PACKAGE:
+                continue
+            room = whole[1] if len(whole) > 1 and whole[1] in known else ROOT
+            if room != parts[0]:
+                found[parts[0], room].add("/".join(parts))
+    return {edge: sorted(found[edge]) for edge in sorted(found)}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Yields the dotted names that a file imports, wherever it does."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            dots = "." * node.level
+            yield from (f"{dots}{node.module}.{alias.name}" for alias in node.names)
+
+
+def violations(found: Edges) -> list[str]:
+    """Returns a sentence for every edge that does not run to a lower level."""
+    level = {room: number for number, row in enumerate(LEVELS) for room in row}
+    return [
+        f"{source} imports {target}, which is not below it: {', '.join(modules)}"
+        for (source, target), modules in found.items()
+        if source not in level or target not in level or level[target] >= level[source]
+    ]
+
+
+def draw(found: Edges) -> str:
+    """Draws the levels, highest first, each room with the rooms that it imports."""
+    lines = []
+    for number, row in reversed(list(enumerate(LEVELS))):
+        for room in row:
+            targets = [target for source, target in found if source == room]
+            lines.append(f"{number}  {room:<12} -> {', '.join(targets) or 'nothing'}")
+    count = sum(map(len, LEVELS))
+    lines.append(f"{count} rooms on {len(LEVELS)} levels, {len(found)} edges")
+    return "\n".join(lines)

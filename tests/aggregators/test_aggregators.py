@@ -1,0 +1,323 @@
+"""Aggregators: equivariance, breakdown, masks, and NumPy or SciPy as judges."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+
+from fedjax_pfl import aggregators
+from fedjax_pfl.core import checks
+from tests.aggregators import rules
+
+
+def _objective(center, rows, p, rho):
+    """The smoothed objective `G` in NumPy."""
+    distance = np.linalg.norm(rows - center, axis=1)
+    huber = np.where(distance <= rho, distance**2 / (2 * rho), distance - rho / 2)
+    return p @ huber
+
+
+def _oracle(rows, p, rho):
+    """Minimizes the smoothed objective by a quasi-Newton method."""
+    result = scipy.optimize.minimize(
+        _objective, np.average(rows, axis=0, weights=p), (rows, p, rho), tol=1e-14
+    )
+    return result.x
+
+
+@rules.each_rule
+def test_the_order_of_rows_does_not_matter(name):
+    if name in ("bucketing", "bulyan"):
+        pytest.skip("places are drawn; the two nearest of the last rows tie")
+    rows, order = rules.random_rows(), np.array([3, 0, 6, 1, 5, 2, 4])
+    one, _ = rules.matrix(rows, rules.WEIGHTS, name=name)
+    other, _ = rules.matrix(rows[order], rules.WEIGHTS[order], name=name)
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-8)
+
+
+@rules.each_free_rule
+def test_translation(name):
+    rows, shift = rules.random_rows(), np.arange(6) * 10.0
+    one, _ = rules.matrix(rows, rules.WEIGHTS, name=name)
+    other, _ = rules.matrix(rows + shift, rules.WEIGHTS, name=name)
+    np.testing.assert_allclose(one + shift, other, rtol=0, atol=1e-8)
+
+
+@rules.each_free_rule
+@pytest.mark.parametrize("scale", [2.0**-40, -(2.0**40)])
+def test_scale(name, scale):
+    rows, rule = rules.random_rows(), rules.RULES[name]
+    one, _ = rules.matrix(rows, rules.WEIGHTS, rule=rule)
+    if "prox" in name:
+        rule = aggregators.GeometricMedian(
+            rho=2 * abs(scale), method="prox", weighting="examples", max_iterations=2000
+        )
+    other, _ = rules.matrix(scale * rows, rules.WEIGHTS, rule=rule)
+    np.testing.assert_allclose(scale * one, other, rtol=1e-8, atol=1e-8 * abs(scale))
+
+
+@rules.each_free_rule
+@pytest.mark.parametrize(
+    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
+)
+def test_identical_rows_return_that_row(name, dtype):
+    row = np.array([1 / 3, -1e3, 0, 5, 1e-3, 2], dtype)
+    out, _ = rules.matrix(np.tile(row, (7, 1)), name=name, dtype=dtype)
+    np.testing.assert_allclose(
+        out, row, rtol=4 * np.finfo(dtype).eps, atol=1e-4 * np.finfo(dtype).eps
+    )
+
+
+@rules.each_free_rule
+def test_a_single_row_is_returned(name):
+    out, _ = rules.matrix(rules.random_rows(1), name=name)
+    np.testing.assert_allclose(out, rules.random_rows(1)[0], rtol=1e-15)
+
+
+@rules.each_rule
+def test_dropped_rows_may_hold_anything(name):
+    if name == "bucketing":
+        pytest.skip("draws other buckets from more rows")
+    rows = np.concatenate(
+        [rules.random_rows(), [[np.nan] * 6, [1e38] * 6, [np.inf] * 6]]
+    )
+    one, _ = rules.matrix(rules.random_rows(), rules.WEIGHTS, name=name)
+    other, _ = rules.matrix(rows, [*rules.WEIGHTS, 0, 0, 0], name=name)
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-8)
+    out, _ = rules.matrix(rows, [*rules.WEIGHTS, 0, 0, 0], name=name, dtype=np.float32)
+    np.testing.assert_allclose(one, out, rtol=0, atol=1e-5)
+
+
+@rules.each_rule
+def test_without_any_row_the_reference_is_returned(name):
+    for rows, weight in ((np.nan, 0), (1e38, 0), (np.nan, 1), (np.inf, 1)):
+        out, info = rules.matrix(np.full((3, 6), rows), np.full(3, weight), name=name)
+        assert (out == 7).all()
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(info))
+
+
+@rules.each_rule
+@pytest.mark.parametrize(
+    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
+)
+def test_nonfinite_rows_take_no_part(name, dtype):
+    bad = [
+        [np.nan] * 6,
+        [np.inf] * 6,
+        [np.nan, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, -np.inf],
+    ]
+    rows = np.concatenate([rules.random_rows(), bad])
+    dropped, _ = rules.matrix(
+        rows, [*rules.WEIGHTS, 0, 0, 0, 0], name=name, dtype=dtype
+    )
+    other, _ = rules.matrix(rows, [*rules.WEIGHTS, 8, 1, 2, 9], name=name, dtype=dtype)
+    np.testing.assert_array_equal(dropped, other)
+
+
+@rules.each_rule
+def test_a_vmap_equals_a_loop(name):
+    rows = jnp.asarray(np.stack([rules.random_rows(seed=s) * 10**s for s in range(3)]))
+    weights = jnp.asarray(np.stack([rules.WEIGHTS, np.ones(7), np.eye(7)[2]]))
+    rule = rules.RULES[name]
+    together, _ = jax.jit(jax.vmap(lambda r, w: rule(rules.KEY, r, w, jnp.zeros(6))))(
+        rows, weights
+    )
+    for i in range(3):
+        alone, _ = rules.run(rule, rows[i], weights[i], jnp.zeros(6))
+        np.testing.assert_allclose(together[i], alone, rtol=1e-9, atol=1e-12)
+
+
+def test_means_against_numpy():
+    rows = rules.random_rows()
+    weights = np.where(np.arange(7) == 2, 0, rules.WEIGHTS)
+    out, info = rules.matrix(rows, weights, name="weighted_mean")
+    np.testing.assert_allclose(
+        out, np.average(rows, axis=0, weights=weights), rtol=1e-12
+    )
+    out, _ = rules.matrix(rows, weights, name="mean")
+    np.testing.assert_allclose(out, rows[weights > 0].mean(axis=0), rtol=1e-12)
+    assert info is None
+    incremental = {name: rule.incremental for name, rule in rules.RULES.items()}
+    assert [incremental.pop(n) for n in rules.MEANS] == ["uniform", "weighted"]
+    assert set(incremental.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        1,
+        2,
+        13,
+        33,
+        *(pytest.param(n, marks=pytest.mark.wide) for n in (3, 8, 101, 130)),
+    ],
+)
+def test_coordinate_median_against_numpy(count):
+    rng = np.random.default_rng(count)
+    rows = rng.normal(size=(count, 5)).round(1)  # with ties
+    out, _ = rules.matrix(rows, name="coordinate_median")
+    np.testing.assert_array_equal(out, np.median(rows, axis=0))
+    weights = rng.integers(0, 2, count)
+    weights[0] = 1
+    out, _ = rules.matrix(rows, weights, name="coordinate_median")
+    np.testing.assert_array_equal(out, np.median(rows[weights > 0], axis=0))
+
+
+@pytest.mark.parametrize("count", [6, pytest.param(103, marks=pytest.mark.wide)])
+def test_coordinate_median_of_several_blocks_and_of_huge_values(count):
+    rows = np.random.default_rng(1).normal(size=(count, 999))
+    rows = np.clip(rows * 1e38, -3e38, 3e38).astype(np.float32)
+    out, _ = rules.matrix(rows, name="coordinate_median", dtype=np.float32)
+    expected = np.median(rows.astype(float), axis=0).astype(np.float32)
+    np.testing.assert_allclose(out, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "rho", [0.01, 1.5, *(pytest.param(r, marks=pytest.mark.wide) for r in (0.5, 3.0))]
+)
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_geometric_median_minimizes_the_smoothed_objective(rho, weighting):
+    rows = rules.random_rows()
+    p = (
+        np.ones(7) / 7
+        if weighting == "uniform"
+        else rules.WEIGHTS / rules.WEIGHTS.sum()
+    )
+    rule = aggregators.GeometricMedian(
+        rho=rho, weighting=weighting, max_iterations=20000
+    )
+    out, info = rules.matrix(rows, rules.WEIGHTS, rule=rule)
+    best = _oracle(rows, p, rho)
+    assert info.converged and info.residual <= 1e-10
+    assert _objective(out, rows, p, rho) <= _objective(best, rows, p, rho) + 1e-13
+    np.testing.assert_allclose(out, best, atol=1e-6)
+    distance = np.linalg.norm(rows - out, axis=1)
+    assert np.isclose(info.fraction_outside, np.mean(distance > rho))
+    unit = (rows - out) / np.maximum(distance, rho)[:, None]
+    assert np.linalg.norm(p @ unit) < 1e-9
+
+
+@pytest.mark.parametrize("rho", [0.3, 1.5])
+def test_prox_and_weiszfeld_have_one_fixed_point(rho):
+    rows = rules.random_rows()
+    one, fast = rules.matrix(rows, rule=aggregators.GeometricMedian(rho=rho))
+    rule = aggregators.GeometricMedian(rho=rho, method="prox", max_iterations=2000)
+    other, slow = rules.matrix(rows, rule=rule)
+    assert fast.converged and slow.converged and slow.iterations > fast.iterations
+    np.testing.assert_allclose(one, other, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["weiszfeld", "prox"])
+def test_single_steps_against_numpy(method):
+    rows, rho = rules.random_rows(), 0.8
+    rule = aggregators.GeometricMedian(rho=rho, method=method, max_iterations=3)
+    out, info = rules.matrix(rows, rule=rule)
+    center = rows.mean(axis=0)
+    for _ in range(3):
+        eta = 1 / np.maximum(np.linalg.norm(rows - center, axis=1), rho)
+        if method == "prox":  # equation (34), with the proximal operator of the norm
+            difference = rows - center
+            center = rows.mean(axis=0) - np.mean(
+                (1 - np.minimum(1, rho * eta))[:, None] * difference, axis=0
+            )
+        else:
+            center = eta @ rows / eta.sum()
+    assert info.iterations == 3 and not info.converged
+    np.testing.assert_allclose(out, center, rtol=1e-12, atol=1e-13)
+
+
+def test_a_large_radius_gives_the_mean_without_a_step():
+    rows = rules.random_rows()
+    for method in ("weiszfeld", "prox"):
+        rule = aggregators.GeometricMedian(rho=100.0, method=method)
+        out, info = rules.matrix(rows, rule=rule)
+        np.testing.assert_allclose(out, rows.mean(axis=0), atol=1e-14)
+        assert info.iterations == 0 and info.fraction_outside == 0 and info.converged
+
+
+def test_default_radius_is_the_median_itself():
+    rows = rules.random_rows(9, 4)
+    out, info = rules.matrix(rows)
+    p = np.ones(9) / 9
+    best = _oracle(rows, p, 1e-9)
+    assert info.converged and info.fraction_outside == 1
+    np.testing.assert_allclose(out, best, atol=1e-5)
+
+
+def test_median_on_a_line_is_the_middle_row():
+    rows = np.outer([0.0, 1, 2, 50, 60], np.ones(4))
+    out, info = rules.matrix(rows)
+    np.testing.assert_allclose(out, rows[2], atol=1e-4)
+    assert info.fraction_outside == 0.8  # the median row itself lies within the radius
+
+
+def test_a_majority_of_equal_rows_wins():
+    rows = np.concatenate([np.zeros((6, 6)), rules.random_rows(4)])
+    out, _ = rules.matrix(rows)
+    np.testing.assert_allclose(out, 0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "offset",
+    [
+        pytest.param(0.0, marks=pytest.mark.wide),
+        1e3,
+        pytest.param(1e5, marks=pytest.mark.wide),
+    ],
+)
+def test_float32_with_a_common_offset(offset):
+    rows = (rules.random_rows(10, 600) + offset).astype(np.float32)
+    out, info = rules.matrix(rows, dtype=np.float32)
+    exact, _ = rules.matrix(rows.astype(float))
+    typical = np.linalg.norm(rows - exact, axis=1).mean()
+    rounding = np.finfo(np.float32).eps * np.linalg.norm(exact)
+    assert info.converged
+    assert np.linalg.norm(out - exact) < 1e-5 * typical + rounding
+
+
+def test_the_norm_is_over_the_whole_tree():
+    rows = rules.random_rows()
+    out, _ = rules.matrix(rows)
+    alone = np.concatenate([rules.matrix(rows[:, :3])[0], rules.matrix(rows[:, 3:])[0]])
+    assert np.abs(out - alone).max() > 1e-2
+
+
+def test_radius_and_tolerance_are_traced():
+    run = jax.jit(
+        lambda rule: rule(
+            rules.KEY, jnp.asarray(rules.random_rows()), jnp.ones(7), jnp.zeros(6)
+        )
+    )
+    for rho in (0.1, 1.0):
+        rule = aggregators.GeometricMedian(
+            rho=jnp.asarray(rho), tolerance=jnp.asarray(0.1)
+        )
+        assert run(rule)[1].converged
+    assert run._cache_size() == 1
+
+
+def test_a_loose_tolerance_stops_early():
+    _, loose = rules.matrix(
+        rules.random_rows(), rule=aggregators.GeometricMedian(tolerance=0.05)
+    )
+    _, tight = rules.matrix(rules.random_rows())
+    assert (
+        loose.iterations < tight.iterations and tight.residual < loose.residual < 0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"rho": 0.0}, "rho .* above 0, got 0.0"),
+        ({"tolerance": -1.0}, "tolerance"),
+        ({"method": "weizfeld"}, "did you mean 'weiszfeld'"),
+        ({"weighting": "sizes"}, "allowed: examples, uniform"),
+        ({"max_iterations": 0}, "max_iterations"),
+    ],
+)
+def test_wrong_fields_are_named(fields, match):
+    with pytest.raises(checks.InputError, match=match):
+        aggregators.GeometricMedian(**fields)

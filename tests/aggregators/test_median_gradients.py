@@ -1,0 +1,211 @@
+"""Reverse-mode derivatives of both medians against finite differences."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_pfl import aggregators
+from tests.aggregators import medians, rules
+
+WEIGHTS = np.array([3.0, 1, 4, 0, 5, 9, 2])
+COTANGENT = np.array([0.3, -1.2, 0.7, 2.0, -0.4, 1.1])
+
+
+def _geometric(rho, **fields):
+    return aggregators.GeometricMedian(
+        rho=rho, weighting="examples", tolerance=1e-13, max_iterations=5000, **fields
+    )
+
+
+def _coordinate(rho, **fields):
+    return aggregators.CoordinateMedian(rho=rho, weighting="examples", **fields)
+
+
+def _value(make, rows, weights, rho):
+    """A number that depends on the median of `[K, 6]` in two leaves."""
+    messages = {"a": rows[:, :2], "b": rows[:, 2:].reshape(-1, 2, 2)}
+    zero = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], rows.dtype), messages)
+    out, _ = make(rho)(rules.KEY, messages, weights, zero)
+    flat = jnp.concatenate([out["a"], out["b"].reshape(-1)])
+    return jnp.asarray(COTANGENT, rows.dtype) @ flat
+
+
+_values = jax.jit(_value, static_argnums=0)
+_grads = jax.jit(jax.grad(_value, (1, 2, 3)), static_argnums=0)
+_smooth = pytest.mark.parametrize("make", [_geometric, _coordinate])
+_mostly_geometric = pytest.mark.parametrize(
+    "make", [_geometric, pytest.param(_coordinate, marks=pytest.mark.wide)]
+)
+_radii = pytest.mark.parametrize(
+    "rho", [*(pytest.param(r, marks=pytest.mark.wide) for r in (0.4, 2.2)), 1.0]
+)
+
+
+@_smooth
+@_radii
+def test_derivatives_against_finite_differences(make, rho):
+    rows = rules.random_rows()
+    of_rows, of_weights, of_rho = _grads(make, rows, WEIGHTS, rho)
+    expected = medians.finite_differences(
+        lambda x: _values(make, x, WEIGHTS, rho), rows
+    )
+    np.testing.assert_allclose(of_rows, expected, atol=1e-9)
+    assert (of_rows[3] == 0).all()  # of weight 0
+    inside = medians.finite_differences(
+        lambda w: _values(make, rows, np.where(WEIGHTS > 0, w, 0), rho), WEIGHTS
+    )
+    np.testing.assert_allclose(of_weights, inside, atol=1e-9)
+    expected = medians.finite_differences(
+        lambda r: _values(make, rows, WEIGHTS, r), np.array(rho)
+    )
+    np.testing.assert_allclose(of_rho, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        aggregators.GeometricMedian(rho=0.7),
+        aggregators.GeometricMedian(rho=0.7, start="reference", acceleration=5),
+        aggregators.GeometricMedian(rho=1.5, method="prox", max_iterations=1000),
+        aggregators.GeometricMedian(rho_quantile=0.5),
+        aggregators.GeometricMedian(),
+        aggregators.CoordinateMedian(),
+        aggregators.CoordinateMedian(rho=0.5),
+        aggregators.CoordinateMedian(rho=1e-6),
+        aggregators.CoordinateMedian(rho_quantile=0.5),
+        aggregators.CoordinateMedian(weighting="examples"),
+    ],
+)
+@pytest.mark.parametrize("count", [8, pytest.param(9, marks=pytest.mark.wide)])
+def test_derivatives_over_all_rows_sum_to_the_identity(rule, count):
+    rows = jnp.asarray(rules.random_rows(count, 4))
+
+    def median(rows):
+        return rule(rules.KEY, rows, jnp.ones(count), jnp.zeros(4))[0]
+
+    jacobian = jax.jit(jax.jacrev(median))(rows)  # a vmap over cotangents
+    np.testing.assert_allclose(jacobian.sum(axis=1), np.eye(4), atol=1e-7)
+    assert np.isfinite(jacobian).all()
+
+
+def test_the_exact_median_moves_with_the_two_middle_values():
+    columns = np.array([[5.0, 1, 2, 9], [2, 2, 2, 7], [4, 1, 1, 6]]).T
+
+    def total(rule, rows):
+        return rule(rules.KEY, rows, jnp.ones(4), jnp.zeros(3))[0].sum()
+
+    expected = np.array(
+        [[0.5, 0, 0.5, 0], [1 / 3, 1 / 3, 1 / 3, 0], [0.5, 0.25, 0.25, 0]]
+    ).T
+    for fields in ({}, {"weighting": "examples"}, {"rho": 1e-3}):
+        rule = aggregators.CoordinateMedian(**fields)
+        found = jax.jit(jax.grad(total, 1))(rule, jnp.asarray(columns))
+        # Within a radius, equal rows share by their weights: here also equally.
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_weighted_derivatives_of_the_exact_median():
+    rows = rules.random_rows(6)
+    weights = np.array([1.0, 2, 1, 4, 3, 1])
+    found, of_weights, _ = _grads(_without_radius, rows, weights, 1.0)
+    expected = medians.finite_differences(
+        lambda x: _values(_without_radius, x, weights, 1.0), rows, 1e-6
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-8)
+    np.testing.assert_array_equal(of_weights, 0)
+
+
+def _without_radius(rho):
+    del rho
+    return aggregators.CoordinateMedian(weighting="examples")
+
+
+@_smooth
+def test_a_row_at_the_center_and_equal_rows_have_finite_derivatives(make):
+    rows = rules.random_rows(6)
+    rows = np.concatenate([rows, -rows, np.zeros((1, 6))])  # the center is 0
+    for cloud in (rows, np.zeros_like(rows), np.ones_like(rows)):
+        weights = np.ones(13)
+        for rho in (1e-3, 0.5, 50.0):
+            of_rows, of_weights, of_rho = _grads(make, cloud, weights, rho)
+            np.testing.assert_allclose(of_rows.sum(axis=0), COTANGENT, rtol=1e-8)
+            assert np.isfinite(of_weights).all() and np.isfinite(of_rho)
+    np.testing.assert_allclose(of_rows, np.tile(COTANGENT / 13, (13, 1)), rtol=1e-8)
+
+
+@_smooth
+@pytest.mark.parametrize(
+    "dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.wide)]
+)
+def test_rows_that_take_no_part_get_zeros(make, dtype):
+    rows = rules.random_rows(9).astype(dtype)
+    clean, _, _ = _grads(make, rows[:6], np.ones(6, dtype), dtype(0.7))
+    rows[6:] = np.array([np.nan, np.inf, np.finfo(dtype).max])[:, None]
+    weights = np.array([1, 1, 1, 1, 1, 1, 1, 1, 0], dtype)
+    of_rows, of_weights, of_rho = _grads(make, rows, weights, dtype(0.7))
+    np.testing.assert_array_equal(of_rows[6:], 0)
+    np.testing.assert_array_equal(of_weights[6:], 0)
+    np.testing.assert_allclose(of_rows[:6], clean, atol=200 * np.finfo(dtype).eps)
+    for found in _grads(make, rows, 0 * weights, dtype(0.7)):
+        np.testing.assert_array_equal(found, 0)
+
+
+@_mostly_geometric
+def test_float32_and_rows_with_an_offset(make):
+    rows = rules.random_rows(10) + 1e3
+    weights = np.ones(10)
+    exact = _grads(make, rows.astype(np.float32).astype(float), weights, 0.7)
+    found = _grads(
+        make, rows.astype(np.float32), weights.astype(np.float32), np.float32(0.7)
+    )
+    # An offset of 1e3 hides eps 1e3 = 1e-4 of the differences.
+    for a, b in zip(found, exact, strict=True):
+        assert a.dtype == np.float32
+        np.testing.assert_allclose(a, b, atol=2e-3)
+
+
+@_mostly_geometric
+def test_a_vmap_of_derivatives_equals_a_loop(make):
+    rows = np.stack([rules.random_rows(seed=seed) for seed in range(3)])
+    radii = np.array([0.3, 0.8, 3.0])
+    weights = np.stack([WEIGHTS, np.ones(7), np.eye(7)[2]])
+    together = jax.jit(jax.vmap(jax.grad(lambda *a: _value(make, *a), (0, 1, 2))))(
+        rows, weights, radii
+    )
+    for i in range(3):
+        alone = _grads(make, rows[i], weights[i], radii[i])
+        for a, b in zip(together, alone, strict=True):
+            np.testing.assert_allclose(a[i], b, atol=1e-9)
+
+
+def test_the_reference_gets_the_cotangent_where_no_row_takes_part():
+    rows, weights = jnp.asarray(rules.random_rows()), jnp.zeros(7)
+
+    def total(reference, weights, rule):
+        return rule(rules.KEY, rows, weights, reference)[0].sum()
+
+    for rule in (
+        aggregators.GeometricMedian(start="reference"),
+        aggregators.CoordinateMedian(rho=1.0),
+        aggregators.CoordinateMedian(),
+    ):
+        grad = jax.jit(jax.grad(total))
+        np.testing.assert_array_equal(grad(jnp.zeros(6), weights, rule), 1)
+        np.testing.assert_array_equal(grad(jnp.zeros(6), weights + 1, rule), 0)
+
+
+def test_a_report_is_a_constant():
+    def radius(rows):
+        rule = aggregators.GeometricMedian(rho_quantile=0.5)
+        return rule(rules.KEY, rows, jnp.ones(7), jnp.zeros(6))[1].radius
+
+    np.testing.assert_array_equal(
+        jax.jit(jax.grad(radius))(jnp.asarray(rules.random_rows())), 0
+    )
+
+
+def test_nearly_collinear_rows_have_finite_derivatives():
+    rows = np.outer([-2.0, -1.5, 1.5, 2.0], np.ones(6))
+    for found in _grads(_geometric, rows, np.ones(4), 0.1):
+        assert np.isfinite(found).all()

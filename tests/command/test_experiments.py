@@ -1,0 +1,404 @@
+"""The commands: what they refuse, what they plan, what they leave behind."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import typer.testing
+
+import fedjax_pfl as fp
+from experiments import run, sweep
+from fedjax_pfl import results
+from fedjax_pfl.command import cli, job, presets
+from fedjax_pfl.command.presets.experiment import apply_settings
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import simulation
+
+RUNNER = typer.testing.CliRunner()
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Commands write below an empty directory and keep no compiled programs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
+    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
+
+
+def settings(*texts, preset="digits"):
+    return apply_settings(presets.get(preset), texts)
+
+
+def refuse(message, *arguments, app=sweep.app):
+    """Checks for one sentence, status 2 and nothing written."""
+    before = sorted(os.listdir())
+    done = RUNNER.invoke(app, list(arguments))
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    assert sorted(os.listdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("algorithm=flamme", "did you mean 'flame'?"),
+        ("algorithm.lamb=1", "did you mean 'algorithm.lam'?"),
+        ("algoritm=flame", "did you mean 'algorithm'?"),
+        ("aggregator=geometric_mean", "did you mean 'geometric_median'?"),
+        ("attack=sign_flop", "did you mean 'sign_flip'?"),
+        ("model=mpl", "did you mean 'mlp'?"),
+        ("federation.dataset=mnits", "did you mean 'mnist'?"),
+        ("federation.partition=dirichlet", "did you mean 'dirichlet_labels'?"),
+        ("federation.partition=3", "Unknown partition 3"),
+        ("algorithm.weighting=exampels", "did you mean 'examples'?"),
+        ("on_nonfinite=halt", "Unknown on_nonfinite 'halt'"),
+        ("algorithm.lam=abc", 'algorithm.lam to be a number, got "abc"'),
+        ("algorithm.lam=true", "algorithm.lam to be a number, got true"),
+        ("algorithm.lam=NaN", "finite number at least 0, got nan"),
+        ("algorithm.lam=1,-1", "at least 0, got -1.0"),
+        ("algorithm.kappa=0", "Expected kappa to be a finite number above 0, got 0.0"),
+        ("algorithm.rho=-1", "Expected rho to be a finite number above 0"),
+        ("algorithm.lam=1,1.0", "Expected different values of algorithm.lam"),
+        ("algorithm.local.epochs=1.5", "epochs to be a whole number, got 1.5"),
+        ("algorithm.local.epochs=0", "whole number of at least 1, got 0"),
+        ("model.widths=64", "model.widths to be a list of whole numbers, got 64"),
+        ("model.widths=[64,", "to be JSON such as"),
+        ("model.widths=[6.5]", "list of whole numbers, got [6.5]"),
+        ("federation=3", "one of the fields of federation: federation.dataset"),
+        ("federation.num_clients=0", "num_clients to be a whole number of at least 1"),
+        ("federation.num_clients=2000", "2000 clients"),
+        ("federation.num_clients=two", "to be a whole number"),
+        ("federation.data_dir=3", "to be a name or null, got 3"),
+        ("federation.test_fraction=0", "got an empty test split"),
+        ("participation=uniform", "--set participation.size=..."),
+        ("num_rounds=0", "num_rounds to be a whole number of at least 1"),
+        ("num_rounds=1,2", "one value of num_rounds"),
+        ("seed=-1", "seed to be a whole number of at least 0"),
+        ("seed=1.5", "seed to be a whole number"),
+        ("nonsense", "Expected --set name=value, got 'nonsense'"),
+        ("model= ", "Expected --set name=value, got 'model= '"),
+        ("seed=4294967296", "of at least 0 and at most 4294967295, got 4294967296"),
+        ("num_rounds=2147483648", "of at least 1 and at most 2147483647"),
+        ("model.widths=[1000000000000]", "of at least 1 and at most 2147483647"),
+        ("algorithm.lam=1" + 400 * "0", "algorithm.lam to be a finite number, got 1"),
+        ("algorithm.lam=" + 5000 * "9", "to be shorter, got 5000 characters"),
+        ("model.widths=" + 9999 * "[", "to be shorter, got 9999 characters"),
+        ('federation.data_dir="a\\u0000b"', "text in UTF-8 without the character 0"),
+        ("federation.data_dir=\udcff", "text in UTF-8 without the character 0"),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_wrong_settings(setting, message):
+    refuse(message, "--set", setting)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--preset", "digit"), "did you mean 'digits'?"),
+        (("--dataset", "mnits"), "did you mean 'mnist'?"),
+        (("--dataset", "mnist"), "--data-dir"),
+        (("--dataset", "mnist", "--data-dir", "missing"), "missing"),
+        (("--execution", "vmapp"), "did you mean 'vmap'?"),
+        (("--seed-list", "1,1"), "Expected different seeds"),
+        (("--dataset", "mnist", "--data-dir", "~nobody/x"), "does not exist"),
+        (("--dataset", "mnist", "--data-dir", "a\nb"), r"/a\nb' does not exist"),
+        (("--dataset", "quadratic"), "Partition 'dirichlet_labels' needs one class"),
+        (
+            ("--preset", "quadratic", "--set", "model=linear_regression"),
+            "needs one number per example as the target, but those of 'quadratic'",
+        ),
+        (
+            ("--preset", "quadratic", "--clients", "2147483647"),
+            "Data set 'quadratic' of 2147483647 clients would take 2.06e+03 GB",
+        ),
+        (
+            ("--set", "participation=uniform", "--set", "participation.size=21"),
+            "cohort size to be at most the number of clients 20, got size=21",
+        ),
+        (
+            ("--set", "algorithm.rho=1", "--set", "algorithm.kappa=1"),
+            "algorithm.rho or algorithm.kappa, got both",
+        ),
+    ],
+)
+def test_wrong_options(arguments, message):
+    refuse(message, *arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--seeds", "many"),
+        ("--seeds", "0"),
+        ("--seeds", "10001"),
+        ("--seeds", "2", "--seed-list", "1"),
+        ("--seed-list", "1,x"),
+        ("--seed-list", 5000 * "1"),
+        ("--eval-on", "test=" + 5000 * "1"),
+        ("--devices", "1001"),
+        ("--rounds", "1.5"),
+        ("--devices", "0"),
+        ("--seed", "1"),
+    ],
+    ids=lambda arguments: " ".join(arguments)[:30],
+)
+def test_wrong_usage(arguments):
+    done = RUNNER.invoke(sweep.app, list(arguments))
+    assert done.exit_code == 2
+    assert "Error: " in done.stderr
+    assert arguments[0] in done.stderr or arguments[-1] in done.stderr
+
+
+def test_output_directories_are_checked_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        simulation, "run_groups", lambda *a, **k: pytest.fail("trained")
+    )
+    (tmp_path / "there").mkdir()
+    refuse("does not exist yet, got 'there'", "--out", "there")
+    (tmp_path / "file").write_text("")
+    refuse("Cannot write the directory 'file/out'", "--out", "file/out")
+
+
+@pytest.mark.wide
+def test_dry_run_counts_and_prints_kappa():
+    done = RUNNER.invoke(sweep.app, ["--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert "33 grid points x 50 rounds, 3 static groups, 3 compilations" in done.stdout
+    assert "seeds 0, 1, 2" in done.stdout
+    assert "algorithm.lam = 0.1, 1.0, 10.0; kappa = 0.5, 1, 2" in done.stdout
+    assert os.listdir() == []
+
+
+def test_dry_run_counts_static_groups():
+    arguments = ["--set", "algorithm=flame", "--set", "algorithm.local.epochs=1,2"]
+    more = ["--set", "algorithm.rho=0.1", "--seed-list", "1,10", "--rounds", "1"]
+    done = RUNNER.invoke(sweep.app, [*arguments, *more, "--dry-run"])
+    assert done.exit_code == 0, done.output
+    # lam x epochs x seeds; one group per number of epochs
+    assert "12 grid points x 1 round, 2 static groups, 2 comp" in done.stdout
+    assert "kappa = 0.2, 2, 20" in done.stdout  # rho N / lam, N = 20
+
+
+def test_run_is_one_training():
+    done = RUNNER.invoke(run.app, ["--dry-run"])
+    assert "1 grid point x 50 rounds, 1 static group" in done.stdout
+    refuse("use python -m experiments.sweep", "--set", "algorithm.lam=1,2", app=run.app)
+    done = RUNNER.invoke(run.app, ["--dry-run", "--set", "algorithm=fedavg"])
+    assert "FedAvg" in done.stdout
+
+
+def test_settings_reach_every_grid_that_has_the_field():
+    experiment = settings("algorithm.local.learning_rate=1", "algorithm.kappa=3")
+    rates = [g.process.algorithm.local.learning_rate for g in experiment.grids]
+    assert rates == [1.0, 1.0, 1.0]
+    assert all(type(rate) is float for rate in rates)
+    assert experiment.grids[0].process.algorithm.kappa == 3.0
+    assert list(experiment.grids[0].axes) == ["algorithm.lam"]
+
+
+def test_algorithms_are_those_named():
+    experiment = settings("algorithm=fedavg,centralized")
+    kinds = [type(grid.process.algorithm) for grid in experiment.grids]
+    assert kinds == [fp.FedAvg, fp.Centralized]
+    assert experiment.grids[1].process.algorithm.local == fp.SGD()
+    assert settings("algorithm=flame").num_points == 27
+
+
+def test_components_make_grids_of_their_own():
+    experiment = settings(
+        "algorithm=fedavg", "aggregator=geometric_median,none", "model=mlp"
+    )
+    aggregators = [grid.process.aggregator for grid in experiment.grids]
+    assert aggregators == [fp.GeometricMedian(), None]
+    assert experiment.grids[0].model == fp.MLP(widths=(64,))  # the preset's own
+
+
+def test_fields_of_a_new_component():
+    experiment = settings(
+        "attack.scale=2", "attack=sign_flip", "federation.malicious_fraction=0.2"
+    )
+    assert {g.process.attack for g in experiment.grids} == {fp.SignFlip(scale=2.0)}
+    assert experiment.grids[0].spec.malicious_fraction == 0.2
+    experiment = settings("participation=uniform", "participation.size=5,10")
+    assert experiment.grids[0].process.participation == fp.UniformCohort(size=5)
+    assert experiment.grids[0].axes["participation.size"] == (5, 10)
+
+
+def test_lists_are_tuples_and_rho_replaces_kappa():
+    experiment = settings("model.widths=[64,32],[8]", "algorithm.rho=0.1,0.2")
+    grid = experiment.grids[0]
+    assert grid.axes["model.widths"] == ((64, 32), (8,))
+    assert grid.process.algorithm.kappa is None
+    assert "algorithm.kappa" not in grid.axes
+
+
+def test_the_seed_of_the_data_can_be_fixed():
+    grid = settings("federation.seed=7").grids[0]
+    assert grid.axes["federation.seed"] == (7,)
+
+
+def test_unknown_presets_get_a_near_one():
+    with pytest.raises(checks.InputError, match="mean 'flame_fair_mnist_dir'"):
+        presets.get("flame_fair_minst_dir")
+
+
+@pytest.mark.smoke
+def test_sweep_leaves_one_directory(tmp_path):
+    arguments = ["--preset", "quadratic", "--set", "algorithm.lam=1,2"]
+    arguments += ["--seeds", "2", "--rounds", "4", "--out", "a/out"]
+    done = RUNNER.invoke(sweep.app, arguments)
+    assert done.exit_code == 0, done.output
+    *_, place, hint = done.stdout.splitlines()
+    assert place == "Results: a/out"
+    assert hint == "Report: python -m experiments.report a/out"
+    assert "loss, clients' own test data, last round" in done.stdout
+    written = {
+        path.relative_to("a/out").as_posix()
+        for path in pathlib.Path("a/out").rglob("*.*")
+        if path.name != ".lock"
+    }
+    assert written == {
+        "experiment.json",
+        "config.json",
+        "reports.csv",
+        "summary.csv",
+        "history.nc",
+        "figures/clients.png",
+        "figures/learning_curves.png",
+        "figures/partition.png",
+        "figures/sweep.png",
+    }
+    assert not pathlib.Path("a/out/checkpoints").exists()
+    stored = json.loads(pathlib.Path("a/out/config.json").read_text())
+    assert {"jax", "started", "commit"} <= set(stored["provenance"])
+    (group,) = results.Result.load("a/out").groups
+    assert [p["algorithm.lam"] for p in group.points] == [1.0, 2.0] * 2
+    assert [p["seed"] for p in group.points] == [0, 0, 1, 1]
+    # A strong pull makes one's own model worse on one's own data, in every seed.
+    loss = group.metrics["loss"][:, -1, group.models.index("personal"), 0].mean(-1)
+    assert loss[0] < loss[1]
+    assert loss[2] < loss[3]
+
+
+@pytest.mark.wide
+def test_a_diverging_point_is_listed_and_the_others_go_on():
+    arguments = ["--preset", "quadratic", "--set", "algorithm.local=sgd"]
+    arguments += ["--set", "algorithm.local.learning_rate=0.1,1e30", "--out", "out"]
+    done = RUNNER.invoke(sweep.app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "Flame with seed = 0, algorithm.local.learning_rate = 1e+30 diver" in (
+        done.stdout
+    )
+    result = results.Result.load("out")
+    assert result.status[0] == "ok"
+    assert result.status[1].startswith("diverged at round")
+    table = result.table()
+    last = table[table["when"] == "last"]
+    bad = last["status"] != "ok"
+    assert last.loc[bad, "value"].isna().all()
+    assert last.loc[~bad, "value"].notna().all()
+
+
+@pytest.mark.wide
+def test_quiet_prints_the_directory_only():
+    arguments = ["--preset", "quadratic", "--rounds", "1", "--quiet", "--out", "out"]
+    done = RUNNER.invoke(run.app, arguments)
+    assert (done.stdout, done.stderr, done.exit_code) == ("out\n", "", 0)
+
+
+def test_diagnostics_are_recorded_when_asked_for():
+    arguments = ["--preset", "quadratic", "--rounds", "3", "--quiet", "--diagnostics"]
+    done = RUNNER.invoke(run.app, [*arguments, "--out", "out"])
+    assert done.exit_code == 0, done.output
+    (group,) = results.Result.load("out").groups
+    residual = group.diagnostics["residual_theta"][0]
+    assert residual[-1] < residual[0]
+    assert group.per_round["floats_up"].shape == (1, 3)
+
+
+def test_an_interrupt_says_how_to_go_on(monkeypatch):
+    def interrupt(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(simulation, "run_groups", interrupt)
+        arguments = ["--preset", "quadratic", "--rounds", "2", "--out", "a b"]
+        done = RUNNER.invoke(sweep.app, arguments)
+    assert done.exit_code == 130
+    sentence = "Interrupted; go on with: python -m experiments.sweep --resume 'a b'\n"
+    assert done.stderr == sentence
+    again = RUNNER.invoke(sweep.app, ["--resume", "a b", "--quiet"])
+    assert (again.stdout, again.exit_code) == ("a b\n", 0)
+    assert results.Result.load("a b").groups[0].rounds[-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--resume", "nowhere"), "Expected a directory that python -m experiments"),
+        (("--resume", "empty"), "Expected a directory that python -m experiments"),
+        (("--resume", "foreign"), "Cannot read 'foreign/experiment.json'"),
+        (("--stop-on", "a:b", "--target", "1"), "expected --stop-on like"),
+        (("--stop-on", "::loss"), "--stop-on needs --patience or --target"),
+        (("--target", "0.9", "--stop-on", "mine::"), "Unknown model to stop on 'mine'"),
+        (("--target", "0.9", "--stop-on", ":train:"), "one of test, validation"),
+        (("--target", "0.9", "--stop-on", "::f1"), "Unknown metric to stop on 'f1'"),
+        (("--target", "nan"), "Expected target to be a finite number, got nan"),
+        (("--patience", "0"), "greater than or equal to 1"),
+        (("--eval-on", "train"), "Expected test among the data of --eval-on"),
+        (("--max-minutes", "0"), "Expected max_minutes to be a finite number above 0"),
+        (("--resume", "empty", "--rounds", "3"), "--resume goes on with the options"),
+    ],
+)
+def test_wrong_options_of_long_work(arguments, sentence):
+    pathlib.Path("empty").mkdir()
+    pathlib.Path("foreign").mkdir()
+    pathlib.Path("foreign/experiment.json").write_text('{"format": "mine"}')
+    done = RUNNER.invoke(sweep.app, ["--preset", "digits", *arguments])
+    if "--resume" in arguments and "--rounds" not in arguments:
+        done = RUNNER.invoke(sweep.app, list(arguments))
+    assert done.exit_code == 2, done.output
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(os.listdir()) == ["empty", "foreign"]
+
+
+def test_help_does_not_import_jax():
+    code = (
+        "import sys\n"
+        "from experiments import sweep\n"
+        "try:\n    sweep.app(['--help'])\n"
+        "except SystemExit:\n    print('jax' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+    assert "--seed-list" in done.stdout
+
+
+@pytest.mark.parametrize("devices", [3, pytest.param(None, marks=pytest.mark.wide)])
+def test_devices_are_made_before_jax_starts(tmp_path, devices):
+    """By default one per core."""
+    command = "-m experiments.run --preset quadratic --rounds 2 --quiet"
+    command += f" --devices {devices}" if devices else ""
+    environment = os.environ | {
+        "XLA_FLAGS": "",
+        "JAX_PLATFORMS": "cpu",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    subprocess.run(
+        [sys.executable, *command.split(), "--out", tmp_path / "out"],
+        env=environment,
+        cwd=ROOT,
+        check=True,
+    )
+    result = results.Result.load(tmp_path / "out")
+    assert result.provenance["num_devices"] == (devices or cli.num_cores())

@@ -1,0 +1,183 @@
+"""A user's own data on the command line, and evaluation options of the commands."""
+
+import csv
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import typer.testing
+
+import fedjax_pfl as fp
+from experiments import run, sweep
+from fedjax_pfl.command import arguments, job, own_data, presets
+
+RUNNER = typer.testing.CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Commands write below an empty directory and keep no compiled programs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
+    monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
+
+
+@pytest.fixture
+def table(tmp_path):
+    """What a stranger would write: text, categories, users in any order."""
+    rng = np.random.default_rng(0)
+    with open(tmp_path / "my.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user", "age", "color", "y", "score"])
+        for k in range(120):
+            age = rng.normal()
+            color = ["red", "green, dark"][k % 2]
+            label = "yes" if age + (k % 2) > 0.5 else "no"
+            row = [f"user {k % 4}", f"{age:.4f}", color, label, f"{2 * age + 7:.4f}"]
+            writer.writerow(row)
+    return "my.csv"
+
+
+def train(*arguments, app=run.app):
+    done = RUNNER.invoke(app, [*arguments, "--out", "out", "--quiet"])
+    assert done.exit_code == 0, done.output
+    return fp.Result.load("out")
+
+
+def refuse(message, *arguments, app=run.app):
+    before = sorted(os.listdir())
+    done = RUNNER.invoke(app, list(arguments))
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(os.listdir()) == before
+
+
+def test_a_strangers_table(table):
+    drop = 'federation.dataset.drop=["score"]'
+    options = ("--label", "y", "--client", "user", "--rounds", "6", "--set", drop)
+    result = train("--data", table, *options)
+    group = result.groups[0]
+    assert group.num_train.shape == (1, 4)
+    assert group.label_counts.shape == (1, 4, 2)
+    assert group.config["federation.partition"] == "ByClient"
+    shown = result.summary().set_index("model")["accuracy"].astype(float)
+    assert shown["personal"] > 0.8  # a linear rule; the majority has about 0.5
+    names = sorted(os.listdir("out/figures"))
+    wanted = ["clients.png", "fairness.png", "learning_curves.png", "partition.png"]
+    assert names == wanted
+
+
+@pytest.mark.wide
+def test_numbers_as_labels_take_a_linear_regression(table):
+    options = ("--label", "score", "--client", "user", "--rounds", "20")
+    result = train("--data", table, *options)
+    group = result.groups[0]
+    assert group.config["model"] == "LinearRegression"
+    assert group.label_counts is None
+    # The score is linear in the age; its variance is 4, so a constant has loss 2.
+    assert float(result.summary().set_index("model")["loss"]["personal"]) < 0.1
+
+
+@pytest.mark.wide
+def test_rows_without_clients_are_distributed(table):
+    setting = ("--set", "federation.partition=iid", "--clients", "6")
+    result = train("--data", table, "--label", "y", "--rounds", "1", *setting)
+    assert result.groups[0].num_train.shape == (1, 6)
+
+
+def test_numbers_without_clients_are_distributed_at_random(table):
+    data = arguments.Data(path=table, label="score", client=None, data_dir=None)
+    experiment = own_data.with_data(presets.get("digits").single(), data)
+    spec = experiment.grids[0].spec
+    assert isinstance(spec.partition, fp.IID) and spec.num_clients == 20
+    assert spec.build().num_classes is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--data", "my.csv"), "label"),
+        (("--data", "my.csv", "--label", "yy"), "did you mean 'y'"),
+        (("--data", "my.csv", "--label", "y", "--client", "users"), "mean 'user'"),
+        (("--data", "none.csv", "--label", "y"), "none.csv"),
+        (("--label", "y"), "--label and --client need --data"),
+        (("--data", "my.csv", "--dataset", "digits"), "not both"),
+        (("--eval-on", "tset"), "did you mean 'test'"),
+        (("--eval-on", "test,test"), "different names"),
+        (("--eval-on", "test=x"), "different names"),
+        (("--eval-on", "test=4,train=6"), "multiples of the smallest"),
+        (("--eval-on", "test,others"), "num_others of at least 1"),
+        (("--eval-clients", "some"), "Unknown eval_clients"),
+        (("--eval-clients", "21"), "at most 20"),
+        (("--eval-every", "0"), "eval-every"),
+    ],
+)
+def test_wrong_options(table, arguments, message):
+    refuse(message, "--rounds", "2", *arguments)
+
+
+def test_text_among_numbers_names_the_line(table):
+    lines = pathlib.Path(table).read_text("utf-8").splitlines()
+    lines[7] = lines[7].rpartition(",")[0] + ",n/a?"
+    pathlib.Path("bad.csv").write_text("\n".join(lines), "utf-8")
+    refuse("line 8", "--data", "bad.csv", "--label", "y", "--client", "user")
+
+
+@pytest.mark.wide
+def test_evaluation_options_reach_the_result():
+    periods = "test,validation,others=2,everybody=4"
+    result = train(
+        *("--rounds", "4", "--eval-every", "1", "--eval-on", periods),
+        *("--eval-clients", "5", "--set", "federation.num_others=2"),
+        *("--set", "algorithm=fedavg"),
+    )
+    group = result.groups[0]
+    assert group.data == ("test", "validation", "others", "everybody")
+    assert group.evaluated.sum(axis=-1)[0].tolist() == [
+        [5, 5, 5, 5],
+        [5, 5, 0, 0],
+        [5, 5, 5, 0],
+        [5, 5, 0, 0],
+        [5, 5, 5, 5],
+    ]
+    table = result.table()
+    assert "everybody's test" in set(table["data"])
+    # The global model has one value on everybody's data, whoever evaluates it.
+    rows = table[(table["data"] == "everybody's test") & (table["when"] == "last")]
+    spread = rows[(rows["metric"] == "accuracy") & (rows["stat"] == "std")]
+    assert (spread["value"] < 1e-6).all() and len(spread)
+
+
+def test_the_leak_is_printed_before_training():
+    arguments = ["--set", "federation.partition=leaky_quantity_skew", "--dry-run"]
+    setting = ["--set", "federation.partition.min_examples=20"]
+    setting += ["--set", "algorithm=fedavg", "--seeds", "1"]
+    done = RUNNER.invoke(sweep.app, [*arguments, *setting])
+    assert done.exit_code == 0, done.output
+    assert "of the test examples are training examples of another" in done.output
+
+
+def test_presets_name_data_models_and_algorithms_that_exist():
+    for name in presets.PRESETS:
+        experiment = presets.get(name)
+        assert experiment.name == name
+        for grid in experiment.grids:
+            assert type(grid.model) in fp.algorithms.MODELS.values()
+            assert type(grid.process.algorithm) in fp.algorithms.ALGORITHMS.values()
+
+
+def test_kappa_is_printed_for_natural_clients(table):
+    data = ("--data", table, "--label", "y", "--client", "user", "--dry-run")
+    flame = ("--set", "algorithm=flame", "--set", "algorithm.lam=0.5,2")
+    rho = ("--set", "algorithm.rho=0.5")
+    done = RUNNER.invoke(sweep.app, [*data, *flame, *rho])
+    assert done.exit_code == 0, done.output
+    assert "algorithm.lam = 0.5, 2.0; algorithm.rho" not in done.stdout
+    assert "kappa = 1, 4" in done.stdout  # rho N / lam, N = 4
+
+
+def test_a_pipe_is_no_table():
+    os.mkfifo("my.csv")
+    refuse("to be a file, but it is a pipe", "--data", "my.csv", "--label", "y")

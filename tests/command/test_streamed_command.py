@@ -1,0 +1,54 @@
+"""`python -m experiments.run --streamed`."""
+
+import numpy as np
+import pytest
+
+from experiments import run, sweep
+from fedjax_pfl import results
+from fedjax_pfl.command import job
+from tests.command.test_experiments import RUNNER, refuse
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Commands write below an empty directory and keep no compiled programs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
+
+
+@pytest.mark.wide
+def test_a_streamed_run_is_the_run_in_memory():
+    arguments = ["--set", "algorithm=flame", "--set", "participation=uniform"]
+    arguments += ["--set", "participation.size=3", "--rounds", "4", "--eval-every", "2"]
+    results_ = []
+    for name, more in (("whole", []), ("rows", ["--streamed"])):
+        command = [*arguments, *more, "--quiet", "--out", name]
+        done = RUNNER.invoke(run.app, command)
+        assert done.exit_code == 0, done.output
+        results_.append(results.Result.load(name))
+    one, other = (result.groups[0] for result in results_)
+    assert other.config["execution"].startswith("streamed, ")
+    for name in one.metrics:
+        # 4 rounds of products in float64, which are not in the same order.
+        np.testing.assert_allclose(other.metrics[name], one.metrics[name], rtol=1e-9)
+    again = RUNNER.invoke(run.app, ["--resume", "rows", "--quiet"])
+    assert (again.exit_code, again.output) == (0, "rows\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("Flame wants CoordinateMedian", ["--set", "aggregator=coordinate_median"]),
+        ("not on 'everybody'", ["--eval-on", "test,everybody"]),
+        ("expected a number of eval_clients", ["--eval-clients", "participants"]),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused(message, arguments):
+    refuse(message, "--set", "algorithm=flame", "--streamed", *arguments, app=run.app)
+
+
+def test_streaming_is_for_single_runs():
+    done = RUNNER.invoke(sweep.app, ["--streamed"])
+    assert done.exit_code == 2 and "No such option: --streamed" in done.output
+    done = RUNNER.invoke(run.app, ["--streamed", "--diagnostics"])
+    assert done.exit_code == 2 and "goes with none of --diagnostics" in done.output

@@ -1,0 +1,76 @@
+"""A training over two processes, which JAX's own runtime connects on this machine."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_pfl as fp
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def start(processes, process, port, devices, out):
+    given = map(str, (processes, process, port, devices, out))
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.engine.distributed_worker", *given],
+        cwd=ROOT,
+        env=os.environ | {"XLA_FLAGS": os.environ["FEDJAX_PFL_TESTS_XLA_FLAGS"]},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def outputs(workers):
+    """What the processes printed; all of them are ended, whatever happens."""
+    try:
+        return [worker.communicate(timeout=240)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+def test_two_processes_equal_one(tmp_path):
+    """Two devices in each of two processes against four in one."""
+    port, names = free_port(), ["first.npz", "second.npz"]
+    workers = [start(2, k, port, 2, tmp_path / name) for k, name in enumerate(names)]
+    texts = outputs(workers)
+    for text in texts:
+        if "UNIMPLEMENTED" in text or "Permission denied" in text:
+            pytest.skip(f"no collectives between processes here: {text[-300:]}")
+    for worker, text in zip(workers, texts, strict=True):
+        assert worker.returncode == 0, text
+        assert "finished on 4 devices of 2 processes" in text
+    (text,) = outputs([start(1, 0, 0, 4, tmp_path / "one.npz")])
+    assert "finished on 4 devices of 1 processes" in text, text
+    with np.load(tmp_path / "one.npz") as one:
+        assert len(one.files) > 4
+        for name in names:
+            with np.load(tmp_path / name) as other:
+                for key in one.files:
+                    np.testing.assert_allclose(
+                        other[key], one[key], rtol=1e-10, atol=1e-12, err_msg=key
+                    )
+    assert not (tmp_path / "second.npz.models").exists()
+    alone, first = (
+        fp.load_models(tmp_path / f"{n}.npz.models") for n in ("one", "first")
+    )
+    for model in ("global", "personal"):
+        found, expected = first.find(model=model), alone.find(model=model)
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12),
+            *(found.params, expected.params),
+        )

@@ -1,0 +1,105 @@
+"""How the map over clients is run where nobody says."""
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_pfl as fp
+from fedjax_pfl.core import sharding
+from fedjax_pfl.engine import auto_execution, grids
+from fedjax_pfl.engine.options import Options
+from fedjax_pfl.testing import toy
+from tests import trainings
+
+
+@pytest.mark.parametrize(
+    ("width", "size", "expected"),
+    [
+        (4, 8, "vmap"),  # small steps: one device
+        (10_000, 8, "shard"),  # 8 devices, one client each
+        (10_000, 4, "shard=4"),
+        (10_000, 1, "vmap"),
+    ],
+)
+def test_choice_of_execution(width, size, expected):
+    federation = toy.make_federation()
+    model = fp.MLP(widths=(width,)).for_federation(federation)
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(), participation=fp.UniformCohort(size=size)
+    )
+    assert str(auto_execution.choose(process, model, federation)) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "width", "expected"),
+    [(8, 4, "vmap"), (8, 1000, "chunk=1"), (500, 4, "chunk"), (500, 1000, "chunk=1")],
+)
+def test_choice_of_chunks_on_one_device(monkeypatch, num_clients, width, expected):
+    """Large steps one by one; many small ones in chunks that fit the cache."""
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    spec = fp.FederationSpec("digits", "iid", num_clients=num_clients)
+    federation = spec.build()
+    model = fp.MLP(widths=(width,)).for_federation(federation)
+    process = fp.FederatedProcess(algorithm=fp.FedAvg())
+    found = auto_execution.choose(process, model, federation)
+    assert str(found) == expected or found.mode == expected and found.chunk_size > 8
+
+
+@pytest.mark.parametrize(
+    ("num_points", "mode", "expected"),
+    [(1, "vmap", 1), (3, "chunk", 3), (12, "vmap", 6), (7, "vmap", 7), (11, "vmap", 1)]
+    + [(8, "vmap", 8), (8, "shard", 1), (8, "loop", 1)],
+)
+def test_devices_get_equally_many_points(num_points, mode, expected):
+    """Of 8 devices; those that share clients or none do not share points."""
+    how = sharding.Execution(mode=mode, chunk_size=2 if mode == "chunk" else 0)
+    assert auto_execution.devices_of_points(how, num_points) == expected
+
+
+def test_points_on_several_devices_are_trained_as_on_one():
+    """Also where points end early; states are on the devices of their points."""
+    spec = fp.FederationSpec("quadratic", "by_client", num_clients=6)
+    axes = {"algorithm.lam": [0.5, 2.0], "seed": [0, 1]}
+    key = jax.random.key(0, impl="threefry2x32")
+    process = fp.FederatedProcess(
+        algorithm=fp.Flame(), participation=fp.UniformCohort(size=3)
+    )
+    (group,) = grids.groups_of(key, process, fp.models.Quadratic(), spec, axes)
+    stop = fp.StopWhen(model="global", data="train", metric="loss", patience=2)
+
+    def train(how):
+        given = Options(
+            num_rounds=12,
+            eval_every=2,
+            execution=how,
+            evaluate_on=("train",),
+            stop_when=stop,
+        )
+        record, run = trainings.train(group, given)
+        return record, run.states
+
+    history, states = train("vmap")
+    assert history.config["execution"] == "vmap, points on 4 devices"
+    assert all(
+        len(leaf.sharding.device_set) == 4 and leaf.addressable_shards[0].data.size
+        for leaf in jax.tree.leaves(states)
+    )
+    alone, reference = train("shard")
+    for name, values in alone.metrics.items():
+        np.testing.assert_allclose(history.metrics[name], values, rtol=1e-9)
+    for one, other in zip(toy.leaves(states), toy.leaves(reference), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_points_go_one_by_one_where_a_client_would_wait_for_a_larger_one():
+    """Of another point, whose client of the same slot has another size."""
+    model = fp.LogisticRegression()
+    process = fp.FederatedProcess(algorithm=fp.FedAvg())
+    alone = fp.core.Execution(mode="chunk", chunk_size=1)
+    at_once = {}
+    for name, partition in (("even", "iid"), ("ragged", fp.data.PowerLaw())):
+        spec = fp.FederationSpec("digits", partition, num_clients=40)
+        federation = spec.build()
+        given = process, model.for_federation(federation), federation
+        at_once[name] = auto_execution.points_at_once(alone, *given)
+    assert at_once["ragged"] == 1 < at_once["even"]

@@ -1,0 +1,68 @@
+"""Parts that change nothing are said aloud, once, where someone trains with them."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import fedjax_pfl as fp
+from fedjax_pfl.core import checks
+from fedjax_pfl.testing import toy
+from tests.engine.test_training import KEY, SGD, quiet, small_spec
+
+
+@pytest.mark.parametrize("how", [fp.simulate, fp.simulate_streamed])
+def test_an_attack_without_malicious_clients_is_said(how):
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD), attack=fp.SignFlip())
+    federation = small_spec().build()
+    with pytest.warns(UserWarning, match="SignFlip changes nothing, since no client"):
+        quiet(how, KEY, process, fp.LogisticRegression(), federation, 1)
+
+
+def test_a_federation_to_compare_attacks_with_is_no_mistake():
+    """Only fractions that are all zero are said; warnings are errors in these tests."""
+    spec = small_spec(label_poisoning="uniform_labels")
+    process, model = (
+        fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
+        fp.LogisticRegression(),
+    )
+    axis = "federation.malicious_fraction"
+    quiet(fp.grid, KEY, process, model, spec, {axis: [0.0, 0.5]}, 1)
+    with pytest.warns(UserWarning, match="UniformLabels changes nothing"):
+        quiet(fp.grid, KEY, process, model, spec, {axis: [0.0]}, 1)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        fp.Local(local=SGD),
+        pytest.param(fp.Centralized(local=SGD), marks=pytest.mark.wide),
+        pytest.param(fp.Majority(), marks=pytest.mark.wide),
+        pytest.param(fp.FedAMP(local=SGD), marks=pytest.mark.wide),
+    ],
+    ids=lambda algorithm: type(algorithm).__name__,
+)
+def test_an_aggregator_of_a_method_without_aggregate_is_said(algorithm):
+    """And changes nothing, also one that could not take so few messages."""
+    federation, model = toy.make_federation(), fp.LogisticRegression()
+    cohort = fp.UniformCohort(size=3)
+    plain = fp.FederatedProcess(algorithm=algorithm, participation=cohort)
+    expected = quiet(fp.simulate, KEY, plain, model, federation, 2)
+    for rule in (fp.CoordinateMedian(), fp.aggregators.Bulyan(num_malicious=1)):
+        given = fp.FederatedProcess(
+            algorithm=algorithm, aggregator=rule, participation=cohort
+        )
+        with pytest.warns(UserWarning) as said:
+            found = quiet(fp.simulate, KEY, given, model, federation, 2)
+        (warning,) = said
+        assert str(warning.message) == (
+            f"{type(rule).__name__} changes nothing for {type(algorithm).__name__}: no"
+            " aggregate of messages is made there."
+        )
+        for name, values in expected.groups[0].metrics.items():
+            np.testing.assert_array_equal(found.groups[0].metrics[name], values)
+    with warnings.catch_warnings(), pytest.raises(checks.InputError, match="Bulyan"):
+        given = fp.FederatedProcess(
+            algorithm=fp.FedAvg(local=SGD), aggregator=rule, participation=cohort
+        )
+        quiet(fp.simulate, KEY, given, model, federation, 2)

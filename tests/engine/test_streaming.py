@@ -1,0 +1,246 @@
+"""Streamed trainings: the same as in memory, in little memory, safe on disk."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_pfl as fp
+from fedjax_pfl import aggregators, algorithms, attacks
+from fedjax_pfl.core import checks, sharding
+from fedjax_pfl.engine import driver
+from fedjax_pfl.engine.streaming import population as streamed
+from fedjax_pfl.engine.streaming import row_store
+from fedjax_pfl.testing import toy
+from tests import problems
+from tests.engine import faults, test_kept_mean
+
+KEY = jax.random.key(3)
+SGD = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
+EXACT = fp.local.ToTolerance(learning_rate=0.3, max_steps=9)
+METHODS = {
+    "flame": fp.Flame(lam=1.0, kappa=2.0, local=SGD),
+    "flame_by_examples": fp.Flame(lam=1.0, weighting="examples", local=EXACT),
+    "fedavg": fp.FedAvg(local=SGD),
+    "local": fp.Local(local=SGD),
+    "apfl": algorithms.APFL(local=SGD),
+    "scaffold": algorithms.Scaffold(local=SGD),
+    "fedamp": algorithms.FedAMP(local=SGD),
+}
+
+
+def make_process(name, **fields):
+    given = {"participation": fp.UniformCohort(size=3), **fields}
+    return fp.FederatedProcess(algorithm=METHODS[name], **given)
+
+
+def train(simulate, process, federation, rounds=8, **options):
+    options = {"eval_every": 4, "progress": False, "execution": "vmap", **options}
+    model = fp.LogisticRegression()
+    return simulate(KEY, process, model, federation, rounds, **options).groups[0]
+
+
+def assert_same(one, other, tolerance=1e-12):
+    """Equal to rounding, and whatever is counted exactly."""
+    assert one.metrics.keys() == other.metrics.keys()
+    for name in one.metrics:
+        np.testing.assert_allclose(
+            other.metrics[name], one.metrics[name], rtol=0, atol=tolerance
+        )
+    for name in one.per_round:
+        np.testing.assert_allclose(other.per_round[name], one.per_round[name], 1e-9)
+    for name in ("times_selected", "num_train", "malicious", "rounds", "evaluated"):
+        np.testing.assert_array_equal(getattr(other, name), getattr(one, name))
+
+
+@pytest.mark.wide  # as FLAME does with attacks and stragglers
+@pytest.mark.parametrize("name", METHODS)
+def test_it_equals_the_training_in_memory(name):
+    federation, process = toy.make_federation(), make_process(name)
+    one = train(fp.simulate, process, federation)
+    assert_same(one, train(fp.simulate_streamed, process, federation))
+
+
+def test_attacks_and_stragglers_are_those_of_the_training_in_memory():
+    federation = toy.make_federation(malicious=(1, 5))
+    process = make_process(
+        "flame",
+        attack=attacks.SignFlip(scale=2.0),
+        work=fp.Stragglers(max_epochs=2),
+    )
+    one = train(fp.simulate, process, federation)
+    assert_same(one, train(fp.simulate_streamed, process, federation))
+
+
+@pytest.mark.wide
+def test_everybody_may_take_part():
+    federation = toy.make_federation()
+    process = make_process("flame", participation=fp.AllClients())
+    one = train(fp.simulate, process, federation, rounds=4)
+    assert_same(one, train(fp.simulate_streamed, process, federation, rounds=4))
+
+
+def test_a_sample_of_clients_is_that_of_the_training_in_memory():
+    federation, process = toy.make_federation(), make_process("local")
+    one = train(fp.simulate, process, federation, eval_clients=3)
+    other = train(fp.simulate_streamed, process, federation, eval_clients=3)
+    (sample,) = np.nonzero(one.evaluated[0, -1, 0])
+    np.testing.assert_array_equal(other.clients, sample)
+    np.testing.assert_array_equal(other.times_selected, one.times_selected[..., sample])
+    np.testing.assert_array_equal(other.num_train, one.num_train[..., sample])
+    np.testing.assert_allclose(
+        other.metrics["loss"], one.metrics["loss"][..., sample], atol=1e-12
+    )
+
+
+def start(process, problem, path):
+    """A training at the level of rounds, on a problem with known answers."""
+    population = streamed.Population(problem.federation)
+    process = jax.tree.map(jnp.asarray, process)
+    like = streamed.Training.row_of(process, problem.model, population, KEY)
+    store = row_store.RowStore(path, problem.federation.num_clients, like)
+    execution = sharding.Execution()
+    return streamed.Training(process, problem.model, population, KEY, execution, store)
+
+
+@pytest.mark.parametrize("value", [1.0, 1e38])
+def test_the_kept_mean_is_that_of_all_messages(value, tmp_path):
+    """After 1e38 came and went it is computed anew, from all messages."""
+    problem = faults.problem()
+    attack = faults.Sends(value=value, turn=-1.0, last=6.0)
+    process = fp.FederatedProcess(
+        algorithm=test_kept_mean.Reports(),
+        aggregator=fp.aggregators.Mean(),
+        attack=jax.tree.map(jnp.asarray, attack),
+        participation=fp.UniformCohort(size=3),
+    )
+    training = start(process, problem, tmp_path / "rows.bin")
+    every = np.arange(problem.federation.num_clients)
+    largest = []
+    for number in range(20):
+        training.run(number, 1)
+        rows = training.rows(every)[1]["theta"].astype(np.float64)
+        exact, size = np.mean(rows, axis=0), np.abs(rows).max()
+        error = np.abs(training.state.aggregate["theta"] - exact).max()
+        # Sums of 8 rows, and of what 16 times as large a mean leaves behind.
+        eps = float(np.finfo(np.float32).eps)
+        assert error <= 16 * eps * max(16 * np.abs(exact).max(), size)
+        largest.append(size)
+    assert max(largest) >= 0.99 * value and largest[-1] < 3
+
+
+def test_rows_of_clients_who_never_took_part_take_no_space(tmp_path):
+    problem = problems.random_quadratics(40)
+    process = fp.FederatedProcess(
+        algorithm=METHODS["flame"], participation=fp.UniformCohort(size=2)
+    )
+    training = start(process, problem, tmp_path / "rows.bin")
+    infos = training.run(0, 3)
+    training.write_back()
+    members = np.unique(infos.cohort)
+    np.testing.assert_array_equal(training.store.written(), members)
+    assert len(members) < 7
+
+
+@pytest.mark.parametrize(
+    ("process", "options", "sentence"),
+    [
+        (fp.FederatedProcess(algorithm=fp.Centralized(local=SGD)), {}, "Centralized"),
+        (
+            make_process("flame", aggregator=aggregators.CoordinateMedian()),
+            {},
+            "Flame wants CoordinateMedian",
+        ),
+        (make_process("fedavg"), {"evaluate_on": ("everybody",)}, "'everybody'"),
+        (make_process("fedavg"), {"eval_clients": 0}, "eval_clients"),
+        (
+            make_process("fedavg", participation=fp.UniformCohort(size=9)),
+            {},
+            "got size=9",
+        ),
+    ],
+)
+def test_what_needs_all_clients_at_once_is_refused(process, options, sentence):
+    with pytest.raises(checks.InputError, match=sentence) as error:
+        train(fp.simulate_streamed, process, toy.make_federation(), **options)
+    assert str(error.value).endswith(".") and "\n" not in str(error.value)
+
+
+def test_it_goes_on_where_it_was_interrupted(tmp_path):
+    """Bit for bit, from checkpoints; the newest damaged one gives way to another."""
+    federation, process = toy.make_federation(), make_process("flame")
+    options = {"rounds": 12, "eval_every": 2}
+    whole = train(fp.simulate_streamed, process, federation, **options)
+
+    class EnoughError(Exception):
+        """Ends a training at a chosen segment."""
+
+    def interrupted(after, folder):
+        run, ran = streamed.Training.run, []
+
+        def counted(self, *arguments):
+            if len(ran) == after:
+                raise EnoughError
+            ran.append(arguments)
+            return run(self, *arguments)
+
+        checkpoints = fp.Checkpoints(folder, min_seconds=0)
+        streamed.Training.run = counted
+        try:
+            train(
+                fp.simulate_streamed,
+                process,
+                federation,
+                checkpoints=checkpoints,
+                **options,
+            )
+        except EnoughError:
+            pass
+        finally:
+            streamed.Training.run = run
+        return checkpoints
+
+    for after in (1, 4):
+        checkpoints = interrupted(after, tmp_path / str(after))
+        other = train(
+            fp.simulate_streamed,
+            process,
+            federation,
+            checkpoints=checkpoints,
+            **options,
+        )
+        assert_same(whole, other, tolerance=0)
+
+    checkpoints = interrupted(4, tmp_path / "damaged")
+    newest = max((tmp_path / "damaged" / "000-flame").glob("0*"))
+    (newest / "history.npz").write_bytes(b"")
+    with pytest.warns(UserWarning, match="is damaged"):
+        other = train(
+            fp.simulate_streamed,
+            process,
+            federation,
+            checkpoints=checkpoints,
+            **options,
+        )
+    assert_same(whole, other, tolerance=0)
+
+    checkpoints = interrupted(4, tmp_path / "rows")
+    (tmp_path / "rows" / "000-flame" / "rows.bin").write_bytes(b"")
+    with pytest.raises(checks.InputError, match="'rows.bin' is too short"):
+        train(
+            fp.simulate_streamed,
+            process,
+            federation,
+            checkpoints=checkpoints,
+            **options,
+        )
+
+
+def test_time_is_up_and_it_goes_on(tmp_path):
+    federation, process = toy.make_federation(), make_process("local")
+    options = {"checkpoints": fp.Checkpoints(tmp_path / "c")}
+    with pytest.raises(driver.Interrupted, match="was up at round 0"):
+        train(fp.simulate_streamed, process, federation, max_minutes=1e-9, **options)
+    whole = train(fp.simulate_streamed, process, federation)
+    other = train(fp.simulate_streamed, process, federation, **options)
+    assert_same(whole, other, tolerance=0)

@@ -1,0 +1,375 @@
+"""Trainings and grids as a user calls them."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_pfl as fp
+from fedjax_pfl import data
+from fedjax_pfl.core import client_rows
+from fedjax_pfl.engine import compiled, grids, simulation, stacking
+from fedjax_pfl.engine.options import Options
+from fedjax_pfl.testing import programs, toy
+from tests import trainings
+
+KEY = jax.random.key(0)
+SGD = fp.SGD(learning_rate=0.2, batch_size=16)
+
+
+def small_spec(**fields):
+    source = data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20)
+    fields = {"dataset": source, "partition": "by_client", "num_clients": 6} | fields
+    return fp.FederationSpec(**fields)
+
+
+def quiet(function, *args, **kwargs):
+    return function(*args, progress=False, **kwargs)
+
+
+def test_a_grid_groups_static_axes_and_equals_single_runs():
+    spec = small_spec()
+    process = fp.FederatedProcess(algorithm=fp.Flame(lam=1.0, kappa=2.0, local=SGD))
+    axes = {
+        "algorithm.lam": [0.1, 1.0],
+        "algorithm.local.batch_size": [4, 16],
+        "seed": [1, 2],
+    }
+    model = fp.LogisticRegression()
+    result = quiet(fp.grid, KEY, process, model, spec, axes, 4, eval_every=2)
+    assert [len(group.points) for group in result.groups] == [4, 4]
+    for group in result.groups:
+        size = group.points[0]["algorithm.local.batch_size"]
+        # Two that differ in every axis, and would be mistaken for each other.
+        for number in (1, 2):
+            point = group.points[number]
+            single = fp.FederatedProcess(
+                algorithm=fp.Flame(
+                    lam=point["algorithm.lam"],
+                    kappa=2.0,
+                    local=fp.SGD(learning_rate=0.2, batch_size=size),
+                )
+            )
+            federation = small_spec(seed=point["seed"]).build()
+            alone = quiet(
+                fp.simulate,
+                jax.random.fold_in(KEY, point["seed"]),
+                single,
+                model,
+                federation,
+                4,
+                eval_every=2,
+            ).groups[0]
+            for name, value in alone.metrics.items():
+                np.testing.assert_allclose(
+                    group.metrics[name][number], value[0], rtol=1e-8, atol=1e-8
+                )
+
+
+def test_a_grid_over_the_partition_shares_the_pool():
+    spec = fp.FederationSpec(dataset="digits", num_clients=5)
+    axes = {"federation.partition.concentration": [0.3, 100.0], "seed": [0]}
+    groups = grids.groups_of(
+        KEY, fp.FederatedProcess(algorithm=fp.Local(local=SGD)), fp.MLP(), spec, axes
+    )
+    assert len(groups) == 1
+    rows, pool = stacking.federation_rows(groups[0].federations)
+    assert pool is not None
+    assert pool.train.x.shape == (1797, 8, 8)
+    counts = np.asarray(rows["train"]["num_examples"])
+    assert counts.shape == (2, 5)
+    assert counts[0].std() > counts[1].std()
+
+
+def test_seeds_of_generated_data_have_pools_of_their_own():
+    spec = small_spec()
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
+    groups = grids.groups_of(
+        KEY, process, fp.LogisticRegression(), spec, {"seed": [0, 1]}
+    )
+    assert len(groups) == 1
+    rows, pool = stacking.federation_rows(groups[0].federations)
+    assert pool is None
+    assert rows["pool"].train.x.shape[0] == 2
+
+
+@pytest.mark.wide
+def test_an_axis_may_hold_algorithms():
+    process = fp.FederatedProcess(algorithm=fp.Local(local=SGD))
+    axes = {"algorithm": [fp.Local(local=SGD), fp.FedAvg(local=SGD)]}
+    result = quiet(
+        fp.grid, KEY, process, fp.LogisticRegression(), small_spec(), axes, 2
+    )
+    assert [group.models for group in result.groups] == [("personal",), ("global",)]
+    assert result.groups[1].points[0]["algorithm"] == "FedAvg"
+
+
+def test_a_diverging_point_is_listed_and_the_others_go_on():
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
+    spec = fp.FederationSpec(
+        dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
+    )
+    axes = {"algorithm.local.learning_rate": [0.2, 1e200]}
+    result = quiet(
+        fp.grid, KEY, process, fp.models.Quadratic(), spec, axes, 6, eval_every=1
+    )
+    group = result.groups[0]
+    assert group.diverged_at[0] == -1
+    round_number = group.diverged_at[1]
+    assert 1 <= round_number <= 3
+    loss = group.metrics["loss"]
+    assert np.isfinite(loss[0]).all()
+    assert np.isnan(loss[1, round_number:]).all()
+    status = result.table().query("`algorithm.local.learning_rate` > 1")["status"]
+    assert set(status) == {f"diverged at round {round_number}"}
+
+
+def test_a_run_whose_points_all_diverge_ends_early():
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(local=fp.SGD(learning_rate=1e200))
+    )
+    spec = fp.FederationSpec(
+        dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
+    )
+    result = quiet(
+        fp.simulate, KEY, process, fp.models.Quadratic(), spec.build(), 50, eval_every=5
+    )
+    assert result.groups[0].rounds.tolist() == [0, 5]
+
+
+@pytest.mark.wide
+def test_dropping_lets_the_honest_ones_go_on():
+    """`drop` keeps everything finite where `stop` would end."""
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(local=fp.SGD(learning_rate=1e200)), on_nonfinite="drop"
+    )
+    spec = fp.FederationSpec(
+        dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
+    )
+    group = quiet(
+        fp.simulate, KEY, process, fp.models.Quadratic(), spec.build(), 6, eval_every=3
+    ).groups[0]
+    assert group.diverged_at.tolist() == [-1]
+    assert group.per_round["num_nonfinite"].sum() > 0
+
+
+def test_evaluation_equals_numpy():
+    federation = toy.make_federation()
+    process = fp.FederatedProcess(
+        algorithm=fp.Flame(local=SGD), participation=fp.UniformCohort(size=3)
+    )
+    group = programs.group(KEY, process, fp.LogisticRegression(), federation)
+    options = Options(
+        num_rounds=3,
+        eval_every=3,
+        execution="vmap",
+        evaluate_on=("test", "train"),
+        diagnostics=True,
+    )
+    record, run = trainings.train(group, options)
+    assert record.models == ("global", "personal")
+    x, y = np.asarray(federation.test.x), np.asarray(federation.test.y)
+    index = np.asarray(federation.test.index)
+    for client, count in enumerate(toy.COUNTS):
+        rows = index[client, :count]
+        for number, params in enumerate(
+            (
+                jax.tree.map(lambda leaf: leaf[0], run.states.server),
+                client_rows.take(client_rows.take(run.states.clients.theta, 0), client),
+            )
+        ):
+            head = jax.tree.map(np.asarray, params["head"])
+            logits = x[rows] @ head["kernel"].T + head["bias"]
+            hits = (logits.argmax(axis=1) == y[rows]).mean()
+            shifted = logits - logits.max(axis=1, keepdims=True)
+            losses = (
+                np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(count), y[rows]]
+            )
+            found = record.metrics
+            for split in range(2):
+                assert found["accuracy"][0, -1, number, split, client] == hits
+                np.testing.assert_allclose(
+                    found["loss"][0, -1, number, split, client],
+                    losses.mean(),
+                    rtol=1e-12,
+                )
+    assert record.times_selected[0, -1].sum() == 9
+    assert record.per_round["floats_up"].tolist() == [[45.0] * 3]  # 3 clients x 15
+    assert record.per_round["floats_down"].tolist() == [[45.0] * 3]
+    cohort_examples = record.per_round["gradient_evaluations"].sum()
+    assert cohort_examples == (record.times_selected[0, -1] * toy.COUNTS).sum()
+    assert record.diagnostics["residual_theta"].shape == (1, 2)
+
+
+def test_same_numbers_for_the_same_key_and_others_for_another():
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=fp.SGD(batch_size=4)))
+    federation = small_spec().build()
+    runs = [
+        quiet(fp.simulate, key, process, fp.MLP(widths=(4,)), federation, 3).groups[0]
+        for key in (KEY, KEY, jax.random.key(1))
+    ]
+    np.testing.assert_array_equal(runs[0].metrics["loss"], runs[1].metrics["loss"])
+    assert (runs[0].metrics["loss"] != runs[2].metrics["loss"]).any()
+
+
+def test_the_users_key_survives_donation():
+    key = jax.random.key(5)
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
+    quiet(fp.simulate, key, process, fp.LogisticRegression(), small_spec().build(), 2)
+    assert jax.random.key_data(key).shape == (2,)
+
+
+def test_a_process_runs_on_a_federation_without_validation():
+    federation = small_spec(validation_fraction=0.0).build()
+    process = fp.FederatedProcess(algorithm=fp.Flame(local=SGD))
+    group = quiet(
+        fp.simulate, KEY, process, fp.LogisticRegression(), federation, 2
+    ).groups[0]
+    split = group.data.index("validation")
+    assert np.isnan(group.metrics["loss"][:, :, :, split]).all()
+    assert np.isfinite(group.metrics["loss"][:, :, :, group.data.index("test")]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_rounds": 0}, "num_rounds to be a whole number of at least 1, got 0"),
+        ({"eval_every": 0}, "eval_every"),
+        ({"execution": "fast"}, "Unknown execution 'fast'"),
+        ({"execution": "chunk"}, "Expected a chunk size"),
+        ({"execution": "chunk=0"}, "got 'chunk=0'"),
+        ({"execution": "shard=99"}, "at most 8 devices"),
+        ({"evaluate_on": ("tset",)}, "did you mean 'test'"),
+        ({"key": 0}, "jax.random.key"),
+        ({"model": fp.MLP()}, "needs classes"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(change, message):
+    spec = fp.FederationSpec(
+        dataset=data.Quadratic(dim=3), partition="by_client", num_clients=4
+    )
+    arguments = {
+        "key": KEY,
+        "process": fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
+        "model": fp.models.Quadratic(),
+        "federation": spec.build(),
+        "num_rounds": 2,
+    }
+    with pytest.raises(fp.InputError, match=message) as error:
+        quiet(fp.simulate, **(arguments | change))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"algorithm.lmda": [1.0]}, "did you mean 'lam'"),
+        ({"algorithm.lam": []}, "at least one value"),
+        ({"algorithm.kappa": [0.0]}, "kappa to be a finite number above 0, got 0.0"),
+        ({"algorithm.lam": [float("nan")]}, "got nan"),
+        ({"participation.size": [3]}, "Unknown field of AllClients 'size'"),
+        ({"federation.num_clients": [0]}, "num_clients"),
+        ({"seed": [-1]}, "seed"),
+        ({"model.width": [3]}, "did you mean 'widths'|width"),
+    ],
+)
+def test_wrong_axes_get_one_sentence(axes, message):
+    process = fp.FederatedProcess(algorithm=fp.Flame(local=SGD))
+    with pytest.raises(fp.InputError, match=message):
+        quiet(fp.grid, KEY, process, fp.MLP(), small_spec(), axes, 2)
+
+
+def test_a_cohort_larger_than_the_population_is_refused():
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(local=SGD), participation=fp.UniformCohort(size=7)
+    )
+    with pytest.raises(fp.InputError, match="7"):
+        quiet(
+            fp.simulate, KEY, process, fp.LogisticRegression(), small_spec().build(), 2
+        )
+
+
+def test_clients_without_training_examples_are_refused():
+    federation = toy.make_federation()
+    counts = federation.train.num_examples.at[3].set(0)
+    train = dataclasses.replace(federation.train, num_examples=counts)
+    federation = dataclasses.replace(federation, train=train)
+    process = fp.FederatedProcess(algorithm=fp.Flame(local=SGD))
+    with pytest.raises(
+        fp.InputError, match="1 of 8 have none, the first of them client 3"
+    ):
+        quiet(fp.simulate, KEY, process, fp.LogisticRegression(), federation, 2)
+
+
+@pytest.mark.wide
+def test_medians_resist_what_the_mean_does_not():
+    """A quarter of the clients flips signs; the medians stay near the honest models."""
+    federation = small_spec(num_clients=8, malicious_fraction=0.25, seed=3).build()
+    model = fp.LogisticRegression()
+    found = {}
+    for name, aggregator in (
+        ("mean", fp.aggregators.Mean()),
+        ("coordinate", fp.CoordinateMedian()),
+        ("geometric", fp.GeometricMedian()),
+    ):
+        process = fp.FederatedProcess(
+            algorithm=fp.FedAvg(local=SGD),
+            aggregator=aggregator,
+            attack=fp.SignFlip(scale=5.0),
+        )
+        group = quiet(fp.simulate, KEY, process, model, federation, 20).groups[0]
+        honest = ~group.malicious[0]
+        found[name] = group.metrics["loss"][0, -1, 0, 0][honest].mean()
+    assert found["coordinate"] < found["mean"]
+    assert found["geometric"] < found["mean"]
+
+
+@pytest.mark.parametrize(
+    ("model", "count"), [(fp.MLP(), 109386), (fp.LogisticRegression(), 7850)]
+)
+def test_parameter_counts(model, count):
+    x = jnp.zeros((2, 28, 28), jnp.uint8)
+    template = toy.make_federation()
+    train = template.train
+    train = type(train)(
+        x=x,
+        y=jnp.zeros(2, jnp.int32),
+        scale=train.scale,
+        shift=train.shift,
+        index=train.index,
+        num_examples=train.num_examples,
+        client_id=train.client_id,
+    )
+    federation = fp.Federation(
+        train=train,
+        validation=train,
+        test=train,
+        malicious=template.malicious,
+        num_classes=10,
+    )
+    params = model.for_federation(federation).init(KEY)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
+
+
+@pytest.mark.skipif(not compiled._LIMIT.exists(), reason="the limit is that of Linux")
+@pytest.mark.wide
+def test_a_grid_of_many_programs_gives_their_memory_back(monkeypatch, tmp_path):
+    """A second group takes no more maps than one; it would keep hundreds."""
+    (tmp_path / "limit").write_text("1")
+    monkeypatch.setattr(compiled, "_LIMIT", tmp_path / "limit")
+    monkeypatch.setattr(simulation, "_LOOK_EVERY", 1)
+    process, model = (
+        fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
+        fp.LogisticRegression(),
+    )
+
+    def maps_after(sizes):
+        axes = {"algorithm.local.batch_size": sizes}
+        quiet(fp.grid, KEY, process, model, small_spec(), axes, 1)
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    before = maps_after([1])
+    assert maps_after([2]) < before + 100

@@ -1,0 +1,171 @@
+"""Printed numbers beside runs, tables by a field, and claims about losses."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.cards import __main__, claims, flame, tables
+from experiments.cards.runs import Run
+from tests.experiments import test_cards
+
+A, B = test_cards.A, test_cards.B
+SWEEP = "python -m experiments.sweep --preset digits"
+COLUMNS = (
+    tables.Column("alpha", "Alpha", "personal", A),
+    tables.Column("beta", "Beta", "personal", B),
+)
+
+
+@pytest.fixture
+def printed(tmp_path, monkeypatch):
+    """A paper that says 90 ± 1 for Alpha and 80 ± 1 for Beta in both rows."""
+    lines = ["row,algorithm,model,mean,std"]
+    for row, (name, mean) in itertools.product("xy", (("Alpha", 0.9), ("Beta", 0.8))):
+        lines.append(f"{row},{name},personal,{mean},0.01")
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    return tables.Printed("Table", "t.csv", "run_{row}", COLUMNS, ((0, 1),))
+
+
+def loss(algorithm, seed, value, **changes):
+    """A row of a loss, as `keep` leaves it."""
+    first, *_ = test_cards.cells(algorithm, seed, value, metric="loss", **changes)
+    return first
+
+
+def card(**fields):
+    return __main__.Card(
+        method="toy", title="Toy", text="Words.", reference=B, **fields
+    )
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "verdict"),
+    [
+        ([0.905, 0.895], [0.81, 0.80], "holds"),
+        ([0.99, 0.98], [0.81, 0.80], "ordering holds"),
+        ([0.70, 0.71], [0.81, 0.80], "fails: alpha − beta is -10.00 (open)"),
+        ([0.700, 0.701], [0.800, 0.802], "fails: alpha − beta is -10.05"),
+    ],
+)
+def test_rows_are_judged_by_digits_then_by_order(
+    tmp_path, printed, alpha, beta, verdict
+):
+    test_cards.save(tmp_path, "run_x", test_cards.pairs(alpha, beta), SWEEP)
+    text = test_cards.render(
+        card(printed=[printed], reasons={"run_y": "a reason"}), tmp_path
+    )
+    line = test_cards.line_with(text, "| x |")
+    mean, std = 100 * np.mean(alpha), 100 * np.std(alpha, ddof=1)
+    assert f"90.00 ± 1.00 → {mean:.2f} ± {std:.2f}" in line
+    assert f"| 2 | 50 | {verdict} | `{SWEEP}` |" in line
+    line = test_cards.line_with(text, "| y |")
+    assert "| 90.00 ± 1.00 | 80.00 ± 1.00 |" in line
+    assert "not run: a reason | `python -m experiments.sweep --preset run_y" in line
+
+
+def test_rounds_are_those_of_the_command():
+    assert tables.rounds_of(SWEEP) == 50
+    assert tables.rounds_of(f"{SWEEP} --rounds 7") == 7
+
+
+def test_a_field_becomes_columns(tmp_path):
+    rows = []
+    for fraction, told in ((0.0, 0.0), (0.2, 0.2)):
+        more = {"federation.malicious_fraction": fraction, "attack": "X"}
+        told = {"algorithm.malicious_fraction": told}
+        for seed in (0, 1):
+            rows += test_cards.cells("Alpha", seed, 0.5 + fraction, **more)
+            rows += test_cards.cells("Beta", seed, 0.25, **more, **told)
+    test_cards.save(tmp_path, "attacks_x", rows)
+    by_field = {"attacks": ("federation.malicious_fraction",)}
+    text = test_cards.render(card(by_field=by_field), tmp_path)
+    header = "| algorithm | model | malicious_fraction = 0 | malicious_fraction = 0.2 |"
+    assert header in text and "attack = X" in text
+    assert "| Alpha | personal | 50.00 ± 0.00 | 70.00 ± 0.00 |" in text
+    assert "| Beta | personal | 25.00 ± 0.00 | 25.00 ± 0.00 |" in text
+
+
+def test_kinds_of_attacks_become_columns(tmp_path):
+    rows = []
+    for kind, value in ((None, 0.9), ("SignFlip", 0.5), (None, 0.7)):
+        poisoning = "UniformLabels" if value == 0.7 else None
+        more = {"attack": kind, "federation.label_poisoning": poisoning}
+        rows += test_cards.cells("Beta", 0, value, **more)
+    test_cards.save(tmp_path, "beyond_x", rows)
+    fields = ("attack", "federation.label_poisoning")
+    text = test_cards.render(card(by_field={"beyond": fields}), tmp_path)
+    assert "| algorithm | model | none | SignFlip | UniformLabels |" in text
+    assert "| Beta | personal | 90.00 | 50.00 | 70.00 |" in text
+
+
+def test_less_loss_is_better_and_environments_can_be_chosen(tmp_path):
+    rows = test_cards.pairs([0.5, 0.6], [0.5, 0.6])
+    for seed in (0, 1):
+        for name, value in (("Alpha", 0.2 + seed / 100), ("Beta", 0.5)):
+            rows.append(loss(name, seed, value, stat="variance"))
+    test_cards.save(tmp_path, "first", rows)
+    claim = claims.Claim("fair", "first", A, B, measure="loss variance")
+    runs = {"first": Run.read(tmp_path / "toy/first.nc")}
+    (found,) = claims.decide(claim, runs)
+    assert found.verdict == "holds" and found.difference.startswith("+0.29")
+    text = test_cards.render(card(claims=(claim,)), tmp_path)
+    assert "| loss variance |" in text
+    assert test_cards.line_with(text, "Alpha", "personal").endswith("| 0.205 |")
+    only = {"federation.partition.concentration": 7.0}
+    nowhere = claims.Claim("x", "first", A, B, only=only)
+    assert not list(claims.decide(nowhere, runs))
+
+
+def test_sides_may_be_of_different_runs(tmp_path):
+    test_cards.save(tmp_path, "few", test_cards.pairs([0.5, 0.6], [0.1, 0.1]))
+    test_cards.save(tmp_path, "many", test_cards.pairs([0.7, 0.9], [0.1, 0.1]))
+    paths = (tmp_path / "toy").iterdir()
+    runs = {path.stem: Run.read(path) for path in paths}
+    claim = claims.Claim("rises", "many", A, A, worse_run="few")
+    (found,) = claims.decide(claim, runs)
+    assert found.difference.startswith("+25.00") and found.verdict == "undecided"
+    missing = claims.Claim("rises", "many", A, A, worse_run="none")
+    (found,) = claims.decide(missing, runs)
+    assert (found.where, found.verdict) == ("run `none`", "not run")
+
+
+def test_figures_count_what_holds(tmp_path):
+    test_cards.save(tmp_path, "first", test_cards.pairs([0.9, 0.91], [0.1, 0.11]))
+    both = (
+        claims.Claim("a", "first", A, B),
+        claims.Claim("b", "first", B, A),
+    )
+    figures = (
+        claims.Drawing("3", "curves", "first", both),
+        claims.Drawing("4", "more", "second", both),
+    )
+    text = test_cards.render(card(figures=figures, reasons={"second": "why"}), tmp_path)
+    assert "| holds 1, does not hold 1 |" in test_cards.line_with(text, "| 3 |")
+    assert "| not run: why |" in test_cards.line_with(text, "| 4 |")
+
+
+def test_every_number_of_flames_table_is_there():
+    """A copying error would show in the averages that the paper's text states."""
+    table = pd.read_csv(tables.FOLDER / "flame_table3.csv")
+    assert len(table) == 37 * 7
+    wide = table.pivot_table(index="row", columns=["algorithm", "model"], values="mean")
+    personal = wide[[("PFedMe", "personal"), ("Ditto", "personal")]].mean(axis=1)
+    shared = wide[[("PFedMe", "global"), ("Ditto", "global")]].mean(axis=1)
+    gains = (
+        wide[("Flame", "personal")] - personal,
+        wide[("Flame", "global")] - shared,
+        wide[("Flame", "hybrid")]
+        - wide[[("Flame", "personal"), ("Flame", "global")]].mean(axis=1),
+    )
+    assert gains[0].mean() == pytest.approx(0.0394, abs=5e-5)
+    assert gains[1].mean() == pytest.approx(0.1436, abs=5e-5)
+    hybrid = gains[2].filter(like="hybrid")
+    assert len(hybrid) == 4 and hybrid.mean() == pytest.approx(0.0422, abs=5e-5)
+
+
+def test_flames_figures_are_all_there():
+    numbers = {int(figure.number) for figure in flame.CARD.figures}
+    assert numbers == {*range(3, 13), *range(13, 44)}

@@ -1,0 +1,197 @@
+"""Figures: what they show, and that their names and axes say it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from matplotlib import image
+
+from fedjax_pfl import figures
+from fedjax_pfl.figures import clients, collaboration, contents, curves
+from fedjax_pfl.report import client_charts
+from tests import histories
+
+
+def legend_of(figure):
+    (legend,) = figure.legends
+    return legend.get_title().get_text(), [t.get_text() for t in legend.get_texts()]
+
+
+def sweep_result():
+    points = tuple(
+        {"seed": seed, "algorithm.lam": lam, "algorithm.kappa": kappa}
+        for seed in (0, 1, 2)
+        for lam in (0.1, 1.0, 10.0)
+        for kappa in (0.5, 2.0)
+    )
+    seeds = tuple({"seed": seed} for seed in (0, 1, 2))
+    return histories.make_result(
+        histories.make_history(points=points),
+        histories.make_history(
+            points=seeds, algorithm="FedAvg", models=("global",), kappa=None
+        ),
+    )
+
+
+@pytest.mark.smoke
+def test_learning_curves_name_model_population_data_and_band():
+    result = sweep_result()
+    figure = curves.learning_curves(result)
+    title, labels = legend_of(figure)
+    assert "mean over 3 seeds, band from min to max" in title
+    assert len(labels) == 4  # three models of FLAME's best setting, one of FedAvg
+    assert "model × all × own test × algorithm" in title
+    assert "global × FedAvg" in labels
+    assert any(label.startswith("personal × Flame (") for label in labels)
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (
+        "round",
+        "mean accuracy over clients",
+    )
+    # The line of FedAvg is the mean over seeds of the mean over clients.
+    wanted = result.groups[1].metrics["accuracy"][:, :, 0, 0].mean(axis=(0, 2))
+    (line,) = [x for x in axes.lines if "FedAvg" in x.get_label()]
+    np.testing.assert_allclose(line.get_ydata(), wanted, rtol=1e-6)
+
+
+def test_learning_curves_show_the_setting_that_validates_best():
+    result = sweep_result()
+    _, labels = legend_of(curves.learning_curves(result))
+    rows = result.curves()
+    last = rows[
+        (rows["round"] == rows["round"].max())
+        & (rows["metric"] == "accuracy")
+        & (rows["data"] == "own validation")
+        & (rows["algorithm"] == "Flame")
+    ]
+    means = last.groupby(["algorithm.lam", "algorithm.kappa", "model"])["value"].mean()
+    lam, kappa = means.groupby(level=[0, 1]).max().idxmax()
+    assert any(f"(lam = {lam:g}, kappa = {kappa:g})" in label for label in labels)
+
+
+def test_sweep_figure_has_log_axis_and_seed_bars():
+    figure = curves.sweep(sweep_result())
+    assert figure is not None
+    title, labels = legend_of(figure)
+    assert "mean ± std over 3 seeds" in title
+    assert set(labels) == {"FedAvg", "Flame (kappa = 0.5)", "Flame (kappa = 2)"}
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[:2] == ["personal", "global"]
+    assert "× all × own test" in title
+    assert {axes.get_xscale() for axes in figure.axes} == {"log"}
+    assert [axes.get_xlabel() for axes in figure.axes][1] == "algorithm.lam"
+    assert figure.axes[0].get_ylabel() == "mean accuracy, last round"
+
+
+def test_no_sweep_figure_without_a_numeric_axis():
+    plain = histories.make_history(points=({"seed": 0}, {"seed": 1}))
+    assert curves.sweep(histories.make_result(plain)) is None
+
+
+def test_figures_are_files_of_at_least_600_pixels(tmp_path):
+    diverged = histories.make_history(diverged_at=[5, 5])
+    files = figures.save_all(histories.make_result(diverged), tmp_path)
+    names = [file.name for file in files]
+    assert names == ["learning_curves.png", "partition.png"]
+    assert all(image.imread(file).shape[1] >= 600 for file in files)
+    folder = tmp_path / "second"
+    folder.mkdir()
+    files = figures.save_all(sweep_result(), folder)
+    names = ["learning_curves", "sweep", "grid", "clients", "fairness", "partition"]
+    assert [file.stem for file in files] == names
+    assert all(image.imread(file).shape[1] >= 600 for file in files)
+
+
+def test_distribution_shows_every_client_of_the_drawn_settings():
+    result = sweep_result()
+    figure = clients.distribution(result)
+    (axes,) = figure.axes
+    dots = [line for line in axes.lines if line.get_marker() == "."]
+    rows = [label.get_text().split("\n")[0] for label in axes.get_yticklabels()]
+    assert sorted(rows) == ["global", "global", "hybrid (validation)", "personal"]
+    assert [len(line.get_xdata()) for line in dots] == [3 * 20] * 4  # seeds x clients
+    record = result.groups[1]
+    wanted = record.metrics["accuracy"][:, -1, 0, 0].ravel()
+    assert any(
+        np.array_equal(np.sort(line.get_xdata()), np.sort(wanted)) for line in dots
+    )
+    assert "own test, last round (3 seeds)" in axes.get_xlabel()
+
+
+def test_fairness_has_one_point_per_setting():
+    result = sweep_result()
+    figure = clients.fairness(result)
+    (axes,) = figure.axes
+    _, labels = legend_of(figure)
+    assert set(labels) == {
+        "personal × Flame",
+        "global × Flame",
+        "hybrid (validation) × Flame",
+        "global × FedAvg",
+    }
+    lines = {c.get_label(): c.lines[0] for c in axes.containers}
+    assert len(lines["personal × Flame"].get_xdata()) == 6
+    (x,), (y,) = lines["global × FedAvg"].get_data()
+    metrics = result.groups[1].metrics
+    assert y == pytest.approx(metrics["accuracy"][:, -1, 0, 0].mean(-1).mean())
+    assert x == pytest.approx(metrics["loss"][:, -1, 0, 0].var(-1).mean(), rel=1e-6)
+
+
+def test_no_two_algorithms_look_alike_in_the_scatter():
+    """Of twelve methods three have a color for the second time."""
+    spots = tuple(
+        contents.Spot(f"m{k}", f"m{k}", "personal", k, 0.1, 0.5, 0.0, 0.0)
+        for k in range(12)
+    )
+    shown = contents.Spots(
+        (contents.Panel("", spots),), "x", "y", "all", "own test", ""
+    )
+    (axes,) = clients.draw_spots(shown).axes
+    marks = [bar.lines[0] for bar in axes.containers]
+    looks = {(m.get_color(), m.get_marker(), m.get_fillstyle()) for m in marks}
+    (panel,) = client_charts.spots(shown).panels
+    drawn = [trace["marker"] for trace in panel.figure["data"]]
+    assert len(looks) == len({(m["color"], m["symbol"]) for m in drawn}) == 12
+
+
+def test_no_fairness_without_accuracy():
+    record = histories.make_history(metrics=("loss",))
+    assert clients.fairness(histories.make_result(record)) is None
+
+
+def mixing_history(cluster=True):
+    """A history whose clients 0, 2, 4, ... and 1, 3, 5, ... are two clusters."""
+    record = histories.make_history(points=({"seed": 0}, {"seed": 1}), num_clients=6)
+    group = np.arange(6) % 2
+    weights = np.where(group[:, None] == group, 1.0, 0.25) / 4
+    share = np.full((2, 3, 6), 2 / (2 + 3 * 0.25))
+    share[:, 0] = np.nan  # nobody has received anything yet
+    return dataclasses.replace(
+        record,
+        collaboration=np.stack([weights, weights]),
+        own_cluster=share if cluster else None,
+        cluster=np.stack([group, group]) if cluster else None,
+    )
+
+
+def test_collaboration_is_ordered_by_cluster():
+    figure = collaboration.weights(histories.make_result(mixing_history()))
+    axes = figure.axes[0]
+    shown = axes.images[0].get_array().filled(np.nan)
+    inside = shown[:3, :3][~np.eye(3, dtype=bool)]
+    assert (inside == 0.25).all() and (shown[:3, 3:] == 0.0625).all()
+    assert np.isnan(np.diag(shown)).all()
+    assert "73% in the own cluster" in axes.get_title()
+    plain = collaboration.weights(histories.make_result(mixing_history(False)))
+    assert plain.axes[0].get_ylabel() == "receiver"
+
+
+def test_share_of_the_own_cluster_over_rounds():
+    figure = collaboration.own_cluster(histories.make_result(mixing_history()))
+    (axes,) = figure.axes
+    line, chance = axes.lines
+    assert line.get_ydata()[1:] == pytest.approx([8 / 11] * 2)
+    assert chance.get_ydata()[0] == pytest.approx(2 / 5)  # 2 of 5 others
+    no_clusters = histories.make_result(mixing_history(False))
+    assert collaboration.own_cluster(no_clusters) is None
+    assert collaboration.weights(sweep_result()) is None

@@ -1,0 +1,394 @@
+"""Local work against plain NumPy, epoch by epoch."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy import stats
+
+import fedjax_pfl as fp
+from fedjax_pfl import core, local
+from fedjax_pfl.core import client_map, client_rows
+from fedjax_pfl.local import minibatch_scan
+from fedjax_pfl.testing import toy
+
+KEY = jax.random.key(11, impl="threefry2x32")
+
+
+def budget(epochs=2**30, steps=2**30):
+    return core.Budget(
+        epochs=jnp.asarray(epochs, jnp.int32),
+        steps=jnp.asarray(steps, jnp.int32),
+        straggler=jnp.zeros((), bool),
+    )
+
+
+def client(number, **kwargs):
+    data = toy.make_federation(classes=False, **kwargs).train
+    rows = client_rows.take(data.rows(), jnp.asarray(number))
+    return data.pool().with_rows(rows)
+
+
+def seen_positions(data, *, epochs, batch_size, work=None, **kwargs):
+    """Values of the first coordinate in the order in which examples were visited."""
+    capacity = 200
+    start = (jnp.full((capacity,), jnp.nan), jnp.zeros((), jnp.int32))
+
+    def step(key, carry, batches):
+        log, count = carry
+        for batch in batches:
+            for row in range(batch.x.shape[0]):
+                real = batch.weight[row] > 0
+                log = log.at[count].set(jnp.where(real, batch.x[row, 0], log[count]))
+                count = count + real
+        return log, count
+
+    (log, count), info = local.local_scan(
+        KEY,
+        work or budget(),
+        step,
+        start,
+        data,
+        batch_size=batch_size,
+        epochs=epochs,
+        dtype=jnp.float64,
+        **kwargs,
+    )
+    return np.asarray(log[: int(count)]), info
+
+
+@pytest.mark.parametrize(
+    "number", [0, 1, 2, *(pytest.param(n, marks=pytest.mark.wide) for n in range(3, 8))]
+)
+@pytest.mark.parametrize(("batch_size", "batches_per_step"), [(4, 1), (2, 2), (16, 1)])
+def test_an_epoch_visits_every_example_once(number, batch_size, batches_per_step):
+    data = client(number)
+    own = np.asarray(data.x[data.index[: toy.COUNTS[number]], 0])
+    seen, info = seen_positions(
+        data, epochs=3, batch_size=batch_size, batches_per_step=batches_per_step
+    )
+    count = toy.COUNTS[number]
+    steps = -(-count // (batch_size * batches_per_step))
+    assert int(info.num_steps) == 3 * steps
+    assert int(info.num_examples) == 3 * count == len(seen)
+    for epoch in range(3):
+        part = seen[epoch * count : (epoch + 1) * count]
+        np.testing.assert_array_equal(np.sort(part), np.sort(own))
+
+
+def test_epochs_differ_in_order_and_do_not_depend_on_padding():
+    seen, _ = seen_positions(client(2), epochs=2, batch_size=4)
+    assert (seen[:9] != seen[9:]).any()
+    padded, _ = seen_positions(client(2, padding=7), epochs=2, batch_size=4)
+    np.testing.assert_array_equal(seen, padded)
+
+
+def test_shuffles_are_uniform():
+    """Each example is at each place equally often: chi-square over 9 x 9 cells."""
+    data = client(2)
+    draws = 3000
+    keys = jax.random.split(KEY, draws)
+    orders = jax.vmap(lambda k: minibatch_scan._shuffled_positions(k, data, 9))(keys)
+    counts = np.zeros((9, 9))
+    for place in range(9):
+        counts[place] = np.bincount(np.asarray(orders[:, place]), minlength=9)
+    expected = draws / 9
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    # Sums of permutation matrices: (9 - 1)^2 degrees of freedom after the factor 8/9.
+    assert statistic * 8 / 9 < stats.chi2.ppf(1 - 1e-5, 64)
+
+
+def _orders(count, slots, draws):
+    """Orders `[draws, count]` of one client's positions."""
+    data = dataclasses.replace(
+        client(0),
+        index=jnp.zeros((slots,), jnp.int32),
+        num_examples=jnp.int32(count),
+    )
+    keys = jax.random.split(KEY, draws)
+    shuffle = jax.jit(
+        jax.vmap(lambda k: minibatch_scan._shuffled_positions(k, data, slots))
+    )
+    return np.asarray(shuffle(keys))[:, :count]
+
+
+@pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 256, 300])
+def test_shuffles_do_not_depend_on_padding_and_visit_everything(count):
+    """Whatever the sort is made for: sizes below and above its steps."""
+    orders = _orders(count, count, 3)
+    np.testing.assert_array_equal(np.sort(orders), np.tile(np.arange(count), (3, 1)))
+    for slots in (count + 1, 1200):
+        np.testing.assert_array_equal(_orders(count, slots, 3), orders)
+
+
+def test_pairs_of_a_shuffle_are_as_good_as_independent():
+    """Which of two examples comes first, and who follows whom, by chi-square."""
+    draws, count = 4000, 70
+    orders = _orders(count, 128, draws)
+    place = np.argsort(orders, axis=1)
+    first = (place[:, :, None] < place[:, None, :]).sum(axis=0)
+    pairs = np.triu_indices(count, 1)
+    # Each count is binomial(draws, 1/2); normal scores of 2415 pairs stay below 5.
+    scores = (first[pairs] - draws / 2) / np.sqrt(draws / 4)
+    assert np.abs(scores).max() < 5
+    follows = np.zeros((count, count))
+    np.add.at(follows, (orders[:, :-1].ravel(), orders[:, 1:].ravel()), 1)
+    off = ~np.eye(count, dtype=bool)
+    expected = draws * (count - 1) / (count * (count - 1))
+    statistic = ((follows[off] - expected) ** 2 / expected).sum()
+    # As many degrees of freedom as pairs, less one per row and column.
+    assert statistic < stats.chi2.ppf(1 - 1e-5, off.sum())
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "expected"), [(1, 99, 3), (2, 4, 4), (0, 9, 0)]
+)
+def test_budgets_cap_the_work(epochs, steps, expected):
+    _, info = seen_positions(
+        client(2), epochs=3, batch_size=4, work=budget(epochs, steps)
+    )
+    assert int(info.num_steps) == expected
+
+
+def test_a_client_without_examples_takes_no_step():
+    data = client(0).with_rows(
+        client_rows.take(
+            toy.make_federation(classes=False).train.rows(), jnp.asarray(0)
+        )
+        | {"num_examples": jnp.zeros((), jnp.int32)}
+    )
+    start = {"theta": jnp.ones(4)}
+    params, _, info = fp.SGD(batch_size=4).solve(
+        KEY, budget(), quadratic, start, None, data
+    )
+    np.testing.assert_array_equal(params["theta"], 1.0)
+    assert int(info.num_steps) == 0
+
+
+def test_independent_batches_are_uniform_subsets():
+    draws, data = 3000, client(2)
+    keys = jax.random.split(KEY, draws)
+    positions, weight = jax.vmap(
+        lambda k: minibatch_scan.independent_batch(k, data, 4)
+    )(keys)
+    assert weight.all() and (np.diff(np.sort(positions)) > 0).all()
+    counts = np.bincount(np.asarray(positions).reshape(-1), minlength=9)
+    share = 4 / 9  # of batches with a given example; counts sum to 4 per batch
+    variance = draws * share * (1 - share) * 9 / 8
+    statistic = ((counts - draws * share) ** 2).sum() / variance
+    assert statistic < stats.chi2.ppf(1 - 1e-5, 8)
+
+
+@pytest.mark.parametrize("number", [2, 5, pytest.param(6, marks=pytest.mark.wide)])
+def test_independent_batches_fill_any_number_of_steps(number):
+    # Batches of up to 6 of 9, 1 and 6 examples, three in each of 2 x 2 steps.
+    options = {"epochs": 2, "batch_size": 6, "batches_per_step": 3}
+    options |= {"sampler": minibatch_scan.independent_batch, "epoch_steps": 2}
+    seen, info = seen_positions(client(number), **options)
+    batch = min(6, toy.COUNTS[number])
+    assert int(info.num_steps) == 4
+    assert int(info.num_examples) == 12 * batch == len(seen)
+    for part in seen.reshape(12, batch):
+        assert len(set(part)) == batch
+    if number == 2:
+        assert len({tuple(sorted(part)) for part in seen.reshape(12, batch)}) > 6
+    padded, _ = seen_positions(client(number, padding=7), **options)
+    np.testing.assert_array_equal(seen, padded)
+    none = client(number).rows() | {"num_examples": jnp.zeros((), jnp.int32)}
+    _, info = seen_positions(client(number).with_rows(none), **options)
+    assert int(info.num_steps) == 0
+
+
+def quadratic(key, params, batch, context):
+    model = fp.models.Quadratic(inputs=4)
+    return model.loss(model.apply(params, batch.x), batch)
+
+
+def reference_sgd(data, number, *, rate, momentum, decay, epochs, batch_size):
+    """Plain NumPy SGD in the order that `local_scan` logged."""
+    seen, _ = seen_positions(data, epochs=epochs, batch_size=batch_size)
+    pool = np.asarray(data.x[data.index[: toy.COUNTS[number]]])
+    rows = pool[[np.flatnonzero(pool[:, 0] == value)[0] for value in seen]]
+    theta, velocity, count = np.zeros(4), np.zeros(4), toy.COUNTS[number]
+    for epoch in range(epochs):
+        part = rows[epoch * count : (epoch + 1) * count]
+        for start in range(0, count, batch_size):
+            gradient = theta - part[start : start + batch_size].mean(axis=0)
+            velocity = momentum * velocity + gradient + decay * theta
+            theta = theta - rate * velocity
+    return theta
+
+
+@pytest.mark.parametrize("number", [2, 5, 6])
+@pytest.mark.parametrize(("momentum", "decay"), [(None, 0.0), (0.5, 0.01)])
+def test_sgd_equals_numpy(number, momentum, decay):
+    data = client(number)
+    solver = fp.SGD(
+        learning_rate=0.2, epochs=3, batch_size=4, momentum=momentum, weight_decay=decay
+    )
+    params, _, _ = solver.solve(
+        KEY, budget(), quadratic, {"theta": jnp.zeros(4)}, None, data
+    )
+    expected = reference_sgd(
+        data,
+        number,
+        rate=0.2,
+        momentum=momentum or 0,
+        decay=decay,
+        epochs=3,
+        batch_size=4,
+    )
+    # 3 epochs of at most 3 steps on values of order one.
+    np.testing.assert_allclose(params["theta"], expected, rtol=0, atol=1e-14)
+
+
+def test_optax_sgd_equals_own_sgd():
+    data, start = client(2), {"theta": jnp.zeros(4)}
+    own = fp.SGD(learning_rate=0.2, epochs=2, batch_size=4)
+    other = fp.Optax(
+        hyperparameters={"learning_rate": 0.2},
+        optimizer=optax.sgd,
+        epochs=2,
+        batch_size=4,
+    )
+    a, _, _ = own.solve(KEY, budget(), quadratic, start, None, data)
+    b, _, _ = other.solve(KEY, budget(), quadratic, start, None, data)
+    np.testing.assert_allclose(a["theta"], b["theta"], rtol=0, atol=1e-15)
+
+
+def test_epoch_end_changes_the_context_of_the_next_epoch():
+    data = client(2)
+    seen = []
+
+    def end(epoch, params, context):
+        return params, context + 1
+
+    def objective(key, params, batch, context):
+        return quadratic(key, params, batch, None) + 0 * context
+
+    _, context, _ = fp.SGD(epochs=3, batch_size=4).solve(
+        KEY,
+        budget(epochs=2),
+        objective,
+        {"theta": jnp.zeros(4)},
+        0.0,
+        data,
+        epoch_end=end,
+    )
+    assert float(context) == 2.0, seen
+
+
+def test_to_tolerance_meets_it_and_reports_a_cap():
+    data = client(2)
+    start = {"theta": jnp.zeros(4)}
+    solver = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=100)
+    params, _, info = solver.solve(KEY, budget(), quadratic, start, None, data)
+    gradient = np.asarray(params["theta"]) - toy.targets()[2]
+    assert gradient @ gradient <= 1e-12
+    assert bool(info.converged)
+    assert int(info.num_examples) == (int(info.num_steps) + 1) * 9
+    capped = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=3)
+    _, _, info = capped.solve(KEY, budget(), quadratic, start, None, data)
+    assert not bool(info.converged)
+    assert int(info.num_steps) == 3
+
+
+def test_full_gradient_does_not_depend_on_the_batch_size():
+    data, theta = client(2), {"theta": jnp.arange(4.0)}
+    expected = np.arange(4.0) - toy.targets()[2]
+    for batch_size in (1, 4, 9, 64):
+        value, gradient = local.full_value_and_gradient(
+            quadratic, theta, None, data, batch_size
+        )
+        np.testing.assert_allclose(gradient["theta"], expected, atol=1e-14)
+        rows = np.arange(4.0) - np.asarray(data.x[data.index[:9]])
+        np.testing.assert_allclose(
+            value, 0.5 * (rows**2).sum(axis=1).mean(), rtol=1e-14
+        )
+        alone = local.full_value(quadratic, theta, None, data, batch_size)
+        np.testing.assert_allclose(alone, value, rtol=1e-15)
+
+
+def test_lane_max_is_one_value_for_all_lanes():
+    def trips(x):
+        return jax.lax.fori_loop(0, client_map.lane_max(x), lambda i, n: n + 1, 0)
+
+    assert int(trips(jnp.asarray(3))) == 3
+    np.testing.assert_array_equal(jax.vmap(trips)(jnp.array([1, 4, 2])), [4, 4, 4])
+    nested = jax.vmap(jax.vmap(trips))(jnp.array([[1, 2], [5, 0]]))
+    np.testing.assert_array_equal(nested, 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: fp.SGD(learning_rate=0.0),
+            "learning_rate to be a finite number above 0",
+        ),
+        (lambda: fp.SGD(learning_rate=float("nan")), "got nan"),
+        (lambda: fp.SGD(epochs=0), "epochs to be a whole number of at least 1, got 0"),
+        (lambda: fp.SGD(batch_size=2.5), "batch_size to be a whole number"),
+        (lambda: fp.SGD(momentum=1.0), "momentum to be a finite number at least 0"),
+        (lambda: fp.local.ToTolerance(max_steps=0), "max_steps"),
+        (lambda: fp.local.ToTolerance(tolerance="x"), "tolerance"),
+        (lambda: fp.Optax(hyperparameters={"learning_rate": "x"}), "hyperparameters"),
+    ],
+)
+def test_wrong_fields_get_one_sentence(make, message):
+    with pytest.raises(fp.InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(("count", "cap"), [(1, 9), (3, 9), (7, 9), (7, 5)])
+def test_steps_in_place_of_epochs_go_through_as_many_as_they_take(count, cap):
+    """Nine examples in batches of four: epochs of three steps, all in fresh orders."""
+    data = client(2)
+
+    def step(params, context):
+        return {"theta": params["theta"] + 1}
+
+    solver = fp.SGD(learning_rate=1e-300, num_steps=count, epochs=99, batch_size=4)
+    params, _, info = solver.solve(
+        KEY,
+        budget(epochs=cap),
+        quadratic,
+        {"theta": jnp.zeros(4)},
+        None,
+        data,
+        step_end=step,
+    )
+    taken = min(count, cap)
+    assert params["theta"].tolist() == [taken] * 4
+    assert int(info.num_steps) == taken
+    sizes = [4, 4, 1] * 3
+    assert int(info.num_examples) == sum(sizes[:taken])
+
+
+def test_wrong_numbers_of_steps_are_named():
+    with pytest.raises(fp.InputError, match="num_steps"):
+        fp.SGD(num_steps=0)
+
+
+def test_the_learning_rate_decays_with_the_round():
+    data = client(2)
+    mean = np.asarray(data.x[data.index[: toy.COUNTS[2]]]).mean(axis=0)
+    solver = fp.SGD(learning_rate=0.5, num_steps=2, batch_size=64, decay=0.8)
+    model = fp.models.Quadratic().for_federation(toy.make_federation(classes=False))
+    plain = local.DataLoss(model)
+    for number in (None, 0, 3):
+        work = dataclasses.replace(
+            budget(), round=None if number is None else jnp.asarray(number)
+        )
+        found, _, _ = solver.solve(KEY, work, plain, model.init(KEY), None, data)
+        left = (1 - 0.5 * 0.8 ** (number or 0)) ** 2
+        np.testing.assert_allclose(found["theta"], (1 - left) * mean, rtol=1e-12)
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.5])
+def test_a_decay_outside_its_range_gets_one_sentence(decay):
+    with pytest.raises(fp.InputError, match="decay"):
+        fp.SGD(decay=decay)

@@ -1,0 +1,90 @@
+"""README and CI say and run the same things."""
+
+import contextlib
+import io
+import pathlib
+import re
+
+import pytest
+
+import fedjax_pfl as fp
+
+ROOT = pathlib.Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def block_after(marker):
+    """Content of the fenced block that follows a marker's line."""
+    found = re.findall(
+        rf"^{re.escape(marker)}\n```\w*\n(.*?)^```$", README, re.M | re.S
+    )
+    assert len(found) == 1, marker
+    return found[0]
+
+
+def short(code):
+    """The same program with few rounds."""
+    changed, count = re.subn(r"num_rounds=(50|20)\b", "num_rounds=2", code)
+    assert count <= 1
+    return changed
+
+
+def run(code, names):
+    """Runs a program and returns what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(short(code), "program", "exec"), names)
+    return printed.getvalue()
+
+
+def test_ci_runs_the_command_of_the_readme():
+    command = block_after("<!-- command: tests -->")
+    assert command.count("\n") == 1 and "-m pytest" in command
+    script = (ROOT / ".ci/run").read_text("utf-8")
+    assert "<!-- command: $1 -->" in script and "README.md" in script
+    assert script.endswith(
+        'test_command="$(readme_command tests)"\n'
+        'echo "== $test_command"\nexec bash -euo pipefail -c "$test_command"\n'
+    )
+
+
+@pytest.mark.parametrize("marker", ["main job", "tests"])
+def test_commands_set_everything_up(marker):
+    command = block_after(f"<!-- command: {marker} -->")
+    start = (
+        r"python3 -m venv (\S+) && \1/bin/python -m pip install -q -e \S+ && \1/bin/"
+    )
+    assert re.match(start, command)
+
+
+def test_programs_of_the_readme_run_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # they save checkpoints
+    programs = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+    assert "num_rounds=50" in programs[0] and len(programs[0].splitlines()) <= 12
+    names = {}
+    first, *_, last = [run(program, names) for program in programs]
+    assert "Flame" in first and "hybrid (validation)" in first
+    assert "Damped" in last and "diverged" not in last
+
+
+@pytest.mark.parametrize(
+    "registry",
+    [
+        fp.algorithms.ALGORITHMS,
+        fp.algorithms.AGGREGATORS,
+        fp.algorithms.SERVER_OPTIMIZERS,
+        fp.algorithms.ATTACKS,
+        fp.data.PARTITIONS,
+        fp.data.DATASETS,
+        fp.portfolio.MARKETS,
+        fp.portfolio.GENERATORS,
+        fp.algorithms.MODELS,
+        fp.algorithms.LOCAL_SOLVERS,
+        fp.algorithms.PARTICIPATIONS,
+        fp.algorithms.WORK,
+    ],
+)
+def test_the_tables_name_every_method(registry):
+    methods = README.partition("\n## Methods\n")[2].partition("\n## ")[0]
+    for name in registry:
+        assert any(row.count(f"`{name}`") for row in methods.splitlines())

@@ -1,0 +1,287 @@
+"""What a report says: tables, captions and charts."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedjax_pfl.report import headline, page, tables
+from tests import histories
+from tests.figures import test_figures
+from tests.report import reports
+
+
+def comparison(*results):
+    return reports.content(*results).headline[0]
+
+
+def row_of(environment, algorithm, model):
+    (found,) = [
+        (k, row)
+        for k, row in enumerate(environment.rows)
+        if (row.algorithm, row.model) == (algorithm, model)
+    ]
+    return found
+
+
+def values(result, group, model):
+    """Mean accuracies over clients in the last round, by seed, of the first setting."""
+    record = result.groups[group]
+    found = record.metrics["accuracy"][:, -1, record.models.index(model), 0].mean(-1)
+    seeds = [point["seed"] for point in record.points]
+    return pd.Series(found.astype(float), seeds)
+
+
+def test_cells_are_those_of_the_summary_and_intervals_those_of_scipy():
+    seeds = tuple({"seed": seed} for seed in (0, 1, 2))
+    result = histories.make_result(
+        histories.make_history(points=seeds),
+        histories.make_history(points=seeds, algorithm="Ditto", rng_seed=1),
+    )
+    found = comparison(result)
+    assert found.measures == ("accuracy", "worst 10 %", "loss variance", "status")
+    (environment,) = found.environments
+    assert environment.title == "digits, DirichletLabels"
+    summary = result.summary().set_index(["algorithm", "model"])
+    for row in environment.rows:
+        expected = summary.loc[(row.algorithm, row.model), list(found.measures)]
+        assert row.cells == tuple(expected)
+    assert {row.model for row in environment.rows} == {
+        "personal",
+        "global",
+        "hybrid (validation)",  # the oracle is no method
+    }
+    number, _ = row_of(environment, "Flame", "global")
+    _, row = row_of(environment, "Ditto", "personal")
+    gaps = values(result, 1, "personal") - values(result, 0, "global")
+    low, high = stats.t.interval(0.95, 2, gaps.mean(), stats.sem(gaps))
+    expected = f"{gaps.mean():+.4f} [{low:+.4f}, {high:+.4f}]"
+    assert row.differences[number].text == expected
+    number, _ = row_of(environment, "Ditto", "personal")
+    assert row.differences[number] is None
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_better_is_more_accuracy_or_less_loss(metric):
+    seeds = tuple({"seed": seed} for seed in range(4))
+    low = histories.make_history(points=seeds, metrics=(metric,), models=("global",))
+    low = histories.with_metrics(low, **{metric: low.metrics[metric] / 100})
+    high = histories.make_history(
+        points=seeds, metrics=(metric,), models=("global",), algorithm="FedAvg"
+    )
+    found = comparison(histories.make_result(low, high))
+    _, row = row_of(found.environments[0], "Flame", "global")
+    number, _ = row_of(found.environments[0], "FedAvg", "global")
+    assert row.differences[number].text.startswith("-")
+    assert row.differences[number].verdict == (
+        "better" if metric == "loss" else "worse"
+    )
+    assert ("Less is better" in found.caption) == (metric == "loss")
+
+
+def test_the_reference_is_best_on_validation_data_not_on_test_data():
+    seeds = tuple({"seed": seed} for seed in (0, 1))
+    validates, tests = (
+        histories.make_history(points=seeds, models=("global",), algorithm=name)
+        for name in ("Validates", "Tests")
+    )
+    better = validates.metrics["accuracy"].copy()
+    better[:, :, :, 1] = 1  # validation
+    validates = histories.with_metrics(
+        validates, **(validates.metrics | {"accuracy": better})
+    )
+    better = tests.metrics["accuracy"].copy()
+    better[:, :, :, 0] = 1
+    tests = histories.with_metrics(tests, **(tests.metrics | {"accuracy": better}))
+    found = comparison(histories.make_result(tests, validates))
+    (environment,) = found.environments
+    assert environment.rows[environment.reference].algorithm == "Validates"
+    table = tables.markdown(headline.to_table(found))
+    assert table.count("| reference |") == 1
+
+
+def test_one_seed_has_no_interval_and_says_so():
+    one = histories.make_history(points=({"seed": 7},))
+    found = comparison(histories.make_result(one))
+    assert "One seed (7): no intervals" in found.caption
+    texts = [d.text for row in found.environments[0].rows for d in row.differences if d]
+    assert len(texts) == 6 and all(text.endswith("one pair") for text in texts)
+    assert "±" not in "".join(
+        c for row in found.environments[0].rows for c in row.cells
+    )
+
+
+def test_diverged_seeds_are_counted_in_the_status():
+    record = histories.make_history(diverged_at=[-1, 5])
+    content = reports.content(histories.make_result(record))
+    (environment,) = content.headline[0].environments
+    assert {row.cells[-1] for row in environment.rows} == {"1 of 2 diverged"}
+    assert "Seeds that diverged do not count" in content.headline[0].caption
+    (curves,) = [s for s in content.sections if s.name == "learning_curves"]
+    assert "Seeds that diverged or ended early leave the mean" in curves.caption
+    assert all("(1 of 2 lost)" in d.text for d in environment.rows[0].differences[1:])
+
+
+def test_a_training_from_a_program_knows_no_seed_and_no_partition():
+    record = histories.make_history(points=({},))
+    config = {n: v for n, v in record.config.items() if n != "federation.partition"}
+    record = dataclasses.replace(record, config=config | {"num_rounds": 10})
+    content = reports.content(histories.make_result(record))
+    assert content.headline[0].environments[0].title == "digits"
+    assert "One seed, which is not stored" in content.headline[0].caption
+    text = page.render(content)
+    assert "None" not in text.partition('<section id="configuration">')[0]
+    assert "it was saved from a program" in text
+
+
+def test_everything_diverged_is_still_a_page():
+    record = histories.make_history(diverged_at=[1, 1])
+    text = page.render(reports.content(histories.make_result(record)))
+    assert "2 of 2 diverged" in text and "no pairs (2 of 2 lost)" in text
+
+
+def test_tables_say_whose_model_on_which_data_when_and_how_often():
+    record = histories.make_history()
+    record = dataclasses.replace(record, data=("test", "everybody"))
+    content = reports.content(histories.make_result(record))
+    own, everybody = content.headline
+    assert "all clients × own test data × last round" in own.caption
+    assert "2 seeds (0, 1)" in own.caption
+    assert "Student's t" in own.caption
+    assert "all clients × everybody's test data × last round" in everybody.caption
+    assert content.details == ()  # nothing was validated
+    names = [section.name for section in content.sections]
+    assert names[:2] == ["learning_curves", "learning_curves_everybody"]
+    content = reports.content(histories.make_result(histories.make_history()))
+    (best,) = content.details
+    assert "round that is best on validation data" in best.caption
+
+
+def test_of_an_algorithms_settings_the_best_is_compared_and_all_are_listed():
+    content = reports.grid_content()
+    own = content.headline[0].environments[0]
+    assert len({row.setting for row in own.rows if row.algorithm == "Flame"}) == 1
+    (every,) = [table for table in content.details if table.name == "all_settings"]
+    settings = {row.setting for row in every.environments[0].rows}
+    assert len(settings) == 5 and "Flame (lam = 0.1, kappa = 2)" in settings
+    assert not every.is_paired
+
+
+def chart(content, name):
+    (section,) = [section for section in content.sections if section.name == name]
+    return section, section.chart
+
+
+def test_charts_show_what_the_files_show():
+    result = reports.grid_result()
+    content = reports.grid_content()
+    for section in content.sections:
+        json.dumps(dataclasses.asdict(section.chart), allow_nan=False)
+    section, curves = chart(content, "learning_curves")
+    figure = section.draw()
+    (line,) = [x for x in figure.axes[0].lines if "FedAvg" in x.get_label()]
+    traces = curves.panels[0].figure["data"]
+    band, trace = [t for t in traces if t["meta"]["method"] == "FedAvg"]
+    assert trace["y"] == line.get_ydata().tolist()
+    every = result.groups[1].metrics["accuracy"][:, :, 0, 0].mean(-1)
+    high, low = every.max(0), every.min(0)
+    np.testing.assert_allclose(band["y"], [*high, *low[::-1]], rtol=1e-6)
+    assert band["meta"]["key"] == trace["meta"]["key"]  # both are hidden by one click
+    keys = {trace["meta"]["key"] for trace in traces}
+    assert keys == {entry.key for entry in curves.legend}
+
+
+def test_grid_of_two_fields_has_means_over_seeds():
+    result = reports.grid_result()
+    _, grid = chart(reports.grid_content(), "grid")
+    (panel,) = [p for p in grid.panels if p.title == "personal × Flame"]
+    heat = panel.figure["data"][0]
+    axes = panel.figure["layout"]["xaxis"], panel.figure["layout"]["yaxis"]
+    assert [axis["ticktext"] for axis in axes] == [["0.1", "1"], ["2", "0.5"]]
+    record = result.groups[0]
+    wanted = [
+        p["algorithm.lam"] == 1 and p["algorithm.kappa"] == 2 for p in record.points
+    ]
+    mean = record.metrics["accuracy"][np.array(wanted), -1, 0, 0].mean()
+    assert heat["z"][0][1] == pytest.approx(mean, rel=1e-6)
+    texts = panel.figure["data"][1]["text"]
+    assert f"{mean:.2f}" in texts and len(texts) == 4
+
+
+def test_attacks_have_curves_against_the_malicious_fraction():
+    result = reports.attacked_result()
+    content = reports.content(result)
+    section, robustness = chart(content, "robustness")
+    (panel,) = robustness.panels
+    assert panel.title == "SignFlip"
+    (trace,) = [
+        t
+        for t in panel.figure["data"]
+        if t["meta"]["key"] == "Flame · personal" and "fill" not in t
+    ]
+    assert trace["x"] == [0, 0.2, 0.4]
+    honest = result.groups[0].metrics["accuracy"][:, -1, 0, 0, 2:].mean(-1)
+    expected = honest.reshape(3, 2).mean(1)
+    np.testing.assert_allclose(trace["y"], expected, rtol=1e-6)
+    assert "sweep" not in [s.name for s in content.sections]  # would show the same
+    titles = [e.title for e in content.headline[0].environments]
+    assert titles[1] == "digits, DirichletLabels, malicious_fraction = 0.2"
+    assert "honest clients" in content.headline[0].caption
+
+
+def test_losses_alone_have_no_fairness_and_say_what_they_are():
+    record = histories.make_history(metrics=("loss",))
+    content = reports.content(histories.make_result(record))
+    assert "fairness" not in [section.name for section in content.sections]
+    assert "mean loss over clients" in content.sections[0].caption
+    assert content.headline[0].measures[0] == "loss"
+
+
+def test_mixing_methods_show_whom_clients_learn_from():
+    result = histories.make_result(test_figures.mixing_history())
+    content = reports.content(result)
+    _, weights = chart(content, "collaboration")
+    assert "73% in the own cluster" in weights.panels[0].title
+    _, shares = chart(content, "own_cluster")
+    assert [e.name for e in shares.legend] == ["Flame", "equal weights"]
+
+
+def test_values_of_portfolios_are_means_over_parties_and_seeds():
+    record = histories.make_history(metrics=("annualized_return", "loss"))
+    shape = (2, 2, 20, 5)  # points, models, clients, days
+    values = np.random.default_rng(1).uniform(0.5, 2, (3, *shape))
+    names = ("value", "uniform_value", "hold_value")
+    series = dict(zip(names, values, strict=True))
+    record = dataclasses.replace(record, series=series)
+    content = reports.content(histories.make_result(record))
+    _, portfolios = chart(content, "values")
+    band, line, equal, held = portfolios.panels[0].figure["data"]
+    np.testing.assert_allclose(line["y"], values[0, :, 0].mean((0, 1)), rtol=1e-6)
+    low = np.quantile(values[0, :, 0], 0.1, axis=1).mean(0)
+    np.testing.assert_allclose(band["y"][5:], low[::-1], rtol=1e-6)
+    names = [entry.name for entry in portfolios.legend]
+    assert names[1:] == ["equal shares, rebalanced", "bought and held"]
+    assert equal["meta"]["method"] == held["meta"]["method"] == ""
+    assert "Less is better" not in content.headline[0].caption
+    assert content.headline[0].measures[0] == "annualized return"
+
+
+def test_partitions_of_many_clients_are_histograms():
+    record = histories.make_history(num_clients=100)
+    sizes = np.arange(100)[None] + np.array([[1], [1]])
+    record = dataclasses.replace(record, num_train=sizes)
+    content = reports.content(histories.make_result(record))
+    _, partition = chart(content, "partition")
+    bars, classes = partition.panels
+    assert sum(bars.figure["data"][0]["y"]) == 100
+    assert np.shape(classes.figure["data"][0]["z"]) == (4, 100)
+
+
+def test_timing_counts_rounds_of_all_points():
+    content = reports.grid_content()
+    flame, fedavg = content.timing.parts[0].rows
+    assert flame[:6] == ("Flame", "12", "120", "1.5", "0.2", "480")  # 120 / 0.25 s
+    assert fedavg[:6] == ("FedAvg", "3", "30", "1.5", "0.2", "120")

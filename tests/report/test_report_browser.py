@@ -1,0 +1,203 @@
+"""The page of a report in a real browser; skipped where there is none.
+
+`FEDJAX_PFL_BROWSER` names the program of a Chrome or Chromium; else playwright's own
+one is taken, or one that is installed.
+"""
+
+import os
+import pathlib
+import shutil
+
+import pytest
+
+from fedjax_pfl.report import page
+from tests.report import reports
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed: see CONTRIBUTING.md"
+)
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+LIGHT, DARK = "rgb(255, 255, 255)", "rgb(20, 23, 28)"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser without a window."""
+    with playwright.sync_playwright() as started:
+        own = started.chromium.executable_path
+        given = os.environ.get("FEDJAX_PFL_BROWSER")
+        installed = (path for name in NAMES if (path := shutil.which(name)))
+        program = given or (own if os.path.exists(own) else next(installed, None))
+        if program is None:
+            pytest.skip("there is no browser: see CONTRIBUTING.md")
+        arguments = ["--no-sandbox", "--headless=shell", "--disable-gpu", "--no-zygote"]
+        found = started.chromium.launch(executable_path=program, args=arguments)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """The page of a grid of two methods."""
+    file = tmp_path_factory.mktemp("report") / "report.html"
+    file.write_text(page.render(reports.grid_content()), "utf-8")
+    return file
+
+
+@pytest.fixture
+def opened(browser, file):
+    """Opens a page; at the end it must have said and asked for nothing."""
+    contexts, said, asked = [], [], []
+
+    def open_file(path=file, **options):
+        contexts.append(browser.new_context(**options))
+        shown = contexts[-1].new_page()
+        shown.on("console", lambda message: said.append(message.text))
+        shown.on("pageerror", lambda error: said.append(str(error)))
+        shown.on("request", lambda request: asked.append(request.url))
+        shown.goto(pathlib.Path(path).as_uri())
+        shown.wait_for_selector("html[data-ready]", state="attached")
+        return shown
+
+    yield open_file
+    for context in contexts:
+        context.close()
+    assert said == []
+    assert [
+        url for url in asked if not url.startswith(("file:", "data:", "blob:"))
+    ] == []
+
+
+def background(shown):
+    return shown.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def visible(shown, chart):
+    """Keys of the traces that a chart shows."""
+    return shown.evaluate(
+        """chart => [...new Set([...document.querySelectorAll(
+          `[data-chart=${chart}] .js-plotly-plot`)].flatMap(plot => plot._fullData)
+          .filter(trace => trace.visible === true).map(trace => trace.meta.key))]""",
+        chart,
+    )
+
+
+def test_all_charts_are_drawn_and_names_hide_what_they_name(opened):
+    shown = opened()
+    places = shown.evaluate(
+        """[...document.querySelectorAll("[data-chart]")].map(
+          place => [place.dataset.chart, place.querySelectorAll(".main-svg").length])"""
+    )
+    assert len(places) == 6 and all(count for _, count in places)
+    before = visible(shown, "learning_curves")
+    assert "FedAvg · global" in before and len(before) == 4
+    button = shown.locator("#learning_curves .legend button", has_text="FedAvg")
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert "FedAvg · global" not in visible(shown, "learning_curves")
+    assert "FedAvg · global" in visible(shown, "clients")  # other charts keep it
+    button.click()
+    assert visible(shown, "learning_curves") == before
+
+
+def test_a_method_is_hidden_everywhere(opened):
+    shown = opened()
+    shown.locator("#methods button", has_text="FedAvg").click()
+    for chart in ("learning_curves", "clients", "fairness", "sweep"):
+        left = visible(shown, chart)
+        assert left and not [key for key in left if "FedAvg" in key], chart
+    row = shown.locator("#headline tr[data-method=FedAvg]")
+    assert row.count() == 1 and not row.is_visible()
+    shown.locator("#methods button", has_text="FedAvg").click()
+    assert row.is_visible()
+
+
+def test_another_reference_shows_other_differences(opened):
+    shown = opened()
+    select = shown.locator("#headline select")
+    cells = shown.locator("#headline td.difference")
+    comparison = reports.grid_content().headline[0].environments[0]
+    for number in (0, 3):
+        select.select_option(str(number))
+        expected = [
+            "reference" if d is None else d.text
+            for row in comparison.rows
+            for k, d in enumerate(row.differences)
+            if k == number
+        ]
+        assert cells.all_text_contents() == expected
+
+
+def test_light_and_dark_follow_the_system_and_the_button(opened):
+    ink = "getComputedStyle(document.querySelector('.xtick text')).fill"
+    shown = opened(color_scheme="dark")
+    assert background(shown) == DARK
+    dark = shown.evaluate(ink)
+    shown.locator("#learning_curves .legend button").first.click()
+    hidden = visible(shown, "learning_curves")
+    shown.locator("#theme").click()
+    assert background(shown) == LIGHT
+    assert shown.evaluate(ink) != dark
+    assert visible(shown, "learning_curves") == hidden  # what was hidden stays
+    light = opened(color_scheme="light")
+    assert background(light) == LIGHT
+    light.emulate_media(color_scheme="dark")
+    light.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    assert light.evaluate(ink) == dark
+
+
+@pytest.mark.parametrize("width", [320, 375, 768])
+def test_nothing_is_wider_than_the_screen(opened, width):
+    shown = opened(viewport={"width": width, "height": 800}, has_touch=True)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    cut = shown.evaluate(
+        """[...document.querySelectorAll(".main-svg text, .legend button")].filter(
+          text => text.textContent && text.getBoundingClientRect().right > innerWidth)
+          .map(text => text.textContent)"""
+    )
+    assert cut == []
+
+
+def test_paper_is_light_and_as_wide_as_it_is(opened, tmp_path):
+    shown = opened(color_scheme="dark")
+    shown.evaluate(
+        """addEventListener("beforeprint", () => {
+          window.printed = [document.documentElement.dataset.theme,
+            ...[...document.querySelectorAll(".main-svg")].map(svg => svg.clientWidth)]
+        })"""
+    )
+    shown.pdf(path=tmp_path / "report.pdf", format="A4")
+    theme, *widths = shown.evaluate("window.printed")
+    assert theme == "light"
+    assert 600 < max(widths) <= 680  # 182 mm between margins are 688 pixels
+    assert background(shown) == DARK  # and back
+
+
+def test_values_are_said_where_the_pointer_is(opened):
+    shown = opened()
+    point = shown.locator("#learning_curves .scatterlayer .point").last
+    point.scroll_into_view_if_needed()
+    point.hover(force=True)
+    text = shown.locator("#learning_curves .hovertext").first.text_content()
+    assert "round" in text and "min to max" in text
+
+
+def test_names_that_are_programs_do_not_run(opened, tmp_path):
+    import dataclasses
+
+    from tests import histories
+    from tests.report import test_report_files
+
+    evil = test_report_files.EVIL
+    record = histories.make_history(algorithm=evil)
+    config = record.config | {"federation.dataset": evil}
+    record = dataclasses.replace(record, config=config)
+    file = tmp_path / "report.html"
+    content = reports.content(histories.make_result(record))
+    file.write_text(page.render(content), "utf-8")
+    shown = opened(file)
+    shown.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    assert evil in shown.locator("h1").text_content()
+    texts = shown.locator("#clients .textpoint").all_text_contents()
+    assert any("<script>alert(1)</script>" in text for text in texts)
+    assert shown.evaluate("document.querySelectorAll('img').length") == 0

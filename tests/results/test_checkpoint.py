@@ -1,0 +1,360 @@
+"""Checkpoints: what was saved comes back, and nothing else does."""
+
+import json
+import os
+import pathlib
+import shutil
+import warnings
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import fedjax_pfl as fp
+from fedjax_pfl import core
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import checkpoint, directories
+from fedjax_pfl.results.checkpoint import files
+
+IDENTITY = {"algorithm": "Flame", "algorithm.lam": 0.5, "points": [{"seed": 0}]}
+
+
+def states(value):
+    """A tree like a `State`: shapes of all kinds, and keys."""
+    return {
+        "w": jnp.full((2, 3), value),
+        "empty": jnp.zeros((2, 0)),
+        "none": None,
+        "flags": jnp.array([True, False]),
+        "round": jnp.array([value, value], jnp.int32),
+        "key": jax.random.split(core.seed_key(int(value)), 2),
+    }
+
+
+def progress(done):
+    arrays = {"rounds": np.arange(done), "metrics/loss": np.full((done, 2), np.nan)}
+    return checkpoint.Progress(
+        done=done,
+        states=states(done),
+        arrays=arrays,
+        seconds=(1.5, 2.5),
+        ended=done == 30,
+    )
+
+
+LIKE = jax.eval_shape(lambda: states(0))
+
+
+def store(path, **options):
+    return checkpoint.Checkpoints(path, **options).store(0, "Flame")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A directory with the checkpoints of rounds 10 and 20."""
+    path = tmp_path_factory.mktemp("saved")
+    for done in (10, 20):
+        store(path).save(IDENTITY, progress(done))
+    return path
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A copy that a test may damage."""
+    shutil.copytree(saved, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def assert_is(found, done):
+    assert found is not None
+    assert (found.done, found.seconds, found.ended) == (done, (1.5, 2.5), done == 30)
+    expected = progress(done)
+    assert found.arrays.keys() == expected.arrays.keys()
+    for name, value in expected.arrays.items():
+        np.testing.assert_array_equal(found.arrays[name], value, strict=True)
+    assert jax.tree.structure(found.states) == jax.tree.structure(expected.states)
+    for one, other in zip(
+        jax.tree.leaves(found.states), jax.tree.leaves(expected.states), strict=True
+    ):
+        assert one.dtype == other.dtype
+        if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+            one, other = jax.random.key_data(one), jax.random.key_data(other)
+        np.testing.assert_array_equal(one, other)
+
+
+def refused(path, identity=IDENTITY):
+    """The one sentence with which the checkpoints of a directory are refused."""
+    with pytest.raises(checks.InputError) as caught:
+        store(path).latest(identity, LIKE)
+    text = str(caught.value)
+    assert text.endswith(".") and "\n" not in text
+    return text
+
+
+def test_what_was_saved_comes_back(folder):
+    assert_is(store(folder).latest(IDENTITY, LIKE), 20)
+    assert store(folder.parent / "none").latest(IDENTITY, LIKE) is None
+
+
+def test_only_the_newest_are_kept_and_rests_are_removed(folder):
+    group = folder / "000-flame"
+    (group / ".new-00000030-1" / "state").mkdir(parents=True)
+    (group / ".old-00000010-1").mkdir()
+    store(folder, keep=1).save(IDENTITY, progress(30))
+    assert os.listdir(group) == ["00000030"]
+    assert_is(store(folder).latest(IDENTITY, LIKE), 30)
+
+
+def test_a_group_that_has_ended_keeps_its_last(folder):
+    assert sorted(os.listdir(folder / "000-flame")) == ["00000010", "00000020"]
+    store(folder, keep=2).save(IDENTITY, progress(30))
+    assert os.listdir(folder / "000-flame") == ["00000030"]
+
+
+def test_a_checkpoint_is_written_when_the_last_is_old_enough(tmp_path):
+    assert not store(tmp_path, min_seconds=1e6).due()
+    assert store(tmp_path, min_seconds=0).due()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"algorithm.lam": 0.25}, "algorithm.lam was 0.5 there and is 0.25 here"),
+        ({"algorithm": "FedAvg"}, 'algorithm was "Flame" there and is "FedAvg" here'),
+        ({"model": "MLP"}, 'model was null there and is "MLP" here'),
+        ({"points": [{"seed": 1}]}, 'points was [{"seed": 0}] there'),
+    ],
+)
+def test_another_training_is_named(folder, change, named):
+    text = refused(folder, IDENTITY | change)
+    assert "belongs to another training" in text and named in text
+
+
+def test_another_version_is_named(folder, monkeypatch):
+    monkeypatch.setattr(files.metadata, "version", lambda name: "99.0")
+    text = refused(folder)
+    assert "was written by fedjax_pfl 0" in text and "this is 99.0" in text
+
+
+def test_another_backend_is_a_warning(folder, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    with pytest.warns(UserWarning, match="backend cpu, this is tpu: results agree"):
+        assert_is(store(folder).latest(IDENTITY, LIKE), 20)
+
+
+def damage_text(path):
+    (path / "checkpoint.json").write_text("{")
+
+
+def damage_list(path):
+    (path / "checkpoint.json").write_text("[1, 2]")
+
+
+def damage_field(path):
+    text = (path / "checkpoint.json").read_text()
+    (path / "checkpoint.json").write_text(text.replace('"done": 20', '"done": 21'))
+
+
+def remove_description(path):
+    (path / "checkpoint.json").unlink()
+
+
+def remove_state(path):
+    shutil.rmtree(path / "state")
+
+
+def empty_history(path):
+    (path / "history.npz").write_bytes(b"")
+
+
+def add_file(path):
+    (path / "state" / "more").write_text("mine")
+
+
+def become_file(path):
+    shutil.rmtree(path)
+    path.write_text("a file")
+
+
+DAMAGES = [
+    damage_text,
+    damage_list,
+    damage_field,
+    remove_description,
+    remove_state,
+    empty_history,
+    add_file,
+    become_file,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(folder, damage):
+    group = folder / "000-flame"
+    damage(group / "00000020")
+    pattern = "00000020' is damaged .*going on from '.*00000010', the newest intact one"
+    with pytest.warns(UserWarning, match=pattern):
+        assert_is(store(folder).latest(IDENTITY, LIKE), 10)
+    shutil.rmtree(group / "00000010")
+    text = refused(folder)
+    assert "00000020' is damaged" in text and "no other one is left" in text
+
+
+def test_a_damaged_checkpoint_is_written_again(folder):
+    (folder / "000-flame/00000020/history.npz").write_bytes(b"")
+    store(folder).save(IDENTITY, progress(20))
+    assert_is(store(folder).latest(IDENTITY, LIKE), 20)
+
+
+FILES = [
+    "checkpoint.json",
+    "history.npz",
+    "state/_METADATA",
+    "state/manifest.ocdbt",
+    "state/*",  # any of the others
+]
+
+
+def test_no_changed_byte_goes_unseen(saved, tmp_path_factory, request):
+    """Bits flipped, bytes cut off, put in or overwritten anywhere in the newest one."""
+    is_long = request.config.getoption("--long")
+    tried = 0
+
+    @hypothesis.settings(
+        max_examples=1000 if is_long else 40, deadline=None, database=None
+    )
+    @hypothesis.given(st.data())
+    def check(data):
+        nonlocal tried
+        folder = tmp_path_factory.mktemp("copy")
+        shutil.copytree(saved, folder, dirs_exist_ok=True)
+        newest = folder / "000-flame/00000020"
+        paths = sorted(p for p in newest.rglob("*") if p.is_file())
+        path = data.draw(st.sampled_from(paths))
+        before = path.read_bytes()
+        at = data.draw(st.integers(0, max(0, len(before) - 1)))
+        kind = data.draw(st.sampled_from(["flip", "cut", "insert", "overwrite"]))
+        if kind == "flip" and before:
+            bit = 1 << data.draw(st.integers(0, 7))
+            after = before[:at] + bytes([before[at] ^ bit]) + before[at + 1 :]
+        elif kind == "cut":
+            after = before[:at]
+        else:
+            more = data.draw(st.binary(min_size=1, max_size=20))
+            rest = before[at + len(more) :] if kind == "overwrite" else before[at:]
+            after = before[:at] + more + rest
+        hypothesis.assume(after != before)
+        path.write_bytes(after)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = store(folder).latest(IDENTITY, LIKE)
+        shutil.rmtree(folder)
+        tried += 1
+        if path.name == "checkpoint.json" and not said:
+            assert json.loads(after) == json.loads(before)  # white space
+            assert_is(found, 20)
+        else:
+            assert "is damaged" in str(said[0].message)
+            assert_is(found, 10)
+
+    check()
+    print(f"{tried} corruptions of a checkpoint seen")
+
+
+class _Trap:
+    """Pickled, it writes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (pathlib.Path.write_text, (self.path, "sprung"))
+
+
+def test_nothing_is_unpickled(folder, tmp_path):
+    """Also where somebody has made all checksums fit."""
+    path, trap = folder / "000-flame/00000020", tmp_path / "trap"
+    array = np.empty(1, object)
+    array[0] = _Trap(trap)
+    np.savez(path / "history.npz", rounds=array)
+    stored = json.loads((path / "checkpoint.json").read_text())
+    del stored["digest"]
+    stored["files"] = files.digests(path)
+    del stored["files"]["checkpoint.json"]
+    stored["digest"] = files.digest_of(stored)
+    (path / "checkpoint.json").write_text(json.dumps(stored))
+    with pytest.warns(UserWarning, match="are not those of this training"):
+        assert_is(store(folder).latest(IDENTITY, LIKE), 10)
+    assert not trap.exists()
+
+
+def test_foreign_directories_are_refused(tmp_path):
+    (tmp_path / "holiday.jpg").write_text("")
+    options = checkpoint.Checkpoints(tmp_path)
+    with pytest.raises(checks.InputError, match="Expected only checkpoints.*holiday"):
+        options.check(2)
+    (tmp_path / "holiday.jpg").unlink()
+    (tmp_path / "002-flame").mkdir()
+    options.check(3)
+    with pytest.raises(checks.InputError, match="found '002-flame'"):
+        options.check(2)
+
+
+@pytest.mark.parametrize("fields", [{"keep": 0}, {"min_seconds": -1.0}])
+def test_wrong_options(fields):
+    with pytest.raises(checks.InputError, match=next(iter(fields))):
+        checkpoint.Checkpoints("there", **fields)
+
+
+def test_python_users_go_on_where_they_stopped(tmp_path):
+    """An interrupted `grid` is continued by the same call, groups and all."""
+    spec = fp.FederationSpec("quadratic", "by_client", num_clients=4)
+    axes = {"algorithm": [fp.Flame(), fp.FedAvg()], "seed": [0, 1]}
+    process = fp.FederatedProcess(algorithm=fp.Flame())
+    arguments = (jax.random.key(0), process, fp.models.Quadratic(), spec, axes, 4)
+    whole = fp.grid(*arguments, progress=False)
+    options = fp.Checkpoints(tmp_path / "run", min_seconds=0)
+    for _ in range(2):
+        with pytest.raises(fp.Interrupted, match="The time of 1e-09 minutes was up"):
+            fp.grid(*arguments, checkpoints=options, max_minutes=1e-9, progress=False)
+    resumed = fp.grid(*arguments, checkpoints=options, progress=False)
+    again = fp.grid(*arguments, checkpoints=options, progress=False)
+    for one, other in zip(whole.groups, resumed.groups, strict=True):
+        np.testing.assert_equal(other.metrics, one.metrics)
+        np.testing.assert_equal(other.per_round, one.per_round)
+    assert [g.run_seconds for g in again.groups] == pytest.approx(
+        [g.run_seconds for g in resumed.groups], abs=5.0
+    )
+    with pytest.raises(checks.InputError, match="num_rounds was 4 there and is 5 here"):
+        fp.grid(*arguments[:-1], 5, checkpoints=options, progress=False)
+
+
+def test_a_second_training_in_one_directory_is_refused(tmp_path):
+    process = fp.FederatedProcess(algorithm=fp.FedAvg())
+    federation = fp.FederationSpec("quadratic", "by_client", num_clients=4).build()
+    with directories.locked(tmp_path):
+        with pytest.raises(checks.InputError, match=f"process {os.getpid()} on "):
+            fp.simulate(
+                *(jax.random.key(0), process, fp.models.Quadratic(), federation, 1),
+                checkpoints=fp.Checkpoints(tmp_path),
+                progress=False,
+            )
+    assert not (tmp_path / ".owner.json").exists()
+
+
+def test_other_data_are_another_training(tmp_path):
+    process = fp.FederatedProcess(algorithm=fp.FedAvg())
+    options = fp.Checkpoints(tmp_path / "run")
+    for noise, message in ((0.0, None), (1e-3, "data, seeds and settings was")):
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(60, 3)) + noise, rng.integers(3, size=60)
+        federation = fp.Federation.from_arrays(x, y, client=np.arange(60) % 5)
+        run = (jax.random.key(0), process, fp.LogisticRegression(), federation, 2)
+        if message is None:
+            fp.simulate(*run, checkpoints=options, progress=False)
+        else:
+            with pytest.raises(checks.InputError, match=message):
+                fp.simulate(*run, checkpoints=options, progress=False)

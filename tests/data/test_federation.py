@@ -328,6 +328,14 @@ def test_feature_noise_has_its_size_and_belongs_to_client_and_example():
     assert np.abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.2
 
 
+def test_feature_noise_is_the_same_in_32_bits():
+    noisy = spec(feature_noise=data.FeatureNoise(std=0.5)).build()
+    with jax.enable_x64(False):
+        narrow = batch_of(noisy, 3).x
+    # Other roundings of the same draws; other draws would differ by some 0.5.
+    np.testing.assert_allclose(narrow, batch_of(noisy, 3).x, atol=1e-4)
+
+
 def test_resampled_noise_follows_the_key():
     noisy = spec(feature_noise=data.FeatureNoise(resample=True)).build()
     one, two = jax.random.split(jax.random.key(0), 2)

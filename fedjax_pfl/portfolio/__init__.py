@@ -25,17 +25,16 @@ if TYPE_CHECKING:
         first_order_factor,
         turnover,
     )
-    from fedjax_pfl.portfolio.markets import (
-        GENERATORS,
-        MARKETS,
+    from fedjax_pfl.portfolio.markets.augmentation import GENERATORS
+    from fedjax_pfl.portfolio.markets.files import PriceFile, StockPrices
+    from fedjax_pfl.portfolio.markets.gan import WassersteinGAN
+    from fedjax_pfl.portfolio.markets.generators import (
         GeometricBrownianMotion,
-        PortfolioSpec,
-        PriceFile,
-        StockPrices,
-        SyntheticMarket,
         VariableOrderMarkov,
-        WassersteinGAN,
     )
+    from fedjax_pfl.portfolio.markets.named import MARKETS
+    from fedjax_pfl.portfolio.markets.spec import PortfolioSpec
+    from fedjax_pfl.portfolio.markets.synthetic import SyntheticMarket
     from fedjax_pfl.portfolio.metrics import (
         annualized_return,
         max_drawdown,

@@ -2,6 +2,7 @@
 
 import collections
 
+import jax
 import numpy as np
 import pytest
 from scipy import stats
@@ -185,9 +186,11 @@ def test_network_learns_correlations_and_has_the_moments():
     np.testing.assert_array_equal(found[:, 3], 0)
 
 
-def test_network_of_a_short_history_has_short_windows():
+@pytest.mark.parametrize("is_wide", [True, False])
+def test_network_of_a_short_history_has_short_windows(is_wide):
     returns = np.random.default_rng(5).normal(0, 0.01, (6, 2))
-    (sample,) = SMALL_GAN.fit(rngs(1), [returns])
+    with jax.enable_x64(is_wide):
+        (sample,) = SMALL_GAN.fit(rngs(1), [returns])
     assert np.isfinite(sample(rngs(2), 20)).all()
     assert SMALL_GAN.fit([], []) == []
 

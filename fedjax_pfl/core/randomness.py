@@ -67,7 +67,7 @@ def _seed(seed: jax.Array) -> jax.Array:
     high = jnp.zeros((), jnp.uint32)
     if seed.dtype.itemsize > 4:
         high = lax.convert_element_type(seed >> 32, jnp.uint32)
-    # Conversion keeps the low 32 bits; a mask of them does not fit into 32-bit integers.
+    # Conversion keeps the low 32 bits; a mask does not fit into 32-bit integers.
     return jnp.stack([high, lax.convert_element_type(seed, jnp.uint32)])
 
 

@@ -17,7 +17,7 @@ _COPIES = 4  # of the examples while they are drawn
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generated(abc.ABC):
-    """A source that draws its examples."""
+    """Base class of sources that draw their examples."""
 
     name: ClassVar[str]
 

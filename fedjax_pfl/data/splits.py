@@ -91,8 +91,7 @@ def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarra
             f" got {fraction}, which makes {count} of them malicious."
         )
     rng = datasets.generator(seed, datasets.Purpose.MALICIOUS)
-    chosen = rng.permutation(num_clients)[:count]
-    return np.isin(np.arange(num_clients), chosen)
+    return np.isin(np.arange(num_clients), rng.permutation(num_clients)[:count])
 
 
 def other_clients(
@@ -155,10 +154,10 @@ def sampled_tests(
         for client, row in enumerate(rows):
             rng = datasets.generator(seed, datasets.Purpose.SAMPLES, client, number)
             ends = np.cumsum(num_test[row])
-            drawn = rng.choice(ends[-1], num_test[client], replace=False)
-            owner = np.searchsorted(ends, drawn, side="right")
-            position = drawn - (ends - num_test[row])[owner]
-            samples[name][client, : len(drawn)] = np.c_[row[owner], position]
+            place = rng.choice(ends[-1], num_test[client], replace=False)
+            owner = np.searchsorted(ends, place, side="right")
+            number_of_owner = place - (ends - num_test[row])[owner]
+            samples[name][client, : len(place)] = np.c_[row[owner], number_of_owner]
     return samples
 
 

@@ -1,10 +1,9 @@
 """Portfolio management of one party: price tables, costs, back-tests, metrics.
 
-Conventions, with cash as entry 0 of every vector of length `m + 1`: the weights `w_t`
-are chosen at the close of day t and earn the growth `y_{t+1}`, the relative prices
-`close(t+1) / close(t)`; the growth of cash is 1. Before the first decision everything
-is cash. Shape letters: `B` successive decisions, `m` assets, `F` price features, `l`
-days of a window.
+Cash is entry 0 of every vector of length `m + 1`. The weights `w_t` are chosen at the
+close of day t and earn the growth `y_{t+1}`, the relative prices `close(t+1) /
+close(t)`; the growth of cash is 1. Before the first decision everything is cash. Shape
+letters: `B` successive decisions, `m` assets, `F` price features, `l` days of a window.
 """
 
 from typing import TYPE_CHECKING

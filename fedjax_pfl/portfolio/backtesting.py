@@ -12,7 +12,7 @@ __all__ = ["Backtest", "backtest", "buy_and_hold_weights", "uniform_weights"]
 
 @struct.pytree_dataclass
 class Backtest:
-    """The course of one portfolio, from cash, over B successive decisions.
+    """Course of one portfolio, starting with cash, over B successive decisions.
 
     Attributes:
       returns: `[B]` daily simple returns, costs included; 0 for padding.

@@ -198,7 +198,7 @@ class EIIE:
         hidden = self._evaluate(params, days, constants)
         scores = jnp.tensordot(kernel, hidden, axes=1) + head["bias"]
 
-        def act(scores, held):
+        def act(scores: jax.Array, held: jax.Array) -> jax.Array:
             scores = scores + own * held.astype(scores.dtype)
             first = jnp.broadcast_to(cash, (*scores.shape[:-1], 1))
             return jax.nn.softmax(jnp.concatenate([first, scores], axis=-1))
@@ -206,7 +206,7 @@ class EIIE:
         if isinstance(x, Held):
             return act(scores, x.weights)
 
-        def step(held, row):
+        def step(held: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
             weights = act(row, held)
             return weights[1:], weights
 
@@ -289,7 +289,7 @@ def _recur(params: Any, x: jax.Array) -> jax.Array:
     """
     bias = params["bias"][:, None]
 
-    def step(state, x):
+    def step(state: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
         inputs = params["input_kernel"] @ x + bias
         return jax.nn.sigmoid(inputs + params["state_kernel"] @ state), None
 

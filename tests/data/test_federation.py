@@ -245,11 +245,6 @@ def test_wrong_fields_get_a_sentence(changes, sentence):
     assert str(error.value).endswith(".") and "\n" not in str(error.value)
 
 
-def test_public_names_exist():
-    assert sorted(set(data.__all__)) == sorted(data.__all__)
-    assert all(hasattr(data, name) for name in data.__all__)
-
-
 def make_dataset(**changes):
     """Three natural clients whose examples are mixed in the pool."""
     client = np.arange(60) % 3

@@ -144,9 +144,9 @@ def _deal_classes(
     for left in range(num_classes, 0, -1):
         count = -(-int(free.sum()) // left)  # the larger classes first
         order = np.argsort(free < left, kind="stable")  # those that need all come first
-        chosen = np.sort(order[free[order] > 0][:count])
-        free[chosen] -= 1
-        owners.append(chosen)
+        clients = np.sort(order[free[order] > 0][:count])
+        free[clients] -= 1
+        owners.append(clients)
     return owners
 
 

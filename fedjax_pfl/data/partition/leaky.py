@@ -18,13 +18,14 @@ __all__ = ["LeakyDirichletLabels", "LeakyHybridSkew", "LeakyQuantitySkew"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeakyDirichletLabels(base.DirichletDrawn):
-    """Every client draws its Dirichlet share of each class from the full class.
+    """Label skew: every client draws its Dirichlet share of each class.
 
-    `floor(p_ki n_k)` examples without replacement, independently of other clients. With
-    ten clients and the default concentration, about 31 % of the pool are unused, and
-    another client trains on 48 % of all test examples (on 55 % if clients and classes
-    count alike). Redrawn while a client has fewer than `min_examples`, 100 times at
-    most; then those clients draw the rest from the pool.
+    It draws `floor(p_ki n_k)` examples without replacement from the full class,
+    independently of other clients. With ten clients and the default concentration,
+    about 31 % of the pool are unused, and another client trains on 48 % of all test
+    examples (on 55 % if clients and classes are weighted equally). Redrawn while a
+    client has fewer than `min_examples`, 100 times at most; then those clients draw the
+    rest from the pool.
     """
 
     name: ClassVar[str] = "leaky_dirichlet_labels"
@@ -57,9 +58,10 @@ class LeakyDirichletLabels(base.DirichletDrawn):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeakyQuantitySkew(base.DirichletDrawn):
-    """Every client draws its Dirichlet share p_i of the examples from the full pool.
+    """Quantity skew: every client draws its Dirichlet share of the full pool.
 
-    `max(min_examples, floor(p_i S))` without replacement, independently of others.
+    It draws `max(min_examples, floor(p_i S))` examples without replacement,
+    independently of other clients.
     """
 
     min_examples: int = 100

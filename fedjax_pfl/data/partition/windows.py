@@ -15,16 +15,16 @@ __all__ = ["ClassWindows"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassWindows(base.Drawn):
-    """Client i holds the classes `(i + j) mod C`, j < k, in lognormal sizes.
+    """Label skew: client i holds the classes `(i + j) mod C`, j < k.
 
-    Its size is `int(lognormal(mean, sigma)) + extra`, split evenly over its classes,
-    whose sizes differ by 1 at most; then those below `min_per_class` are raised to it,
-    and those above the number of examples of the class cut to that.
+    Its size is `int(lognormal(mean, sigma)) + extra`, split over its classes into parts
+    that differ by 1 at most. Parts are then raised to `min_per_class`, and capped at
+    the number of examples of the class.
 
     Examples of a class are dealt in one shuffled order, client after client, without
-    replacement. Where the clients together want more than there are, the order starts
-    over: then clients share examples, one may train on what another is tested on, the
-    partition is `leaky`, and a warning says so. No client has an example twice.
+    replacement. If the clients want more than there are, the order starts over: then
+    clients share examples, one may train on another's test examples, the partition is
+    `leaky`, and a warning is issued. No client has an example twice.
 
     Attributes:
       labels_per_client: k, at most the number of classes.

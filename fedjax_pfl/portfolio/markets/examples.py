@@ -1,5 +1,7 @@
 """The decisions of all parties as examples of a federation."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,29 +51,19 @@ def client_data(
         rounds_per_year=rounds_per_year,
         year_days=year_days,
     )
-    days, numbers = _observed(tables)
-    first = np.arange(num_clients) * tables.block
-    x = np.empty((num_clients, len(days), 3), np.int32)
-    x[..., 0], x[..., 1], x[..., 2] = first[:, None], days, numbers
-    y = _stored("growth", _growth(real[..., 0], generated[..., 0], tables))
-    pool = {
-        "x": jax.device_put(x.reshape(-1, 3)),
-        "y": jax.device_put(y.reshape(-1, y.shape[-1])),
-        "scale": jnp.ones((), jnp.float32),
-        "shift": jnp.zeros((), jnp.float32),
-        "constants": tables,
-        "client_id": jax.device_put(np.arange(num_clients, dtype=np.int32)),
+    growth = _stored("growth", _growth(real[..., 0], generated[..., 0], tables))
+    pool = _pool(tables, growth)
+    sizes = {  # slots, of which so many are counted as examples
+        "train": (tables.slots, tables.n_real),
+        "validation": (split.validation_days, split.validation_days),
+        "test": (split.test_days, split.test_days),
     }
-    sizes = {  # first example, slots, examples
-        "train": (0, tables.slots, tables.n_real),
-        "validation": (tables.slots, split.validation_days, split.validation_days),
-        "test": (len(days) - split.test_days, split.test_days, split.test_days),
-    }
-    own = np.arange(num_clients)[:, None] * len(days)
+    start = np.arange(num_clients)[:, None] * growth.shape[1]
     parts = {}
-    for name, (start, slots, count) in sizes.items():
+    for name, (slots, count) in sizes.items():
         index = np.zeros((num_clients, max(1, slots)), np.int32)
-        index[:, :slots] = own + start + np.arange(slots)
+        index[:, :slots] = start + np.arange(slots)
+        start = start + slots
         num_examples = np.full(num_clients, count, np.int32)
         parts[name] = core.ClientData(
             **pool,
@@ -79,6 +71,23 @@ def client_data(
             num_examples=jax.device_put(num_examples),
         )
     return parts
+
+
+def _pool(tables: portfolio.PriceTables, growth: np.ndarray) -> dict[str, Any]:
+    """Builds the fields that all parts share, from the growth of all examples."""
+    num_clients = len(growth)
+    days, numbers = _observed(tables)
+    x = np.empty((num_clients, len(days), 3), np.int32)
+    x[..., 0] = np.arange(num_clients)[:, None] * tables.block
+    x[..., 1], x[..., 2] = days, numbers
+    return {
+        "x": jax.device_put(x.reshape(-1, 3)),
+        "y": jax.device_put(growth.reshape(-1, growth.shape[-1])),
+        "scale": jnp.ones((), jnp.float32),
+        "shift": jnp.zeros((), jnp.float32),
+        "constants": tables,
+        "client_id": jax.device_put(np.arange(num_clients, dtype=np.int32)),
+    }
 
 
 def _stored(name: str, values: np.ndarray) -> np.ndarray:

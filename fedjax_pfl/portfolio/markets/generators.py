@@ -155,11 +155,11 @@ class VariableOrderMarkov(_Deterministic):
             path = np.empty((len(rngs), days, len(chains)))
             for day in range(days):
                 which, within = uniform[:, day, 0], uniform[:, day, 1]
-                drawn = (which[..., None] >= law[asset, context]).sum(axis=-1)
-                begin, end = starts[asset, drawn], starts[asset, drawn + 1]
+                number = (which[..., None] >= law[asset, context]).sum(axis=-1)
+                begin, end = starts[asset, number], starts[asset, number + 1]
                 place = begin + (within * (end - begin)).astype(np.int64)
                 path[:, day] = values[asset, place]
-                context = (context * self.bins + drawn) % contexts
+                context = (context * self.bins + number) % contexts
             return path
 
         return sample
@@ -190,8 +190,8 @@ class VariableOrderMarkov(_Deterministic):
             law = np.where(seen, counts, shorter)
         cumulative = np.cumsum(law, axis=1) / law.sum(axis=1, keepdims=True)
         last = 0
-        for bin_ in binned[max(len(binned) - self.order, 0) :].tolist():
-            last = last * self.bins + bin_
+        for number in binned[max(len(binned) - self.order, 0) :].tolist():
+            last = last * self.bins + number
         starts = np.concatenate([[0], inner, [len(values)]])
         # Without the last entry, which is 1: rounding must not lead beyond it.
         return values, starts, cumulative[:, :-1], last

@@ -164,25 +164,22 @@ def deal_shards(
         advice="fewer clients or a smaller labels_per_client",
     )
     is_distinct = isinstance(partition, LabelShards) and partition.distinct_labels
-    labels = _shard_labels(rng, shape, len(classes), num_shards, is_distinct)
-    shards = [iter(np.array_split(rows, num_shards)) for rows in classes]
-    return [np.concatenate([next(shards[k]) for k in client]) for client in labels]
-
-
-def _shard_labels(
-    rng: np.random.Generator,
-    shape: tuple[int, int],
-    num_classes: int,
-    num_shards: int,
-    is_distinct: bool,
-) -> np.ndarray:
-    """Draws the class `[N, labels_per_client]` of every shard of every client."""
-    deck = np.repeat(np.arange(num_classes), num_shards)
+    deck = np.repeat(np.arange(len(classes)), num_shards)
     for _ in range(draws.MAX_DRAWS):
         labels = rng.permutation(deck)[: shape[0] * shape[1]].reshape(shape)
         repeated = np.diff(np.sort(labels, axis=1), axis=1) == 0
         if not is_distinct or not repeated.any():
-            return labels
+            break
+    else:
+        labels = _deal_distinct(rng, shape, len(classes), num_shards)
+    shards = [iter(np.array_split(rows, num_shards)) for rows in classes]
+    return [np.concatenate([next(shards[k]) for k in client]) for client in labels]
+
+
+def _deal_distinct(
+    rng: np.random.Generator, shape: tuple[int, int], num_classes: int, num_shards: int
+) -> np.ndarray:
+    """Deals different classes `[N, labels_per_client]` to each client."""
     # Taking from the fullest classes keeps what is left level to 1, so while enough
     # shards are left for one more client they belong to enough different classes.
     left = np.full(num_classes, num_shards)

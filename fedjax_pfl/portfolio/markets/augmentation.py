@@ -1,5 +1,6 @@
 """Generated years of every party, from its own training prices alone."""
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,20 +51,18 @@ def generate_years(
     Returns:
       `float64[N, P, year_days, m, F]`.
     """
-    clients, num_assets = range(len(universes)), universes.shape[1]
     train = market.prices[:train_days]
     returns = np.diff(np.log(train[..., 0]), axis=0)
     # The first return is the one after the first price.
     before = np.arange(1, train_days)[:, None] <= market.listed
     returns = np.where(before, np.nan, returns)
-    shape = (len(clients), years, year_days, num_assets, train.shape[-1])
-    prices = np.empty(shape)
+    num_clients, num_assets = universes.shape
+    prices = np.empty((num_clients, years, year_days, num_assets, train.shape[-1]))
     if years == 0:
         return prices
 
-    def rng(purpose: datasets.Purpose, *identity: int) -> np.random.Generator:
-        return datasets.generator(seed, purpose, *identity)
-
+    rng = functools.partial(datasets.generator, seed)
+    clients = range(num_clients)
     own_kind = [rng(_ASSIGNMENT, client).integers(len(kinds)) for client in clients]
     for number, generator in enumerate(kinds):
         own = [client for client in clients if own_kind[client] == number]

@@ -75,11 +75,19 @@ def client_data(
 
 def _pool(tables: portfolio.PriceTables, growth: np.ndarray) -> dict[str, Any]:
     """Builds the fields that all parts share, from the growth of all examples."""
-    num_clients = len(growth)
-    days, numbers = _observed(tables)
-    x = np.empty((num_clients, len(days), 3), np.int32)
+    num_clients, num_examples, _ = growth.shape
+    in_year = np.arange(tables.year_days)
+    starts = tables.days + np.arange(tables.years)[:, None] * tables.year_days
+    generated = np.where(in_year == 0, tables.train_days - 1, starts + in_year - 1)
+    days = [
+        np.arange(tables.window - 1, tables.train_days - 1),
+        generated.reshape(-1),
+        np.arange(tables.train_days - 1, tables.days - 1),
+    ]
+    x = np.full((num_clients, num_examples, 3), -1, np.int32)
     x[..., 0] = np.arange(num_clients)[:, None] * tables.block
-    x[..., 1], x[..., 2] = days, numbers
+    x[..., 1] = np.concatenate(days)
+    x[:, : tables.slots, 2] = np.arange(tables.slots)
     return {
         "x": jax.device_put(x.reshape(-1, 3)),
         "y": jax.device_put(growth.reshape(-1, growth.shape[-1])),
@@ -99,20 +107,6 @@ def _stored(name: str, values: np.ndarray) -> np.ndarray:
             f" {_LARGEST:g}, got {low:g} to {high:g}."
         )
     return values.astype(np.float32)
-
-
-def _observed(tables: portfolio.PriceTables) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers the examples of a party: physical days and numbers, training first."""
-    in_year = np.arange(tables.year_days)
-    starts = tables.days + np.arange(tables.years)[:, None] * tables.year_days
-    generated = np.where(in_year == 0, tables.train_days - 1, starts + in_year - 1)
-    days = [
-        np.arange(tables.window - 1, tables.train_days - 1),
-        generated.reshape(-1),
-        np.arange(tables.train_days - 1, tables.days - 1),
-    ]
-    numbers = [np.arange(tables.slots), np.full(len(days[-1]), -1)]
-    return np.concatenate(days), np.concatenate(numbers)
 
 
 def _growth(

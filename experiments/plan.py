@@ -3,11 +3,7 @@
 from experiments import presets  # noqa: F401 (adds those of the papers)
 from fedjax_pfl.command import cli
 
-app = cli.make_app(
-    "plan",
-    "Says how much memory and time a sweep with the same options would take on this "
-    "machine, and trains nothing. Takes the options of experiments.sweep.",
-)
+app = cli.make_app("plan")
 
 if __name__ == "__main__":
     app()

@@ -22,7 +22,9 @@ from rich.table import Table
 
 import fedjax_pfl as fp
 from experiments.bench import machine, workloads
-from fedjax_pfl.engine import cost, driver, grids
+from fedjax_pfl.engine import cost, driver, grids, groups
+from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.resident import Resident
 
 __all__ = ["CASES", "Case", "app"]
 

@@ -106,7 +106,7 @@ def _run_lines(run: Run, card: Card) -> list[str]:
 
 
 def _table_lines(title: str, part: Run, reference: Side, headline: str) -> list[str]:
-    """The table of one environment."""
+    """Returns the table of one environment."""
     base = part.values(reference) if part.is_decided(reference) else None
     extras = {n: t for n, t in _EXTRAS.items() if n in part.rows}
     beside = [n for n in BESIDE if n in part.rows]
@@ -128,12 +128,12 @@ def _table_lines(title: str, part: Run, reference: Side, headline: str) -> list[
 
 
 def _percent(values: pd.Series) -> str:
-    """A mean over seeds in percent; empty where there is none."""
+    """Returns a mean over seeds in percent; empty where there is none."""
     return "" if values.isna().all() else f"{100 * values.mean():.1f}"
 
 
 def _cells(values: pd.Series) -> tuple[str, str]:
-    """Number of seeds, and mean and spread over those that did not diverge."""
+    """Counts seeds, and mean and spread over those that did not diverge."""
     good = values.dropna()
     seeds = str(len(values))
     if len(good) < len(values):
@@ -166,7 +166,7 @@ def main(
 
 
 def methods() -> dict[str, Card]:
-    """All cards by method."""
+    """Returns all cards by method."""
     from experiments.cards import fedacs, fedpg, fedplus, flame, portfolio
 
     modules = (flame, fedacs, fedpg, fedplus, portfolio)

@@ -83,7 +83,7 @@ class Drawing:
 
 
 def decide(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Decision]:
-    """What the runs say of a claim, environment by environment."""
+    """Decides a claim by the runs, environment by environment."""
     run, other = runs.get(claim.run), runs.get(claim.worse_run or claim.run)
     if run is None or other is None:
         missing = claim.run if run is None else claim.worse_run
@@ -210,12 +210,12 @@ def not_run(preset: str, reasons: Mapping[str, str]) -> tuple[str, str]:
 
 
 def sentence_not_run(preset: str, reasons: Mapping[str, str]) -> str:
-    """The same as a sentence with the command."""
+    """Returns the same as a sentence with the command."""
     verdict, command = not_run(preset, reasons)
     return f"{verdict[0].upper()}{verdict[1:]}. Command: `{command}`"
 
 
 def _tally(claims: Sequence[Claim], runs: Mapping[str, Run]) -> str:
-    """How often claims hold."""
+    """Counts how often claims hold."""
     found = Counter(d.verdict for claim in claims for d in decide(claim, runs))
     return ", ".join(f"{verdict} {count}" for verdict, count in found.most_common())

@@ -81,7 +81,7 @@ _OTHERS = {
 
 
 def _claims(data: str) -> list[claims.Claim]:
-    """The paper's claims on one data set; runs have the names of presets."""
+    """Returns the paper's claims on one data set; runs have the names of presets."""
     run = f"fedacs_{data}_"
     fewer = {"small": "few samples", "many": "many clients"}
     pairs = [

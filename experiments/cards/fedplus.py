@@ -138,7 +138,7 @@ def _benchmark_claims(data: str) -> list[claims.Claim]:
 
 
 def _among(side: runs.Side, count: int) -> runs.Side:
-    """The side where so many parties may take part."""
+    """Returns the side where so many parties may take part."""
     return runs.Side(
         side.algorithm, side.model, {**side.where, "participation.among": count}
     )
@@ -163,7 +163,7 @@ def _party_claims() -> list[claims.Claim]:
 
 
 def _with_lam(side: runs.Side, lam: float) -> runs.Side:
-    """The side with so much of the center in a start."""
+    """Returns the side with so much of the center in a start."""
     return runs.Side(side.algorithm, side.model, {**side.where, "algorithm.lam": lam})
 
 

@@ -174,7 +174,7 @@ _ATTACKED = {
 
 
 def _figures() -> list[Drawing]:
-    """All figures of the paper's section of experiments, by their numbers."""
+    """Returns all figures of the paper's section of experiments, by their numbers."""
     found = []
     for data, name in flame.NAMES.items():
         for numbers, what, claims in (
@@ -197,7 +197,7 @@ def _figures() -> list[Drawing]:
 
 
 def _all_claims() -> list[Claim]:
-    """Everything that is claimed, the paper's first."""
+    """Returns everything that is claimed, the paper's first."""
     rows = ROWS
     few = [row for row in rows if row.endswith(("quantity", "writers"))]
     few += ["fmnist_quality", "cifar10_quality"]

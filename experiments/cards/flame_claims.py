@@ -79,7 +79,7 @@ SCHEMES = {
 
 
 def words(row: str) -> str:
-    """A row in words."""
+    """Returns a row in words."""
     name, _, scheme = row.partition("_")
     if scheme == "writers":
         return "FEMNIST by writers"
@@ -102,7 +102,7 @@ def against_others(row: str) -> list[claims.Claim]:
 
 
 def released(row: str) -> list[claims.Claim]:
-    """The paper's orderings where everything is as in the released code."""
+    """Returns the paper's orderings where everything is as in the released code."""
     pairs = (
         ("PM is better than pFedMe's at eta = 1 / lam", PM, "PFedMe", _LEFT_OUT),
         ("GM is better than pFedMe's at eta = 1 / lam", _GM, "PFedMe", _LEFT_OUT),

@@ -111,7 +111,7 @@ class Methods:
         measure: Measure,
         run: Run | None,
     ) -> tuple[str, int]:
-        """The paper's number and ours, and how many seeds ours has."""
+        """Returns the paper's number and ours, and how many seeds ours has."""
         found = printed[printed["metric"] == measure.key]
         theirs = "–"
         if len(found):

@@ -167,7 +167,7 @@ def _values(run: Run, side: Side, measure: str) -> pd.Series:
 
 
 def _shown(returns: pd.Series, sharpe: pd.Series) -> str:
-    """For example `12.30 ± 1.20 (0.71)`."""
+    """Formats text, for example `12.30 ± 1.20 (0.71)`."""
     good = returns.dropna()
     if good.empty:
         return "diverged" if len(returns) else "–"

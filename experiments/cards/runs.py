@@ -213,7 +213,7 @@ class Run:
         return dict(iter(self.rows.groupby(["algorithm", "model"], sort=False)))
 
     def _settings_of(self, side: Side) -> list[pd.DataFrame]:
-        """The rows of every setting of a side."""
+        """Returns the rows of every setting of a side."""
         rows = self._of_models.get((side.algorithm, side.model))
         if rows is None:
             return []
@@ -235,7 +235,7 @@ def _score(setting: pd.DataFrame) -> tuple[int, float]:
 
 
 def _is_decided(settings: Sequence[pd.DataFrame]) -> bool:
-    """Whether there is nothing to choose, or something to choose by."""
+    """Returns whether there is nothing to choose, or something to choose by."""
     return len(settings) < 2 or any((s["data"] == DATA[1]).any() for s in settings)
 
 

@@ -102,7 +102,7 @@ class Printed:
         return [*shown, *[""] * (len(self._pairs()) + 2), verdict, f"`{command}`"]
 
     def _cells(self, printed: pd.DataFrame, run: card_runs.Run) -> list[str]:
-        """All cells of a row but its name."""
+        """Returns all cells of a row but its name."""
         theirs = [self._theirs(printed, column) for column in self.columns]
         ours = [run.values(column.side) for column in self.columns]
         shown = [
@@ -150,7 +150,7 @@ class Printed:
 
 
 def _open(gap: paired.Interval) -> str:
-    """What is added where an interval decides nothing."""
+    """Returns the note on intervals that decide nothing."""
     return " (open)" if gap.verdict == "undecided" else ""
 
 
@@ -170,7 +170,7 @@ def _mean(values: pd.Series) -> str:
 
 
 def _bound(run: card_runs.Run, column: Column) -> str:
-    """What is shown in parentheses."""
+    """Formats the bound in parentheses."""
     values = None if column.bound is None else run.values(column.bound)
     return "" if values is None else f" ({values.mean():.2f})"
 
@@ -217,7 +217,7 @@ def by_field(run: card_runs.Run, *fields: str) -> Iterator[str]:
 
 
 def _heads(rows: pd.DataFrame, fields: Sequence[str]) -> pd.Series:
-    """The heading of every row's column."""
+    """Returns the heading of every row's column."""
     if len(fields) == 1:
         short = fields[0].rpartition(".")[2]
         return rows[fields[0]].map(lambda value: f"{short} = {value:g}")

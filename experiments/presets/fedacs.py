@@ -40,7 +40,7 @@ _WORK = {  # rounds; training examples per client, batch size, steps of about an
 
 
 def _experiment(dataset: str, setting: str) -> experiment.Experiment:
-    """All methods on one data set in one setting."""
+    """Returns all methods on one data set in one setting."""
     num_clients, cohort = _SETTINGS[setting]
     partition: Any = fp.DirichletLabels(concentration=0.5)
     if setting == "pat2":

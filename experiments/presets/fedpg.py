@@ -84,7 +84,7 @@ def _experiment(
     model: Any = None,
     attack: Any = None,
 ) -> experiment.Experiment:
-    """Some methods in the paper's setting.
+    """Builds an experiment of some methods in the paper's setting.
 
     An entry is a method, or a method and axes of its own.
     """
@@ -141,7 +141,7 @@ def _attacked(dataset: str, kind: str, name: str) -> experiment.Experiment:
 
 
 def _rates(dataset: str, name: str) -> experiment.Experiment:
-    """The three learning rates of the paper, for methods that have one."""
+    """Returns the three learning rates of the paper, for methods that have one."""
     axes = {"algorithm.local.learning_rate": (0.01, 0.05, 0.1)}
     algorithms = [
         *_baselines().values(),
@@ -185,7 +185,7 @@ def _ten(kind: str, name: str) -> experiment.Experiment:
 
 
 def _ablations(dataset: str, name: str) -> experiment.Experiment:
-    """What each part of FedPG does: one change at a time."""
+    """Builds the ablations of FedPG: one change at a time."""
     changes: tuple[dict[str, Any], ...] = (
         {},
         {"history": "none"},

@@ -48,7 +48,7 @@ def methods(
 def _processes(
     sgd: fp.SGD, *, mu: float, lam: float = 0.0, **fields: Any
 ) -> list[fp.FederatedProcess]:
-    """All methods: the majority, those of `methods`, and Fed+ scale-free."""
+    """Returns all methods: the majority, those of `methods`, and Fed+ scale-free."""
     plus = {"alpha": 0.01, "lam": lam, "local": sgd, "rho_quantile": 0.5}
     medians = (fp.FedPlus.geometric_median, fp.FedPlus.coordinate_median)
     return [
@@ -67,7 +67,7 @@ def _experiment(
     num_seeds: int = 5,
     **axes: tuple[Any, ...],
 ) -> experiment.Experiment:
-    """All processes on one federation; 80 % for training, 20 % for tests."""
+    """Returns all processes on one federation; 80 % for training, 20 % for tests."""
     spec = dataclasses.replace(spec, test_fraction=0.2, validation_fraction=0.0)
     swept = {field.replace("__", "."): values for field, values in axes.items()}
     return experiment.Experiment(
@@ -187,7 +187,7 @@ def fedplus_femnist() -> experiment.Experiment:
 
 
 def fedplus_sentiment() -> experiment.Experiment:
-    """A stand-in for Sent140: generated tweets, 90 % stragglers, a small LSTM.
+    """Returns a stand-in for Sent140: generated tweets, 90 % stragglers, a small LSTM.
 
     77 parties, 20 rounds and LSTM(width=16) where the paper has 772 parties and a width
     of 256; the real file at hand has no account with more than 29 tweets.

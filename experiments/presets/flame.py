@@ -105,7 +105,7 @@ def ditto(learning_rate: float, parity: str) -> fp.Ditto:
 
 
 def algorithms(profile: str) -> list[Any]:
-    """The compared methods of a profile."""
+    """Returns the compared methods of a profile."""
     if profile == "official":
         return [
             fp.Flame.official(lam=1.0, kappa=1.0),
@@ -123,14 +123,14 @@ def algorithms(profile: str) -> list[Any]:
 
 
 def process(algorithm: Any, **fields: Any) -> fp.FederatedProcess:
-    """A process in which all clients count the same."""
+    """Returns a process in which all clients count the same."""
     is_other = isinstance(algorithm, fp.PFedMe | fp.Ditto)
     fields = {"aggregator": fp.aggregators.Mean()} | fields if is_other else fields
     return fp.FederatedProcess(algorithm=algorithm, **fields)
 
 
 def experiment(name: str, grids: Sequence[Grid], **fields: Any) -> Any:
-    """What all of them share."""
+    """Builds the experiment that all of them share."""
     defaults = {"num_rounds": 100, "seeds": SEEDS, "eval_every": 10}
     return Experiment(name=name, grids=tuple(grids), **(defaults | fields))
 
@@ -192,12 +192,12 @@ _CURVES = {
 
 
 def named(name: str, make: Callable[..., Experiment], *given: Any) -> Any:
-    """A preset whose experiment bears its name."""
+    """Returns a preset whose experiment bears its name."""
     return functools.partial(make, name, *given)
 
 
 def _presets() -> dict[str, Callable[[], Experiment]]:
-    """Everything by name."""
+    """Returns everything by name."""
     made: list[tuple[Any, ...]] = []
     for row in ROWS:
         made += [(f"flame_{p}_{row}", _table, row, p) for p in PROFILES]

@@ -20,7 +20,7 @@ _FRACTION = "federation.malicious_fraction"
 
 
 def _papers() -> dict[str, tuple[Any, Any]]:
-    """What malicious clients poison or send, with strengths of text and release."""
+    """Returns poisonings and attacks, with strengths of text and release."""
     return {
         "label_poisoning": (None, None),
         "same_value": (fp.attacks.SameValue(), fp.attacks.SameValue.official()),
@@ -32,14 +32,14 @@ def _papers() -> dict[str, tuple[Any, Any]]:
 def _under_attack(
     spec: fp.FederationSpec, poisoned: bool, attack: Any
 ) -> tuple[fp.FederationSpec, dict[str, Any]]:
-    """The federation and the fields of a process."""
+    """Returns the federation and the fields of a process."""
     if poisoned:
         spec = dataclasses.replace(spec, label_poisoning="uniform_labels")
     return spec, {} if attack is None else {"attack": attack}
 
 
 def _attacks(name: str, row: str, profile: str) -> experiment.Experiment:
-    """A row's methods and multi-Krum among 50 clients, attacked in four ways.
+    """Returns a row's methods and multi-Krum among 50 clients, attacked in four ways.
 
     Multi-Krum is told how many clients are malicious.
     """
@@ -132,7 +132,7 @@ def _beyond(name: str, row: str) -> experiment.Experiment:
 
 
 def _presets() -> dict[str, Callable[[], experiment.Experiment]]:
-    """Everything by name."""
+    """Returns everything by name."""
     made: list[tuple[Any, ...]] = []
     for row in presets_flame.ROWS:
         if row != presets_flame.WRITERS:

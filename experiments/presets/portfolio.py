@@ -73,7 +73,7 @@ _MARKETS = {"federation.market.seed": (0, 1, 2)}
 
 
 def portfolio() -> experiment.Experiment:
-    """All methods and single-party training on three synthetic markets."""
+    """Returns all methods and single-party training on three synthetic markets."""
     processes = _processes(_adam(), _lam(_ROUNDS))
     return _experiment("portfolio", processes, _spec(), _ROUNDS, axes=_MARKETS)
 

@@ -54,7 +54,7 @@ class Blockwise:
         return weightings.pop() if len(weightings) == 1 else None
 
     def check_cohort(self, size: int) -> None:
-        """Lets every part refuse a number of rows; before tracing.
+        """Checks the number of rows with every part, before tracing.
 
         Args:
           size: K, rows per round.

@@ -85,7 +85,7 @@ class Counting:
             )
 
     def told(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
-        """The number f that was asked for, even where rows were lost later.
+        """Returns the number f that was asked for, even where rows were lost later.
 
         Args:
           num_valid: `int32[]` n, rows in use.

@@ -39,7 +39,7 @@ _Pair = tuple[jax.Array, jax.Array]
 
 
 def _middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
-    """The middle values `[D]`; 0 where no row takes part."""
+    """Returns the middle values `[D]`; 0 where no row takes part."""
     valid = p > 0
     if not weighted:
         return order_statistics.middle_rows(matrix, valid)
@@ -49,7 +49,7 @@ def _middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
 
 
 def _written_middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
-    """The middle values, written to memory.
+    """Returns the middle values, written to memory.
 
     A branch, else selection would be compiled into everything that reads them.
     """
@@ -61,7 +61,7 @@ def _written_middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
 def _shared(
     matrix: jax.Array, valid: jax.Array, pair: _Pair, cotangent: jax.Array
 ) -> jax.Array:
-    """What `[K, D]` the rows with the middle values get of a cotangent `[D]`."""
+    """Distributes a cotangent `[D]` over the rows with the middle values, `[K, D]`."""
     total = jnp.zeros_like(matrix)
     for value in pair:
         equal = valid[:, None] & (matrix == value[None])
@@ -73,12 +73,12 @@ def _shared(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _exact(weighted: bool, matrix: jax.Array, p: jax.Array) -> jax.Array:
-    """The exact median `[D]`."""
+    """Returns the exact median `[D]`."""
     return order_statistics.midpoint(*_middle(matrix, p, weighted))
 
 
 def _exact_forward(weighted: bool, matrix: jax.Array, p: jax.Array) -> Any:
-    """The same, and what derivatives need of it."""
+    """Returns the same, and what derivatives need of it."""
     pair = _written_middle(matrix, p, weighted)
     return order_statistics.midpoint(*pair), (matrix, p > 0, pair)
 
@@ -190,7 +190,7 @@ class CoordinateMedian:
     def _radius(
         self, rho: jax.Array | None, matrix: jax.Array, p: jax.Array, median: jax.Array
     ) -> jax.Array:
-        """The radius; positive and far from overflow."""
+        """Returns the radius; positive and far from overflow."""
         radius = rho
         if radius is None:
             size = scaled_rows.measure(matrix, p > 0, p)
@@ -203,7 +203,7 @@ class CoordinateMedian:
     def _found(
         self, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
     ) -> tuple[jax.Array, huber.Centers, jax.Array]:
-        """The exact median `[D]`, the centers, and the radius."""
+        """Returns the exact median `[D]`, the centers, and the radius."""
         # A branch, as in `_written_middle`; its one result takes half of the time.
         median = lax.cond(
             p.sum() > 0,
@@ -220,14 +220,14 @@ class CoordinateMedian:
 def _smoothed(
     rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
 ) -> tuple[jax.Array, CoordinateMedianInfo]:
-    """The smoothed median `[D]` of rows `[K, D]`, and what the radius did."""
+    """Returns the smoothed median `[D]` of rows `[K, D]`, and what the radius did."""
     return _smoothed_forward(rule, rho, matrix, p)[0]
 
 
 def _smoothed_forward(
     rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
 ) -> Any:
-    """The same, and what derivatives need of it."""
+    """Returns the same, and what derivatives need of it."""
     median, found, radius = rule._found(rho, matrix, p)
     used = (p > 0).sum(dtype=matrix.dtype)
     info = CoordinateMedianInfo(

@@ -90,7 +90,7 @@ def _apply(rule: core.Aggregator, rows: Any, weights: Any, reference: Any = None
 
 
 def krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
-    """The row of lowest score.
+    """Returns the row of lowest score.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
@@ -127,7 +127,7 @@ def multi_krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
 
 
 def trimmed_mean(rows: Any, weights: Any = None, **fields: Any) -> Any:
-    """The mean per coordinate without the f smallest and the f largest values.
+    """Returns the mean per coordinate without the f smallest and the f largest values.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
@@ -141,7 +141,7 @@ def trimmed_mean(rows: Any, weights: Any = None, **fields: Any) -> Any:
 
 
 def meamed(rows: Any, weights: Any = None, **fields: Any) -> Any:
-    """The mean per coordinate of the n - f values nearest to the median.
+    """Returns the mean per coordinate of the n - f values nearest to the median.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
@@ -155,7 +155,7 @@ def meamed(rows: Any, weights: Any = None, **fields: Any) -> Any:
 
 
 def bulyan(rows: Any, weights: Any = None, **fields: Any) -> Any:
-    """The mean around the median of rows that Krum selects.
+    """Returns the mean around the median of rows that Krum selects.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
@@ -171,7 +171,7 @@ def bulyan(rows: Any, weights: Any = None, **fields: Any) -> Any:
 def centered_clipping(
     rows: Any, weights: Any = None, reference: Any = None, **fields: Any
 ) -> Any:
-    """The mean of differences from a moving center, clipped.
+    """Returns the mean of differences from a moving center, clipped.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
@@ -188,7 +188,7 @@ def centered_clipping(
 def norm_clipping(
     rows: Any, weights: Any = None, reference: Any = None, **fields: Any
 ) -> Any:
-    """The mean of rows whose distance from a reference is clipped.
+    """Returns the mean of rows whose distance from a reference is clipped.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
@@ -204,7 +204,7 @@ def norm_clipping(
 
 
 def coordinate_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
-    """The median per coordinate, exact or smoothed.
+    """Returns the median per coordinate, exact or smoothed.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.
@@ -218,7 +218,7 @@ def coordinate_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
 
 
 def geometric_median(rows: Any, weights: Any = None, **fields: Any) -> Any:
-    """The geometric median, smoothed.
+    """Returns the geometric median, smoothed.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.

@@ -227,7 +227,7 @@ def _minimizer(
     p: jax.Array,
     start: jax.Array | None,
 ) -> tuple[jax.Array, GeometricMedianInfo]:
-    """The median `[D]` of rows `[K, D]`, and how the search ended."""
+    """Returns the median `[D]` of rows `[K, D]`, and how the search ended."""
     return _forward(rule, rho, matrix, p, start)[0]
 
 
@@ -238,7 +238,7 @@ def _forward(
     p: jax.Array,
     start: jax.Array | None,
 ) -> tuple[tuple[jax.Array, GeometricMedianInfo], Any]:
-    """The same, and what derivatives need of it."""
+    """Returns the same, and what derivatives need of it."""
     size, end, info = rule._found(rho, matrix, p, start)
     kept = (matrix, size, p, end.center, end.radius), rho
     return (size.scale * end.center, info), kept

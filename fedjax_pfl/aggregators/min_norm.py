@@ -153,5 +153,5 @@ def _relative(size: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _least(values: jax.Array, mask: jax.Array) -> jax.Array:
-    """The least of those in the mask."""
+    """Returns the least of those in the mask."""
     return jnp.where(mask, values, jnp.inf).min()

@@ -39,7 +39,7 @@ def _means_about(
 
 
 def _check_rule(rule: Any, size: int) -> None:
-    """Lets the rule behind refuse a number of rows."""
+    """Checks the number of rows with the inner rule."""
     check = getattr(rule, "check_cohort", None)
     if check is not None:
         check(size)
@@ -161,7 +161,7 @@ class Bucketing:
         return None
 
     def check_cohort(self, size: int) -> None:
-        """Lets the rule behind refuse the number of buckets; before tracing.
+        """Checks the number of buckets with the inner rule, before tracing.
 
         Args:
           size: K, rows per round.

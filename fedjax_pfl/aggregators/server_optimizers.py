@@ -36,7 +36,7 @@ __all__ = ["ServerAdam", "ServerMomentum"]
 
 
 def _as(value: Any, params: Any) -> jax.Array:
-    """A number in the dtype of the parameters."""
+    """Returns a number in the dtype of the parameters."""
     return jnp.asarray(value, jnp.result_type(*jax.tree.leaves(params)))
 
 

@@ -27,7 +27,7 @@ __all__ = ["MeaMed", "TrimmedMean", "nearest_to_median"]
 def nearest_to_median(
     matrix: jax.Array, valid: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """The mean of the values of every column that are nearest to its median.
+    """Returns the mean of the values of every column that are nearest to its median.
 
     Args:
       matrix: `[K, D]`; rows that are not valid may hold anything.
@@ -51,7 +51,7 @@ class _InnerMean(byzantine_count.Counting):
     """A mean of some values of every coordinate; subclasses define `inner`."""
 
     def inner(self, matrix: jax.Array, valid: jax.Array, n: jax.Array) -> jax.Array:
-        """The mean of the values that count.
+        """Returns the mean of the values that count.
 
         Args:
           matrix: `[K, D]`; rows that are not valid may hold anything.
@@ -110,7 +110,7 @@ class TrimmedMean(_InnerMean):
     """
 
     def inner(self, matrix: jax.Array, valid: jax.Array, n: jax.Array) -> jax.Array:
-        """The mean of what lies between the outermost values."""
+        """Returns the mean of what lies between the outermost values."""
         f = self.minority(n, len(valid))
         rows = jnp.where(valid[:, None], matrix, jnp.inf)
         return sorting.mean_of_ranks(rows, f, jnp.maximum(n, 1) - f)
@@ -141,6 +141,6 @@ class MeaMed(_InnerMean):
     """
 
     def inner(self, matrix: jax.Array, valid: jax.Array, n: jax.Array) -> jax.Array:
-        """The mean of what is near the median."""
+        """Returns the mean of what is near the median."""
         kept = jnp.maximum(n - self.minority(n, len(valid)), 1)
         return nearest_to_median(matrix, valid, kept)

@@ -13,7 +13,7 @@ __all__ = ["ALIE", "largest_shift"]
 
 
 def largest_shift(num_honest: jax.Array, num_malicious: jax.Array) -> jax.Array:
-    """The shift behind which attackers are joined by enough honest clients.
+    """Returns the shift behind which attackers are joined by enough honest clients.
 
     With n clients, f of them malicious, a majority needs `s = floor(n/2 + 1) - f`
     honest supporters, and `z = Phi^-1((n - f - s) / (n - f))`. Where attackers are a
@@ -72,7 +72,7 @@ class ALIE(base.Colluding):
         checks.known(self.deviation, ("population", "sample"), "deviation")
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
-        """The mean, shifted."""
+        """Returns the mean, shifted."""
         del messages, reference
         if self.z is None:
             num_malicious = seen.acts.sum().astype(seen.count.dtype)

@@ -56,7 +56,7 @@ class Alone(_Attack):
     """Every malicious client acts on what it has itself; subclasses define `one`."""
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:
-        """What ONE malicious client sends.
+        """Returns the message of ONE malicious client.
 
         Args:
           key: `[]` key of this client and round.
@@ -88,7 +88,7 @@ class Colluding(_Attack):
     """
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
-        """What malicious clients send.
+        """Returns the messages of malicious clients.
 
         Args:
           seen: the honest messages.
@@ -130,7 +130,7 @@ class Outermost(Colluding):
         raise NotImplementedError
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
-        """The mean and the step."""
+        """Returns the mean and the step."""
         zero = honest.origin(self.about, messages, reference)
         away = honest.direction(self.direction, seen, zero)
         gamma = self.longest(seen, away)

@@ -39,7 +39,7 @@ class Gaussian(base.Alone):
 
     @classmethod
     def official(cls) -> "Gaussian":
-        """The strength of FLAME's released code: std 1."""
+        """Returns the strength of FLAME's released code: std 1."""
         return cls(std=1.0)
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:

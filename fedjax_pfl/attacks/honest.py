@@ -60,13 +60,13 @@ class Honest:
         return jnp.maximum(self.known.sum(), 1).astype(dtype)
 
     def mean_less(self, point: Any) -> Any:
-        """The mean less a point `[*P]`."""
+        """Returns the mean less a point `[*P]`."""
         return jax.tree.map(
             lambda c, o, p: (c - p) + o, self.center, self.offset, point
         )
 
     def mean_plus(self, step: Any) -> Any:
-        """The mean plus a step `[*P]`."""
+        """Returns the mean plus a step `[*P]`."""
         return jax.tree.map(lambda c, o, s: c + (o + s), self.center, self.offset, step)
 
     def deviation(self, *, sample: bool = False) -> Any:
@@ -114,7 +114,7 @@ def change(messages: Any, rows: jax.Array, sent: Any) -> Any:
 
 
 def origin(about: str, messages: Any, reference: Any) -> Any:
-    """The point `[*P]` that an attack takes for zero.
+    """Returns the point `[*P]` that an attack takes for zero.
 
     Args:
       about: one of `ABOUT`.

@@ -44,7 +44,7 @@ class IPM(base.Colluding):
         checks.known(self.about, honest.ABOUT, "center of the attack")
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
-        """The mean update, turned around."""
+        """Returns the mean update, turned around."""
         zero = honest.origin(self.about, messages, reference)
         return jax.tree.map(
             lambda r, update: r - jnp.asarray(self.tau, r.dtype) * update,

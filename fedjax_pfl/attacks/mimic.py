@@ -50,7 +50,7 @@ class Mimic(base.Colluding):
             checks.whole("victim", self.victim, at_least=0)
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
-        """The victim's message."""
+        """Returns the victim's message."""
         del reference
         row = self._row(seen)
         return jax.tree.map(lambda leaf: leaf[row], messages)

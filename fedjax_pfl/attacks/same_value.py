@@ -36,7 +36,7 @@ class SameValue(base.Alone):
 
     @classmethod
     def official(cls) -> "SameValue":
-        """The strength of FLAME's released code."""
+        """Returns the strength of FLAME's released code."""
         return cls(std=0.01)
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:

@@ -36,7 +36,7 @@ class Scaling(base.Alone):
         checks.known(self.about, honest.ABOUT, "center of the attack")
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:
-        """The message or its update, scaled."""
+        """Returns the message or its update, scaled."""
         del key
 
         def scale(u: jax.Array, center: Any) -> jax.Array:

@@ -50,7 +50,7 @@ class SignFlip(base.Alone):
         return cls(std=1.0, about="received")
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:
-        """The message, its update or the received model, flipped."""
+        """Returns the message, its update or the received model, flipped."""
         draw = 1.0 if self.std is None else jax.random.normal(key, (), jnp.float32)
 
         def flip(u: jax.Array, center: Any) -> jax.Array:

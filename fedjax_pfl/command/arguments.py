@@ -108,12 +108,12 @@ def periods(text: str) -> tuple[tuple[str, int | None], ...]:
 
 
 def number_or_name(text: str | None) -> str | int | None:
-    """A whole number, or the text itself."""
+    """Returns a whole number, or the text itself."""
     return int(text) if text is not None and _is_whole(text) else text
 
 
 def _is_whole(text: str) -> bool:
-    """Whether a text is a whole number of a length that Python reads."""
+    """Returns whether a text is a whole number of a length that Python reads."""
     return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
@@ -143,7 +143,7 @@ class Data:
         return cls(path=path, label=label, client=client, data_dir=data_dir)
 
     def settings(self) -> list[str]:
-        """The directory as a setting."""
+        """Returns the directory as a setting."""
         if self.data_dir is None:
             return []
         return [f"federation.data_dir={json.dumps(self.data_dir)}"]

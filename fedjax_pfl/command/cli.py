@@ -18,7 +18,7 @@ import typer
 
 from fedjax_pfl.command import arguments, compilation_cache, errors
 
-__all__ = ["answer", "make_app", "num_cores"]
+__all__ = ["HELP", "answer", "make_app", "make_main", "num_cores"]
 
 _shown: set[str] = set()  # sentences of warnings
 
@@ -27,19 +27,28 @@ _OF_ONE_COMMAND = {"streamed": "run", "as_if_clients": "plan"}
 _WITH_RESUME = {"resume", "max_minutes", "memory_limit", "log", "quiet"}
 
 
-def make_app(command: str, help: str) -> typer.Typer:
-    """Makes the application of one command.
+HELP = {
+    "run": "Trains one setting (several seeds if asked for) and writes a result"
+    " directory. Takes the first algorithm of the preset with its own settings.",
+    "sweep": "Trains all settings of a preset side by side and writes one result"
+    " directory. Without options: FLAME with kappa below, at and above 1, FedAvg and"
+    " Local on the digits of scikit-learn.",
+    "plan": "Says how much memory and time a sweep with the same options would take on"
+    " this machine, and trains nothing. Takes the options of sweep.",
+}
 
-    Args:
-      command: `run`, `sweep` or `plan`.
-      help: first paragraph of `--help`.
 
-    Returns:
-      The application.
-    """
+def make_app(command: str) -> typer.Typer:
+    """Makes the application of one command: `run`, `sweep` or `plan`."""
     app = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
     )
+    app.command(help=HELP[command])(make_main(command))
+    return app
+
+
+def make_main(command: str) -> Callable[..., None]:
+    """Makes the function whose options typer reads from the command line."""
 
     def main(context: typer.Context, **given: Any) -> None:
         given.pop("version")
@@ -53,8 +62,7 @@ def make_app(command: str, help: str) -> typer.Typer:
         _start(lambda: options)
 
     main.__signature__ = _signature(command)  # pyright: ignore
-    app.command(help=help)(main)
-    return app
+    return main
 
 
 def _signature(command: str) -> inspect.Signature:

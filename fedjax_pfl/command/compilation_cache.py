@@ -33,7 +33,7 @@ def silence() -> None:
 
 
 def sentence(warning: str) -> str:
-    """What is said of a warning: JAX's of single programs become one of all."""
+    """Rephrases a warning: JAX's of single programs become one of all."""
     if not warning.startswith("Error reading persistent compilation cache entry"):
         return warning
     return (
@@ -43,7 +43,7 @@ def sentence(warning: str) -> str:
 
 
 def keep() -> None:
-    """Lets JAX keep what it compiles, where there is a place for it.
+    """Turns on JAX's cache of compiled programs, where there is a place for it.
 
     Raises:
       InputError: if the directory that JAX's variable names cannot be written.
@@ -70,7 +70,7 @@ def keep() -> None:
 
 
 def _home() -> str:
-    """The directory of this kind of machine."""
+    """Returns the directory of this kind of machine."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:

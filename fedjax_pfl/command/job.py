@@ -117,7 +117,7 @@ def do(options: arguments.Options) -> None:
 
 
 def _profile(options: arguments.Options, training: Options) -> profiling.Profile:
-    """The profile that is asked for, of rounds that there are."""
+    """Returns the profile that is asked for, of rounds that there are."""
     rounds, segment = training.num_rounds, training.schedule.segment
     if segment >= rounds:
         raise checks.InputError(
@@ -205,7 +205,7 @@ def _print_place(console: Console, options: arguments.Options, out: Path) -> Non
 
 
 def _experiment(options: arguments.Options) -> Experiment:
-    """The preset with the options applied."""
+    """Returns the preset with the options applied."""
     experiment = presets.get(options.preset_name)
     single = options.command == "run"
     if single:
@@ -229,13 +229,13 @@ def _experiment(options: arguments.Options) -> Experiment:
 
 
 def default_directory(name: str) -> Path:
-    """A new directory below the current one."""
+    """Returns a new directory below the current one."""
     time = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return Path("results") / f"{name}-{time}"
 
 
 def _groups(experiment: Experiment) -> list[list[Group]]:
-    """The static groups of every grid; builds the federations."""
+    """Returns the static groups of every grid; builds the federations."""
     groups = []
     key = jax.random.key(0, impl="threefry2x32")
     federations = grids.Federations()  # all methods train on the same
@@ -311,5 +311,5 @@ def _kappas(groups: Sequence[Group]) -> list[float]:
 
 
 def _plural(count: int, noun: str) -> str:
-    """For example `1 round` or `2 rounds`."""
+    """Formats text, for example `1 round` or `2 rounds`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

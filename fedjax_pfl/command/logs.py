@@ -12,7 +12,7 @@ TENSORBOARD = "tensorboard"
 
 
 def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
-    """The writers that are asked for; nothing is written yet.
+    """Returns the writers that are asked for; nothing is written yet.
 
     Args:
       options: of the command.

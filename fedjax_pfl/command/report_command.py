@@ -7,14 +7,16 @@ import typer
 
 from fedjax_pfl.command import cli
 
-__all__ = ["app"]
+__all__ = ["HELP", "app", "main"]
+
+HELP = "Makes one page about results, with figures and tables as files."
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 
 
-@app.command(help="Makes one page about results, with figures and tables as files.")
+@app.command(help=HELP)
 def main(
     directories: Annotated[
         list[Path],

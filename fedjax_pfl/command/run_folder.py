@@ -95,7 +95,7 @@ def _resumed(directory: Path) -> Iterator[None]:
 def opened(
     directory: Path, options: arguments.Options
 ) -> contextlib.AbstractContextManager[None]:
-    """The directory of a run that begins or, as the options say, goes on."""
+    """Returns the directory of a run that begins or, as the options say, goes on."""
     if options.resume is None:
         return begun(directory, options)
     return _resumed(directory)
@@ -138,7 +138,7 @@ def models_place(directory: Path) -> Path:
 
 
 def is_begun(directory: Path) -> bool:
-    """Whether a command made the directory."""
+    """Returns whether a command made the directory."""
     return (directory / _FILE).is_file()
 
 
@@ -153,7 +153,7 @@ def resumed_by(directory: Path) -> str:
 
 
 def is_finished(directory: Path) -> bool:
-    """Whether the result is there."""
+    """Returns whether the result is there."""
     return (directory / "config.json").is_file()
 
 

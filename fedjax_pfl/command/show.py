@@ -56,7 +56,7 @@ def _print_communication(console: Console, result: results.Result) -> None:
 
 
 def _print_left_out(console: Console, result: results.Result) -> None:
-    """How often FedPG had to do without its fairness objective, where it had to."""
+    """Prints how often FedPG left its fairness objective out."""
     reports = result.reports()
     shares = reports[reports["name"] == "fair_row"].groupby("algorithm")["value"]
     for algorithm, share in shares.mean().items():

@@ -37,7 +37,7 @@ class Signals:
         )
 
     def asked(self) -> str | None:
-        """The signal that came, as a reason to end, or None."""
+        """Returns the signal that came, as a reason to end, or None."""
         if self.number is None:
             return None
         return f"Interrupted by {signal.Signals(self.number).name}"

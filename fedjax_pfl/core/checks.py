@@ -38,7 +38,7 @@ class InputError(ValueError):
 
 
 def one_line(text: str) -> str:
-    r"""A text as messages show it: what is not printable is escaped.
+    r"""Returns a text as messages show it: what is not printable is escaped.
 
     Example:
       >>> one_line("There is no 'a\nb'.")

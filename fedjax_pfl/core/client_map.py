@@ -133,7 +133,7 @@ def map_chunks(
 def _access(
     count: int, chunk: int, order: jax.Array | None
 ) -> tuple[Callable[[Any, jax.Array], Any], Callable[[Any, Any, jax.Array], Any]]:
-    """How the rows of a chunk are read and written.
+    """Returns the reader and the writer of a chunk's rows.
 
     Args:
       count: K.

@@ -43,7 +43,7 @@ def broadcast(tree: Any, num_rows: int) -> Any:
 
 
 def size(tree: Any) -> int:
-    """Number of values in a tree of arrays."""
+    """Counts values in a tree of arrays."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 

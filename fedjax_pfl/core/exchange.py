@@ -57,7 +57,7 @@ class Link(Protocol):
     def upload(
         self, state: core.State, uploads: core.Upload, reference: Any
     ) -> tuple[core.State, core.Upload]:
-        """What the server receives: after the attack, non-finite messages dropped."""
+        """Returns what arrives: messages after the attack, non-finite ones dropped."""
         ...
 
     def store(self, state: core.State, received: core.Upload) -> core.State:

@@ -65,15 +65,15 @@ class ClientData:
     __repr__ = struct.array_repr
 
     def rows(self) -> dict[str, Any]:
-        """The fields with one row per client, by name."""
+        """Returns the fields with one row per client, by name."""
         return {name: getattr(self, name) for name in _CLIENT_FIELDS}
 
     def pool(self) -> "ClientData":
-        """The data without clients: what all of them share."""
+        """Returns the data without clients: what all of them share."""
         return dataclasses.replace(self, **dict.fromkeys(_CLIENT_FIELDS))
 
     def with_rows(self, rows: dict[str, Any]) -> "ClientData":
-        """A pool with the rows of some clients, or of one."""
+        """Returns a pool with the rows of some clients, or of one."""
         return dataclasses.replace(self, **rows)
 
     def gather(
@@ -115,7 +115,7 @@ class ClientData:
         )
 
     def examples(self, client: int) -> Batch:
-        """All examples of one client, in order, as models see them.
+        """Returns all examples of one client, in order, as models see them.
 
         Inputs are scaled, and have the client's noise; labels are those that it trains
         on where they are poisoned.
@@ -159,7 +159,7 @@ _CLIENT_FIELDS = (
 
 
 def _total(counts: Any) -> str:
-    """The sum of an array where it is known."""
+    """Returns the sum of an array where it is known."""
     known = hasattr(counts, "sum") and not isinstance(counts, core.Tracer)
     return f"{int(counts.sum()):,}" if known else "unknown"
 

@@ -67,11 +67,11 @@ def check_jax(
 
 
 def _shown(version: tuple[int, ...]) -> str:
-    """For example `3.11`."""
+    """Formats text, for example `3.11`."""
     return ".".join(map(str, version))
 
 
 def _command() -> str:
-    """What installs a JAX that is right."""
+    """Returns the command that installs a JAX that computes right."""
     wanted = ",".join(f"!={version}" for version in _WRONG_ON_CPU)
     return f'pip install -U "jax>={_shown(_JAX)},{wanted}"'

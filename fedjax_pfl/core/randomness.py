@@ -94,7 +94,7 @@ def _random_bits(key: jax.Array, width: int, shape: tuple[int, ...]) -> jax.Arra
 
 @functools.cache
 def _implementation() -> Any:
-    """The generator as JAX knows it."""
+    """Returns the generator as JAX knows it."""
     from jax.extend import random  # which imports much that is not needed before
 
     return random.define_prng_impl(

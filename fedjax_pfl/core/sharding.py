@@ -94,7 +94,7 @@ class Execution:
 
 @functools.cache
 def client_mesh(num_devices: int) -> Mesh:
-    """The one-axis mesh over `num_devices` devices (0: all).
+    """Returns the one-axis mesh over `num_devices` devices (0: all).
 
     Args:
       num_devices: how many devices.

@@ -118,7 +118,7 @@ def _named_only(
 
 
 def array_repr(self: Any) -> str:
-    """The representation of a dataclass with shapes in place of arrays.
+    """Returns the representation of a dataclass with shapes in place of arrays.
 
     Args:
       self: dataclass; the function is assigned as `__repr__` in its body.
@@ -140,7 +140,7 @@ def array_repr(self: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value in few characters."""
+    """Returns a value in few characters."""
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, Mapping):
@@ -180,7 +180,7 @@ def as_arrays(tree: _T, dtype: Any = np.float32) -> _T:
 
 
 def is_required(field: dataclasses.Field) -> bool:
-    """Whether a field of a dataclass has no default."""
+    """Returns whether a field of a dataclass has no default."""
     missing = dataclasses.MISSING
     return field.default is missing and field.default_factory is missing
 
@@ -305,7 +305,7 @@ def replace_field(node: _T, name: str, value: Any) -> _T:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether nested values are equal; NaN equals NaN, a tuple its list.
+    """Returns whether nested values are equal; NaN equals NaN, a tuple its list.
 
     Args:
       a: dataclass, mapping, list, tuple, array or anything else.

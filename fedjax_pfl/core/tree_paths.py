@@ -155,5 +155,5 @@ def join_blocks(found: Sequence[Any]) -> Any:
 
 
 def _shown(tree: Any) -> str:
-    """The paths of a tree's leaves."""
+    """Returns the paths of a tree's leaves."""
     return ", ".join(jax.tree.leaves(names(tree)))

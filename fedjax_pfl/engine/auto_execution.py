@@ -104,7 +104,7 @@ def _floats_of_a_step(process: Any, model: Any, federation: core.Federation) -> 
 def form_chunks(
     execution: sharding.Execution, federations: Sequence[core.Federation]
 ) -> sharding.Execution:
-    """Lets chunks be formed of clients with as much work where sizes differ.
+    """Forms chunks of clients with equal work where sizes differ.
 
     Args:
       execution: how the map over clients is run.

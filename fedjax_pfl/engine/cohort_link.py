@@ -118,7 +118,7 @@ class CohortLink:
     def upload(
         self, state: core.State, uploads: core.Upload, reference: Any
     ) -> tuple[core.State, core.Upload]:
-        """What the server receives: after the attack, non-finite messages dropped."""
+        """Returns what arrives: messages after the attack, non-finite ones dropped."""
         messages, attack_state = uploads.message, state.attack
         if self.attack is not None:
             messages, attack_state = self.attack(
@@ -152,7 +152,7 @@ class CohortLink:
         return dataclasses.replace(state, aggregate=kept[0], aggregate_peak=kept[1])
 
     def _moved_mean(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:
-        """The kept mean after the cohort's messages changed, and its peak.
+        """Returns the kept mean after the cohort's messages changed, and its peak.
 
         A sum loses what is below the rounding of its largest term. A mean that is much
         smaller than what has been in it, or not finite as a difference overflowed, is
@@ -188,7 +188,7 @@ class CohortLink:
         return lax.cond(client_map.lane_max(stale), recompute, lambda: (mean, peak))
 
     def _cached_mean(self, messages: Any) -> tuple[Any, jax.Array]:
-        """The mean over all clients' messages, and its peak."""
+        """Returns the mean over all clients' messages, and its peak."""
         counts = self.federation.train.num_examples
         return cached_mean(messages, counts, self.aggregator, self.population)
 
@@ -217,7 +217,7 @@ class CohortLink:
     def info(
         self, client: Any, aggregator: Any, server: Any = None, **floats: Any
     ) -> core.RoundInfo:
-        """The round's report."""
+        """Returns the round's report."""
         return core.RoundInfo(
             cohort=self.ctx.cohort,
             client=client,
@@ -251,7 +251,7 @@ def cached_mean(
     aggregator: core.Aggregator,
     population: core.Population,
 ) -> tuple[Any, jax.Array]:
-    """What some clients' messages add to the mean over all, and its largest magnitude.
+    """Computes the share of clients' messages in the mean over all, and its magnitude.
 
     Args:
       messages: pytree of `[K, *P]`.

@@ -206,7 +206,7 @@ def trained(
     rows: Any,
     pool: Any,
 ) -> dict[str, Any]:
-    """What was trained of some predictors `[K, *P]`, for clients `int32[K]`."""
+    """Returns parameters `[K, *P]` of predictors, for clients `int32[K]`."""
     process, state, fields = client_rows.take((processes, states, rows), point)
     federation = stacking.join(fields, pool)
     return trained_parameters.networks(

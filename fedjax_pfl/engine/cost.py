@@ -218,7 +218,7 @@ def pace(group: programs.Programs, num_rounds: int) -> Pace:
 
 
 def _timed(call: Any) -> tuple[Any, float]:
-    """A call's result, when it is there, and the seconds that it took."""
+    """Returns a call's result, when it is there, and the seconds that it took."""
     started = time.perf_counter()
     found = jax.block_until_ready(call())
     return found, time.perf_counter() - started
@@ -228,7 +228,7 @@ def _cgroup_bytes(
     root: pathlib.Path = pathlib.Path("/sys/fs/cgroup"),
     groups: pathlib.Path = pathlib.Path("/proc/self/cgroup"),
 ) -> int | None:
-    """What control groups, version 2 or 1, leave to this process; None if unlimited."""
+    """Reads the bytes that control groups leave to this process; None if unlimited."""
     try:
         text = groups.read_text("utf-8")
     except OSError:
@@ -365,7 +365,7 @@ def _refuse(
 def _refusal(
     found: Memory, largest: str, needed: int, there: str, advice: str
 ) -> checks.InputError:
-    """The error, with its one sentence."""
+    """Returns the error, with its one sentence."""
     of = f" of {found.points} grid points" if found.points > 1 else ""
     what = {"round": "work of a round"}.get(largest, largest) + of
     return checks.InputError(
@@ -385,7 +385,7 @@ def shown(size: int) -> str:
 
 
 def _advice(found: Memory, largest: str) -> str:
-    """What lowers a part, without numbers."""
+    """Returns advice that lowers a part, without numbers."""
     fewer = "fewer clients (federation.num_clients)"
     advice = {
         "data": f"use {fewer}",

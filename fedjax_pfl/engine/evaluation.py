@@ -112,7 +112,7 @@ def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
 
 
 def _sampled(rows: dict[str, Any], sample: jax.Array) -> dict[str, Any]:
-    """The examples `int32[T, 2]`, owner and number, each as a client of one."""
+    """Returns the examples `int32[T, 2]`, owner and number, each as a client of one."""
     owner, number = sample[:, 0], sample[:, 1]
 
     def per_slot(leaf):
@@ -153,7 +153,7 @@ def _pooled_means(predictors, model, pool, examples, total, key, dtype):
 def predictor_names(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> tuple[str, ...]:
-    """Names of the algorithm's predictors, without computing anything.
+    """Returns the names of the algorithm's predictors, without computing anything.
 
     Args:
       process: the process.

@@ -64,7 +64,7 @@ def _make_point(
         if name == "seed":
             checks.whole("seed", value, at_least=0, at_most=checks.MAX_SEED)
             key = jax.random.fold_in(key, value)
-            spec = dataclasses.replace(spec, seed=int(value))
+            spec = struct.replace_field(spec, "seed", int(value))
         elif name == "model":
             model = value
         elif name.startswith("model."):
@@ -176,7 +176,7 @@ def groups_of(
 
 
 def _shared(configs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What all configurations of a group have in common."""
+    """Returns the settings that all configurations of a group share."""
     first, *others = configs
     return {
         name: value

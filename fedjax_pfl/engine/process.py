@@ -47,7 +47,7 @@ class FederatedProcess:
         checks.known(self.on_nonfinite, ("stop", "drop", "freeze"), "on_nonfinite")
 
     def used_aggregator(self) -> core.Aggregator:
-        """The aggregator of the process, or the algorithm's own."""
+        """Returns the aggregator of the process, or the algorithm's own."""
         if self.aggregator is None:
             return self.algorithm.default_aggregator()
         return self.aggregator
@@ -82,7 +82,7 @@ class FederatedProcess:
         population: core.Population,
         train: core.ClientData,
     ) -> tuple[Any, Any, Any]:
-        """What server and some clients start with.
+        """Draws the first states of the server and of some clients.
 
         Args:
           key: `[]` key of the run.
@@ -130,7 +130,7 @@ class FederatedProcess:
         return True
 
     def check_cohort(self, size: int, num_clients: int) -> None:
-        """Lets all parts refuse what does not fit; before anything is traced.
+        """Validates the size of the cohort with all parts, before anything is traced.
 
         Args:
           size: K, clients per round.
@@ -148,7 +148,7 @@ class FederatedProcess:
     def init(
         self, key: core.Key, model: core.Model, federation: core.Federation
     ) -> core.State:
-        """The state before the first round.
+        """Returns the state before the first round.
 
         Args:
           key: `[]` key of the run (`jax.random.key(seed)`).
@@ -180,7 +180,7 @@ class FederatedProcess:
         )
 
     def cohort(self, key: core.Key, round: jax.Array, num_clients: int) -> jax.Array:
-        """Who takes part in a round.
+        """Draws the cohort of a round.
 
         Args:
           key: `[]` key of the run.

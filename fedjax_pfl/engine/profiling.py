@@ -51,7 +51,7 @@ class Profile:
             yield
 
     def newest(self) -> Path | None:
-        """The file for Perfetto; None if the training had no second segment."""
+        """Returns the file for Perfetto; None if the training had no second segment."""
         if not self._is_done:
             return None
         found = self.directory.glob("plugins/profile/*/*.trace.json.gz")

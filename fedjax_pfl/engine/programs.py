@@ -101,7 +101,7 @@ class Programs:
         return {name: self._program(name) for name in self._names()}
 
     def _names(self) -> list[_Name]:
-        """Names of the programs that a training runs."""
+        """Returns the names of the programs that a training runs."""
         schedule = self.plan.schedule
         rounds = range(0, self._num_rounds, schedule.segment)
         together = {schedule.due(done, False) for done in rounds} | {schedule.data}
@@ -204,7 +204,7 @@ class Programs:
         members: np.ndarray,
         names: tuple[str, ...],
     ) -> dict[str, Any]:
-        """What was trained of some predictors `[K, *P]` of a point's clients."""
+        """Returns parameters `[K, *P]` of predictors of a point's clients."""
         numbers = (np.asarray(point, np.int32), np.asarray(members, np.int32))
         return compiled.trained(self.plan, names, *numbers, *self._given(states))
 

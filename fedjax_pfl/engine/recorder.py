@@ -212,15 +212,15 @@ class Recorder:
         return self._watch.stopped_at < 0
 
     def has_ended(self) -> bool:
-        """Whether the last evaluation was the last of the training."""
+        """Returns whether the last evaluation was the last of the training."""
         return self._rounds[-1] >= self._num_rounds or self.all_ended()
 
     def all_ended(self) -> bool:
-        """Whether no point is left that could go on."""
+        """Returns whether no point is left that could go on."""
         return bool(((self._diverged >= 0) | ~self.active()).all())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything recorded so far, by name, for `restore`."""
+        """Returns everything recorded so far, by name, for `restore`."""
         lists = {
             "metrics": self._metrics,
             "diagnostics": self._diagnostics,

@@ -205,7 +205,7 @@ def _fetched(
     model: str,
     kind: trained_parameters.Kind,
 ) -> dict[str, np.ndarray]:
-    """What one file holds, fetched in blocks of clients."""
+    """Fetches the arrays of one file in blocks of clients."""
     leaves = model_files.named(kind.shapes)
     each = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves.values())
     block = min(max(_BLOCK_BYTES // max(each, 1), 1), len(rows))

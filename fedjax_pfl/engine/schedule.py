@@ -94,7 +94,7 @@ class Schedule:
         return min(rounds for _, rounds in self.every)
 
     def within(self, num_rounds: int) -> "Schedule":
-        """The schedule with no period longer than the training."""
+        """Returns the schedule with no period longer than the training."""
         every = tuple((name, min(rounds, num_rounds)) for name, rounds in self.every)
         return dataclasses.replace(self, every=every)
 

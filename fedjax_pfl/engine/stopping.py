@@ -50,7 +50,7 @@ class StopWhen:
         checks.known(self.metric, metrics.METRICS, "metric to stop on")
 
     def model_of(self, models: Sequence[str]) -> str:
-        """The watched one of these models.
+        """Returns the watched one of these models.
 
         Raises:
           InputError: if it is not one of them.
@@ -94,7 +94,7 @@ class Watch:
         self.stopped_at[active & ended] = round
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything counted so far, by name."""
+        """Returns everything counted so far, by name."""
         return {
             "best": self._best,
             "stale": self._stale,

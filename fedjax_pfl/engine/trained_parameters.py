@@ -28,7 +28,7 @@ class Kind:
 def kinds(
     process: Any, state: core.State, model: core.Model, federation: core.Federation
 ) -> dict[str, Kind]:
-    """What there is to save, without computing anything.
+    """Returns the shapes of all parameters that can be saved; computes nothing.
 
     Args:
       process: the process.
@@ -75,7 +75,7 @@ def networks(
     rows: jax.Array,
     names: tuple[str, ...],
 ) -> dict[str, Any]:
-    """What was trained of some predictors of some clients.
+    """Extracts the parameters of predictors of some clients.
 
     Args:
       process: the process.
@@ -100,7 +100,7 @@ def networks(
 
 
 def _trained(process, state, model, pool, row) -> dict[str, Any]:
-    """What was trained of every predictor of ONE client."""
+    """Extracts the parameters of every predictor of ONE client."""
     client, fields = row
     data = pool.with_rows(fields)
     found, _ = evaluation.predictors_of(process, state, client, model, data)

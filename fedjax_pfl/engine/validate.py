@@ -88,7 +88,7 @@ def _check_part(
 
 
 def _error(name: str, value: Any, wanted: str) -> checks.InputError:
-    """The sentence, with a short name of what was given."""
+    """Returns the sentence, with a short name of what was given."""
     if isinstance(value, type):
         shown = f"the class {value.__name__} instead of {value.__name__}(...)"
     elif isinstance(value, numbers.Number | str | None):

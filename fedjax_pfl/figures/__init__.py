@@ -33,7 +33,7 @@ def save_all(result: results.Result, directory: Path) -> list[Path]:
 
 
 def _drawings() -> dict[str, Callable[[results.Result], Any]]:
-    """What draws, by the names of files; imports matplotlib."""
+    """Returns the drawing functions by the names of files; imports matplotlib."""
     from fedjax_pfl.figures import (
         attacks,
         clients,

@@ -47,13 +47,13 @@ def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
 
 
 def _only_kind(result: results.Result) -> str | None:
-    """The attack that all trainings have."""
+    """Returns the attack that all trainings have."""
     config = result.groups[0].config
     return next((config[name] for name in _KINDS if config.get(name)), None)
 
 
 def with_attackers(result: results.Result) -> contents.Lines | None:
-    """The metric against the fraction of malicious clients.
+    """Returns the metric against the fraction of malicious clients.
 
     There is a panel per attack and environment. Where all settings are too many lines,
     an algorithm's own ones are those that are best on validation data, fraction by
@@ -104,7 +104,7 @@ def by_fraction(result: results.Result) -> Figure | None:
 
 
 def _is_table(rows: pd.DataFrame) -> bool:
-    """Whether several attacks have one fraction."""
+    """Returns whether several attacks have one fraction."""
     is_one = rows.loc[rows[FRACTION] > 0, FRACTION].nunique() == 1
     return is_one and rows["kind"].nunique() > 2
 

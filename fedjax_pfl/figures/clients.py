@@ -246,7 +246,7 @@ def draw_spots(shown: contents.Spots) -> Figure:
 
 
 def partition(result: results.Result) -> Figure:
-    """Who holds which training data, in every environment.
+    """Draws who holds which training data, in every environment.
 
     Args:
       result: what to draw.
@@ -258,7 +258,7 @@ def partition(result: results.Result) -> Figure:
 
 
 def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
-    """Who holds which training data in the first training of every environment.
+    """Draws who holds which training data in the first training of every environment.
 
     Environments with the same holdings, as those that differ by an attack, are one.
 
@@ -293,7 +293,7 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
 def _same_holdings(
     one: tuple[history.History, int], other: tuple[history.History, int]
 ) -> bool:
-    """Whether clients have as many training examples, of every class."""
+    """Returns whether clients have as many training examples, of every class."""
 
     def held(of: tuple[history.History, int]) -> np.ndarray:
         group, point = of

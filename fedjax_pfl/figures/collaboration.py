@@ -49,7 +49,7 @@ def between_clients(result: results.Result) -> contents.Heats | None:
 
 
 def _panel(group: history.History) -> contents.Heat:
-    """The weights of a group's first point."""
+    """Returns the weights of a group's first point."""
     assert group.collaboration is not None
     shown = group.collaboration[0].copy()
     order = np.arange(len(shown))
@@ -161,7 +161,7 @@ def _equal_share(cluster: np.ndarray) -> float:
 
 
 def _equal(rows: pd.DataFrame) -> contents.Line:
-    """What equal weights give, a level of no method."""
+    """Computes the level of equal weights."""
     rows = rows.assign(algorithm="", value=rows["equal"])
     line = multiples.over_seeds(rows, "round", "equal weights", 1)
     return dataclasses.replace(line, is_level=True)

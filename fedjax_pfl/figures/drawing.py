@@ -50,12 +50,12 @@ _LETTERS = 84  # of titles side by side
 
 
 def color(number: int) -> str:
-    """The color of a number; they start again when there are no more."""
+    """Returns the color of a number; they start again when there are no more."""
     return COLORS[number % len(COLORS)]
 
 
 def is_hollow(number: int) -> bool:
-    """Whether marks are hollow, because another number has the same color."""
+    """Returns whether marks are hollow, because another number has the same color."""
     return number >= len(COLORS)
 
 
@@ -82,7 +82,7 @@ def left_out(lines: int, panels: int) -> str:
 
 
 def panels(count: int) -> tuple[Figure, list[Axes]]:
-    """A figure of panels with the same axes, at most three side by side."""
+    """Returns a figure of panels with the same axes, at most three side by side."""
     columns = 2 if count == 4 else min(count, _COLUMNS)
     rows = -(-count // columns)
     figure = Figure(layout="constrained")
@@ -100,7 +100,7 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def shape(shown: list[Axes]) -> tuple[int, int]:
-    """How many panels are side by side, and how many rows there are."""
+    """Returns the numbers of columns and rows of panels."""
     spec: Any = shown[0].get_subplotspec()
     rows, columns = spec.get_gridspec().get_geometry()
     return columns, rows

@@ -155,12 +155,12 @@ def _write(axes, values: np.ndarray, low: float, high: float) -> None:
 
 
 def ink(value: float, low: float, high: float) -> str:
-    """The color of a number that can be read on the color of its value."""
+    """Returns the color of a number that can be read on the color of its value."""
     return "black" if value > low + 0.6 * (high - low) else "white"
 
 
 def number(value: float, low: float, high: float) -> str:
-    """A number of a colored table, as short as tells colors apart."""
+    """Returns a number of a colored table, as short as tells colors apart."""
     if max(abs(low), abs(high)) >= 20:
         return f"{value:.3g}" if max(abs(low), abs(high)) >= 1e4 else f"{value:.0f}"
     return f"{value:.2f}" if high - low >= 0.02 else f"{value:.3g}"

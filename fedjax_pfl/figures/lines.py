@@ -20,7 +20,7 @@ _LEVEL = "is level"  # column: whether a row knows nothing of what it is drawn a
 
 
 def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines | None:
-    """The mean over clients against rounds, one line per algorithm and model.
+    """Returns the mean over clients against rounds, one line per algorithm and model.
 
     There is a panel per environment. Where there are too many lines, an algorithm's
     personal model stands for it. Of the settings of an algorithm's own fields, the one
@@ -90,7 +90,7 @@ def _over_rounds(
 
 
 def swept(result: results.Result) -> contents.Lines | None:
-    """The metric in the last round against the numeric field with most values.
+    """Returns the metric in the last round against the numeric field with most values.
 
     There is a panel per model and environment. Algorithms without this field are
     levels. Where there are too many lines, an algorithm's own settings are those that
@@ -180,5 +180,5 @@ def numeric(table: pd.DataFrame, fields: Sequence[str]) -> list[str]:
 
 
 def is_wide(values: Sequence[float]) -> bool:
-    """Whether positive values in ascending order ask for a logarithmic axis."""
+    """Returns whether positive values in ascending order ask for a logarithmic axis."""
     return values[0] > 0 and values[-1] >= _WIDE * values[0]

@@ -107,7 +107,7 @@ def _bars(axes: Axes, sizes: np.ndarray) -> None:
 
 
 def _histogram(axes: Axes, sizes: np.ndarray) -> None:
-    """How many clients have how many examples."""
+    """Draws the histogram of examples per client."""
     edges, is_log = bins(sizes)
     if is_log:
         axes.set_xscale("log")

@@ -199,13 +199,13 @@ def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def band(rows: pd.DataFrame) -> str:
-    """What the bands of rows of several seeds show; nothing of one."""
+    """Describes the bands of several seeds; empty for one."""
     seeds = rows["seed"].nunique()
     return f"mean over {seeds} seeds, band from min to max" if seeds > 1 else ""
 
 
 def label(row: pd.Series, names: Sequence[str]) -> str:
-    """For example `Flame (lam = 1, kappa = 2)`."""
+    """Formats text, for example `Flame (lam = 1, kappa = 2)`."""
     shown = _values(row, [name for name in names if name != "algorithm"])
     return f"{row['algorithm']} ({', '.join(shown)})" if shown else row["algorithm"]
 

@@ -52,7 +52,7 @@ def over_days(result: results.Result) -> contents.Lines | None:
 
 
 def _method(rows: pd.DataFrame, name: str, color: int) -> contents.Line:
-    """The line of one method; only the first has a band."""
+    """Returns the line of one method; only the first has a band."""
     line = _line(rows, name, color, None if color else ("10 %", "90 %"))
     first = rows.iloc[0]
     return dataclasses.replace(
@@ -61,7 +61,7 @@ def _method(rows: pd.DataFrame, name: str, color: int) -> contents.Line:
 
 
 def _beside(table: pd.DataFrame) -> list[contents.Line]:
-    """What becomes of money that no method invests."""
+    """Returns the curves of strategies that no method trains."""
     return [
         _line(table[table["name"] == name], title, color, None)
         for color, (name, title) in enumerate(_BESIDE.items())

@@ -73,7 +73,7 @@ def _sorted_positions(bits: jax.Array, count: jax.Array) -> jax.Array:
 
 
 def _shuffled_positions(key: core.Key, data: core.ClientData, length: int) -> jax.Array:
-    """A fresh order of the client's examples, `int32[length]`, padding last.
+    """Returns a fresh order of the client's examples, `int32[length]`, padding last.
 
     The time follows the largest client of the vmapped chunk, not the padding.
     """
@@ -98,7 +98,7 @@ def _shuffled_positions(key: core.Key, data: core.ClientData, length: int) -> ja
 def independent_batch(
     key: core.Key, data: core.ClientData, batch_size: int
 ) -> tuple[jax.Array, jax.Array]:
-    """A sampler for `local_scan` whose batches know nothing of each other.
+    """Returns a sampler for `local_scan` whose batches know nothing of each other.
 
     Every batch is a fresh uniform subset of `min(B, n)` of the client's n examples: an
     example appears once in a batch, and again in others. A batch size of at least n
@@ -242,7 +242,8 @@ class _Batches:
         self, key: core.Key, order: jax.Array | None, start: jax.Array, part: int
     ) -> core.Batch:
         """Gathers one batch; positions past the client's examples weigh nothing."""
-        if self.sampler is not None:
+        if self.sampler is not None or order is None:
+            assert self.sampler is not None
             positions, weight = self.sampler(key, self.data, self.batch_size)
         else:
             first = start + part * self.batch_size

@@ -32,13 +32,13 @@ class DataLoss:
     def __call__(
         self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
     ) -> jax.Array:
-        """The value `[]`."""
+        """Returns the value `[]`."""
         return self.with_outputs(key, params, batch, context)[0]
 
     def with_outputs(
         self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
     ) -> tuple[jax.Array, Any]:
-        """The value `[]` and the model's outputs.
+        """Returns the value `[]` and the model's outputs.
 
         Args:
           key: `[]` key of the model's randomness, or None for none.

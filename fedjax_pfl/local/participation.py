@@ -36,7 +36,7 @@ class AllClients:
         return True
 
     def cohort_size(self, num_clients: int) -> int:
-        """Number of cohort members: all `num_clients`."""
+        """Counts cohort members: all `num_clients`."""
         return num_clients
 
     def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
@@ -78,7 +78,7 @@ class UniformCohort:
         return False
 
     def cohort_size(self, num_clients: int) -> int:
-        """Number of cohort members.
+        """Counts cohort members.
 
         Args:
           num_clients: N.
@@ -115,14 +115,14 @@ class UniformCohort:
 
 
 def _draw_by_sorting(key: core.Key, num_clients: int, size: int) -> jax.Array:
-    """The rows that come first when all rows are sorted by 64 random bits."""
+    """Returns the rows that come first when all rows are sorted by 64 random bits."""
     high, low = jax.random.bits(key, (2, num_clients), jnp.uint32)
     rows = jnp.arange(num_clients, dtype=jnp.int32)
     return lax.sort((high, low, rows), num_keys=2)[2][:size]
 
 
 def _draw_distinct(key: core.Key, num_clients: int, size: int) -> jax.Array:
-    """The first `size` distinct of `2 size + 64` draws with replacement.
+    """Returns the first `size` distinct of `2 size + 64` draws with replacement.
 
     For `num_clients > max(65536, 8 size)` about `size / 4` draws repeat an earlier one;
     that more than `size + 64` do has a probability below 1e-200.

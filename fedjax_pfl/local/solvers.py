@@ -138,7 +138,7 @@ class SGD(_MinibatchSolver):
             checks.number("decay", self.decay, above=0, at_most=1)
 
     def rate(self, round: Any) -> Any:
-        """The learning rate eta_t `[]` of a round.
+        """Returns the learning rate eta_t `[]` of a round.
 
         Args:
           round: `int32[]` t, from 0; None counts as 0.

@@ -37,7 +37,7 @@ class Network(objectives.Classification, abc.ABC):
 
     @abc.abstractmethod
     def _module(self, modules: Any, classes: int) -> Any:
-        """The linen module with that many classes, one of `models.modules`."""
+        """Returns the linen module with that many classes, one of `models.modules`."""
 
     def _known_module(self) -> Any:
         if self.input_shape is None or self.num_classes is None:
@@ -87,7 +87,7 @@ class Network(objectives.Classification, abc.ABC):
         *,
         key: core.Key | None = None,
     ) -> tuple[jax.Array, jax.Array]:
-        """What a layer hands on.
+        """Returns the outputs of a layer.
 
         Args:
           params: parameters.
@@ -103,7 +103,7 @@ class Network(objectives.Classification, abc.ABC):
         return seen["intermediates"]["layers"][self.layers.index(layer)], logits
 
     def _run(self, params: Any, x: Any, key: Any, **options: Any) -> Any:
-        """What the module makes of inputs, in the parameters' dtype."""
+        """Applies the module to inputs in the parameters' dtype."""
         dtype = jnp.result_type(*jax.tree.leaves(params))
         rngs = {} if key is None else {"dropout": key}
         return self._known_module().apply(

@@ -17,7 +17,7 @@ __all__ = [
 
 
 def classes_of(model: Any, federation: core.Federation) -> int:
-    """Number of classes of a federation.
+    """Counts classes of a federation.
 
     Args:
       model: the model that wants them, for the message.

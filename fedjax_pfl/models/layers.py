@@ -43,7 +43,7 @@ def flatten_inputs(x: jax.Array) -> jax.Array:
 
 
 def _steps(x: jax.Array, axis: int, size: int, stride: int) -> list[jax.Array]:
-    """The first, second, ... element of every window along one axis."""
+    """Returns the first, second, ... element of every window along one axis."""
     last = (x.shape[axis] - size) // stride * stride
     return [lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(size)]
 

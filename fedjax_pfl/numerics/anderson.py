@@ -32,7 +32,7 @@ _dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 def accepted(guess: jax.Array, now: jax.Array, smaller: jax.Array) -> jax.Array:
-    """Whether an extrapolated point is taken.
+    """Returns whether an extrapolated point is taken.
 
     Args:
       guess: `[]` objective there, at least 0.
@@ -67,7 +67,7 @@ class Memory:
 
     @classmethod
     def empty(cls, like: jax.Array, size: int) -> "Memory":
-        """A memory of `size` differences of points like `[K]`."""
+        """Returns a memory of `size` differences of points like `[K]`."""
         none = jnp.zeros((size, *like.shape), like.dtype)
         return cls(
             point=like,
@@ -78,7 +78,7 @@ class Memory:
         )
 
     def after(self, point: jax.Array, move: jax.Array) -> "Memory":
-        """The memory with one more point `[K]` and the move `[K]` there."""
+        """Returns the memory with one more point `[K]` and the move `[K]` there."""
 
         def push(rows: jax.Array, row: jax.Array) -> jax.Array:
             row = jnp.where(self.filled, row, 0)[None]

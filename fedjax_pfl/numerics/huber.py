@@ -64,7 +64,7 @@ class Centers:
 def _sums(
     rows: jax.Array, p: jax.Array, rho: jax.Array, m: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The sums s and n `[B]` at m `[B]`."""
+    """Returns the sums s and n `[B]` at m `[B]`."""
 
     def more(row: jax.Array, sums: tuple[jax.Array, jax.Array]):
         s, n = sums
@@ -76,7 +76,7 @@ def _sums(
 
 
 def _outside(rows: jax.Array, p: jax.Array, rho: jax.Array, m: jax.Array) -> jax.Array:
-    """Number of rows in use `[B]` that are further than rho."""
+    """Counts rows in use `[B]` that are further than rho."""
 
     def more(row: jax.Array, count: jax.Array) -> jax.Array:
         far = (jnp.abs(rows[row] - m) > rho) & (p[row] > 0)

@@ -34,7 +34,7 @@ dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 def or_one(number: jax.Array) -> jax.Array:
-    """A positive number, or 1."""
+    """Returns a positive number, or 1."""
     return jnp.where(number > 0, number, 1)
 
 
@@ -65,7 +65,7 @@ class Problem:
         return or_one(self.mask.sum(dtype=dtype) + self.capped.sum(dtype=dtype))
 
     def slope(self, x: jax.Array) -> jax.Array:
-        """The gradient `[J]`."""
+        """Returns the gradient `[J]`."""
         return dot(self.gram, x) + self.linear
 
     def room(self, x: jax.Array) -> jax.Array:
@@ -74,7 +74,7 @@ class Problem:
         return jnp.where(self.capped, jnp.maximum(self.upper - x, least), 1)
 
     def least(self, slope: jax.Array) -> jax.Array:
-        """The least `slope @ y` over the y that are allowed on the simplex."""
+        """Returns the least `slope @ y` over the y that are allowed on the simplex."""
         slope = jnp.where(self.mask, slope, jnp.inf)
         order = jnp.argsort(slope)
         upper = jnp.where(self.capped, self.upper, 1)[order]
@@ -82,7 +82,7 @@ class Problem:
         return jnp.where(y > 0, y * slope[order], 0).sum()
 
     def rated(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The weights that an iterate stands for, and their certificate."""
+        """Returns the weights that an iterate stands for, and their certificate."""
         if not self.simplex:
             return x, jnp.abs(jnp.minimum(x, self.slope(x))).max()
         x = x / or_one(x.sum())
@@ -98,7 +98,7 @@ def problem_of(
     *,
     simplex: bool = True,
 ) -> Problem:
-    """A problem with everything masked set to 0."""
+    """Returns a problem with everything masked set to 0."""
     return Problem(
         gram=jnp.where(mask[:, None] & mask[None], gram, 0),
         linear=jnp.where(mask, linear, 0),

@@ -112,7 +112,7 @@ def _keys(matrix: jax.Array) -> jax.Array:
 
 
 def _bisect(keys: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """The least integers `[B]` of which there is enough, for keys `[.., B]`."""
+    """Returns the least integers `[B]` of which there is enough, for keys `[.., B]`."""
     limits = jnp.iinfo(keys.dtype)
 
     def halve(_: jax.Array, interval: tuple[jax.Array, jax.Array]):
@@ -182,7 +182,7 @@ def _in_blocks(
 
 
 def middle(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The values of ranks K // 2 - 1 (at least 0) and K // 2 of every column.
+    """Returns the values of ranks K // 2 - 1 (at least 0) and K // 2 of every column.
 
     Args:
       matrix: `[K, D]` floats without NaN; K at least 1.
@@ -219,12 +219,12 @@ def middle_rows(matrix: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def midpoint(low: jax.Array, high: jax.Array) -> jax.Array:
-    """The mean of two values, whose sum may overflow."""
+    """Returns the mean of two values, whose sum may overflow."""
     return low / 2 + high / 2
 
 
 def weighted_middle(matrix: jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The lower and the upper weighted median of every column.
+    """Returns the lower and the upper weighted median of every column.
 
     They are the least value that, with the smaller ones, has half of the mass, and the
     least that has more than half; between them the two sides balance.

@@ -206,7 +206,7 @@ def cone(
 
 
 def _prepared(gram: Any, mask: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A over the mean of its diagonal, 0 where masked; the mask; the mean."""
+    """Returns a over the mean of its diagonal, 0 where masked; the mask; the mean."""
     gram = jnp.asarray(gram)
     gram = gram.astype(jnp.promote_types(gram.dtype, jnp.float32))
     if gram.ndim != 2 or not gram.shape[0] == gram.shape[1] > 0:
@@ -239,7 +239,7 @@ def _vector(name: str, values: Any, gram: jax.Array) -> jax.Array:
 
 
 def _square(gram: jax.Array, x: jax.Array) -> jax.Array:
-    """The squared norm of Q^T x."""
+    """Returns the squared norm of Q^T x."""
     return interior_point.dot(x, interior_point.dot(gram, x))
 
 

@@ -101,7 +101,7 @@ def _norms(matrix: jax.Array, largest: jax.Array, divisor: jax.Array) -> jax.Arr
 
 
 def precision(dtype: Any) -> float:
-    """What rounding leaves of a dimensionless number of order one."""
+    """Returns the rounding error of a dimensionless number of order one."""
     return 1e-10 if dtype == jnp.float64 else 1e-6
 
 
@@ -131,14 +131,14 @@ class Lengths:
     def _part(
         self, matrix: jax.Array, center: jax.Array, start: Any, width: int
     ) -> jax.Array:
-        """Some columns of the rows less the center, `[K, width]`."""
+        """Slices columns of the centered rows, `[K, width]`."""
         part = lax.dynamic_slice_in_dim(matrix, start, width, axis=1)
         found = part / self.divisor[:, None] * self.factor[:, None]
         found = found - lax.dynamic_slice_in_dim(center, start, width)[None]
         return jnp.where(self.valid[:, None], found, 0)
 
     def rows(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
-        """The rows less the center, `[K, D]`."""
+        """Returns the rows less the center, `[K, D]`."""
         return self._part(matrix, center, 0, matrix.shape[1])
 
     def _sum(
@@ -190,7 +190,7 @@ class Lengths:
     def combine(
         self, weights: jax.Array, matrix: jax.Array, center: jax.Array
     ) -> jax.Array:
-        """The sum `[D]` of the rows less the center by weights `[K]`."""
+        """Returns the sum `[D]` of the rows less the center by weights `[K]`."""
         width, blocks = _blocks(*matrix.shape)
 
         def of_block(number: jax.Array) -> jax.Array:

@@ -71,7 +71,7 @@ def _in_blocks(
 
 
 def mean_of_ranks(matrix: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array:
-    """The mean of the values of ranks `start <= rank < stop` of every column.
+    """Returns the mean of the values of ranks `start <= rank < stop` of every column.
 
     Differences from the midpoint of the first and the last of them are summed, so that
     neither a common offset nor a value beyond them costs digits.
@@ -105,7 +105,7 @@ def mean_of_ranks(matrix: jax.Array, start: jax.Array, stop: jax.Array) -> jax.A
 def mean_of_nearest(
     matrix: jax.Array, valid: jax.Array, center: jax.Array, count: jax.Array
 ) -> jax.Array:
-    """The mean of the values of every column that are nearest to a center.
+    """Returns the mean of the values of every column that are nearest to a center.
 
     Of two values at one distance the lower one is nearer. Differences from the center
     are ordered as integers whose lowest bit is the sign, and lose nothing.

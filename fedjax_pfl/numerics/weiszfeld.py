@@ -79,7 +79,7 @@ class Frame:
 
 
 def smallest_radius(dtype: Any) -> jax.Array:
-    """The least radius; its square is exact."""
+    """Returns the least radius; its square is exact."""
     return 1e3 * jnp.sqrt(jnp.finfo(dtype).tiny)
 
 
@@ -210,7 +210,7 @@ class Search:
         p: jax.Array,
         reference: jax.Array | None,
     ) -> tuple[jax.Array, jax.Array]:
-        """The first center `[D]` and weights `[K]`.
+        """Returns the first center `[D]` and weights `[K]`.
 
         The mean takes the place of a reference that is not finite, or so far away that
         the rows would be one point in its frame.
@@ -224,7 +224,7 @@ class Search:
         return jnp.where(usable, given, mean), jnp.zeros_like(p)
 
     def _radius(self, distance: jax.Array, p: jax.Array, scale: jax.Array) -> jax.Array:
-        """The radius for rows at `distance [K]` from the center; positive."""
+        """Returns the radius for rows at `distance [K]` from the center; positive."""
         if self.rho is not None:
             rho = jnp.asarray(self.rho, distance.dtype) / scale
         elif self.rho_quantile is not None:

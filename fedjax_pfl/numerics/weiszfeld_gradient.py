@@ -48,7 +48,7 @@ def cotangents(
     rho: jax.Array,
     cotangent: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """What a cotangent of the median says of rows, probabilities and radius.
+    """Pulls a cotangent of the median back to rows, probabilities and radius.
 
     Args:
       matrix: `[K, D]` rows.

@@ -77,7 +77,7 @@ class Chart:
 
 
 def band(color: str, opacity: float = 0.18) -> str:
-    """A color that lets others through."""
+    """Returns a color that lets others through."""
     red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"
 
@@ -94,12 +94,12 @@ DARK = _dark()
 
 
 def symbol(model: str) -> str:
-    """The mark of a model's points."""
+    """Returns the mark of a model's points."""
     return _SYMBOLS.get(model, _OTHER_SYMBOL)
 
 
 def figure(traces: Sequence[Any], layout: dict[str, Any]) -> dict[str, Any]:
-    """A figure checked by plotly, without its template: the page has one."""
+    """Returns a figure checked by plotly, without its template: the page has one."""
     common = {
         "height": 360,
         "showlegend": False,
@@ -118,7 +118,7 @@ def height(panels: int) -> int:
 
 
 def span(values: Sequence[np.ndarray], *, is_log: bool = False) -> list[float] | None:
-    """The ends of an axis that panels share, a bit beyond all values."""
+    """Returns the ends of an axis that panels share, a bit beyond all values."""
     found = np.concatenate([np.asarray(v, float) for v in values])
     found = found[np.isfinite(found) & ((found > 0) | (not is_log))]
     if not len(found):

@@ -66,7 +66,7 @@ def _layout(shown: contents.Boxes, reach: list[float]) -> dict[str, Any]:
 
 
 def _name(box: contents.Box, left: float, row: int, meta: dict[str, str]) -> Any:
-    """The name above a box, and a shorter one for narrow places."""
+    """Returns the name above a box, and a shorter one for narrow places."""
     name = charts.safe(f"{box.setting} · {box.model}")
     short = charts.safe(_short(f"{box.model} · {box.setting}"))
     return go.Scatter(
@@ -82,7 +82,7 @@ def _name(box: contents.Box, left: float, row: int, meta: dict[str, str]) -> Any
 
 
 def has_points(shown: contents.Boxes) -> bool:
-    """Whether every client is a point."""
+    """Returns whether every client is a point."""
     return sum(len(box.values) for box in shown.boxes) <= MAX_POINTS
 
 
@@ -110,7 +110,7 @@ def _points(
 def _quartiles(
     box: contents.Box, place: int, name: str, color: str, meta: dict[str, str]
 ) -> Any:
-    """The box of matplotlib's figure: quartiles, whiskers and mean."""
+    """Returns the box of matplotlib's figure: quartiles, whiskers and mean."""
     values = box.values
     with np.errstate(invalid="ignore"):  # where losses are infinite
         low, middle, high = np.quantile(values, [0.25, 0.5, 0.75])
@@ -190,6 +190,6 @@ def _spots(found: list[contents.Spot], entry: charts.Entry) -> Any:
 
 
 def _short(name: str) -> str:
-    """A name that fits above its box; the legend has all of it."""
+    """Returns a name that fits above its box; the legend has all of it."""
     cut = _MAX_LETTERS - 1
     return name if len(name) <= _MAX_LETTERS else f"{name[:cut]}…"

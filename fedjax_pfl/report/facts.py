@@ -13,7 +13,7 @@ _VERSIONS = ("fedjax_pfl", "jax", "numpy", "python")
 
 
 def overview(loaded: sources.Loaded) -> list[tuple[str, str]]:
-    """What the report is about, in a few words each."""
+    """Returns the facts of the report, a few words each."""
     result = loaded.result
     groups = result.groups
     points = [point for group in groups for point in group.points]
@@ -128,7 +128,7 @@ def _algorithm(group: history.History) -> str:
 
 
 def _value(group: history.History, name: str) -> Any:
-    """A setting, or its values where it was swept; None where it is neither."""
+    """Returns a setting, or its values where it was swept; None where it is neither."""
     if name in group.config:
         return group.config[name]
     values = dict.fromkeys(str(p[name]) for p in group.points if name in p)
@@ -136,7 +136,7 @@ def _value(group: history.History, name: str) -> Any:
 
 
 def _rounds(group: history.History) -> Any:
-    """Number of rounds."""
+    """Counts rounds."""
     return _value(group, "num_rounds") or int(group.rounds[-1])
 
 
@@ -158,7 +158,7 @@ def _place(found: dict[str, Any]) -> str:
 
 
 def _clients(group: history.History) -> str:
-    """Number of clients, and how many of them were evaluated."""
+    """Counts clients, and how many of them were evaluated."""
     total, known = _value(group, "federation.num_clients"), len(group.clients)
     judged = group.evaluated.any(axis=2)[:, -1].sum(axis=-1)
     least, most = int(judged.min()), int(judged.max())

@@ -156,7 +156,7 @@ class _Summary:
         self._rows = dict(zip(keys, texts, strict=True))
 
     def cells(self, row: pd.Series) -> tuple[str, ...]:
-        """The texts of a row."""
+        """Returns the texts of a row."""
         return tuple(text or "–" for text in self._rows[_key(row[self._keys])])
 
 
@@ -173,7 +173,7 @@ def _environment(
     metric: str,
     is_paired: bool,
 ) -> Environment:
-    """The rows of one environment."""
+    """Returns the rows of one environment."""
     columns = [*selection.methods(result), "model"]
     groups = list(selection.groups(points, columns))
     heads = [rows.iloc[0] for rows in groups]
@@ -196,7 +196,7 @@ def _environment(
 def _differences(
     values: Sequence[pd.Series], row: int, metric: str
 ) -> tuple[Difference | None, ...]:
-    """A row minus every other one, paired by seed."""
+    """Returns a row minus every other one, paired by seed."""
     found: list[Difference | None] = []
     for k, others in enumerate(values):
         if k == row:

@@ -60,7 +60,7 @@ def _layout(shown: contents.Lines, panel: contents.Panel[contents.Line]) -> Any:
 
 
 def _entry(line: contents.Line) -> charts.Entry:
-    """The legend's button of a line."""
+    """Returns the legend's button of a line."""
     name = f"{line.setting} · {line.model}" if line.model else line.setting
     hollow = bool(line.algorithm) and drawing.is_hollow(line.color)
     return charts.Entry(name, name, line.algorithm, *drawing.style(line), hollow)
@@ -90,7 +90,7 @@ def _line(
     entry: charts.Entry,
     meta: dict[str, str],
 ) -> Any:
-    """The line itself; its points say what they are."""
+    """Returns the line itself; its points say what they are."""
     is_short = len(line.x) <= _MAX_MARKED and not line.is_level
     mark = entry.is_hollow or (is_short and bool(line.algorithm))
     template = (
@@ -114,7 +114,7 @@ def _line(
 
 
 def _around(shown: contents.Lines, line: contents.Line) -> list[str]:
-    """What the points of a line say of the band."""
+    """Returns the text of the band around the points of a line."""
     has_band = np.isfinite(line.low) & bool(shown.spread and not line.is_level)
     return [
         f"<br>{shown.around}: {low:.4g} to {high:.4g}" if has else ""

@@ -89,7 +89,7 @@ def render(content: Content) -> str:
 
 
 def _title(loaded: sources.Loaded) -> str:
-    """For example `Flame, FedAvg and Local on digits`."""
+    """Formats text, for example `Flame, FedAvg and Local on digits`."""
     *others, last = facts.methods(loaded.result)
     text = f"{', '.join(others)} and {last}" if others else last
     if len(others) >= _MANY:
@@ -108,13 +108,13 @@ def _texts(row: headline.Row) -> str:
 
 
 def _charts(shown: tuple[sections.Section, ...]) -> dict[str, Any]:
-    """The charts by name, and colors of a dark page."""
+    """Returns the charts by name, and colors of a dark page."""
     figures = {section.name: dataclasses.asdict(section.chart) for section in shown}
     return {"figures": figures, "dark": charts.DARK}
 
 
 def _own(name: str) -> str:
-    """A file of this package."""
+    """Returns a file of this package."""
     return (_HERE / name).read_text("utf-8")
 
 

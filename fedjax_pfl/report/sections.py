@@ -60,7 +60,7 @@ class Section:
 
 
 def all_of(result: results.Result) -> list[Section]:
-    """Everything that a result has to show, in the order of a page."""
+    """Returns everything that a result has to show, in the order of a page."""
     found = [
         *_learning_curves(result),
         *_series(result),
@@ -194,7 +194,7 @@ def _grids(result: results.Result) -> Iterator[Section]:
 
 
 def _mixing(result: results.Result) -> Iterator[Section]:
-    """Who learns from whom."""
+    """Draws who learns from whom."""
     heats = collaboration.between_clients(result)
     if heats is not None:
         caption = (
@@ -213,7 +213,7 @@ def _mixing(result: results.Result) -> Iterator[Section]:
 
 
 def _partition(result: results.Result) -> Section:
-    """Who holds which training data, in every environment."""
+    """Draws who holds which training data, in every environment."""
     found = clients.holdings(result)
     shown = found[: clients.MAX_HOLDINGS]
     caption = "Training examples, in every environment those of its first training."
@@ -240,12 +240,12 @@ def _partition(result: results.Result) -> Section:
 
 
 def _limited(shown: contents.Lines | contents.Boxes | contents.Spots) -> str:
-    """A sentence where more lines or panels would be shown."""
+    """Returns a sentence where more lines or panels would be shown."""
     return f" Shown are {shown.left_out}." if shown.left_out else ""
 
 
 def _ended(result: results.Result) -> str:
-    """A sentence where some trainings are not in every mean."""
+    """Returns a sentence where some trainings are not in every mean."""
     if all(status == "ok" for status in result.status):
         return ""
     return " Seeds that diverged or ended early leave the mean from then on."

@@ -78,11 +78,11 @@ class Runs(Protocol):
     """What a command line knows of the directories that it has written."""
 
     def is_begun(self, directory: Path) -> bool:
-        """Whether a command made the directory."""
+        """Returns whether a command made the directory."""
         ...
 
     def is_finished(self, directory: Path) -> bool:
-        """Whether the result is there."""
+        """Returns whether the result is there."""
         ...
 
     def repeated_by(self, directory: Path) -> str:
@@ -170,7 +170,7 @@ def _names(directories: Sequence[Path]) -> list[str]:
 
 
 def _read(directory: Path) -> results.Result:
-    """The result, if its table says the same as its histories."""
+    """Returns the result, if its table says the same as its histories."""
     result = _Result(**vars(results.Result.load(directory)))
     file = directory / "summary.csv"
     try:
@@ -189,7 +189,7 @@ def _read(directory: Path) -> results.Result:
 
 
 def merged(found: Sequence[results.Result]) -> results.Result:
-    """All groups as one result; how often they were judged tells none apart."""
+    """Returns all groups as one result; how often they were judged tells none apart."""
     groups = [group for result in found for group in result.groups]
     kept = [{n: v for n, v in g.config.items() if n not in _WATCHED} for g in groups]
     groups = [
@@ -200,13 +200,13 @@ def merged(found: Sequence[results.Result]) -> results.Result:
 
 
 def _has_twins(result: results.Result) -> bool:
-    """Whether two trainings cannot be told apart."""
+    """Returns whether two trainings cannot be told apart."""
     points = result.communication().drop(columns=["floats_up", "floats_down", "rounds"])
     return bool(points.duplicated().any())
 
 
 def _named(result: results.Result, name: str) -> results.Result:
-    """The result with its name as a setting."""
+    """Returns the result with its name as a setting."""
     groups = [
         dataclasses.replace(group, config=group.config | {selection.RUN: name})
         for group in result.groups

@@ -77,7 +77,7 @@ def _heat(
 
 
 def _numbers(panel: contents.Heat, low: float, high: float) -> Any:
-    """The numbers in the fields."""
+    """Returns the numbers in the fields."""
     rows, columns = np.nonzero(np.isfinite(panel.values))
     values = panel.values[rows, columns].tolist()
     return go.Scatter(
@@ -92,7 +92,7 @@ def _numbers(panel: contents.Heat, low: float, high: float) -> Any:
 
 
 def _named(names: Sequence[str]) -> dict[str, Any]:
-    """An axis with names at whole numbers, as many as fit."""
+    """Returns an axis with names at whole numbers, as many as fit."""
     step = -(-len(names) // _MAX_TICKS)
     places = list(range(0, len(names), step))
     return {
@@ -156,7 +156,7 @@ def _bars(sizes: np.ndarray) -> charts.Panel:
 
 
 def _histogram(sizes: np.ndarray) -> charts.Panel:
-    """How many clients have how many examples."""
+    """Draws the histogram of examples per client."""
     edges, _ = partitions.bins(sizes)  # in equal steps on the page, whatever they are
     found, _ = np.histogram(sizes, bins=edges)
     ends = zip(np.ceil(edges[:-1]), np.floor(edges[1:]), strict=True)

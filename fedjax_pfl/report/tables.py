@@ -50,7 +50,7 @@ class Table:
 
 
 def markdown(table: Table) -> str:
-    """The table as Markdown, with what its numbers are below it."""
+    """Returns the table as Markdown, with what its numbers are below it."""
     lines = [f"### {_plain(table.title)}", ""]
     rule = ["---"] * table.num_texts
     rule += ["---:"] * (len(table.columns) - table.num_texts)
@@ -65,7 +65,7 @@ def markdown(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """The table as LaTeX, with rules of the package booktabs."""
+    """Returns the table as LaTeX, with rules of the package booktabs."""
     width = len(table.columns)
     kinds = "l" * table.num_texts + "r" * (width - table.num_texts)
     lines = [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering"]

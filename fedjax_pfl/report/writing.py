@@ -46,7 +46,7 @@ def write(directories: list[Path], out: Path | None, runs: sources.Runs) -> Path
 
 
 def content_of(loaded: sources.Loaded) -> page.Content:
-    """Everything that there is to say about results."""
+    """Returns everything that there is to say about results."""
     result = loaded.result
     own = _compare(result, "headline", "Methods", "last", summaries.OWN_TEST)
     shown = [own]
@@ -77,14 +77,14 @@ def content_of(loaded: sources.Loaded) -> page.Content:
 def _compare(
     result: results.Result, name: str, title: str, when: str, data: str
 ) -> headline.Comparison | None:
-    """The best setting of every algorithm."""
+    """Returns the best setting of every algorithm."""
     return headline.compare(
         result, name=name, title=title, when=when, data=data, only_best=True
     )
 
 
 def _size(comparison: headline.Comparison) -> int:
-    """Number of rows."""
+    """Counts rows."""
     return sum(len(environment.rows) for environment in comparison.environments)
 
 

@@ -131,7 +131,7 @@ def _write_owner(directory: Path) -> None:
 
 
 def _owner(directory: Path) -> str:
-    """Who holds the lock, as far as is known."""
+    """Returns the owner of the lock, as far as is known."""
     try:
         owner = json.loads((directory / _OWNER).read_text("utf-8"))
         return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
@@ -203,7 +203,7 @@ def check_writable(directory: Path, *, named: Path | None = None) -> None:
 
 
 def nearest(directory: Path) -> Path:
-    """The directory itself, or the nearest of its parents that exists."""
+    """Returns the directory itself, or the nearest of its parents that exists."""
     ancestor = directory.absolute()
     while not os.path.lexists(ancestor):
         ancestor = ancestor.parent
@@ -211,6 +211,6 @@ def nearest(directory: Path) -> Path:
 
 
 def _unwritable(directory: Path, error: OSError) -> checks.InputError:
-    """The sentence for a directory that cannot be written."""
+    """Returns the sentence for a directory that cannot be written."""
     reason = error.strerror or error
     return checks.InputError(f"Cannot write the directory '{directory}': {reason}.")

@@ -38,7 +38,7 @@ def settings(group: Named) -> dict[str, Any]:
 
 
 def fields(groups: Sequence[Named]) -> tuple[str, ...]:
-    """Names of what varies, beside the seed and what `IDENTITY` names.
+    """Returns the names of what varies, beside the seed and what `IDENTITY` names.
 
     Args:
       groups: all that are compared.

@@ -37,12 +37,12 @@ def file_name(group: int, algorithm: str, point: int, model: str) -> str:
 
 
 def is_file_name(text: str) -> bool:
-    """Whether `file_name` makes such paths."""
+    """Returns whether `file_name` makes such paths."""
     return _FILE.fullmatch(text) is not None
 
 
 def _plain(name: str) -> str:
-    """A name in letters that every file system has."""
+    """Returns a name in letters that every file system has."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "model"
 
 

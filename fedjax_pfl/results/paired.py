@@ -1,11 +1,11 @@
-"""Differences paired by seed, with intervals of Student's t (no SciPy needed)."""
+"""Differences paired by seed, with intervals of Student's t."""
 
 import dataclasses
 import math
 
 import pandas as pd
 
-__all__ = ["Interval", "interval", "quantile"]
+__all__ = ["Interval", "interval"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Interval:
 
 
 def interval(values: pd.Series, others: pd.Series) -> Interval:
-    """The interval of the mean of `values - others`, by common index.
+    """Returns the interval of the mean of `values - others`, by common index.
 
     Args:
       values: one number per seed; NaN where it is lost.
@@ -56,47 +56,13 @@ def interval(values: pd.Series, others: pd.Series) -> Interval:
       The interval; seeds that are not in both, or NaN in one, are lost.
     """
     gaps = values.sub(others)  # aligned by seed: NaN where one is missing
-    good = gaps.dropna()
+    good = gaps.dropna().to_numpy(float)
     count = len(good)
     margin = math.inf
     if count > 1:
-        margin = quantile(count - 1) * float(good.std()) / math.sqrt(count)
+        from scipy import special  # only where there are intervals
+
+        width = special.stdtrit(count - 1, 0.975)
+        margin = float(width * good.std(ddof=1) / math.sqrt(count))
     mean = float(good.mean()) if count else math.nan
     return Interval(mean=mean, margin=margin, pairs=count, lost=len(gaps) - count)
-
-
-def quantile(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t, by bisection of its distribution.
-
-    Args:
-      degrees: degrees of freedom, at least 1.
-
-    Returns:
-      The quantile.
-
-    Example:
-      >>> round(quantile(4), 4)
-      2.7764
-    """
-    low, high = 0.0, 13.0  # the largest is 12.7, of one degree
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _inside(middle, degrees) < 0.95 else (low, middle)
-    return (low + high) / 2
-
-
-def _inside(t: float, degrees: int) -> float:
-    """Probability of `[-t, t]`: finite sums in `angle = atan(t / sqrt(degrees))`.
-
-    Abramowitz and Stegun, 26.7.3 and 26.7.4.
-    """
-    angle = math.atan(t / math.sqrt(degrees))
-    square = math.cos(angle) ** 2
-    is_odd = degrees % 2
-    term = math.cos(angle) if is_odd else 1.0
-    total = 0.0
-    for k in range(1 + is_odd, degrees, 2):
-        total += term
-        term *= square * k / (k + 1)
-    part = math.sin(angle) * total
-    return 2 / math.pi * (angle + part) if is_odd else part

@@ -54,7 +54,7 @@ class Result:
         return isinstance(other, Result) and struct.same(self, other)
 
     def __repr__(self) -> str:
-        """What was trained and how it ended, in one line."""
+        """Describes the trainings and how they ended, in one line."""
         names = dict.fromkeys(
             str(labels.settings(g).get("algorithm")) for g in self.groups
         )
@@ -381,7 +381,7 @@ def _parts(group: history.History) -> list[summaries.Part]:
 
 
 def _frame(rows: list[Any], columns: list[str] | None = None) -> "pd.DataFrame":
-    """A table of rows."""
+    """Returns a table of rows."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=columns)  # pyright: ignore

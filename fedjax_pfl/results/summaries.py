@@ -282,7 +282,7 @@ def _judged(model: str, data: Sequence[str], evaluated: np.ndarray) -> np.ndarra
 def _reported(
     means: Mapping[str, np.ndarray], data: Sequence[str], evaluated: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """By `when`, the index `int[G]` of the round that is reported."""
+    """Returns the index `int[G]` of the reported round, by `when`."""
     num_points, num_evaluations, _ = evaluated.shape
     reported = {"last": np.full(num_points, num_evaluations - 1)}
     judged = [d for d, name in enumerate(data) if name in _CHOOSERS.values()]
@@ -296,7 +296,7 @@ def _reported(
 
 
 def tally(status: "pd.Series") -> str:
-    """How the seeds of a setting ended: the most serious of what happened."""
+    """Returns how the seeds of a setting ended: the most serious case."""
     for start, shown in (
         ("diverged", "diverged"),
         ("stopped", "stopped early"),

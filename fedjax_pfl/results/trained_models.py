@@ -42,7 +42,7 @@ class TrainedModel:
     about: dict[str, Any]
 
     def __repr__(self) -> str:
-        """What it is, in one line."""
+        """Describes the model in one line."""
         whose = "the same for all clients"
         if self.clients is not None:
             whose = f"of {len(self.clients)} clients"
@@ -50,7 +50,7 @@ class TrainedModel:
         return f"TrainedModel({self.about['model']} of {algorithm}, {whose})"
 
     def of(self, client: int) -> Any:
-        """The parameters that one client predicts with.
+        """Returns the parameters that one client predicts with.
 
         Args:
           client: its number.
@@ -87,11 +87,11 @@ class TrainedModels:
     table: "pd.DataFrame"
 
     def __len__(self) -> int:
-        """How many files there are."""
+        """Counts the files."""
         return len(self.table)
 
     def __repr__(self) -> str:
-        """What there is, in one line."""
+        """Describes the models in one line."""
         return f"TrainedModels({len(self)} in '{self.directory}'; see .table, .find())"
 
     def find(self, **columns: Any) -> TrainedModel:
@@ -180,7 +180,7 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
 
 
 def _differing(rows: Sequence[dict[str, Any]]) -> str:
-    """By what these models can be told apart, in words."""
+    """Describes the columns that distinguish these models."""
     found = ""
     for name in rows[0] if rows else ():
         values = list(dict.fromkeys(str(row[name]) for row in rows))
@@ -191,6 +191,6 @@ def _differing(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _unreadable(path: Path, error: Exception) -> checks.InputError:
-    """The sentence for a file that cannot be used."""
+    """Returns the sentence for a file that cannot be used."""
     reason = " ".join(str(getattr(error, "strerror", None) or error).split())
     return checks.InputError(f"Cannot read '{path}': {reason.rstrip('.')}.")

@@ -86,12 +86,6 @@ def line_with(text, *words):
     return found
 
 
-@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 5, 9, 30, 101])
-def test_the_quantile_is_students(degrees):
-    expected = scipy.stats.t.ppf(0.975, degrees)
-    assert paired.quantile(degrees) == pytest.approx(expected, rel=1e-10)
-
-
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=8),

@@ -14,7 +14,8 @@ import setuptools
 ROOT = pathlib.Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 SOURCES = [p.relative_to(ROOT).as_posix() for p in ROOT.glob("fedjax_pfl/**/*.py")]
-IN_BOTH = {*SOURCES, "fedjax_pfl/py.typed"}
+PAGE = {p.relative_to(ROOT).as_posix() for p in ROOT.glob("fedjax_pfl/report/page.*")}
+IN_BOTH = {*SOURCES, *PAGE, "fedjax_pfl/py.typed"}
 BUILD = "import sys; from setuptools import build_meta as b; b.build_{}(sys.argv[1])"
 
 
@@ -27,7 +28,7 @@ def test_every_directory_with_sources_is_a_package():
 
 def test_type_checkers_may_read_the_annotations():
     data = PROJECT["tool"]["setuptools"]["package-data"]
-    assert data == {"fedjax_pfl": ["py.typed"]}
+    assert data == {"fedjax_pfl": ["py.typed", "report/page.*"]}
     assert (ROOT / "fedjax_pfl/py.typed").read_bytes() == b""
 
 
@@ -35,7 +36,7 @@ def test_type_checkers_may_read_the_annotations():
 def tree(tmp_path_factory):
     """A copy of what a build looks at, in which it may write."""
     tree = tmp_path_factory.mktemp("clone") / "tree"
-    ignored = shutil.ignore_patterns(".*", "results", "build", "*.egg-info", "dist")
+    ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "dist")
     return shutil.copytree(ROOT, tree, ignore=ignored)
 
 

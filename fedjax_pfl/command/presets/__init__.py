@@ -146,7 +146,7 @@ def shakespeare() -> experiment.Experiment:
 
 
 def stocks() -> experiment.Experiment:
-    """Whether a stock rises on the next day: every ticker a client."""
+    """Returns whether a stock rises on the next day: every ticker a client."""
     return _compare(
         fp.FederationSpec("stocks", fp.ByClient(), num_clients=None),
         fp.LogisticRegression(),

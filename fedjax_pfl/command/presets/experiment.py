@@ -132,7 +132,7 @@ class Grid:
         )
 
     def names(self) -> list[str]:
-        """All names that can be set; not what a model takes from the data."""
+        """Returns all names that can be set; not what a model takes from the data."""
         return [
             name for name, _ in struct.named_fields(self.root) if name not in _FROM_DATA
         ]
@@ -278,7 +278,7 @@ def _parse(text: str) -> tuple[str, tuple[Any, ...]]:
 
 
 def _values(name: str, text: str) -> list[Any]:
-    """The values of one setting."""
+    """Returns the values of one setting."""
     try:
         return json.loads(f"[{text}]")
     except json.JSONDecodeError:
@@ -291,7 +291,7 @@ def _values(name: str, text: str) -> list[Any]:
 
 
 def _word(text: str) -> Any:
-    """A JSON value, or the text itself."""
+    """Returns a JSON value, or the text itself."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -371,7 +371,7 @@ def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
 def _set_field(
     grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
 ) -> list[Grid]:
-    """The grid with one field set or, for several values, swept."""
+    """Returns the grid with one field set or, for several values, swept."""
     current = struct.get_field(grid.root, name)
     if isinstance(current, Mapping) or dataclasses.is_dataclass(current):
         fields = ", ".join(n for n in grid.names() if n.startswith(f"{name}."))

@@ -46,19 +46,19 @@ def check(name: str, value: Any, annotation: Any) -> Any:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, or the type itself."""
+    """Returns the alternatives of a union, or the type itself."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return typing.get_args(annotation)
     return (annotation,)
 
 
 def _fits_exactly(value: Any, annotation: Any) -> bool:
-    """Whether the value's own type is among the alternatives."""
+    """Returns whether the value's own type is among the alternatives."""
     return type(value) in _members(annotation)
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Whether a JSON value may be put into a field of this type."""
+    """Returns whether a JSON value may be put into a field of this type."""
     for member in _members(annotation):
         if typing.get_origin(member) is tuple and isinstance(value, tuple):
             inner = typing.get_args(member)[0]
@@ -70,7 +70,7 @@ def _fits(value: Any, annotation: Any) -> bool:
 
 
 def describe(annotation: Any) -> str:
-    """A type in words."""
+    """Returns a type in words."""
     words = []
     for member in _members(annotation):
         if typing.get_origin(member) is tuple:

@@ -19,7 +19,7 @@ _SECONDS = 0.1
 
 
 def is_here() -> bool:
-    """Whether this process is the kernel of a notebook; imports nothing."""
+    """Returns whether this process is the kernel of a notebook; imports nothing."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
@@ -66,7 +66,7 @@ class Table:
 
 
 def _row(pace: Pace) -> str:
-    """A row of the table."""
+    """Returns a row of the table."""
     bar = f'<progress value="{pace.done}" max="{pace.num_rounds}"></progress>'
     cells = [html.escape(pace.title), bar, *map(html.escape, pace.parts())]
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"

@@ -62,5 +62,5 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """For example `0:01:23`."""
+    """Formats text, for example `0:01:23`."""
     return str(datetime.timedelta(seconds=round(seconds)))

@@ -77,13 +77,13 @@ class Progress(base.Callback):
 
 
 def _title(first: base.Training, num_groups: int, size: int) -> str:
-    """For example `1/3 Flame x 4`."""
+    """Formats text, for example `1/3 Flame x 4`."""
     name = first.settings["algorithm"]
     return f"{first.group + 1}/{num_groups} {name} x {size}"
 
 
 def _display() -> _Display:
-    """The display for where this process runs."""
+    """Returns the display for where this process runs."""
     if notebook.is_here():
         return notebook.Table()
     console = Console(stderr=True)

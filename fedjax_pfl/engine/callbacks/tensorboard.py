@@ -70,7 +70,7 @@ class TensorBoard(base.Callback):
         self._close()
 
     def _writer(self, training: base.Training) -> Any:
-        """The open file of a training."""
+        """Returns the open file of a training."""
         if training.number not in self._writers:
             name = re.sub(r"[^\w.,=+-]+", "_", training.name.replace(", ", ","))
             path = self._directory / f"{training.number:03d}-{name}"[:_MAX_NAME]

@@ -52,7 +52,7 @@ def trainings_of(groups: Sequence[Group], num_rounds: int) -> tuple[base.Trainin
 
 
 def _name(settings: dict[str, Any], shown: Sequence[str]) -> str:
-    """The algorithm, and those of the settings that there are."""
+    """Returns the algorithm, and those of the settings that there are."""
     parts = [
         f"{name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in ((name, settings.get(name)) for name in shown)
@@ -76,7 +76,7 @@ class Watch:
         self.result: results.Result | None = None
 
     def evaluated(self, group: int) -> Callable[[Recorder, int], None]:
-        """What tells of the evaluations of one group, by their numbers."""
+        """Returns the listener of one group's evaluations."""
         trainings = tuple(t for t in self._trainings if t.group == group)
 
         def tell(recorder: Recorder, number: int) -> None:

@@ -58,7 +58,7 @@ class WeightsAndBiases(base.Callback):
         self._finish(1)
 
     def _run(self, training: base.Training) -> Any:
-        """The open run of a training."""
+        """Returns the open run of a training."""
         if training.number not in self._runs:
             try:
                 self._runs[training.number] = self._library.init(

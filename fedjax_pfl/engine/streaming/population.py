@@ -101,7 +101,7 @@ class Population:
         return self._malicious[rows]
 
     def of(self, rows: np.ndarray) -> core.Federation:
-        """The federation of some clients."""
+        """Returns the federation of some clients."""
         fields = jax.tree.map(jnp.asarray, self.fields(rows))
         return programs.federation_of(self.pool, fields, self.malicious(rows))
 
@@ -172,7 +172,7 @@ class Training:
         )
 
     def _start(self, rows: np.ndarray) -> tuple[Any, Any]:
-        """The server, and some clients' rows, before the first round."""
+        """Returns the server, and some clients' rows, before the first round."""
         total = self._population.total
         return programs.first(
             self._process, self._model, self._key, total, self._data(rows)
@@ -252,7 +252,7 @@ class Training:
         return np.asarray(programs.cohort(self._process, self._key, round, total))
 
     def _inputs(self, members: np.ndarray) -> programs.Inputs:
-        """Everything that the host hands to a round."""
+        """Returns everything that the host hands to a round."""
         source = np.full(len(members), -1, np.int32)
         if self._pending is not None:
             both, here, there = np.intersect1d(
@@ -313,7 +313,7 @@ class Training:
             self.store.write(members, jax.tree.map(np.asarray, rows))
 
     def trained(self, names: tuple[str, ...], rows: np.ndarray) -> dict[str, Any]:
-        """What was trained of some predictors `[K, *P]` of clients `int[K]`."""
+        """Returns parameters `[K, *P]` of predictors of clients `int[K]`."""
         federation = self._population.of(rows)
         now = (self.state, self.rows(rows), federation)
         return programs.trained(self._process, self._model, names, *now)

@@ -40,7 +40,7 @@ class Inputs:
 def federation_of(
     pool: core.Federation, fields: dict[str, Any], malicious: Any
 ) -> core.Federation:
-    """The federation of some clients, from the pool and their rows by part."""
+    """Returns the federation of some clients, from the pool and their rows by part."""
     parts = {name: getattr(pool, name).with_rows(rows) for name, rows in fields.items()}
     return dataclasses.replace(pool, malicious=malicious, **parts)
 
@@ -57,7 +57,7 @@ def cohort(
 def first(
     process: Any, model: Any, key: core.Key, population: Any, train: core.ClientData
 ) -> tuple[Any, Any]:
-    """What the server starts with, and rows `(client, message)` of some clients."""
+    """Draws the server's first state and rows `(client, message)` of some clients."""
     server, rows, messages = process.first_rows(key, model, population, train)
     return server, (rows, messages)
 
@@ -117,7 +117,7 @@ def message_sum(
     is_real: jax.Array,
     population: core.Population,
 ) -> Any:
-    """What the messages `[K, ...]` of the real ones add to the mean over all."""
+    """Sums messages `[K, ...]` of real clients, weighted as in the mean over all."""
     shares = cohort_link.shares(process.used_aggregator(), counts, population)
     return client_rows.weighted_sum(messages, jnp.where(is_real, shares, 0))
 
@@ -145,7 +145,7 @@ def trained(
     rows: Any,
     federation: core.Federation,
 ) -> dict[str, Any]:
-    """What was trained of some predictors `[K, *P]` of K clients with these rows."""
+    """Returns parameters `[K, *P]` of predictors of K clients with these rows."""
     given = dataclasses.replace(state, clients=rows[0], messages=rows[1])
     every = jnp.arange(federation.num_clients, dtype=jnp.int32)
     return trained_parameters.networks(process, given, model, federation, every, names)

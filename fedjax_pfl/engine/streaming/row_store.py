@@ -219,7 +219,7 @@ class RowStore:
 
 
 def _cannot(path: Path, error: OSError) -> checks.InputError:
-    """The error, with its one sentence."""
+    """Returns the error, with its one sentence."""
     return checks.InputError(
         f"Cannot write the clients' rows '{path}': {error.strerror or error}."
     )

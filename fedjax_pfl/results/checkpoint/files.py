@@ -218,12 +218,12 @@ def _leaves(tree: Any) -> dict[str, Any]:
 
 
 def _is_key(leaf: Any) -> bool:
-    """Whether a leaf holds random keys."""
+    """Returns whether a leaf holds random keys."""
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _plain(leaf: Any) -> Any:
-    """A leaf as numbers."""
+    """Returns a leaf as numbers."""
     return jax.random.key_data(leaf) if _is_key(leaf) else leaf
 
 
@@ -274,14 +274,14 @@ def _without_logs() -> Iterator[None]:
 
 
 def _last_words(error: Exception) -> str:
-    """The reason at the end of a long message."""
+    """Returns the reason at the end of a long message."""
     text = " ".join(str(error).split())
     found = re.search(r"No space left on device|File too large|Permission denied", text)
     return found.group() if found else text[:200]
 
 
 def _shown(value: Any) -> str:
-    """A setting as text that fits into a sentence."""
+    """Returns a setting as text that fits into a sentence."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -48,7 +48,7 @@ class Checkpoints:
         return Path(self.directory)
 
     def store(self, number: int, name: str) -> "Store":
-        """The checkpoints of one static group; nothing is written yet.
+        """Returns the checkpoints of one static group; nothing is written yet.
 
         Args:
           number: of the group, from 0.
@@ -87,7 +87,7 @@ class Store:
         self._written = time.monotonic()
 
     def due(self) -> bool:
-        """Whether the last checkpoint is old enough for the next."""
+        """Returns whether the last checkpoint is old enough for the next."""
         return time.monotonic() - self._written >= self._options.min_seconds
 
     @property
@@ -101,7 +101,7 @@ class Store:
         return self._options.keep
 
     def has_ended(self) -> bool:
-        """Whether the newest checkpoint says that its training has ended."""
+        """Returns whether the newest checkpoint says that its training has ended."""
         for path in reversed(self._paths()):
             try:
                 return files.read_description(path)["ended"]

@@ -176,3 +176,7 @@ class Specification(Protocol):
     def build(self) -> Federation:
         """Builds the federation on the host and places it on the device."""
         ...
+
+    def describe(self) -> dict[str, Any]:
+        """Returns the flat configuration as JSON knows it; `dataset` names the data."""
+        ...

@@ -67,8 +67,8 @@ def _seed(seed: jax.Array) -> jax.Array:
     high = jnp.zeros((), jnp.uint32)
     if seed.dtype.itemsize > 4:
         high = lax.convert_element_type(seed >> 32, jnp.uint32)
-    low = lax.convert_element_type(seed & 0xFFFFFFFF, jnp.uint32)
-    return jnp.stack([high, low])
+    # Conversion keeps the low 32 bits; a mask does not fit into 32-bit integers.
+    return jnp.stack([high, lax.convert_element_type(seed, jnp.uint32)])
 
 
 def _split(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

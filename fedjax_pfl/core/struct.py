@@ -21,6 +21,8 @@ __all__ = [
     "get_field",
     "is_required",
     "named_fields",
+    "plain",
+    "plain_fields",
     "pytree_dataclass",
     "replace_field",
     "same",
@@ -217,6 +219,33 @@ def named_fields(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield prefix, type(node).__name__
     for name, value in children.items():
         yield from named_fields(value, f"{prefix}.{name}" if prefix else name)
+
+
+def plain_fields(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Returns `named_fields` as JSON knows them: classes and functions by name.
+
+    Args:
+      node: dataclass, mapping or None.
+      prefix: dotted prefix of the names.
+
+    Returns:
+      Values by dotted name, in field order.
+    """
+    return {name: plain(value) for name, value in named_fields(node, prefix)}
+
+
+def plain(value: Any) -> Any:
+    """Returns a value as JSON knows it: arrays as lists, components by class name."""
+    is_array = hasattr(value, "dtype") and hasattr(value, "shape")
+    if is_array and not isinstance(value, type):
+        return np.asarray(value).tolist()
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if dataclasses.is_dataclass(value):
+        return type(value).__name__
+    return getattr(value, "__name__", repr(value))
 
 
 def get_field(node: Any, name: str) -> Any:

@@ -1,7 +1,8 @@
-"""From a specification to a federation on the device."""
+"""Specifications of federations, and the federations built from them."""
 
 import dataclasses
 import weakref
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ _pools: weakref.WeakKeyDictionary[datasets.Dataset, dict[str, Any]] = (
 
 @dataclasses.dataclass(frozen=True)
 class FederationSpec:
-    """What defines a federation, and what a grid can vary of it; hashable.
+    """Recipe of a federation, whose fields a grid may sweep; hashable.
 
     Dotted names such as `partition.concentration` or `dataset.dim` address every field.
 
@@ -33,23 +34,23 @@ class FederationSpec:
       partition: partition object, or its name in `PARTITIONS`.
       num_clients: N, or None for all natural clients of the data set.
       seed: of generated data, partition, splits, malicious clients, poisoned labels,
-        `others` and samples, independently.
+        `others` and samples, which draw independently.
       malicious_fraction: `round(malicious_fraction * N)` clients are malicious; at
         least one must stay honest.
       validation_fraction: share of each client's examples, rounded down.
       test_fraction: share of each client's examples, rounded down, but at least one
         example unless the fraction is 0.
-      train_examples: training examples that a client keeps at most, in the proportions
-        of its classes, or None for all of them; validation and test stay.
-      label_poisoning: what happens to the training labels of malicious clients: an
+      train_examples: maximum number of training examples of a client, kept in the
+        proportions of its classes, or None; validation and test stay.
+      label_poisoning: replacement of the training labels of malicious clients: an
         object, its name in `LABEL_POISONINGS`, or None.
       feature_noise: Gaussian noise added to the inputs of clients: an object, its name
         in `FEATURE_NOISES`, or None.
-      num_others: c other clients, drawn once, whose test examples are added to a
-        client's own for the data `others`; 0 for none, `"half"` for `ceil(N / 2)`.
-      sample_tests: whether a model is judged on `others` and on `everybody` by an even
-        sample of their test examples, as large as the client's own test set and drawn
-        once, in place of all of them.
+      num_others: c other clients, drawn once, whose test examples join a client's own
+        in the data `others`; 0 for none, `"half"` for `ceil(N / 2)`.
+      sample_tests: evaluate on `others` and `everybody` with an even sample of their
+        test examples, drawn once and as large as the client's own test set, instead of
+        all of them.
       data_dir: directory of data files, or None for the environment's.
 
     Example:
@@ -78,60 +79,167 @@ class FederationSpec:
         set_field = object.__setattr__  # the class is frozen
         if isinstance(self.dataset, str):
             set_field(self, "dataset", sources.source(self.dataset))
-        for field, (registry, what, _) in _PARTS.items():
-            name = getattr(self, field)
-            if isinstance(name, str):
-                checks.known(name, registry, what)
-                set_field(self, field, registry[name]())
-        if self.data_dir is not None:
-            set_field(self, "data_dir", str(self.data_dir))
-            checks.text("data_dir", self.data_dir)
         if isinstance(self.dataset, type) or not hasattr(self.dataset, "load"):
             raise checks.InputError(
                 "Expected dataset to be a name in DATASETS or an object such as"
                 f" Digits(), got {self.dataset!r}."
             )
-        for field, (registry, _, hook) in _PARTS.items():
+        for field, (registry, method) in _PARTS.items():
             part = getattr(self, field)
-            is_absent = part is None and field != "partition"
-            if not is_absent and (isinstance(part, type) or not hasattr(part, hook)):
+            if isinstance(part, str):
+                checks.known(part, registry, field.replace("_", " "))
+                set_field(self, field, registry[part]())
+            elif (part is not None or field == "partition") and (
+                isinstance(part, type) or not hasattr(part, method)
+            ):
                 raise checks.InputError(
                     f"Expected {field} to be one of {', '.join(registry)} or such an"
                     f" object, got {part!r}."
                 )
-        _check_numbers(
-            num_clients=self.num_clients,
-            seed=self.seed,
-            malicious_fraction=self.malicious_fraction,
-            validation_fraction=self.validation_fraction,
-            test_fraction=self.test_fraction,
-            train_examples=self.train_examples,
-            num_others=self.num_others,
-            sample_tests=self.sample_tests,
-        )
+        if self.data_dir is not None:
+            set_field(self, "data_dir", str(self.data_dir))
+            checks.text("data_dir", self.data_dir)
+        self._check_numbers()
 
-    def build(self) -> core.Federation:
-        """Loads, partitions and splits on the host, and puts the result on the device.
+    def _check_numbers(self) -> None:
+        """Checks the ranges of numbers, and that training examples remain."""
+        for field in ("num_clients", "train_examples"):
+            if getattr(self, field) is not None:
+                checks.positive_int(field, getattr(self, field))
+        checks.whole("seed", self.seed, at_least=0, at_most=checks.MAX_SEED)
+        if isinstance(self.num_others, str):
+            checks.known(self.num_others, (splits.HALF,), "number of other clients")
+        else:
+            checks.whole("num_others", self.num_others, at_least=0)
+        checks.boolean("sample_tests", self.sample_tests)
+        checks.number(
+            "malicious_fraction", self.malicious_fraction, at_least=0, at_most=1
+        )
+        for field in ("validation_fraction", "test_fraction"):
+            checks.number(field, getattr(self, field), at_least=0, below=1)
+        if self.validation_fraction + self.test_fraction >= 1:
+            raise checks.InputError(
+                "Expected validation_fraction + test_fraction to be below 1, got"
+                f" {self.validation_fraction} + {self.test_fraction}."
+            )
+
+    def build(self) -> "Federation":
+        """Loads, partitions and splits on the host, then moves to the device.
 
         Returns:
           The federation. Specifications that share a data set share the arrays of its
           pool.
 
         Raises:
-          InputError: if the data cannot be had or cannot be distributed as specified.
+          InputError: if the data are missing or cannot be distributed as specified.
         """
         dataset = self.dataset.load(
             data_dir=self.data_dir, seed=self.seed, num_clients=self.num_clients
         )
-        given = {name: getattr(self, name) for name in _DISTRIBUTION}
-        return from_dataset(dataset, self.partition, **given)
+        rng = datasets.generator(self.seed, datasets.Purpose.PARTITION)
+        parts = self.partition(rng, dataset, self.num_clients)
+        num_clients = self.num_clients or len(parts.index)
+        parts.validate(dataset.num_samples, num_clients)
+        malicious = splits.malicious_clients(
+            self.seed, num_clients, self.malicious_fraction
+        )
+        others = splits.other_clients(self.seed, num_clients, self.num_others)
+        clients = self._client_data(dataset, parts, malicious)
+        samples = None
+        if self.sample_tests:
+            num_test = np.asarray(clients["test"].num_examples)
+            samples = splits.sampled_tests(self.seed, num_test, others)
+        return Federation(
+            **clients,
+            malicious=jax.device_put(malicious),
+            others=jax.device_put(others),
+            samples=jax.device_put(samples),
+            cluster=jax.device_put(parts.cluster),
+            num_classes=dataset.num_classes,
+            name=dataset.name,
+            leaky=parts.leaky,
+            class_names=dataset.class_names,
+        )
 
     def describe(self) -> dict[str, Any]:
-        """Flat configuration by dotted name, of values that JSON can hold."""
+        """Returns the flat configuration by dotted name, as JSON knows it."""
+        return struct.plain_fields(self) | {"dataset": self.dataset.name}
+
+    def _client_data(
+        self,
+        dataset: datasets.Dataset,
+        parts: partitions.Partition,
+        malicious: np.ndarray,
+    ) -> dict[str, core.ClientData]:
+        """Builds training, validation and test data, which share one pool."""
+        rows = splits.split(
+            parts,
+            dataset,
+            self.seed,
+            self.validation_fraction,
+            self.test_fraction,
+            self.train_examples,
+        )
+        labels = {"train": self._poisoned_labels(dataset, rows["train"], malicious)}
+        noise_scale, resample_noise = self._noise(dataset, parts, malicious)
+        client_id = jax.device_put(np.arange(len(malicious), dtype=np.int32))
         return {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in struct.named_fields(self)
+            name: core.ClientData(
+                **_pool(dataset),
+                index=jax.device_put(part.index),
+                num_examples=jax.device_put(part.num_examples),
+                client_id=client_id,
+                labels=labels.get(name),
+                noise_scale=noise_scale,
+                resample_noise=resample_noise,
+            )
+            for name, part in rows.items()
         }
+
+    def _poisoned_labels(
+        self,
+        dataset: datasets.Dataset,
+        train: partitions.Partition,
+        malicious: np.ndarray,
+    ) -> jax.Array | None:
+        """Replaces the training labels `int32[N, M]` of malicious clients."""
+        if self.label_poisoning is None:
+            return None
+        if dataset.num_classes is None or dataset.y.ndim != 1:
+            raise checks.InputError(
+                "Label poisoning needs one class label per example, which data set"
+                f" {dataset.name!r} does not have."
+            )
+        labels = dataset.y[train.index]
+        for client in np.flatnonzero(malicious).tolist():
+            rng = datasets.generator(self.seed, datasets.Purpose.POISONING, client)
+            own = labels[client, : train.num_examples[client]]
+            own[:] = self.label_poisoning(rng, own.copy(), dataset.num_classes)
+        return jax.device_put(labels)
+
+    def _noise(
+        self,
+        dataset: datasets.Dataset,
+        parts: partitions.Partition,
+        malicious: np.ndarray,
+    ) -> tuple[jax.Array | None, bool]:
+        """Returns each client's noise level `float32[N]`, and whether to redraw it."""
+        scale, resample = parts.noise_scale, parts.resample_noise
+        if self.feature_noise is not None:
+            if dataset.x.dtype == np.int32:
+                raise checks.InputError(
+                    "Feature noise needs numbers, but the inputs of data set"
+                    f" {dataset.name!r} are tokens."
+                )
+            if scale is not None:
+                raise checks.InputError(
+                    "Expected noise of the partition or feature_noise, got both."
+                )
+            scale = self.feature_noise.scales(len(malicious), malicious)
+            resample = self.feature_noise.resample
+        if scale is not None:
+            scale = jax.device_put(np.asarray(scale, np.float32))
+        return scale, resample
 
 
 def load_federation(
@@ -156,9 +264,7 @@ def load_federation(
       >>> load_federation("digits", partitions.IID(), num_clients=3).train.num_examples
       Array([421, 421, 421], dtype=int32)
     """
-    allowed = [field.name for field in dataclasses.fields(FederationSpec)]
-    for name in fields:
-        checks.known(name, allowed, "field of a federation")
+    _check_names(fields, ("dataset", "partition"))
     return FederationSpec(dataset, partition, **fields).build()
 
 
@@ -167,15 +273,7 @@ def from_dataset(
     partition: partitions.Partitioner,
     *,
     num_clients: int | None,
-    seed: int = 0,
-    malicious_fraction: float = 0.0,
-    validation_fraction: float = 0.1,
-    test_fraction: float = 0.2,
-    train_examples: int | None = None,
-    label_poisoning: Any = None,
-    feature_noise: Any = None,
-    num_others: int | str = 0,
-    sample_tests: bool = False,
+    **options: Any,
 ) -> "Federation":
     """Distributes a data set over clients and splits every client's examples.
 
@@ -183,15 +281,7 @@ def from_dataset(
       dataset: host arrays.
       partition: partition object.
       num_clients: N, or None for all natural clients.
-      seed: see `FederationSpec`.
-      malicious_fraction: see `FederationSpec`.
-      validation_fraction: in [0, 1); see `splits.split`.
-      test_fraction: in [0, 1); see `splits.split`.
-      train_examples: see `FederationSpec`.
-      label_poisoning: see `FederationSpec`.
-      feature_noise: see `FederationSpec`.
-      num_others: see `FederationSpec`.
-      sample_tests: see `FederationSpec`.
+      **options: other fields of `FederationSpec`, but for `data_dir`.
 
     Returns:
       The federation; its three parts share one pool.
@@ -199,61 +289,33 @@ def from_dataset(
     Raises:
       InputError: if an argument is wrong or a client has too few examples.
     """
-    _check_numbers(
-        num_clients=num_clients,
-        seed=seed,
-        malicious_fraction=malicious_fraction,
-        validation_fraction=validation_fraction,
-        test_fraction=test_fraction,
-        train_examples=train_examples,
-        num_others=num_others,
-        sample_tests=sample_tests,
+    _check_names(options, ("dataset", "partition", "num_clients", "data_dir"))
+    spec = FederationSpec(
+        _Loaded(dataset), partition, num_clients=num_clients, **options
     )
-    rng = datasets.generator(seed, datasets.Purpose.PARTITION)
-    parts = partition(rng, dataset, num_clients)
-    num_clients = len(parts.index) if num_clients is None else num_clients
-    parts.validate(dataset.num_samples, num_clients)
-    rows = splits.split(
-        parts, dataset, seed, validation_fraction, test_fraction, train_examples
-    )
-    malicious = splits.malicious_clients(seed, num_clients, malicious_fraction)
-    labels = {"train": _poisoned(label_poisoning, dataset, rows, malicious, seed)}
-    noise, resample = _noise(feature_noise, dataset, parts, malicious)
-    pool = _pool(dataset)
-    client_id = jax.device_put(np.arange(num_clients, dtype=np.int32))
-    others = splits.other_clients(seed, num_clients, num_others)
-    samples = None
-    if sample_tests:
-        drawn = splits.sampled_tests(seed, rows["test"].num_examples, others)
-        samples = jax.device_put(drawn)
-    parts_of = {
-        name: core.ClientData(
-            **pool,
-            index=jax.device_put(part.index),
-            num_examples=jax.device_put(part.num_examples),
-            client_id=client_id,
-            labels=labels.get(name),
-            noise_scale=noise,
-            resample_noise=resample,
-        )
-        for name, part in rows.items()
-    }
-    return Federation(
-        **parts_of,
-        malicious=jax.device_put(malicious),
-        others=jax.device_put(others),
-        samples=samples,
-        cluster=jax.device_put(parts.cluster),
-        num_classes=dataset.num_classes,
-        name=dataset.name,
-        leaky=parts.leaky,
-        class_names=dataset.class_names,
-    )
+    return spec.build()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loaded:
+    """Source of a data set that is in memory already."""
+
+    dataset: datasets.Dataset
+
+    def load(self, **_: Any) -> datasets.Dataset:
+        return self.dataset
+
+
+def _check_names(fields: Mapping[str, Any], taken: Sequence[str]) -> None:
+    """Checks names of fields of a specification, except those `taken` already."""
+    allowed = [f.name for f in dataclasses.fields(FederationSpec)]
+    for name in fields:
+        checks.known(name, set(allowed).difference(taken), "field of a federation")
 
 
 @struct.pytree_dataclass
 class Federation(core.Federation):
-    """A federation as the data room builds it; `core.Federation` has the fields."""
+    """Federation with a constructor from arrays; fields are those of the base class."""
 
     __repr__ = core.Federation.__repr__
 
@@ -276,15 +338,13 @@ class Federation(core.Federation):
           x: `[S, ...]` inputs: NumPy, JAX, pandas or lists. `uint8` images stay so and
             are scaled by 1/255; other integers are tokens.
           y: `[S]` labels (whole numbers, booleans or text are classes) or targets.
-          client: `[S]` whose example it is: any numbers or text; or None, and then the
-            examples are distributed by `partition` over `num_clients`.
+          client: `[S]` owner of each example, any numbers or text; with None
+            `partition` distributes the examples over `num_clients`.
           num_classes: C, or None to take it from labels.
           num_clients: N, where `partition` distributes the examples.
           partition: by default the natural clients or, without any, `IID()`.
           name: of the data set, for result files.
-          **options: those of `FederationSpec`: `seed`, `validation_fraction`,
-            `test_fraction`, `malicious_fraction`, `label_poisoning`,
-            `feature_noise`, `num_others`, `sample_tests`.
+          **options: other fields of `FederationSpec`, but for `data_dir`.
 
         Returns:
           The federation.
@@ -299,109 +359,20 @@ class Federation(core.Federation):
           2
         """
         dataset = user.arrays_dataset(x, y, client, name=name, num_classes=num_classes)
-        allowed = [n for n in _DISTRIBUTION if n != "num_clients"]
-        for option in options:
-            checks.known(option, allowed, "option of a federation")
         if partition is None:
             partition = partitions.IID() if client is None else partitions.ByClient()
         return from_dataset(dataset, partition, num_clients=num_clients, **options)
 
 
-_DISTRIBUTION = (
-    "num_clients",
-    "seed",
-    "malicious_fraction",
-    "validation_fraction",
-    "test_fraction",
-    "train_examples",
-    "label_poisoning",
-    "feature_noise",
-    "num_others",
-    "sample_tests",
-)
-_PARTS: dict[str, tuple[dict[str, Any], str, str]] = {
-    # field -> registry, noun for messages, what an object must have
-    "partition": (partitions.PARTITIONS, "partition", "__call__"),
-    "label_poisoning": (corruption.LABEL_POISONINGS, "label poisoning", "__call__"),
-    "feature_noise": (corruption.FEATURE_NOISES, "feature noise", "scales"),
+_PARTS: dict[str, tuple[dict[str, Any], str]] = {  # field -> registry, its method
+    "partition": (partitions.PARTITIONS, "__call__"),
+    "label_poisoning": (corruption.LABEL_POISONINGS, "__call__"),
+    "feature_noise": (corruption.FEATURE_NOISES, "scales"),
 }
 
 
-def _check_numbers(
-    *,
-    num_clients: int | None,
-    seed: int,
-    malicious_fraction: float,
-    validation_fraction: float,
-    test_fraction: float,
-    train_examples: int | None,
-    num_others: int | str,
-    sample_tests: bool,
-) -> None:
-    """Checks what a specification and a call have in common."""
-    if num_clients is not None:
-        checks.positive_int("num_clients", num_clients)
-    checks.whole("seed", seed, at_least=0, at_most=checks.MAX_SEED)
-    splits.check_others(num_others)
-    checks.boolean("sample_tests", sample_tests)
-    if train_examples is not None:
-        checks.positive_int("train_examples", train_examples)
-    splits.check_fractions(malicious_fraction, validation_fraction, test_fraction)
-
-
-def _poisoned(
-    poisoning: Any,
-    dataset: datasets.Dataset,
-    rows: dict[str, partitions.Partition],
-    malicious: np.ndarray,
-    seed: int,
-) -> jax.Array | None:
-    """Training labels `int32[N, M]`, those of malicious clients replaced; or None."""
-    if poisoning is None:
-        return None
-    if dataset.num_classes is None or dataset.y.ndim != 1:
-        raise checks.InputError(
-            "Label poisoning needs one class label per example, which data set"
-            f" {dataset.name!r} does not have."
-        )
-    train = rows["train"]
-    labels = dataset.y[train.index]
-    for client in np.flatnonzero(malicious).tolist():
-        rng = datasets.generator(seed, datasets.Purpose.POISONING, client)
-        count = train.num_examples[client]
-        own = labels[client, :count]
-        labels[client, :count] = poisoning(rng, own, dataset.num_classes)
-    return jax.device_put(labels)
-
-
-def _noise(
-    feature_noise: Any,
-    dataset: datasets.Dataset,
-    parts: partitions.Partition,
-    malicious: np.ndarray,
-) -> tuple[jax.Array | None, bool]:
-    """Std of each client's noise `float32[N]` or None, and whether it is redrawn."""
-    if feature_noise is None:
-        scale, resample = parts.noise_scale, parts.resample_noise
-    elif dataset.x.dtype == np.int32:
-        raise checks.InputError(
-            f"Feature noise needs numbers, but the inputs of data set {dataset.name!r}"
-            " are tokens."
-        )
-    elif parts.noise_scale is not None:
-        raise checks.InputError(
-            "Expected noise of the partition or feature_noise, got both."
-        )
-    else:
-        scale = feature_noise.scales(len(malicious), malicious)
-        resample = feature_noise.resample
-    if scale is not None:
-        scale = jax.device_put(np.asarray(scale, np.float32))
-    return scale, resample
-
-
 def _pool(dataset: datasets.Dataset) -> dict[str, Any]:
-    """Device arrays of a data set, put there once."""
+    """Returns the device arrays of a data set, which are put there once."""
     if dataset not in _pools:
         _pools[dataset] = {
             # Data sets own their arrays, so a CPU device need not copy them.

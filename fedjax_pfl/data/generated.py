@@ -1,4 +1,4 @@
-"""What generated data sets share: one draw per seed, memory checks, precision."""
+"""Base class of generated data sets: one draw per seed, memory checks, precision."""
 
 import abc
 import dataclasses
@@ -12,12 +12,12 @@ from fedjax_pfl.data import dataset as datasets
 
 __all__ = ["Generated", "owners", "require_memory", "rounded"]
 
-_COPIES = 4  # of the examples, that exist while they are drawn
+_COPIES = 4  # of the examples while they are drawn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generated(abc.ABC):
-    """A source that draws its examples."""
+    """Base class of sources that draw their examples."""
 
     name: ClassVar[str]
 
@@ -30,19 +30,12 @@ class Generated(abc.ABC):
                 f"Data set {self.name!r} is generated for a number of clients: expected"
                 " num_clients, got None."
             )
-        count = num_clients * self.numbers_per_client + self.common_numbers
-        require_memory(self.name, num_clients, count)
+        require_memory(self.name, num_clients, self.count_numbers(num_clients))
         return _generate(self, seed, num_clients)
 
-    @property
     @abc.abstractmethod
-    def numbers_per_client(self) -> int:
-        """Numbers that are drawn or computed for every client, at least."""
-
-    @property
-    def common_numbers(self) -> int:
-        """Numbers that are drawn once for all clients."""
-        return 0
+    def count_numbers(self, num_clients: int) -> int:
+        """Counts the numbers that are drawn or computed, at least."""
 
     @abc.abstractmethod
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
@@ -51,22 +44,13 @@ class Generated(abc.ABC):
 
 @functools.lru_cache(maxsize=64)
 def _generate(source: Generated, seed: int, num_clients: int) -> datasets.Dataset:
-    """Keeps generated sets, so that specifications that differ elsewhere share them."""
+    """Draws a data set, which specifications that differ elsewhere share."""
     rng = datasets.generator(seed, datasets.Purpose.DATASET)
     return source.draw(rng, num_clients)
 
 
 def require_memory(name: str, num_clients: int, count: int) -> None:
-    """Checks that so many numbers can be drawn, before they are.
-
-    Args:
-      name: of the data set.
-      num_clients: N.
-      count: numbers of all clients together.
-
-    Raises:
-      InputError: if there is not enough memory.
-    """
+    """Checks that `count` numbers fit into memory, before they are drawn."""
     checks.memory(
         f"Data set {name!r} of {num_clients} clients",
         _COPIES * 8 * count,
@@ -75,7 +59,7 @@ def require_memory(name: str, num_clients: int, count: int) -> None:
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
-    """Rounds to float32, the stored precision."""
+    """Rounds to float32, the stored precision, in float64."""
     largest = np.abs(values).max()
     if not largest <= np.finfo(np.float32).max:
         raise checks.InputError(
@@ -86,5 +70,5 @@ def rounded(values: np.ndarray) -> np.ndarray:
 
 
 def owners(num_clients: int, examples: int | np.ndarray) -> np.ndarray:
-    """Client `int32[S]` of each example, from the number or numbers of examples."""
+    """Returns the client `int32[S]` of each example, from its number of examples."""
     return np.repeat(np.arange(num_clients, dtype=np.int32), examples)

@@ -1,4 +1,4 @@
-"""Training, validation and test rows of every client (NumPy, on the host)."""
+"""Training, validation and test rows, malicious and other clients, on the host."""
 
 import numpy as np
 
@@ -7,8 +7,7 @@ from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
 
 __all__ = [
-    "check_fractions",
-    "check_others",
+    "HALF",
     "malicious_clients",
     "other_clients",
     "sampled_tests",
@@ -16,28 +15,7 @@ __all__ = [
 ]
 
 HALF = "half"
-"""In place of a number of other clients: half of all clients, rounded up."""
-
-
-def check_fractions(malicious: float, validation: float, test: float) -> None:
-    """Checks the ranges of the three fractions and that training examples remain.
-
-    Args:
-      malicious: in [0, 1].
-      validation: in [0, 1).
-      test: in [0, 1).
-
-    Raises:
-      InputError: if one is out of range.
-    """
-    checks.number("malicious_fraction", malicious, at_least=0, at_most=1)
-    checks.number("validation_fraction", validation, at_least=0, below=1)
-    checks.number("test_fraction", test, at_least=0, below=1)
-    if validation + test >= 1:
-        raise checks.InputError(
-            "Expected validation_fraction + test_fraction to be below 1, got"
-            f" {validation} + {test}."
-        )
+"""Number of other clients that stands for half of all clients, rounded up."""
 
 
 def split(
@@ -48,24 +26,24 @@ def split(
     test_fraction: float,
     train_examples: int | None = None,
 ) -> dict[str, partitions.Partition]:
-    """Cuts every client's rows into three.
+    """Splits every client's rows into test, validation and training rows.
 
     Each example has a random rank drawn from the seed; a client's examples in this
     order are first test, then validation, then training examples. Hence neither the
     partition nor another client changes the order, and splits of different fractions
     are nested. Clients of a leaky partition draw ranks of their own, as in published
-    code; with common ranks what they share would mostly be test examples for all of
-    them, and hide the leak. Where the data set is ordered, its order is kept instead:
-    training, validation, test.
+    code: with common ranks, shared examples would mostly be test examples of all their
+    owners, which hides the leak. An ordered data set keeps its order: training,
+    validation, test.
 
     Args:
       parts: the partition.
-      dataset: whose rows they are.
+      dataset: the partitioned data set.
       seed: of the ranks.
       validation_fraction: rounded down per client.
       test_fraction: rounded down per client, but at least one example unless 0.
-      train_examples: training examples that a client keeps at most, or None for all;
-        where there are classes, in their proportions among its training examples.
+      train_examples: maximum number of training examples of a client, kept in the
+        proportions of its classes if there are any; or None.
 
     Returns:
       Rows by `train`, `validation` and `test`.
@@ -74,24 +52,29 @@ def split(
       InputError: if a client is left without a training example.
     """
     sizes = _sizes(parts.num_examples, validation_fraction, test_fraction)
-    _require_training(parts.num_examples, sizes["train"])
-    names = ("test", "validation", "train")
-    order = _shuffled(parts, seed, dataset.num_samples)
+    names, rng = list(sizes), datasets.generator(seed, datasets.Purpose.SPLIT)
     if dataset.ordered:
-        names, order = names[::-1], _sorted(parts, parts.index)
-    start, found = np.zeros_like(sizes["train"]), {}
+        names, rank = names[::-1], parts.index
+    elif parts.leaky:
+        rank = rng.random(parts.index.shape)
+    else:
+        rank = rng.random(dataset.num_samples)[parts.index]
+    slot = np.arange(parts.index.shape[1])
+    padding = slot >= parts.num_examples[:, None]
+    order = np.argsort(np.where(padding, np.inf, rank), axis=1, kind="stable")
+    order = np.take_along_axis(parts.index, order, axis=1)
+    start, rows = np.zeros((len(order), 1), np.int64), {}
     for name in names:
-        found[name] = partitions.Partition(
-            _window(order, start, sizes[name]), sizes[name].astype(np.int32)
-        )
-        start = start + sizes[name]
+        end = start + sizes[name][:, None]
+        own = order[(start <= slot) & (slot < end)]
+        rows[name], start = partitions.Partition.from_sizes(own, sizes[name]), end
     if train_examples is not None:
-        found["train"] = _kept(found["train"], dataset, train_examples)
-    return found
+        rows["train"] = _subsample(rows["train"], dataset, train_examples)
+    return rows
 
 
 def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarray:
-    """Mask `bool[N]` of `round(fraction N)` clients; more of them keep the others.
+    """Draws a mask `bool[N]` of `round(fraction N)` clients, nested in `fraction`.
 
     Args:
       seed: of the draw.
@@ -99,7 +82,7 @@ def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarra
       fraction: share of malicious clients.
 
     Raises:
-      InputError: if nobody would be honest, whom attacks and metrics are about.
+      InputError: if no client would be honest; attacks and metrics need one.
     """
     count = round(float(fraction) * num_clients)
     if count == num_clients:
@@ -108,65 +91,48 @@ def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarra
             f" got {fraction}, which makes {count} of them malicious."
         )
     rng = datasets.generator(seed, datasets.Purpose.MALICIOUS)
-    chosen = rng.permutation(num_clients)[:count]
-    return np.isin(np.arange(num_clients), chosen)
-
-
-def check_others(num_others: int | str) -> None:
-    """Checks a number of other clients, which may also be `half`.
-
-    Args:
-      num_others: c.
-
-    Raises:
-      InputError: if it is neither.
-    """
-    if isinstance(num_others, str):
-        checks.known(num_others, (HALF,), "number of other clients")
-    else:
-        checks.whole("num_others", num_others, at_least=0)
+    return np.isin(np.arange(num_clients), rng.permutation(num_clients)[:count])
 
 
 def other_clients(
     seed: int, num_clients: int, num_others: int | str
 ) -> np.ndarray | None:
-    """Distinct other clients of every client, drawn evenly.
+    """Draws distinct other clients for every client, uniformly.
 
     Args:
       seed: of the draws.
       num_clients: N.
-      num_others: c, or `half` for `ceil(N / 2)`, of a client alone 0.
+      num_others: c, or `half` for `ceil(N / 2)`, which is 0 for a single client.
 
     Returns:
       `int32[N, c]`, or None for c = 0.
 
     Raises:
-      InputError: if there are not so many other clients.
+      InputError: if there are fewer other clients.
     """
-    check_others(num_others)
     if isinstance(num_others, str):
         num_others = min(-(-num_clients // 2), num_clients - 1)
     if num_others == 0:
         return None
     if num_others > num_clients - 1:
         raise checks.InputError(
-            f"Expected num_others to be at most {num_clients - 1}, the other clients"
-            f" that there are, got {num_others}."
+            f"Expected num_others to be at most {num_clients - 1}, the number of other"
+            f" clients, got {num_others}."
         )
-    found = np.zeros((num_clients, num_others), np.int32)
-    for client, row in enumerate(found):
+    others = np.zeros((num_clients, num_others), np.int32)
+    for client, row in enumerate(others):
         rng = datasets.generator(seed, datasets.Purpose.OTHERS, client)
         row[:] = rng.choice(num_clients - 1, num_others, replace=False)
         row += row >= client  # everyone but the client itself
-    return found
+    return others
 
 
 def sampled_tests(
     seed: int, num_test: np.ndarray, others: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Even samples, without replacement, of the test examples of several clients.
+    """Draws even samples, without replacement, of several clients' test examples.
 
-    Each is as large as the client's own test set. Its draws are the client's own.
+    A sample is as large as the client's own test set and has draws of its own.
 
     Args:
       seed: of the draws.
@@ -182,23 +148,23 @@ def sampled_tests(
     owners = {"everybody": np.broadcast_to(np.arange(count), (count, count))}
     if others is not None:
         owners["others"] = np.c_[np.arange(count), others]
-    found = {}
+    samples = {}
     for number, (name, rows) in enumerate(sorted(owners.items())):
-        found[name] = np.zeros((count, max(1, num_test.max()), 2), np.int32)
+        samples[name] = np.zeros((count, max(1, num_test.max()), 2), np.int32)
         for client, row in enumerate(rows):
             rng = datasets.generator(seed, datasets.Purpose.SAMPLES, client, number)
             ends = np.cumsum(num_test[row])
-            drawn = rng.choice(ends[-1], num_test[client], replace=False)
-            owner = np.searchsorted(ends, drawn, side="right")
-            position = drawn - (ends - num_test[row])[owner]
-            found[name][client, : len(drawn)] = np.c_[row[owner], position]
-    return found
+            place = rng.choice(ends[-1], num_test[client], replace=False)
+            owner = np.searchsorted(ends, place, side="right")
+            number_of_owner = place - (ends - num_test[row])[owner]
+            samples[name][client, : len(place)] = np.c_[row[owner], number_of_owner]
+    return samples
 
 
-def _kept(
+def _subsample(
     train: partitions.Partition, dataset: datasets.Dataset, limit: int
 ) -> partitions.Partition:
-    """Returns the first rows of every client, in the proportions of its classes."""
+    """Keeps the first rows of every client, in the proportions of its classes."""
     has_classes = dataset.num_classes is not None and dataset.y.ndim == 1
     kept = []
     for row, count in zip(train.index, train.num_examples.tolist(), strict=True):
@@ -220,7 +186,7 @@ def _kept(
 def _sizes(
     num_examples: np.ndarray, validation_fraction: float, test_fraction: float
 ) -> dict[str, np.ndarray]:
-    """Numbers `int[N]` of examples in each part."""
+    """Returns the sizes `int[N]` of the parts; checks that no client lacks training."""
 
     def share(fraction: float) -> np.ndarray:
         # 0.29 * 100 is 28.999999999999996 and must count as 29.
@@ -229,39 +195,12 @@ def _sizes(
     test = np.maximum(share(test_fraction), test_fraction > 0)
     validation = share(validation_fraction)
     train = num_examples - validation - test
-    return {"train": train, "validation": validation, "test": test}
-
-
-def _require_training(num_examples: np.ndarray, num_train: np.ndarray) -> None:
-    """Checks that every client has a training example."""
-    worst = int(np.argmin(num_train))
-    if num_train[worst] < 1:
+    worst = int(np.argmin(train))
+    if train[worst] < 1:
         raise checks.InputError(
             f"Client {worst} has {num_examples[worst]} examples, too few for its"
             " training, validation and test parts; use fewer clients, smaller fractions"
             " or a partition with larger clients (by_client leaves out those below its"
             " min_examples)."
         )
-
-
-def _shuffled(parts: partitions.Partition, seed: int, num_samples: int) -> np.ndarray:
-    """Returns the index `int32[N, M]` with every client's own rows in random order."""
-    rng = datasets.generator(seed, datasets.Purpose.SPLIT)
-    if parts.leaky:
-        return _sorted(parts, rng.random(parts.index.shape))
-    return _sorted(parts, rng.random(num_samples)[parts.index])
-
-
-def _sorted(parts: partitions.Partition, rank: np.ndarray) -> np.ndarray:
-    """Returns the index with every client's own rows by rank `[N, M]`, padding last."""
-    padding = np.arange(parts.index.shape[1]) >= parts.num_examples[:, None]
-    order = np.argsort(np.where(padding, np.inf, rank), axis=1, kind="stable")
-    return np.take_along_axis(parts.index, order, axis=1)
-
-
-def _window(order: np.ndarray, start: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """Entries `start_i .. start_i + count_i - 1` of each row, padded with zeros."""
-    offset = np.arange(max(1, count.max()))
-    position = np.minimum(start[:, None] + offset, order.shape[1] - 1)
-    rows = np.take_along_axis(order, position, axis=1)
-    return np.where(offset < count[:, None], rows, 0).astype(np.int32)
+    return {"test": test, "validation": validation, "train": train}

@@ -1,9 +1,9 @@
-"""Generated federations whose answers are known.
+"""Generated federations with known solutions.
 
 Clients are natural (`Dataset.client`, to be used with `ByClient`); everything is a
 function of the options, the number of clients and the seed. `Dataset.truth` holds
-float64 arrays and refers to the stored float32 examples, all of them: where a client's
-minimizer matters, split with `test_fraction=0` and `validation_fraction=0`, or use data
+float64 arrays that refer to all stored float32 examples: where a client's minimizer
+matters, split with `test_fraction=0` and `validation_fraction=0`, or generate data
 without noise.
 """
 
@@ -46,10 +46,9 @@ class Quadratic(generated.Generated):
         checks.number("spread", self.spread, at_least=0)
         checks.number("noise", self.noise, at_least=0)
 
-    @property
-    def numbers_per_client(self) -> int:
-        """Numbers that are drawn or computed for every client."""
-        return self.dim * self.examples_per_client
+    def count_numbers(self, num_clients: int) -> int:
+        """Counts the numbers that are drawn or computed."""
+        return num_clients * self.dim * self.examples_per_client
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws targets, then points."""
@@ -99,10 +98,9 @@ class LinearRegression(generated.Generated):
         checks.number("curvature", self.curvature, at_least=1e-30)
         checks.boolean("orthonormal", self.orthonormal)
 
-    @property
-    def numbers_per_client(self) -> int:
-        """Numbers that are drawn or computed for every client."""
-        return self.dim * (self.examples_per_client + self.dim)
+    def count_numbers(self, num_clients: int) -> int:
+        """Counts the numbers that are drawn or computed."""
+        return num_clients * self.dim * (self.examples_per_client + self.dim)
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws parameters, designs, then noise."""
@@ -130,7 +128,30 @@ class LinearRegression(generated.Generated):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GaussianClasses(generated.Generated):
+class _Mixture(generated.Generated):
+    """A mixture of unit Gaussians, one per class; see the subclasses for the fields."""
+
+    num_classes: int = 4
+    dim: int = 2
+    examples_per_client: int = 50
+    separation: float = 3.0
+
+    def __post_init__(self):
+        for name in ("num_classes", "dim", "examples_per_client"):
+            checks.positive_int(name, getattr(self, name))
+        checks.number("separation", self.separation, at_least=0)
+
+    def count_numbers(self, num_clients: int) -> int:
+        """Counts the numbers that are drawn or computed."""
+        return num_clients * self.dim * (self.examples_per_client + self.num_classes)
+
+    def draw_means(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws the means `[num_classes, dim]` of the components."""
+        return self.separation * rng.standard_normal((self.num_classes, self.dim))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianClasses(_Mixture):
     """A mixture of unit Gaussians, one per class, moved by a shift of each client.
 
     Truth: `means [N, num_classes, dim]`; labels are uniform, so the best classifier of
@@ -144,32 +165,17 @@ class GaussianClasses(generated.Generated):
       shift: standard deviation of the clients' shifts.
     """
 
-    num_classes: int = 4
-    dim: int = 2
-    examples_per_client: int = 50
-    separation: float = 3.0
     shift: float = 1.0
     name: ClassVar[str] = "gaussian_classes"
 
     def __post_init__(self):
-        checks.positive_int("num_classes", self.num_classes)
-        checks.positive_int("dim", self.dim)
-        checks.positive_int("examples_per_client", self.examples_per_client)
-        checks.number("separation", self.separation, at_least=0)
+        super().__post_init__()
         checks.number("shift", self.shift, at_least=0)
-
-    @property
-    def numbers_per_client(self) -> int:
-        """Numbers that are drawn or computed for every client."""
-        return self.dim * (self.examples_per_client + self.num_classes)
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws class means, shifts, labels, then inputs."""
-        class_means = self.separation * rng.standard_normal(
-            (self.num_classes, self.dim)
-        )
-        shifts = self.shift * rng.standard_normal((num_clients, 1, self.dim))
-        means = class_means + shifts
+        means = self.draw_means(rng)
+        means = means + self.shift * rng.standard_normal((num_clients, 1, self.dim))
         client = generated.owners(num_clients, self.examples_per_client)
         y = rng.integers(self.num_classes, size=len(client))
         x = means[client, y] + rng.standard_normal((len(client), self.dim))
@@ -184,13 +190,13 @@ class GaussianClasses(generated.Generated):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClusteredClasses(generated.Generated):
-    """Clusters of clients with the same inputs and labels that contradict each other.
+class ClusteredClasses(_Mixture):
+    """Clusters of clients with the same inputs and contradictory labels.
 
     All clients draw inputs from one mixture of unit Gaussians; clients of cluster k
-    call the component c class `(c + k) mod C`. So a client gains from its own cluster
-    and loses from every other. Client i is in cluster `i mod num_clusters`. Truth:
-    `means [num_classes, dim]`, `clusters [N]`.
+    label component c as class `(c + k) mod C`. So a client benefits from its own
+    cluster and is harmed by every other. Client i is in cluster `i mod num_clusters`.
+    Truth: `means [num_classes, dim]`, `clusters [N]`.
 
     Attributes:
       num_clusters: at most the number of classes.
@@ -201,27 +207,19 @@ class ClusteredClasses(generated.Generated):
     """
 
     num_clusters: int = 4
-    num_classes: int = 4
     dim: int = 10
     examples_per_client: int = 20
     separation: float = 1.0
     name: ClassVar[str] = "clustered_classes"
 
     def __post_init__(self):
+        super().__post_init__()
         checks.positive_int("num_clusters", self.num_clusters)
         checks.whole("num_classes", self.num_classes, at_least=self.num_clusters)
-        checks.positive_int("dim", self.dim)
-        checks.positive_int("examples_per_client", self.examples_per_client)
-        checks.number("separation", self.separation, at_least=0)
-
-    @property
-    def numbers_per_client(self) -> int:
-        """Numbers that are drawn or computed for every client."""
-        return self.dim * (self.examples_per_client + self.num_classes)
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws means, components, then inputs."""
-        means = self.separation * rng.standard_normal((self.num_classes, self.dim))
+        means = self.draw_means(rng)
         clusters = np.arange(num_clients) % self.num_clusters
         client = generated.owners(num_clients, self.examples_per_client)
         component = rng.integers(self.num_classes, size=len(client))

@@ -10,7 +10,7 @@ With `d` features and C classes, client k has (FedProx's generator)
 In the published generator `u_k ~ N(0, zeta)` is one number for all classes. It adds
 `u_k (1 + sum x)` to every logit, so labels do not depend on zeta; and where softmax is
 computed without subtracting the largest logit, it overflows for large zeta, and the
-labels are mostly class 0. `mode` says what to do about it.
+labels are mostly class 0. `mode` chooses between the published and a repaired model.
 """
 
 import dataclasses
@@ -73,21 +73,17 @@ class Synthetic(generated.Generated):
         checks.number("beta", self.beta, at_least=0, at_most=_LARGEST)
         checks.known(self.mode, _MODES, "mode")
         checks.known(self.scale, _SCALES, "scale")
-        checks.positive_int("dim", self.dim)
-        checks.positive_int("num_classes", self.num_classes)
+        for name in ("dim", "num_classes", "extra"):
+            checks.positive_int(name, getattr(self, name))
         checks.number("mean", self.mean)
         checks.number("sigma", self.sigma, at_least=0)
-        checks.positive_int("extra", self.extra)
         if self.max_examples is not None:
             checks.positive_int("max_examples", self.max_examples)
 
-    @property
-    def numbers_per_client(self) -> int:
-        """Numbers that are drawn or computed for every client, at least."""
-        smallest = self.extra
-        if self.max_examples is not None:
-            smallest = min(smallest, self.max_examples)
-        return self.dim * (smallest + self.num_classes)
+    def count_numbers(self, num_clients: int) -> int:
+        """Counts the numbers that are drawn or computed, at least."""
+        smallest = min(self.extra, self.max_examples or self.extra)
+        return num_clients * self.dim * (smallest + self.num_classes)
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws sizes, classifiers, shifts, centers, then inputs."""
@@ -112,7 +108,7 @@ class Synthetic(generated.Generated):
         x = generated.rounded(x + centers[client])
         parts = np.split(x, np.cumsum(sizes)[:-1])
         clients = zip(parts, weights, biases, shifts, strict=True)
-        y = np.concatenate([self._labels(*one) for one in clients])
+        y = np.concatenate([self._labels(*client_model) for client_model in clients])
         return datasets.Dataset(
             name=self.name,
             x=x,
@@ -134,7 +130,7 @@ class Synthetic(generated.Generated):
     def _labels(
         self, x: np.ndarray, weights: np.ndarray, biases: np.ndarray, shifts: np.ndarray
     ) -> np.ndarray:
-        """Labels `int[n]` of one client."""
+        """Returns the labels `int[n]` of one client."""
         logits = x @ weights + biases
         if self.mode != "paper":  # whose shifts cancel, and would only cost digits
             logits += (1 + x.sum(axis=1, keepdims=True)) * shifts

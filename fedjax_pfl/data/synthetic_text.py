@@ -1,4 +1,4 @@
-"""Generated sentences of known sentiment, a stand-in for tweets."""
+"""Generated sentences of known sentiment, a substitute for tweets."""
 
 import dataclasses
 from typing import ClassVar
@@ -60,37 +60,29 @@ class SyntheticSentiment(generated.Generated):
     name: ClassVar[str] = "synthetic_sentiment"
 
     def __post_init__(self):
-        checks.positive_int("num_words", self.num_words)
+        sizes = ("num_words", "num_topics", "polar_words", "embedding_size")
+        for name in (*sizes, "examples_per_client"):
+            checks.positive_int(name, getattr(self, name))
         checks.whole("min_words", self.min_words, at_least=1, at_most=self.num_words)
-        checks.positive_int("num_topics", self.num_topics)
-        checks.positive_int("polar_words", self.polar_words)
         least = 2 * self.polar_words + 1
         checks.whole("words_per_topic", self.words_per_topic, at_least=least)
-        checks.positive_int("embedding_size", self.embedding_size)
-        checks.positive_int("examples_per_client", self.examples_per_client)
         for name in ("topic_shift", "balance_shift", "polarity", "agreement"):
             checks.number(name, getattr(self, name), at_least=0, at_most=1)
 
-    @property
-    def numbers_per_client(self) -> int:
-        """Numbers that are drawn or computed for every client, also on the way."""
-        return 2 * self.examples_per_client * self.num_words
-
-    @property
-    def common_numbers(self) -> int:
-        """Numbers of the lexicon and of the words' vectors."""
-        return self.num_topics * self.words_per_topic * (2 + self.embedding_size)
+    def count_numbers(self, num_clients: int) -> int:
+        """Counts the numbers of the lexicon, the vectors and the sentences."""
+        lexicon = self.num_topics * self.words_per_topic * (2 + self.embedding_size)
+        return lexicon + 2 * num_clients * self.examples_per_client * self.num_words
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws the lexicon, topics and balances of clients, then sentences."""
-        ids, sentiment, topic = self._lexicon(rng)
-        embeddings = self._embeddings(rng, sentiment, topic)
+        ids, sentiment, topic = self._draw_lexicon(rng)
+        embeddings = self._draw_embeddings(rng, sentiment, topic)
         preferred = rng.integers(self.num_topics, size=num_clients)
         positive = (1 + self.balance_shift * rng.uniform(-1, 1, num_clients)) / 2
         client = generated.owners(num_clients, self.examples_per_client)
         y = (rng.random(len(client)) < positive[client]).astype(np.int64)
-        kind = self._kinds(rng, y)
-        x = self._words(rng, ids, kind, preferred[client])
+        x = self._draw_words(rng, ids, y, preferred[client])
         length = rng.integers(self.min_words, self.num_words + 1, (len(client), 1))
         x[np.arange(self.num_words) >= length] = 0
         return datasets.Dataset(
@@ -110,10 +102,10 @@ class SyntheticSentiment(generated.Generated):
             },
         )
 
-    def _lexicon(
+    def _draw_lexicon(
         self, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids `[T, words]`, in random order, and sentiment and topic of each id.
+        """Draws ids `[T, words]`, in random order, and sentiment and topic of each id.
 
         A topic's words are the negative, then the positive, then the neutral ones.
         """
@@ -126,10 +118,10 @@ class SyntheticSentiment(generated.Generated):
         topic[ids] = np.arange(self.num_topics)[:, None]
         return ids, sentiment, topic
 
-    def _embeddings(
+    def _draw_embeddings(
         self, rng: np.random.Generator, sentiment: np.ndarray, topic: np.ndarray
     ) -> np.ndarray:
-        """Vectors `float32[V + 1, E]`; the first is zero."""
+        """Draws the vectors `float32[V + 1, E]`; the first is zero."""
         vectors = rng.standard_normal((len(topic), self.embedding_size))
         vectors += sentiment[:, None] * rng.standard_normal(self.embedding_size)
         directions = rng.standard_normal((self.num_topics, self.embedding_size))
@@ -137,25 +129,22 @@ class SyntheticSentiment(generated.Generated):
         vectors[0] = 0
         return vectors.astype(np.float32)
 
-    def _kinds(self, rng: np.random.Generator, y: np.ndarray) -> np.ndarray:
-        """Sentiments `[S, num_words]` of words: 0 negative, 1 positive, 2 neutral."""
-        shape = (len(y), self.num_words)
-        agrees = rng.random(shape) < self.agreement
-        kind = np.where(agrees, y[:, None], 1 - y[:, None])
-        return np.where(rng.random(shape) < self.polarity, kind, 2)
-
-    def _words(
+    def _draw_words(
         self,
         rng: np.random.Generator,
         ids: np.ndarray,
-        kind: np.ndarray,
+        y: np.ndarray,
         preferred: np.ndarray,
     ) -> np.ndarray:
-        """Ids `int32[S, num_words]` of words of given sentiments."""
-        is_own = rng.random(kind.shape) < self.topic_shift
-        topic = np.where(
-            is_own, preferred[:, None], rng.integers(self.num_topics, size=kind.shape)
-        )
+        """Draws the ids `int32[S, num_words]` of sentences of length `num_words`."""
+        shape = (len(y), self.num_words)
+        agrees = rng.random(shape) < self.agreement
+        kind = np.where(agrees, y[:, None], 1 - y[:, None])
+        # 0 is negative, 1 positive and 2 neutral.
+        kind = np.where(rng.random(shape) < self.polarity, kind, 2)
+        is_own = rng.random(shape) < self.topic_shift
+        topic = rng.integers(self.num_topics, size=shape)
+        topic = np.where(is_own, preferred[:, None], topic)
         count = np.array([self.polar_words, self.polar_words, 0])
         count[2] = self.words_per_topic - count.sum()
         position = self.polar_words * kind + rng.integers(count[kind])

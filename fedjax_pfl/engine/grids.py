@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from fedjax_pfl import core, data
 from fedjax_pfl.core import checks, struct
@@ -14,26 +13,6 @@ from fedjax_pfl.engine import groups
 from fedjax_pfl.engine.process import FederatedProcess
 
 __all__ = ["Federations", "config_of", "groups_of"]
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value as JSON knows it."""
-    if isinstance(value, np.ndarray | jax.Array | np.generic):
-        return np.asarray(value).tolist()
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    if dataclasses.is_dataclass(value):
-        return type(value).__name__
-    return getattr(value, "__name__", repr(value))
-
-
-def _flat(prefix: str, node: Any) -> dict[str, Any]:
-    """Flat configuration of a component: its kind and its dotted fields."""
-    if node is None:
-        return {prefix: None}
-    return {name: _plain(value) for name, value in struct.named_fields(node, prefix)}
 
 
 def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[str, Any]:
@@ -51,15 +30,15 @@ def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[st
     on_nonfinite = parts.pop("on_nonfinite")
     config: dict[str, Any] = {"on_nonfinite": on_nonfinite}
     for name, part in parts.items():
-        config |= _flat(name, part)
-    config |= _flat("model", model)
+        config |= struct.plain_fields(part, name)
+    config |= struct.plain_fields(model, "model")
     if isinstance(federation, core.Federation):
         return config | {
             "federation.dataset": federation.name,
             "federation.num_clients": federation.num_clients,
         }
-    described = _flat("federation", federation)
-    return config | described | {"federation.dataset": federation.dataset.name}
+    described = federation.describe().items()
+    return config | {f"federation.{name}": value for name, value in described}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +159,7 @@ def groups_of(
     return [
         groups.Group(
             points=[
-                {name: _plain(value) for name, value in point.values.items()}
+                {name: struct.plain(value) for name, value in point.values.items()}
                 for point in group
             ],
             processes=[point.process for point in group],

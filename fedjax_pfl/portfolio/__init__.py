@@ -1,10 +1,9 @@
 """Portfolio management of one party: price tables, costs, back-tests, metrics.
 
-Conventions, with cash as entry 0 of every vector of length `m + 1`: the weights `w_t`
-are chosen at the close of day t and earn the growth `y_{t+1}`, the relative prices
-`close(t+1) / close(t)`; the growth of cash is 1. Before the first decision everything
-is cash. Shape letters: `B` successive decisions, `m` assets, `F` price features, `l`
-days of a window.
+Cash is entry 0 of every vector of length `m + 1`. The weights `w_t` are chosen at the
+close of day t and earn the growth `y_{t+1}`, the relative prices `close(t+1) /
+close(t)`; the growth of cash is 1. Before the first decision everything is cash. Shape
+letters: `B` successive decisions, `m` assets, `F` price features, `l` days of a window.
 """
 
 from typing import TYPE_CHECKING
@@ -25,17 +24,16 @@ if TYPE_CHECKING:
         first_order_factor,
         turnover,
     )
-    from fedjax_pfl.portfolio.markets import (
-        GENERATORS,
-        MARKETS,
+    from fedjax_pfl.portfolio.markets.augmentation import GENERATORS
+    from fedjax_pfl.portfolio.markets.files import PriceFile, StockPrices
+    from fedjax_pfl.portfolio.markets.gan import WassersteinGAN
+    from fedjax_pfl.portfolio.markets.generators import (
         GeometricBrownianMotion,
-        PortfolioSpec,
-        PriceFile,
-        StockPrices,
-        SyntheticMarket,
         VariableOrderMarkov,
-        WassersteinGAN,
     )
+    from fedjax_pfl.portfolio.markets.named import MARKETS
+    from fedjax_pfl.portfolio.markets.spec import PortfolioSpec
+    from fedjax_pfl.portfolio.markets.synthetic import SyntheticMarket
     from fedjax_pfl.portfolio.metrics import (
         annualized_return,
         max_drawdown,

@@ -1,4 +1,4 @@
-"""What a sequence of decisions earns, costs included, and two that need no learning."""
+"""Back-tests with trading costs, and two strategies that need no learning."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ __all__ = ["Backtest", "backtest", "buy_and_hold_weights", "uniform_weights"]
 
 @struct.pytree_dataclass
 class Backtest:
-    """The course of one portfolio, from cash, over B successive decisions.
+    """Course of one portfolio, starting with cash, over B successive decisions.
 
     Attributes:
       returns: `[B]` daily simple returns, costs included; 0 for padding.
@@ -46,7 +46,7 @@ def backtest(
       mask: `[B]` whether a row is a decision; padding is at the end and contributes
         nothing, whatever its rows hold.
       cost: `[]` rate c in [0, `costs.MAX_COST`].
-      is_exact: with the exact cost factor, or that of first order.
+      is_exact: use the exact cost factor instead of the first-order one.
 
     Returns:
       The course. A portfolio of cash returns exactly 0.
@@ -54,12 +54,14 @@ def backtest(
     Raises:
       InputError: if a concrete rate is out of range.
     """
-    weights, growth = _without_padding(weights, growth, mask)
+    real = mask > 0
     cash = jnp.zeros_like(weights[:1]).at[:, 0].set(1)
+    # Padding may hold anything; cash that does not grow earns nothing.
+    weights = jnp.where(real[:, None], weights, cash)
+    growth = jnp.where(real[:, None], growth, 1)
     before = costs.drifted(weights[:-1], growth[:-1])
     before = jnp.concatenate([cash, before])
     factor_of = costs.exact_factor if is_exact else costs.first_order_factor
-    real = mask > 0
     factor = factor_of(before, weights, cost) * (weights * growth).sum(axis=-1)
     factor = jnp.where(real, factor, 1)
     return Backtest(
@@ -70,7 +72,7 @@ def backtest(
 
 
 def uniform_weights(growth: jax.Array) -> jax.Array:
-    """Uniform rebalancing: the same share of every asset every day, no cash.
+    """Returns the weights of uniform rebalancing: equal shares every day, no cash.
 
     Args:
       growth: `[B, m+1]` relative prices; only the shape counts.
@@ -83,7 +85,7 @@ def uniform_weights(growth: jax.Array) -> jax.Array:
 
 
 def buy_and_hold_weights(growth: jax.Array) -> jax.Array:
-    """Uniform on the first day, and never traded again.
+    """Returns weights that are uniform on the first day and never traded again.
 
     Args:
       growth: `[B, m+1]` relative prices. Rows that are not positive, such as padding,
@@ -98,13 +100,3 @@ def buy_and_hold_weights(growth: jax.Array) -> jax.Array:
         return costs.drifted(weights, row), weights
 
     return lax.scan(hold, uniform_weights(growth[0]), growth)[1]
-
-
-def _without_padding(
-    weights: jax.Array, growth: jax.Array, mask: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Returns the same with cash in rows of padding, which may hold anything."""
-    real = (mask > 0)[:, None]
-    cash = jnp.arange(weights.shape[-1])[None] == 0
-    weights = jnp.where(real, weights, cash.astype(weights.dtype))
-    return weights, jnp.where(real, growth, 1)

@@ -1,11 +1,11 @@
-"""What rebalancing costs: the share of the money that is left after trading.
+"""Costs of rebalancing: the factor by which trading shrinks a portfolio's value.
 
 Buying and selling assets costs the share c of their value. With the drifted weights w'
 and the new ones w, the factor b of the portfolio's value solves (Jiang, Xu and Liang)
 
     b = [1 - c w'_0 - (2c - c^2) sum_{i>=1} max(w'_i - b w_i, 0)] / (1 - c w_0),
 
-equivalently the cash that is left pays for what is bought:
+equivalently, the remaining cash pays for the purchases:
 
     (1 - c) [w'_0 + (1 - c) sell - b w_0] = buy,
     sell = sum_{i>=1} max(w'_i - b w_i, 0),  buy = sum_{i>=1} max(b w_i - w'_i, 0).
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 MAX_COST = 0.1
-"""Largest cost rate c that functions accept; usual ones are 0.0005 to 0.005."""
+"""Largest cost rate c that functions accept; typical rates are 0.0005 to 0.005."""
 
 
 def drifted(weights: jax.Array, growth: jax.Array) -> jax.Array:
-    """Weights after the prices have moved, before anything is traded.
+    """Returns the weights after prices have moved and before anything is traded.
 
     Args:
       weights: `[..., m+1]` on the simplex.
@@ -50,7 +50,7 @@ def drifted(weights: jax.Array, growth: jax.Array) -> jax.Array:
 
 
 def turnover(before: jax.Array, weights: jax.Array) -> jax.Array:
-    """Share of the portfolio that is bought or sold, cash not counted.
+    """Sums the shares of the portfolio that are bought or sold, cash not counted.
 
     Args:
       before: `[..., m+1]` drifted weights.
@@ -66,7 +66,7 @@ def turnover(before: jax.Array, weights: jax.Array) -> jax.Array:
 def first_order_factor(
     before: jax.Array, weights: jax.Array, cost: jax.Array | float
 ) -> jax.Array:
-    """Factor `1 - c * turnover`, for training.
+    """Returns the factor `1 - c * turnover`, for training.
 
     Args:
       before: `[..., m+1]` drifted weights.
@@ -86,7 +86,7 @@ def first_order_factor(
 def exact_factor(
     before: jax.Array, weights: jax.Array, cost: jax.Array | float
 ) -> jax.Array:
-    """Returns the factor that satisfies the cash identity, for back-tests.
+    """Solves the cash identity for the factor, for back-tests.
 
     Iterates the equation of the module's docstring from the first-order value. Its
     right side is a contraction of b with constant `2c - c^2` at most, 0.004 at c =
@@ -115,13 +115,9 @@ def exact_factor(
         sold = jnp.maximum(sold, 0)[..., 1:].sum(axis=-1)
         return (left - contraction * sold) / (1 - cost * weights[..., 0])
 
-    found = lax.fori_loop(0, _iterations(start.dtype), iterate, start)
+    # The error of the start is at most c^2; this many contractions bring it below eps.
+    gain = jnp.finfo(start.dtype).eps / MAX_COST**2
+    count = math.ceil(math.log(gain) / math.log(2 * MAX_COST - MAX_COST**2))
+    factor = lax.fori_loop(0, count, iterate, start)
     # Compiled quotients of equal numbers need not be 1.
-    return jnp.where(is_idle, jnp.ones_like(found), found)
-
-
-def _iterations(dtype: jnp.dtype) -> int:
-    """Iterations after which the start's error, at most c^2, is below the eps."""
-    contraction = 2 * MAX_COST - MAX_COST**2
-    gain = jnp.finfo(dtype).eps / MAX_COST**2
-    return math.ceil(math.log(gain) / math.log(contraction))
+    return jnp.where(is_idle, jnp.ones_like(factor), factor)

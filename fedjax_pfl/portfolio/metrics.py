@@ -1,6 +1,6 @@
-"""How good the course of a portfolio was. Padding contributes nothing.
+"""Performance metrics of a back-test; padding contributes nothing.
 
-A year has 252 trading days, and money lent without risk earns nothing.
+A year has 252 trading days, and the risk-free rate is 0.
 """
 
 import math
@@ -23,7 +23,7 @@ YEAR_DAYS = 252
 
 
 def annualized_return(returns: jax.Array, mask: jax.Array) -> jax.Array:
-    """Geometric return of one year, `(P_end / P_start)^(252 / N) - 1`.
+    """Annualizes the geometric return, `(P_end / P_start)^(252 / N) - 1`.
 
     Args:
       returns: `[..., B]` daily simple returns, at least -1.
@@ -33,14 +33,12 @@ def annualized_return(returns: jax.Array, mask: jax.Array) -> jax.Array:
       `[...]` at least -1, exactly 0 where every return is; NaN without a day. Few days
       of large returns can overflow to infinity.
     """
-    real = mask > 0
-    growth = jnp.where(real, jnp.log1p(jnp.where(real, returns, 0)), 0).sum(axis=-1)
-    days = real.sum(axis=-1).astype(returns.dtype)
-    return jnp.expm1(growth * YEAR_DAYS / days)
+    returns, days = _select(returns, mask)
+    return jnp.expm1(jnp.log1p(returns).sum(axis=-1) * YEAR_DAYS / days)
 
 
 def sharpe_ratio(returns: jax.Array, mask: jax.Array) -> jax.Array:
-    """Annualized Sharpe ratio, `mean / std * sqrt(252)`.
+    """Computes the annualized Sharpe ratio, `mean / std * sqrt(252)`.
 
     Args:
       returns: `[..., B]` daily simple returns.
@@ -51,11 +49,9 @@ def sharpe_ratio(returns: jax.Array, mask: jax.Array) -> jax.Array:
       the standard deviation is at most 4 eps times the largest `1 + return`, which is
       what rounding makes of a constant: cash has ratio 0. NaN without a day.
     """
-    real = mask > 0
-    days = real.sum(axis=-1).astype(returns.dtype)
-    returns = jnp.where(real, returns, 0)
+    returns, days = _select(returns, mask)
     mean = returns.sum(axis=-1) / days
-    deviation = jnp.where(real, returns - mean[..., None], 0)
+    deviation, _ = _select(returns - mean[..., None], mask)
     std = jnp.sqrt((deviation**2).sum(axis=-1) / days)
     largest = jnp.abs(1 + returns).max(axis=-1)
     varies = std > 4 * jnp.finfo(returns.dtype).eps * largest
@@ -64,7 +60,7 @@ def sharpe_ratio(returns: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def max_drawdown(values: jax.Array) -> jax.Array:
-    """Largest relative fall of the value below an earlier one.
+    """Returns the largest relative fall of the value below an earlier one.
 
     Args:
       values: `[..., B+1]` positive values; padding repeats the last one.
@@ -74,12 +70,12 @@ def max_drawdown(values: jax.Array) -> jax.Array:
     """
     highest = jax.lax.cummax(values, axis=values.ndim - 1)
     largest = (1 - values / highest).max(axis=-1)
-    # Said apart, since maxima leave out NaN on a CPU (docs/platforms.md).
+    # Restored by hand, because maxima on a CPU ignore NaN (docs/platforms.md).
     return jnp.where(jnp.isnan(values).any(axis=-1), jnp.nan, largest)
 
 
 def mean_turnover(turnover: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean share that is bought or sold per day.
+    """Averages the share that is bought or sold per day.
 
     Args:
       turnover: `[..., B]`.
@@ -88,16 +84,15 @@ def mean_turnover(turnover: jax.Array, mask: jax.Array) -> jax.Array:
     Returns:
       `[...]` in [0, 2]; NaN without a day.
     """
-    real = mask > 0
-    days = real.sum(axis=-1).astype(turnover.dtype)
-    return jnp.where(real, turnover, 0).sum(axis=-1) / days
+    turnover, days = _select(turnover, mask)
+    return turnover.sum(axis=-1) / days
 
 
 def summary(course: Backtest, mask: jax.Array) -> dict[str, jax.Array]:
-    """Returns all measures of one back-test.
+    """Computes all metrics of one back-test.
 
     Args:
-      course: what `backtest` returned.
+      course: result of `backtest`.
       mask: `[B]` whether a day counts.
 
     Returns:
@@ -109,3 +104,9 @@ def summary(course: Backtest, mask: jax.Array) -> dict[str, jax.Array]:
         "max_drawdown": max_drawdown(course.values),
         "turnover": mean_turnover(course.turnover, mask),
     }
+
+
+def _select(values: jax.Array, mask: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the values `[..., B]` with 0 for padding, and the number of days."""
+    real = mask > 0
+    return jnp.where(real, values, 0), real.sum(axis=-1).astype(values.dtype)

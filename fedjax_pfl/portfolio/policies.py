@@ -1,9 +1,9 @@
-"""A portfolio policy that treats all assets alike (Jiang, Xu and Liang 2017).
+"""Portfolio policy that is equivariant in the assets (Jiang, Xu and Liang 2017).
 
-EIIE, an ensemble of identical independent evaluators: the same small network looks at
-the prices of every asset, so a model does not depend on which assets a party holds.
-With `x_j in R^F` the prices of day j of the window in units of the last close, w' the
-weights held, and m assets (cash is entry 0 of w):
+EIIE, an ensemble of identical independent evaluators: the same small network evaluates
+every asset, so a model does not depend on which assets a party holds. With `x_j in R^F`
+the prices of day j of the window in units of the last close, w' the weights held, and m
+assets (cash is entry 0 of w):
 
     h_0 = 0,  h_j = sigmoid(W_x x_j + W_h h_{j-1} + b_h),  j = 1..l     (recurrent)
     score_i = a . [h_l; w'_i] + a_0
@@ -12,12 +12,12 @@ weights held, and m assets (cash is entry 0 of w):
 Training maximizes the mean of `ln(b_t y_{t+1} . w_t)` over pieces of successive days,
 with the first-order cost factor b_t: as this is an explicit function of the actions,
 its gradient is the deterministic policy gradient, without a critic. The weights held
-before are those of the portfolio-vector memory, through which no gradient flows; the
-cost of a day uses the piece's own action of the day before, and its first day costs
-nothing. Back-tests pay the exact cost.
+before come from the portfolio-vector memory, through which no gradient flows; the cost
+of a day uses the piece's own action of the day before, and its first day costs nothing.
+Back-tests pay the exact cost.
 
-Reconstructed: that the recurrent evaluator's activation is the logistic sigmoid and
-its width 20 (from a figure). Without source: `centred`.
+Reconstructed: the logistic sigmoid of the recurrent evaluator, and its width 20 (from a
+figure). Without source: `centred`.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ _KERNEL, _FILTERS = 2, (3, 10)  # of the convolutional evaluator
 
 @struct.pytree_dataclass
 class Held:
-    """Examples with the weights that were held before them.
+    """Examples with the weights held before them.
 
     Attributes:
       x: `int32[B, 3]` examples as `portfolio.windows` reads them.
@@ -67,8 +67,8 @@ class EIIE:
         and a 1 x (l - 1) one with 10, each with a rectifier.
       units: of the recurrent evaluator.
       cost: rate c of buying and selling, in [0, `portfolio.MAX_COST`].
-      sampling_decay: q in (0, 1], by which recent pieces are trained on more often.
-      centred: whether the network sees `10 (x - 1)` in place of prices x near 1.
+      sampling_decay: q in (0, 1]; recent pieces are sampled more often.
+      centred: feed the network `10 (x - 1)` in place of prices x near 1.
       initialization: see `Network`.
       features: F, or None until `for_federation`.
       window: l, or None until `for_federation`.
@@ -110,7 +110,7 @@ class EIIE:
 
     @property
     def floats_per_example(self) -> int:
-        """Numbers that the gradient of one day keeps: windows and states."""
+        """Number of floats that the gradient of one day keeps: windows and states."""
         return (self.assets or 1) * (self.window or 1) * (1 + self.units)
 
     def init(self, key: core.Key) -> core.Params:
@@ -120,8 +120,9 @@ class EIIE:
                 "Expected features and window; call for_federation."
             )
         evaluator_key, head_key = jax.random.split(key)
-        draw = self._recurrent if self.evaluator == "recurrent" else self._convolutional
-        evaluator, width = draw(evaluator_key, self.features, self.window)
+        evaluator, width = self._init_evaluator(
+            evaluator_key, self.features, self.window
+        )
         return {
             "evaluator": evaluator,
             "head": self._layer(head_key, (width + 1,), width + 1, 1),
@@ -131,45 +132,44 @@ class EIIE:
     def _layer(
         self, key: core.Key, shape: tuple[int, ...], inputs: int, outputs: int
     ) -> dict[str, jax.Array]:
-        """Weights and biases of one layer, `bias [outputs]`, or `[]` for a vector."""
+        """Draws weights and biases of one layer, `[outputs]`, or `[]` for a vector."""
         keys = jax.random.split(key)
         scheme = self.initialization
         bias = initializers.biases(keys[1], shape[:-1][:1], inputs, scheme)
         weights = initializers.weights(keys[0], shape, inputs, outputs, scheme)
         return {"kernel": weights, "bias": bias}
 
-    def _recurrent(self, key: core.Key, features: int, window: int) -> Any:
-        """Parameters, and the width of what they tell the head."""
-        del window
+    def _init_evaluator(
+        self, key: core.Key, features: int, window: int
+    ) -> tuple[dict[str, Any], int]:
+        """Draws the evaluator's parameters; returns them and its output's width."""
         keys, units = jax.random.split(key), self.units
-        layer = self._layer(keys[0], (units, features), units, units)
-        scheme = self.initialization
-        state = initializers.weights(keys[1], (units, units), units, units, scheme)
-        return {
-            "input_kernel": layer["kernel"],
-            "state_kernel": state,
-            "bias": layer["bias"],
-        }, units
-
-    def _convolutional(self, key: core.Key, features: int, window: int) -> Any:
-        """Returns the same of the convolutional evaluator."""
-        keys, (few, many) = jax.random.split(key), _FILTERS
+        if self.evaluator == "recurrent":
+            layer = self._layer(keys[0], (units, features), units, units)
+            scheme = self.initialization
+            state = initializers.weights(keys[1], (units, units), units, units, scheme)
+            return {
+                "input_kernel": layer["kernel"],
+                "state_kernel": state,
+                "bias": layer["bias"],
+            }, units
+        few, many = _FILTERS
         inputs = (_KERNEL * features, (window - _KERNEL + 1) * few)
         return {
             "short": self._layer(keys[0], (few, inputs[0]), inputs[0], few),
             "long": self._layer(keys[1], (many, inputs[1]), inputs[1], many),
         }, many
 
-    def _evaluated(self, params: Any, x: jax.Array, tables: Any) -> jax.Array:
-        """Evaluates windows `[B, m, l, F]` to features `[width, B, m]`."""
+    def _evaluate(self, params: Any, x: jax.Array, tables: Any) -> jax.Array:
+        """Evaluates all assets on all days: hidden states `[width, B, m]`."""
         dtype = params["cash"]["bias"].dtype
-        seen = portfolio.windows(tables, x).astype(dtype)
+        prices = portfolio.windows(tables, x).astype(dtype)  # [B, m, l, F]
         if self.centred:
-            seen = 10 * (seen - 1)
+            prices = 10 * (prices - 1)
         evaluate = _recur if self.evaluator == "recurrent" else _convolve
-        rows = seen.reshape(-1, *seen.shape[2:])  # [B m, l, F]
-        found = evaluate(params["evaluator"], jnp.transpose(rows, (1, 2, 0)))
-        return found.reshape(-1, *seen.shape[:2])
+        rows = prices.reshape(-1, *prices.shape[2:])  # [B m, l, F]
+        hidden = evaluate(params["evaluator"], jnp.transpose(rows, (1, 2, 0)))
+        return hidden.reshape(-1, *prices.shape[:2])
 
     def apply(
         self,
@@ -179,12 +179,12 @@ class EIIE:
         key: core.Key | None = None,
         constants: Any = None,
     ) -> jax.Array:
-        """Weights `[B, m+1]`, cash first.
+        """Computes weights `[B, m+1]`, cash first.
 
         Args:
           params: parameters.
-          x: `int32[B, 3]` successive days, acted on one after the other from cash on;
-            or `Held`, any days with what was held before each.
+          x: `int32[B, 3]` successive days, acted on one after the other, starting with
+            cash; or `Held`, any days with the weights held before each.
           key: not used.
           constants: the federation's `PriceTables`.
 
@@ -195,10 +195,10 @@ class EIIE:
         head, cash = params["head"], params["cash"]["bias"]
         kernel, own = head["kernel"][:-1], head["kernel"][-1]
         days = x.x if isinstance(x, Held) else x
-        found = self._evaluated(params, days, constants)
-        scores = jnp.tensordot(kernel, found, axes=1) + head["bias"]
+        hidden = self._evaluate(params, days, constants)
+        scores = jnp.tensordot(kernel, hidden, axes=1) + head["bias"]
 
-        def act(scores, held):
+        def act(scores: jax.Array, held: jax.Array) -> jax.Array:
             scores = scores + own * held.astype(scores.dtype)
             first = jnp.broadcast_to(cash, (*scores.shape[:-1], 1))
             return jax.nn.softmax(jnp.concatenate([first, scores], axis=-1))
@@ -206,30 +206,29 @@ class EIIE:
         if isinstance(x, Held):
             return act(scores, x.weights)
 
-        def step(held, row):
+        def step(held: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
             weights = act(row, held)
             return weights[1:], weights
 
         return lax.scan(step, jnp.zeros_like(scores[0]), scores)[1]
 
     def _rewards(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """`ln(b_t y_{t+1} . w_t)` `[B]` of successive days, 0 for padding."""
-        real = (batch.weight > 0)[:, None]
-        outputs = jnp.where(real, outputs, 1 / outputs.shape[-1])
-        growth = jnp.where(real, batch.y, 1).astype(outputs.dtype)
+        """Computes `ln(b_t y_{t+1} . w_t)` `[B]` of successive days, 0 for padding."""
+        real = batch.weight > 0
+        outputs = jnp.where(real[:, None], outputs, 1 / outputs.shape[-1])
+        growth = jnp.where(real[:, None], batch.y, 1).astype(outputs.dtype)
         held = portfolio.drifted(outputs[:-1], growth[:-1])
         paid = portfolio.first_order_factor(held, outputs[1:], self.cost)
         factor = jnp.concatenate([jnp.ones_like(paid[:1]), paid])
-        return jnp.where(
-            real[:, 0], jnp.log(factor * (outputs * growth).sum(axis=-1)), 0
-        )
+        rewards = jnp.log(factor * (outputs * growth).sum(axis=-1))
+        return jnp.where(real, rewards, 0)
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """Minus the mean log-return `[]` of successive days, costs included."""
+        """Returns minus the mean log-return `[]` of successive days, costs included."""
         return objectives.weighted_mean(-self._rewards(outputs, batch), batch.weight)
 
     def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        """Loss `[B]` of every day."""
+        """Returns the loss `[B]` of every day."""
         return {"loss": -self._rewards(outputs, batch)}
 
     def first_carry(self, data: core.ClientData) -> jax.Array:
@@ -240,14 +239,14 @@ class EIIE:
     def positions(
         self, key: core.Key, round: Any, data: core.ClientData, batch_size: int
     ) -> tuple[jax.Array, jax.Array]:
-        """Successive training days `int32[B]`, all of them examples."""
+        """Draws successive training days `int32[B]`; none of them is padding."""
         round = 0 if round is None else round
         tables, decay = data.constants, self.sampling_decay
         rows = portfolio.batch_positions(key, tables, round, batch_size, decay)
         return rows, jnp.ones(batch_size, bool)
 
     def recall(self, carry: jax.Array, batch: core.Batch) -> Held:
-        """The days with the last actions before them; uniform before the first."""
+        """Adds the actions of the day before to each day; uniform before the first."""
         before = portfolio.previous_example(batch.constants, batch.x[:, 2])
         uniform = jnp.full_like(carry[:1], 1 / carry.shape[-1])
         held = jnp.where(before[:, None] < 0, uniform, carry[before])
@@ -262,50 +261,48 @@ class EIIE:
     def sequence_metrics(
         self, outputs: jax.Array, batch: core.Batch
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """Judges all days of a client; the class's docstring names the values."""
+        """Back-tests all days of a client; names are in the class's docstring."""
         mask, growth = batch.weight > 0, batch.y
         strategies = {
             "": outputs.astype(growth.dtype),
             "uniform_": portfolio.uniform_weights(growth),
             "hold_": portfolio.buy_and_hold_weights(growth),
         }
-        found, series = {}, {}
+        metrics, series = {}, {}
         for prefix, weights in strategies.items():
             course = portfolio.backtest(weights, growth, mask, self.cost)
             values = portfolio.summary(course, mask)
-            found |= {prefix + name: value for name, value in values.items()}
+            metrics |= {prefix + name: value for name, value in values.items()}
             series[f"{prefix}value"] = course.values
             if not prefix:
-                log_return = objectives.weighted_mean(
-                    jnp.log1p(course.returns), batch.weight
-                )
-                found["loss"] = -log_return
+                rewards = jnp.log1p(course.returns)
+                metrics["loss"] = -objectives.weighted_mean(rewards, batch.weight)
         is_known = mask.any()
-        return {n: jnp.where(is_known, v, jnp.nan) for n, v in found.items()}, series
+        return {n: jnp.where(is_known, v, jnp.nan) for n, v in metrics.items()}, series
 
 
 def _recur(params: Any, x: jax.Array) -> jax.Array:
-    """Last states `[H, R]` for windows `[l, F, R]`.
+    """Returns the last states `[H, R]` of windows `[l, F, R]`.
 
-    Rows are columns here: products of a small matrix with a wide one are faster, by a
-    third, than those of a tall one with a small one.
+    The R rows are columns here, because products of a small and a wide matrix are
+    faster, by a third, than those of a tall and a small one.
     """
     bias = params["bias"][:, None]
 
-    def step(state, x):
-        arrived = params["input_kernel"] @ x + bias
-        return jax.nn.sigmoid(arrived + params["state_kernel"] @ state), None
+    def step(state: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+        inputs = params["input_kernel"] @ x + bias
+        return jax.nn.sigmoid(inputs + params["state_kernel"] @ state), None
 
     start = jnp.zeros((bias.shape[0], x.shape[-1]), x.dtype)
     return lax.scan(step, start, x)[0]
 
 
 def _convolve(params: Any, x: jax.Array) -> jax.Array:
-    """Filters `[10, R]` for windows `[l, F, R]`."""
+    """Returns the filters `[10, R]` of windows `[l, F, R]`."""
     rows = x.shape[-1]
     pairs = jnp.concatenate([x[:-1], x[1:]], axis=1)  # [l-1, 2F, R]
     short, long = params["short"], params["long"]
-    found = jnp.einsum("fk,lkr->lfr", short["kernel"], pairs)
-    found = jax.nn.relu(found + short["bias"][None, :, None])
-    joined = long["kernel"] @ found.reshape(-1, rows)
-    return jax.nn.relu(joined + long["bias"][:, None])
+    hidden = jnp.einsum("fk,lkr->lfr", short["kernel"], pairs)
+    hidden = jax.nn.relu(hidden + short["bias"][None, :, None])
+    hidden = long["kernel"] @ hidden.reshape(-1, rows)
+    return jax.nn.relu(hidden + long["bias"][:, None])

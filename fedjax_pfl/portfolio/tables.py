@@ -1,4 +1,4 @@
-"""Prices of all parties in one table, their windows, and how training samples them.
+"""Price tables of all parties, their windows, and the sampling of training days.
 
 Every party has a block of `T + P * year_days` rows: T real days, of which the first R
 are for training, then P generated years. Day j of generated year p is the physical day
@@ -61,27 +61,27 @@ class PriceTables:
 
     @property
     def block(self) -> int:
-        """Rows of one party."""
+        """Number of rows of one party."""
         return self.days + self.years * self.year_days
 
     @property
     def n_real(self) -> int:
-        """Training examples of one party that are real."""
+        """Number of real training examples of one party."""
         return self.train_days - self.window
 
     @property
     def slots(self) -> int:
-        """Training examples of one party, those of all generated years included."""
+        """Number of training examples of one party, all generated years included."""
         return self.n_real + self.years * self.year_days
 
     @property
     def num_logical(self) -> int:
-        """Training examples of one party in one round: real ones, and of one year."""
+        """Number of training examples in one round: real ones, and of one year."""
         return self.n_real + (self.year_days if self.years else 0)
 
 
 def windows(tables: PriceTables, x: jax.Array) -> jax.Array:
-    """Prices of the last l days, in units of the close of the last of them.
+    """Gathers the prices of the last l days, in units of the last close.
 
     Args:
       tables: prices of all parties.
@@ -95,20 +95,20 @@ def windows(tables: PriceTables, x: jax.Array) -> jax.Array:
     """
     first, day = x[..., 0, None], x[..., 1, None]
     back = jnp.arange(1 - tables.window, 1, dtype=x.dtype)
-    back = back.reshape((1,) * (x.ndim - 1) + back.shape)
+    back = jnp.expand_dims(back, range(x.ndim - 1))  # promotion of ranks is an error
     in_year = (day - tables.days) % tables.year_days
     before = (day >= tables.days) & (in_year + back < 0)
     days = jnp.where(before, tables.train_days + in_year + back, day + back)
     rows = first + jnp.maximum(days, 0)
-    seen = jnp.moveaxis(tables.prices[rows], -3, -2)  # [..., m, l, F]
-    return seen / seen[..., -1:, :1]
+    prices = jnp.moveaxis(tables.prices[rows], -3, -2)  # [..., m, l, F]
+    return prices / prices[..., -1:, :1]
 
 
 def previous_example(tables: PriceTables, e: jax.Array) -> jax.Array:
     """Returns the example that was decided one day before.
 
     Args:
-      tables: whose numbering it is.
+      tables: prices of all parties, which define the numbers.
       e: `int32[...]` numbers of examples, or -1.
 
     Returns:
@@ -126,7 +126,7 @@ def batch_positions(
     batch_size: int,
     decay: jax.Array | float,
 ) -> jax.Array:
-    """Draws successive examples, recent ones rather than old ones.
+    """Draws successive examples, recent ones with higher probability.
 
     The batch starts at s with probability proportional to `q (1 - q)^(last - s)`, s
     from 0 to `last = num_logical - batch_size`, by the inverse of the distribution
@@ -135,8 +135,7 @@ def batch_positions(
     Args:
       key: `[]` key of this batch.
       tables: of the party; `batch_size` is at most `num_logical`.
-      round: `int32[]` number of the round, from 0, which says what generated year is
-        sampled.
+      round: `int32[]` number of the round, from 0, which selects the generated year.
       batch_size: B, successive examples.
       decay: `[]` q in (0, 1]; at 1 every batch is the most recent one. A traced q
         outside gives an unspecified start within the range.
@@ -156,8 +155,8 @@ def batch_positions(
     mass = -jnp.expm1((last + 1) * log_kept)
     uniform = jax.random.uniform(key, dtype=q.dtype)
     age = jnp.floor(jnp.log1p(-uniform * mass) / log_kept)
-    # Rounding can make the largest age one too large; clipped before the conversion,
-    # which is undefined for a NaN.
+    # Rounding can make the largest age one too large. Clipped before the conversion,
+    # which is undefined for NaN.
     age = jnp.clip(jnp.nan_to_num(age), 0, last).astype(jnp.int32)
     logical = last - age + jnp.arange(batch_size, dtype=jnp.int32)
     year = jnp.asarray(round, jnp.int32) // tables.rounds_per_year

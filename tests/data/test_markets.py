@@ -68,7 +68,7 @@ MARKETS = {
 def spec(which="plain", **fields):
     small = {"num_clients": 4, "assets_per_client": 3, "window": WINDOW}
     small |= {"test_days": TEST, "years": 2, "rounds_per_year": 3}
-    return fp.portfolio.PortfolioSpec(Given(which), **(small | fields))
+    return portfolio.PortfolioSpec(Given(which), **(small | fields))
 
 
 def gathered(part, client, positions):
@@ -238,7 +238,7 @@ def test_a_grid_over_seeds_markets_and_numbers_of_malicious_parties():
     process = fp.FederatedProcess(
         algorithm=fp.FedAvg(local=fp.SGD(learning_rate=0.1, batch_size=30))
     )
-    small = fp.portfolio.SyntheticMarket(num_days=80, num_assets=6)
+    small = portfolio.SyntheticMarket(num_days=80, num_assets=6)
     given = dataclasses.replace(spec(), market=small, years=1)
     result = fp.grid(
         jax.random.key(0, impl="threefry2x32"),
@@ -259,7 +259,7 @@ def test_a_grid_over_seeds_markets_and_numbers_of_malicious_parties():
 
 def test_settings_of_commands():
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
-    grid = Grid(process, Constant(), fp.portfolio.PortfolioSpec())
+    grid = Grid(process, Constant(), portfolio.PortfolioSpec())
     experiment = Experiment("portfolio", (grid,), num_rounds=1)
     settings = [
         "federation.market.seed=3,4",
@@ -272,7 +272,7 @@ def test_settings_of_commands():
     assert changed.spec.test_from == "2019-01-01"
     settings = ["federation.market=prices", "federation.market.path=my.csv"]
     (changed,) = apply_settings(experiment, settings).grids
-    assert changed.spec.market == fp.portfolio.PriceFile(path="my.csv")
+    assert changed.spec.market == portfolio.PriceFile(path="my.csv")
 
 
 def test_description_and_statistics():
@@ -320,11 +320,11 @@ def test_dates_choose_days():
         ({"market": "sinthetic"}, "Unknown market 'sinthetic' \\(did you mean"),
         ({"market": "prices"}, "Expected the path of a .csv"),
         (
-            {"market": fp.portfolio.SyntheticMarket},
+            {"market": portfolio.SyntheticMarket},
             "Expected market to be a name in MARKETS",
         ),
         ({"market": Given("hole")}, "no day between 2020-01-11 and 2020-03-12"),
-        ({"market": Given("huge")}, "Expected prices between 1e-30 and 1e\\+30"),
+        ({"market": Given("huge")}, "prices between 1e-30 and 1e\\+30"),
         ({"malicious_fraction": 1.0}, "malicious"),
         ({"years": -1}, "Expected years to be"),
         ({"seed": -1}, "Expected seed to be"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
+from fedjax_pfl import portfolio
 from fedjax_pfl.data.readers import prices
 from tests.data import test_sources_real
 
@@ -33,7 +34,7 @@ def loaded(tmp_path, content, features=1, name="my.csv"):
     path = tmp_path / name
     data = content.encode()
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    return fp.portfolio.PriceFile(path=str(path)).load(data_dir=None, features=features)
+    return portfolio.PriceFile(path=str(path)).load(data_dir=None, features=features)
 
 
 @pytest.mark.parametrize("name", ["my.csv", "my.csv.gz"])
@@ -69,7 +70,7 @@ def test_adjusted_highs_need_no_other_close(tmp_path):
 
 def test_files_are_read_once_until_they_change(tmp_path):
     first = loaded(tmp_path, table())
-    source = fp.portfolio.PriceFile(path=str(tmp_path / "my.csv"))
+    source = portfolio.PriceFile(path=str(tmp_path / "my.csv"))
     assert source.load(data_dir=None, features=1) is first
     changed = table().replace("12.5", "13.5")
     (tmp_path / "my.csv").write_text(changed)
@@ -115,10 +116,8 @@ def written(directory, days=40, assets=4):
 def test_a_path_is_a_market_and_a_data_directory_has_stocks(tmp_path, monkeypatch):
     path = written(tmp_path / "stocks")
     small = {"num_clients": 2, "assets_per_client": 3, "window": 5, "test_days": 4}
-    from_path = fp.portfolio.PortfolioSpec(str(path), years=0, **small).build()
-    known = fp.portfolio.PortfolioSpec(
-        "stocks", years=0, data_dir=str(tmp_path), **small
-    )
+    from_path = portfolio.PortfolioSpec(str(path), years=0, **small).build()
+    known = portfolio.PortfolioSpec("stocks", years=0, data_dir=str(tmp_path), **small)
     federation = known.build()
     assert from_path.name == federation.name == "own"
     np.testing.assert_array_equal(federation.train.y, from_path.train.y)
@@ -126,9 +125,9 @@ def test_a_path_is_a_market_and_a_data_directory_has_stocks(tmp_path, monkeypatc
     np.testing.assert_array_equal(federation.train.y, 1)
     monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
     with pytest.raises(fp.InputError, match="pass --data-dir"):
-        fp.portfolio.PortfolioSpec("stocks").build()
+        portfolio.PortfolioSpec("stocks").build()
     with pytest.raises(fp.InputError, match="cannot be read"):
-        fp.portfolio.PortfolioSpec(str(tmp_path / "other.csv")).build()
+        portfolio.PortfolioSpec(str(tmp_path / "other.csv")).build()
     written(tmp_path / "stocks").rename(tmp_path / "stocks" / "second.csv")
     written(tmp_path / "stocks")
     with pytest.raises(fp.InputError, match="needs one .csv file"):
@@ -138,7 +137,7 @@ def test_a_path_is_a_market_and_a_data_directory_has_stocks(tmp_path, monkeypatc
 def test_the_known_stocks():
     test_sources_real.folder("stocks")
     directory = str(test_sources_real.SHARED)
-    market = fp.portfolio.StockPrices().load(data_dir=directory, features=1)
+    market = portfolio.StockPrices().load(data_dir=directory, features=1)
     assert market.prices.shape == (3523, 50, 1)
     late = {
         ticker: str(market.dates[day])
@@ -153,7 +152,7 @@ def test_the_known_stocks():
         "CHTR": "2010-01-05",
         "FB": "2012-05-18",
     }
-    spec = fp.portfolio.PortfolioSpec(
+    spec = portfolio.PortfolioSpec(
         "stocks", num_clients=5, years=1, test_from="2019-01-01", data_dir=directory
     )
     federation = spec.build()

@@ -1,12 +1,15 @@
 """Generators against moments, and an independent slow Markov chain."""
 
 import collections
+import contextlib
 
 import numpy as np
 import pytest
 from scipy import stats
 
 import fedjax_pfl as fp
+from fedjax_pfl import portfolio
+from tests.data import precision
 
 
 def rngs(count, seed=0):
@@ -30,7 +33,7 @@ def history(days=400, seed=1):
 @pytest.mark.parametrize("correlated", [False, True])
 def test_brownian_motion_has_the_fitted_moments(correlated):
     returns = history()
-    generator = fp.portfolio.GeometricBrownianMotion(correlated=correlated)
+    generator = portfolio.GeometricBrownianMotion(correlated=correlated)
     found = sampled(generator, returns, 200, 252).reshape(-1, 3)
     mean, std = np.nanmean(returns, axis=0), np.nanstd(returns, axis=0, ddof=1)
     count = len(found)
@@ -51,7 +54,7 @@ def test_growth_of_an_asset_without_variance_is_its_mean():
     returns = history()
     returns[:, 1] = 0.002
     for correlated in (False, True):
-        generator = fp.portfolio.GeometricBrownianMotion(correlated=correlated)
+        generator = portfolio.GeometricBrownianMotion(correlated=correlated)
         found = sampled(generator, returns, 2, 50)
         np.testing.assert_allclose(found[..., 1], 0.002, rtol=1e-12)
         assert np.isfinite(found).all() and found[..., 2].std() > 0
@@ -92,7 +95,7 @@ class SlowMarkov:
 )
 def test_markov_follows_the_law_with_back_off(bins, order, min_count, days):
     returns = np.random.default_rng(3).normal(0, 0.01, days)
-    generator = fp.portfolio.VariableOrderMarkov(
+    generator = portfolio.VariableOrderMarkov(
         bins=bins, order=order, min_count=min_count
     )
     slow = SlowMarkov(returns, bins, order, min_count)
@@ -124,7 +127,7 @@ def test_markov_follows_the_law_with_back_off(bins, order, min_count, days):
 def test_markov_remembers_the_last_training_days():
     """After up, up comes down, always; the first generated day obeys."""
     returns = np.tile([0.01, 0.011, -0.01], 60)
-    generator = fp.portfolio.VariableOrderMarkov(bins=2, order=2, min_count=5)
+    generator = portfolio.VariableOrderMarkov(bins=2, order=2, min_count=5)
     for cut in range(3):
         past = returns[: len(returns) - cut]
         found = sampled(generator, past[:, None], 20, 9)[..., 0]
@@ -135,27 +138,23 @@ def test_markov_remembers_the_last_training_days():
 def test_assets_with_equal_returns_have_empty_bins():
     returns = np.zeros((80, 2))
     returns[::9, 0] = 0.01
-    found = sampled(fp.portfolio.VariableOrderMarkov(), returns, 3, 100)
+    found = sampled(portfolio.VariableOrderMarkov(), returns, 3, 100)
     assert set(np.unique(found[..., 0])) == {0.0, 0.01}
     np.testing.assert_array_equal(found[..., 1], 0)
 
 
-SMALL_GAN = fp.portfolio.WassersteinGAN(
+SMALL_GAN = portfolio.WassersteinGAN(
     block=7, latent=4, width=8, num_steps=3, batch_size=5
 )
 
 
 @pytest.mark.parametrize(
     "generator",
-    [
-        fp.portfolio.GeometricBrownianMotion(),
-        fp.portfolio.VariableOrderMarkov(),
-        SMALL_GAN,
-    ],
+    [portfolio.GeometricBrownianMotion(), portfolio.VariableOrderMarkov(), SMALL_GAN],
     ids=["gbm", "markov", "gan"],
 )
 def test_a_year_does_not_depend_on_the_others(generator):
-    assert type(generator) is fp.portfolio.GENERATORS[generator.name]
+    assert type(generator) is portfolio.GENERATORS[generator.name]
     returns = history(250)
     together = generator.fit(rngs(2), [returns, returns[:, ::-1]])
     (alone,) = generator.fit(rngs(2)[1:], [returns[:, ::-1]])
@@ -170,7 +169,7 @@ def test_network_learns_correlations_and_has_the_moments():
     common = np.random.default_rng(4).normal(0.001, 0.01, (500, 1))
     returns = common * np.array([[1.0, 2.0, -1.0, 0.0]])
     returns[:100, 1] = np.nan
-    generator = fp.portfolio.WassersteinGAN(
+    generator = portfolio.WassersteinGAN(
         block=5, width=16, num_steps=300, learning_rate=3e-3
     )
     found = sampled(generator, returns, 400, 50).reshape(-1, 4)
@@ -185,9 +184,11 @@ def test_network_learns_correlations_and_has_the_moments():
     np.testing.assert_array_equal(found[:, 3], 0)
 
 
-def test_network_of_a_short_history_has_short_windows():
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, precision.narrow])
+def test_network_of_a_short_history_has_short_windows(mode):
     returns = np.random.default_rng(5).normal(0, 0.01, (6, 2))
-    (sample,) = SMALL_GAN.fit(rngs(1), [returns])
+    with mode():
+        (sample,) = SMALL_GAN.fit(rngs(1), [returns])
     assert np.isfinite(sample(rngs(2), 20)).all()
     assert SMALL_GAN.fit([], []) == []
 
@@ -195,21 +196,18 @@ def test_network_of_a_short_history_has_short_windows():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: fp.portfolio.VariableOrderMarkov(bins=1), "Expected bins to be"),
-        (lambda: fp.portfolio.VariableOrderMarkov(order=-1), "Expected order to be"),
+        (lambda: portfolio.VariableOrderMarkov(bins=1), "Expected bins to be"),
+        (lambda: portfolio.VariableOrderMarkov(order=-1), "Expected order to be"),
         (
-            lambda: fp.portfolio.VariableOrderMarkov(bins=50, order=5),
+            lambda: portfolio.VariableOrderMarkov(bins=50, order=5),
             "at most 100,000 contexts",
         ),
         (
-            lambda: fp.portfolio.GeometricBrownianMotion(correlated=1),
+            lambda: portfolio.GeometricBrownianMotion(correlated=1),
             "Expected correlated",
         ),
-        (lambda: fp.portfolio.WassersteinGAN(latent=0), "Expected latent to be"),
-        (
-            lambda: fp.portfolio.WassersteinGAN(learning_rate=0.0),
-            "Expected learning_rate",
-        ),
+        (lambda: portfolio.WassersteinGAN(latent=0), "Expected latent to be"),
+        (lambda: portfolio.WassersteinGAN(learning_rate=0.0), "Expected learning_rate"),
     ],
 )
 def test_bad_options_get_one_sentence(make, sentence):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
+from fedjax_pfl import portfolio
 
-LONG = fp.portfolio.SyntheticMarket(num_days=20_000)
+LONG = portfolio.SyntheticMarket(num_days=20_000)
 
 
 def returns_of(source):
@@ -22,7 +23,7 @@ def autocorrelation(values, lag):
 
 
 def test_shape_dates_and_one_market_per_seed():
-    source = fp.portfolio.SyntheticMarket()
+    source = portfolio.SyntheticMarket()
     market = source.load(data_dir=None, features=3)
     assert market.prices.shape == (3271 + 252, 50, 3)
     assert len(set(market.tickers)) == 50
@@ -127,4 +128,4 @@ def test_highs_and_lows_have_the_law_of_a_brownian_bridge():
 )
 def test_bad_parameters_get_one_sentence(fields, sentence):
     with pytest.raises(fp.InputError, match=sentence):
-        fp.portfolio.SyntheticMarket(**fields)
+        portfolio.SyntheticMarket(**fields)

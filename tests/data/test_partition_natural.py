@@ -52,10 +52,6 @@ def test_by_client_draws_some_of_many_in_the_order_of_their_ids():
         assert ids == sorted(ids)
         assert parts.num_examples.tolist() == [1 + i % 7 for i in ids]
         chosen.append(ids)
-    again = draw(partitions.ByClient(), dataset, 10, 0)
-    np.testing.assert_array_equal(
-        again.index, draw(partitions.ByClient(), dataset, 10, 0).index
-    )
     assert len({tuple(ids) for ids in chosen}) == 20
     assert len(np.unique(chosen)) > 75  # 1 - 0.9 ** 20 = 0.88 of the hundred
 
@@ -82,7 +78,7 @@ def test_feature_skew_of_femnist_has_338_writers_for_each_of_ten_clients():
 @pytest.mark.parametrize(
     ("partition", "num_clients", "sentence"),
     [
-        (partitions.ByClient(), 4, "at most 3, the number .* of own, got 4"),
+        (partitions.ByClient(), 4, "at most 3, the number .* of own with .* got 4"),
         (partitions.ByClient(), 0, "at least 1, got 0"),
         (partitions.FeatureSkew(), 4, "needs 4 natural clients .* has 3"),
         (partitions.FeatureSkew(clients_per_client=2), 2, "needs 4 .* of 2 each"),

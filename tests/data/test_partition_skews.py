@@ -236,8 +236,6 @@ def test_hybrid_skew_deals_shards_as_label_shards():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: partitions.QuantitySkew(concentration=0), "above 0, got 0"),
-        (lambda: partitions.QuantitySkew(min_examples=1.5), "got 1.5"),
         (lambda: partitions.PathologicalBlocks(labels_per_client=0), "got 0"),
         (lambda: partitions.PathologicalBlocks(unbalanced="no"), "true or false"),
         (lambda: partitions.PathologicalBlocks(min_examples=0), "got 0"),
@@ -248,8 +246,6 @@ def test_hybrid_skew_deals_shards_as_label_shards():
         (lambda: partitions.QualitySkew(index_from=-1), "at least 0, got -1"),
         (lambda: partitions.QualitySkew(resample=0), "resample .* got 0"),
         (lambda: partitions.HybridSkew(labels_per_client=0), "got 0"),
-        (lambda: partitions.HybridSkew(concentration=-0.5), "got -0.5"),
-        (lambda: partitions.HybridSkew(min_examples=-1), "got -1"),
     ],
 )
 def test_wrong_fields_get_a_sentence(make, sentence):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from fedjax_pfl import data
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import generated, sources, synthetic
 
@@ -10,24 +11,25 @@ def load(source, seed=0, num_clients=6):
     return source.load(data_dir=None, seed=seed, num_clients=num_clients)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        synthetic.Quadratic(noise=0.5),
-        synthetic.LinearRegression(),
-        synthetic.GaussianClasses(),
-    ],
-)
-def test_generated_sets_are_a_function_of_the_seed(source):
-    dataset = load(source)
+KINDS = [k for k in sources.DATASETS.values() if issubclass(k, generated.Generated)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_generated_sets_are_a_function_of_the_seed(kind):
+    dataset = load(kind())
     generated._generate.cache_clear()
-    again, other = load(source), load(source, seed=1)
-    np.testing.assert_array_equal(dataset.x, again.x)
-    np.testing.assert_array_equal(dataset.y, again.y)
-    assert load(source) is again
-    assert not np.array_equal(dataset.x, other.x)
+    again, other = load(kind()), load(kind(), seed=1)
+    for name in ("x", "y", "client"):
+        np.testing.assert_array_equal(getattr(dataset, name), getattr(again, name))
+    for name, values in dataset.truth.items():
+        np.testing.assert_array_equal(values, again.truth[name])
+    assert load(kind()) is again and not np.array_equal(dataset.x, other.x)
     counts = np.bincount(dataset.client)
-    assert (counts == source.examples_per_client).all() and len(counts) == 6
+    wanted = getattr(kind(), "examples_per_client", counts)
+    assert (counts == wanted).all() and len(counts) == 6
+    federation = data.FederationSpec(kind.name, "by_client", num_clients=6).build()
+    assert federation.input_shape == dataset.x.shape[1:]
+    assert federation.num_classes == dataset.num_classes
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.7])

@@ -1,14 +1,11 @@
 """Synthetic(zeta, beta) of FedProx and its traps."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import scipy.stats
 
-import fedjax_pfl as fp
 from fedjax_pfl.core import checks
-from fedjax_pfl.data import Synthetic, generated, sources
+from fedjax_pfl.data import Synthetic, sources
 
 
 def load(seed=0, num_clients=30, **options):
@@ -127,24 +124,6 @@ def test_centers_and_inputs_have_their_spread(scale, std):
     assert abs(shifts.std() / std - 1) < 5 / np.sqrt(2 * shifts.size)
     # Entries of one client are independent: their correlation is about 0.
     assert abs(np.corrcoef(shifts[:, 0], shifts[:, 1])[0, 1]) < 5 / np.sqrt(2000)
-
-
-def test_it_is_a_function_of_the_seed():
-    dataset = load()
-    generated._generate.cache_clear()
-    again, other = load(), load(seed=1)
-    for name in ("x", "y", "client"):
-        np.testing.assert_array_equal(getattr(dataset, name), getattr(again, name))
-    assert load() is again and dataset.x.shape[1] == 60 and dataset.num_classes == 10
-    assert dataset.x.shape != other.x.shape or (dataset.x != other.x).any()
-
-
-def test_registry_and_federation():
-    spec = fp.FederationSpec("synthetic", "by_client", num_clients=5)
-    assert spec.dataset == Synthetic() == dataclasses.replace(Synthetic())
-    federation = spec.build()
-    assert federation.input_shape == (60,) and federation.num_classes == 10
-    assert spec.describe()["dataset.mode"] == "class_shift"
 
 
 @pytest.mark.parametrize(

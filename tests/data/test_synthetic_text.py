@@ -1,14 +1,12 @@
 """Generated sentences: what can be known of them, and that a network learns it."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import checks
-from fedjax_pfl.data import SyntheticSentiment, generated, sources
+from fedjax_pfl.data import SyntheticSentiment, sources
 
 
 def load(seed=0, num_clients=40, **options):
@@ -111,18 +109,6 @@ def test_the_lexicon_has_the_promised_words():
         assert near.sum() == group
 
 
-def test_it_is_a_function_of_the_seed():
-    dataset = load()
-    generated._generate.cache_clear()
-    again, other = load(), load(seed=1)
-    np.testing.assert_array_equal(dataset.x, again.x)
-    np.testing.assert_array_equal(dataset.y, again.y)
-    for name, values in dataset.truth.items():
-        np.testing.assert_array_equal(values, again.truth[name])
-    assert load() is again and not np.array_equal(dataset.x, other.x)
-    assert np.bincount(dataset.client).tolist() == [50] * 40
-
-
 @pytest.mark.wide
 def test_an_lstm_learns_it():
     source = SyntheticSentiment(
@@ -147,13 +133,6 @@ def test_an_lstm_learns_it():
     test = group.metrics["accuracy"][0, :, 0, group.data.index("test")].mean(axis=-1)
     # Measured: 0.58 before and 0.9 and more after the first rounds; 90 test sentences.
     assert test[0] < 0.7 and test[-3:].mean() > 0.8
-
-
-def test_registry():
-    spec = fp.FederationSpec("synthetic_sentiment", "by_client", num_clients=5)
-    assert spec.dataset == SyntheticSentiment() == dataclasses.replace(spec.dataset)
-    federation = spec.build()
-    assert federation.input_shape == (25,) and federation.num_classes == 2
 
 
 @pytest.mark.parametrize(

@@ -86,13 +86,6 @@ def test_nothing_is_paid_where_nothing_is_traded(dtype):
         np.testing.assert_array_equal(first, 1)
 
 
-def test_drift_follows_the_values_of_holdings():
-    weights, growth = simplex(20), np.random.default_rng(3).uniform(0.5, 2, (30, 10))
-    money = weights * growth
-    expected = money / money.sum(axis=1)[:, None]
-    np.testing.assert_allclose(portfolio.drifted(weights, growth), expected, rtol=1e-15)
-
-
 @pytest.mark.parametrize(
     "factor", [portfolio.first_order_factor, portfolio.exact_factor]
 )

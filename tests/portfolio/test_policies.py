@@ -14,8 +14,8 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.portfolio import policies
 
 KEY = jax.random.key(3, impl="threefry2x32")
-SPEC = fp.portfolio.PortfolioSpec(
-    fp.portfolio.SyntheticMarket(num_days=120, num_assets=8),
+SPEC = portfolio.PortfolioSpec(
+    portfolio.SyntheticMarket(num_days=120, num_assets=8),
     num_clients=4,
     assets_per_client=3,
     window=6,
@@ -32,7 +32,7 @@ def federation():
 
 @pytest.fixture(scope="module")
 def policy(federation):
-    return fp.portfolio.EIIE(units=4).for_federation(federation)
+    return portfolio.EIIE(units=4).for_federation(federation)
 
 
 def one_client(federation, client=1):
@@ -56,7 +56,7 @@ def draw(policy, scale=1.0):
     [({}, 1, 463), ({}, 3, 503), ({"evaluator": "convolutional"}, 1, 902)],
 )
 def test_numbers_of_parameters(fields, features, count):
-    policy = fp.portfolio.EIIE(features=features, window=30, **fields)
+    policy = portfolio.EIIE(features=features, window=30, **fields)
     shapes = jax.eval_shape(policy.init, KEY)
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
 
@@ -88,7 +88,7 @@ def test_recurrent_evaluator_is_its_formula(federation, policy):
 
 
 def test_convolutional_evaluator_is_its_formula(federation):
-    policy = fp.portfolio.EIIE(evaluator="convolutional", centred=True).for_federation(
+    policy = portfolio.EIIE(evaluator="convolutional", centred=True).for_federation(
         federation
     )
     batch = batch_of(one_client(federation), range(3))
@@ -229,7 +229,7 @@ def test_one_rising_asset_is_learned(tmp_path):
     ]
     file = tmp_path / "prices.csv"
     file.write_text("date,ticker,close\n" + "\n".join(lines))
-    spec = fp.portfolio.PortfolioSpec(
+    spec = portfolio.PortfolioSpec(
         str(file), num_clients=1, assets_per_client=7, window=5, test_days=30, years=0
     )
     adam = local.Optax(
@@ -237,11 +237,7 @@ def test_one_rising_asset_is_learned(tmp_path):
     )
     process = fp.FederatedProcess(algorithm=fp.Local(local=adam))
     result = fp.simulate(
-        KEY,
-        process,
-        fp.portfolio.EIIE(units=4, centred=True),
-        spec.build(),
-        num_rounds=6,
+        KEY, process, portfolio.EIIE(units=4, centred=True), spec.build(), num_rounds=6
     )
     record = result.groups[0]
     value = record.metrics["annualized_return"][0, :, 0, 0, 0]
@@ -252,7 +248,7 @@ def test_one_rising_asset_is_learned(tmp_path):
 def test_other_federations_are_refused():
     other = fp.FederationSpec("quadratic", "by_client", num_clients=4).build()
     with pytest.raises(checks.InputError, match=r"a policy for prices.*PortfolioSpec"):
-        fp.portfolio.EIIE().for_federation(other)
+        portfolio.EIIE().for_federation(other)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +262,7 @@ def test_other_federations_are_refused():
 )
 def test_bad_fields_are_refused(fields, sentence):
     with pytest.raises(checks.InputError, match=sentence):
-        fp.portfolio.EIIE(**fields)
+        portfolio.EIIE(**fields)
 
 
 def test_it_is_a_model_of_series(policy):

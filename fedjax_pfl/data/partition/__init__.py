@@ -10,16 +10,14 @@ from typing import Any
 
 from fedjax_pfl.data.partition.base import Partition, Partitioner
 from fedjax_pfl.data.partition.blocks import PathologicalBlocks, PowerLaw
-from fedjax_pfl.data.partition.hybrid import HybridSkew
-from fedjax_pfl.data.partition.labels import DirichletLabels, LabelShards
+from fedjax_pfl.data.partition.labels import DirichletLabels, HybridSkew, LabelShards
 from fedjax_pfl.data.partition.leaky import (
     LeakyDirichletLabels,
     LeakyHybridSkew,
     LeakyQuantitySkew,
 )
 from fedjax_pfl.data.partition.natural import ByClient, FeatureSkew
-from fedjax_pfl.data.partition.quality import QualitySkew
-from fedjax_pfl.data.partition.sizes import IID, QuantitySkew
+from fedjax_pfl.data.partition.sizes import IID, QualitySkew, QuantitySkew
 from fedjax_pfl.data.partition.windows import ClassWindows
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What a partition is, and what all partitions are made with."""
+"""Partitions of a pool over clients, and the base classes of partitioners."""
 
 import abc
 import dataclasses
@@ -9,27 +9,26 @@ import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data.partition import draws
 
 __all__ = [
     "DirichletDrawn",
     "Drawn",
     "Partition",
     "Partitioner",
-    "require_samples",
 ]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Partition:
-    """Which rows of the pool belong to which client, on the host.
+    """Assignment of pool rows to clients, on the host.
 
     Attributes:
       index: `int32[N, M]` rows; entries past `num_examples` are 0.
       num_examples: `int32[N]` rows of each client.
       noise_scale: `float32[N]` std of the noise on scaled inputs, or None.
-      resample_noise: this noise is drawn anew at every access.
-      leaky: clients may share rows, so that one client may train on what another is
-        tested on.
+      resample_noise: redraw this noise at every access.
+      leaky: clients may share rows, so that one may train on another's test examples.
       cluster: `int32[N]` known group of similar clients, or None.
     """
 
@@ -44,7 +43,7 @@ class Partition:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Any], *, leaky: bool = False) -> "Partition":
-        """Makes a partition from one list of rows per client.
+        """Builds a partition from one list of rows per client.
 
         Args:
           rows: `N` sequences of whole numbers.
@@ -65,7 +64,7 @@ class Partition:
 
     @classmethod
     def from_sizes(cls, rows: np.ndarray, sizes: np.ndarray) -> "Partition":
-        """Cuts a list of rows into consecutive parts; what is left over is unused.
+        """Cuts a list of rows into consecutive parts; rows left over are unused.
 
         Args:
           rows: `int[S]`.
@@ -85,64 +84,43 @@ class Partition:
         return cls(index, sizes.astype(np.int32))
 
     def rows(self, client: int) -> np.ndarray:
-        """Rows `int32[n]` of one client, without padding."""
+        """Returns the rows `int32[n]` of one client, without padding."""
         return self.index[client, : self.num_examples[client]]
 
     def validate(self, num_samples: int, num_clients: int) -> None:
-        """Checks shapes, that rows are in range, and that no row has two owners.
+        """Validates shapes, ranges and noise, and that no row has two owners.
 
         Args:
           num_samples: size of the pool.
           num_clients: expected number of clients.
 
         Raises:
-          InputError: if the partition is not one; a leaky one may give a row to many
-            clients, but to each of them once.
+          InputError: if the partition is invalid. Clients of a leaky one may share a
+            row, but no client may have it twice.
         """
-        clients, num_rows = (num_clients,), self.index.shape[-1]
-        if self.index.shape[:-1] != clients or self.num_examples.shape != clients:
+        num_rows = self.index.shape[-1]
+        shapes = self.index.shape[:-1], self.num_examples.shape
+        if shapes != ((num_clients,), (num_clients,)):
             raise checks.InputError(
                 f"Expected a partition over {num_clients} clients, got index of shape"
                 f" {self.index.shape} and num_examples of shape"
                 f" {self.num_examples.shape}."
             )
-        if self.num_examples.min() < 0 or self.num_examples.max() > num_rows:
+        _check_range("num_examples", self.num_examples, num_rows)
+        owner, slot = np.nonzero(np.arange(num_rows) < self.num_examples[:, None])
+        rows = self.index[owner, slot]
+        _check_range("rows", rows, num_samples - 1)
+        scope = owner if self.leaky else np.zeros_like(owner)
+        entry, times = np.unique(scope * num_samples + rows, return_counts=True)
+        if times.max(initial=0) > 1:
+            client, row = divmod(int(entry[times.argmax()]), num_samples)
+            wanted, where = "with disjoint clients", ""
+            if self.leaky:
+                wanted, where = "without repeated rows", f" in client {client}"
             raise checks.InputError(
-                f"Expected num_examples of a partition from 0 to {num_rows}, got values"
-                f" from {self.num_examples.min()} to {self.num_examples.max()}."
+                f"Expected a partition {wanted}, got row {row} {times.max()}"
+                f" times{where}."
             )
-        is_real = np.arange(num_rows) < self.num_examples[:, None]
-        used = self.index[is_real]
-        if used.size and (used.min() < 0 or used.max() >= num_samples):
-            raise checks.InputError(
-                f"Expected rows of a partition from 0 to {num_samples - 1}, got values"
-                f" from {used.min()} to {used.max()}."
-            )
-        self._check_owners(used, np.nonzero(is_real)[0], num_samples)
-        self._check_noise(num_clients)
-
-    def _check_owners(
-        self, used: np.ndarray, client: np.ndarray, num_samples: int
-    ) -> None:
-        """Checks that no row has two owners or, if leaky, one owner twice."""
-        if self.leaky:
-            slot, times = np.unique(client * num_samples + used, return_counts=True)
-            if times.max(initial=0) > 1:
-                owner, row = divmod(int(slot[times.argmax()]), num_samples)
-                raise checks.InputError(
-                    "Expected a partition without repetitions within a client, got row"
-                    f" {row} {times.max()} times in client {owner}."
-                )
-            return
-        owners = np.bincount(used, minlength=num_samples)
-        if owners.max() > 1:
-            raise checks.InputError(
-                f"Expected a partition with disjoint clients, got row {owners.argmax()}"
-                f" {owners.max()} times."
-            )
-
-    def _check_noise(self, num_clients: int) -> None:
-        """Checks the standard deviations of the noise."""
         if self.noise_scale is None:
             return
         if self.noise_scale.shape != (num_clients,):
@@ -151,6 +129,15 @@ class Partition:
                 f" got {self.noise_scale.shape}."
             )
         checks.number("noise_scale of a partition", self.noise_scale, at_least=0)
+
+
+def _check_range(name: str, values: np.ndarray, largest: int) -> None:
+    """Checks that whole numbers are from 0 to `largest`."""
+    if values.size and (values.min() < 0 or values.max() > largest):
+        raise checks.InputError(
+            f"Expected {name} of a partition from 0 to {largest}, got values from"
+            f" {values.min()} to {values.max()}."
+        )
 
 
 class Partitioner(Protocol):
@@ -164,12 +151,12 @@ class Partitioner(Protocol):
         dataset: datasets.Dataset,
         num_clients: int | None,
     ) -> Partition:
-        """Draws a partition; None is as many clients as the data set has."""
+        """Draws a partition; None means as many clients as the data set has."""
         ...
 
 
 class Drawn(abc.ABC):
-    """A partition over a number of clients that somebody else has to give."""
+    """Base class of partitions that need a number of clients."""
 
     name: ClassVar[str]
 
@@ -179,7 +166,7 @@ class Drawn(abc.ABC):
         dataset: datasets.Dataset,
         num_clients: int | None,
     ) -> Partition:
-        """Draws a partition; refuses None, which only natural clients have."""
+        """Draws a partition; rejects None, which only natural clients allow."""
         if num_clients is None:
             raise checks.InputError(
                 f"Partition {self.name!r} needs num_clients, a whole number of at least"
@@ -195,14 +182,80 @@ class Drawn(abc.ABC):
     ) -> Partition:
         """Draws the partition."""
 
+    def require_samples(
+        self,
+        dataset: datasets.Dataset,
+        num_clients: int = 1,
+        each: int = 1,
+        num_samples: int | None = None,
+    ) -> None:
+        """Checks that the data set, or `num_samples` of it, suffice for the clients."""
+        available = dataset.num_samples if num_samples is None else num_samples
+        if available < num_clients * each:
+            raise checks.InputError(
+                f"Partition {self.name!r} needs at least {num_clients * each} samples"
+                f" for {num_clients} clients with {each} or more each, but data set"
+                f" {dataset.name!r} has {available} for them."
+            )
+
+    def require_examples(
+        self,
+        dataset: datasets.Dataset,
+        classes: Sequence[np.ndarray],
+        needed: Sequence[int],
+        *,
+        advice: str = "fewer clients or a smaller min_examples",
+    ) -> None:
+        """Checks that every class has enough examples for the clients that hold it."""
+        for label, (rows, count) in enumerate(zip(classes, needed, strict=True)):
+            if len(rows) < count:
+                raise checks.InputError(
+                    f"Partition {self.name!r} needs at least {count} examples of class"
+                    f" {label} of {dataset.name}, got {len(rows)}; use {advice}."
+                )
+
+    def class_rows(
+        self, dataset: datasets.Dataset, rng: np.random.Generator | None = None
+    ) -> list[np.ndarray]:
+        """Groups the rows of a data set by class.
+
+        Args:
+          dataset: with one class label per example.
+          rng: shuffles the rows; None keeps the order of the file.
+
+        Returns:
+          `int64[n_c]` rows of each class.
+
+        Raises:
+          InputError: if there are no class labels, or fewer than `labels_per_client`.
+        """
+        num_classes = dataset.num_classes
+        if num_classes is None or dataset.y.ndim != 1:
+            raise checks.InputError(
+                f"Partition {self.name!r} needs one class label per example, which data"
+                f" set {dataset.name!r} does not have; use 'iid' or 'by_client'."
+            )
+        labels_per_client = getattr(self, "labels_per_client", 1)
+        if labels_per_client > num_classes:
+            raise checks.InputError(
+                f"Expected labels_per_client to be at most {num_classes}, the number of"
+                f" classes of {dataset.name}, got {labels_per_client}."
+            )
+        rows = np.arange(dataset.num_samples)
+        if rng is not None:
+            rows = rng.permutation(dataset.num_samples)
+        by_class = rows[np.argsort(dataset.y[rows], kind="stable")]
+        sizes = np.bincount(dataset.y, minlength=num_classes)
+        return np.split(by_class, np.cumsum(sizes)[:-1])
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DirichletDrawn(Drawn):
-    """A partition in proportions of a Dirichlet distribution.
+    """Base class of partitions in Dirichlet proportions.
 
     Attributes:
       concentration: of the Dirichlet distribution, > 0; small means strong skew.
-      min_examples: examples that every client gets at least.
+      min_examples: minimum number of examples of a client.
     """
 
     concentration: float = 0.5
@@ -212,14 +265,38 @@ class DirichletDrawn(Drawn):
         checks.number("concentration", self.concentration, above=0)
         checks.positive_int("min_examples", self.min_examples)
 
+    def draw_counts(
+        self,
+        rng: np.random.Generator,
+        sizes: Sequence[int],
+        num_clients: int,
+        *,
+        disjoint: bool = True,
+    ) -> np.ndarray:
+        """Draws how many examples of every class each client gets.
 
-def require_samples(
-    name: str, dataset: datasets.Dataset, num_clients: int, min_examples: int
-) -> None:
-    """Checks that there are enough samples for every client."""
-    if dataset.num_samples < num_clients * min_examples:
-        raise checks.InputError(
-            f"Partition {name!r} needs at least {num_clients * min_examples} samples"
-            f" for {num_clients} clients with {min_examples} or more each, but data set"
-            f" {dataset.name!r} has {dataset.num_samples}."
-        )
+        Redraws while a client has fewer than `min_examples`, 100 times at most.
+
+        Args:
+          rng: generator.
+          sizes: examples of the C classes, or of the pool as a single class.
+          num_clients: N.
+          disjoint: cut classes at `floor(cumsum(p) n)`, which leaves nothing over, or
+            give everyone `floor(p n)`.
+
+        Returns:
+          `int64[C, N]`.
+        """
+        total, counts = np.array(sizes)[:, None], np.zeros(0)
+        for _ in range(draws.MAX_DRAWS):
+            shape = (len(sizes), num_clients)
+            shares = draws.dirichlet(rng, self.concentration, shape)
+            if disjoint:
+                shares = np.cumsum(shares, axis=1)
+                shares /= shares[:, -1:]  # the last cut is the end of the class
+            counts = np.floor(shares * total).astype(np.int64)
+            if disjoint:
+                counts = np.diff(counts, axis=1, prepend=0)
+            if counts.sum(axis=0).min() >= self.min_examples:
+                break
+        return counts

@@ -27,7 +27,7 @@ class PathologicalBlocks(base.Drawn):
       labels_per_client: k, at most the number of classes.
       unbalanced: sizes of the parts are uniform in `[n / 10, n)` instead of n, the
         equal part; what is left over is unused.
-      min_examples: examples that every client gets at least; no part is below
+      min_examples: minimum number of examples of a client; no part is below
         `min_examples / k`.
     """
 
@@ -45,26 +45,23 @@ class PathologicalBlocks(base.Drawn):
         self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        classes = draws.shuffled_classes(rng, self.name, dataset)
-        draws.require_classes(self.labels_per_client, classes, dataset.name)
-        owners = _dealt(num_clients, self.labels_per_client, len(classes))
+        classes = self.class_rows(dataset, rng)
+        owners = _deal_classes(num_clients, self.labels_per_client, len(classes))
         smallest = -(-self.min_examples // self.labels_per_client)
-        needed = [smallest * len(clients) for clients in owners]
-        draws.require_examples(self.name, dataset, classes, needed)
+        self.require_examples(dataset, classes, [smallest * len(own) for own in owners])
         sizes = [
             self._sizes(rng, len(rows), len(clients), smallest)
             for rows, clients in zip(classes, owners, strict=True)
         ]
-        parts = _assembled(classes, owners, sizes, num_clients)
+        parts = _assemble(classes, owners, sizes, num_clients)
         holds = np.stack([np.isin(np.arange(num_clients), own) for own in owners])
         _, cluster = np.unique(holds, axis=1, return_inverse=True)
-        cluster = cluster.reshape(-1).astype(np.int32)
-        return dataclasses.replace(parts, cluster=cluster)
+        return dataclasses.replace(parts, cluster=cluster.reshape(-1).astype(np.int32))
 
     def _sizes(
         self, rng: np.random.Generator, total: int, count: int, smallest: int
     ) -> np.ndarray:
-        """Sizes of the parts of one class."""
+        """Draws the sizes of the parts of one class."""
         equal = (total + np.arange(count, 0, -1) - 1) // max(1, count)
         if not self.unbalanced or count == 0:
             return equal
@@ -86,7 +83,7 @@ class PowerLaw(base.Drawn):
       labels_per_client: k, at most the number of classes; None for sizes alone, with
         examples at random.
       sigma: of the lognormal distribution, at least 0.
-      min_examples: examples that every client gets at least.
+      min_examples: minimum number of examples of a client.
     """
 
     labels_per_client: int | None = 1
@@ -104,32 +101,28 @@ class PowerLaw(base.Drawn):
         self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        base.require_samples(self.name, dataset, num_clients, self.min_examples)
-        if self.labels_per_client is None:
-            rows = rng.permutation(dataset.num_samples)
-            smallest = np.full(num_clients, self.min_examples)
-            return base.Partition.from_sizes(
-                rows, self._sizes(rng, len(rows), smallest)
-            )
-        classes = draws.shuffled_classes(rng, self.name, dataset)
-        draws.require_classes(self.labels_per_client, classes, dataset.name)
-        slot = np.arange(self.labels_per_client)
-        shares = (self.min_examples + slot[::-1]) // self.labels_per_client
+        self.require_samples(dataset, num_clients, self.min_examples)
+        slot = np.arange(self.labels_per_client or 1)
+        if self.labels_per_client is None:  # the pool counts as one class
+            classes = [rng.permutation(dataset.num_samples)]
+        else:
+            classes = self.class_rows(dataset, rng)
+        shares = (self.min_examples + slot[::-1]) // len(slot)
         held = (np.arange(num_clients)[:, None] + slot) % len(classes)  # [N, k]
-        found = [np.nonzero(held == c) for c in range(len(classes))]
-        smallest = [shares[slots] for _, slots in found]
-        needed = [sum(s) for s in smallest]
-        draws.require_examples(self.name, dataset, classes, needed)
+        holders = [np.nonzero(held == c) for c in range(len(classes))]
+        smallest = [shares[slots] for _, slots in holders]
+        self.require_examples(dataset, classes, [sum(sizes) for sizes in smallest])
         sizes = [
             self._sizes(rng, len(rows), least)
             for rows, least in zip(classes, smallest, strict=True)
         ]
-        return _assembled(classes, [owners for owners, _ in found], sizes, num_clients)
+        owners = [clients for clients, _ in holders]
+        return _assemble(classes, owners, sizes, num_clients)
 
     def _sizes(
         self, rng: np.random.Generator, total: int, smallest: np.ndarray
     ) -> np.ndarray:
-        """Returns the smallest sizes and shares of what is left of `total`."""
+        """Adds shares of the rest of `total` to the smallest sizes of one class."""
         if len(smallest) == 0:
             return smallest
         shares = draws.lognormal(rng, self.sigma, len(smallest))
@@ -137,27 +130,27 @@ class PowerLaw(base.Drawn):
         return smallest + rest
 
 
-def _dealt(
+def _deal_classes(
     num_clients: int, labels_per_client: int, num_classes: int
 ) -> list[np.ndarray]:
-    """Clients of each class, in order; every client is in `labels_per_client` classes.
+    """Assigns clients to classes in order, each client to `labels_per_client` of them.
 
-    While nobody has more free slots than there are classes left, classes of nearly
-    equal size can always be filled (Gale and Ryser), and serving first those who need
-    all classes keeps it so.
+    While no client has more free slots than there are classes left, classes of nearly
+    equal size can always be filled (Gale and Ryser), and serving the clients that need
+    all classes first preserves this.
     """
     free = np.full(num_clients, labels_per_client)
     owners = []
     for left in range(num_classes, 0, -1):
         count = -(-int(free.sum()) // left)  # the larger classes first
-        order = np.argsort(free < left, kind="stable")  # who needs all, then the others
-        chosen = np.sort(order[free[order] > 0][:count])
-        free[chosen] -= 1
-        owners.append(chosen)
+        order = np.argsort(free < left, kind="stable")  # those that need all come first
+        clients = np.sort(order[free[order] > 0][:count])
+        free[clients] -= 1
+        owners.append(clients)
     return owners
 
 
-def _assembled(
+def _assemble(
     classes: Sequence[np.ndarray],
     owners: Sequence[np.ndarray],
     sizes: Sequence[np.ndarray],

@@ -1,4 +1,4 @@
-"""Label skew: Dirichlet shares of every class, and shards of single classes."""
+"""Label skew: Dirichlet shares of classes, and shards for all or half the clients."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,13 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.partition import base, draws
 
-__all__ = ["DirichletLabels", "LabelShards", "deal_shards"]
+__all__ = [
+    "DirichletLabels",
+    "HalfLabelled",
+    "HybridSkew",
+    "LabelShards",
+    "deal_shards",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,20 +35,12 @@ class DirichletLabels(base.DirichletDrawn):
         self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        classes = draws.shuffled_classes(rng, self.name, dataset)
-        base.require_samples(self.name, dataset, num_clients, self.min_examples)
-        sizes = np.array([len(rows) for rows in classes])
-        cuts = np.zeros((len(classes), num_clients), np.int64)
-        for _ in range(draws.MAX_DRAWS):
-            shares = draws.dirichlet(rng, self.concentration, cuts.shape)
-            cumulative = np.cumsum(shares, axis=1)
-            cumulative /= cumulative[:, -1:]  # the last cut is the end of the class
-            cuts = np.floor(cumulative * sizes[:, None]).astype(np.int64)
-            counts = np.diff(cuts, axis=1, prepend=0)
-            if counts.sum(axis=0).min() >= self.min_examples:
-                break
+        classes = self.class_rows(dataset, rng)
+        self.require_samples(dataset, num_clients, self.min_examples)
+        counts = self.draw_counts(rng, [len(rows) for rows in classes], num_clients)
         parts = [
-            np.split(rows, cut[:-1]) for rows, cut in zip(classes, cuts, strict=True)
+            np.split(rows, np.cumsum(count)[:-1])
+            for rows, count in zip(classes, counts, strict=True)
         ]
         clients = [np.concatenate(part) for part in zip(*parts, strict=True)]
         return base.Partition.from_rows(draws.fill(rng, clients, self.min_examples))
@@ -76,73 +74,118 @@ class LabelShards(base.Drawn):
         self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        if self.in_file_order:
-            classes = draws.class_rows(self.name, dataset)
-        else:
-            classes = draws.shuffled_classes(rng, self.name, dataset)
-        return base.Partition.from_rows(
-            deal_shards(rng, self, classes, num_clients, dataset.name)
-        )
+        classes = self.class_rows(dataset, None if self.in_file_order else rng)
+        clients = deal_shards(rng, self, dataset, classes, num_clients)
+        return base.Partition.from_rows(clients)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HalfLabelled(base.DirichletDrawn):
+    """Base class of partitions with label shards for `ceil(N / 2)` clients.
+
+    Attributes:
+      labels_per_client: shards of each client with label skew.
+      concentration: of the Dirichlet distribution of the other clients' sizes, > 0.
+      min_examples: minimum number of examples of the other clients.
+    """
+
+    labels_per_client: int = 2
+
+    def __post_init__(self):
+        checks.positive_int("labels_per_client", self.labels_per_client)
+        super().__post_init__()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HybridSkew(HalfLabelled):
+    """Label shards for `ceil(N / 2)` clients, quantity skew for the other clients.
+
+    Every shuffled class is cut in the ratio of the two numbers of clients, rounded
+    down; the first part is dealt as `LabelShards` does, the second as `QuantitySkew`.
+
+    Attributes:
+      labels_per_client: shards of each client with label skew.
+      concentration: of the Dirichlet distribution of the other clients' sizes, > 0.
+      min_examples: minimum number of examples of the other clients.
+    """
+
+    name: ClassVar[str] = "hybrid_skew"
+
+    def draw(
+        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
+    ) -> base.Partition:
+        """Draws the partition."""
+        num_labelled = -(-num_clients // 2)
+        num_sized = num_clients - num_labelled
+        classes = self.class_rows(dataset, rng)
+        cuts = [len(rows) * num_labelled // num_clients for rows in classes]
+        halves = [
+            np.split(rows, [cut]) for rows, cut in zip(classes, cuts, strict=True)
+        ]
+        first, second = zip(*halves, strict=True)
+        clients = deal_shards(rng, self, dataset, first, num_labelled)
+        if num_sized:
+            rows = rng.permutation(np.concatenate(second))
+            self.require_samples(dataset, num_sized, self.min_examples, len(rows))
+            (sizes,) = self.draw_counts(rng, [len(rows)], num_sized)
+            sizes = draws.raised(sizes, self.min_examples)
+            clients += np.split(rows, np.cumsum(sizes)[:-1])
+        return base.Partition.from_rows(clients)
 
 
 def deal_shards(
     rng: np.random.Generator,
-    options: LabelShards,
+    partition: LabelShards | HalfLabelled,
+    dataset: datasets.Dataset,
     classes: Sequence[np.ndarray],
     num_clients: int,
-    dataset_name: str,
 ) -> list[np.ndarray]:
-    """Cuts classes into shards and hands them out.
+    """Cuts classes into shards and deals `labels_per_client` of them to each client.
 
     Args:
       rng: generator.
-      options: `labels_per_client` and `distinct_labels` count.
+      partition: its numbers and its name, for messages.
+      dataset: whose rows are dealt.
       classes: rows of each class, cut in their order.
       num_clients: N.
-      dataset_name: for messages.
 
     Returns:
       Rows of each client.
 
     Raises:
-      InputError: if there are too few classes, or too few examples of one.
+      InputError: if a class has fewer examples than shards.
     """
-    draws.require_classes(options.labels_per_client, classes, dataset_name)
-    num_shards = -(-options.labels_per_client * num_clients // len(classes))
-    smallest = int(np.argmin([len(rows) for rows in classes]))
-    if len(classes[smallest]) < num_shards:
-        raise checks.InputError(
-            f"Expected at least {num_shards} examples of every class of"
-            f" {dataset_name} for {num_clients} clients with"
-            f" labels_per_client={options.labels_per_client}, got"
-            f" {len(classes[smallest])} of class {smallest}."
-        )
-    shards = [iter(np.array_split(rows, num_shards)) for rows in classes]
-    labels = _shard_labels(rng, options, len(classes), num_shards, num_clients)
-    return [np.concatenate([next(shards[k]) for k in client]) for client in labels]
-
-
-def _shard_labels(
-    rng: np.random.Generator,
-    options: LabelShards,
-    num_classes: int,
-    num_shards: int,
-    num_clients: int,
-) -> np.ndarray:
-    """Class `[N, labels_per_client]` of every shard of every client."""
-    shape = (num_clients, options.labels_per_client)
-    deck = np.repeat(np.arange(num_classes), num_shards)
+    shape = (num_clients, partition.labels_per_client)
+    num_shards = -(-num_clients * partition.labels_per_client // len(classes))
+    partition.require_examples(
+        dataset,
+        classes,
+        [num_shards] * len(classes),
+        advice="fewer clients or a smaller labels_per_client",
+    )
+    is_distinct = isinstance(partition, LabelShards) and partition.distinct_labels
+    deck = np.repeat(np.arange(len(classes)), num_shards)
     for _ in range(draws.MAX_DRAWS):
         labels = rng.permutation(deck)[: shape[0] * shape[1]].reshape(shape)
         repeated = np.diff(np.sort(labels, axis=1), axis=1) == 0
-        if not options.distinct_labels or not repeated.any():
-            return labels
+        if not is_distinct or not repeated.any():
+            break
+    else:
+        labels = _deal_distinct(rng, shape, len(classes), num_shards)
+    shards = [iter(np.array_split(rows, num_shards)) for rows in classes]
+    return [np.concatenate([next(shards[k]) for k in client]) for client in labels]
+
+
+def _deal_distinct(
+    rng: np.random.Generator, shape: tuple[int, int], num_classes: int, num_shards: int
+) -> np.ndarray:
+    """Deals different classes `[N, labels_per_client]` to each client."""
     # Taking from the fullest classes keeps what is left level to 1, so while enough
     # shards are left for one more client they belong to enough different classes.
     left = np.full(num_classes, num_shards)
     labels = np.zeros(shape, np.int64)
-    for client in rng.permutation(num_clients):
+    for client in rng.permutation(shape[0]):
         fullest = np.lexsort((rng.random(num_classes), -left))
-        labels[client] = fullest[: options.labels_per_client]
+        labels[client] = fullest[: shape[1]]
         left[labels[client]] -= 1
     return labels

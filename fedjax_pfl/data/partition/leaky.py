@@ -1,8 +1,8 @@
 """FLAME's published partitions, in which clients share examples.
 
-Test examples of one client are then among the training examples of others, so scores
-are too good: use them to repeat published numbers only. `data.statistics` measures the
-leak.
+Test examples of one client are then training examples of others and scores are too
+good: use these partitions only to reproduce published numbers. `data.statistics`
+measures the leak.
 """
 
 import dataclasses
@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.partition import base, draws, labels
 
@@ -19,13 +18,14 @@ __all__ = ["LeakyDirichletLabels", "LeakyHybridSkew", "LeakyQuantitySkew"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeakyDirichletLabels(base.DirichletDrawn):
-    """Every client draws its Dirichlet share of each class from the full class.
+    """Label skew: every client draws its Dirichlet share of each class.
 
-    `floor(p_ki n_k)` examples without replacement, independently of other clients. With
-    ten clients and the default concentration, about 31 % of the pool are unused, and
-    another client trains on 48 % of all test examples (on 55 % if clients and classes
-    count alike). Redrawn while a client has fewer than `min_examples`, 100 times at
-    most; then those clients draw the rest from the pool.
+    It draws `floor(p_ki n_k)` examples without replacement from the full class,
+    independently of other clients. With ten clients and the default concentration,
+    about 31 % of the pool are unused, and another client trains on 48 % of all test
+    examples (on 55 % if clients and classes are weighted equally). Redrawn while a
+    client has fewer than `min_examples`, 100 times at most; then those clients draw the
+    rest from the pool.
     """
 
     name: ClassVar[str] = "leaky_dirichlet_labels"
@@ -34,15 +34,10 @@ class LeakyDirichletLabels(base.DirichletDrawn):
         self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        classes = draws.class_rows(self.name, dataset)
-        base.require_samples(self.name, dataset, 1, self.min_examples)
-        sizes = np.array([len(rows) for rows in classes])
-        counts = np.zeros((len(classes), num_clients), np.int64)
-        for _ in range(draws.MAX_DRAWS):
-            shares = draws.dirichlet(rng, self.concentration, counts.shape)
-            counts = np.floor(shares * sizes[:, None]).astype(np.int64)
-            if counts.sum(axis=0).min() >= self.min_examples:
-                break
+        classes = self.class_rows(dataset)
+        self.require_samples(dataset, each=self.min_examples)
+        sizes = [len(rows) for rows in classes]
+        counts = self.draw_counts(rng, sizes, num_clients, disjoint=False)
         clients = []
         for own in counts.T:
             parts = [
@@ -63,9 +58,10 @@ class LeakyDirichletLabels(base.DirichletDrawn):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeakyQuantitySkew(base.DirichletDrawn):
-    """Every client draws its Dirichlet share p_i of the examples from the full pool.
+    """Quantity skew: every client draws its Dirichlet share of the full pool.
 
-    `max(min_examples, floor(p_i S))` without replacement, independently of others.
+    It draws `max(min_examples, floor(p_i S))` examples without replacement,
+    independently of other clients.
     """
 
     min_examples: int = 100
@@ -75,19 +71,12 @@ class LeakyQuantitySkew(base.DirichletDrawn):
         self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
-        base.require_samples(self.name, dataset, 1, self.min_examples)
-        clients = _of_sizes(
-            rng,
-            dataset.num_samples,
-            num_clients,
-            self.concentration,
-            self.min_examples,
-        )
+        clients = _draw_independently(rng, self, dataset, num_clients)
         return base.Partition.from_rows(clients, leaky=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeakyHybridSkew(base.Drawn):
+class LeakyHybridSkew(labels.HalfLabelled):
     """Label shards of the whole pool, then leaky quantity skew of the whole pool.
 
     `ceil(N / 2)` clients have label skew, with shards cut in file order; the others
@@ -96,52 +85,39 @@ class LeakyHybridSkew(base.Drawn):
     Attributes:
       labels_per_client: shards of each client with label skew.
       concentration: of the Dirichlet distribution of the other clients' sizes, > 0.
-      min_examples: examples that each of these gets at least.
+      min_examples: minimum number of examples of the other clients.
     """
 
-    labels_per_client: int = 2
-    concentration: float = 0.5
     min_examples: int = 100
     name: ClassVar[str] = "leaky_hybrid_skew"
-
-    def __post_init__(self):
-        checks.positive_int("labels_per_client", self.labels_per_client)
-        checks.number("concentration", self.concentration, above=0)
-        checks.positive_int("min_examples", self.min_examples)
 
     def draw(
         self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
         """Draws the partition."""
         num_labelled = -(-num_clients // 2)
-        classes = draws.class_rows(self.name, dataset)
-        options = labels.LabelShards(labels_per_client=self.labels_per_client)
-        clients = labels.deal_shards(rng, options, classes, num_labelled, dataset.name)
+        classes = self.class_rows(dataset)
+        clients = labels.deal_shards(rng, self, dataset, classes, num_labelled)
         if num_clients > 1:
-            base.require_samples(self.name, dataset, 1, self.min_examples)
-            clients += _of_sizes(
-                rng,
-                dataset.num_samples,
-                num_clients - num_labelled,
-                self.concentration,
-                self.min_examples,
-            )
+            num_sized = num_clients - num_labelled
+            clients += _draw_independently(rng, self, dataset, num_sized)
         return base.Partition.from_rows(clients, leaky=True)
 
 
-def _of_sizes(
+def _draw_independently(
     rng: np.random.Generator,
-    num_samples: int,
+    partition: base.DirichletDrawn,
+    dataset: datasets.Dataset,
     num_clients: int,
-    concentration: float,
-    min_examples: int,
 ) -> list[np.ndarray]:
-    """Independent draws from the pool, in sizes proportional to Dirichlet shares."""
-    shares = draws.dirichlet(rng, concentration, (1, num_clients))[0]
-    sizes = np.maximum(np.floor(shares * num_samples).astype(np.int64), min_examples)
-    return [_sample(rng, num_samples, count) for count in sizes.tolist()]
+    """Draws from the pool for each client, in sizes of Dirichlet proportions."""
+    partition.require_samples(dataset, each=partition.min_examples)
+    shares = draws.dirichlet(rng, partition.concentration, (1, num_clients))[0]
+    sizes = np.floor(shares * dataset.num_samples).astype(np.int64)
+    sizes = np.maximum(sizes, partition.min_examples)
+    return [_sample(rng, dataset.num_samples, count) for count in sizes.tolist()]
 
 
 def _sample(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
-    """Distinct numbers below `total`; their order has no meaning."""
+    """Draws distinct numbers below `total`; their order has no meaning."""
     return rng.choice(total, count, replace=False, shuffle=False)

@@ -16,8 +16,7 @@ __all__ = ["ByClient", "FeatureSkew"]
 class ByClient:
     """The natural clients of the data set, in the order of their ids.
 
-    With fewer clients than there are, so many of them are drawn; without a number of
-    clients all of them are used.
+    A smaller number of clients is drawn at random; without a number, all are used.
 
     Attributes:
       min_examples: natural clients with fewer examples are left out.
@@ -35,7 +34,7 @@ class ByClient:
         dataset: datasets.Dataset,
         num_clients: int | None,
     ) -> base.Partition:
-        """Groups the examples."""
+        """Groups the examples by natural client."""
         client = _natural_clients(self.name, dataset)
         ids, owner, sizes = np.unique(client, return_inverse=True, return_counts=True)
         large = np.flatnonzero(sizes >= self.min_examples)
@@ -47,17 +46,16 @@ class ByClient:
         num_clients = len(large) if num_clients is None else num_clients
         checks.positive_int("num_clients", num_clients)
         if num_clients > len(large):
-            least = self.min_examples
-            kept = f" with {least} or more examples" if least > 1 else ""
             raise checks.InputError(
                 f"Expected num_clients to be at most {len(large)}, the number of"
-                f" natural clients of {dataset.name}{kept}, got {num_clients}."
+                f" natural clients of {dataset.name} with {self.min_examples} or more"
+                f" examples, got {num_clients}."
             )
         if num_clients < len(large):
             large = np.sort(rng.choice(large, num_clients, replace=False))
-        chosen = np.isin(np.arange(len(ids)), large)
         rows = np.argsort(owner, kind="stable")
-        parts = base.Partition.from_sizes(rows[chosen[owner[rows]]], sizes[large])
+        rows = rows[np.isin(owner[rows], large)]
+        parts = base.Partition.from_sizes(rows, sizes[large])
         if dataset.cluster is None:
             return parts
         cluster = dataset.cluster[ids[large]].astype(np.int32)
@@ -94,10 +92,9 @@ class FeatureSkew:
         _, first, owner = np.unique(client, return_index=True, return_inverse=True)
         num_writers, group = len(first), self.clients_per_client
         if num_clients is None:
-            group = 1 if group is None else group
-            num_clients = max(1, num_writers // group)
+            num_clients = max(1, num_writers // (group or 1))
         checks.positive_int("num_clients", num_clients)
-        group = num_writers // num_clients if group is None else group
+        group = group or num_writers // num_clients
         if not 1 <= group <= num_writers // num_clients:
             raise checks.InputError(
                 f"Partition {self.name!r} needs {num_clients * max(1, group)} natural"
@@ -113,7 +110,7 @@ class FeatureSkew:
 
 
 def _natural_clients(name: str, dataset: datasets.Dataset) -> np.ndarray:
-    """Returns the natural client `int[S]` of each example; refuses data without any."""
+    """Returns the natural client `int[S]` of each example; rejects data without any."""
     if dataset.client is None:
         raise checks.InputError(
             f"Partition {name!r} needs natural clients, which data set"

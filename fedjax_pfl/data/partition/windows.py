@@ -1,4 +1,4 @@
-"""Runs of consecutive classes, one further for every client, in lognormal sizes."""
+"""Windows of consecutive classes that move from client to client."""
 
 import dataclasses
 import warnings
@@ -15,23 +15,23 @@ __all__ = ["ClassWindows"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassWindows(base.Drawn):
-    """Client i holds the classes `(i + j) mod C`, j < k, in lognormal sizes.
+    """Label skew: client i holds the classes `(i + j) mod C`, j < k.
 
-    Its size is `int(lognormal(mean, sigma)) + extra`, split evenly over its classes,
-    whose sizes differ by 1 at most; then those below `min_per_class` are raised to it,
-    and those above the number of examples of the class cut to that.
+    Its size is `int(lognormal(mean, sigma)) + extra`, split over its classes into parts
+    that differ by 1 at most. Parts are then raised to `min_per_class`, and capped at
+    the number of examples of the class.
 
     Examples of a class are dealt in one shuffled order, client after client, without
-    replacement. Where the clients together want more than there are, the order starts
-    over: then clients share examples, one may train on what another is tested on, the
-    partition is `leaky`, and a warning says so. No client has an example twice.
+    replacement. If the clients want more than there are, the order starts over: then
+    clients share examples, one may train on another's test examples, the partition is
+    `leaky`, and a warning is issued. No client has an example twice.
 
     Attributes:
       labels_per_client: k, at most the number of classes.
       mean: of the logarithms of the sizes.
       sigma: standard deviation of the logarithms of the sizes, at least 0.
       extra: examples added to every size.
-      min_per_class: examples that a client has of each of its classes at least.
+      min_per_class: minimum number of examples of each of a client's classes.
     """
 
     labels_per_client: int = 5
@@ -51,24 +51,21 @@ class ClassWindows(base.Drawn):
     def draw(
         self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
     ) -> base.Partition:
-        """Draws sizes, then shuffles the classes."""
+        """Draws the partition: sizes, then the order of the classes."""
         sizes = draws.lognormal_sizes(rng, self.mean, self.sigma, num_clients)
-        classes = draws.shuffled_classes(rng, self.name, dataset)
-        draws.require_classes(self.labels_per_client, classes, dataset.name)
+        classes = self.class_rows(dataset, rng)
         slot = np.arange(self.labels_per_client)
         held = (np.arange(num_clients)[:, None] + slot) % len(classes)  # [N, k]
-        draws.require_examples(
-            self.name,
-            dataset,
-            classes,
-            [self.min_per_class * (c in held) for c in range(len(classes))],
-            advice="a smaller min_per_class",
-        )
+        needed = [self.min_per_class * (c in held) for c in range(len(classes))]
+        advice = "a smaller min_per_class"
+        self.require_examples(dataset, classes, needed, advice=advice)
         parts = (sizes[:, None] + self.extra + slot[::-1]) // self.labels_per_client
         available = np.array([len(rows) for rows in classes])
         parts = np.minimum(np.maximum(parts, self.min_per_class), available[held])
         wanted = np.bincount(held.ravel(), parts.ravel(), len(classes)).astype(np.int64)
-        self._warn(dataset, wanted, available)
+        is_short = wanted > available
+        if is_short.any():
+            self._warn(dataset, wanted, available)
         dealt = np.zeros(len(classes), np.int64)
         clients = []
         for labels, counts in zip(held, parts, strict=True):
@@ -78,21 +75,17 @@ class ClassWindows(base.Drawn):
             ]
             dealt[labels] += counts
             clients.append(np.concatenate(rows))
-        is_leaky = bool((wanted > available).any())
-        return base.Partition.from_rows(clients, leaky=is_leaky)
+        return base.Partition.from_rows(clients, leaky=bool(is_short.any()))
 
     def _warn(
         self, dataset: datasets.Dataset, wanted: np.ndarray, available: np.ndarray
     ) -> None:
-        """Warns that clients share examples, if they do."""
-        short = np.flatnonzero(wanted > available)
-        if len(short) == 0:
-            return
-        label = short[(wanted[short] / available[short]).argmax()]
+        """Warns that clients share examples."""
+        label = (wanted / np.maximum(available, 1)).argmax()
         warnings.warn(
             f"Partition {self.name!r} wants {wanted[label]} examples of class {label}"
-            f" of {dataset.name}, which has {available[label]}; of"
-            f" {len(short)} of its classes there are too few, so that clients share"
-            " examples and test scores are too good.",
+            f" of {dataset.name}, which has {available[label]};"
+            f" {(wanted > available).sum()} of its classes have too few, so that"
+            " clients share examples and test scores are too good.",
             stacklevel=2,
         )

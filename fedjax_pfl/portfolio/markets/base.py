@@ -7,10 +7,8 @@ import numpy as np
 
 from fedjax_pfl.core import checks
 
-__all__ = ["FEATURES", "Market", "MarketSource", "check_features"]
+__all__ = ["Market", "MarketSource", "check_features"]
 
-FEATURES = (1, 3)
-"""Numbers of features: the close alone, or close, high and low."""
 _HOLE_DAYS = 14  # the longest closures of exchanges are shorter
 
 
@@ -33,11 +31,13 @@ class Market:
     prices: np.ndarray
     listed: np.ndarray
 
-    def between(self, start: np.datetime64 | None, end: np.datetime64 | None):
-        """The same market from one date to another, both included; None for no limit.
+    def between(
+        self, start: np.datetime64 | None, end: np.datetime64 | None
+    ) -> "Market":
+        """Returns the market from one date to another, both included, or unlimited.
 
         Raises:
-          InputError: if there are no such days, or days seem to be missing.
+          InputError: if there are no such days, or days appear to be missing.
         """
         first = 0 if start is None else int(np.searchsorted(self.dates, start))
         last = len(self.dates)
@@ -55,8 +55,8 @@ class Market:
             hole = int(steps.argmax())
             raise checks.InputError(
                 f"Market {self.name!r} has no day between {dates[hole]} and"
-                f" {dates[hole + 1]}, so that dates seem to be missing; add them, or"
-                " begin later (train_from)."
+                f" {dates[hole + 1]}; add the missing dates or begin later"
+                " (train_from)."
             )
         return dataclasses.replace(
             self,
@@ -67,7 +67,7 @@ class Market:
 
 
 class MarketSource(Protocol):
-    """Where prices come from: a frozen, hashable dataclass of named options."""
+    """Source of prices: a frozen, hashable dataclass of named options."""
 
     name: ClassVar[str]
 
@@ -77,12 +77,8 @@ class MarketSource(Protocol):
 
 
 def check_features(features: int) -> None:
-    """Checks a number of features.
-
-    Raises:
-      InputError: if it is not one of `FEATURES`.
-    """
-    if isinstance(features, bool) or features not in FEATURES:
+    """Checks that the number of features is 1 (close) or 3 (close, high, low)."""
+    if isinstance(features, bool) or features not in (1, 3):
         raise checks.InputError(
             "Expected features to be 1 (close) or 3 (close, high, low), got"
             f" {features!r}."

@@ -1,4 +1,4 @@
-"""Markets from tables of prices: a user's own file, and the known stocks."""
+"""Markets from tables of prices: a user's own file, and fifty known stocks."""
 
 import dataclasses
 import functools
@@ -38,7 +38,6 @@ class PriceFile:
 
     def load(self, *, data_dir: str | None, features: int) -> base.Market:
         """Reads the market once per process and modification of the file."""
-        base.check_features(features)
         path = pathlib.Path(os.path.expanduser(self.path))
         return _read(path, files.fingerprint([path]), features)
 
@@ -48,7 +47,7 @@ class StockPrices:
     """The only price file in `data_dir/stocks`, which the data set `stocks` reads too.
 
     Attributes:
-      verify: compare the known file with its checksum; others have none.
+      verify: compare the known file with its checksum; other files have none.
     """
 
     verify: bool = True
@@ -59,7 +58,6 @@ class StockPrices:
 
     def load(self, *, data_dir: str | None, features: int) -> base.Market:
         """Reads the market once per process and modification of the file."""
-        base.check_features(features)
         source = stocks.Stocks(verify=self.verify)
         path = source.only_path(source.locate(data_dir))
         return _read(path, files.fingerprint([path]), features, source)
@@ -72,7 +70,8 @@ def _read(
     features: int,
     source: stocks.Stocks | None = None,
 ) -> base.Market:
-    """Keeps markets, so that specifications that differ elsewhere share them."""
+    """Reads a market, which specifications that differ elsewhere share."""
+    base.check_features(features)
     content = files.read_content(path) if source is None else source.content(path)
     table = prices.parse_prices(content, path, with_range=features == 3)
     listed = (~np.isnan(table.values)).argmax(axis=0)
@@ -93,7 +92,7 @@ def _read(
 
 
 def _filled(values: np.ndarray, listed: np.ndarray) -> np.ndarray:
-    """Prices `[T, A]` without gaps: the last known one or, before any, the first."""
+    """Fills gaps of prices `[T, A]` with the last price or, before any, the first."""
     day = np.arange(len(values))[:, None]
     known = np.where(np.isnan(values), listed, day)
     return np.take_along_axis(values, np.maximum.accumulate(known, axis=0), axis=0)

@@ -1,12 +1,12 @@
-"""Years of prices from a small generative adversarial network of each party.
+"""Generated years from a small generative adversarial network of each party.
 
-The federated paper names such a generator without its architecture; this one is a
+The federated paper names such a generator without its architecture; this is a
 reconstruction: a Wasserstein GAN with gradient penalty (Gulrajani et al.) on windows of
 `block` successive standardized log-returns of all assets of the party, so that their
 correlations are learned too. Generator and critic are perceptrons of two hidden layers.
-Windows that follow each other in a generated year are independent. What remains wrong
-with mean and standard deviation of each asset after training is corrected, because a
-small bias of daily returns is a large one of yearly ones.
+Successive windows of a generated year are independent. After training, mean and
+standard deviation of each asset are corrected, because a small bias of daily returns is
+a large bias of yearly ones.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class WassersteinGAN(generators.Generator):
 
     Attributes:
       block: days of a window; fewer where there are fewer training days.
-      latent: numbers that a window is made from.
+      latent: dimension of the noise that a window is made from.
       width: of the hidden layers.
       num_steps: steps of the generator.
       critic_steps: steps of the critic before each of these.
@@ -74,39 +74,36 @@ class WassersteinGAN(generators.Generator):
             return []
         mean = np.stack([np.nanmean(returns, axis=0) for returns in histories])
         std = np.stack([np.nanstd(returns, axis=0) for returns in histories])
-        # What never moves keeps the value 0.
+        # An asset that never moves keeps the value 0.
         scale = np.where(std > 0, std, 1)[:, None]
         standard = (np.stack(histories) - mean[:, None]) / scale
         first = [_first_common_day(returns) for returns in histories]
-        seeds = [int(rng.integers(2**32)) for rng in rngs]
+        keys = [core.seed_key(int(rng.integers(2**32))) for rng in rngs]
         block = min(self.block, standard.shape[1])
-        trained = lax.map(
-            lambda party: self._train(party[0], party[1], party[2], block),
+        parameters = lax.map(
+            lambda party: self._train(block, *party),
             (
-                jnp.asarray(seeds, jnp.uint32),
+                jnp.stack(keys),
                 jnp.asarray(np.nan_to_num(standard), jnp.float32),
                 jnp.asarray(first, jnp.int32),
             ),
         )
-        layers = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained)
+        parameters = jax.tree.map(lambda x: np.asarray(x, np.float64), parameters)
         samplers = []
         for party, rng in enumerate(rngs):
-            own = jax.tree.map(lambda leaf, k=party: leaf[k], layers)
-            windows = _Windows(
-                layers=own, block=block, latent=self.latent, mean=0.0, factor=1.0
-            )
-            made = windows([rng], _CALIBRATION * block)[0]
-            spread = made.std(axis=0)
+            layers = jax.tree.map(lambda leaf, k=party: leaf[k], parameters)
+            sample = _sampler(layers, block, self.latent)
+            returns = sample([rng], _CALIBRATION * block)[0]
+            spread = returns.std(axis=0)
             factor = std[party] / np.where(spread > 0, spread, 1)
-            shift = mean[party] - factor * made.mean(axis=0)
-            samplers.append(dataclasses.replace(windows, mean=shift, factor=factor))
+            shift = mean[party] - factor * returns.mean(axis=0)
+            samplers.append(_sampler(layers, block, self.latent, shift, factor))
         return samplers
 
     def _train(
-        self, seed: jax.Array, returns: jax.Array, first: jax.Array, block: int
+        self, block: int, key: core.Key, returns: jax.Array, first: jax.Array
     ) -> Any:
-        """Layers of one party's generator; `returns` is `float32[R-1, m]`."""
-        key = core.seed_key(seed)
+        """Trains one party's generator; `returns` is `float32[R-1, m]`."""
         size = block * returns.shape[1]
         generator_key, critic_key, key = jax.random.split(key, 3)
         sizes = (self.width, self.width)
@@ -127,12 +124,12 @@ class WassersteinGAN(generators.Generator):
 
         def criticize(critic: Any, generator: Any, key: jax.Array) -> jax.Array:
             keys = jax.random.split(key, 3)
-            true, made = real(keys[0]), _run(generator, noise(keys[1]))
+            true, fake = real(keys[0]), _run(generator, noise(keys[1]))
             share = jax.random.uniform(keys[2], (self.batch_size, 1), jnp.float32)
-            between = share * true + (1 - share) * made
+            between = share * true + (1 - share) * fake
             slope = jax.grad(lambda x: _run(critic, x).sum())(between)
             length = jnp.sqrt((slope**2).sum(axis=1) + 1e-12)
-            distance = _run(critic, true).mean() - _run(critic, made).mean()
+            distance = _run(critic, true).mean() - _run(critic, fake).mean()
             return self.penalty * ((length - 1) ** 2).mean() - distance
 
         def deceive(generator: Any, critic: Any, key: jax.Array) -> jax.Array:
@@ -160,45 +157,41 @@ class WassersteinGAN(generators.Generator):
         return generator
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Windows:
-    """A sampler: windows of a trained network, one after the other, corrected."""
+def _sampler(
+    layers: Any, block: int, latent: int, mean: Any = 0.0, factor: Any = 1.0
+) -> generators.Sampler:
+    """Returns a sampler of successive windows of a trained network, corrected."""
 
-    layers: Any
-    block: int
-    latent: int
-    mean: Any
-    factor: Any
+    def sample(rngs: Sequence[np.random.Generator], days: int) -> np.ndarray:
+        count = math.ceil(days / block)
+        x = np.stack([rng.standard_normal((count, latent)) for rng in rngs])
+        for number, (kernel, bias) in enumerate(layers):
+            x = x if number == 0 else np.where(x > 0, x, 0.2 * x)
+            x = x @ kernel + bias
+        return mean + factor * x.reshape(len(rngs), count * block, -1)[:, :days]
 
-    def __call__(self, rngs: Sequence[np.random.Generator], days: int) -> np.ndarray:
-        count = math.ceil(days / self.block)
-        noise = np.stack([rng.standard_normal((count, self.latent)) for rng in rngs])
-        for number, (kernel, bias) in enumerate(self.layers):
-            noise = noise if number == 0 else np.where(noise > 0, noise, 0.2 * noise)
-            noise = noise @ kernel + bias
-        made = noise.reshape(len(rngs), count * self.block, -1)[:, :days]
-        return self.mean + self.factor * made
+    return sample
 
 
 def _first_common_day(returns: np.ndarray) -> int:
-    """First day on which all assets are listed, or an earlier one for enough days."""
+    """Returns the first day with all assets listed, or an earlier one for more days."""
     common = int((~np.isnan(returns).any(axis=1)).argmax())
     return min(common, max(len(returns) - _COMMON_DAYS, 0))
 
 
 def _layers(key: jax.Array, sizes: Sequence[int]) -> list[tuple[jax.Array, jax.Array]]:
-    """Kernels and biases of a perceptron, with He's initial values."""
-    found = []
+    """Draws kernels and biases of a perceptron by He's initialization."""
+    layers = []
     for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
         key, own = jax.random.split(key)
         kernel = jax.random.normal(own, (fan_in, fan_out), jnp.float32)
         bias = jnp.zeros(fan_out, jnp.float32)
-        found.append((kernel * math.sqrt(2 / fan_in), bias))
-    return found
+        layers.append((kernel * math.sqrt(2 / fan_in), bias))
+    return layers
 
 
 def _run(layers: Any, x: jax.Array) -> jax.Array:
-    """Outputs of a perceptron with leaky rectifiers."""
+    """Applies a perceptron with leaky rectifiers."""
     for number, (kernel, bias) in enumerate(layers):
         x = x if number == 0 else jax.nn.leaky_relu(x, 0.2)
         x = x @ kernel + bias[None]

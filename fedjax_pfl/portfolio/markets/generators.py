@@ -1,6 +1,6 @@
-"""Years of prices that a party makes up from its own training prices.
+"""Generators of a party's further years of prices from its own training prices.
 
-What is generated is a pure function of seed, client and period: the fit has a random
+A generated year is a pure function of seed, client and year: the fit has a random
 generator per client, and every year has one of its own.
 """
 
@@ -28,7 +28,7 @@ _MAX_CONTEXTS = 100_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Generator(abc.ABC):
-    """A way to generate daily log-returns: a frozen dataclass of named options."""
+    """Generator of daily log-returns: a frozen dataclass of named options."""
 
     name: ClassVar[str]
 
@@ -48,15 +48,29 @@ class Generator(abc.ABC):
         """
 
 
+class _Deterministic(Generator):
+    """Base class of generators whose fit draws nothing, one party at a time."""
+
+    def fit(
+        self, rngs: Sequence[np.random.Generator], histories: Sequence[np.ndarray]
+    ) -> list[Sampler]:
+        """Fits one sampler per party; draws nothing."""
+        return [self.fit_one(history) for history in histories]
+
+    @abc.abstractmethod
+    def fit_one(self, returns: np.ndarray) -> Sampler:
+        """Fits the sampler of one party to its returns `float64[R-1, m]`."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GeometricBrownianMotion(Generator):
+class GeometricBrownianMotion(_Deterministic):
     """Normal log-returns with each asset's mean and standard deviation.
 
     `v_{t+1} = v_t exp(m + s eps)`: m is the mean of log-returns, which needs no
     correction by `s^2 / 2`.
 
     Attributes:
-      correlated: with the correlations of the days on which all assets are listed,
+      correlated: use the correlations of the days on which all assets are listed,
         instead of independent assets.
     """
 
@@ -66,14 +80,8 @@ class GeometricBrownianMotion(Generator):
     def __post_init__(self):
         checks.boolean("correlated", self.correlated)
 
-    def fit(
-        self, rngs: Sequence[np.random.Generator], histories: Sequence[np.ndarray]
-    ) -> list[Sampler]:
-        """Takes moments; draws nothing."""
-        return [self._fit(history) for history in histories]
-
-    def _fit(self, returns: np.ndarray) -> Sampler:
-        """Returns the sampler of one party."""
+    def fit_one(self, returns: np.ndarray) -> Sampler:
+        """Estimates the moments."""
         mean = np.nanmean(returns, axis=0)
         factor = np.diag(np.nanstd(returns, axis=0, ddof=1))
         if self.correlated:
@@ -87,7 +95,7 @@ class GeometricBrownianMotion(Generator):
 
 
 def _root_of_correlation(returns: np.ndarray) -> np.ndarray:
-    """A matrix `C` with `C C^T` the correlation of the common days, or the identity."""
+    """Returns `C` with `C C^T` the correlation of the common days, or the identity."""
     common = returns[~np.isnan(returns).any(axis=1)]
     size = returns.shape[1]
     if len(common) < 2:
@@ -102,8 +110,8 @@ def _root_of_correlation(returns: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class VariableOrderMarkov(Generator):
-    """Bins of returns that follow each other as they did, with back-off.
+class VariableOrderMarkov(_Deterministic):
+    """Markov chain of binned returns of variable order, with back-off.
 
     Every asset has quantile bins of its returns, counts of the bin that follows each
     context of 0 to `order` bins, and a path of its own: the longest context that was
@@ -132,41 +140,38 @@ class VariableOrderMarkov(Generator):
                 f" {self.bins} ** {self.order}."
             )
 
-    def fit(
-        self, rngs: Sequence[np.random.Generator], histories: Sequence[np.ndarray]
-    ) -> list[Sampler]:
-        """Counts; draws nothing."""
-        return [self._fit(history) for history in histories]
-
-    def _fit(self, returns: np.ndarray) -> Sampler:
-        """Returns the sampler of one party."""
+    def fit_one(self, returns: np.ndarray) -> Sampler:
+        """Counts the transitions."""
         chains = [self._chain(own[~np.isnan(own)]) for own in returns.T]
-        length = max(len(chain.values) for chain in chains)
-        values = np.stack(
-            [np.pad(c.values, (0, length - len(c.values))) for c in chains]
-        )
-        starts = np.stack([chain.starts for chain in chains])
-        law = np.stack([chain.law for chain in chains])
-        last = np.array([chain.context for chain in chains])
+        every_values, every_starts, every_law, every_last = zip(*chains, strict=True)
+        length = max(map(len, every_values))
+        values = np.stack([np.pad(own, (0, length - len(own))) for own in every_values])
+        starts, law, last = map(np.stack, (every_starts, every_law, every_last))
         asset, contexts = np.arange(len(chains)), self.bins**self.order
 
         def sample(rngs: Sequence[np.random.Generator], days: int) -> np.ndarray:
             uniform = np.stack([rng.random((days, 2, len(chains))) for rng in rngs])
             context = np.tile(last, (len(rngs), 1))
-            found = np.empty((len(rngs), days, len(chains)))
+            path = np.empty((len(rngs), days, len(chains)))
             for day in range(days):
                 which, within = uniform[:, day, 0], uniform[:, day, 1]
-                drawn = (which[..., None] >= law[asset, context]).sum(axis=-1)
-                begin, end = starts[asset, drawn], starts[asset, drawn + 1]
+                number = (which[..., None] >= law[asset, context]).sum(axis=-1)
+                begin, end = starts[asset, number], starts[asset, number + 1]
                 place = begin + (within * (end - begin)).astype(np.int64)
-                found[:, day] = values[asset, place]
-                context = (context * self.bins + drawn) % contexts
-            return found
+                path[:, day] = values[asset, place]
+                context = (context * self.bins + number) % contexts
+            return path
 
         return sample
 
-    def _chain(self, returns: np.ndarray) -> "_Chain":
-        """Returns the chain of one asset."""
+    def _chain(
+        self, returns: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """Estimates the chain of one asset.
+
+        Returns sorted returns, where each bin begins in them, the cumulative law of the
+        next bin by context, and the last context.
+        """
         edges = np.quantile(returns, np.arange(1, self.bins) / self.bins)
         binned = np.searchsorted(edges, returns, side="right")
         values = np.sort(returns)
@@ -185,22 +190,8 @@ class VariableOrderMarkov(Generator):
             law = np.where(seen, counts, shorter)
         cumulative = np.cumsum(law, axis=1) / law.sum(axis=1, keepdims=True)
         last = 0
-        for bin_ in binned[max(len(binned) - self.order, 0) :].tolist():
-            last = last * self.bins + bin_
-        return _Chain(
-            values=values,
-            starts=np.concatenate([[0], inner, [len(values)]]),
-            # Without the last one, which is 1: rounding must not lead beyond it.
-            law=cumulative[:, :-1],
-            context=last,
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Chain:
-    """Sorted returns, where bins begin in them, laws by context, the last context."""
-
-    values: np.ndarray
-    starts: np.ndarray
-    law: np.ndarray
-    context: int
+        for number in binned[max(len(binned) - self.order, 0) :].tolist():
+            last = last * self.bins + number
+        starts = np.concatenate([[0], inner, [len(values)]])
+        # Without the last entry, which is 1: rounding must not lead beyond it.
+        return values, starts, cumulative[:, :-1], last

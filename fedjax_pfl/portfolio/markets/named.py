@@ -1,4 +1,4 @@
-"""Markets by their names."""
+"""Markets by name."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ MARKETS: dict[str, Any] = {
 }
 
 
-def market(given: Any) -> Any:
-    """Returns the source of prices that a name, a path or an object stands for.
+def market(source: Any) -> Any:
+    """Returns the source of prices with a name or a path, or a source itself.
 
     Args:
-      given: a name in `MARKETS`, the path of a table of prices, or a source.
+      source: a name in `MARKETS`, the path of a table of prices, or a source.
 
     Returns:
       The source.
@@ -25,19 +25,19 @@ def market(given: Any) -> Any:
     Raises:
       InputError: if it is none of these.
     """
-    if isinstance(given, str):
-        if given.endswith((".csv", ".csv.gz")):
-            return files.PriceFile(path=given)
-        checks.known(given, MARKETS, "market")
-        if given == files.PriceFile.name:
+    if isinstance(source, str):
+        if source.endswith((".csv", ".csv.gz")):
+            return files.PriceFile(path=source)
+        checks.known(source, MARKETS, "market")
+        if source == files.PriceFile.name:
             raise checks.InputError(
                 "Expected the path of a .csv or .csv.gz file in place of the market"
-                f" {given!r}."
+                f" {source!r}."
             )
-        return MARKETS[given]()
-    if isinstance(given, type) or not hasattr(given, "load"):
+        return MARKETS[source]()
+    if isinstance(source, type) or not hasattr(source, "load"):
         raise checks.InputError(
             "Expected market to be a name in MARKETS, the path of a .csv file or an"
-            f" object such as SyntheticMarket(), got {given!r}."
+            f" object such as SyntheticMarket(), got {source!r}."
         )
-    return given
+    return source

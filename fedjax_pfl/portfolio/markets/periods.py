@@ -1,4 +1,4 @@
-"""Which days of a market are for what, and who trades which assets."""
+"""Training, validation and test days of a market, and the assets of every party."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ __all__ = ["Split", "split", "universes"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Split:
-    """Numbers of successive days.
+    """Lengths of the successive periods of a market.
 
     Attributes:
       train_days: R.
@@ -27,7 +27,7 @@ class Split:
 
     @property
     def days(self) -> int:
-        """All days T."""
+        """Number of all days T."""
         return self.train_days + self.validation_days + self.test_days
 
 
@@ -101,10 +101,10 @@ def universes(
     Raises:
       InputError: if there are fewer than m such assets.
     """
-    known = np.flatnonzero(market.listed + window < split.train_days)
-    if len(known) < assets_per_client:
+    tradable = np.flatnonzero(market.listed + window < split.train_days)
+    if len(tradable) < assets_per_client:
         raise checks.InputError(
-            f"Market {market.name!r} has {len(known)} assets with at least"
+            f"Market {market.name!r} has {len(tradable)} assets with at least"
             f" {window + 1} training prices, expected assets_per_client="
             f"{assets_per_client} or more."
         )
@@ -112,5 +112,5 @@ def universes(
         datasets.generator(seed, datasets.Purpose.PARTITION, client)
         for client in range(num_clients)
     ]
-    drawn = [rng.choice(known, assets_per_client, replace=False) for rng in rngs]
-    return np.sort(np.stack(drawn), axis=1)
+    assets = [rng.choice(tradable, assets_per_client, replace=False) for rng in rngs]
+    return np.sort(np.stack(assets), axis=1)

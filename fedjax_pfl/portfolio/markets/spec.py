@@ -1,7 +1,8 @@
-"""From a market to a federation of parties that trade a few assets each."""
+"""Federations of parties that trade a few assets of a market each."""
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,12 +23,12 @@ _YEAR_DAYS = 252
 
 @dataclasses.dataclass(frozen=True)
 class PortfolioSpec:
-    """What defines a federation of trading parties, and what a grid can vary; hashable.
+    """Recipe of a federation of trading parties, with fields to sweep; hashable.
 
-    The days of the market are, in order, those for training, for validation, and for
-    the test. Every party draws its assets without replacement from those that have a
-    whole window of training prices and one more. Dotted names such as `market.seed`
-    address every field.
+    The days of the market are, in order, for training, validation and the test. Every
+    party draws its assets without replacement from those that have a whole window of
+    training prices and one more. Dotted names such as `market.seed` address every
+    field.
 
     Attributes:
       market: source of prices, its name in `MARKETS`, or the path of a `.csv` or
@@ -45,16 +46,16 @@ class PortfolioSpec:
       rounds_per_year: rounds after which the next generated year replaces the one
         before; the last one stays.
       generators: generators of these years or their names in `GENERATORS`. Each party
-        gets one, drawn at random. Without any there are no generated years.
+        draws one. Without any there are no generated years.
       features: 1 for the close, 3 for close, high and low.
-      seed: of each party's assets and generator, its generated years, and the
-        malicious clients, independently. A synthetic market has a seed of its own.
+      seed: of each party's assets, generator and generated years, and of the malicious
+        clients, which draw independently. A synthetic market has a seed of its own.
       malicious_fraction: `round(malicious_fraction * N)` clients are malicious; at
         least one must stay honest.
       data_dir: directory of data files, or None for the environment's.
 
     Example:
-      >>> from fedjax_pfl.portfolio.markets import SyntheticMarket
+      >>> from fedjax_pfl.portfolio import SyntheticMarket
       >>> market = SyntheticMarket(num_days=600)
       >>> spec = PortfolioSpec(market, num_clients=3, years=1)
       >>> federation = spec.build()
@@ -84,7 +85,7 @@ class PortfolioSpec:
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
         set_field(self, "market", named.market(self.market))
-        set_field(self, "generators", _generators(self.generators))
+        set_field(self, "generators", _check_generators(self.generators))
         if self.data_dir is not None:
             set_field(self, "data_dir", str(self.data_dir))
             checks.text("data_dir", self.data_dir)
@@ -96,43 +97,40 @@ class PortfolioSpec:
         checks.positive_int("rounds_per_year", self.rounds_per_year)
         base.check_features(self.features)
         checks.whole("seed", self.seed, at_least=0, at_most=checks.MAX_SEED)
-        splits.check_fractions(self.malicious_fraction, 0.0, 0.0)
-        dates = [(n, getattr(self, n)) for n in ("train_from", "test_from", "test_to")]
-        given = [(name, text) for name, text in dates if text is not None]
-        parsed = [_date(name, text) for name, text in given]
-        for k in range(1, len(given)):
-            if parsed[k - 1] > parsed[k]:
-                (before, one), (after, other) = given[k - 1 : k + 1]
+        checks.number(
+            "malicious_fraction", self.malicious_fraction, at_least=0, at_most=1
+        )
+        names = ("train_from", "test_from", "test_to")
+        texts = {name: getattr(self, name) for name in names}
+        dates = {n: _parse_date(n, t) for n, t in texts.items() if t is not None}
+        for before, after in itertools.pairwise(dates):
+            if dates[before] > dates[after]:
                 raise checks.InputError(
-                    f"Expected {before} before {after}, got {one} and {other}."
+                    f"Expected {before} before {after}, got {texts[before]} and"
+                    f" {texts[after]}."
                 )
 
-    @property
-    def dataset(self) -> Any:
-        """The market, under the name that results give to where data come from."""
-        return self.market
-
     def build(self) -> core.Federation:
-        """Draws universes and generated years on the host, and puts all on the device.
+        """Draws assets and generated years on the host, then moves to the device.
 
         `train.index` has the examples in the order of their numbers (`portfolio.tables`
-        defines them), and `num_examples` counts the real ones: rows beyond are those of
+        defines them), and `num_examples` counts the real ones; later rows belong to
         generated years, for the sampler `portfolio.batch_positions` alone. Validation
         and test examples are successive days, the first observed on the last day
         before; they have the number -1. Inputs are `int32[S, 3]`: first row of the
-        party in the tables, physical day, number; targets `float32[S, m+1]` are what
-        the day after pays, cash first. The tables are `constants`.
+        party in the tables, physical day, number; targets `float32[S, m+1]` are the
+        growth of the next day, cash first. The tables are `constants`.
 
         Returns:
           The federation. Specifications that differ in malicious clients only share its
           pool.
 
         Raises:
-          InputError: if the market cannot be had, or has too few days or assets.
+          InputError: if the market cannot be read, or has too few days or assets.
         """
         market, split = self._split()
         key = dataclasses.replace(self, malicious_fraction=0.0, data_dir=None)
-        parts = _built(key, market, split)
+        parts = _build(key, market, split)
         malicious = splits.malicious_clients(
             self.seed, self.num_clients, self.malicious_fraction
         )
@@ -145,7 +143,7 @@ class PortfolioSpec:
         )
 
     def tickers(self) -> tuple[tuple[str, ...], ...]:
-        """Returns the names of the assets of every party, in the order of its tables.
+        """Returns the names of every party's assets, in the order of its tables.
 
         Returns:
           m names for each of the N parties.
@@ -154,18 +152,15 @@ class PortfolioSpec:
           InputError: see `build`.
         """
         market, split = self._split()
-        universes = _universes(self, market, split)
-        return tuple(tuple(market.tickers[k] for k in row) for row in universes)
+        assets = _draw_assets(self, market, split)
+        return tuple(tuple(market.tickers[k] for k in row) for row in assets)
 
     def describe(self) -> dict[str, Any]:
-        """Flat configuration by dotted name, of values that JSON can hold."""
-        return {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in struct.named_fields(self)
-        }
+        """Returns the flat configuration by dotted name, as JSON knows it."""
+        return struct.plain_fields(self) | {"dataset": self.market.name}
 
     def _split(self) -> tuple[base.Market, periods.Split]:
-        """Returns the market between the dates, and its days."""
+        """Loads the market between the dates, and splits its days."""
         market = self.market.load(data_dir=self.data_dir, features=self.features)
         market = _between(market, self.train_from, self.test_to)
         test_from = None if self.test_from is None else np.datetime64(self.test_from)
@@ -174,11 +169,11 @@ class PortfolioSpec:
         )
 
 
-def _generators(given: Any) -> tuple[Any, ...]:
-    """Generators or their names, checked."""
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        given = (given,)
-    for part in given:
+def _check_generators(parts: Any) -> tuple[Any, ...]:
+    """Returns generators or their names as a tuple, checked."""
+    if isinstance(parts, str) or not isinstance(parts, Sequence):
+        parts = (parts,)
+    for part in parts:
         if isinstance(part, str):
             checks.known(part, augmentation.GENERATORS, "generator")
         elif isinstance(part, type) or not hasattr(part, "fit"):
@@ -186,11 +181,11 @@ def _generators(given: Any) -> tuple[Any, ...]:
                 "Expected generators to be names in GENERATORS or objects such as"
                 f" GeometricBrownianMotion(), got {part!r}."
             )
-    return tuple(given)
+    return tuple(parts)
 
 
-def _date(name: str, text: Any) -> np.datetime64:
-    """Returns a date, checked."""
+def _parse_date(name: str, text: Any) -> np.datetime64:
+    """Parses a date of a field."""
     try:
         return prices.parse_date(text)
     except ValueError as error:
@@ -201,39 +196,39 @@ def _date(name: str, text: Any) -> np.datetime64:
 
 @functools.lru_cache(maxsize=16)
 def _between(market: base.Market, start: str | None, end: str | None) -> base.Market:
-    """One object per market and dates, by which federations are shared."""
+    """Returns one object per market and dates, so that federations are shared."""
     limits = (None if text is None else np.datetime64(text) for text in (start, end))
     return market.between(*limits)
 
 
-def _universes(
+def _draw_assets(
     spec: PortfolioSpec, market: base.Market, split: periods.Split
 ) -> np.ndarray:
-    """Assets `int64[N, m]` of every party."""
+    """Draws the assets `int64[N, m]` of every party."""
     sizes = (spec.window, spec.num_clients, spec.assets_per_client)
     return periods.universes(market, split, *sizes, spec.seed)
 
 
 @functools.lru_cache(maxsize=4)
-def _built(
+def _build(
     spec: PortfolioSpec, market: base.Market, split: periods.Split
 ) -> dict[str, core.ClientData]:
-    """Training, validation and test of all parties, of one pool."""
+    """Builds training, validation and test data of all parties, with one pool."""
     years = spec.years if spec.generators else 0
     block = split.days + years * _YEAR_DAYS
     numbers = spec.num_clients * block * (spec.assets_per_client + 4) * spec.features
     checks.memory(
         f"A federation of {spec.num_clients} parties of {block} days",
         24 * numbers,
-        "give it fewer parties, assets or generated years",
+        "reduce parties, assets or generated years",
     )
-    assets = _universes(spec, market, split)
+    assets = _draw_assets(spec, market, split)
     real = market.prices[:, assets].swapaxes(0, 1)  # [N, T, m, F]
     kinds = [
         augmentation.GENERATORS[kind]() if isinstance(kind, str) else kind
         for kind in spec.generators
     ]
-    generated = augmentation.generated_years(
+    generated = augmentation.generate_years(
         market,
         assets,
         split.train_days,

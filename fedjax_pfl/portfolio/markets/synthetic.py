@@ -1,4 +1,4 @@
-"""A market that is made up: factors, regimes of volatility, heavy tails.
+"""Synthetic market: factors, regimes of volatility, heavy tails.
 
 The log-return of asset i of sector s(i) on day t is
 
@@ -43,7 +43,7 @@ class SyntheticMarket:
     0.4 within a sector and 0.27 between sectors.
 
     Attributes:
-      seed: of everything; each one is another market.
+      seed: of all draws; every seed is another market.
       num_assets: A.
       num_days: T.
       num_sectors: sectors; asset i belongs to sector `i % num_sectors`.
@@ -82,8 +82,8 @@ class SyntheticMarket:
 
     def __post_init__(self):
         checks.whole("seed", self.seed, at_least=0, at_most=checks.MAX_SEED)
-        for field in ("num_assets", "num_sectors"):
-            checks.positive_int(field, getattr(self, field))
+        checks.positive_int("num_assets", self.num_assets)
+        checks.positive_int("num_sectors", self.num_sectors)
         checks.whole("num_days", self.num_days, at_least=1, at_most=1_000_000)
         checks.number("drift", self.drift, at_least=-_LARGEST, at_most=_LARGEST)
         for field in ("drift_spread", "beta_spread", *_VOLATILITIES):
@@ -96,38 +96,33 @@ class SyntheticMarket:
 
     def load(self, *, data_dir: str | None, features: int) -> base.Market:
         """Draws the market, once per process; closes do not depend on `features`."""
-        base.check_features(features)
-        numbers = self.num_days * self.num_assets
         checks.memory(
             f"A market of {self.num_days} days and {self.num_assets} assets",
-            8 * 8 * numbers,
+            8 * 8 * self.num_days * self.num_assets,
             "make it smaller",
         )
         return _drawn(self, features)
 
     def regimes(self) -> np.ndarray:
-        """Times of stress `bool[T]`; the chain starts in its stationary distribution.
+        """Draws the times of stress; the chain starts in its stationary distribution.
 
         Returns:
-          Whether each day is one of stress.
+          `bool[T]` whether each day is one of stress.
         """
-        rng = self._rng(_REGIMES)
-        uniform = rng.random(self.num_days)
-        found = np.empty(self.num_days, bool)
-        state = uniform[0] < self.stress_days / (self.stress_days + self.calm_days)
-        found[0] = state
+        uniform = self._rng(_REGIMES).random(self.num_days)
+        stress = np.empty(self.num_days, bool)
+        stress[0] = uniform[0] < self.stress_days / (self.stress_days + self.calm_days)
         for day in range(1, self.num_days):
-            length = self.stress_days if state else self.calm_days
-            state = bool(state) != (uniform[day] < 1 / length)
-            found[day] = state
-        return found
+            length = self.stress_days if stress[day - 1] else self.calm_days
+            stress[day] = stress[day - 1] != (uniform[day] < 1 / length)
+        return stress
 
     def _rng(self, part: int) -> np.random.Generator:
-        """Generator of one part of the market."""
+        """Returns the random generator of one part of the market."""
         return datasets.generator(self.seed, datasets.Purpose.DATASET, part)
 
     def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """Daily log-returns `[T, A]`, and their standard deviations by the regimes."""
+        """Draws daily log-returns `[T, A]`, and computes their standard deviations."""
         rng = self._rng(_ASSETS)
         drift = rng.normal(self.drift, self.drift_spread, self.num_assets)
         beta = rng.normal(1, self.beta_spread, self.num_assets)
@@ -143,12 +138,12 @@ class SyntheticMarket:
         return returns, level * np.sqrt(variance)
 
     def _noise(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Student's t of variance 1, `[T, count]`."""
+        """Draws Student's t of variance 1, `[T, count]`."""
         scale = math.sqrt((self.degrees - 2) / self.degrees)
         return rng.standard_t(self.degrees, (self.num_days, count)) * scale
 
     def _range(self, returns: np.ndarray, std: np.ndarray) -> np.ndarray:
-        """Logarithms `[T, A, 2]` of high and low over the close before."""
+        """Draws the logarithms `[T, A, 2]` of high and low over the close before."""
         # P(max >= x | end r) = exp(-2 x (x - r) / std^2), solved for x.
         uniform = 1 - self._rng(_RANGES).random((*returns.shape, 2))  # in (0, 1]
         squared = -2 * (std**2)[..., None] * np.log(uniform)
@@ -162,7 +157,8 @@ _REGIMES, _ASSETS, _RETURNS, _RANGES = range(4)
 
 @functools.lru_cache(maxsize=16)
 def _drawn(source: SyntheticMarket, features: int) -> base.Market:
-    """Keeps markets, so that specifications that differ elsewhere share them."""
+    """Draws a market, which specifications that differ elsewhere share."""
+    base.check_features(features)
     returns, std = source._factors()
     path = np.cumsum(returns, axis=0)
     close = _FIRST_PRICE * np.exp(path)
@@ -170,7 +166,7 @@ def _drawn(source: SyntheticMarket, features: int) -> base.Market:
     if features == 3:
         before = _FIRST_PRICE * np.exp(path - returns)
         limits = before[..., None] * np.exp(source._range(returns, std))
-        high = np.maximum(limits[..., 0], close)  # rounding aside, it is anyway
+        high = np.maximum(limits[..., 0], close)  # holds already, but for rounding
         low = np.minimum(limits[..., 1], close)
         prices = np.stack([close, high, low], axis=-1)
     first = np.datetime64(_FIRST_DATE, "D")

@@ -23,6 +23,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
         "engine/streaming/programs.py",
         "testing/battery_inputs.py",
         "testing/programs.py",
+        "testing/rounds.py",
     },
     "jax.experimental": set(),
     "jax.pmap": set(),

@@ -413,6 +413,6 @@ class Options:
         return {name: value for name, value in rule.items() if value not in (None, "")}
 
 
-def flag(field: dataclasses.Field[Any]) -> str:
-    """Returns the name of an option on the command line."""
-    return "--" + field.name.strip("_").replace("_", "-")
+def flag(name: str) -> str:
+    """Returns how a field is called on the command line."""
+    return "--" + name.strip("_").replace("_", "-")

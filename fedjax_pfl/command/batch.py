@@ -6,7 +6,6 @@ sentence.
 """
 
 import dataclasses
-import shlex
 import time
 from pathlib import Path
 
@@ -70,15 +69,15 @@ def _run_all(names: list[str], options: arguments.Options, out: Path) -> None:
                 skipped.append(name)
         except errors.StoppedError as stopped:
             raise errors.StoppedError(
-                f"Stopped in {name}, {number} of {len(names)}; go on with: python -m"
-                f" experiments.sweep --resume {out}",
+                f"Stopped in {name}, {number} of {len(names)}; go on with:"
+                f" {run_folder.resume_line(options.command, out)}",
                 stopped.status,
             ) from None
     done = len(names) - len(skipped)
     text = f"Finished {done} of {len(names)} presets"
     print(f"{text}; skipped {', '.join(skipped)}." if skipped else f"{text}.")
     print(f"Results: {out}")
-    print(f"Report: python -m experiments.report {shlex.quote(str(out))}")
+    print(f"Report: {run_folder.report_line(out)}")
 
 
 def _one(options: arguments.Options) -> bool:

@@ -21,11 +21,8 @@ from fedjax_pfl.command import arguments, compilation_cache, errors
 __all__ = ["HELP", "answer", "make_app", "make_main", "num_cores"]
 
 _shown: set[str] = set()  # sentences of warnings
-
-
 _OF_ONE_COMMAND = {"streamed": "run", "as_if_clients": "plan"}
 _WITH_RESUME = {"resume", "max_minutes", "memory_limit", "log", "quiet"}
-
 
 HELP = {
     "run": "Trains one setting (several seeds if asked for) and writes a result"
@@ -92,11 +89,10 @@ def _check_alone(context: typer.Context) -> None:
     for name in context.params.keys() - _WITH_RESUME:
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
-            option = "--" + name.strip("_").replace("_", "-")
             raise typer.BadParameter(
                 "--resume goes on with the options of the first command; only"
                 " --max-minutes, --memory-limit, --log and --quiet may be given with"
-                f" it, not {option}"
+                f" it, not {arguments.flag(name)}"
             )
 
 

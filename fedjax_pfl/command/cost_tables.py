@@ -14,7 +14,7 @@ from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.engine import compiled, cost, programs, save_models
 from fedjax_pfl.engine.groups import Group
 from fedjax_pfl.engine.groups import plan as plan_group
-from fedjax_pfl.engine.options import Options, parse_memory
+from fedjax_pfl.engine.options import Options
 
 __all__ = ["enlarged", "largest_of_chunk", "show"]
 
@@ -65,13 +65,13 @@ def show(
             console,
             f"Trained models: {cost.shown(sum(map(save_models.size, planned)))}.",
         )
-    match options.memory_limit:
+    match options.parsed_memory:
         case "none":
             _print(console, "Whether this fits into the memory was not asked.")
         case "free":
             _print(console, "This fits into the memory that is free.")
         case limit:
-            _print(console, f"This fits into {cost.shown(int(parse_memory(limit)))}.")
+            _print(console, f"This fits into {cost.shown(int(limit))}.")
 
 
 def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:

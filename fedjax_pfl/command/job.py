@@ -1,14 +1,14 @@
 """What the commands do once their arguments are parsed."""
 
+import contextlib
 import dataclasses
 import datetime
 import gc
 import itertools
 import math
-import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -40,7 +40,7 @@ from fedjax_pfl.engine import (
     streaming,
 )
 from fedjax_pfl.engine.groups import Group
-from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.options import Options, time_limit
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.results import directories
 
@@ -73,6 +73,7 @@ def do(options: arguments.Options) -> None:
         return
     experiment = _experiment(options)
     training = _training(experiment, options)
+    time_is_up = time_limit(training.max_minutes)
     checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
     out = options.out or default_directory(experiment.name)
     if options.resume is None and options.command != "plan":
@@ -86,10 +87,10 @@ def do(options: arguments.Options) -> None:
         return
     profile = None if options.profile is None else _profile(options, training)
     writers = logs.callbacks(options, out)
-    if options.streamed and isinstance(training.eval_clients, int):
-        sample = min(training.eval_clients, groups[0].federations[0].num_clients)
-        training = dataclasses.replace(training, eval_clients=sample)
-    trainer = streaming.Streamed if options.streamed else Resident
+    trainer = Resident
+    if options.streamed:
+        trainer = streaming.Streamed
+        training = streaming.bounded(training, groups[0].federations[0].num_clients)
     planned = simulation.check_groups(groups, training, trainer=trainer)
     if options.save_models and options.resume is None:
         save_models.check(planned, out / run_folder.MODELS)
@@ -106,7 +107,14 @@ def do(options: arguments.Options) -> None:
             callbacks=writers,
             models_to=run_folder.models_place(out) if options.save_models else None,
         )
-        result = _train(groups, training, options, out, profile)
+        with _stopping(options, out) as caught:
+            result = simulation.run_groups(
+                planned,
+                training,
+                trainer=trainer,
+                interrupt=lambda: caught.asked() or time_is_up(),
+                profile=profile,
+            )
         with run_folder.completed(out) as folder:
             result.write(folder)
             figures.save_all(result, folder)
@@ -165,25 +173,13 @@ _AS_GIVEN = (  # options of a command that are those of trainings
 )
 
 
-def _train(
-    groups: Sequence[Group],
-    training: Options,
-    options: arguments.Options,
-    out: Path,
-    profile: profiling.Profile | None,
-) -> results.Result:
-    """Trains until the end, or until a signal or the time says otherwise."""
-    place = shlex.quote(str(out))
-    hint = f"go on with: python -m experiments.{options.command} --resume {place}"
+@contextlib.contextmanager
+def _stopping(options: arguments.Options, out: Path) -> Iterator[signals.Signals]:
+    """Turns signals and interruptions into a sentence that says how to go on."""
+    hint = f"go on with: {run_folder.resume_line(options.command, out)}"
     with signals.Signals() as caught:
         try:
-            return simulation.run_groups(
-                groups,
-                training,
-                trainer=streaming.Streamed if options.streamed else Resident,
-                interrupt=caught.asked,
-                profile=profile,
-            )
+            yield caught
         except driver.Interrupted as stopped:
             status = 3 if caught.number is None else 128 + caught.number
             raise errors.StoppedError(f"{stopped}; {hint}", status) from None
@@ -200,7 +196,7 @@ def _print_place(console: Console, options: arguments.Options, out: Path) -> Non
     if options.save_models and not options.quiet:
         print(f"Models: {out / run_folder.MODELS}")
     if not options.quiet:
-        print(f"Report: python -m experiments.report {shlex.quote(str(out))}")
+        print(f"Report: {run_folder.report_line(out)}")
         logs.print_hint(options, out)
 
 

@@ -35,6 +35,8 @@ __all__ = [
     "opened",
     "read",
     "repeated_by",
+    "report_line",
+    "resume_line",
     "resumed_by",
 ]
 
@@ -149,7 +151,17 @@ def repeated_by(directory: Path) -> str:
 
 def resumed_by(directory: Path) -> str:
     """Returns the command line that continues a run."""
-    return f"python -m experiments.{read(directory).command} --resume {directory}"
+    return resume_line(read(directory).command, directory)
+
+
+def resume_line(command: str, directory: Path) -> str:
+    """Returns the command line that continues a run of a command."""
+    return f"python -m experiments.{command} --resume {shlex.quote(str(directory))}"
+
+
+def report_line(directory: Path) -> str:
+    """Returns the command line that makes a report of a result."""
+    return f"python -m experiments.report {shlex.quote(str(directory))}"
 
 
 def is_finished(directory: Path) -> bool:
@@ -205,7 +217,7 @@ def command(options: arguments.Options) -> str:
         value = getattr(options, field.name)
         if field.name in _NOT_REPEATED or value == field.default:
             continue
-        flag = arguments.flag(field)
+        flag = arguments.flag(field.name)
         if value is True:
             words.append(flag)
         else:

@@ -18,7 +18,7 @@ from fedjax_pfl.core import checks, client_rows, sharding, struct
 from fedjax_pfl.engine import evaluation as evaluations
 from fedjax_pfl.engine import programs
 from fedjax_pfl.engine.groups import PlannedGroup
-from fedjax_pfl.engine.options import Options, parse_memory
+from fedjax_pfl.engine.options import Options
 
 __all__ = [
     "Memory",
@@ -323,7 +323,7 @@ def _refuse(
     group: programs.Programs, needed: Memory, options: Options, held: int
 ) -> None:
     """Raises an error where what is needed is more than what there is."""
-    limit = parse_memory(options.memory_limit)
+    limit = options.parsed_memory
     if limit == "none":
         return
     on_host = jax.default_backend() == "cpu"

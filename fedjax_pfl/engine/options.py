@@ -69,8 +69,8 @@ class Options:
     progress: bool = True
 
     def __post_init__(self):
-        data = self.schedule.data
-        self.parsed_execution  # noqa: B018 (checks it)
+        # Parsed here, so that what does not fit is refused where it is given.
+        data, _, _ = self.schedule.data, self.parsed_execution, self.parsed_memory
         checks.boolean("diagnostics", self.diagnostics)
         if self.points_per_chunk is not None:
             checks.positive_int("points_per_chunk", self.points_per_chunk)
@@ -79,9 +79,7 @@ class Options:
                 f"Expected the data to stop on to be one of {', '.join(data)},"
                 f" which are evaluated, got {self.stop_when.data!r}."
             )
-        parse_memory(self.memory_limit)
-        if self.max_minutes is not None:
-            checks.number("max_minutes", self.max_minutes, above=0)
+        checks.number("max_minutes", self.max_minutes, above=0)
 
     @functools.cached_property
     def schedule(self) -> schedules.Schedule:
@@ -97,6 +95,11 @@ class Options:
         if self.execution == "auto":
             return "auto"
         return sharding.Execution.parse(self.execution)
+
+    @functools.cached_property
+    def parsed_memory(self) -> str | int:
+        """The limit of memory in bytes, or the string `free` or `none`."""
+        return parse_memory(self.memory_limit)
 
 
 def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

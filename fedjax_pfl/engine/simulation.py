@@ -64,9 +64,11 @@ def simulate(
       Interrupted: after `max_minutes`.
     """
     validate.check(key, process, model, federation)
+    parsed = Options(num_rounds=num_rounds, **options)
+    time_is_up = time_limit(parsed.max_minutes)
     config = grids.config_of(process, model, federation)
     group = groups.single(key, process, model, federation, config)
-    return run_groups([group], Options(num_rounds=num_rounds, **options))
+    return run_groups(check_groups([group], parsed), parsed, interrupt=time_is_up)
 
 
 @as_keywords()
@@ -100,11 +102,13 @@ def grid(
     """
     validate.check(key, process, model, spec, spec=True)
     parsed = Options(num_rounds=num_rounds, **options)
-    return run_groups(grids.groups_of(key, process, model, spec, axes), parsed)
+    time_is_up = time_limit(parsed.max_minutes)  # building the data counts
+    planned = check_groups(grids.groups_of(key, process, model, spec, axes), parsed)
+    return run_groups(planned, parsed, interrupt=time_is_up)
 
 
 def run_groups(
-    unplanned: Sequence[groups.Group],
+    planned: Sequence[groups.PlannedGroup],
     options: Options,
     *,
     trainer: Callable[..., Trainer] = Resident,
@@ -114,8 +118,8 @@ def run_groups(
     """Trains groups one after the other, with progress on standard error.
 
     Args:
-      unplanned: from `grids.groups_of`, several calls' together if wanted.
-      options: of all of them.
+      planned: from `check_groups`, of one class of trainers.
+      options: of all of them; what is told, saved and written.
       trainer: class of the trainers.
       interrupt: asked between evaluations; a reason ends the training.
       profile: of a few rounds, or None.
@@ -127,13 +131,15 @@ def run_groups(
       Interrupted: if there was a reason to end; checkpoints have all until then.
       InputError: if checkpoints belong to another training or are damaged.
     """
-    checkpoints, time_is_up = options.checkpoints, time_limit(options.max_minutes)
+    checkpoints = options.checkpoints
     if checkpoints is not None and jax.process_count() > 1:
         raise checks.InputError(
             "Checkpoints are written by trainings of one process, got"
             f" {jax.process_count()} processes; leave checkpoints out."
         )
-    planned = check_groups(unplanned, options, trainer=trainer)
+    if options.models_to is not None:
+        save_models.check(planned, options.models_to)
+    unplanned = [group.group for group in planned]
     _warn_of_idle_parts(unplanned)
     origin = provenance.collect()
     around = {} if profile is None else {"around": profile.around}
@@ -159,7 +165,7 @@ def run_groups(
                 waiting.append(prepare(number + 1))
             with contextlib.closing(current):
                 record = Run(current, store).train(
-                    interrupt=lambda: interrupt() or time_is_up(),
+                    interrupt=interrupt,
                     evaluated=watch.evaluated(number),
                     **around,
                 )
@@ -182,7 +188,7 @@ def check_groups(
     """Plans groups, and validates every part of them before anything is trained.
 
     Args:
-      unplanned: what is to be trained.
+      unplanned: from `grids.groups_of`, several calls' together if wanted.
       options: of all of them.
       trainer: class of the trainers.
 
@@ -193,8 +199,6 @@ def check_groups(
       InputError: if something does not fit, in one sentence.
     """
     planned = [groups.plan(group, options) for group in unplanned]
-    if options.models_to is not None:
-        save_models.check(planned, options.models_to)
     for group in planned:
         trainer.check(group)  # pyright: ignore
     return planned

@@ -123,9 +123,9 @@ def test_a_resumed_run_has_the_log_that_is_given_now(tmp_path):
 
 def test_logs_have_places_of_their_own(monkeypatch, capsys):
     made = []
-    monkeypatch.setattr(logs.fp, "TensorBoard", made.append)
+    monkeypatch.setattr(logs.fp.engine, "TensorBoard", made.append)
     monkeypatch.setattr(
-        logs.fp, "WeightsAndBiases", lambda **options: made.append(options)
+        logs.fp.engine, "WeightsAndBiases", lambda **options: made.append(options)
     )
     for words in (["--log", "tensorboard", "--log", "wandb"], ["--log", "wandb=mine"]):
         logs.callbacks(options_of(words), pathlib.Path("results/a"))

@@ -182,7 +182,7 @@ def test_resume(saved, request, monkeypatch):
     """Finished runs are shown, others trained; what is written is whole."""
     trials = inputs.Trials(request, default=10, long=200)
     before = inputs.contents(pathlib.Path("saved"))
-    monkeypatch.setattr(job, "_train", lambda *_: saved)
+    monkeypatch.setattr(job.simulation, "run_groups", lambda *_, **__: saved)
 
     @trials.settings
     @hypothesis.given(st.data())

@@ -1,4 +1,4 @@
-"""Everything that can be timed, and everything that it can be compared with."""
+"""Catalog of all that can be timed, and of what it can be compared with."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

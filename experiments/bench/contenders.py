@@ -1,4 +1,4 @@
-"""What takes part in a comparison, by name, and our own side of it."""
+"""Contenders of a comparison by name, and our own side of it."""
 
 import dataclasses
 import functools

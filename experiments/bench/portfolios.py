@@ -123,7 +123,7 @@ class Task:
 
 
 class Floor:
-    """The same number of products with the state and of sigmoids, and nothing else.
+    """Floor of a recurrent evaluator: its products and sigmoids, and nothing else.
 
     Per day of a window one product and one sigmoid forwards, and two products
     backwards, for two parties at a time, which is as fast as any other number.

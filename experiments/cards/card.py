@@ -13,7 +13,7 @@ __all__ = ["Card"]
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """Everything of a card that is not computed.
+    """Card without what is computed.
 
     Attributes:
       method: name of the card and of its directory of runs.

@@ -50,7 +50,7 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What a run says of a claim in one environment.
+    """Verdict of a run on a claim in one environment.
 
     Attributes:
       where: the environment.
@@ -203,7 +203,7 @@ def of_figures(
 
 
 def not_run(preset: str, reasons: Mapping[str, str]) -> tuple[str, str]:
-    """Why a preset was not run, as a verdict, and the command that would."""
+    """Returns the verdict on a preset that was not run, and the command that would."""
     found = (text for part, text in reasons.items() if part in preset)
     verdict = f"not run: {next(found, 'not yet run here')}"
     return verdict, f"python -m experiments.sweep --preset {preset} --data-dir DIR"

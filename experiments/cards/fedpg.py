@@ -147,7 +147,7 @@ def _side(
 
 
 def _of_table(run: str, words: str) -> list[claims.Claim]:
-    """What the tables are said to show, in one run."""
+    """Returns the claims of the tables, in one run."""
     pairs = [
         (
             "FedPG's GM is better than FedAvg's",
@@ -268,7 +268,7 @@ def _tables() -> list[methods.Methods]:
 
 
 def _under(run: str, words: str) -> list[claims.Claim]:
-    """What Table 3 is said to show of an attack."""
+    """Returns the claims of Table 3 on an attack."""
     mine = _side("global", where={"algorithm.scale": "median"})
     return [
         claims.Claim(

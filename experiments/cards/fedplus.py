@@ -129,7 +129,7 @@ _ABOVE_MEAN = (
 
 
 def _benchmark_claims(data: str) -> list[claims.Claim]:
-    """What is claimed of one benchmark; runs have the names of presets."""
+    """Returns the claims on one benchmark; runs have the names of presets."""
     pairs = [*_PAIRS, *(_ABOVE_MEAN if data in ("synthetic", "sentiment") else ())]
     return [
         claims.Claim(f"{data}: {text}", f"fedplus_{data}", better, worse)
@@ -168,7 +168,7 @@ def _with_lam(side: runs.Side, lam: float) -> runs.Side:
 
 
 def _attack_claims() -> list[claims.Claim]:
-    """What robustness would mean; ours, the paper has no attack."""
+    """Returns our claims on robustness; the paper has no attack."""
     pairs = (
         ("FedGeoMed+ is better than FedAvg", _with_lam(GEO, 0.0), FEDAVG),
         ("RFA is better than FedAvg", RFA, FEDAVG),

@@ -156,7 +156,7 @@ def global_wins(row: str) -> claims.Claim:
 
 
 def learning(row: str) -> tuple[claims.Claim, ...]:
-    """What the paper's learning curves are said to show."""
+    """Returns the claims of the paper's learning curves."""
     run = f"flame_fair_{row}"
     pairs = (
         ("FLAME PM is better than pFedMe PM", PM, _PFEDME_PM),
@@ -170,7 +170,7 @@ def learning(row: str) -> tuple[claims.Claim, ...]:
 
 
 def fairness(row: str) -> tuple[claims.Claim, ...]:
-    """What the scatter of accuracies and variances is said to show."""
+    """Returns the claims of the scatter of accuracies and variances."""
     return tuple(
         claims.Claim(
             f"{claim.text}, variance of test losses",
@@ -184,7 +184,7 @@ def fairness(row: str) -> tuple[claims.Claim, ...]:
 
 
 def under(row: str, attack: dict[str, Any]) -> tuple[claims.Claim, ...]:
-    """What the figures of an attack are said to show: FLAME is ahead throughout."""
+    """Returns the claims of an attack's figures: FLAME is ahead throughout."""
     pairs = (
         ("FLAME HM is better than pFedMe PM", _HM, _side("PFedMe", "personal")),
         ("FLAME HM is better than Ditto PM", _HM, _DITTO_PM),

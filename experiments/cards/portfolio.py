@@ -176,7 +176,7 @@ def _shown(returns: pd.Series, sharpe: pd.Series) -> str:
 
 
 def _claims() -> list[claims.Claim]:
-    """What the paper claims of its table, and of the number of parties."""
+    """Returns the paper's claims of its table, and of the number of parties."""
     pairs = (
         ("FedAvg+ is better than single-party training", "FedAvg+", "single party"),
         ("FedAvg+ is better than FedAvg", "FedAvg+", "FedAvg"),

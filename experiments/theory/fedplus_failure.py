@@ -1,4 +1,4 @@
-"""What aggregation does to clients' models: the paper's "training failure"."""
+"""Effect of aggregation on clients' models: the paper's "training failure"."""
 
 import dataclasses
 import functools

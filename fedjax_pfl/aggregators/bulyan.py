@@ -28,7 +28,7 @@ __all__ = ["Bulyan", "BulyanInfo"]
 
 @struct.pytree_dataclass
 class BulyanInfo:
-    """What was chosen.
+    """Report of a round's selection.
 
     Attributes:
       selected: `bool[K]` rows that were selected by their scores.

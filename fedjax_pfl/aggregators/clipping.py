@@ -35,7 +35,7 @@ __all__ = ["CenteredClipping", "ClippingInfo", "NormClipping"]
 
 @struct.pytree_dataclass
 class ClippingInfo:
-    """What was clipped.
+    """Report of a round's clipping.
 
     Attributes:
       fraction_clipped: `[]` fraction of the rows in use that were shortened; by

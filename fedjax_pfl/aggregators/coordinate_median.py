@@ -95,7 +95,7 @@ _exact.defvjp(_exact_forward, _exact_backward)
 
 @struct.pytree_dataclass
 class CoordinateMedianInfo:
-    """What the radius of a smoothed median did.
+    """Report of a smoothed median's radius.
 
     Attributes:
       fraction_clipped: `[]` fraction of the values of the rows in use that are further

@@ -59,7 +59,7 @@ __all__ = ["GeometricMedian", "GeometricMedianInfo"]
 
 @struct.pytree_dataclass
 class GeometricMedianInfo:
-    """How the search ended.
+    """Report of the search at its end.
 
     Attributes:
       iterations: `int32[]` steps taken.

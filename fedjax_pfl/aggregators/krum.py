@@ -26,7 +26,7 @@ __all__ = ["Krum", "KrumInfo"]
 
 @struct.pytree_dataclass
 class KrumInfo:
-    """What was chosen.
+    """Report of a round's selection.
 
     Attributes:
       row: `int32[]` row of lowest score, -1 if none took part.

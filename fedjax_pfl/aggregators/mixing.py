@@ -1,4 +1,4 @@
-"""What is put in front of a rule: rows become means of several rows.
+"""Mixing in front of a rule: rows become means of several rows.
 
 Nearest-neighbor mixing replaces every one of n rows by the mean of its n - f nearest
 rows, itself included. Bucketing permutes the rows and averages consecutive buckets of s

@@ -1,4 +1,4 @@
-"""What the server does with a pseudo-gradient (Reddi et al. 2021).
+"""Optimizers of the server, which step along a pseudo-gradient (Reddi et al. 2021).
 
 Methods whose server keeps one model w, from which clients start and into which their
 messages are averaged, make of it a new model. Its difference `g = w - (new model)` is

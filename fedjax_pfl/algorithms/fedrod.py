@@ -61,7 +61,7 @@ _ABSENT = -1e9  # logit of a class without examples; finite, or 0 * inf is NaN
 
 @struct.pytree_dataclass
 class RodServer:
-    """What clients start from and send; see the module's table."""
+    """Models that clients start from and send; see the module's table."""
 
     network: Any
     hyper: Any = None

@@ -1,4 +1,4 @@
-"""What methods share that train one global model: its start, and what clients keep.
+"""Methods that train one global model: its start, and what clients keep.
 
 Such a method has no personal models. Comparisons with methods that have some take what
 a member trained in a round for its own model: the local model before aggregation, from

@@ -1,4 +1,4 @@
-"""How similar the models of clients are, and what follows for who learns from whom.
+"""Similarity of clients' models, and what follows for who learns from whom.
 
 The server side of FedACS, FedAMP and HeurFedAMP: all of them mix the received models of
 the cohort with weights `[K, K]` that follow from inner products of these models. Costs

@@ -1,4 +1,4 @@
-"""What malicious clients send instead of their messages."""
+"""Attacks: messages that malicious clients send instead of their own."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What attacks share: they remember nothing, and change malicious rows only."""
+"""Base of attacks: they keep no state, and change malicious rows only."""
 
 from typing import Any
 

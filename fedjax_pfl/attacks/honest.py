@@ -1,4 +1,4 @@
-"""What colluding attackers know: the honest messages of the cohort, and nobody's data.
+"""Knowledge of colluding attackers: the cohort's honest messages, and nobody's data.
 
 Sums leave out malicious rows and rows with a value that is not finite. Rows are formed
 about a point near their mean, so that float32 keeps their differences where all of them

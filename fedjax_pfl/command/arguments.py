@@ -119,7 +119,7 @@ def _is_whole(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Where data are read, and a user's own; None where a preset's are used."""
+    """Place of the data, and a user's own; None where a preset's are used."""
 
     path: str | None
     label: str | None
@@ -387,7 +387,7 @@ class Options:
 
     @property
     def own_data(self) -> Data:
-        """Where data are read, and a user's own."""
+        """Place of the data, and a user's own."""
         place = (self.dataset, self.data, self.label, self.client, self.data_dir)
         return Data.parse(*place)
 

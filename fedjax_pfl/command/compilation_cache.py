@@ -84,7 +84,7 @@ def _home() -> str:
 
 
 def _unwritable(directory: Path) -> str | None:
-    """Why nothing can be written into a directory, or None."""
+    """Returns the reason why nothing can be written into a directory, or None."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()

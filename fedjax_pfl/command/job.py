@@ -1,4 +1,4 @@
-"""What the commands do once their arguments are parsed."""
+"""The job of a command once its arguments are parsed."""
 
 import contextlib
 import dataclasses
@@ -90,7 +90,7 @@ def do(options: arguments.Options) -> None:
     trainer = Resident
     if options.streamed:
         trainer = streaming.Streamed
-        training = streaming.bounded(training, groups[0].federations[0].num_clients)
+        training = training.within(groups[0].federations[0].num_clients)
     planned = simulation.check_groups(groups, training, trainer=trainer)
     if options.save_models and options.resume is None:
         save_models.check(planned, out / run_folder.MODELS)
@@ -282,7 +282,7 @@ def _print_plan(
 
 
 def _print_federations(console: Console, groups: Sequence[Group]) -> None:
-    """What the first few federations are like, above all whether examples leak."""
+    """Prints the first few federations, above all whether examples leak."""
     found = list({id(d): d for group in groups for d in group.described}.values())
     shown = found[:_MAX_FEDERATIONS]
     for statistics in shown:

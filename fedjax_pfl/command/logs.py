@@ -1,4 +1,4 @@
-"""What `--log` asks for."""
+"""Writers of logs for `--log`."""
 
 import shlex
 from pathlib import Path

@@ -127,7 +127,7 @@ def completed(directory: Path) -> Iterator[Path]:
 
 
 def models_place(directory: Path) -> Path:
-    """Where the trained models of an unfinished run go, free of what was left there.
+    """Returns the place of an unfinished run's models, free of what was left there.
 
     A process may have been killed after they were written, or while they were.
 

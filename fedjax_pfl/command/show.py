@@ -1,4 +1,4 @@
-"""What a command prints of a result: tables, failures, communication, time."""
+"""Printed summary of a result: tables, failures, communication, time."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""What a round of an algorithm may use: the link to its cohort."""
+"""The link between an algorithm's round and its cohort."""
 
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ __all__ = ["ClientView", "Link"]
 
 @struct.pytree_dataclass
 class ClientView:
-    """What a function mapped over the cohort knows of its client.
+    """Client as seen by a function that is mapped over the cohort.
 
     Attributes:
       key: `[]` key of this client, round and exchange.
@@ -28,7 +28,7 @@ class ClientView:
 
 
 class Link(Protocol):
-    """What an algorithm's round may use; made by the process.
+    """Exchange with the cohort that an algorithm's round may use; made by the process.
 
     Attributes:
       ctx: key, round, cohort and number of clients.

@@ -229,7 +229,7 @@ class Federation:
 
     @property
     def population(self) -> Population:
-        """What is known of all clients together."""
+        """Totals over all clients."""
         total = self.train.num_examples.sum(dtype=jnp.int32)
         return Population(num_clients=self.num_clients, num_examples=total)
 

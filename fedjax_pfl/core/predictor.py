@@ -1,4 +1,4 @@
-"""What a method predicts with, and what was trained of it."""
+"""Predictors of a method, with their trained parameters."""
 
 import dataclasses
 from collections.abc import Callable

@@ -28,7 +28,7 @@ AXIS = "clients"
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """How the map over clients is run; the mathematics is the same in all modes.
+    """Execution mode of the map over clients; all modes compute the same mathematics.
 
     Attributes:
       mode: `loop` (plain Python, uncompiled: the reference), `vmap`, `chunk` (vmapped

@@ -1,4 +1,4 @@
-"""What a training is at one moment, and what moves in a round."""
+"""State of a training, and what moves in a round."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,7 @@ __all__ = [
 
 @struct.pytree_dataclass
 class State:
-    """What a training is at one moment; owned by the process.
+    """State of a training; owned by the process.
 
     Attributes:
       server: no leaf has a client axis.
@@ -56,7 +56,7 @@ class State:
 
 @struct.pytree_dataclass
 class Downlink:
-    """What clients receive.
+    """Broadcast that clients receive.
 
     Attributes:
       shared: the same for all.
@@ -71,7 +71,7 @@ class Downlink:
 
 @struct.pytree_dataclass
 class Upload:
-    """What clients send; leading axis K once mapped over the cohort.
+    """Messages that clients send; leading axis K once mapped over the cohort.
 
     Attributes:
       message: what an attack may replace.
@@ -86,7 +86,7 @@ class Upload:
 
 @struct.pytree_dataclass
 class Budget:
-    """How much local work a cohort member may do; leading axis K once drawn.
+    """Local work that a cohort member may do; leading axis K once drawn.
 
     Attributes:
       epochs: `int32[]` cap on local epochs.
@@ -120,7 +120,7 @@ class Report:
 
 @struct.pytree_dataclass
 class Population:
-    """What is known of all clients together.
+    """Totals over all clients.
 
     Attributes:
       num_clients: N.
@@ -133,7 +133,7 @@ class Population:
 
 @struct.pytree_dataclass
 class Members:
-    """Whose rows a round is given, where it is not given those of all clients.
+    """Members whose rows a round is given, where it is not given those of all clients.
 
     Attributes:
       cohort: `int32[K]` rows of the cohort's members in the population.
@@ -152,7 +152,7 @@ class Members:
 
 @struct.pytree_dataclass
 class RoundContext:
-    """What hooks may know of a round.
+    """Context of a round for the hooks of a method.
 
     Attributes:
       key: `[]` key of the server's own randomness in this round.
@@ -169,7 +169,7 @@ class RoundContext:
 
 @struct.pytree_dataclass
 class RoundInfo:
-    """What a round reports; stacked over rounds by the driver.
+    """Report of a round; stacked over rounds by the driver.
 
     Attributes:
       cohort: `int32[K]` who took part.

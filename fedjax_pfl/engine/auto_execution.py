@@ -1,4 +1,4 @@
-"""How the map over clients is run on this machine, where nobody says."""
+"""Automatic choice of the execution mode on this machine."""
 
 import dataclasses
 import math

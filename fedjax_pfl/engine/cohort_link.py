@@ -26,7 +26,7 @@ _CANCELLED = 16.0  # a mean this many times smaller than what was in it is recom
 
 @dataclasses.dataclass(frozen=True)
 class CohortLink:
-    """What an algorithm's round may use; see `algorithms.Link`.
+    """Link of a cohort; see `core.Link`.
 
     Attributes:
       ctx: key, round, cohort and number of clients.

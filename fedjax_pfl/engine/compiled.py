@@ -33,7 +33,7 @@ _LIMIT = Path("/proc/sys/vm/max_map_count")
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything static of a compiled group.
+    """Static part of a compiled group.
 
     Attributes:
       model: the model, given the shapes of the data.
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def points(self) -> sharding.Execution:
-        """How the map over points is run."""
+        """Execution mode of the map over points."""
         return sharding.Execution(
             mode="shard" if self.point_devices > 1 else "chunk",
             chunk_size=self.points_per_chunk,

@@ -49,7 +49,7 @@ def compile_clock() -> Iterator[list[float]]:
 
 
 class Trainer(Protocol):
-    """Where the states of a group are and how they move; one per kind of storage.
+    """Keeper of a group's states, which moves them; one per kind of storage.
 
     Attributes:
       planned: the group.

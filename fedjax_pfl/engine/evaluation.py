@@ -281,7 +281,7 @@ def _rows(
 def collaboration(
     process: Any, state: core.State, federation: core.Federation
 ) -> Metrics:
-    """Whom a method lets each client learn from.
+    """Computes whom a method lets each client learn from.
 
     Args:
       process: the process.

@@ -83,7 +83,7 @@ class Options:
 
     @functools.cached_property
     def schedule(self) -> schedules.Schedule:
-        """What is evaluated when."""
+        """Schedule of evaluations."""
         parsed = schedules.Schedule.parse(
             self.evaluate_on, self.eval_every, self.eval_clients, self.num_rounds
         )
@@ -91,7 +91,7 @@ class Options:
 
     @functools.cached_property
     def parsed_execution(self) -> str | sharding.Execution:
-        """How the map over clients is run; the string `auto` if that is open."""
+        """Execution mode of the map over clients; the string `auto` if that is open."""
         if self.execution == "auto":
             return "auto"
         return sharding.Execution.parse(self.execution)
@@ -100,6 +100,13 @@ class Options:
     def parsed_memory(self) -> str | int:
         """The limit of memory in bytes, or the string `free` or `none`."""
         return parse_memory(self.memory_limit)
+
+    def within(self, num_clients: int) -> "Options":
+        """Returns options whose sample of clients is at most all of them."""
+        if not isinstance(self.eval_clients, int):
+            return self
+        sample = min(self.eval_clients, num_clients)
+        return dataclasses.replace(self, eval_clients=sample)
 
 
 def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""What fills a history while a group of trainings runs."""
+"""Recording of a history while a group of trainings runs."""
 
 import dataclasses
 import itertools
@@ -203,12 +203,12 @@ class Recorder:
         return found
 
     def running(self, number: int) -> np.ndarray:
-        """Which points `bool[G]` had not ended before an evaluation."""
+        """Returns the points `bool[G]` that had not ended before an evaluation."""
         stopped = self._watch.stopped_at
         return (stopped < 0) | (stopped >= self._rounds[number])
 
     def active(self) -> np.ndarray:
-        """Which points `bool[G]` early stopping lets go on."""
+        """Returns the points `bool[G]` that early stopping has not ended."""
         return self._watch.stopped_at < 0
 
     def has_ended(self) -> bool:

@@ -77,7 +77,7 @@ def _num_members(planned: PlannedGroup) -> int:
 
 @contextlib.contextmanager
 def writer(directory: str | os.PathLike[str] | None) -> Iterator["Writer"]:
-    """What takes the models of finished groups; the directory appears at the end.
+    """Opens a writer of trained models; the directory appears at the end.
 
     Args:
       directory: which does not exist yet; None for a writer that writes nothing.

@@ -20,7 +20,7 @@ _POOLED = ("others", "everybody")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """What is evaluated; hashable.
+    """Schedule of evaluations; hashable.
 
     Attributes:
       every: rounds between two evaluations, by data.

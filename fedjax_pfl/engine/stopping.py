@@ -62,7 +62,7 @@ class StopWhen:
 
 
 class Watch:
-    """What early stopping has seen of G grid points."""
+    """Record of early stopping for G grid points."""
 
     def __init__(self, rule: StopWhen | None, num_points: int):
         """Starts to watch; without a rule nothing ever ends."""

@@ -1,4 +1,4 @@
-"""What was trained of every predictor: what can be saved at the end of a training."""
+"""Trained parameters of predictors, which can be saved at the end of a training."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a user gives to a training, checked before anything looks into it.
+"""Arguments of a training, validated before anything looks into them.
 
 A class in place of an object, a name in place of a part, or parts in the wrong order
 would otherwise fail far inside, in words that are not about what was given.

@@ -1,4 +1,4 @@
-"""Whom a method lets each client learn from, and how much of it is its own cluster."""
+"""Figures of who learns from whom, and of the share from the own cluster."""
 
 import dataclasses
 

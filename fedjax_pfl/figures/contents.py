@@ -1,4 +1,4 @@
-"""What figures show, before they are drawn: into files, or as charts of a report."""
+"""Contents of figures, before they are drawn: into files, or as charts of a report."""
 
 import dataclasses
 from typing import Generic, TypeVar
@@ -12,7 +12,7 @@ _Mark = TypeVar("_Mark")
 
 @dataclasses.dataclass(frozen=True)
 class Panel(Generic[_Mark]):
-    """What shares axes: lines, boxes or points of one environment."""
+    """Axes with lines, boxes or points of one environment."""
 
     title: str
     marks: tuple[_Mark, ...]
@@ -122,12 +122,12 @@ class Boxes:
 
     @property
     def boxes(self) -> list[Box]:
-        """Those of all panels."""
+        """Union over all panels."""
         return [box for panel in self.panels for box in panel.marks]
 
     @property
     def rows(self) -> dict[tuple[str, str], int]:
-        """Where every setting and model is, in all panels the same."""
+        """Rows of settings and models, the same in all panels."""
         names = dict.fromkeys((box.setting, box.model) for box in self.boxes)
         return {name: row for row, name in enumerate(names)}
 

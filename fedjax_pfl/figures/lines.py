@@ -159,7 +159,7 @@ def _with_levels(
 
 
 def _order(models: pd.Series) -> pd.Series:
-    """Where models are among all."""
+    """Returns the positions of models among all."""
     return models.map(list(selection.MODELS).index)
 
 

@@ -1,4 +1,4 @@
-"""Which rows of a result's tables a figure shows, and what it calls them."""
+"""Selection and naming of the rows that a figure shows."""
 
 import math
 from collections.abc import Iterator, Sequence

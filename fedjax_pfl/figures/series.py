@@ -1,4 +1,4 @@
-"""What becomes of clients' series, such as the values of their portfolios."""
+"""Figures of clients' series, such as the values of their portfolios."""
 
 import dataclasses
 

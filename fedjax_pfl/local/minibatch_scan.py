@@ -27,7 +27,7 @@ _SORTED = tuple(64 * 4**k for k in range(12))
 
 @struct.pytree_dataclass
 class LocalInfo:
-    """What local work reports.
+    """Report of local work.
 
     Attributes:
       num_steps: `int32[]` steps taken.
@@ -254,7 +254,7 @@ class _Batches:
 
 @dataclasses.dataclass(frozen=True)
 class _Limits:
-    """How far one client may go: epochs, steps of an epoch, steps in all."""
+    """Limits of one client: epochs, steps of an epoch, steps in all."""
 
     epochs: jax.Array
     epoch_steps: jax.Array

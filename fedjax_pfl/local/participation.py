@@ -1,4 +1,4 @@
-"""Who takes part in a round, and how much local work they can do."""
+"""Participation in a round, and budgets of local work."""
 
 import jax
 import jax.numpy as jnp
@@ -149,7 +149,7 @@ class FullWork:
 
 @struct.pytree_dataclass
 class Stragglers:
-    """Some cohort members stop early, drawn afresh in every round.
+    """Stragglers that stop early, drawn afresh in every round.
 
     As in FedProx's experiments, `round((1 - fraction) K)` of the K members do all of
     their work, and each of the others has time for a number of epochs uniform in 1,

@@ -1,4 +1,4 @@
-"""What all networks share: fields, initial parameters, and the call of the module."""
+"""Base of all networks: fields, initial parameters, and the call of the module."""
 
 import abc
 import dataclasses

@@ -1,4 +1,4 @@
-"""What models ask of a federation's inputs and targets, as one sentence each."""
+"""Requirements of models on a federation's inputs and targets, one sentence each."""
 
 from typing import Any
 

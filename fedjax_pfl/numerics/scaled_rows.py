@@ -107,7 +107,7 @@ def precision(dtype: Any) -> float:
 
 @struct.pytree_dataclass
 class Lengths:
-    """How rows become rows of about unit size.
+    """Scaling of rows to about unit size.
 
     Attributes:
       valid: `bool[K]` rows that take part; the others become zeros.
@@ -125,7 +125,7 @@ class Lengths:
 
     @property
     def shortened(self) -> jax.Array:
-        """Which rows `bool[K]` count as less long than they are."""
+        """Returns the rows `bool[K]` that count as less long than they are."""
         return self.factor < 1
 
     def _part(

@@ -138,7 +138,7 @@ def _smallest_eigenvalue(
 
 @struct.pytree_dataclass
 class Search:
-    """How to search, from which point.
+    """Search settings and starting point.
 
     Attributes:
       rho: `[]` radius in units of the messages, or None.

@@ -246,7 +246,7 @@ def _caption(
     seeds: Sequence[int],
     is_paired: bool,
 ) -> str:
-    """Which model, on whose data, when and with how many seeds."""
+    """Describes which model, on whose data, when and with how many seeds."""
     rounds = {
         "last": "last round",
         "best (validation)": "round that is best on validation data",

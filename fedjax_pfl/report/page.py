@@ -22,7 +22,7 @@ _MANY = 3  # methods that a title names
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What a page says.
+    """Content of a page.
 
     Attributes:
       loaded: the results.

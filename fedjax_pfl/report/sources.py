@@ -61,7 +61,7 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """What a report is about.
+    """Results that a report is about.
 
     Attributes:
       result: all groups of all directories.
@@ -75,7 +75,7 @@ class Loaded:
 
 
 class Runs(Protocol):
-    """What a command line knows of the directories that it has written."""
+    """Knowledge of a command line about the directories that it has written."""
 
     def is_begun(self, directory: Path) -> bool:
         """Returns whether a command made the directory."""

@@ -113,7 +113,7 @@ def _edges(edges: Sequence[float], size: int) -> Iterator[dict[str, Any]]:
 
 
 def partition(several: Sequence[partitions.Holdings]) -> charts.Chart:
-    """Who holds which training data, as `partitions.draw` shows it.
+    """Draws who holds which training data, as `partitions.draw` does.
 
     Args:
       several: federations; where there is one, its title is not repeated.

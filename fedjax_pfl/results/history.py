@@ -1,4 +1,4 @@
-"""What a group of trainings left behind, on the host."""
+"""Histories of groups of trainings, on the host."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["History"]
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """Everything measured for G grid points of one static group; NumPy arrays.
+    """Measurements of G grid points of one static group; NumPy arrays.
 
     Attributes:
       points: swept field -> value, one per grid point.

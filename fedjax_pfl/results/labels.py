@@ -1,4 +1,4 @@
-"""By what the trainings of several groups are told apart."""
+"""Columns that distinguish the trainings of several groups."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol

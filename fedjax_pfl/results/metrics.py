@@ -1,4 +1,4 @@
-"""What evaluations measure: which metric comes first, and which way is better."""
+"""Metrics of evaluations: which comes first, and which way is better."""
 
 from collections.abc import Collection
 

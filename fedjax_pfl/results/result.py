@@ -39,7 +39,7 @@ _MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result:
-    """What one call of `simulate` or `grid`, or several merged ones, produced.
+    """Result of one call of `simulate` or `grid`, or of several merged ones.
 
     Attributes:
       groups: histories, one per static group (one compilation each).

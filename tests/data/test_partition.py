@@ -309,3 +309,16 @@ def test_registry():
         assert kind.name == name and dataclasses.replace(kind()) == kind()
         assert isinstance(hash(kind()), int)
         assert kind.__name__ in partitions.__all__
+
+
+def test_label_shards_leave_shards_over():
+    dataset = labelled(6, 12)
+    parts = draw(partitions.LabelShards(labels_per_client=2), dataset, 10)
+    # ceil(2 * 10 / 6) = 4 shards of 3 samples per class; 20 of 24 are handed out.
+    assert (parts.num_examples == 6).all()
+
+
+def test_dirichlet_gives_the_minimum_by_redrawing():
+    digits = sources.load_dataset("digits")
+    parts = draw(partitions.DirichletLabels(min_examples=40), digits, 10)
+    assert parts.num_examples.min() >= 40 and is_exhaustive(parts, 1797)

@@ -46,6 +46,17 @@ def test_values_are_those_of_a_trader(cost):
     np.testing.assert_allclose(changes, found.values[:-1] * found.returns, atol=1e-13)
 
 
+@pytest.mark.parametrize("is_exact", [True, False])
+def test_rewards_telescope_to_the_final_value(is_exact):
+    weights, growth = problem(1)
+    mask = jnp.ones(DAYS)
+    found = portfolio.backtest(weights, growth, mask, COST, is_exact=is_exact)
+    assert found.values[0] == 1
+    rewards = np.log1p(np.asarray(found.returns))
+    np.testing.assert_allclose(np.exp(rewards.sum()), found.values[-1], rtol=1e-13)
+    np.testing.assert_allclose(np.diff(found.values), found.values[:-1] * found.returns)
+
+
 def test_first_order_costs_are_close_to_exact_ones():
     weights, growth = problem(2)
     mask = jnp.ones(DAYS)

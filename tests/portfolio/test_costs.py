@@ -112,3 +112,10 @@ def test_gradient_is_finite_where_nothing_is_traded():
 def test_bad_costs_get_one_sentence(cost):
     with pytest.raises(checks.InputError, match="Expected cost to be a finite number"):
         portfolio.exact_factor(jnp.eye(2), jnp.eye(2), cost)
+
+
+def test_drift_follows_the_values_of_holdings():
+    weights, growth = simplex(20), np.random.default_rng(3).uniform(0.5, 2, (30, 10))
+    money = weights * growth
+    expected = money / money.sum(axis=1)[:, None]
+    np.testing.assert_allclose(portfolio.drifted(weights, growth), expected, rtol=1e-15)

@@ -190,7 +190,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     monkeypatch.setattr(job.figures, "save_all", lambda *_: [])
-    monkeypatch.setattr(job, "_train", lambda *_: result)
+    monkeypatch.setattr(job.simulation, "run_groups", lambda *_, **__: result)
     monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
     monkeypatch.setenv("XLA_FLAGS", os.environ["XLA_FLAGS"])
     monkeypatch.setenv("HOME", str(tmp_path))

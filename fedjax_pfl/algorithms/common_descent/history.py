@@ -1,4 +1,4 @@
-"""Which absent clients' last gradients stand in for them."""
+"""Absent clients whose last gradients stand in for them."""
 
 import jax
 import jax.numpy as jnp

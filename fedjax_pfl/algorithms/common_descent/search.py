@@ -1,4 +1,4 @@
-"""How far to walk along a direction of common descent: S-FedPG's search."""
+"""Step sizes along a direction of common descent: S-FedPG's search."""
 
 import math
 from collections.abc import Callable
@@ -21,7 +21,7 @@ _NONE = 2**30  # the number of a trial that was not found
 
 @struct.pytree_dataclass
 class Searched:
-    """What a search found.
+    """Outcome of a search.
 
     Attributes:
       step: `[]` accepted step; 0 where none was.

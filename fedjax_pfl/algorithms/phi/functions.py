@@ -58,7 +58,7 @@ def _huber(length: jax.Array, rho: Any) -> jax.Array:
 
 
 class Phi(abc.ABC):
-    """What all functions share; each is of ONE model's difference to the center.
+    """Base of all functions; each is of ONE model's difference to the center.
 
     The methods `value`, `prox`, `envelope` and `gradient` take a tree x `[*P]` and the
     radius rho `[]` > 0 (for `LayerWise` also `[L]`, one for each of its blocks); a

@@ -1,4 +1,4 @@
-"""What a command runs: grids of settings, changed by `--set name=value`.
+"""Experiments of a command: grids of settings, changed by `--set name=value`.
 
 Names are those of result files: fields of the process (`algorithm.lam`, `aggregator`,
 `server_optimizer`, `attack`, `participation`, `work`, `on_nonfinite`), `federation.*`,
@@ -140,7 +140,7 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Everything that a command runs; all grids share seeds, so differences are paired.
+    """Grids of a command; all share seeds, so differences are paired.
 
     Attributes:
       name: preset.

@@ -1,4 +1,4 @@
-"""What is told of trainings while they run: a user's own code, and writers of logs.
+"""Callbacks of running trainings: a user's own code, and writers of logs.
 
 Compiled code calls nobody. Values reach the host at evaluations, between two compiled
 segments of rounds; there, callbacks are called one after the other, and the device

@@ -1,4 +1,4 @@
-"""What callbacks are called with, and when."""
+"""The callback protocol and its arguments."""
 
 import dataclasses
 import importlib
@@ -36,7 +36,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What was measured of the G trainings of one group after the same round.
+    """Measurements of the G trainings of one group after the same round.
 
     Attributes:
       trainings: the trainings.

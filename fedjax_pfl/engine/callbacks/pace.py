@@ -1,4 +1,4 @@
-"""How fast a group of trainings is, and how long it will take."""
+"""Pace of a group of trainings, and the time left."""
 
 import datetime
 import time
@@ -53,7 +53,7 @@ class Pace:
         return max((self.num_rounds - self.done) / self.rate - waited, 0.0)
 
     def parts(self) -> tuple[str, ...]:
-        """What is shown: rounds, time, rate, time left, text."""
+        """Returns the parts of a line: rounds, time, rate, time left, text."""
         shown = [f"{self.done}/{self.num_rounds} rounds", duration(self.elapsed)]
         left = self.left()
         if self.rate is not None and left is not None:

@@ -27,7 +27,7 @@ LINE_SECONDS = 30.0
 
 
 class _Display(Protocol):
-    """Where progress is shown."""
+    """Display of progress."""
 
     def begin(self, pace: Pace) -> None:
         """Shows a new group."""

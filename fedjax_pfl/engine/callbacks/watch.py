@@ -62,7 +62,7 @@ def _name(settings: dict[str, Any], shown: Sequence[str]) -> str:
 
 
 class Watch:
-    """What tells the callbacks of one call.
+    """Dispatcher of evaluations to the callbacks of one call.
 
     Attributes:
       result: set by the call when it has one.

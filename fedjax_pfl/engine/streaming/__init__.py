@@ -3,9 +3,8 @@
 from fedjax_pfl.engine.streaming.row_store import RowStore
 from fedjax_pfl.engine.streaming.simulate import (
     EVAL_CLIENTS,
-    bounded,
     simulate_streamed,
 )
 from fedjax_pfl.engine.streaming.trainer import Streamed
 
-__all__ = ["EVAL_CLIENTS", "RowStore", "Streamed", "bounded", "simulate_streamed"]
+__all__ = ["EVAL_CLIENTS", "RowStore", "Streamed", "simulate_streamed"]

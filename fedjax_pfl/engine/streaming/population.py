@@ -97,7 +97,7 @@ class Population:
         return jax.tree.map(lambda leaf: leaf[rows], chosen)
 
     def malicious(self, rows: np.ndarray) -> np.ndarray:
-        """Which of the rows are malicious, `bool[K]`."""
+        """Returns which of the rows are malicious, `bool[K]`."""
         return self._malicious[rows]
 
     def of(self, rows: np.ndarray) -> core.Federation:

@@ -17,7 +17,7 @@ __all__ = ["Inputs", "cohort", "evaluated", "first", "message_sum", "round", "tr
 
 @struct.pytree_dataclass
 class Inputs:
-    """What the host hands to a round.
+    """Inputs of a round from the host.
 
     Attributes:
       members: who takes part.

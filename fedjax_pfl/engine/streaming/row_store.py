@@ -88,7 +88,7 @@ class RowStore:
         return 512 * os.stat(self._path).st_blocks
 
     def is_written(self, rows: np.ndarray) -> np.ndarray:
-        """Which of the rows `int[K]` have been written, `bool[K]`."""
+        """Returns which of the rows `int[K]` have been written, `bool[K]`."""
         return self._places[rows] >= 0
 
     def written(self) -> np.ndarray:

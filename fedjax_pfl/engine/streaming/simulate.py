@@ -1,6 +1,5 @@
 """Trainings of populations beyond the device's memory."""
 
-import dataclasses
 from typing import Any
 
 from fedjax_pfl import core, results
@@ -10,7 +9,7 @@ from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.streaming.trainer import Streamed
 
-__all__ = ["EVAL_CLIENTS", "bounded", "simulate_streamed"]
+__all__ = ["EVAL_CLIENTS", "simulate_streamed"]
 
 EVAL_CLIENTS = 1000
 """Most clients evaluated by default."""
@@ -57,7 +56,7 @@ def simulate_streamed(
     validate.check(key, process, model, federation)
     checks.positive_int("eval_clients", eval_clients)
     parsed = Options(num_rounds=num_rounds, eval_clients=eval_clients, **options)
-    parsed = bounded(parsed, federation.num_clients)
+    parsed = parsed.within(federation.num_clients)
     time_is_up = time_limit(parsed.max_minutes)
     config = grids.config_of(process, model, federation)
     group = groups.single(key, process, model, federation, config, is_described=False)
@@ -65,11 +64,3 @@ def simulate_streamed(
     return simulation.run_groups(
         planned, parsed, trainer=Streamed, interrupt=time_is_up
     )
-
-
-def bounded(options: Options, num_clients: int) -> Options:
-    """Bounds the sample of clients that is evaluated by their number."""
-    if not isinstance(options.eval_clients, int):
-        return options  # `Streamed.check` refuses it
-    sample = min(options.eval_clients, num_clients)
-    return dataclasses.replace(options, eval_clients=sample)

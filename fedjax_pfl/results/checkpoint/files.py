@@ -129,7 +129,7 @@ def fingerprint(tree: Any) -> str:
 
 
 class DamagedError(Exception):
-    """Why a checkpoint cannot be used, in a few words."""
+    """Damage of a checkpoint, in a few words."""
 
 
 def read_description(path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _UNFINISHED = (".new-", ".old-")  # left by processes that were killed
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoints:
-    """Where and how often trainings are saved, so that they can be continued.
+    """Place and pace of the checkpoints from which trainings are continued.
 
     Attributes:
       directory: made if it does not exist; one per call of `simulate` or `grid`.
@@ -92,7 +92,7 @@ class Store:
 
     @property
     def folder(self) -> Path:
-        """Where they are."""
+        """Directory of the checkpoints."""
         return self._folder
 
     @property

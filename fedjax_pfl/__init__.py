@@ -56,11 +56,11 @@ if TYPE_CHECKING:
         load_federation,
     )
     from fedjax_pfl.engine.callbacks import Callback
-    from fedjax_pfl.engine.driver import Interrupted
     from fedjax_pfl.engine.process import FederatedProcess
     from fedjax_pfl.engine.simulation import grid, simulate
     from fedjax_pfl.engine.stopping import StopWhen
     from fedjax_pfl.engine.streaming import simulate_streamed
+    from fedjax_pfl.engine.trainer import Interrupted
     from fedjax_pfl.local import SGD, Optax
     from fedjax_pfl.local.participation import AllClients, Stragglers, UniformCohort
     from fedjax_pfl.models import CNN, MLP, LogisticRegression

@@ -164,8 +164,8 @@ def pytest_unconfigure(config):
 @pytest.fixture(autouse=True)
 def _forget_compiled_programs():
     """Drops compiled programs of tests that train without the package's loop."""
-    from fedjax_pfl.engine import compiled  # which needs the settings above
+    from fedjax_pfl.engine import programs  # which needs the settings above
 
     yield
     if next(_finished) % 20 == 0:
-        compiled.forget_if_many()
+        programs.forget_if_many()

@@ -12,6 +12,7 @@ import numpy as np
 from experiments.bench import workloads
 from fedjax_pfl.engine import groups
 from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.resident import Resident
 
 __all__ = [
     "INEXACT",
@@ -79,27 +80,27 @@ class _Rounds:
 
     def __init__(self, group: groups.Group, options: Options):
         self.planned = groups.plan(group, options)
-        self._programs = self.planned.programs()
+        self._trainer = Resident(self.planned)
         self._active = np.ones(len(group.points), bool)
         self._start()
 
     def _start(self) -> None:
-        self._done, self._states = 0, self._programs.init()
+        self._done = 0
+        self._trainer.begin()
 
     def segment(self) -> None:
         """Runs the next segment; after the last, the first of a new training."""
         num_rounds = self.planned.options.num_rounds
         if self._done >= num_rounds:
             self._start()
-        self._states, _ = self._programs.segment(
-            self._states, self._active, self._done, num_rounds
-        )
-        self._done += self.planned.plan.schedule.segment
-        jax.block_until_ready(self._states)
+        count = min(self.planned.plan.schedule.segment, num_rounds - self._done)
+        self._trainer.advance(self._active, self._done, count)
+        self._done += count
+        jax.block_until_ready(self._trainer.states)
 
     def server(self) -> Any:
         """Copies the server's state: the next segment reuses the buffers."""
-        return jax.tree.map(np.array, self._states.server)
+        return jax.tree.map(np.array, self._trainer.states.server)
 
 
 class Loop:

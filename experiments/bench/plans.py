@@ -22,7 +22,7 @@ from rich.table import Table
 
 import fedjax_pfl as fp
 from experiments.bench import machine, workloads
-from fedjax_pfl.engine import cost, driver, grids, groups
+from fedjax_pfl.engine import cost, grids, groups, simulation
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
 
@@ -134,8 +134,8 @@ def measure(case: Case) -> dict[str, Any]:
     before = own.memory_info().rss
     started = time.perf_counter()
     prepared = Resident(groups.plan(group, settings))
-    planned = cost.memory(prepared.programs, case.rounds)
-    shared = {id(leaf): leaf for leaf in jax.tree.leaves(prepared.programs.start[3])}
+    planned = cost.memory(prepared)
+    shared = {id(leaf): leaf for leaf in jax.tree.leaves(prepared.start[3])}
     pool = sum(leaf.nbytes for leaf in shared.values())
     # The pool was there before; on the first device it is the same memory.
     planned = dataclasses.replace(planned, data=max(planned.data - pool, 0))
@@ -143,15 +143,15 @@ def measure(case: Case) -> dict[str, Any]:
     if _RESET_PEAK.exists():
         _RESET_PEAK.write_text("5")
     started = time.perf_counter()
-    record = driver.Run(prepared).train()
+    record = simulation.Run(prepared).train()
     seconds = time.perf_counter() - started
     del prepared.states
     peak = machine.resident_peak()
-    pace = cost.pace(prepared.programs, case.rounds)
+    pace = cost.pace(prepared)
     rounds = 1 + -(-case.rounds // settings.schedule.segment)
     return {
         "name": case.name,
-        "execution": str(prepared.programs.plan),
+        "execution": str(prepared.planned.plan),
         "planned_bytes": planned.total,
         "measured_bytes": peak - before,
         "parts": dataclasses.asdict(planned),

@@ -46,10 +46,10 @@ def measure(
     if request.workload == MACHINE:
         return _machine(request)
     from experiments.bench import catalog, machine, timing
-    from fedjax_pfl.engine import driver
+    from fedjax_pfl.engine import trainer
 
     workload = catalog.find(request.workload)
-    with driver.compile_clock() as compiling:
+    with trainer.compile_clock() as compiling:
         running = {"ours": catalog.make("ours", workload, request.threads)}
         running["ours"].run()
     results = {"ours": running["ours"].result()}

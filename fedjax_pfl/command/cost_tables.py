@@ -11,10 +11,11 @@ from rich.table import Table
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, struct
-from fedjax_pfl.engine import compiled, cost, programs, save_models
-from fedjax_pfl.engine.groups import Group
+from fedjax_pfl.engine import cost, save_models
+from fedjax_pfl.engine.groups import Group, Plan
 from fedjax_pfl.engine.groups import plan as plan_group
 from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.resident import Resident
 
 __all__ = ["enlarged", "largest_of_chunk", "show"]
 
@@ -135,21 +136,22 @@ def _print_group(
       InputError: if it does not fit into the memory.
     """
     planned = plan_group(group, options)
-    whole = planned.programs()
-    plan = whole.plan
+    whole, plan = Resident(planned, are_shapes=True), planned.plan
     table = Table(title=title, box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
     for row in _sizes(plan, whole.start[0], group, known):
         table.add_row(*row)
     table.add_section()
     try:
-        cost.check_arrays(whole, planned)
+        cost.check_arrays(whole)
     except checks.InputError:
-        _add_memory(table, cost.memory(whole, options.num_rounds, work=False))
+        _add_memory(table, cost.memory(whole, work=False))
         console.print(table)
         raise
-    _add_memory(table, cost.memory(whole, options.num_rounds))
+    if group is known:  # there are data, so that rounds can be run
+        whole = Resident(planned)
+    _add_memory(table, cost.memory(whole))
     try:
-        cost.check(whole, options, is_held=group is known)
+        cost.check(whole, is_held=group is known)
         pace, measured = _pace(whole, group, known, options)
     except checks.InputError:
         console.print(table)
@@ -175,7 +177,7 @@ def _add_memory(table: Table, needed: cost.Memory) -> None:
 
 
 def _pace(
-    whole: programs.Programs,
+    whole: Resident,
     group: Group,
     known: Group,
     options: Options,
@@ -185,7 +187,7 @@ def _pace(
     A few rounds of as many points as are computed together, and of the clients that
     there are; work grows in proportion to points, and to clients of a round.
     """
-    plan, count = whole.plan, known.federations[0].num_clients
+    plan, count = whole.planned.plan, known.federations[0].num_clients
     at_once = plan.points_per_chunk * plan.point_devices
     sample, of_points = known, 1.0
     if at_once < len(known.points):
@@ -198,7 +200,7 @@ def _pace(
             },
         )
     if sample is group:
-        return cost.pace(whole, options.num_rounds), "these trainings"
+        return cost.pace(whole), "these trainings"
     cohorts = [
         g.processes[0].participation.cohort_size(f.num_clients)
         for g, f in ((group, group.federations[0]), (known, known.federations[0]))
@@ -221,9 +223,8 @@ def _pace(
         of_evaluated = some / min(some, count)
         options = dataclasses.replace(options, eval_clients=min(some, count))
     options = dataclasses.replace(options, execution=plan.execution)
-    part = plan_group(sample, options).programs()
-    sampled = cost.pace(part, options.num_rounds)
-    waiting = sampled.compilation if group is known else whole.seconds
+    sampled = cost.pace(Resident(plan_group(sample, options)))
+    waiting = sampled.compilation if group is known else whole.compile_seconds
     pace = cost.Pace(
         compilation=waiting,
         start=sampled.start * of_points * of_clients,
@@ -278,7 +279,7 @@ def largest_of_chunk(
     return float(np.mean(largest))
 
 
-def _chunk_size(plan: compiled.Plan, cohort: int) -> int:
+def _chunk_size(plan: Plan, cohort: int) -> int:
     """Counts the clients of a round that are mapped together."""
     execution = plan.execution
     if execution.mode == "loop":
@@ -289,9 +290,7 @@ def _chunk_size(plan: compiled.Plan, cohort: int) -> int:
     return -(-cohort // -(-cohort // min(size, cohort)))
 
 
-def _sizes(
-    plan: compiled.Plan, processes, group: Group, known: Group
-) -> list[tuple[str, str]]:
+def _sizes(plan: Plan, processes, group: Group, known: Group) -> list[tuple[str, str]]:
     """Describes the group in rows of a table."""
     count = group.federations[0].num_clients
     cohort = processes.participation.cohort_size(count)

@@ -32,7 +32,6 @@ from fedjax_pfl.command import (
 from fedjax_pfl.command.presets.experiment import Experiment, apply_settings
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import (
-    driver,
     grids,
     profiling,
     save_models,
@@ -42,6 +41,7 @@ from fedjax_pfl.engine import (
 from fedjax_pfl.engine.groups import Group
 from fedjax_pfl.engine.options import Options, time_limit
 from fedjax_pfl.engine.resident import Resident
+from fedjax_pfl.engine.trainer import Interrupted
 from fedjax_pfl.results import directories
 
 __all__ = ["default_directory", "do"]
@@ -180,7 +180,7 @@ def _stopping(options: arguments.Options, out: Path) -> Iterator[signals.Signals
     with signals.Signals() as caught:
         try:
             yield caught
-        except driver.Interrupted as stopped:
+        except Interrupted as stopped:
             status = 3 if caught.number is None else 128 + caught.number
             raise errors.StoppedError(f"{stopped}; {hint}", status) from None
         except KeyboardInterrupt:

@@ -6,12 +6,12 @@ from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.engine.callbacks import Callback, TensorBoard, WeightsAndBiases
-    from fedjax_pfl.engine.driver import Interrupted
     from fedjax_pfl.engine.options import Options
     from fedjax_pfl.engine.process import FederatedProcess
     from fedjax_pfl.engine.simulation import grid, simulate
     from fedjax_pfl.engine.stopping import StopWhen
     from fedjax_pfl.engine.streaming import simulate_streamed
+    from fedjax_pfl.engine.trainer import Interrupted
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 

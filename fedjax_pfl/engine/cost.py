@@ -5,20 +5,22 @@ arrays of known shapes. Time is measured on a few rounds.
 """
 
 import dataclasses
+import functools
 import math
 import pathlib
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from fedjax_pfl.core import checks, client_rows, sharding, struct
-from fedjax_pfl.engine import evaluation as evaluations
-from fedjax_pfl.engine import programs
-from fedjax_pfl.engine.groups import PlannedGroup
-from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine import evaluation
+from fedjax_pfl.engine.groups import Plan
+
+if TYPE_CHECKING:
+    from fedjax_pfl.engine.resident import Resident
 
 __all__ = [
     "Memory",
@@ -73,12 +75,11 @@ class Memory:
         return self.data + self.state + max(self.round, self.evaluation)
 
 
-def memory(group: programs.Programs, num_rounds: int, *, work: bool = True) -> Memory:
+def memory(trainer: "Resident", *, work: bool = True) -> Memory:
     """Adds up the memory of a group of grid points.
 
     Args:
-      group: its programs. Waits for the compiler.
-      num_rounds: rounds R.
+      trainer: of the group. Waits for the compiler.
       work: whether to ask the compiled programs; False counts arrays only, and compiles
         nothing.
 
@@ -86,34 +87,32 @@ def memory(group: programs.Programs, num_rounds: int, *, work: bool = True) -> M
       Bytes by part. Of `loop`, which compiles no rounds, `round` is that of the first
       state. Not included is what XLA's libraries allocate while a program runs.
     """
-    states, copies = group.states, _copies(group)
-    processes, rows, pool = group.fixed
-    data = _device_bytes((processes, rows, pool)) * copies
+    states, copies = trainer.like, _copies(trainer.planned.plan)
     state = _device_bytes(states) * copies
-    round_ = evaluation = 0
+    rounds = evaluations = 0
     if work:
-        found = {name: _work_bytes(program) for name, program in group.wait().items()}
+        needed = {name: _work_bytes(one) for name, one in trainer.compiled().items()}
         # The first states are made by one device, and then placed.
-        first = found.pop(("init",)) - (0 if copies > 1 else _device_bytes(states))
-        round_ = max(found.pop(("segment",), 0) * copies, first)
-        evaluation = max(found.values()) * copies
+        first = needed.pop(("init",)) - (0 if copies > 1 else _device_bytes(states))
+        rounds = max(needed.pop(("segment",), 0) * copies, first)
+        evaluations = max(needed.values()) * copies
     return Memory(
-        points=group.num_points,
-        data=data,
+        points=len(trainer.planned.group.points),
+        data=_device_bytes(trainer.fixed) * copies,
         state=state,
         server=_device_bytes((states.server, states.aggregate)) * copies,
-        round=round_,
-        evaluation=evaluation,
-        history=_history_bytes(group, num_rounds),
-        compiler=group.compiler_bytes,
+        round=rounds,
+        evaluation=evaluations,
+        history=_history_bytes(trainer),
+        compiler=trainer.programs.compiler_bytes,
     )
 
 
-def _copies(group: programs.Programs) -> int:
-    """Devices of the group that share one memory."""
+def _copies(plan: Plan) -> int:
+    """Counts the devices of a group that share one memory."""
     if jax.default_backend() != "cpu":
         return 1
-    for execution in (group.plan.execution, group.plan.points):
+    for execution in (plan.execution, plan.points):
         if execution.mode == "shard":
             return sharding.client_mesh(execution.num_devices).local_mesh.size
     return 1
@@ -133,20 +132,21 @@ def _device_bytes(tree: Any) -> int:
 
 def _work_bytes(program: jax.stages.Compiled) -> int:
     """Bytes that a program needs besides its arguments, on one device."""
-    found = program.memory_analysis()
-    if found is None:  # where a backend does not say
+    analysis = program.memory_analysis()
+    if analysis is None:  # where a backend does not say
         return 0
-    made = found.output_size_in_bytes - found.alias_size_in_bytes
-    return found.temp_size_in_bytes + made
+    made = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    return analysis.temp_size_in_bytes + made
 
 
-def _history_bytes(group: programs.Programs, num_rounds: int) -> int:
+def _history_bytes(trainer: "Resident") -> int:
     """Bytes of the history: float64 for all clients, and once more when stacked."""
-    plan = group.plan
-    num_evaluations = 1 + -(-num_rounds // plan.schedule.segment)
-    metrics, mixed = group.measured()
+    planned = trainer.planned
+    segment = planned.plan.schedule.segment
+    num_evaluations = 1 + -(-planned.options.num_rounds // segment)
+    metrics, mixed = trainer.measured()
     models, data, _ = next(iter(metrics.values())).shape[1:]
-    values = group.num_points * group.num_clients
+    values = len(planned.group.points) * planned.num_clients
     values *= 8 * len(metrics) * models * data + data + 8
     own = client_rows.size(mixed.get("own_cluster")) * 8
     last = client_rows.size([mixed.get(name) for name in ("weights", "series")]) * 8
@@ -175,53 +175,52 @@ class Pace:
         return self.compilation + self.start + work
 
 
-def pace(group: programs.Programs, num_rounds: int) -> Pace:
+def pace(trainer: "Resident") -> Pace:
     """Times a few real rounds, and an evaluation, of a group of grid points.
 
     Args:
-      group: its programs.
-      num_rounds: rounds R, of which at most so many are run.
+      trainer: of the group. At most as many rounds are run as are to be trained.
 
     Returns:
       Seconds. The first round and the first evaluation, which touch memory for the
       first time, are run before the clock starts.
     """
-    group.wait()
-    states, start = _timed(group.init)
-    active = np.ones(group.num_points, bool)
-    done, length = 0, group.plan.schedule.segment
+    trainer.compiled()
+    planned = trainer.planned
+    num_rounds, schedule = planned.options.num_rounds, planned.plan.schedule
+    active, done = np.ones(len(planned.group.points), bool), 0
+
+    def timed(call: Callable[..., Any], *args: Any, **kwargs: Any) -> float:
+        started = time.perf_counter()
+        call(*args, **kwargs)
+        jax.block_until_ready(trainer.states)
+        return time.perf_counter() - started
 
     def run(count: int) -> float:
-        nonlocal states, done
-        count = min(count, length)
-        (states, _), seconds = _timed(
-            lambda: group.segment(states, active, done, done + count)
-        )
+        nonlocal done
+        count = min(count, schedule.segment)
+        seconds = timed(trainer.advance, active, done, count)
         done += count
         return seconds / count
 
+    start = timed(trainer.begin)
     each = run(1)
     spent, seconds = 0.0, []
     while done < num_rounds and spent < _SECONDS:
-        count = max(1, min(int(_SECONDS / max(each, 1e-6)), num_rounds - done, length))
+        count = min(int(_SECONDS / max(each, 1e-6)), num_rounds - done)
+        count = max(1, min(count, schedule.segment))
         each = run(count)
         seconds += [each] * count
         spent += each * count
-    data = group.plan.schedule.data
-    evaluation = [_timed(lambda: group.evaluate(states, data))[1] for _ in range(2)]
+    evaluations = [
+        timed(trainer.evaluate, schedule.data, is_last=False) for _ in range(2)
+    ]
     return Pace(
-        compilation=group.seconds,
+        compilation=trainer.compile_seconds,
         start=start,
         round=float(np.mean(seconds)) if seconds else each,
-        evaluation=evaluation[-1],
+        evaluation=evaluations[-1],
     )
-
-
-def _timed(call: Any) -> tuple[Any, float]:
-    """Returns a call's result, when it is there, and the seconds that it took."""
-    started = time.perf_counter()
-    found = jax.block_until_ready(call())
-    return found, time.perf_counter() - started
 
 
 def _cgroup_bytes(
@@ -279,33 +278,27 @@ def available_bytes(*, host: bool = False) -> int | None:
     return machine if group is None else min(machine, group)
 
 
-def check_arrays(group: programs.Programs, planned: PlannedGroup) -> None:
+def check_arrays(trainer: "Resident") -> None:
     """Refuses a group whose arrays alone will not fit; compiles nothing.
 
     Args:
-      group: its programs; those of shapes do.
-      planned: the group; what of its federations is in memory needs no more.
+      trainer: of the group; one of shapes does. What of its federations is in memory
+        needs no more.
 
     Raises:
       InputError: if they do not fit; the sentence says which option to change.
     """
-    options = planned.options
-    needed = memory(group, options.num_rounds, work=False)
-    leaves = {id(leaf): leaf for leaf in jax.tree.leaves(planned.group.federations)}
-    held = _device_bytes(
-        [leaf for leaf in leaves.values() if isinstance(leaf, jax.Array)]
-    )
-    _refuse(group, needed, options, held=min(held, needed.data))
+    needed = memory(trainer, work=False)
+    federations = jax.tree.leaves(trainer.planned.group.federations)
+    held = _device_bytes([leaf for leaf in federations if isinstance(leaf, jax.Array)])
+    _refuse(trainer, needed, held=min(held, needed.data))
 
 
-def check(
-    group: programs.Programs, options: Options, *, is_held: bool = True
-) -> Memory:
+def check(trainer: "Resident", *, is_held: bool = True) -> Memory:
     """Refuses a group of grid points that will not fit into memory.
 
     Args:
-      group: its programs. Waits for the compiler.
-      options: of its training.
+      trainer: of the group. Waits for the compiler.
       is_held: whether its data are in the memory already.
 
     Returns:
@@ -314,16 +307,14 @@ def check(
     Raises:
       InputError: if it does not fit; the sentence says which option to change.
     """
-    needed = memory(group, options.num_rounds)
-    _refuse(group, needed, options, held=needed.data if is_held else 0)
+    needed = memory(trainer)
+    _refuse(trainer, needed, held=needed.data if is_held else 0)
     return needed
 
 
-def _refuse(
-    group: programs.Programs, needed: Memory, options: Options, held: int
-) -> None:
+def _refuse(trainer: "Resident", needed: Memory, held: int) -> None:
     """Raises an error where what is needed is more than what there is."""
-    limit = options.parsed_memory
+    limit = trainer.planned.options.parsed_memory
     if limit == "none":
         return
     on_host = jax.default_backend() == "cpu"
@@ -344,10 +335,9 @@ def _refuse(
         largest = max(parts, key=lambda name: getattr(new, name))
         advice = _advice(needed, largest)
         if needed.round + needed.evaluation:  # the programs are known
-            changes = _changes(largest, group)
             named, suffices = _helping(
-                changes,
-                lambda other: missing(memory(other, options.num_rounds), held),
+                _changes(largest, trainer),
+                lambda other: missing(memory(other), held),
                 total,
                 free,
             )
@@ -363,14 +353,14 @@ def _refuse(
 
 
 def _refusal(
-    found: Memory, largest: str, needed: int, there: str, advice: str
+    needed: Memory, largest: str, total: int, there: str, advice: str
 ) -> checks.InputError:
     """Returns the error, with its one sentence."""
-    of = f" of {found.points} grid points" if found.points > 1 else ""
+    of = f" of {needed.points} grid points" if needed.points > 1 else ""
     what = {"round": "work of a round"}.get(largest, largest) + of
     return checks.InputError(
-        f"Training needs about {shown(needed)} of memory ({what}:"
-        f" {shown(getattr(found, largest))}), but {there}: {advice}."
+        f"Training needs about {shown(total)} of memory ({what}:"
+        f" {shown(getattr(needed, largest))}), but {there}: {advice}."
     )
 
 
@@ -384,7 +374,7 @@ def shown(size: int) -> str:
     return f"{size} B"
 
 
-def _advice(found: Memory, largest: str) -> str:
+def _advice(needed: Memory, largest: str) -> str:
     """Returns advice that lowers a part, without numbers."""
     fewer = "fewer clients (federation.num_clients)"
     advice = {
@@ -394,52 +384,50 @@ def _advice(found: Memory, largest: str) -> str:
         "evaluation": "evaluate on fewer data (evaluate_on) or use a smaller model",
         "history": f"evaluate less often (eval_every) or use {fewer}",
     }[largest]
-    if largest == "state" and found.server > found.state / 2:
+    if largest == "state" and needed.server > needed.state / 2:
         advice = "use a smaller model"
-    points = "sweep fewer points at once, or " if found.points > 1 else ""
+    points = "sweep fewer points at once, or " if needed.points > 1 else ""
     return points + advice
 
 
-_Change = tuple[str, int, Any]
+_Change = tuple[str, int, Callable[[int], "Resident"]]
 
 
-def _changes(largest: str, group: programs.Programs) -> Iterator[_Change]:
+def _changes(largest: str, trainer: "Resident") -> Iterator[_Change]:
     """Settings that may lower a part: name with a gap, value now, how to change it."""
-    plan, processes = group.plan, group.start[0]
+    planned, plan = trainer.planned, trainer.planned.plan
 
-    def planned(**fields: Any) -> programs.Programs:
-        return group.like(dataclasses.replace(plan, **fields), processes)
+    def with_plan(**fields: Any) -> "Resident":
+        return trainer.changed(plan=dataclasses.replace(plan, **fields))
+
+    def with_field(name: str, value: int) -> "Resident":
+        return trainer.changed(
+            processes=[struct.replace_field(p, name, value) for p in planned.processes]
+        )
+
+    def with_sample(clients: int) -> "Resident":
+        schedule = dataclasses.replace(plan.schedule, clients=clients)
+        return with_plan(schedule=schedule)
+
+    def with_chunk(size: int) -> "Resident":
+        return with_plan(execution=sharding.Execution("chunk", size))
 
     if largest in ("round", "evaluation"):
         points = plan.points_per_chunk
-        yield "points_per_chunk={}", points, lambda k: planned(points_per_chunk=k)
+        yield "points_per_chunk={}", points, lambda k: with_plan(points_per_chunk=k)
     if largest == "evaluation":
         some = plan.schedule.clients
-        some = group.num_clients if isinstance(some, str) else some
-
-        def sample(number: int) -> programs.Programs:
-            schedule = dataclasses.replace(plan.schedule, clients=number)
-            return planned(schedule=schedule)
-
-        yield "eval_clients={}", min(some, evaluations.CHUNK), sample
+        some = planned.num_clients if isinstance(some, str) else some
+        yield "eval_clients={}", min(some, evaluation.CHUNK), with_sample
     if largest != "round":
         return
-    size = processes.participation.cohort_size(group.num_clients)
+    process = planned.processes[0]
+    size = process.participation.cohort_size(planned.num_clients)
     at_once = {"vmap": size, "chunk": plan.execution.chunk_size}
-
-    def chunked(number: int) -> programs.Programs:
-        return planned(execution=sharding.Execution("chunk", number))
-
-    yield "execution='chunk={}'", at_once.get(plan.execution.mode, 1), chunked
-    for name, value in struct.named_fields(processes):
+    yield "execution='chunk={}'", at_once.get(plan.execution.mode, 1), with_chunk
+    for name, value in struct.named_fields(process):
         if name.endswith((".batch_size", "participation.size")):
-            yield (
-                f"{name}={{}}",
-                value,
-                lambda k, name=name: group.like(
-                    plan, struct.replace_field(processes, name, k)
-                ),
-            )
+            yield f"{name}={{}}", value, functools.partial(with_field, name)
 
 
 def _helping(

@@ -12,33 +12,7 @@ from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import groups
 from fedjax_pfl.engine.process import FederatedProcess
 
-__all__ = ["Federations", "config_of", "groups_of"]
-
-
-def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[str, Any]:
-    """Flat configuration of a training.
-
-    Args:
-      process: the process.
-      model: the model.
-      federation: a federation, or its spec.
-
-    Returns:
-      Values as JSON knows them, by dotted name.
-    """
-    parts = {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
-    on_nonfinite = parts.pop("on_nonfinite")
-    config: dict[str, Any] = {"on_nonfinite": on_nonfinite}
-    for name, part in parts.items():
-        config |= struct.plain_fields(part, name)
-    config |= struct.plain_fields(model, "model")
-    if isinstance(federation, core.Federation):
-        return config | {
-            "federation.dataset": federation.name,
-            "federation.num_clients": federation.num_clients,
-        }
-    described = federation.describe().items()
-    return config | {f"federation.{name}": value for name, value in described}
+__all__ = ["Federations", "groups_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +142,10 @@ def groups_of(
             described=[federations.get(point.spec)[1] for point in group],
             keys=[point.key for point in group],
             config=_shared(
-                [config_of(point.process, point.model, point.spec) for point in group]
+                [
+                    groups.config_of(point.process, point.model, point.spec)
+                    for point in group
+                ]
             ),
         )
         for group in grouped.values()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,21 +11,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.core import checks, client_rows, sharding, struct
 from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import (
     auto_execution,
-    compiled,
     evaluation,
-    programs,
-    stacking,
     trained_parameters,
     validate,
 )
+from fedjax_pfl.engine import schedule as schedules
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.process import FederatedProcess
 
-__all__ = ["Group", "PlannedGroup", "plan", "single"]
+__all__ = [
+    "Group",
+    "Plan",
+    "PlannedGroup",
+    "config_of",
+    "plan",
+    "single",
+    "warn_of_idle_parts",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +57,37 @@ class Group:
     config: dict[str, Any]
 
 
+def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[str, Any]:
+    """Flat configuration of a training.
+
+    Args:
+      process: the process.
+      model: the model.
+      federation: a federation, or its spec.
+
+    Returns:
+      Values as JSON knows them, by dotted name.
+    """
+    parts = {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
+    on_nonfinite = parts.pop("on_nonfinite")
+    config: dict[str, Any] = {"on_nonfinite": on_nonfinite}
+    for name, part in parts.items():
+        config |= struct.plain_fields(part, name)
+    config |= struct.plain_fields(model, "model")
+    if isinstance(federation, core.Federation):
+        return config | {
+            "federation.dataset": federation.name,
+            "federation.num_clients": federation.num_clients,
+        }
+    described = federation.describe().items()
+    return config | {f"federation.{name}": value for name, value in described}
+
+
 def single(
     key: core.Key,
     process: FederatedProcess,
     model: Any,
     federation: core.Federation,
-    config: dict[str, Any],
     *,
     is_described: bool = True,
 ) -> Group:
@@ -66,7 +98,6 @@ def single(
       process: what is trained.
       model: which model.
       federation: on which data.
-      config: flat configuration of the three.
       is_described: whether to compute the statistics of the federation.
     """
     return Group(
@@ -76,8 +107,45 @@ def single(
         federations=[federation],
         described=[statistics.describe(federation)] if is_described else [],
         keys=[key],
-        config=config,
+        config=config_of(process, model, federation),
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Static part of a compiled group.
+
+    Attributes:
+      model: the model, given the shapes of the data.
+      execution: how the map over clients is run.
+      schedule: what is evaluated when; a segment lies between two evaluations.
+      diagnostics: whether the algorithm's diagnostics are computed.
+      points_per_chunk: grid points vmapped together, on each device.
+      stops: whether points may end early.
+      point_devices: devices that share the points; where there are several, they do not
+        share clients.
+    """
+
+    model: Any
+    execution: sharding.Execution
+    schedule: schedules.Schedule
+    diagnostics: bool
+    points_per_chunk: int
+    stops: bool
+    point_devices: int = 1
+
+    @property
+    def points(self) -> sharding.Execution:
+        """Execution mode of the map over points."""
+        return sharding.Execution(
+            mode="shard" if self.point_devices > 1 else "chunk",
+            chunk_size=self.points_per_chunk,
+            num_devices=self.point_devices,
+        )
+
+    def __str__(self) -> str:
+        shared = f", points on {self.point_devices} devices"
+        return str(self.execution) + (shared if self.point_devices > 1 else "")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,7 +162,7 @@ class PlannedGroup:
 
     group: Group
     options: Options
-    plan: compiled.Plan
+    plan: Plan
     processes: Sequence[FederatedProcess]
     keys: core.Key
 
@@ -127,22 +195,6 @@ class PlannedGroup:
 
         state = jax.eval_shape(init, self.keys[0], federation)
         return process, state, self.plan.model, federation
-
-    def programs(self, *, are_shapes: bool = False) -> programs.Programs:
-        """Places the data on the devices; compiles nothing yet.
-
-        Args:
-          are_shapes: whether shapes of the data are enough, so that nothing is placed.
-
-        Returns:
-          The group's programs.
-        """
-        federations = self.group.federations
-        if are_shapes:
-            federations = programs.shapes_of(federations)
-        stacked = stacking.stack(self.processes)
-        num_rounds = self.options.num_rounds
-        return programs.Programs(self.plan, stacked, federations, self.keys, num_rounds)
 
     def configuration(self, execution: str) -> dict[str, Any]:
         """Returns the flat configuration of the group and of how it is run.
@@ -195,7 +247,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
     planned = PlannedGroup(
         group=group,
         options=options,
-        plan=compiled.Plan(
+        plan=Plan(
             model=model,
             execution=execution,
             schedule=options.schedule,
@@ -240,3 +292,41 @@ def _own_key(key: core.Key) -> core.Key:
     """Returns the key of the package's generator that a caller's key stands for."""
     validate.check_key(key)
     return core.new_key(jax.random.key_data(key))
+
+
+def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
+    """Warns of an attack or an aggregator that changes nothing.
+
+    An attack needs malicious clients; a federation without them is fine beside others
+    with them: it is what these are compared with. An aggregator needs a method that
+    aggregates; others are named, since beside it they stay what they are.
+
+    Args:
+      unplanned: what is to be trained.
+    """
+    idle: dict[str, list[str]] = {}
+    for group in unplanned:
+        process = group.processes[0]
+        if process.aggregator is not None and not process.algorithm.aggregates:
+            rule = type(process.aggregator).__name__
+            idle.setdefault(rule, []).append(type(process.algorithm).__name__)
+    for rule, methods in idle.items():
+        warnings.warn(
+            f"{rule} changes nothing for {', '.join(dict.fromkeys(methods))}: no"
+            " aggregate of messages is made there.",
+            stacklevel=3,
+        )
+    at_work: dict[str, bool] = {}
+    for group in unplanned:
+        attacks = {type(p.attack).__name__ for p in group.processes if p.attack}
+        if poisoning := group.config.get("federation.label_poisoning"):
+            attacks.add(str(poisoning))
+        someone = any(np.asarray(f.malicious).any() for f in group.federations)
+        for attack in attacks:
+            at_work[attack] = at_work.get(attack, False) or someone
+    for attack in sorted(attack for attack, used in at_work.items() if not used):
+        warnings.warn(
+            f"{attack} changes nothing, since no client is malicious; give the"
+            " federation a malicious_fraction above 0.",
+            stacklevel=3,
+        )

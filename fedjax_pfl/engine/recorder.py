@@ -126,7 +126,7 @@ class Recorder:
           members: `int[G, K]` evaluated clients, or None for all.
           metrics: name -> `[G, models, data, K]`.
           diagnostics: name -> `[G]`.
-          snapshot: what `compiled.snapshot` found, or {}.
+          snapshot: from `resident.snapshot`, or {}.
           again: `bool[G]` points for which this takes the place of the evaluation
             before it, after the same round, or None for a new one.
         """

@@ -1,102 +1,415 @@
-"""The trainer whose clients are all on the device."""
+"""The trainer whose clients are all on the device, and its compiled programs.
 
+Each program is compiled once for a group of grid points, whatever their values are.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import sharding
-from fedjax_pfl.engine import cost
-from fedjax_pfl.engine.groups import PlannedGroup
+from fedjax_pfl.core import client_map, client_rows, sharding
+from fedjax_pfl.engine import (
+    cost,
+    evaluation,
+    programs,
+    stacking,
+    trained_parameters,
+)
+from fedjax_pfl.engine.groups import Plan, PlannedGroup
 from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.results import checkpoint
 
-__all__ = ["Resident"]
+__all__ = [
+    "Resident",
+    "evaluate",
+    "init",
+    "loop_segment",
+    "members",
+    "segment",
+    "snapshot",
+    "trained",
+]
+
+_SNAPSHOT: programs.Name = ("snapshot",)
 
 
 class Resident:
-    """All points of a group with all their clients on the device; a `Trainer`."""
+    """All points of a group with all their clients on the device; a `Trainer`.
 
-    def __init__(self, planned: PlannedGroup, store: checkpoint.Store | None = None):
+    Attributes:
+      planned: the group.
+      programs: its compiled programs.
+      start: processes, keys, rows of federations and their pool; what `init` takes.
+      fixed: processes, rows and pool, placed on the devices.
+      like: shapes of the states of all points, placed.
+      states: states of all points, from `begin` on.
+    """
+
+    def __init__(
+        self,
+        planned: PlannedGroup,
+        store: checkpoint.Store | None = None,
+        *,
+        are_shapes: bool = False,
+    ):
         """Places the data on the devices and starts to compile.
 
         Args:
           planned: the group.
           store: where its checkpoints are. If it has a finished training, nothing is
             compiled.
+          are_shapes: whether shapes stand for the data, so that nothing is placed, and
+            compiled only when asked for: what is needed to know the cost.
         """
-        self.planned, self.programs = planned, planned.programs()
-        if store is None or not store.has_ended():
-            self.programs.compile()
         group, plan = planned.group, planned.plan
-        self._has_clusters = group.federations[0].cluster is not None
+        self.planned, self.programs = planned, programs.Programs(self._lowered)
+        federations = group.federations
+        if are_shapes:
+            federations = _shapes_of(federations)
+        rows, pool = stacking.federation_rows(federations)
+        processes = stacking.stack(planned.processes)
+        self.start = (processes, planned.keys, rows, pool)
+        self.like = self._placed(
+            jax.eval_shape(functools.partial(init, plan), *self.start)
+        )
+        if plan.execution.mode == "shard":
+            pool, processes = sharding.replicate((pool, processes), plan.execution)
+        if plan.points.mode == "shard":
+            pool = sharding.replicate(pool, plan.points)
+            processes = self._placed(processes)
+        self.fixed = (processes, self._placed(rows), pool)
+        if are_shapes:
+            return
+        if store is None or not store.has_ended():
+            self.compile()
         self.execution = str(plan)
-        self.recorder = Recorder(planned, federations=group.described)
+        self.recorder = Recorder(planned, group.described)
         self.identity = {
             "points_per_chunk": plan.points_per_chunk,
             "diagnostics": plan.diagnostics,
         }
         if store is not None:
-            digest = checkpoint.fingerprint(self.programs.start)
+            digest = checkpoint.fingerprint(self.start)
             self.identity["data, seeds and settings"] = digest
 
     @classmethod
     def check(cls, planned: PlannedGroup) -> None:
         """Refuses a group whose arrays alone will not fit into memory."""
-        cost.check_arrays(planned.programs(are_shapes=True), planned)
+        cost.check_arrays(cls(planned, are_shapes=True))
+
+    def changed(self, **fields: Any) -> "Resident":
+        """Returns a trainer of shapes, for the group with other fields."""
+        return Resident(dataclasses.replace(self.planned, **fields), are_shapes=True)
+
+    def _placed(self, tree: Any) -> Any:
+        """Leaves `[G, N, ...]` with points or rows on the devices that map them."""
+        plan, group = self.planned.plan, self.planned.group
+        if plan.points.mode == "shard":
+            return sharding.shard_rows(tree, len(group.points), plan.points)
+        if plan.execution.mode != "shard":
+            return tree
+        count = self.planned.num_clients
+        return sharding.shard_rows(tree, count, plan.execution, axis=1)
+
+    def _names(self) -> list[programs.Name]:
+        """Returns the names of the programs that a training runs."""
+        plan, num_rounds = self.planned.plan, self.planned.options.num_rounds
+        rounds = range(0, num_rounds, plan.schedule.segment)
+        together = {plan.schedule.due(done, False) for done in rounds}
+        together.add(plan.schedule.data)
+        names: list[programs.Name] = [("init",)]
+        names += [("segment",)] * (plan.execution.mode != "loop")
+        names += [("evaluate", *data) for data in sorted(together)]
+        return names + [_SNAPSHOT] * self._has_snapshot
+
+    def _lowered(self, name: programs.Name) -> jax.stages.Lowered:
+        """Lowers a program."""
+        jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
+        plan, now, (kind, *data) = self.planned.plan, self._with(self.like), name
+        if kind == "init":
+            return init.lower(plan, *self.start)
+        if kind == "segment":
+            active = np.ones(len(self.planned.group.points), bool)
+            return segment.lower(plan, *now, active, *_rounds())
+        if kind == "evaluate":
+            return evaluate.lower(plan, tuple(data), *now)
+        return snapshot.lower(plan, *now)
+
+    def _with(self, states: core.State) -> tuple[Any, ...]:
+        """Processes, states, rows and pool, as the programs take them."""
+        processes, rows, pool = self.fixed
+        return processes, states, rows, pool
+
+    def compile(self) -> None:
+        """Lowers all programs and starts to compile them."""
+        for name in self._names():
+            self.programs.begin(name)
+
+    def compiled(self) -> dict[programs.Name, jax.stages.Compiled]:
+        """Returns all programs by name once they are compiled."""
+        self.compile()
+        return {name: self.programs[name] for name in self._names()}
 
     @property
     def compile_seconds(self) -> float:
         """Seconds of lowering, and of waiting for the compiler."""
         return self.programs.seconds
 
-    @property
-    def like(self) -> core.State:
-        """Shapes of the states of all points."""
-        return self.programs.states
-
     def check_fits(self) -> None:
         """Refuses a group that will not fit into memory; waits for the compiler."""
         if self.planned.options.memory_limit != "none":
-            cost.check(self.programs, self.planned.options)
+            cost.check(self)
 
     def begin(self) -> None:
         """Makes the first states."""
-        self.states = self.programs.init()
+        self.states = self._placed(self.programs[("init",)](*self.start))
 
     def restore(self, progress: checkpoint.Progress) -> None:
         """Places the states of a checkpoint."""
-        self.states = self.programs.placed(progress.states)
+        self.states = self._placed(progress.states)
 
     def saved(self) -> tuple[core.State, dict[str, np.ndarray]]:
         """Returns the states, which are all of a checkpoint."""
         return self.states, {}
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
-        """Runs one compiled segment; leaves of the reports are `[G, segment, ...]`."""
-        self.states, info = self.programs.segment(
-            self.states, active, done, done + count
-        )
-        return sharding.fetch(info)
+        """Runs one segment; leaves of the reports are `[G, segment, ...]`."""
+        run: Any = functools.partial(loop_segment, self.planned.plan)
+        if self.planned.plan.execution.mode != "loop":
+            run = self.programs[("segment",)]  # `segment` below, compiled
+        rounds = _rounds(done, done + count)
+        states, reports = run(*self._with(self.states), active, *rounds)
+        # Placed as at the start and after a checkpoint, as the program wants them.
+        self.states = self._placed(states)
+        return sharding.fetch(reports)
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
         """Measures all points; clusters always, heat maps and curves at the end."""
-        measured = self.programs.evaluate(self.states, data)
-        is_wanted = is_last or self._has_clusters
-        snapshot = self.programs.snapshot(self.states) if is_wanted else {}
-        return sharding.fetch((*measured, snapshot))
+        now = self._with(self.states)
+        measured = self.programs[("evaluate", *data)](*now)
+        has_clusters = self.planned.group.federations[0].cluster is not None
+        is_wanted = self._has_snapshot and (is_last or has_clusters)
+        pairs = self.programs[_SNAPSHOT](*now) if is_wanted else {}
+        return sharding.fetch((*measured, pairs))
+
+    def measured(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Shapes of the metrics of an evaluation on everything, and of `snapshot`."""
+        plan, now = self.planned.plan, self._with(self.like)
+        metrics = evaluate.eval_shape(plan, plan.schedule.data, *now)[1]
+        return metrics, snapshot.eval_shape(plan, *now)
+
+    @functools.cached_property
+    def _has_snapshot(self) -> bool:
+        """Whether `snapshot` returns anything."""
+        return bool(jax.tree.leaves(self.measured()[1]))
 
     def members(self, point: int) -> np.ndarray:
         """Returns rows `int32[K]` of the clients of a point that are evaluated now."""
-        return sharding.fetch(self.programs.members(self.states, point))
+        processes, rows, _ = self.fixed
+        number = np.asarray(point, np.int32)
+        return sharding.fetch(
+            members(self.planned.plan, number, processes, self.states, rows)
+        )
 
     def trained(
         self, point: int, members: np.ndarray, names: tuple[str, ...]
     ) -> dict[str, Any]:
         """Returns what was trained of predictors `[K, *P]` of a point's clients."""
-        trained = self.programs.trained(self.states, point, members, names)
-        return sharding.fetch(trained)
+        numbers = (np.asarray(point, np.int32), np.asarray(members, np.int32))
+        now = self._with(self.states)
+        return sharding.fetch(trained(self.planned.plan, names, *numbers, *now))
 
     def close(self) -> None:
         """Ends the compiler's threads once they are done."""
         self.programs.close()
+
+
+def _shapes_of(federations: Sequence[core.Federation]) -> list[core.Federation]:
+    """Shapes in place of arrays; parts that share an array share its shape."""
+    known: dict[int, jax.ShapeDtypeStruct] = {}
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        new = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        return known.setdefault(id(leaf), new)
+
+    return jax.tree.map(shape, list(federations))
+
+
+def _rounds(start: int = 0, num_rounds: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of rounds on the host, so that all processes have them."""
+    return np.asarray(start, np.int32), np.asarray(num_rounds, np.int32)
+
+
+def _map_points(
+    fn: Callable[[Any, Any], Any], rows: Any, shared: Any, plan: Plan
+) -> Any:
+    """Applies a function of one grid point to all; a single point is not vmapped."""
+    return client_map.map_clients(fn, rows, shared, plan.points)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.State:
+    """States of all points; compiled, so that no two leaves share a buffer."""
+
+    def one(row, pool):
+        process, key, fields = row
+        return process.init(key, plan.model, stacking.join(fields, pool))
+
+    return _map_points(one, (processes, keys, rows), pool, plan)
+
+
+@functools.partial(jax.jit, static_argnames="plan", donate_argnames="states")
+def segment(
+    plan: Plan,
+    processes: Any,
+    states: Any,
+    rows: Any,
+    pool: Any,
+    active: jax.Array,
+    start: jax.Array,
+    num_rounds: jax.Array,
+) -> tuple[core.State, core.RoundInfo]:
+    """Runs one segment of the active points; others stay as they are.
+
+    Reports of rounds past `num_rounds` are zeros.
+    """
+
+    def one(row, shared):
+        process, before, is_active, fields = row
+        pool, start, num_rounds = shared
+        federation = stacking.join(fields, pool)
+
+        @functools.partial(jax.jit, inline=True)  # traced once, not twice
+        def run(process, state, federation):
+            return process.round(state, plan.model, federation, plan.execution)
+
+        def step(number, carry):
+            state, reports = carry
+            state, report = run(process, state, federation)
+            reports = jax.tree.map(
+                lambda r, new: lax.dynamic_update_index_in_dim(r, new, number, 0),
+                reports,
+                report,
+            )
+            return state, reports
+
+        length = plan.schedule.segment
+        reports = jax.tree.map(
+            lambda s: jnp.zeros((length, *s.shape), s.dtype),
+            jax.eval_shape(run, process, before, federation)[1],
+        )
+        # The round number is the same for all points: as an unbatched value it keeps
+        # the conditionals on it conditionals under vmap.
+        state = dataclasses.replace(before, round=start)
+        # Not a scan of rounds that are masked at the end: the conditional would copy
+        # the states of all clients in every round.
+        count = jnp.minimum(num_rounds - start, length)
+        after, info = lax.fori_loop(0, count, step, (state, reports))
+        if plan.stops:
+            after = jax.tree.map(lambda a, b: jnp.where(is_active, a, b), after, before)
+        return after, info
+
+    mapped = (processes, states, active, rows)
+    return _map_points(one, mapped, (pool, start, num_rounds), plan)
+
+
+@functools.partial(jax.jit, static_argnames=("plan", "data"))
+def evaluate(
+    plan: Plan,
+    data: tuple[str, ...],
+    processes: Any,
+    states: Any,
+    rows: Any,
+    pool: Any,
+) -> Any:
+    """Evaluated clients (None for all), metrics and diagnostics."""
+
+    def one(row, pool):
+        process, state, fields = row
+        federation = stacking.join(fields, pool)
+        members = plan.schedule.members(process, state, federation.num_clients)
+        metrics, diagnostics = evaluation.evaluate(
+            process,
+            state,
+            plan.model,
+            federation,
+            data=data,
+            members=members,
+            diagnostics=plan.diagnostics,
+        )
+        return members, metrics, diagnostics
+
+    return _map_points(one, (processes, states, rows), pool, plan)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
+    """Whom each client would learn from, and its series, where there are such."""
+
+    def one(row, pool):
+        process, state, fields = row
+        federation = stacking.join(fields, pool)
+        pairs = evaluation.collaboration(process, state, federation)
+        series = evaluation.courses(process, state, plan.model, federation)
+        return pairs | ({"series": series} if series else {})
+
+    return _map_points(one, (processes, states, rows), pool, plan)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def members(
+    plan: Plan, point: jax.Array, processes: Any, states: Any, rows: Any
+) -> jax.Array:
+    """Rows `int32[K]` of the clients that are evaluated of one point."""
+    process, state = client_rows.take((processes, states), point)
+    count = rows["malicious"].shape[1]
+    chosen = plan.schedule.members(process, state, count)
+    return jnp.arange(count, dtype=jnp.int32) if chosen is None else chosen
+
+
+@functools.partial(jax.jit, static_argnames=("plan", "names"))
+def trained(
+    plan: Plan,
+    names: tuple[str, ...],
+    point: jax.Array,
+    members: jax.Array,
+    processes: Any,
+    states: Any,
+    rows: Any,
+    pool: Any,
+) -> dict[str, Any]:
+    """Returns parameters `[K, *P]` of predictors, for clients `int32[K]`."""
+    process, state, fields = client_rows.take((processes, states, rows), point)
+    federation = stacking.join(fields, pool)
+    return trained_parameters.networks(
+        process, state, plan.model, federation, members, names
+    )
+
+
+def loop_segment(plan, processes, states, rows, pool, active, start, num_rounds):
+    """The reference: Python loops over points, rounds and clients, nothing compiled."""
+    outputs = []
+    for point in range(jax.tree.leaves(rows)[0].shape[0]):
+        process, state, fields = client_rows.take(
+            (processes, states, rows), jnp.asarray(point)
+        )
+        before, state = state, dataclasses.replace(state, round=start)
+        federation, reports = stacking.join(fields, pool), []
+        with jax.disable_jit():
+            for _ in range(min(plan.schedule.segment, int(num_rounds - start))):
+                state, info = process.round(
+                    state, plan.model, federation, plan.execution
+                )
+                reports.append(info)
+        empty = jax.tree.map(jnp.zeros_like, reports[-1])
+        reports += [empty] * (plan.schedule.segment - len(reports))
+        after = state if active[point] else before
+        outputs.append((after, stacking.stack(reports)))
+    return stacking.stack(outputs)

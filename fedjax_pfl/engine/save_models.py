@@ -15,8 +15,8 @@ import numpy as np
 from fedjax_pfl import results
 from fedjax_pfl.core import checks, client_rows
 from fedjax_pfl.engine import trained_parameters
-from fedjax_pfl.engine.driver import Trainer
 from fedjax_pfl.engine.groups import PlannedGroup
+from fedjax_pfl.engine.trainer import Trainer
 from fedjax_pfl.results import directories, history, model_files
 from fedjax_pfl.results.checkpoint import files
 

@@ -3,31 +3,33 @@
 import collections
 import contextlib
 import itertools
-import warnings
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core, results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import (
     callbacks,
-    compiled,
     grids,
     groups,
     profiling,
+    programs,
     save_models,
     validate,
 )
-from fedjax_pfl.engine.driver import Run, Trainer
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.engine.resident import Resident
-from fedjax_pfl.results import directories, provenance
+from fedjax_pfl.engine.trainer import Interrupted, Trainer
+from fedjax_pfl.results import checkpoint, directories, history, provenance
 
-__all__ = ["check_groups", "grid", "run_groups", "simulate"]
+__all__ = ["Run", "check_groups", "grid", "run_groups", "simulate"]
 
 _finished = itertools.count(1)
 _LOOK_EVERY = 8
@@ -66,8 +68,7 @@ def simulate(
     validate.check(key, process, model, federation)
     parsed = Options(num_rounds=num_rounds, **options)
     time_is_up = time_limit(parsed.max_minutes)
-    config = grids.config_of(process, model, federation)
-    group = groups.single(key, process, model, federation, config)
+    group = groups.single(key, process, model, federation)
     return run_groups(check_groups([group], parsed), parsed, interrupt=time_is_up)
 
 
@@ -140,7 +141,7 @@ def run_groups(
     if options.models_to is not None:
         save_models.check(planned, options.models_to)
     unplanned = [group.group for group in planned]
-    _warn_of_idle_parts(unplanned)
+    groups.warn_of_idle_parts(unplanned)
     origin = provenance.collect()
     around = {} if profile is None else {"around": profile.around}
     histories = []
@@ -173,7 +174,7 @@ def run_groups(
                 models.add(number, record, current)
             del current  # before the next group's states are made
             if next(_finished) % _LOOK_EVERY == 0:
-                compiled.forget_if_many()
+                programs.forget_if_many()
         watch.result = results.Result(groups=tuple(histories), provenance=origin)
         models.finish(watch.result)
     return watch.result
@@ -204,39 +205,126 @@ def check_groups(
     return planned
 
 
-def _warn_of_idle_parts(unplanned: Sequence[groups.Group]) -> None:
-    """Warns of an attack or an aggregator that changes nothing.
+class Run:
+    """One group being trained, from its first or its last saved round to its end."""
 
-    An attack needs malicious clients; a federation without them is fine beside others
-    with them: it is what these are compared with. An aggregator needs a method that
-    aggregates; others are named, since beside it they stay what they are.
+    def __init__(self, trainer: Trainer, store: checkpoint.Store | None = None):
+        """Makes the first states, or reads those of the newest checkpoint.
 
-    Args:
-      unplanned: what is to be trained.
-    """
-    idle: dict[str, list[str]] = {}
-    for group in unplanned:
-        process = group.processes[0]
-        if process.aggregator is not None and not process.algorithm.aggregates:
-            rule = type(process.aggregator).__name__
-            idle.setdefault(rule, []).append(type(process.algorithm).__name__)
-    for rule, methods in idle.items():
-        warnings.warn(
-            f"{rule} changes nothing for {', '.join(dict.fromkeys(methods))}: no"
-            " aggregate of messages is made there.",
-            stacklevel=3,
+        Raises:
+          InputError: if the checkpoints are of another training or damaged, or if the
+            group does not fit into memory.
+        """
+        self.trainer, self._store = trainer, store
+        self._options = trainer.planned.options
+        self._started = time.perf_counter() - trainer.compile_seconds
+        self.config = trainer.planned.configuration(trainer.execution)
+        self.done, self._earlier, self.ended = 0, (0.0, 0.0), False
+        progress = None
+        if store is not None:
+            self._identity = {"points": list(trainer.planned.group.points)}
+            self._identity |= self.config | {
+                "dtype": str(jnp.zeros(()).dtype),
+                "generator": core.GENERATOR,
+                "stop_when": str(self._options.stop_when),
+                **trainer.identity,
+            }
+            progress = store.latest(self._identity, trainer.like, trainer.restore)
+        if progress is not None:
+            trainer.recorder.restore(progress.arrays)
+            self.done, self._earlier = progress.done, progress.seconds
+            self.ended = progress.ended
+        if not self.ended:
+            trainer.check_fits()
+        self._is_new = progress is None
+        if self._is_new:
+            trainer.begin()
+
+    def train(
+        self,
+        *,
+        interrupt: Callable[[], str | None] = lambda: None,
+        evaluated: Callable[[Recorder, int], None] = lambda recorder, number: None,
+        around: Callable[[int], contextlib.AbstractContextManager[None]] = (
+            lambda number: contextlib.nullcontext()
+        ),
+    ) -> history.History:
+        """Trains until the end.
+
+        Args:
+          interrupt: asked between segments; a reason ends the training.
+          evaluated: told of every evaluation by its number, first of those that the
+            store has. An error in it is raised after a checkpoint.
+          around: gives the context of a segment from its number since the start.
+
+        Returns:
+          The history.
+
+        Raises:
+          Interrupted: after a checkpoint, if there was a reason to end.
+        """
+        recorder = self.trainer.recorder
+        segment = self.trainer.planned.plan.schedule.segment
+        if self._is_new:
+            self.measure()
+        for done in range(len(recorder.rounds)):
+            evaluated(recorder, done)
+        number = itertools.count()
+        while not self.ended:
+            reason = interrupt()
+            if reason is not None:
+                self.save()
+                raise Interrupted(reason, self.done)
+            count = min(segment, self._options.num_rounds - self.done)
+            active = recorder.active()
+            with around(next(number)):
+                report = self.trainer.advance(active, self.done, count)
+                recorder.ran(self.done, count, report)
+            self.done += count
+            self.measure()
+            is_due = self.ended or (self._store is not None and self._store.due())
+            with checkpoint.kept(self.save, is_due=is_due):
+                evaluated(recorder, len(recorder.rounds) - 1)
+        return recorder.finish(self.config, *self._seconds())
+
+    def measure(self) -> None:
+        """Evaluates what is due now, and everything for points that end here."""
+        before = self.trainer.recorder.active()
+        self._measure(None)
+        stopped = before & ~self.trainer.recorder.active()
+        if stopped.any() and not self.ended:
+            is_last = self.trainer.recorder.all_ended()
+            self._measure(np.ones_like(stopped) if is_last else stopped)
+
+    def _measure(self, again: np.ndarray | None) -> None:
+        """Evaluates all points; for those given, in place of the last evaluation."""
+        recorder = self.trainer.recorder
+        self.ended = self.done >= self._options.num_rounds or recorder.all_ended()
+        is_complete = self.ended or again is not None
+        data = self.trainer.planned.plan.schedule.due(self.done, is_complete)
+        members, metrics, diagnostics, snapshot = self.trainer.evaluate(
+            data, is_last=self.ended
         )
-    at_work: dict[str, bool] = {}
-    for group in unplanned:
-        attacks = {type(p.attack).__name__ for p in group.processes if p.attack}
-        if poisoning := group.config.get("federation.label_poisoning"):
-            attacks.add(str(poisoning))
-        someone = any(np.asarray(f.malicious).any() for f in group.federations)
-        for attack in attacks:
-            at_work[attack] = at_work.get(attack, False) or someone
-    for attack in sorted(attack for attack, used in at_work.items() if not used):
-        warnings.warn(
-            f"{attack} changes nothing, since no client is malicious; give the"
-            " federation a malicious_fraction above 0.",
-            stacklevel=3,
+        recorder.evaluated(
+            self.done, data, members, metrics, diagnostics, snapshot, again
         )
+
+    def _seconds(self) -> tuple[float, float]:
+        """Seconds of compiling and of running so far, earlier processes included."""
+        total = time.perf_counter() - self._started
+        compiling = min(self.trainer.compile_seconds, total)
+        return self._earlier[0] + compiling, self._earlier[1] + total - compiling
+
+    def save(self) -> None:
+        """Writes a checkpoint, where there is a place for it."""
+        if self._store is None:
+            return
+        states, arrays = self.trainer.saved()
+        progress = checkpoint.Progress(
+            done=self.done,
+            states=states,
+            arrays=self.trainer.recorder.arrays() | arrays,
+            seconds=self._seconds(),
+            ended=self.ended,
+        )
+        self._store.save(self._identity, progress)

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core, results
 from fedjax_pfl.core import struct
-from fedjax_pfl.engine import compiled, driver, groups
+from fedjax_pfl.engine import groups, resident, simulation
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
+from fedjax_pfl.engine.trainer import Interrupted
 from fedjax_pfl.results import checkpoint, history
 from fedjax_pfl.testing import compare, programs, subjects
 
@@ -55,7 +56,7 @@ def _run(
         num_rounds=rounds, eval_every=segment, execution="vmap", evaluate_on=("test",)
     )
     trainer = Resident(groups.plan(group, options), store)
-    record = driver.Run(trainer, store).train(interrupt=interrupt)
+    record = simulation.Run(trainer, store).train(interrupt=interrupt)
     return record, trainer.states
 
 
@@ -105,7 +106,7 @@ def a_resumed_grid_is_bit_identical(subject: subjects.Subject) -> None:
                 store=options.store(0, subject.name),
                 interrupt=lambda: next(questions),
             )
-        except driver.Interrupted as interruption:
+        except Interrupted as interruption:
             done = interruption.done
         if done != 2:
             raise AssertionError(f"The training was interrupted after {done} rounds.")
@@ -157,5 +158,5 @@ def new_values_do_not_retrace(subject: subjects.Subject) -> None:
 
 def _programs() -> list[int]:
     """Counts the compiled programs of training and of evaluation."""
-    both: list[Any] = [compiled.segment, compiled.evaluate]
+    both: list[Any] = [resident.segment, resident.evaluate]
     return [program._cache_size() for program in both]

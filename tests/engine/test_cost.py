@@ -16,7 +16,7 @@ from experiments import plan, run
 from fedjax_pfl import data
 from fedjax_pfl.command import compilation_cache, cost_tables
 from fedjax_pfl.core import checks
-from fedjax_pfl.engine import cost, driver, grids, groups, programs, simulation
+from fedjax_pfl.engine import cost, groups, resident, simulation
 from fedjax_pfl.engine.options import Options, parse_memory
 from fedjax_pfl.engine.resident import Resident
 
@@ -51,7 +51,7 @@ def group_of(algorithm=None, federations=None, *, model=None, **fields):
             if not isinstance(each.malicious, jax.ShapeDtypeStruct)
         ],
         keys=[jax.random.key(0)] * count,
-        config=grids.config_of(process, model, federations[0]),
+        config=groups.config_of(process, model, federations[0]),
     )
 
 
@@ -61,8 +61,8 @@ def settings_of(**options):
 
 
 def memory(group, **options):
-    found = groups.plan(group, settings_of(**options)).programs(are_shapes=True)
-    return cost.memory(found, NUM_ROUNDS)
+    planned = groups.plan(group, settings_of(**options))
+    return cost.memory(Resident(planned, are_shapes=True))
 
 
 def bytes_of(tree):
@@ -82,7 +82,7 @@ def refusal(group, **options):
     with pytest.raises(checks.InputError) as error:
         planned = groups.plan(group, settings)
         Resident.check(planned)
-        cost.check(planned.programs(), settings)
+        cost.check(Resident(planned))
     text = str(error.value)
     assert re.fullmatch(r"Training needs about .* of memory \(.*\), but .*\.", text)
     return text
@@ -115,13 +115,13 @@ def compilations():
 def test_arrays_are_those_of_a_training(algorithm, points, execution):
     settings = settings_of(execution=execution, points_per_chunk=2)
     group = group_of(algorithm, [federation_of()] * points)
-    found = groups.plan(group, settings).programs()
-    needed = cost.memory(found, NUM_ROUNDS)
-    states = found.init()
+    trainer = Resident(groups.plan(group, settings))
+    needed = cost.memory(trainer)
+    trainer.begin()
     parts = {
-        "state": states,
-        "server": (states.server, states.aggregate),
-        "data": found.fixed,
+        "state": trainer.states,
+        "server": (trainer.states.server, trainer.states.aggregate),
+        "data": trainer.fixed,
     }
     for name, tree in parts.items():
         # On every device, what it has of an array.
@@ -154,8 +154,8 @@ def test_every_program_is_compiled_once_and_then_run(compilations):
     group = group_of(fp.Ditto(lam=0.123), model=fp.MLP(widths=(11,)))
     settings = settings_of()
     trainer = Resident(groups.plan(group, settings))
-    cost.check(trainer.programs, settings)
-    record = driver.Run(trainer).train()
+    cost.check(trainer)
+    record = simulation.Run(trainer).train()
     assert record.status == ("ok",)
     for name in ("jit(init)", "jit(segment)", "jit(evaluate)"):
         assert compilations.count(name) == 1
@@ -192,10 +192,9 @@ def test_shared_arrays_count_once():
     alike = memory(group_of(federations=[first] * 2))
     different = memory(group_of(federations=[first, second]))
     assert different.data - alike.data >= bytes_of(pool)
-    found = groups.plan(
-        group_of(federations=[first]), settings_of(execution="shard=4")
-    ).programs()
-    (image,) = {id(part.x) for part in (found.fixed[2].train, found.fixed[2].test)}
+    settings = settings_of(execution="shard=4")
+    pool = Resident(groups.plan(group_of(federations=[first]), settings)).fixed[2]
+    (image,) = {id(part.x) for part in (pool.train, pool.test)}
     assert image
 
 
@@ -276,7 +275,7 @@ def test_the_setting_named_makes_it_fit(free, points, options):
     free(room)
     settings = settings_of(**options)
     with pytest.raises(checks.InputError) as error:
-        cost.check(groups.plan(group, settings).programs(), settings)
+        cost.check(Resident(groups.plan(group, settings)))
     found = re.search(r": use (\w+)='?([\w=]+)'?\.$", str(error.value))
     assert found, error.value
     value = int(found[2]) if found[2].isdecimal() else found[2]
@@ -286,11 +285,11 @@ def test_the_setting_named_makes_it_fit(free, points, options):
 
 def test_what_fits_passes(free):
     group, settings = group_of(), settings_of()
-    found = groups.plan(group, settings).programs()
-    needed = cost.memory(found, NUM_ROUNDS)
+    trainer = Resident(groups.plan(group, settings))
+    needed = cost.memory(trainer)
     for size in (needed.total, None):
         free(size)
-        assert cost.check(found, settings).device == needed.device
+        assert cost.check(trainer).device == needed.device
 
 
 def test_a_limit_of_the_users_own():
@@ -301,7 +300,7 @@ def test_a_limit_of_the_users_own():
     settings = settings_of(memory_limit=size)
     planned = groups.plan(group, settings)
     Resident.check(planned)
-    cost.check(planned.programs(), settings)
+    cost.check(Resident(planned))
 
 
 def test_no_limit_refuses_nothing(free):
@@ -309,7 +308,7 @@ def test_no_limit_refuses_nothing(free):
     group, settings = group_of(), settings_of(memory_limit="none")
     planned = groups.plan(group, settings)
     Resident.check(planned)
-    cost.check(planned.programs(), settings)
+    cost.check(Resident(planned))
 
 
 @pytest.mark.parametrize(
@@ -381,16 +380,16 @@ def test_available_memory(monkeypatch):
 
 
 def test_the_pace_is_that_of_real_rounds():
-    found = groups.plan(group_of(), settings_of()).programs()
+    trainer = Resident(groups.plan(group_of(), settings_of()))
     rounds = []
-    segment = found.segment
+    advance = trainer.advance
 
-    def counted(states, going, start, end):
-        rounds.append((start, end))
-        return segment(states, going, start, end)
+    def counted(active, done, count):
+        rounds.append((done, done + count))
+        return advance(active, done, count)
 
-    found.segment = counted
-    pace = cost.pace(found, NUM_ROUNDS)
+    trainer.advance = counted
+    pace = cost.pace(trainer)
     assert rounds[0] == (0, 1)
     assert [start for start, _ in rounds[1:]] == [end for _, end in rounds[:-1]]
     assert all(1 <= end - start <= 5 for start, end in rounds)
@@ -427,7 +426,7 @@ def test_enlarged_federations_are_those_of_more_clients():
 
 def test_shapes_share_what_arrays_share():
     federation = federation_of()
-    (shapes,) = programs.shapes_of([federation])
+    (shapes,) = resident._shapes_of([federation])
     assert shapes.train.x is shapes.test.x
     assert shapes.train.x.shape == federation.train.x.shape
 

@@ -8,7 +8,6 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import aggregators, algorithms, attacks
 from fedjax_pfl.core import checks, sharding
-from fedjax_pfl.engine import driver
 from fedjax_pfl.engine.streaming import population as streamed
 from fedjax_pfl.engine.streaming import row_store
 from fedjax_pfl.testing import toy
@@ -239,7 +238,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path):
 def test_time_is_up_and_it_goes_on(tmp_path):
     federation, process = toy.make_federation(), make_process("local")
     options = {"checkpoints": fp.Checkpoints(tmp_path / "c")}
-    with pytest.raises(driver.Interrupted, match="was up at round 0"):
+    with pytest.raises(fp.Interrupted, match="was up at round 0"):
         train(fp.simulate_streamed, process, federation, max_minutes=1e-9, **options)
     whole = train(fp.simulate_streamed, process, federation)
     other = train(fp.simulate_streamed, process, federation, **options)

@@ -11,7 +11,8 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import data
 from fedjax_pfl.core import client_rows
-from fedjax_pfl.engine import compiled, grids, simulation, stacking
+from fedjax_pfl.engine import grids, simulation, stacking
+from fedjax_pfl.engine import programs as engine_programs
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import programs, toy
 from tests import trainings
@@ -354,12 +355,14 @@ def test_parameter_counts(model, count):
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == count
 
 
-@pytest.mark.skipif(not compiled._LIMIT.exists(), reason="the limit is that of Linux")
+@pytest.mark.skipif(
+    not engine_programs._LIMIT.exists(), reason="the limit is that of Linux"
+)
 @pytest.mark.wide
 def test_a_grid_of_many_programs_gives_their_memory_back(monkeypatch, tmp_path):
     """A second group takes no more maps than one; it would keep hundreds."""
     (tmp_path / "limit").write_text("1")
-    monkeypatch.setattr(compiled, "_LIMIT", tmp_path / "limit")
+    monkeypatch.setattr(engine_programs, "_LIMIT", tmp_path / "limit")
     monkeypatch.setattr(simulation, "_LOOK_EVERY", 1)
     process, model = (
         fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),

@@ -18,7 +18,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
     "jax.jit": {
         "core/client_map.py",
         "core/sharding.py",
-        "engine/compiled.py",
+        "engine/resident.py",
         "engine/stacking.py",
         "engine/streaming/programs.py",
         "testing/battery_inputs.py",

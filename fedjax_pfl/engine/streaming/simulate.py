@@ -4,7 +4,7 @@ from typing import Any
 
 from fedjax_pfl import core, results
 from fedjax_pfl.core import checks
-from fedjax_pfl.engine import grids, groups, simulation, validate
+from fedjax_pfl.engine import groups, simulation, validate
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.streaming.trainer import Streamed
@@ -58,8 +58,7 @@ def simulate_streamed(
     parsed = Options(num_rounds=num_rounds, eval_clients=eval_clients, **options)
     parsed = parsed.within(federation.num_clients)
     time_is_up = time_limit(parsed.max_minutes)
-    config = grids.config_of(process, model, federation)
-    group = groups.single(key, process, model, federation, config, is_described=False)
+    group = groups.single(key, process, model, federation, is_described=False)
     planned = simulation.check_groups([group], parsed, trainer=Streamed)
     return simulation.run_groups(
         planned, parsed, trainer=Streamed, interrupt=time_is_up

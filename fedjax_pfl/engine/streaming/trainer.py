@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_pfl import core, data
 from fedjax_pfl.core import checks, sharding
-from fedjax_pfl.engine import driver
+from fedjax_pfl.engine import trainer
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.engine.streaming import population as streamed
@@ -34,7 +34,7 @@ class Streamed:
             temporary directory for as long as the trainer lives.
         """
         self._resources = contextlib.ExitStack()
-        self._compiling = self._resources.enter_context(driver.compile_clock())
+        self._compiling = self._resources.enter_context(trainer.compile_clock())
         self.planned = planned
         if store is None:
             folder = Path(

@@ -48,7 +48,7 @@ def one_line(text: str) -> str:
 
 
 def _wrong_type(value: Any) -> bool:
-    """Whether a value is of a kind that a user may give by mistake for a number.
+    """Tells whether a value is of a kind given by mistake for a number.
 
     Anything else that is not a number is a placeholder that JAX puts into trees.
     """

@@ -15,7 +15,7 @@ __all__ = ["chunked", "lane_max", "map_chunks", "map_clients"]
 
 @jax.custom_batching.custom_vmap
 def lane_max(x: jax.Array) -> jax.Array:
-    """Maximum over all lanes of whatever vmaps surround the call, the same for all.
+    """Returns the maximum over all lanes of the vmaps around the call, for every lane.
 
     A loop bounded by it has one trip count per chunk of clients, so that its body runs
     without the selects that a bound of each lane's own would need.
@@ -121,8 +121,8 @@ def map_chunks(
     read, write = _access(count, chunk, order)
 
     def step(number: jax.Array, outputs: Any) -> Any:
-        found = map_chunks(fn, read(rows, number), shared, chunk=0)
-        return write(outputs, found, number)
+        chunk_outputs = map_chunks(fn, read(rows, number), shared, chunk=0)
+        return write(outputs, chunk_outputs, number)
 
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
     shapes = jax.eval_shape(fn, row, shared)
@@ -187,7 +187,7 @@ def _access(
 
 
 def chunked(fn: Callable[..., Any], chunk: int) -> Callable[..., Any]:
-    """A function of one client that takes bounded memory however many are vmapped.
+    """Wraps a function of one client to bound its memory however many are vmapped.
 
     Args:
       fn: function of pytrees, written for one client; must not close over traced

@@ -75,7 +75,7 @@ def finite_rows(tree: Any, num_rows: int) -> jax.Array:
 
 
 def _small_sums(matrix: jax.Array) -> jax.Array:
-    """Row sums `[K]` of `[K, size]`, too small to overflow: finite where the rows are.
+    """Sums rows `[K, size]`, scaled not to overflow: finite where the rows are.
 
     One product reads everything once, five times faster on a CPU than testing every
     value.
@@ -87,7 +87,7 @@ def _small_sums(matrix: jax.Array) -> jax.Array:
 
 
 def magnitude(tree: Any) -> jax.Array:
-    """Largest absolute value in a tree of arrays.
+    """Returns the largest absolute value in a tree of arrays.
 
     Args:
       tree: pytree of arrays of one dtype.
@@ -142,15 +142,15 @@ def _matrix(leaf: jax.Array) -> jax.Array:
 
 
 def gram(tree: Any) -> jax.Array:
-    """Inner products of all pairs of rows, one product per leaf, highest precision.
+    """Computes inner products of all pairs of rows, one product per leaf.
 
     Args:
       tree: pytree of `[K, *P]`, finite.
 
     Returns:
-      `[K, K]`, symmetric to the last bit.
+      `[K, K]` at highest precision, symmetric to the last bit.
     """
-    found = [
+    per_leaf = [
         lax.dot_general(
             _matrix(leaf),
             _matrix(leaf),
@@ -159,12 +159,12 @@ def gram(tree: Any) -> jax.Array:
         )
         for leaf in jax.tree.leaves(tree)
     ]
-    total = sum(found[1:], found[0])
+    total = sum(per_leaf[1:], per_leaf[0])
     return (total + total.T) / 2
 
 
 def products(tree: Any, vector: Any) -> jax.Array:
-    """Inner products of all rows with one vector, at highest precision.
+    """Computes inner products of all rows with one vector, at highest precision.
 
     Args:
       tree: pytree of `[K, *P]`.
@@ -177,8 +177,8 @@ def products(tree: Any, vector: Any) -> jax.Array:
     def product(leaf: jax.Array, x: jax.Array) -> jax.Array:
         return jnp.matmul(_matrix(leaf), x.reshape(-1), precision=lax.Precision.HIGHEST)
 
-    found: list[jax.Array] = jax.tree.leaves(jax.tree.map(product, tree, vector))
-    return sum(found[1:], found[0])
+    per_leaf: list[jax.Array] = jax.tree.leaves(jax.tree.map(product, tree, vector))
+    return sum(per_leaf[1:], per_leaf[0])
 
 
 def mix(tree: Any, weights: jax.Array) -> Any:

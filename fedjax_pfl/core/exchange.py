@@ -67,11 +67,11 @@ class Link(Protocol):
     def aggregate(
         self, state: core.State, received: core.Upload, reference: Any
     ) -> tuple[Any, Any]:
-        """Aggregate over the cohort or over all, and the aggregator's info."""
+        """Aggregates over the cohort or over all, and the aggregator's info."""
         ...
 
     def step(self, state: core.State, server: Any) -> tuple[core.State, Any]:
-        """The server optimizer's step in place of a new model, where there is one."""
+        """Takes the server optimizer's step, if there is one, for the new model."""
         ...
 
     def keep_finite(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:

@@ -143,7 +143,7 @@ class ClientData:
         )
 
     def _noise(self, row: jax.Array, x: jax.Array, key: Key | None) -> jax.Array:
-        """Noise of this access or, by default, of the client and the samples."""
+        """Draws noise of this access or, by default, of the client and the samples."""
         if self.resample_noise and key is not None:
             key = jax.random.fold_in(key, Stream.FEATURE_NOISE)
             return jax.random.normal(key, x.shape, x.dtype)
@@ -210,7 +210,7 @@ class Federation:
     class_names: tuple[str, ...] | None = struct.static_field(default=None)
 
     def __repr__(self) -> str:
-        """Its sizes in one line, without the arrays."""
+        """Shows the sizes in one line, without the arrays."""
         parts = {n: getattr(self, n) for n in ("train", "validation", "test")}
         if not all(isinstance(part, ClientData) for part in parts.values()):
             return object.__repr__(self)  # a placeholder that JAX makes

@@ -42,7 +42,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
 
 
 def _offered(spec: Any) -> dict[str, tuple[str, str]]:
-    """Module and attribute of every name that a package imports for type checkers."""
+    """Maps names that a package imports for type checkers to module and attribute."""
     tree = ast.parse(spec.loader.get_source(spec.name))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
     return {

@@ -48,8 +48,8 @@ def check_jax(
     from fedjax_pfl.core import checks
 
     version = metadata.version("jaxlib") if version is None else version
-    found = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if found < _JAX:
+    release = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    if release < _JAX:
         raise checks.InputError(
             f"fedjax_pfl needs JAX {_shown(_JAX)} or newer, this is {version}: install"
             f" one with {_command()}."

@@ -49,11 +49,11 @@ class Model(Protocol):
         ...
 
     def loss(self, outputs: jax.Array, batch: Batch) -> jax.Array:
-        """Weighted mean loss `[]` of a batch; 0 for an empty one."""
+        """Returns the weighted mean loss `[]` of a batch; 0 for an empty one."""
         ...
 
     def metrics(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-        """Per-example values `[B]` by name, always including `loss`."""
+        """Returns per-example values `[B]` by name, always including `loss`."""
         ...
 
 
@@ -122,7 +122,7 @@ class Attack(Protocol):
     """Replaces the messages of malicious clients, and only those."""
 
     def init(self, messages: Any) -> Any:
-        """State of the attack before the first round, or None."""
+        """Returns the state of the attack before the first round, or None."""
         ...
 
     def __call__(
@@ -139,7 +139,7 @@ class ServerOptimizer(Protocol):
     """Takes the change that a round made of the server's model for a gradient."""
 
     def init(self, params: Any) -> Any:
-        """Memory before the first round, of a model `[*P]`; without a client axis."""
+        """Returns the first state for a model `[*P]`, without a client axis."""
         ...
 
     def __call__(self, memory: Any, params: Any, target: Any) -> tuple[Any, Any]:
@@ -151,11 +151,11 @@ class Participation(Protocol):
     """Chooses the cohort of a round."""
 
     def cohort_size(self, num_clients: int) -> int:
-        """Static number K of cohort members."""
+        """Returns the static number K of cohort members."""
         ...
 
     def __call__(self, key: Key, num_clients: int) -> jax.Array:
-        """Distinct rows `int32[K]`."""
+        """Draws distinct rows `int32[K]`."""
         ...
 
 

@@ -147,7 +147,7 @@ def new_key(words: jax.Array) -> Key:
 
 
 def stream_key(key: Key, stream: Stream, round: jax.Array | int) -> Key:
-    """Key of one purpose in one round: `fold_in(fold_in(key, stream), round)`.
+    """Derives the key of a purpose in a round: `fold_in(fold_in(key, stream), round)`.
 
     Args:
       key: `[]` key of the run.

@@ -101,7 +101,7 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
 def _named_only(
     init: Callable[..., None], cls: str, names: list[str]
 ) -> Callable[..., None]:
-    """An `__init__` that says what the fields are if it is called with others."""
+    """Wraps `__init__` to name the fields if it is called with others."""
 
     @functools.wraps(init)
     def checked(self: Any, /, *args: Any, **values: Any) -> None:
@@ -186,7 +186,7 @@ def is_required(field: dataclasses.Field) -> bool:
 
 
 def _children(node: Any) -> Mapping[str, Any] | None:
-    """Named children of a node that dotted names may enter, else None.
+    """Returns the named children of a node that dotted names may enter, else None.
 
     Those of a tuple of dataclasses are named by their numbers.
     """

@@ -48,16 +48,16 @@ def split(tree: Any, pattern: str) -> tuple[Any, Any]:
       >>> split({"body": 1, "head": 2}, "^head")
       ({'body': None, 'head': 2}, {'body': 1, 'head': None})
     """
-    found = names(tree)
+    paths = names(tree)
     matching = jax.tree.map(
-        lambda n, x: x if re.search(pattern, n) else None, found, tree
+        lambda n, x: x if re.search(pattern, n) else None, paths, tree
     )
-    rest = jax.tree.map(lambda n, x: None if re.search(pattern, n) else x, found, tree)
+    rest = jax.tree.map(lambda n, x: None if re.search(pattern, n) else x, paths, tree)
     return matching, rest
 
 
 def join(first: Any, second: Any) -> Any:
-    """Undoes `split`: takes each leaf from the tree that has it."""
+    """Inverts `split`: takes each leaf from the tree that has it."""
     return jax.tree.map(
         lambda a, b: b if a is None else a, first, second, is_leaf=lambda x: x is None
     )
@@ -129,7 +129,7 @@ def blocks(tree: Any, patterns: Sequence[str]) -> list[Any]:
       >>> blocks({"body": 1, "head": 2}, ("^head", ""))
       [{'body': None, 'head': 2}, {'body': 1, 'head': None}]
     """
-    found, rest = [], tree
+    parts, rest = [], tree
     for pattern in patterns:
         block, rest = split(rest, pattern)
         if not jax.tree.leaves(block):
@@ -137,18 +137,18 @@ def blocks(tree: Any, patterns: Sequence[str]) -> list[Any]:
                 f"Expected every pattern to match a leaf that none before it does, but"
                 f" {pattern!r} does not; the leaves are {_shown(tree)}."
             )
-        found.append(block)
+        parts.append(block)
     if jax.tree.leaves(rest):
         raise checks.InputError(
             f"Expected every leaf to match one of the patterns {list(patterns)}, but"
             f" these do not: {_shown(rest)}."
         )
-    return found
+    return parts
 
 
-def join_blocks(found: Sequence[Any]) -> Any:
-    """Undoes `blocks`."""
-    whole, *others = found
+def join_blocks(parts: Sequence[Any]) -> Any:
+    """Inverts `blocks`."""
+    whole, *others = parts
     for other in others:
         whole = join(whole, other)
     return whole

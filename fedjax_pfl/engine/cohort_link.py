@@ -79,7 +79,7 @@ class CohortLink:
         return rows if self.has_rows else client_rows.put(tree, self.ctx.cohort, rows)
 
     def _keys(self, stream: core.Stream, exchange: int) -> jax.Array:
-        """One key per cohort member: purpose, round, identity and exchange."""
+        """Returns one key per cohort member: purpose, round, identity and exchange."""
         key = core.stream_key(self.key, stream, self.ctx.round)
         key = jax.random.fold_in(key, exchange)
         identities = self.take(self.federation.train.client_id)
@@ -173,10 +173,10 @@ class CohortLink:
         stale = due | ~(jnp.isfinite(peak) & (size >= peak / _CANCELLED))
 
         if self.members is not None:
-            given = (self.members.mean, client_rows.magnitude(self.members.mean))
+            recomputed = (self.members.mean, client_rows.magnitude(self.members.mean))
             moved = (mean, jnp.where(stale, jnp.inf, peak))
             use = self.members.use_mean
-            return jax.tree.map(lambda a, b: jnp.where(use, a, b), given, moved)
+            return jax.tree.map(lambda a, b: jnp.where(use, a, b), recomputed, moved)
 
         def recompute() -> tuple[Any, Any]:
             fresh = self._cached_mean(state.messages)
@@ -195,7 +195,7 @@ class CohortLink:
     def aggregate(
         self, state: core.State, received: core.Upload, reference: Any
     ) -> tuple[Any, Any]:
-        """Aggregate over the cohort or over all, and the aggregator's info."""
+        """Aggregates over the cohort or over all, and the aggregator's info."""
         if state.aggregate is not None:
             return state.aggregate, {}
         key = core.stream_key(self.key, core.Stream.AGGREGATION, self.ctx.round)
@@ -208,7 +208,7 @@ class CohortLink:
         return self.aggregator(key, messages, weights, reference)
 
     def step(self, state: core.State, server: Any) -> tuple[core.State, Any]:
-        """The server optimizer's step in place of a new model, where there is one."""
+        """Takes the server optimizer's step, if there is one, for the new model."""
         if self.server_optimizer is None:
             return state, server
         server, memory = self.server_optimizer(state.optimizer, state.server, server)

@@ -258,7 +258,7 @@ def _cgroup_bytes(
 
 
 def available_bytes(*, host: bool = False) -> int | None:
-    """Memory that is free now; None if that is not known.
+    """Returns the memory that is free now; None if that is not known.
 
     Args:
       host: whether to ask for the host's instead of one device's.
@@ -433,7 +433,7 @@ def _changes(largest: str, trainer: "Resident") -> Iterator[_Change]:
 def _helping(
     changes: Iterator[_Change], still_needed: Any, needed: int, free: int
 ) -> tuple[str, bool]:
-    """The first change with which a training fits, or all that help; whether it fits.
+    """Searches for a change with which a training fits, else all that help.
 
     That they help is found by compiling again, with the smallest value of each.
     """

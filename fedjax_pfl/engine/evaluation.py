@@ -20,52 +20,66 @@ MAX_PAIRS = 2000
 """Most clients whose pairs are looked at."""
 
 Metrics = dict[str, jax.Array]
+Predictor = Callable[[jax.Array], jax.Array]
+Predictors = dict[str, Predictor]
 
 
-def predictors_of(process, state, client, model, data):
-    """Predictors of ONE client by name, and its evaluation key."""
+def predictors_of(
+    process: Any,
+    state: core.State,
+    client: Any,
+    model: core.Model,
+    data: core.ClientData,
+) -> tuple[Predictors, core.Key]:
+    """Returns predictors of ONE client by name, and its evaluation key."""
     key = core.stream_key(state.key, core.Stream.EVALUATION, state.round)
     key = jax.random.fold_in(key, data.client_id)
     return process.predictors(key, state, client, model, data), key
 
 
 def _means(
-    predictors: dict[str, Callable[[jax.Array], jax.Array]],
+    predictors: Predictors,
     model: core.Model,
     batch_of: Callable[[jax.Array], core.Batch],
     total: jax.Array,
     size: int,
 ) -> list[Metrics]:
-    """Means of every metric over `total` examples, in batches; NaN if there are none.
+    """Averages every metric over `total` examples, in batches; NaN if there are none.
 
     One dictionary per predictor, in alphabetical order; all see the same batches.
     """
 
     def sums(number):
         batch = batch_of(number)
-        found = []
+        totals = []
         for who in sorted(predictors):
             values = model.metrics(predictors[who](batch.x), batch).items()
-            found.append(
+            totals.append(
                 {n: jnp.where(batch.weight > 0, v, 0).sum() for n, v in values}
             )
-        return found
+        return totals
 
     shapes = jax.eval_shape(sums, jnp.zeros((), jnp.int32))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
-    def add(number, found):
-        return jax.tree.map(lambda a, b: a + b, found, sums(number))
+    def add(number, totals):
+        return jax.tree.map(lambda a, b: a + b, totals, sums(number))
 
-    found = lax.fori_loop(0, client_map.lane_max(-(-total // size)), add, zero)
+    totals = lax.fori_loop(0, client_map.lane_max(-(-total // size)), add, zero)
     count = jnp.maximum(total, 1)
     return jax.tree.map(
-        lambda v: jnp.where(total > 0, v / count.astype(v.dtype), jnp.nan), found
+        lambda v: jnp.where(total > 0, v / count.astype(v.dtype), jnp.nan), totals
     )
 
 
-def _own_means(predictors, model, data, key, dtype) -> list[Metrics]:
-    """Means over one client's own examples, by predictor."""
+def _own_means(
+    predictors: Predictors,
+    model: core.Model,
+    data: core.ClientData,
+    key: core.Key,
+    dtype: Any,
+) -> list[Metrics]:
+    """Averages over one client's own examples, by predictor."""
     slots = data.index.shape[0]
     size = min(BATCH, slots)
 
@@ -78,8 +92,10 @@ def _own_means(predictors, model, data, key, dtype) -> list[Metrics]:
     return _means(predictors, model, batch_of, data.num_examples, size)
 
 
-def _whole_sequence(predictor, data, dtype) -> tuple[jax.Array, core.Batch]:
-    """Outputs for all of one client's examples, in order, and the examples."""
+def _whole_sequence(
+    predictor: Predictor, data: core.ClientData, dtype: Any
+) -> tuple[jax.Array, core.Batch]:
+    """Computes outputs for all of one client's examples, in order, and the examples."""
     positions = jnp.arange(data.index.shape[0])
     weight = (positions < data.num_examples).astype(dtype)
     batch = data.gather(positions, weight)
@@ -87,7 +103,7 @@ def _whole_sequence(predictor, data, dtype) -> tuple[jax.Array, core.Batch]:
 
 
 def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
-    """Examples of several clients, each as a client of one, padding last; their number.
+    """Pools the examples of several clients, each as a client of one, padding last.
 
     So every example keeps the identity, and hence the noise, of its owner.
     """
@@ -127,8 +143,16 @@ def _sampled(rows: dict[str, Any], sample: jax.Array) -> dict[str, Any]:
     }
 
 
-def _pooled_means(predictors, model, pool, examples, total, key, dtype):
-    """Means over the first `total` examples that `_pooled` or `_sampled` made."""
+def _pooled_means(
+    predictors: Predictors,
+    model: core.Model,
+    pool: core.ClientData,
+    examples: dict[str, Any],
+    total: jax.Array,
+    key: core.Key,
+    dtype: Any,
+) -> list[Metrics]:
+    """Averages over the first `total` examples that `_pooled` or `_sampled` made."""
     size = min(BATCH, examples["index"].shape[0])
 
     def batch_of(number):
@@ -342,8 +366,8 @@ def courses(
         )
 
     rows = (state.clients, federation.train.rows(), federation.test.rows())
-    found = client_map.map_chunks(one, rows, None, CHUNK)
-    return {name: jnp.moveaxis(value, 0, 1) for name, value in found.items()}
+    curves = client_map.map_chunks(one, rows, None, CHUNK)
+    return {name: jnp.moveaxis(value, 0, 1) for name, value in curves.items()}
 
 
 def _stack(rows: list[Metrics]) -> Metrics:

@@ -58,7 +58,7 @@ class Group:
 
 
 def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[str, Any]:
-    """Flat configuration of a training.
+    """Returns the flat configuration of a training.
 
     Args:
       process: the process.

@@ -106,7 +106,7 @@ class FederatedProcess:
     def starts_with_one_message(
         self, model: core.Model, population: core.Population, train: core.ClientData
     ) -> bool:
-        """Whether the first messages of all clients are the same; computes nothing.
+        """Tells whether all clients' first messages are the same; computes nothing.
 
         Args:
           model: the model.
@@ -201,7 +201,7 @@ class FederatedProcess:
         execution: sharding.Execution = VMAP,
         members: core.Members | None = None,
     ) -> tuple[core.State, core.RoundInfo]:
-        """One communication round; pure.
+        """Runs one communication round; pure.
 
         Args:
           state: state before the round.
@@ -294,7 +294,7 @@ class FederatedProcess:
     def before_evaluation(
         self, state: core.State, model: core.Model, federation: core.Federation
     ) -> core.State:
-        """The state that is evaluated; see `SingleExchange.before_evaluation`."""
+        """Returns the state to evaluate; see `SingleExchange.before_evaluation`."""
         return self.algorithm.before_evaluation(state, model, federation)
 
     def predictors(

@@ -36,7 +36,7 @@ class Profile:
 
     @contextlib.contextmanager
     def around(self, segment: int) -> Iterator[None]:
-        """The context in which a segment is run.
+        """Returns the context in which a segment is run.
 
         Args:
           segment: its number in its group, from 0.
@@ -54,5 +54,5 @@ class Profile:
         """Returns the file for Perfetto; None if the training had no second segment."""
         if not self._is_done:
             return None
-        found = self.directory.glob("plugins/profile/*/*.trace.json.gz")
-        return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+        traces = self.directory.glob("plugins/profile/*/*.trace.json.gz")
+        return max(traces, key=lambda path: path.stat().st_mtime_ns, default=None)

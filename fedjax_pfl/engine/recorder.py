@@ -154,14 +154,14 @@ class Recorder:
         for name, values in snapshot.get("series", {}).items():
             self._series[name] = np.array(values, np.float64)
             self._series[name][gone] = np.nan
-        found = {name: spread(v) for name, v in metrics.items()}
+        spreads = {name: spread(v) for name, v in metrics.items()}
         if again is not None:
-            for name, values in found.items():
+            for name, values in spreads.items():
                 self._metrics[-1][name][again] = values[again]
             self._evaluated[-1][again] = evaluated[again]
             return
         self._rounds.append(round)
-        self._metrics.append(found)
+        self._metrics.append(spreads)
         self._evaluated.append(evaluated)
         diagnostics = {n: np.array(v, np.float64) for n, v in diagnostics.items()}
         for values in diagnostics.values():
@@ -191,7 +191,7 @@ class Recorder:
 
     def means(self, number: int) -> dict[str, np.ndarray]:
         """Means `[G]` over honest clients at an evaluation, by `model/data/metric`."""
-        found, evaluated = {}, self._evaluated[number]
+        means, evaluated = {}, self._evaluated[number]
         for metric, values in self._metrics[number].items():
             for (m, model), (d, data) in itertools.product(
                 enumerate(self._models), enumerate(self._data)
@@ -199,8 +199,8 @@ class Recorder:
                 who = evaluated[:, d] & ~self._malicious
                 if who.any():
                     name = f"{model}/{data}/{metric}"
-                    found[name] = mean(values[:, m, d], who)
-        return found
+                    means[name] = mean(values[:, m, d], who)
+        return means
 
     def running(self, number: int) -> np.ndarray:
         """Returns the points `bool[G]` that had not ended before an evaluation."""
@@ -225,15 +225,15 @@ class Recorder:
             "metrics": self._metrics,
             "diagnostics": self._diagnostics,
         }
-        found = {
+        arrays = {
             f"{kind}/{name}": np.stack([row[name] for row in rows])
             for kind, rows in lists.items()
             for name in rows[0]
         }
-        found |= {f"per_round/{name}": v for name, v in self._per_round.items()}
-        found |= {f"series/{name}": v for name, v in self._series.items()}
-        found |= {f"watch/{name}": v for name, v in self._watch.arrays().items()}
-        found |= {
+        arrays |= {f"per_round/{name}": v for name, v in self._per_round.items()}
+        arrays |= {f"series/{name}": v for name, v in self._series.items()}
+        arrays |= {f"watch/{name}": v for name, v in self._watch.arrays().items()}
+        arrays |= {
             "rounds": np.array(self._rounds),
             "evaluated": np.stack(self._evaluated),
             "times": np.stack(self._times),
@@ -241,10 +241,10 @@ class Recorder:
             "diverged": self._diverged,
         }
         if self._collaboration is not None:
-            found["collaboration"] = self._collaboration
+            arrays["collaboration"] = self._collaboration
         if self._own_cluster:
-            found["own_cluster"] = np.stack(self._own_cluster)
-        return found
+            arrays["own_cluster"] = np.stack(self._own_cluster)
+        return arrays
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Goes on from what `arrays` returned."""
@@ -275,7 +275,7 @@ class Recorder:
     def finish(
         self, config: dict[str, Any], compile_seconds: float, run_seconds: float
     ) -> history.History:
-        """The finished history; evaluations that were never reached are not in it."""
+        """Returns the history, without evaluations that were never reached."""
 
         def stack(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
             return {n: np.stack([row[n] for row in rows], axis=1) for n in rows[0]}

@@ -256,7 +256,7 @@ def _map_points(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.State:
-    """States of all points; compiled, so that no two leaves share a buffer."""
+    """Makes the states of all points, compiled: no two leaves share a buffer."""
 
     def one(row, pool):
         process, key, fields = row
@@ -329,7 +329,7 @@ def evaluate(
     rows: Any,
     pool: Any,
 ) -> Any:
-    """Evaluated clients (None for all), metrics and diagnostics."""
+    """Returns evaluated clients (None for all), metrics and diagnostics."""
 
     def one(row, pool):
         process, state, fields = row
@@ -351,7 +351,7 @@ def evaluate(
 
 @functools.partial(jax.jit, static_argnames="plan")
 def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
-    """Whom each client would learn from, and its series, where there are such."""
+    """Returns whom each client would learn from, and series, where there are any."""
 
     def one(row, pool):
         process, state, fields = row
@@ -393,8 +393,17 @@ def trained(
     )
 
 
-def loop_segment(plan, processes, states, rows, pool, active, start, num_rounds):
-    """The reference: Python loops over points, rounds and clients, nothing compiled."""
+def loop_segment(
+    plan: Plan,
+    processes: Any,
+    states: Any,
+    rows: Any,
+    pool: Any,
+    active: np.ndarray,
+    start: np.ndarray,
+    num_rounds: np.ndarray,
+) -> tuple[core.State, core.RoundInfo]:
+    """Loops over points, rounds and clients in Python: the uncompiled reference."""
     outputs = []
     for point in range(jax.tree.leaves(rows)[0].shape[0]):
         process, state, fields = client_rows.take(

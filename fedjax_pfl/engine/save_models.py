@@ -155,7 +155,7 @@ class Writer:
     def _write(
         self, path: str, arrays: dict[str, np.ndarray], about: dict[str, Any]
     ) -> None:
-        """One file."""
+        """Writes one file."""
         if self._folder is None:
             return
         import safetensors  # only where something is saved
@@ -216,8 +216,8 @@ def _fetched(
     for start in range(0, len(rows), block):
         chosen = rows[start : start + block]
         filled = np.resize(chosen, block)  # one program for all blocks
-        found = model_files.named(trainer.trained(point, filled, (model,))[model])
-        for name, value in found.items():
+        leaves = model_files.named(trainer.trained(point, filled, (model,))[model])
+        for name, value in leaves.items():
             whole[name][start : start + block] = value[: len(chosen)]
     if kind.is_shared:
         return {name: value.reshape(value.shape[1:]) for name, value in whole.items()}

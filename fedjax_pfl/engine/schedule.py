@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,13 +58,13 @@ class Schedule:
         checks.positive_int("num_rounds", num_rounds)
         if isinstance(evaluate_on, str):
             evaluate_on = (evaluate_on,)
-        given = evaluate_on if isinstance(evaluate_on, Mapping) else {}
+        intervals = evaluate_on if isinstance(evaluate_on, Mapping) else {}
         base = max(1, -(-num_rounds // 20)) if eval_every is None else eval_every
         checks.positive_int("eval_every", base)
         every = {}
         for name in evaluate_on:
             checks.known(name, DATA, "data to evaluate on")
-            rounds = given.get(name)
+            rounds = intervals.get(name)
             every[name] = base if rounds is None else rounds
             checks.positive_int(f"evaluate_on[{name!r}]", every[name])
         if not every:
@@ -99,7 +100,7 @@ class Schedule:
         return dataclasses.replace(self, every=every)
 
     def due(self, round: int, is_last: bool) -> tuple[str, ...]:
-        """Names of the data to evaluate on after `round` rounds; all at the end."""
+        """Returns the names of the data that are due after `round` rounds."""
         return tuple(n for n, every in self.every if is_last or round % every == 0)
 
     def check(self, federation: core.Federation) -> None:
@@ -123,8 +124,10 @@ class Schedule:
                 f" number of clients, got {size}."
             )
 
-    def members(self, process, state: core.State, num_clients: int) -> jax.Array | None:
-        """Rows `int32[K]` of the evaluated clients, or None for all.
+    def members(
+        self, process: Any, state: core.State, num_clients: int
+    ) -> jax.Array | None:
+        """Returns rows `int32[K]` of the evaluated clients, or None for all.
 
         Args:
           process: whose participation chooses the cohorts.

@@ -16,7 +16,7 @@ _OWN = ("malicious", "others", "samples", "cluster")  # further rows of clients
 
 
 def split(federation: core.Federation) -> tuple[dict[str, Any], core.Federation]:
-    """Rows of clients, and the federation without them."""
+    """Returns the rows of clients, and the federation without them."""
     rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
     rows |= {name: getattr(federation, name) for name in _OWN}
     rows["pool"] = None
@@ -25,7 +25,7 @@ def split(federation: core.Federation) -> tuple[dict[str, Any], core.Federation]
 
 
 def join(rows: dict[str, Any], pool: core.Federation | None) -> core.Federation:
-    """Undoes `split`; a point may bring a pool of its own among its rows."""
+    """Inverts `split`; a point may bring a pool of its own among its rows."""
     pool = rows["pool"] if pool is None else pool
     assert pool is not None
     parts = {name: getattr(pool, name).with_rows(rows[name]) for name in ROWS}

@@ -63,8 +63,8 @@ def kinds(
             return False
         return True
 
-    found = jax.eval_shape(one, state, federation)
-    return {name: Kind(found[name], is_shared(name)) for name in sorted(found)}
+    shapes = jax.eval_shape(one, state, federation)
+    return {name: Kind(shapes[name], is_shared(name)) for name in sorted(shapes)}
 
 
 def networks(
@@ -92,23 +92,25 @@ def networks(
     pool = federation.train.pool()
 
     def one(row, _):
-        found = _trained(process, state, model, pool, row)
-        return {name: found[name] for name in names}
+        parameters = _trained(process, state, model, pool, row)
+        return {name: parameters[name] for name in names}
 
     chosen = client_rows.take((state.clients, federation.train.rows()), rows)
     return client_map.map_chunks(one, chosen, None, evaluation.CHUNK)
 
 
-def _trained(process, state, model, pool, row) -> dict[str, Any]:
+def _trained(
+    process: Any, state: core.State, model: core.Model, pool: core.ClientData, row: Any
+) -> dict[str, Any]:
     """Extracts the parameters of every predictor of ONE client."""
     client, fields = row
     data = pool.with_rows(fields)
-    found, _ = evaluation.predictors_of(process, state, client, model, data)
-    for name, predictor in found.items():
+    predictors, _ = evaluation.predictors_of(process, state, client, model, data)
+    for name, predictor in predictors.items():
         if not isinstance(predictor, core.Predictor):
             raise checks.InputError(
                 "Models are saved of predictors that are fedjax_pfl.core.Predictor,"
                 f" but {name!r} of {type(process.algorithm).__name__} is a"
                 f" {type(predictor).__name__}; write Predictor(apply, params)."
             )
-    return {name: predictor.params for name, predictor in found.items()}
+    return {name: predictor.params for name, predictor in predictors.items()}

@@ -69,7 +69,7 @@ class Evaluation:
                 yield training, values
 
     def headline(self) -> str:
-        """The first data in a few words: means over all trainings that have values."""
+        """Describes the first data in a few words: means over all trainings."""
         split = [(*name.rsplit("/", 2), v) for name, v in self.metrics.items()]
         metric = measures.headline({name for _, _, name, _ in split})
         first = next((data for _, data, name, _ in split if name == metric), None)

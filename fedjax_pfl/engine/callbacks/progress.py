@@ -111,7 +111,7 @@ class Log:
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     def close(self) -> None:
-        """Has nothing to close."""
+        """Does nothing: lines are not taken back."""
 
 
 class _Bars:
@@ -148,7 +148,7 @@ class _Pace(ProgressColumn):
     """Rounds per second and the time left, which goes on between evaluations."""
 
     def render(self, task: Task) -> Text:
-        """For example `12.3 rounds/s 0:01:23 left`; nothing before the first rounds."""
+        """Shows `12.3 rounds/s 0:01:23 left`; nothing before the first rounds."""
         pace: Pace = task.fields["pace"]
         left = pace.left(time.monotonic())
         if pace.rate is None or left is None:

@@ -179,20 +179,22 @@ class Training:
         )
 
     def _data(self, rows: Any) -> core.ClientData:
-        """Training examples of some clients."""
+        """Returns the training examples of some clients."""
         fields = self._population.fields(np.asarray(rows), "train")["train"]
         return self._population.pool.train.with_rows(fields)
 
     def rows(self, rows: np.ndarray) -> Any:
         """Rows `(client, message)` of some clients now, `[K, ...]`."""
         self.write_back()
-        found, there = self.store.read(rows), self.store.is_written(rows)
-        if there.all():
-            return jax.device_put(found)
-        return client_rows.select_rows(jnp.asarray(there), found, self._start(rows)[1])
+        stored, is_stored = self.store.read(rows), self.store.is_written(rows)
+        if is_stored.all():
+            return jax.device_put(stored)
+        return client_rows.select_rows(
+            jnp.asarray(is_stored), stored, self._start(rows)[1]
+        )
 
     def _mean_of_all(self) -> Any:
-        """The mean of all clients' messages, from the file and the first rows."""
+        """Computes the mean of all messages, from the file and the first rows."""
         self.write_back()
         every = self.store.written()
         mean = self._mean_size
@@ -215,7 +217,7 @@ class Training:
         return mean
 
     def _share_of_others(self, rows: np.ndarray) -> float:
-        """Share in the mean of the clients that are not among `rows`."""
+        """Returns the share in the mean of the clients that are not among `rows`."""
         counts = self._population.counts
         if self._process.used_aggregator().incremental == "uniform":
             return 1 - len(rows) / len(counts)
@@ -281,7 +283,7 @@ class Training:
         inputs: programs.Inputs,
         before: tuple[np.ndarray, Any] | None,
     ) -> tuple[core.State, Any, core.RoundInfo]:
-        """One round, again with the mean of all messages where that is asked for."""
+        """Runs a round, again with the mean of all messages where that is asked for."""
         held = inputs.rows if before is None else before[1]
 
         def run(inputs: programs.Inputs) -> Any:
@@ -300,10 +302,10 @@ class Training:
             return after, rows, info
         self.write_back()
         self._pending = (members, rows)
-        given = dataclasses.replace(
+        recomputed = dataclasses.replace(
             inputs.members, mean=self._mean_of_all(), use_mean=jnp.ones((), bool)
         )
-        return run(dataclasses.replace(inputs, members=given))
+        return run(dataclasses.replace(inputs, members=recomputed))
 
     def write_back(self) -> None:
         """Writes the rows of the last round, which waits for the device."""
@@ -320,7 +322,7 @@ class Training:
 
     def evaluate(self, data: tuple[str, ...], rows: np.ndarray) -> dict[str, Any]:
         """Metrics by name, each `[predictors, data, K]`, of clients `int[K]`."""
-        found = []
+        per_block = []
         blocks = np.array_split(rows, -(-len(rows) // BLOCK))
         for block in blocks:
             # Blocks of one size share a program.
@@ -333,8 +335,8 @@ class Training:
                 self.rows(filled),
                 self._population.of(filled),
             )
-            found.append({n: v[..., : len(block)] for n, v in values.items()})
+            per_block.append({n: v[..., : len(block)] for n, v in values.items()})
         return {
-            name: np.concatenate([values[name] for values in found], axis=-1)
-            for name in found[0]
+            name: np.concatenate([values[name] for values in per_block], axis=-1)
+            for name in per_block[0]
         }

@@ -72,7 +72,7 @@ def round(
     inputs: Inputs,
     pool: core.Federation,
 ) -> tuple[core.State, Any, core.RoundInfo]:
-    """One round of the cohort.
+    """Runs one round of the cohort.
 
     Args:
       process: the process, as arrays.
@@ -103,8 +103,8 @@ def round(
         lambda: rows,
         lambda: client_rows.select_rows(is_known, rows, start()),
     )
-    given = dataclasses.replace(state, clients=rows[0], messages=rows[1])
-    after, info = process.round(given, model, federation, execution, members)
+    whole = dataclasses.replace(state, clients=rows[0], messages=rows[1])
+    after, info = process.round(whole, model, federation, execution, members)
     rows = (after.clients, after.messages)
     return dataclasses.replace(after, clients=None, messages=None), rows, info
 
@@ -132,8 +132,8 @@ def evaluated(
     federation: core.Federation,
 ) -> Any:
     """Metrics `[predictors, data, K]` of K clients with rows `(client, message)`."""
-    given = dataclasses.replace(state, clients=rows[0], messages=rows[1])
-    return evaluation.evaluate(process, given, model, federation, data=data)[0]
+    whole = dataclasses.replace(state, clients=rows[0], messages=rows[1])
+    return evaluation.evaluate(process, whole, model, federation, data=data)[0]
 
 
 @functools.partial(jax.jit, static_argnames=("model", "names"))
@@ -146,6 +146,6 @@ def trained(
     federation: core.Federation,
 ) -> dict[str, Any]:
     """Returns parameters `[K, *P]` of predictors of K clients with these rows."""
-    given = dataclasses.replace(state, clients=rows[0], messages=rows[1])
+    whole = dataclasses.replace(state, clients=rows[0], messages=rows[1])
     every = jnp.arange(federation.num_clients, dtype=jnp.int32)
-    return trained_parameters.networks(process, given, model, federation, every, names)
+    return trained_parameters.networks(process, whole, model, federation, every, names)

@@ -23,7 +23,7 @@ _GROWTH = 1024
 
 
 def _record(like: Any) -> np.dtype:
-    """Type of one row, from the shapes of its leaves."""
+    """Returns the type of one row, from the shapes of its leaves."""
     leaves = jax.tree.leaves(like)
     fields = [(f"f{k}", leaf.dtype, leaf.shape) for k, leaf in enumerate(leaves)]
     return np.dtype(fields, align=True)
@@ -105,10 +105,10 @@ class RowStore:
           Pytree of `[K, ...]`, copies; zeros for rows never written.
         """
         places = self._places[rows]
-        found = np.zeros(len(rows), self._type)
-        there = places >= 0
-        found[there] = self._rows[places[there]]
-        leaves = [np.ascontiguousarray(found[name]) for name in self._names]
+        records = np.zeros(len(rows), self._type)
+        is_written = places >= 0
+        records[is_written] = self._rows[places[is_written]]
+        leaves = [np.ascontiguousarray(records[name]) for name in self._names]
         return jax.tree.unflatten(self._structure, leaves)
 
     @property

@@ -51,8 +51,6 @@ MEASURES = {
 }
 """Metrics, statistic over clients, and data of every measure that cards print."""
 REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's title
-_POINT = ("algorithm", "dataset", "partition", "seed")
-_VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,20 +97,19 @@ class Run:
           InputError: if it is damaged, or has no headline on own test data.
         """
         try:
-            command, table, reports = kept.read(path)
+            file = kept.read(path)
         except (OSError, KeyError, ValueError) as error:
             raise checks.InputError(f"Cannot read '{path}' as a kept run.") from error
-        fields = tuple(n for n in table if n not in (*_POINT, *_VALUE))
-        point = [*_POINT, *fields]
-        rows = _in_columns(table, point)
+        rows = _in_columns(file.table, file.point)
         if rows[rows["data"] == "own test"].empty:
             raise checks.InputError(
                 f"Expected accuracies or returns on own test data in '{path}'."
             )
-        wanted = [name for name in REPORTS if name in reports]
-        if wanted:
-            rows = rows.merge(reports[[*point, *wanted]], how="left", on=point)
-        return cls(name=path.stem, command=command, rows=rows, fields=fields)
+        reported = [name for name in REPORTS if name in file.reports]
+        if reported:
+            columns = file.reports[[*file.point, *reported]]
+            rows = rows.merge(columns, how="left", on=file.point)
+        return cls(name=path.stem, command=file.command, rows=rows, fields=file.fields)
 
     @property
     def environment(self) -> list[str]:

@@ -375,7 +375,7 @@ def test_a_kept_run_says_what_it_did_not_record():
     with xr.open_datatree(path, engine="h5netcdf") as tree:
         attributes, dataset = tree.attrs, tree["measured"].to_dataset().load()
     for name in ("configuration", "configuration_digest", "provenance", "clients"):
-        assert attributes[name] == kept.NOT_RECORDED
+        assert attributes[name] == "not recorded"
     assert dataset["value"].dims == ("point", "measure")
     assert "Flame" in dataset["algorithm"].to_numpy()
 
@@ -397,8 +397,10 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     assert done.exit_code == 2 and "first.nc" in done.stderr  # is there already
     path = tmp_path / "kept/toy/first.nc"
     assert [p.name for p in path.parent.iterdir()] == ["first.nc"]
-    found, table, reports = kept.read(path)
-    assert found == command and set(reports) >= {"clipped", "coverage"}
+    found = kept.read(path)
+    table = found.table
+    assert found.command == command
+    assert set(found.reports) >= {"clipped", "coverage"}
     assert (table["when"] == "last").all()
     kinds = set(zip(table["metric"], table["stat"], strict=True))
     assert kinds == {("accuracy", "mean"), ("loss", "variance")}
@@ -452,7 +454,7 @@ def test_tables_come_back(tmp_path_factory, rows):
     )
     path = tmp_path_factory.mktemp("kept") / "run.nc"
     kept.write(path, "command", table)
-    _, found, _ = kept.read(path)
+    found = kept.read(path).table
     order = ["algorithm", "aggregator", "model"]
     found, table = (t.sort_values(order).reset_index(drop=True) for t in (found, table))
     table = table.fillna(np.nan).astype(found.dtypes)  # None is NaN, too

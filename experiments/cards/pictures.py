@@ -1,0 +1,68 @@
+"""Pictures of kept runs, which the documentation draws into the pages of cards."""
+
+import dataclasses
+import types
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from experiments.cards import kept
+from fedjax_pfl.figures import attacks, curves, lines
+
+__all__ = ["draw"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Means:
+    """Kept run as far as figures of means over clients read a `Result`."""
+
+    file: kept.Kept
+    groups = (types.SimpleNamespace(config={}),)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return self.file.fields
+
+    def table(self) -> pd.DataFrame:
+        return self.file.table.copy()
+
+    def curves(self) -> pd.DataFrame:
+        """Returns the curves or, where they were not kept, their last round."""
+        if self.file.curves is not None:
+            return self.file.curves.copy()
+        rows = self.file.table[self.file.table["stat"] == "mean"]
+        return rows.drop(columns=["stat", "when", "status"]).assign(round=0)
+
+
+def draw(path: Path, folder: Path) -> list[Path]:
+    """Draws a kept run: its curves if it has them, and what was swept.
+
+    Args:
+      path: file of the run.
+      folder: directory of the pictures.
+
+    Returns:
+      The written files.
+    """
+    means = _Means(kept.read(path))
+    swept = attacks.by_fraction(means) or attacks.table(means) or _sweep(means)
+    drawn = {"swept": swept}
+    if means.file.curves is not None:
+        drawn["curves"] = curves.learning_curves(means)
+        drawn["loss"] = curves.training_loss(means)
+    files = []
+    for name, figure in drawn.items():
+        if figure is not None:
+            files.append(folder / f"{path.stem}-{name}.png")
+            figure.savefig(files[-1], dpi=150)
+    return files
+
+
+def _sweep(means: _Means) -> Figure | None:
+    """Draws the metric against a field of which a setting has at least three values."""
+    shown = lines.swept(means)
+    if shown is None:
+        return None
+    counts = [len(m.x) for panel in shown.panels for m in panel.marks if not m.is_level]
+    return curves.draw(shown) if max(counts, default=0) > 2 else None

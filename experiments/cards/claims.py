@@ -171,7 +171,7 @@ def lines(
 
 
 def _wide(decisions: Mapping[str, Sequence[Decision]]) -> Iterator[str]:
-    """Yields a table of a run's claims with one column per environment."""
+    """Returns a table of a run's claims with one column per environment."""
     wheres = dict.fromkeys(d.where for row in decisions.values() for d in row)
     rows = []
     for text, row in decisions.items():

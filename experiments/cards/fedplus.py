@@ -70,7 +70,7 @@ def _party_claims() -> list[claims.Claim]:
     """Returns the claims that more parties help, over all of them."""
     # In this run the radius is the paper's everywhere.
     phi = {"FedAvg+": "Squared", "FedGeoMed+": "L2", "FedCoMed+": "L1"}
-    found = []
+    better = []
     for name, value in phi.items():
         side = Side("FedPlus", "personal", {"algorithm.phi": value})
         among = {n: _with(side, "participation.among", n) for n in (100, 500, 1000)}
@@ -82,8 +82,8 @@ def _party_claims() -> list[claims.Claim]:
             )
             for fewer, more in itertools.pairwise(among)
         ]
-        found += claims.of("fedplus_parties", f"MNIST, {name}", pairs, across=True)
-    return found
+        better += claims.of("fedplus_parties", f"MNIST, {name}", pairs, across=True)
+    return better
 
 
 def _attack_claims() -> list[claims.Claim]:

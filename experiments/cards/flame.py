@@ -6,6 +6,7 @@ and Fairness". Runs have the names of presets.
 """
 
 import itertools
+from collections.abc import Iterable
 from typing import Any
 
 from experiments.cards import claims, pages, tables
@@ -103,22 +104,26 @@ def _words(row: str) -> str:
     return f"{_DATA[data]}, {_SCHEMES[scheme]}"
 
 
-def _against_others(row: str) -> list[Claim]:
-    """Returns claims of FLAME against baselines that the paper leaves out."""
-    others = (
-        ("pFedMe at eta = 1 / lam", "PFedMe", _PFEDME_INVERSE),
-        (
-            "Ditto with an epoch of gradients for its global model",
-            "Ditto",
-            _DITTO_EPOCH,
-        ),
-    )
+def _against(
+    run: str, subject: str, others: Iterable[tuple[str, str, dict[str, Any]]]
+) -> list[Claim]:
+    """Returns claims that both models of FLAME are better than those of others."""
     pairs = [
         (f"FLAME {short} is better than {name}", side, Side(method, side.model, where))
         for name, method, where in others
         for short, side in (("PM", _PM), ("GM", _GM))
     ]
-    return claims.of(f"flame_fair_{row}", f"ours, {_words(row)}", pairs)
+    return claims.of(run, subject, pairs)
+
+
+def _against_others(row: str) -> list[Claim]:
+    """Returns claims of FLAME against baselines that the paper leaves out."""
+    epoch = "Ditto with an epoch of gradients for its global model"
+    others = (
+        ("pFedMe at eta = 1 / lam", "PFedMe", _PFEDME_INVERSE),
+        (epoch, "Ditto", _DITTO_EPOCH),
+    )
+    return _against(f"flame_fair_{row}", f"ours, {_words(row)}", others)
 
 
 def _released(row: str) -> list[Claim]:
@@ -128,12 +133,7 @@ def _released(row: str) -> list[Claim]:
         ("pFedMe's at 0.5", "PFedMe", _PFEDME_PAPER),
         ("Ditto's", "Ditto", {}),
     )
-    pairs = [
-        (f"FLAME {short} is better than {name}", side, Side(method, side.model, where))
-        for name, method, where in others
-        for short, side in (("PM", _PM), ("GM", _GM))
-    ]
-    return claims.of(f"flame_official_{row}", f"released code, {_words(row)}", pairs)
+    return _against(f"flame_official_{row}", f"released code, {_words(row)}", others)
 
 
 def _hybrid_choice(row: str) -> list[Claim]:
@@ -147,13 +147,13 @@ def _hybrid_choice(row: str) -> list[Claim]:
 
 def _by_labels(data: str) -> list[Claim]:
     """Returns (a): more labels per client make PM worse and GM better."""
-    found = []
+    by_count = []
     for q in range(2, 6):
         few, many = (f"flame_fair_{data}_labels{k}" for k in (q, q + 1))
         text = f"(a) {_DATA[data]}, # label = {q} against {q + 1}"
-        found += claims.of(few, text, [("PM falls", _PM, _PM)], worse_run=many)
-        found += claims.of(many, text, [("GM rises", _GM, _GM)], worse_run=few)
-    return found
+        by_count += claims.of(few, text, [("PM falls", _PM, _PM)], worse_run=many)
+        by_count += claims.of(many, text, [("GM rises", _GM, _GM)], worse_run=few)
+    return by_count
 
 
 def _global_wins(row: str) -> list[Claim]:
@@ -209,10 +209,11 @@ def _convergence(data: str) -> list[Drawing]:
                 )
                 for low, high in itertools.pairwise(order)
             ]
-        run, what = f"flame_{preset}_{data}", {"measure": "training loss"}
-        found = claims.of(run, _DATA[data], pairs, across=across, **what)
-        text = f"{_DATA[data]}: training losses {varies}"
-        figures.append(Drawing(number, text, run, found))
+        run, name = f"flame_{preset}_{data}", _DATA[data]
+        fields = {"measure": "training loss", "across": across}
+        text = f"{name}: training losses {varies}"
+        ordered = claims.of(run, name, pairs, **fields)
+        figures.append(Drawing(number, text, run, ordered))
     return figures
 
 

@@ -131,7 +131,7 @@ def _measured(
 
 
 def _environment(run: Run, card: Card) -> Iterator[str]:
-    """Yields the table of a run in one environment."""
+    """Returns the table of a run in one environment."""
     reference = card.reference
     base = run.values(reference) if run.is_decided(reference) else None
     extras = {n: t for n, t in _EXTRAS.items() if n in run.rows}

@@ -15,16 +15,18 @@ __all__ = ["draw"]
 
 @dataclasses.dataclass(frozen=True)
 class _Means:
-    """Kept run as far as figures of means over clients read a `Result`."""
+    """Kept run with those members of a `Result` that figures of means read."""
 
     file: kept.Kept
     groups = (types.SimpleNamespace(config={}),)
 
     @property
     def fields(self) -> tuple[str, ...]:
+        """Names of what varies."""
         return self.file.fields
 
     def table(self) -> pd.DataFrame:
+        """Returns the rows of the last round."""
         return self.file.table.copy()
 
     def curves(self) -> pd.DataFrame:

@@ -118,14 +118,14 @@ def _claims() -> list[claims.Claim]:
         ("FedAvg+ is better than FedCoMed+", "FedAvg+", "FedCoMed+"),
         ("the coordinate median is better than FedAvg", "Coordinate median", "FedAvg"),
     )
-    found = [
+    of_table = [
         claims.Claim(text, run, _SIDES[better], _SIDES[worse])
         for run in _RUNS
         for text, better, worse in pairs
     ]
     plus = Side("FedPlus", "personal")  # the run has no other phi
     single = _SIDES["single party"]
-    return [*found, claims.Claim(alone, "portfolio_parties", plus, single)]
+    return [*of_table, claims.Claim(alone, "portfolio_parties", plus, single)]
 
 
 CARD = pages.Card(

@@ -55,7 +55,7 @@ REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's t
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side of a comparison.
+    """Side of a comparison.
 
     Attributes:
       algorithm: class name, as in the tables.
@@ -77,7 +77,7 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A kept run: accuracies or returns of the last round on all data.
+    """Kept run: accuracies or returns of the last round on all data.
 
     `rows` also has a column for every other measure of `MEASURES` and every report of
     `REPORTS` that was kept, and `untrained`, the headline of clients never selected,
@@ -164,9 +164,9 @@ class Run:
     def models(self) -> Iterator[tuple[str, str, pd.DataFrame]]:
         """Yields the rows of every setting and model, with both names."""
         for name, rows in self.settings():
-            for model, found in rows.groupby("model", sort=False):
+            for model, own in rows.groupby("model", sort=False):
                 if model != "hybrid (oracle)":  # a bound, not a method
-                    yield name, str(model), found
+                    yield name, str(model), own
 
     def values(self, side: Side, measure: str = "accuracy") -> pd.Series | None:
         """Returns one side by seed: accuracy in percent, or a measure; None without."""
@@ -249,10 +249,10 @@ def title(environment: Mapping[str, Any]) -> str:
 def by_seed(rows: pd.DataFrame, data: str, measure: str = "accuracy") -> pd.Series:
     """Returns accuracies in percent, or losses, by seed; NaN where one diverged."""
     name = "value" if measure == "accuracy" else measure
-    rows = rows[rows["data"] == data]
-    values = rows.get(name, pd.Series(np.nan, rows.index)).to_numpy()
-    index = pd.Index(rows["seed"].to_numpy(), name="seed")
-    values = pd.Series(values, index).sort_index()
+    is_chosen = (rows["data"] == data).to_numpy()  # columns are faster than a frame
+    chosen = rows[name].to_numpy()[is_chosen] if name in rows else np.nan
+    index = pd.Index(rows["seed"].to_numpy()[is_chosen], name="seed")
+    values = pd.Series(chosen, index).sort_index()
     return 100 * values if measure == "accuracy" else values
 
 

@@ -85,9 +85,9 @@ def _of_table(run: str, subject: str) -> list[claims.Claim]:
     ]
     for low, high in itertools.pairwise(_GAMMAS):
         less, more = (_with(_PERSONAL, _SETTINGS[gamma]) for gamma in (low, high))
-        own = [_with(_PERSONAL, _SETTINGS[gamma], DATA[0]) for gamma in (high, low)]
+        local = [_with(_PERSONAL, _SETTINGS[gamma], DATA[0]) for gamma in (high, low)]
         pairs += [
-            (f"L-acc rises from gamma {low} to {high}", *own),
+            (f"L-acc rises from gamma {low} to {high}", *local),
             (f"G-acc falls from gamma {low} to {high}", less, more),
         ]
     return claims.of(run, subject, pairs)

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.cards import kept
-from fedjax_pfl.figures import attacks, curves, lines
+from fedjax_pfl.figures import attacks, curves
 
 __all__ = ["draw"]
 
@@ -62,9 +62,7 @@ def draw(path: Path, folder: Path) -> list[Path]:
 
 
 def _sweep(means: _Means) -> Figure | None:
-    """Draws the metric against a field of which a setting has at least three values."""
-    shown = lines.swept(means)
-    if shown is None:
-        return None
-    counts = [len(m.x) for panel in shown.panels for m in panel.marks if not m.is_level]
-    return curves.draw(shown) if max(counts, default=0) > 2 else None
+    """Draws the metric against a number of which a method has at least three values."""
+    numbers = means.table().select_dtypes("number").columns.intersection(means.fields)
+    counts = means.table().groupby("algorithm")[list(numbers)].nunique()
+    return curves.sweep(means) if (counts > 2).any(axis=None) else None

@@ -85,15 +85,12 @@ _ATTACKED = {  # figures of the attacks, by scheme
     "quality": ("23", "27", "31", "34"),
     "quantity": ("24", "28", "32", "35"),
 }
-_LOSSES = (  # figure, what varies, preset, field, values from low to high loss, across
-    ("9", "at lam = 1, 3, 5", "lam", "algorithm.lam", (1.0, 3.0, 5.0), False),
-    ("10", "at H = 1, 5, 10", "epochs", "algorithm.local.epochs", (10, 5, 1), False),
-    ("11", "at rho = 0.1, 0.5, 1", "rho", "algorithm.rho", (0.1, 0.5, 1.0), False),
-    (
-        *("12", "with 10, 30, 50 of 100 clients", "cohort"),
-        *("participation.size", (50, 30, 10), True),
-    ),
-)
+_LOSSES = {  # field, its values from low to high loss, and what varies, by preset
+    "lam": ("algorithm.lam", (1.0, 3.0, 5.0), "at lam = 1, 3, 5"),
+    "epochs": ("algorithm.local.epochs", (10, 5, 1), "at H = 1, 5, 10"),
+    "rho": ("algorithm.rho", (0.1, 0.5, 1.0), "at rho = 0.1, 0.5, 1"),
+    "cohort": ("participation.size", (50, 30, 10), "with 10, 30, 50 of 100 clients"),
+}
 
 
 def _words(row: str) -> str:
@@ -195,25 +192,23 @@ def _convergence(data: str) -> list[Drawing]:
     In the first of them, of lam, it is the other way around for the global model.
     """
     figures = []
-    for number, varies, preset, field, values, across in _LOSSES:
-        pairs = []
-        for short, model in _MODELS.items():
-            is_turned = (preset, short) == ("lam", "GM")
-            order = values[::-1] if is_turned else values
-            name = field.rpartition(".")[2]
-            pairs += [
-                (
-                    f"{short} loss lower at {name} = {low} than {high}",
-                    Side("Flame", model, {field: low}),
-                    Side("Flame", model, {field: high}),
-                )
-                for low, high in itertools.pairwise(order)
-            ]
-        run, name = f"flame_{preset}_{data}", _DATA[data]
-        fields = {"measure": "training loss", "across": across}
-        text = f"{name}: training losses {varies}"
-        ordered = claims.of(run, name, pairs, **fields)
-        figures.append(Drawing(number, text, run, ordered))
+    for number, (preset, (field, values, varies)) in enumerate(_LOSSES.items(), 9):
+        name = field.rpartition(".")[2]
+        pairs = [
+            (
+                f"{short} loss lower at {name} = {low} than {high}",
+                Side("Flame", model, {field: low}),
+                Side("Flame", model, {field: high}),
+            )
+            for short, model in _MODELS.items()
+            for low, high in itertools.pairwise(
+                values[::-1] if (preset, short) == ("lam", "GM") else values
+            )
+        ]
+        run, text = f"flame_{preset}_{data}", f"{_DATA[data]}: training losses {varies}"
+        fields = {"measure": "training loss", "across": preset == "cohort"}
+        ordered = claims.of(run, _DATA[data], pairs, **fields)
+        figures.append(Drawing(str(number), text, run, ordered))
     return figures
 
 

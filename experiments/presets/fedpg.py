@@ -97,17 +97,15 @@ def _experiment(
         sample_tests=True,
     )
     who = fp.AllClients() if cohort is None else fp.UniformCohort(size=cohort)
-    grids = []
-    for entry in algorithms:
-        algorithm, axes = entry if isinstance(entry, tuple) else (entry, {})
-        process = fp.FederatedProcess(
-            algorithm=algorithm, participation=who, attack=attack
-        )
-        network = network if model is None else model
-        grids.append(experiment.Grid(process, network, spec, axes))
+    fields = {"participation": who, "attack": attack}
+    entries = [e if isinstance(e, tuple) else (e, {}) for e in algorithms]
+    processes = [(fp.FederatedProcess(algorithm=a, **fields), x) for a, x in entries]
     return experiment.Experiment(
         name=name,
-        grids=tuple(grids),
+        grids=tuple(
+            experiment.Grid(process, network if model is None else model, spec, axes)
+            for process, axes in processes
+        ),
         num_rounds=_ROUNDS,
         seeds=_SEEDS,
         eval_every=100,

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from experiments.cards import markdown
 from experiments.cards.runs import Run, Side
 from fedjax_pfl.results import paired
 
@@ -15,6 +16,7 @@ __all__ = [
     "decide",
     "lines",
     "not_run",
+    "of",
     "of_figures",
     "sentence_not_run",
 ]
@@ -22,7 +24,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """That one side is better in the last round, on the mean over clients.
+    """Claim that one side is better in the last round, on the mean over clients.
 
     Attributes:
       text: the claim in words.
@@ -31,7 +33,7 @@ class Claim:
       worse: the other side.
       across: whether the sides are of different environments of the run, which their
         fields name, and not compared in each.
-      measure: `accuracy`, or one of `card_runs.LOSSES` or `SPREADS`, of which less is
+      measure: `accuracy`, or one of `runs.LOSSES` or `runs.SPREADS`, of which less is
         better.
       only: values of environments in which it is claimed, by field.
       worse_run: name of the run of the other side, where that is not `run`; both then
@@ -67,7 +69,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """A figure of the paper.
+    """Figure of the paper.
 
     Attributes:
       number: what the paper calls it.
@@ -82,25 +84,38 @@ class Drawing:
     claims: Sequence[Claim]
 
 
+def of(
+    run: str, subject: str, pairs: Iterable[tuple[str, Side, Side]], **fields: Any
+) -> list[Claim]:
+    """Returns a claim per pair of sides.
+
+    Args:
+      run: name of the run that decides them.
+      subject: how their texts begin.
+      pairs: the rest of the text, the side claimed to be better, and the other side.
+      **fields: further fields of the claims.
+    """
+    return [Claim(f"{subject}: {text}", run, *pair, **fields) for text, *pair in pairs]
+
+
 def decide(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Decision]:
-    """Decides a claim by the runs, environment by environment."""
-    run, other = runs.get(claim.run), runs.get(claim.worse_run or claim.run)
-    if run is None or other is None:
-        missing = claim.run if run is None else claim.worse_run
-        yield Decision(f"run `{missing}`", "", "not run", "")
+    """Yields the verdicts of the runs on a claim, environment by environment."""
+    names = (claim.run, claim.worse_run or claim.run)
+    missing = [name for name in names if name not in runs]
+    if missing:
+        yield Decision(f"run `{missing[0]}`", "", "not run", "")
         return
+    run, other = (runs[name] for name in names)
     command = f"`{run.command}`"
-    if other is not run:
-        whole = [("all of these", run, other)]
-    elif claim.across:
-        whole = [("all of these", run, run)]
+    if claim.across or other is not run:
+        parts = [("all of these", run, other)]
     else:
-        whole = [(title, part, part) for title, part in run.environments(claim.only)]
-    for title, *parts in whole:
+        parts = [(title, part, part) for title, part in run.environments(claim.only)]
+    for title, *pair in parts:
         sides = (claim.better, claim.worse)
         values = [
             part.values(side, claim.measure)
-            for part, side in zip(parts, sides, strict=True)
+            for part, side in zip(pair, sides, strict=True)
         ]
         lacking = [s for s, v in zip(sides, values, strict=True) if v is None]
         if lacking:
@@ -108,14 +123,14 @@ def decide(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Decision]:
             continue
         if claim.measure != "accuracy":
             values.reverse()  # less is better
-        found = paired.interval(*values)
-        yield Decision(title, str(found), found.verdict, command)
+        interval = paired.interval(*values)
+        yield Decision(title, str(interval), interval.verdict, command)
 
 
 def lines(
     claims: Sequence[Claim], runs: Mapping[str, Run], wide: tuple[str, ...] = ()
 ) -> Iterator[str]:
-    """Writes a line per claim and environment; what was not run in one sentence.
+    """Yields a line per claim and environment; what was not run in one sentence.
 
     Args:
       claims: to be decided.
@@ -136,36 +151,33 @@ def lines(
         " of a side, that with the best mean accuracy on validation data counts, of"
         " those that diverged with the fewest seeds.",
     )
-    decided = [(claim, list(decide(claim, runs))) for claim in claims]
-    tables: dict[str, dict[str, list[Decision]]] = {}
-    rows = []
-    for claim, decisions in decided:
+    by_run: dict[str, dict[str, list[Decision]]] = {}
+    rows, missing = [], {}
+    for claim in claims:
+        decisions = list(decide(claim, runs))
+        missing |= {d.where: None for d in decisions if not d.command}
         if wide and claim.run in runs and claim.run.startswith(wide):
-            tables.setdefault(claim.run, {})[claim.text] = decisions
-            continue
-        rows += [(claim.text, *dataclasses.astuple(d)) for d in decisions if d.command]
-    for run, table in tables.items():
-        yield from _wide(run, table)
-    if rows or not tables:
-        yield from ("", "| claim | where | difference | verdict | command |")
-        yield "|---|---|---|---|---|"
-        yield from (f"| {' | '.join(row)} |" for row in rows)
-    missing = dict.fromkeys(
-        d.where for _, decisions in decided for d in decisions if not d.command
-    )
+            by_run.setdefault(claim.run, {})[claim.text] = decisions
+        else:
+            decided = [d for d in decisions if d.command]
+            rows += [(claim.text, *dataclasses.astuple(d)) for d in decided]
+    for run, decisions in by_run.items():
+        yield from ("", f"### Claims about {run}", "", *_wide(decisions))
+    if rows or not by_run:
+        header = ("claim", *(field.name for field in dataclasses.fields(Decision)))
+        yield from ("", *markdown.table(header, rows))
     if missing:
         yield from ("", f"Claims that were not decided lack {', '.join(missing)}.")
 
 
-def _wide(run: str, decisions: Mapping[str, Sequence[Decision]]) -> Iterator[str]:
-    """Writes a table of a run's claims with one column per environment."""
+def _wide(decisions: Mapping[str, Sequence[Decision]]) -> Iterator[str]:
+    """Returns a table of a run's claims with one column per environment."""
     wheres = dict.fromkeys(d.where for row in decisions.values() for d in row)
-    yield from ("", f"### Claims about {run}", "")
-    yield f"| claim | {' | '.join(wheres)} |"
-    yield "|---" * (len(wheres) + 1) + "|"
+    rows = []
     for text, row in decisions.items():
         cells = {d.where: f"{d.difference}: {d.verdict}" for d in row}
-        yield f"| {text} | {' | '.join(cells.get(w, '') for w in wheres)} |"
+        rows.append([text, *(cells.get(where, "") for where in wheres)])
+    return markdown.table(["claim", *wheres], rows)
 
 
 def of_figures(
@@ -173,12 +185,15 @@ def of_figures(
     runs: Mapping[str, Run],
     reasons: Mapping[str, str],
 ) -> Iterator[str]:
-    """Markdown: a line per figure, with how many of its claims hold.
+    """Yields a line per figure, with how many of its claims hold.
 
     Args:
       figures: figures of the paper.
       runs: by name.
       reasons: why runs were not run, by a part of their names.
+
+    Yields:
+      Lines of Markdown.
     """
     if not figures:
         return
@@ -188,34 +203,30 @@ def of_figures(
         "The verdict counts what the figure is said to show, by environment; ours are"
         " below, under the name of the run.",
         "",
-        "| figure | shows | run | verdict | command |",
-        "|---|---|---|---|---|",
     )
+    rows = []
     for figure in figures:
-        run = runs.get(figure.run)
-        if run is None:
-            verdict, command = not_run(figure.run, reasons)
+        if figure.run in runs:
+            verdicts = (d.verdict for c in figure.claims for d in decide(c, runs))
+            counts = Counter(verdicts).most_common()
+            verdict = ", ".join(f"{name} {count}" for name, count in counts)
+            command = runs[figure.run].command
         else:
-            verdict, command = _tally(figure.claims, runs), run.command
+            verdict, command = not_run(figure.run, reasons)
         cells = (figure.number, figure.text, figure.run, verdict, f"`{command}`")
-        yield f"| {' | '.join(cells)} |"
-    yield ""
+        rows.append(cells)
+    header = ("figure", "shows", "run", "verdict", "command")
+    yield from (*markdown.table(header, rows), "")
 
 
 def not_run(preset: str, reasons: Mapping[str, str]) -> tuple[str, str]:
     """Returns the verdict on a preset that was not run, and the command that would."""
-    found = (text for part, text in reasons.items() if part in preset)
-    verdict = f"not run: {next(found, 'not yet run here')}"
+    texts = (text for part, text in reasons.items() if part in preset)
+    verdict = f"not run: {next(texts, 'not yet run here')}"
     return verdict, f"python -m experiments.sweep --preset {preset} --data-dir DIR"
 
 
 def sentence_not_run(preset: str, reasons: Mapping[str, str]) -> str:
-    """Returns the same as a sentence with the command."""
+    """Returns verdict and command of `not_run` as a sentence."""
     verdict, command = not_run(preset, reasons)
     return f"{verdict[0].upper()}{verdict[1:]}. Command: `{command}`"
-
-
-def _tally(claims: Sequence[Claim], runs: Mapping[str, Run]) -> str:
-    """Counts how often claims hold."""
-    found = Counter(d.verdict for claim in claims for d in decide(claim, runs))
-    return ", ".join(f"{verdict} {count}" for verdict, count in found.most_common())

@@ -1,138 +1,54 @@
-"""The card of FLAME: its table, its figures, and texts.
+"""Card of FLAME: its table, its figures and its claims, and ours about it.
 
 The numbers in `printed/flame_table3.csv` are those printed in Zhu, Zeng, Wang, Sun, Li,
 Yao, Peng, "On ADMM in Heterogeneous Federated Learning: Personalization, Robustness,
-and Fairness".
+and Fairness". Runs have the names of presets.
 """
 
-from experiments.cards import __main__, tables
-from experiments.cards import flame_claims as flame
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+from experiments.cards import claims, pages, tables
 from experiments.cards.claims import Claim, Drawing
-from experiments.presets.flame import ROWS
+from experiments.cards.runs import Side
+from experiments.presets.flame import PFEDME_RATE, ROWS
 
 __all__ = ["CARD"]
 
-_TEXT = """
-FLAME splits personalized training by ADMM: a personal model per client with a proximal
-term to its own copy of the global model, a dual variable, and a mean of all clients'
-last messages at the server. PM is the personal model, GM the global one, HM the better
-of both for each client. Reference: Zhu, Zeng, Wang, Sun, Li, Yao, Peng, "On ADMM in
-Heterogeneous Federated Learning: Personalization, Robustness, and Fairness".
+_MODELS = {"PM": "personal", "GM": "global"}
+_PFEDME_PAPER = {"algorithm.learning_rate": PFEDME_RATE}
+_PFEDME_INVERSE = {"algorithm.learning_rate": 1.0}  # 1 / lam, which the grid leaves out
+_DITTO_STEP = {"algorithm.local.num_steps": 1}
+_DITTO_EPOCH = {"algorithm.local.num_steps": None}
 
-## What the paper reports
+_COLUMNS = (
+    tables.Column(
+        "FLAME HM",
+        Side("Flame", "hybrid (validation)"),
+        Side("Flame", "hybrid (oracle)"),
+    ),
+    *(
+        tables.Column(f"{name} {short}", Side(algorithm, model, where))
+        for name, algorithm, where in (
+            ("FLAME", "Flame", {}),
+            ("pFedMe", "PFedMe", _PFEDME_PAPER),
+            ("Ditto", "Ditto", _DITTO_STEP),
+        )
+        for short, model in _MODELS.items()
+    ),
+)
+_SIDES = {column.title: column.side for column in _COLUMNS}
+_HM, _PM, _GM = (_SIDES[f"FLAME {short}"] for short in ("HM", "PM", "GM"))
 
-Table III, below; averages of its 37 rows: FLAME-PM is 3.9 points above the mean of
-pFedMe-PM and Ditto-PM, FLAME-GM 14.4 above that of their GMs, and HM 4.2 above the mean
-of PM and GM under hybrid skew. Of its figures: all methods lose accuracy with the
-fraction of malicious clients, FLAME least; HM has a variance of test losses 4.4 %
-below that of PM, and FLAME variances 51.5 % (PM) and 47.7 % (GM) below the baselines'.
-
-## Why our numbers are not comparable
-
-* **HM of the paper is chosen on the test examples**, client by client and round by
-  round: a bound that is nowhere below PM or GM, not a method. Ours is chosen on
-  validation examples; in parentheses the paper's.
-* **Ditto of the paper never loads the global model** into the network that is to become
-  it, and gives it one minibatch per round. Its GM is the mean of networks that drift
-  apart; loading it (`update`, in the table) is worth more than anything else compared
-  here.
-* **pFedMe's grid leaves out FLAME.** At kappa = 1, as in all tables, FLAME's message is
-  its personal model; with the released code's prox center that is pFedMe at
-  eta = 1 / lam = 1, to the last digits (a test shows it). The grid ends at 0.5.
-* **Clients share examples in the released code** under Dirichlet and hybrid skew: about
-  half of the test examples are training examples of others. Its quality skew is cut in
-  file order, which on Medical MNIST is by class; its FEMNIST repeats a few hundred
-  images a thousand times, which explains the 99.9 %. Ours are clean (`flame_fair_*`,
-  `flame_paper_*`); the `official` presets repeat the leaks.
-* **Equal numbers of updates** give Ditto's global model one minibatch per round and
-  FLAME's a whole epoch behind it. We also give Ditto's an epoch (`num_steps` empty).
-* The number of rounds is not stated; the code's default is 100. The network has 109,386
-  parameters, not the printed 7,850. A tenth of each client's examples are for
-  validation here, so that it trains on 70 % of them where the paper has 80 %. Medical
-  MNIST here has 28 x 28 grey pixels instead of 64 x 64 in color, CIFAR-10 40,000
-  images, FEMNIST 105 writers with 62 classes.
-
-Global learning rates are chosen on validation data, seed 1, for MNIST with two labels
-per client and for FMNIST under Dirichlet skew: runs `flame_rates_mnist_labels2` and
-`flame_rates_fmnist_dir`. pFedMe's best is 1.0, of the paper's grid 0.5, in both;
-Ditto's is 0.2, but 0.1 with an epoch on FMNIST, by 0.1 (GM) and 0.4 points (PM). All
-rows use 0.5 and 1.0, and 0.2.
-
-Nine of the commands were done again on another day, most with one of their seeds, on
-one core where there had been two. Six gave the same numbers to the digits kept; on
-MNIST, the hybrid row differs by up to 0.13 points, four attacks by 0.21, and the grid
-of rates, whose larger ones swing, by 0.42. What differs most is Ditto's.
-
-## What ours show
-
-From the nine rows of MNIST with five seeds, and those of FMNIST with three that are in
-the table:
-
-* FLAME's own numbers are near the paper's: its global model is within two points with
-  two labels per client and more, within three elsewhere, and rises with the number of
-  labels while its personal models fall. What differs is the baselines.
-* FLAME at kappa = 1 and pFedMe at the best rate of the paper's grid are one method to
-  two tenths of a point, for personal and global models, in every row. At 1 / lam, which
-  the grid leaves out, pFedMe is ahead by up to a point.
-* A Ditto that loads the global model is level with both or ahead where it has one
-  minibatch per round, and ahead of both in almost every comparison where it has an
-  epoch, as they have. Its global model is ahead by 14 points with two labels per
-  client, 5 with three, half a point with six. Only under quality skew, where clients
-  have the same classes and more or less noise, one minibatch is too little: there it is
-  a point (PM) and two (GM) behind, and the paper's order holds. What the paper reports
-  of Ditto elsewhere is its bug.
-* FMNIST repeats this with wider intervals: FLAME and pFedMe at 0.5 are one method to
-  two tenths of a point (three labels per client apart, where one of three seeds
-  decides), and FLAME's numbers are within two and a half points of the paper's except
-  there. Ditto with one minibatch is behind in its global model under Dirichlet and
-  quality skew, by 4.5 points, and ahead with two labels; with an epoch it is ahead of
-  both by four points under Dirichlet and hybrid skew, in both of its models.
-* Training losses on MNIST and FMNIST (three seeds, 50 rounds): a smaller rho makes both
-  models faster, as in Figure 11, and so do a larger cohort, as in Figure 12, and a
-  larger H, of which 5 and 10 nearly coincide, as in Figure 10. A larger lam makes
-  personal models slower, as in Figure 9, but not the global one faster: it is slower,
-  too (at lam = 1, 3 and 5 its loss is 0.34, 0.39 and 0.44 on MNIST, 0.53, 0.59 and 0.65
-  on FMNIST).
-* Medical MNIST and CIFAR-10 were run without a GPU for five rounds, labels per client
-  for three, seed 1: what starts fast, not the paper's numbers. FLAME and pFedMe at 0.5
-  are within half a point in PM; FLAME's GM is ahead by about a point on CIFAR-10, and
-  by up to 15 (quality skew) on Medical MNIST, where pFedMe at 1 / lam is ahead of both.
-  Ditto with an epoch reaches 95 to 99 % in GM there under hybrid, Dirichlet, quality
-  and quantity skew, FLAME 54 to 89; at the rate chosen on MNIST it diverges on CIFAR-10
-  under hybrid skew and with two labels. FEMNIST by its writers, ten rounds: FLAME and
-  pFedMe are at 7 to 10 %, Ditto with an epoch at 53 (GM) and 39 (PM). The 99.9 % of the
-  paper are its repeated images.
-* HM chosen on validation data is within 0.3 points of the choice on test data, and at
-  most 0.6 points better than PM.
-* Everything as in the released code (`flame_official_*`, MNIST, three seeds), the
-  paper's orderings come back: FLAME is ahead of pFedMe at 0.5 by 0.1 to 1.1 points, and
-  of the Ditto that is never loaded by 0.5 to 3.8 points in PM and 15 to 36 in GM. At
-  eta = 1 / lam pFedMe is FLAME to a hundredth of a point there, too.
-* Under the three attacks on messages FLAME's personal models lose less than those of
-  pFedMe and Ditto, as the paper says: their center is the client's own copy, which
-  moves slowly. Global models of all three are lost with half of the clients; with a
-  fifth that flip signs FLAME's loses 12 points on MNIST and 7 on FMNIST, the others 14
-  to 74. Multi-Krum, told how many are malicious, stands until four fifths flip signs.
-  Under poisoned labels Ditto stays ahead of both at every fraction, and multi-Krum is
-  the worst beyond a fifth. Runs: 50 clients of at most 300 examples, 50 rounds; under
-  the eight other skews at most 150, 20 rounds, two seeds, which is early. Personal
-  models stand in the same order there, but for same values on FMNIST with two labels,
-  where half of the clients leave pFedMe two points ahead. Where labels are not skewed
-  (quality), multi-Krum loses nothing to half of the clients' poisoned labels.
-* Beyond the paper (`flame_beyond_*`: MNIST and FMNIST, hybrid skew, 50 clients of at
-  most 200 examples, 30 rounds, two seeds, a fifth malicious): with the geometric median
-  of its messages FLAME keeps its personal and global models under all ten attacks, 66
-  to 70 % and 33 to 48 %, and without one it is not worse than with the mean. The mean
-  diverges at every kappa when messages are scaled by 100, and at kappa up to 1 (MNIST)
-  and 2 (FMNIST) under IPM; same values leave 11 to 13 % of its global model at every
-  kappa. At kappa = 0.5 its GM is 2 to 4 points better than at 1 under sign flips and
-  Gaussian noise. The other rules stand, too, with a GM a few points lower; most is lost
-  by the trimmed mean under IPM, and by multi-Krum for messages under Mimic: a quarter
-  to two fifths. Ditto with an epoch is ahead of all by 6 to 53 points under ALIE,
-  Min-Max, Min-Sum, Mimic, poisoned labels and nothing, behind under the rest. The one
-  model of multi-Krum's training is about as good as FLAME's global one with the median,
-  worse under Mimic on FMNIST. Two seeds decide few of these.
-"""
+_DATA = {"mnist": "MNIST", "fmnist": "FMNIST", "mmnist": "MMNIST", "cifar10": "CIFAR10"}
+_SCHEMES = {
+    "hybrid": "hybrid skew",
+    **{f"labels{q}": f"# label = {q}" for q in range(2, 7)},
+    "dir": "Dir(0.5) label skew",
+    "quality": "quality skew",
+    "quantity": "quantity skew",
+}
 
 # What is not run has no results; one that has is not asked for its reason.
 _REASONS = {
@@ -156,72 +72,221 @@ _SCATTERS = {
     "42": "quality",
     "43": "quantity",
 }
-_POISONED = {"federation.label_poisoning": "UniformLabels"}
-_SENT = {n: {"attack": n} for n in ("SameValue", "SignFlip", "Gaussian")}
-_KINDS = {
-    "label poisoning": _POISONED,
-    "same-value": _SENT["SameValue"],
-    "sign-flipping": _SENT["SignFlip"],
-    "Gaussian": _SENT["Gaussian"],
+_ATTACKS = {
+    "label poisoning": {"federation.label_poisoning": "UniformLabels"},
+    "same-value": {"attack": "SameValue"},
+    "sign-flipping": {"attack": "SignFlip"},
+    "Gaussian": {"attack": "Gaussian"},
 }
-_ATTACKED = {
+_ATTACKED = {  # figures of the attacks, by scheme
     "hybrid": ("4", "5", "6", "7"),
     "dir": ("21", "26", "30", None),
     "labels2": ("22", "25", "29", "33"),
     "quality": ("23", "27", "31", "34"),
     "quantity": ("24", "28", "32", "35"),
 }
+_LOSSES = {  # field, its values from low to high loss, and what varies, by preset
+    "lam": ("algorithm.lam", (1.0, 3.0, 5.0), "at lam = 1, 3, 5"),
+    "epochs": ("algorithm.local.epochs", (10, 5, 1), "at H = 1, 5, 10"),
+    "rho": ("algorithm.rho", (0.1, 0.5, 1.0), "at rho = 0.1, 0.5, 1"),
+    "cohort": ("participation.size", (50, 30, 10), "with 10, 30, 50 of 100 clients"),
+}
+
+
+def _words(row: str) -> str:
+    """Returns a row in words."""
+    data, _, scheme = row.partition("_")
+    if scheme == "writers":
+        return "FEMNIST by writers"
+    return f"{_DATA[data]}, {_SCHEMES[scheme]}"
+
+
+def _against(
+    run: str, subject: str, others: Iterable[tuple[str, str, dict[str, Any]]]
+) -> list[Claim]:
+    """Returns claims that both models of FLAME are better than those of others."""
+    pairs = [
+        (f"FLAME {short} is better than {name}", side, Side(method, side.model, where))
+        for name, method, where in others
+        for short, side in (("PM", _PM), ("GM", _GM))
+    ]
+    return claims.of(run, subject, pairs)
+
+
+def _against_others(row: str) -> list[Claim]:
+    """Returns claims of FLAME against baselines that the paper leaves out."""
+    epoch = "Ditto with an epoch of gradients for its global model"
+    others = (
+        ("pFedMe at eta = 1 / lam", "PFedMe", _PFEDME_INVERSE),
+        (epoch, "Ditto", _DITTO_EPOCH),
+    )
+    return _against(f"flame_fair_{row}", f"ours, {_words(row)}", others)
+
+
+def _released(row: str) -> list[Claim]:
+    """Returns the paper's orderings where everything is as in the released code."""
+    others = (
+        ("pFedMe's at eta = 1 / lam", "PFedMe", _PFEDME_INVERSE),
+        ("pFedMe's at 0.5", "PFedMe", _PFEDME_PAPER),
+        ("Ditto's", "Ditto", {}),
+    )
+    return _against(f"flame_official_{row}", f"released code, {_words(row)}", others)
+
+
+def _hybrid_choice(row: str) -> list[Claim]:
+    """Returns (c): choosing between both models on validation data helps."""
+    pairs = [
+        (f"HM by validation is better than {short}", _HM, side)
+        for short, side in (("PM", _PM), ("GM", _GM))
+    ]
+    return claims.of(f"flame_fair_{row}", f"(c) {_words(row)}", pairs)
+
+
+def _by_labels(data: str) -> list[Claim]:
+    """Returns (a): more labels per client make PM worse and GM better."""
+    by_count = []
+    for q in range(2, 6):
+        few, many = (f"flame_fair_{data}_labels{k}" for k in (q, q + 1))
+        text = f"(a) {_DATA[data]}, # label = {q} against {q + 1}"
+        by_count += claims.of(few, text, [("PM falls", _PM, _PM)], worse_run=many)
+        by_count += claims.of(many, text, [("GM rises", _GM, _GM)], worse_run=few)
+    return by_count
+
+
+def _global_wins(row: str) -> list[Claim]:
+    """Returns (b): where clients are alike or have little, GM is better."""
+    pairs = [("GM is better than PM", _GM, _PM)]
+    return claims.of(f"flame_fair_{row}", f"(b) {_words(row)}", pairs)
+
+
+def _learning(row: str, text: str = "", **fields: Any) -> list[Claim]:
+    """Returns the claims of the learning curves, or of a figure of the same sides."""
+    pairs = [
+        (f"{ours} is better than {theirs}{text}", _SIDES[ours], _SIDES[theirs])
+        for other in ("pFedMe", "Ditto")
+        for ours, theirs in ((f"FLAME {m}", f"{other} {m}") for m in _MODELS)
+    ]
+    return claims.of(f"flame_fair_{row}", _words(row), pairs, **fields)
+
+
+def _fairness(row: str) -> list[Claim]:
+    """Returns the claims of the scatter of accuracies and variances."""
+    return _learning(row, ", variance of test losses", measure="loss variance")
+
+
+def _under(row: str, attack: dict[str, Any]) -> list[Claim]:
+    """Returns the claims of an attack's figures: FLAME is ahead throughout."""
+    krum = Side("MultiKrum", "global")
+    pairs = (
+        ("FLAME HM is better than pFedMe PM", _HM, Side("PFedMe", "personal")),
+        ("FLAME HM is better than Ditto PM", _HM, _SIDES["Ditto PM"]),
+        ("FLAME PM is better than multi-Krum", _PM, krum),
+        ("FLAME GM is better than multi-Krum", _GM, krum),
+    )
+    return claims.of(f"flame_attacks_paper_{row}", _words(row), pairs, only=attack)
+
+
+def _convergence(data: str) -> list[Drawing]:
+    """Returns figures 9 to 12: the training loss is lower at each value than the next.
+
+    In the first of them, of lam, it is the other way around for the global model.
+    """
+    figures = []
+    for number, (preset, (field, values, varies)) in enumerate(_LOSSES.items(), 9):
+        name = field.rpartition(".")[2]
+        pairs = [
+            (
+                f"{short} loss lower at {name} = {low} than {high}",
+                Side("Flame", model, {field: low}),
+                Side("Flame", model, {field: high}),
+            )
+            for short, model in _MODELS.items()
+            for low, high in itertools.pairwise(
+                values[::-1] if (preset, short) == ("lam", "GM") else values
+            )
+        ]
+        run, text = f"flame_{preset}_{data}", f"{_DATA[data]}: training losses {varies}"
+        fields = {"measure": "training loss", "across": preset == "cohort"}
+        ordered = claims.of(run, _DATA[data], pairs, **fields)
+        figures.append(Drawing(str(number), text, run, ordered))
+    return figures
+
+
+def _beyond(row: str) -> list[Claim]:
+    """Returns claims of FLAME with robust rules or a tuned kappa against the others."""
+    plain = {"aggregator": None}
+    ours = {
+        "tuned kappa": plain,
+        "the geometric median": {"aggregator": "GeometricMedian"},
+        "the coordinate median": {"aggregator": "CoordinateMedian"},
+        "the trimmed mean": {"aggregator": "TrimmedMean"},
+        "multi-Krum for its messages": {"aggregator": "Krum"},
+        "mixing and the trimmed mean": {"aggregator": "NearestNeighborMixing"},
+    }
+    pairs = []
+    for short, model in _MODELS.items():
+        others = {
+            "plain FLAME": Side("Flame", model, plain | {"algorithm.kappa": 1.0}),
+            "Ditto": Side("Ditto", model),
+            "multi-Krum": Side("MultiKrum", "global"),
+        }
+        pairs += [
+            (
+                f"FLAME {short} with {what} is better than {other}",
+                Side("Flame", model, where),
+                side,
+            )
+            for what, where in ours.items()
+            for other, side in others.items()
+        ]
+    return claims.of(f"flame_beyond_{row}", f"ours, {_words(row)}", pairs)
 
 
 def _figures() -> list[Drawing]:
     """Returns all figures of the paper's section of experiments, by their numbers."""
-    found = []
-    for data, name in flame.NAMES.items():
-        for numbers, what, claims in (
-            (_CURVES, "accuracy against rounds", flame.learning),
-            (_SCATTERS, "variance of test losses against accuracy", flame.fairness),
+    figures = []
+    for data, name in _DATA.items():
+        for numbers, what, claimed in (
+            (_CURVES, "accuracy against rounds", _learning),
+            (_SCATTERS, "variance of test losses against accuracy", _fairness),
         ):
             for number, scheme in numbers.items():
                 row = f"{data}_{scheme}"
-                text, run = f"{flame.words(row)}: {what}", f"flame_fair_{row}"
-                found.append(Drawing(number, text, run, claims(row)))
+                text, run = f"{_words(row)}: {what}", f"flame_fair_{row}"
+                figures.append(Drawing(number, text, run, claimed(row)))
         for scheme, numbers in _ATTACKED.items():
             row = f"{data}_{scheme}"
-            for number, (kind, only) in zip(numbers, _KINDS.items(), strict=True):
+            run = f"flame_attacks_paper_{row}"
+            for number, (kind, only) in zip(numbers, _ATTACKS.items(), strict=True):
                 if number is not None:
-                    text = f"{name}, {flame.SCHEMES[scheme]}: {kind}, fractions"
-                    run = f"flame_attacks_paper_{row}"
-                    found.append(Drawing(number, text, run, flame.under(row, only)))
-        found += flame.convergence(data)
-    return sorted(found, key=lambda figure: int(figure.number))
+                    text = f"{name}, {_SCHEMES[scheme]}: {kind}, fractions"
+                    figures.append(Drawing(number, text, run, _under(row, only)))
+        figures += _convergence(data)
+    return sorted(figures, key=lambda figure: int(figure.number))
 
 
-def _all_claims() -> list[Claim]:
+def _claims() -> list[Claim]:
     """Returns everything that is claimed, the paper's first."""
-    rows = ROWS
-    few = [row for row in rows if row.endswith(("quantity", "writers"))]
+    few = [row for row in ROWS if row.endswith(("quantity", "writers"))]
     few += ["fmnist_quality", "cifar10_quality"]
-    return [
-        *(claim for data in flame.NAMES for claim in flame.by_labels(data)),
-        *(flame.global_wins(row) for row in few),
-        *(
-            c
-            for row in rows
-            if row.endswith("hybrid")
-            for c in flame.hybrid_choice(row)
-        ),
-        *(claim for row in rows for claim in flame.against_others(row)),
-        *(claim for row in _RELEASED for claim in flame.released(row)),
-        *(c for data in flame.NAMES for c in flame.beyond(f"{data}_hybrid")),
-    ]
+    hybrid = [row for row in ROWS if row.endswith("hybrid")]
+    kinds = (
+        (_by_labels, _DATA),
+        (_global_wins, few),
+        (_hybrid_choice, hybrid),
+        (_against_others, ROWS),
+        (_released, _RELEASED),
+        (_beyond, [f"{data}_hybrid" for data in _DATA]),
+    )
+    return [claim for make, names in kinds for name in names for claim in make(name)]
 
 
-CARD = __main__.Card(
+CARD = pages.Card(
     method="flame",
     title="FLAME",
-    text=_TEXT,
-    reference=flame.PM,
-    claims=_all_claims(),
+    text=pages.text_of("flame"),
+    reference=_PM,
+    claims=_claims(),
     figures=_figures(),
     reasons=_REASONS,
     printed=(
@@ -229,7 +294,7 @@ CARD = __main__.Card(
             title="Table III",
             file="flame_table3.csv",
             run="flame_fair_{row}",
-            columns=flame.COLUMNS,
+            columns=_COLUMNS,
             orders=((1, 3, 5), (2, 4, 6)),
         ),
     ),

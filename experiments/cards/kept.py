@@ -17,6 +17,7 @@ as JSON.
 because it was kept before files had them. Missing text is "".
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,13 +31,40 @@ from fedjax_pfl import results
 from fedjax_pfl.results import summaries
 from fedjax_pfl.results.checkpoint import files
 
-__all__ = ["NOT_RECORDED", "read", "record_of", "write"]
+__all__ = ["Kept", "read", "record_of", "write"]
 
-NOT_RECORDED = "not recorded"
-_RECORDED = ("configuration", "configuration_digest", "provenance", "curves", "clients")
+_POINT = ("algorithm", "dataset", "partition", "seed")
 _MEASURE = ("model", "population", "data", "metric", "stat", "when")
 _SMALL = 4096  # bytes
 _ABOUT_CLIENTS = ("malicious", "num_train", "label_counts", "diverged_at")
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Content of a file that cards and their pictures read.
+
+    Attributes:
+      command: what made the run.
+      table: rows of the result's table.
+      reports: a row per point with a column per report.
+      curves: the result's curves; None where they are not recorded.
+    """
+
+    command: str
+    table: pd.DataFrame
+    reports: pd.DataFrame
+    curves: pd.DataFrame | None
+
+    @property
+    def point(self) -> list[str]:
+        """Columns that tell trainings apart."""
+        return [*_POINT, *self.fields]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of what varies beside seed, algorithm, dataset and partition."""
+        others = (*_POINT, *_MEASURE, "value", "status")
+        return tuple(name for name in self.table if name not in others)
 
 
 def write(
@@ -55,15 +83,15 @@ def write(
       table: rows of the result's table.
       reports: its reports.
       groups: further groups of the file by name, as of `record_of`.
-      **record: attributes, of which those left out are "not recorded".
+      **record: attributes, as of `record_of`.
     """
-    attributes = dict.fromkeys(_RECORDED, NOT_RECORDED) | {"command": command} | record
     datasets = {"measured": _measured(table, reports), **(groups or {})}
     encoding = {
         f"/{name}": {n: _encoding(v) for n, v in dataset.variables.items()}
         for name, dataset in datasets.items()
     }
-    tree = xr.DataTree.from_dict(datasets | {"/": xr.Dataset(attrs=attributes)})
+    root = xr.Dataset(attrs={"command": command, **record})
+    tree = xr.DataTree.from_dict(datasets | {"/": root})
     tree.to_netcdf(path, engine="h5netcdf", encoding=encoding)
 
 
@@ -96,35 +124,25 @@ def _numbers(table: pd.DataFrame, names: list[str]) -> pd.Series:
     return table.groupby(names, sort=False, dropna=False).ngroup()
 
 
-def read(path: Path) -> tuple[str, pd.DataFrame, pd.DataFrame]:
+def read(path: Path) -> Kept:
     """Reads what cards use of a file.
-
-    Args:
-      path: of the file.
-
-    Returns:
-      The command, the rows of the result's table, and a row per point with a column
-      per report.
 
     Raises:
       OSError, KeyError, ValueError: if the file is damaged.
     """
     with xr.open_datatree(path, engine="h5netcdf") as tree:
         dataset, command = tree["measured"].to_dataset().load(), tree.attrs["command"]
-    frames = {dim: _frame(dataset, dim) for dim in ("point", "measure")}
+        is_recorded = "curves" in tree.children
+        curves = _frame(tree["curves"].to_dataset(), "row") if is_recorded else None
+    point, measure = _frame(dataset, "point"), _frame(dataset, "measure")
     points, measures = np.nonzero(dataset["measured"].to_numpy())
-    rows = pd.concat(
-        [
-            frames["point"].iloc[points].reset_index(drop=True),
-            frames["measure"].iloc[measures].reset_index(drop=True),
-        ],
-        axis=1,
-    )
-    rows["value"] = dataset["value"].to_numpy()[points, measures]
-    reports = frames["point"].drop(columns="status")
+    parts = (point.iloc[points], measure.iloc[measures])
+    table = pd.concat([part.reset_index(drop=True) for part in parts], axis=1)
+    table["value"] = dataset["value"].to_numpy()[points, measures]
+    reports = point.drop(columns="status")
     if "report" in dataset:
         reports[dataset["reported"].to_numpy()] = dataset["report"].to_numpy()
-    return command, rows, reports
+    return Kept(command, table, reports, curves)
 
 
 def _frame(dataset: xr.Dataset, dim: str) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from experiments.cards import claims, tables
+from experiments.cards import claims, markdown, tables
 from experiments.cards.runs import Run, Side
 
 __all__ = ["Measure", "Method", "Methods"]
@@ -13,7 +13,7 @@ __all__ = ["Measure", "Method", "Methods"]
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """One column.
+    """Column of a table.
 
     Attributes:
       title: heading.
@@ -30,12 +30,12 @@ class Measure:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """One row.
+    """Row of a table.
 
     Attributes:
       key: its name in the file of printed numbers.
       algorithm: class of ours.
-      where: values of its swept fields, as in `card_runs.Side`.
+      where: values of its swept fields, as in `runs.Side`.
       why: why the paper's numbers and ours are not of the same thing; may be empty.
       by_run: values in place of `where`, by names of runs that sweep other fields.
     """
@@ -49,7 +49,7 @@ class Method:
 
 @dataclasses.dataclass(frozen=True)
 class Methods:
-    """A table of a paper, method by method beside ours; one part per run.
+    """Table of a paper, method by method beside ours; one part per run.
 
     Attributes:
       title: heading, which names the table in the file of printed numbers.
@@ -68,11 +68,14 @@ class Methods:
     def lines(
         self, runs: Mapping[str, Run], reasons: Mapping[str, str]
     ) -> Iterator[str]:
-        """Markdown: a part per run, a line per method.
+        """Yields a part per run, a line per method.
 
         Args:
           runs: by name.
           reasons: why runs were not run, by a part of their names.
+
+        Yields:
+          Lines of Markdown.
         """
         table = pd.read_csv(tables.FOLDER / self.file)
         table = table[table["table"] == self.title]
@@ -81,6 +84,8 @@ class Methods:
             "Percent, mean (standard deviation over clients): the paper's → ours, the"
             " latter averaged over seeds."
         )
+        titles = [measure.title for measure in self.measures]
+        header = ["method", *titles, "seeds", "what differs"]
         for name, heading in self.runs.items():
             run = runs.get(name)
             yield from ("", f"### {self.title}: {heading}", "")
@@ -89,19 +94,16 @@ class Methods:
             else:
                 rounds = tables.rounds_of(run.command)
                 yield f"{rounds} rounds: `{run.command}`"
-            titles = [measure.title for measure in self.measures]
-            header = ["method", *titles, "seeds", "what differs"]
-            yield from ("", f"| {' | '.join(header)} |", "|---" * len(header) + "|")
-            printed = table[table["run"] == name]
+            rows = []
             for method in self.methods:
-                theirs = printed[printed["method"] == method.key]
-                if theirs.empty:
-                    continue
-                cells = [self._cell(theirs, method, m, run) for m in self.measures]
-                shown = [cell for cell, _ in cells]
-                seeds = max(count for _, count in cells)
-                count = str(seeds) if run is not None else ""
-                yield f"| {' | '.join([method.key, *shown, count, method.why])} |"
+                is_row = (table["run"] == name) & (table["method"] == method.key)
+                if is_row.any():
+                    printed = table[is_row].set_index("metric")
+                    cells = [self._cell(printed, method, m, run) for m in self.measures]
+                    shown, seeds = zip(*cells, strict=True)
+                    count = "" if run is None else str(max(seeds))
+                    rows.append([method.key, *shown, count, method.why])
+            yield from ("", *markdown.table(header, rows))
         yield ""
 
     def _cell(
@@ -112,10 +114,9 @@ class Methods:
         run: Run | None,
     ) -> tuple[str, int]:
         """Returns the paper's number and ours, and how many seeds ours has."""
-        found = printed[printed["metric"] == measure.key]
         theirs = "–"
-        if len(found):
-            (mean, std), *_ = found[["mean", "std"]].to_numpy().tolist()
+        if measure.key in printed.index:
+            mean, std = printed.loc[measure.key, ["mean", "std"]]
             theirs = _shown(100 * mean, 100 * std)
         if run is None:
             return theirs, 0
@@ -124,14 +125,14 @@ class Methods:
         values = run.values(side)
         if values is None or values.empty:
             return f"{theirs} → –", 0
-        good = values.dropna()
-        if len(good) < len(values):
-            lost = f"diverged in {len(values) - len(good)}"
-            return f"{theirs} → {lost}", len(values)
+        lost = int(values.isna().sum())
+        if lost:
+            return f"{theirs} → diverged in {lost}", len(values)
         spread = run.values(side, "client spread")
-        std = float("nan") if spread is None else 100 * float(spread.mean())
-        return f"{theirs} → {_shown(float(good.mean()), std)}", len(values)
+        std = float("nan") if spread is None else 100 * spread.mean()
+        return f"{theirs} → {_shown(values.mean(), std)}", len(values)
 
 
 def _shown(mean: float, std: float) -> str:
+    """Returns a mean with its deviation, where that is not NaN."""
     return f"{mean:.1f}" if std != std else f"{mean:.1f} ({std:.1f})"

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from experiments.cards import kept
+from fedjax_pfl.core import checks
 from fedjax_pfl.figures import selection
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Side",
     "by_seed",
     "is_measure",
+    "short",
     "title",
 ]
 
@@ -49,13 +51,11 @@ MEASURES = {
 }
 """Metrics, statistic over clients, and data of every measure that cards print."""
 REPORTS = {"clipped": "clipped", "coverage": "trained"}  # reports -> column's title
-_POINT = ("algorithm", "dataset", "partition", "seed")
-_VALUE = ("model", "population", "data", "metric", "stat", "when", "value", "status")
 
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """One side of a comparison.
+    """Side of a comparison.
 
     Attributes:
       algorithm: class name, as in the tables.
@@ -71,18 +71,13 @@ class Side:
     data: str = DATA[0]
 
     def __str__(self) -> str:
-        fields = [
-            f"{name.rpartition('.')[2]} = {value}"
-            for name, value in self.where.items()
-            if value is not None
-        ]
         judged = [] if self.data == DATA[0] else [f"on {self.data}"]
-        return " ".join([self.algorithm, self.model, *fields, *judged])
+        return " ".join([self.algorithm, self.model, *_shown(self.where), *judged])
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A kept run: accuracies or returns of the last round on all data.
+    """Kept run: accuracies or returns of the last round on all data.
 
     `rows` also has a column for every other measure of `MEASURES` and every report of
     `REPORTS` that was kept, and `untrained`, the headline of clients never selected,
@@ -101,37 +96,31 @@ class Run:
         Raises:
           InputError: if it is damaged, or has no headline on own test data.
         """
-        from fedjax_pfl.core import checks
-
         try:
-            command, table, reports = kept.read(path)
+            file = kept.read(path)
         except (OSError, KeyError, ValueError) as error:
             raise checks.InputError(f"Cannot read '{path}' as a kept run.") from error
-        fields = tuple(n for n in table if n not in (*_POINT, *_VALUE))
-        rows = _in_columns(table, [*_POINT, *fields])
+        rows = _in_columns(file.table, file.point)
         if rows[rows["data"] == "own test"].empty:
             raise checks.InputError(
                 f"Expected accuracies or returns on own test data in '{path}'."
             )
-        wanted = [name for name in REPORTS if name in reports]
-        if wanted:
-            point = [*_POINT, *fields]
-            rows = rows.merge(reports[[*point, *wanted]], how="left", on=point)
-        return cls(name=path.stem, command=command, rows=rows, fields=fields)
+        reported = [name for name in REPORTS if name in file.reports]
+        if reported:
+            columns = file.reports[[*file.point, *reported]]
+            rows = rows.merge(columns, how="left", on=file.point)
+        return cls(name=path.stem, command=file.command, rows=rows, fields=file.fields)
 
     @property
     def environment(self) -> list[str]:
         """Columns that are not chosen by anybody."""
-        return [
-            "dataset",
-            "partition",
-            *(f for f in self.fields if not f.startswith(selection.TUNED)),
-        ]
+        others = [f for f in self.fields if not f.startswith(selection.TUNED)]
+        return ["dataset", "partition", *others]
 
     def environments(
         self, only: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[str, "Run"]]:
-        """The run by data set, partition and fields of neither; with a title.
+        """Yields the run by data set, partition and fields of neither; with a title.
 
         Args:
           only: values by field, of environments that are wanted; None for all.
@@ -141,67 +130,71 @@ class Run:
         """
         for field in only or {}:
             if field not in self.environment:
-                from fedjax_pfl.core import checks
-
                 raise checks.InputError(
                     f"Expected a field of run '{self.name}'"
                     f" ({', '.join(self.environment)}), got '{field}'."
                 )
-        for named, part in self._environments:
-            if all(named[field] == value for field, value in (only or {}).items()):
-                yield title(named), part
+        for columns, part in self._environments:
+            if all(columns[field] == value for field, value in (only or {}).items()):
+                yield title(columns), part
 
     @functools.cached_property
     def _environments(self) -> list[tuple[dict[str, Any], "Run"]]:
         """Values by column, and the run where they hold."""
         columns = self.environment
+        groups = self.rows.groupby(columns, sort=False, dropna=False)
         return [
-            (
-                dict(zip(columns, values, strict=True)),
-                dataclasses.replace(self, rows=rows),
-            )
-            for values, rows in self.rows.groupby(columns, sort=False, dropna=False)
+            (dict(zip(columns, values, strict=True)), self._of(rows))
+            for values, rows in groups
         ]
 
+    def _of(self, rows: pd.DataFrame) -> "Run":
+        """Returns the run with some of its rows."""
+        return dataclasses.replace(self, rows=rows)
+
     def settings(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Rows of every algorithm with one setting of its own fields; with a name."""
+        """Yields the rows of every setting of an algorithm, with a name."""
         own = [f for f in self.fields if f.startswith(selection.TUNED)]
-        for values, rows in self.rows.groupby(
-            ["algorithm", *own], sort=False, dropna=False
-        ):
-            named = zip(own, values[1:], strict=True)
-            fields = [f"{n.rpartition('.')[2]} = {v}" for n, v in named if v == v]
-            yield ", ".join([values[0], *fields]), rows
+        columns = ["algorithm", *own]
+        groups = self.rows.groupby(columns, sort=False, dropna=False)
+        for (algorithm, *values), rows in groups:
+            fields = _shown(dict(zip(own, values, strict=True)))
+            yield ", ".join([algorithm, *fields]), rows
+
+    def models(self) -> Iterator[tuple[str, str, pd.DataFrame]]:
+        """Yields the rows of every setting and model, with both names."""
+        for name, rows in self.settings():
+            for model, own in rows.groupby("model", sort=False):
+                if model != "hybrid (oracle)":  # a bound, not a method
+                    yield name, str(model), own
 
     def values(self, side: Side, measure: str = "accuracy") -> pd.Series | None:
-        """One side by seed: accuracy in percent, or a measure; None if it lacks."""
+        """Returns one side by seed: accuracy in percent, or a measure; None without."""
         key = (side.algorithm, side.model, *side.where.items())
-        if key not in self._taken:
-            self._taken[key] = self._best(side)
-        best = self._taken[key]
+        if key not in self._best_of:
+            self._best_of[key] = self._best(side)
+        best = self._best_of[key]
         return None if best is None else by_seed(best, side.data, measure)
 
     @functools.cached_property
-    def _taken(self) -> dict[tuple[Any, ...], pd.DataFrame | None]:
-        """The settings of sides that were asked for: cards ask for most many times."""
+    def _best_of(self) -> dict[tuple[Any, ...], pd.DataFrame | None]:
+        """Best settings by side; cards ask for most many times."""
         return {}
 
     def _best(self, side: Side) -> pd.DataFrame | None:
-        """The rows of the best setting on validation data; None if there is none.
+        """Returns the rows of the best setting on validation data; None without one.
 
-        One that diverges with fewer seeds is better, whatever the others' mean.
+        A setting that diverges with fewer seeds is better, whatever the others' mean.
         """
-        found = self._settings_of(side)
-        if len(found) < 2:
-            return found[0] if found else None
-        if not _is_decided(found):
-            from fedjax_pfl.core import checks
-
+        settings = self._settings_of(side)
+        if not _is_decided(settings):
             raise checks.InputError(
-                f"Expected validation accuracies to choose among {len(found)} settings"
-                f" of {side} in run '{self.name}'."
+                "Expected validation accuracies to choose among"
+                f" {len(settings)} settings of {side} in run '{self.name}'."
             )
-        return max(found, key=_score)
+        if len(settings) < 2:
+            return settings[0] if settings else None
+        return max(settings, key=_score)
 
     def is_decided(self, side: Side) -> bool:
         """Whether a side has one setting, or validation data to choose among more."""
@@ -219,42 +212,47 @@ class Run:
             return []
         is_side = np.ones(len(rows), bool)
         for name, value in side.where.items():
-            if name not in rows:
-                is_side &= value is None
-                continue
-            column = rows[name]
+            column = rows.get(name, pd.Series(np.nan, rows.index))
             is_side &= (column.isna() if value is None else column == value).to_numpy()
-        chosen = dataclasses.replace(self, rows=rows[is_side])
-        return [setting for _, setting in chosen.settings()]
+        return [setting for _, setting in self._of(rows[is_side]).settings()]
 
 
 def _score(setting: pd.DataFrame) -> tuple[int, float]:
-    """Seeds that did not diverge, then their mean accuracy on validation data."""
-    found = by_seed(setting, DATA[1]).dropna()
-    return len(found), found.mean() if len(found) else -np.inf
+    """Returns how many seeds did not diverge, then their mean on validation data."""
+    values = by_seed(setting, DATA[1]).dropna()
+    return len(values), values.mean() if len(values) else -np.inf
 
 
-def _is_decided(settings: Sequence[pd.DataFrame]) -> bool:
-    """Returns whether there is nothing to choose, or something to choose by."""
+def _is_decided(settings: list[pd.DataFrame]) -> bool:
+    """Whether there is nothing to choose, or something to choose by."""
     return len(settings) < 2 or any((s["data"] == DATA[1]).any() for s in settings)
 
 
+def short(field: str) -> str:
+    """Returns the last part of a dotted name."""
+    return field.rpartition(".")[2]
+
+
+def _shown(fields: Mapping[str, Any]) -> list[str]:
+    """Returns fields with values as text, for example `lam = 1.0`."""
+    return [f"{short(n)} = {v}" for n, v in fields.items() if not pd.isna(v)]
+
+
 def title(environment: Mapping[str, Any]) -> str:
-    """An environment in words: data set, partition, and other fields by name."""
-    given = [(name, value) for name, value in environment.items() if not pd.isna(value)]
-    named = [str(value) for name, value in given if name in ("dataset", "partition")]
-    fields = [(n, v) for n, v in given if n not in ("dataset", "partition")]
-    shown = [f"{name.rpartition('.')[2]} = {value}" for name, value in fields]
-    return ", ".join([*named, *shown])
+    """Returns an environment in words: data set, partition, and other fields."""
+    names = ("dataset", "partition")
+    first = [environment.get(name) for name in names]
+    others = {n: v for n, v in environment.items() if n not in names}
+    return ", ".join([*(str(v) for v in first if not pd.isna(v)), *_shown(others)])
 
 
 def by_seed(rows: pd.DataFrame, data: str, measure: str = "accuracy") -> pd.Series:
-    """Accuracies in percent, or losses, by seed; NaN where a training diverged."""
+    """Returns accuracies in percent, or losses, by seed; NaN where one diverged."""
     name = "value" if measure == "accuracy" else measure
-    is_chosen = (rows["data"] == data).to_numpy()
-    found = rows[name].to_numpy()[is_chosen] if name in rows else np.nan
+    is_chosen = (rows["data"] == data).to_numpy()  # columns are faster than a frame
+    chosen = rows[name].to_numpy()[is_chosen] if name in rows else np.nan
     index = pd.Index(rows["seed"].to_numpy()[is_chosen], name="seed")
-    values = pd.Series(found, index).sort_index()
+    values = pd.Series(chosen, index).sort_index()
     return 100 * values if measure == "accuracy" else values
 
 
@@ -272,9 +270,8 @@ def _in_columns(table: pd.DataFrame, point: list[str]) -> pd.DataFrame:
     keys = [*point, "model", "data"]
     rows = table[is_headline & is_whole].drop_duplicates(keys, keep="last")  # honest
     masks = {"untrained": is_headline & (table["population"] == "never selected")}
-    for name in MEASURES:
-        if name != "value":
-            masks[name] = is_measure(table, name) & is_whole
+    others = [name for name in MEASURES if name != "value"]
+    masks |= {name: is_measure(table, name) & is_whole for name in others}
     for name, mask in masks.items():
         on = [*point, "model"] if name in LOSSES else keys
         measure = table[mask].drop_duplicates(on, keep="last")

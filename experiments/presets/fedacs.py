@@ -9,7 +9,6 @@ seeds of twelve methods fit a CPU and its memory.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -53,44 +52,33 @@ def _experiment(dataset: str, setting: str) -> experiment.Experiment:
         train_examples=train_examples,
     )
     sgd = fp.SGD(learning_rate=0.05, epochs=1, batch_size=batch_size)
-    everyone = fp.AllClients()
-    who = everyone if cohort is None else fp.UniformCohort(size=cohort)
-    width = 16 if (dataset, setting) == ("cifar10", "many") else 64
+    inner = {"inner_learning_rate": 0.05, "num_steps": steps, "batch_size": batch_size}
     algorithms = (
         fp.FedACS(pick_quantile=0.9, local=sgd),
         fp.FedACS(pick_quantile=0.9, similarity="update", local=sgd),
         fp.FedAMP(local=sgd),
         fp.HeurFedAMP(local=sgd),
         fp.APFL(local=sgd),
-        fp.PerFedAvg(
-            inner_learning_rate=0.05,
-            learning_rate=0.05,
-            num_steps=steps,
-            batch_size=batch_size,
-        ),
+        fp.PerFedAvg(learning_rate=0.05, **inner),
         fp.FedPer(local=sgd),
         fp.Scaffold(local=sgd),
         fp.Ditto(local=sgd),
-        fp.PFedMe(
-            learning_rate=0.01,
-            inner_learning_rate=0.05,
-            num_steps=steps,
-            batch_size=batch_size,
-        ),
+        fp.PFedMe(learning_rate=0.01, **inner),
         fp.FedAvg(local=sgd, fine_tune=sgd),
         fp.Local(local=sgd),
     )
-    grids = []
-    for algorithm in algorithms:
-        process = fp.FederatedProcess(algorithm=algorithm, participation=who)
-        grids.append(experiment.Grid(process, fp.MLP(widths=(width,)), spec))
+    who = fp.AllClients() if cohort is None else fp.UniformCohort(size=cohort)
+    model = fp.MLP(widths=(16 if (dataset, setting) == ("cifar10", "many") else 64,))
+    axes: dict[str, tuple[float, ...]] = {}
     if setting == "small":
-        name = "federation.partition.concentration"
-        axes = {name: _CONCENTRATIONS[dataset]}
-        grids = [dataclasses.replace(grid, axes=axes) for grid in grids]
+        axes = {"federation.partition.concentration": _CONCENTRATIONS[dataset]}
+    processes = (
+        fp.FederatedProcess(algorithm=algorithm, participation=who)
+        for algorithm in algorithms
+    )
     return experiment.Experiment(
         name=f"fedacs_{dataset}_{setting}",
-        grids=tuple(grids),
+        grids=tuple(experiment.Grid(p, model, spec, axes) for p in processes),
         num_rounds=num_rounds,
         seeds=(0, 1, 2, 3, 4),
         eval_every=10,

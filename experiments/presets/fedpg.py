@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import fedjax_pfl as fp
+from experiments.presets import flame
 from fedjax_pfl import data
 from fedjax_pfl.command.presets import experiment
 
@@ -42,12 +43,12 @@ def _sgd(batch_size: int = _BATCH, epochs: int = 5) -> fp.SGD:
 
 
 def _fedpg(**fields: Any) -> fp.FedPG:
-    """FedPG as the tables have it: local epochs give the gradients."""
+    """Returns FedPG as the tables have it: local epochs give the gradients."""
     return fp.FedPG(**({"local": _sgd(), "gradient": "epochs"} | fields))
 
 
 def _baselines() -> dict[str, Any]:
-    """Methods of Table 1 besides FedPG, by name."""
+    """Returns the methods of Table 1 besides FedPG, by name."""
     sgd = _sgd()
     kept = {"local": sgd, "keeps_local": True}
     return {
@@ -59,11 +60,7 @@ def _baselines() -> dict[str, Any]:
         "ditto": fp.Ditto(lam=1.0, local=sgd),
         "fedamp": fp.FedAMP(local=sgd),
         "fedfomo": fp.FedFomo(local=sgd),
-        "fedrep": fp.FedRep(
-            local=sgd,
-            head_local=_sgd(epochs=10),
-            send_heads=True,
-        ),
+        "fedrep": fp.FedRep(local=sgd, head_local=_sgd(epochs=10), send_heads=True),
         "fedrod": fp.FedROD(local=sgd),
         "splitgp": fp.SplitGP(local=sgd),
         "fedmgda": fp.FedMGDA(**kept),
@@ -100,17 +97,15 @@ def _experiment(
         sample_tests=True,
     )
     who = fp.AllClients() if cohort is None else fp.UniformCohort(size=cohort)
-    grids = []
-    for entry in algorithms:
-        algorithm, axes = entry if isinstance(entry, tuple) else (entry, {})
-        process = fp.FederatedProcess(
-            algorithm=algorithm, participation=who, attack=attack
-        )
-        network = network if model is None else model
-        grids.append(experiment.Grid(process, network, spec, axes))
+    fields = {"participation": who, "attack": attack}
+    entries = [e if isinstance(e, tuple) else (e, {}) for e in algorithms]
+    processes = [(fp.FederatedProcess(algorithm=a, **fields), x) for a, x in entries]
     return experiment.Experiment(
         name=name,
-        grids=tuple(grids),
+        grids=tuple(
+            experiment.Grid(process, network if model is None else model, spec, axes)
+            for process, axes in processes
+        ),
         num_rounds=_ROUNDS,
         seeds=_SEEDS,
         eval_every=100,
@@ -118,8 +113,8 @@ def _experiment(
     )
 
 
-def _table(dataset: str, cohort: int | None, name: str) -> experiment.Experiment:
-    """Tables 1 and 2: all methods, FedPG for four gammas, and S-FedPG."""
+def _table(name: str, dataset: str, cohort: int | None) -> experiment.Experiment:
+    """Returns tables 1 and 2: all methods, FedPG for four gammas, and S-FedPG."""
     algorithms = [
         *_baselines().values(),
         (_fedpg(), {"algorithm.gamma": _GAMMAS}),
@@ -128,8 +123,8 @@ def _table(dataset: str, cohort: int | None, name: str) -> experiment.Experiment
     return _experiment(name, dataset, algorithms, cohort=cohort)
 
 
-def _attacked(dataset: str, kind: str, name: str) -> experiment.Experiment:
-    """Table 3: one of ten clients sends noise, or 100 times its update."""
+def _attacked(name: str, dataset: str, kind: str) -> experiment.Experiment:
+    """Returns table 3: one of ten clients sends noise, or 100 times its update."""
     attack = (
         fp.attacks.Gaussian(std=1.0, about="reference")
         if kind == "a1"
@@ -140,20 +135,17 @@ def _attacked(dataset: str, kind: str, name: str) -> experiment.Experiment:
     return _experiment(name, dataset, algorithms, attack=attack)
 
 
-def _rates(dataset: str, name: str) -> experiment.Experiment:
+def _rates(name: str, dataset: str) -> experiment.Experiment:
     """Returns the three learning rates of the paper, for methods that have one."""
     axes = {"algorithm.local.learning_rate": (0.01, 0.05, 0.1)}
-    algorithms = [
-        *_baselines().values(),
-        _fedpg(),
-        _fedpg(search=fp.algorithms.Armijo()),
-    ]
+    searched = _fedpg(search=fp.algorithms.Armijo())
+    algorithms = [*_baselines().values(), _fedpg(), searched]
     entries = [(a, axes) for a in algorithms if hasattr(a, "local")]
     return _experiment(name, dataset, entries)
 
 
-def _steps(dataset: str, name: str) -> experiment.Experiment:
-    """Figure 1: S-FedPG by the doublings of its largest step, everybody online."""
+def _steps(name: str, dataset: str) -> experiment.Experiment:
+    """Returns figure 1: S-FedPG by the doublings of its largest step, all online."""
     searches = [fp.algorithms.Armijo(doublings=s) for s in (0, 1, 3, 5)]
     algorithms = [_fedpg(), *(_fedpg(search=search) for search in searches)]
     return _experiment(name, dataset, algorithms, cohort=None)
@@ -166,25 +158,21 @@ _TEN = {  # network, batch size
 }
 
 
-def _ten(kind: str, name: str) -> experiment.Experiment:
-    """Figure 2: ten clients, all online, on CIFAR-10."""
+def _ten(name: str, kind: str) -> experiment.Experiment:
+    """Returns figure 2: ten clients, all online, on CIFAR-10."""
     network, batch_size = _TEN[kind]
-    fields = {
-        "cohort": None,
-        "num_clients": 10,
-        "model": fp.algorithms.MODELS[network](),
-    }
-    sgd = _sgd(batch_size)
-    methods = _baselines()
+    sgd, methods = _sgd(batch_size), _baselines()
     algorithms = [
         dataclasses.replace(methods[n], local=sgd)
         for n in ("fedavg", "fedprox", "apfl", "ditto", "fedrod", "fedmgda")
     ]
     algorithms += [_fedpg(local=sgd), _fedpg(local=sgd, search=fp.algorithms.Armijo())]
+    model = fp.algorithms.MODELS[network]()
+    fields = {"cohort": None, "num_clients": 10, "model": model}
     return _experiment(name, "cifar10", algorithms, **fields)
 
 
-def _ablations(dataset: str, name: str) -> experiment.Experiment:
+def _ablations(name: str, dataset: str) -> experiment.Experiment:
     """Builds the ablations of FedPG: one change at a time."""
     changes: tuple[dict[str, Any], ...] = (
         {},
@@ -203,25 +191,19 @@ def _ablations(dataset: str, name: str) -> experiment.Experiment:
     return _experiment(name, dataset, [_fedpg(**change) for change in changes])
 
 
-def _named(
-    make: Callable[..., experiment.Experiment], *given: Any, name: str
-) -> Callable[[], experiment.Experiment]:
-    return lambda: make(*given, name)
+def _presets() -> dict[str, Callable[[], experiment.Experiment]]:
+    """Returns everything by name."""
+    makers: dict[str, tuple[Any, ...]] = {}
+    for dataset in _DATASETS:
+        for share, cohort in {"10": 10, "50": 50, "100": None}.items():
+            makers[f"fedpg_{dataset}_{share}"] = (_table, dataset, cohort)
+        for kind in ("a1", "a2"):
+            makers[f"fedpg_{dataset}_{kind}"] = (_attacked, dataset, kind)
+        makers[f"fedpg_rates_{dataset}"] = (_rates, dataset)
+        makers[f"fedpg_steps_{dataset}"] = (_steps, dataset)
+        makers[f"fedpg_ablations_{dataset}"] = (_ablations, dataset)
+    makers |= {f"fedpg_ten_{kind}": (_ten, kind) for kind in _TEN}
+    return flame.named(makers)
 
 
-_COHORTS = {"10": 10, "50": 50, "100": None}
-_MAKERS: dict[str, tuple[Any, ...]] = {}
-for _dataset in _DATASETS:
-    for _share, _size in _COHORTS.items():
-        _MAKERS[f"fedpg_{_dataset}_{_share}"] = (_table, _dataset, _size)
-    for _kind in ("a1", "a2"):
-        _MAKERS[f"fedpg_{_dataset}_{_kind}"] = (_attacked, _dataset, _kind)
-    _MAKERS[f"fedpg_rates_{_dataset}"] = (_rates, _dataset)
-    _MAKERS[f"fedpg_steps_{_dataset}"] = (_steps, _dataset)
-    _MAKERS[f"fedpg_ablations_{_dataset}"] = (_ablations, _dataset)
-for _kind in _TEN:
-    _MAKERS[f"fedpg_ten_{_kind}"] = (_ten, _kind)
-
-PRESETS = {
-    name: _named(make, *given, name=name) for name, (make, *given) in _MAKERS.items()
-}
+PRESETS = _presets()

@@ -8,13 +8,14 @@ paper states is its own, but for what the docstrings of the presets say.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
 from fedjax_pfl.command.presets import experiment
 
-__all__ = ["PRESETS", "methods"]
+__all__ = ["PRESETS", "joined", "methods"]
 
 _COHORT = 10
 
@@ -26,7 +27,7 @@ def _sgd(learning_rate: float) -> fp.SGD:
 def methods(
     solver: Any, *, mu: float, lam: float = 0.0, **fields: Any
 ) -> list[fp.FederatedProcess]:
-    """Local training, the baselines, and Fed+ at the paper's radius, in this order."""
+    """Returns local training, the baselines, and Fed+ at the paper's radius."""
     rfa = fp.GeometricMedian(weighting="examples")
     plus = {"alpha": 0.01, "lam": lam, "local": solver}
     pairs = [
@@ -65,14 +66,13 @@ def _experiment(
     spec: fp.FederationSpec,
     num_rounds: int,
     num_seeds: int = 5,
-    **axes: tuple[Any, ...],
+    axes: Mapping[str, tuple[Any, ...]] | None = None,
 ) -> experiment.Experiment:
-    """Returns all processes on one federation; 80 % for training, 20 % for tests."""
+    """Returns processes on one federation; 80 % for training, 20 % for tests."""
     spec = dataclasses.replace(spec, test_fraction=0.2, validation_fraction=0.0)
-    swept = {field.replace("__", "."): values for field, values in axes.items()}
     return experiment.Experiment(
         name=name,
-        grids=tuple(experiment.Grid(p, model, spec, swept) for p in processes),
+        grids=tuple(experiment.Grid(p, model, spec, axes or {}) for p in processes),
         num_rounds=num_rounds,
         seeds=tuple(range(num_seeds)),
         eval_every=max(1, num_rounds // 10),
@@ -80,8 +80,15 @@ def _experiment(
     )
 
 
+def joined(parts: Iterable[experiment.Experiment]) -> experiment.Experiment:
+    """Returns one experiment with the grids of several that differ in these only."""
+    first, *others = parts
+    grids = (*first.grids, *(grid for part in others for grid in part.grids))
+    return dataclasses.replace(first, grids=grids)
+
+
 def fedplus_synthetic() -> experiment.Experiment:
-    """Synthetic(1000, 10) as printed, and (1, 1) with a zeta that matters.
+    """Returns Synthetic(1000, 10) as printed, and (1, 1) with a zeta that matters.
 
     At most 200 examples per client, of whom the largest would else take most of the
     time, and 100 rounds.
@@ -90,40 +97,32 @@ def fedplus_synthetic() -> experiment.Experiment:
     moderate = data.Synthetic(zeta=1.0, beta=1.0, max_examples=200)
     cohort = fp.UniformCohort(size=_COHORT)
     processes = _processes(_sgd(0.01), mu=1.0, participation=cohort)
-    parts = [
-        _experiment(
-            "fedplus_synthetic",
-            processes,
-            fp.LogisticRegression(),
-            fp.FederationSpec(source, "by_client", num_clients=30),
-            100,
-        )
+    specs = [
+        fp.FederationSpec(source, "by_client", num_clients=30)
         for source in (printed, moderate)
     ]
-    grids = tuple(grid for part in parts for grid in part.grids)
-    return dataclasses.replace(parts[0], grids=grids)
+    model = fp.LogisticRegression()
+    return joined(
+        _experiment("fedplus_synthetic", processes, model, spec, 100) for spec in specs
+    )
 
 
 def _mnist() -> fp.FederationSpec:
-    """1,000 parties of one digit each, in sizes of a power law."""
+    """Returns 1,000 parties of one digit each, in sizes of a power law."""
     source = data.Mnist(standardize="pixel")
     return fp.FederationSpec(source, fp.data.PowerLaw(), num_clients=1000)
 
 
 def fedplus_mnist() -> experiment.Experiment:
-    """MNIST with 1,000 parties of one digit each, 10 per round."""
+    """Returns MNIST with 1,000 parties of one digit each, 10 per round."""
     cohort = fp.UniformCohort(size=_COHORT)
-    return _experiment(
-        "fedplus_mnist",
-        _processes(_sgd(0.03), mu=1.0, participation=cohort),
-        fp.LogisticRegression(),
-        _mnist(),
-        200,
-    )
+    processes = _processes(_sgd(0.03), mu=1.0, participation=cohort)
+    model = fp.LogisticRegression()
+    return _experiment("fedplus_mnist", processes, model, _mnist(), 200)
 
 
 def fedplus_parties() -> experiment.Experiment:
-    """MNIST where only the first 100 or 500 parties ever take part, or all 1,000."""
+    """Returns MNIST where the first 100, 500 or all 1,000 parties ever take part."""
     plus = {"alpha": 0.01, "local": _sgd(0.03)}
     algorithms = (
         fp.FedAvg(local=_sgd(0.03)),
@@ -139,13 +138,12 @@ def fedplus_parties() -> experiment.Experiment:
         for count in (100, 500, 1000)
         for algorithm in algorithms
     ]
-    return _experiment(
-        "fedplus_parties", processes, fp.LogisticRegression(), _mnist(), 200
-    )
+    model = fp.LogisticRegression()
+    return _experiment("fedplus_parties", processes, model, _mnist(), 200)
 
 
 def fedplus_attacks() -> experiment.Experiment:
-    """MNIST with 50 parties of two digits, up to 40 % of whom send flipped models.
+    """Returns MNIST with 50 parties of two digits, of whom up to 40 % flip models.
 
     All parties take part in every round, so that attackers are heard at once; one local
     epoch. As in the paper, lam = 0, and with lam = 0.5, where the center matters.
@@ -167,12 +165,12 @@ def fedplus_attacks() -> experiment.Experiment:
         spec,
         40,
         num_seeds=3,
-        federation__malicious_fraction=(0.0, 0.1, 0.2, 0.3, 0.4),
+        axes={"federation.malicious_fraction": (0.0, 0.1, 0.2, 0.3, 0.4)},
     )
 
 
 def fedplus_femnist() -> experiment.Experiment:
-    """FEMNIST's letters a to j, five per party.
+    """Returns FEMNIST's letters a to j, five per party.
 
     With 40 parties of about 17 examples, as many as the excerpt of 105 writers has
     without giving one to two parties. With all of FEMNIST take 200 clients and

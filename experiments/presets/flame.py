@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import fedjax_pfl as fp
@@ -51,55 +51,58 @@ _DATA = {  # source, model
 }
 
 
-def _labels(labels_per_client: int, **fields: bool) -> Callable[[], fp.LabelShards]:
-    return lambda: fp.LabelShards(labels_per_client=labels_per_client, **fields)
-
-
-_LABELS = tuple(range(2, 7))
-_CLEAN = {
-    "hybrid": lambda: fp.data.HybridSkew(labels_per_client=2, concentration=0.5),
-    "dir": lambda: fp.DirichletLabels(concentration=0.5, min_examples=100),
-    **{f"labels{q}": _labels(q) for q in _LABELS},
-    "quality": lambda: fp.data.QualitySkew(sigma=0.1),
-    "quantity": lambda: fp.data.QuantitySkew(concentration=0.5, min_examples=100),
-}
-_RELEASED = {
-    "hybrid": lambda: fp.data.LeakyHybridSkew(labels_per_client=2, concentration=0.5),
-    "dir": lambda: fp.data.LeakyDirichletLabels(concentration=0.5, min_examples=100),
-    **{f"labels{q}": _labels(q, in_file_order=True) for q in _LABELS},
-    "quality": lambda: fp.data.QualitySkew(
-        sigma=0.1, resample=True, in_file_order=True
-    ),
-    "quantity": lambda: fp.data.LeakyQuantitySkew(concentration=0.5),
-}
+_LABELS = tuple(f"labels{q}" for q in range(2, 7))
+_SCHEMES = ("hybrid", "dir", *_LABELS, "quality", "quantity")
 WRITERS = "femnist_writers"
-ROWS = (*(f"{d}_{scheme}" for d in _DATA for scheme in _CLEAN), WRITERS)
+ROWS = (*(f"{d}_{scheme}" for d in _DATA for scheme in _SCHEMES), WRITERS)
 """The rows of Table III, `<data>_<scheme>`."""
 
 
+def _partition(scheme: str, released: bool) -> Any:
+    """Returns the partition of a scheme, clean or as in the released code."""
+    if scheme.startswith("labels"):
+        count = int(scheme.removeprefix("labels"))
+        return fp.LabelShards(labels_per_client=count, in_file_order=released)
+    if scheme == "quality":
+        return data.QualitySkew(sigma=0.1, resample=released, in_file_order=released)
+    if scheme == "hybrid":
+        kind = data.LeakyHybridSkew if released else data.HybridSkew
+        return kind(labels_per_client=2, concentration=0.5)
+    if scheme == "dir":
+        kind = data.LeakyDirichletLabels if released else fp.DirichletLabels
+        return kind(concentration=0.5, min_examples=100)
+    if released:
+        return data.LeakyQuantitySkew(concentration=0.5)
+    return data.QuantitySkew(concentration=0.5, min_examples=100)
+
+
 def federation(row: str, profile: str) -> tuple[fp.FederationSpec, Any]:
-    """Federation and model of a row."""
-    held_out = 0.0 if profile == "official" else 0.1
-    fields = {"num_clients": 10, "test_fraction": 0.2, "validation_fraction": held_out}
+    """Returns federation and model of a row."""
+    is_official = profile == "official"
     if row == WRITERS:
-        source, partition, model = (
-            data.Femnist(),
-            fp.data.FeatureSkew(),
-            fp.models.CNN2(),
-        )
+        source, model = data.Femnist(), fp.models.CNN2()
+        partition = data.FeatureSkew()
     else:
         name, _, scheme = row.partition("_")
         source, model = _DATA[name]()
-        partition = (_RELEASED if profile == "official" else _CLEAN)[scheme]()
-    return fp.FederationSpec(source, partition, **fields), model
+        partition = _partition(scheme, is_official)
+    spec = fp.FederationSpec(
+        source,
+        partition,
+        num_clients=10,
+        test_fraction=0.2,
+        validation_fraction=0.0 if is_official else 0.1,
+    )
+    return spec, model
 
 
 def sgd(learning_rate: float = 0.01, **fields: Any) -> fp.SGD:
+    """Returns SGD with the paper's batches."""
     return fp.SGD(**({"learning_rate": learning_rate, "batch_size": 100} | fields))
 
 
 def ditto(learning_rate: float, parity: str) -> fp.Ditto:
-    """Ditto whose global model moves by one `update` or by an epoch of `gradients`."""
+    """Returns Ditto; its global model has one `update` or an epoch of `gradients`."""
     steps = {"num_steps": 1} if parity == "update" else {}
     return fp.Ditto(lam=1.0, local=sgd(learning_rate, **steps), personal=sgd())
 
@@ -129,21 +132,26 @@ def process(algorithm: Any, **fields: Any) -> fp.FederatedProcess:
     return fp.FederatedProcess(algorithm=algorithm, **fields)
 
 
-def experiment(name: str, grids: Sequence[Grid], **fields: Any) -> Any:
-    """Builds the experiment that all of them share."""
+def named(makers: Mapping[str, tuple[Any, ...]]) -> dict[str, Callable[[], Experiment]]:
+    """Returns presets by name, of functions that take it and further arguments."""
+    return {n: functools.partial(make, n, *rest) for n, (make, *rest) in makers.items()}
+
+
+def experiment(name: str, grids: Sequence[Grid], **fields: Any) -> Experiment:
+    """Returns an experiment with what all of them share."""
     defaults = {"num_rounds": 100, "seeds": SEEDS, "eval_every": 10}
     return Experiment(name=name, grids=tuple(grids), **(defaults | fields))
 
 
 def _table(name: str, row: str, profile: str) -> Experiment:
-    """A row of Table III; its curves and its fairness are figures of the paper too."""
+    """Returns a row of Table III; its curves and fairness are figures of the paper."""
     spec, model = federation(row, profile)
     grids = [Grid(process(a), model, spec) for a in algorithms(profile)]
     return experiment(name, grids)
 
 
 def _rates(name: str, row: str) -> Experiment:
-    """Global learning rates of pFedMe and of Ditto, seed 1."""
+    """Returns global learning rates of pFedMe and of Ditto, seed 1."""
     spec, model = federation(row, "fair")
     pfedme = fp.PFedMe(lam=1.0, learning_rate=0.1, inner=sgd())
     pairs = [
@@ -162,7 +170,7 @@ def _curves(
     axes: dict[str, Any],
     num_clients: int,
 ) -> Experiment:
-    """Training losses of FLAME alone: figures 9 to 12, hybrid skew."""
+    """Returns training losses of FLAME alone: figures 9 to 12, hybrid skew."""
     spec, model = federation(f"{source}_hybrid", "fair")
     spec = dataclasses.replace(spec, num_clients=num_clients)
     cohort = axes.get("participation.size")
@@ -176,35 +184,22 @@ def _curves(
 
 _CURVES = {
     "lam": ({"rho": 0.1, "lam": 1.0}, {"algorithm.lam": (1.0, 3.0, 5.0)}, 10),
-    "epochs": (
-        {"rho": 0.1, "lam": 5.0},
-        {"algorithm.local.epochs": (1, 5, 10)},
-        10,
-    ),
+    "epochs": ({"rho": 0.1, "lam": 5.0}, {"algorithm.local.epochs": (1, 5, 10)}, 10),
     "rho": ({"rho": 0.1, "lam": 3.0}, {"algorithm.rho": (0.1, 0.5, 1.0)}, 10),
-    "cohort": (
-        {"rho": 0.03, "lam": 3.0},
-        {"participation.size": (10, 30, 50)},
-        100,
-    ),
+    "cohort": ({"rho": 0.03, "lam": 3.0}, {"participation.size": (10, 30, 50)}, 100),
 }
 """Fields of FLAME, what is compared, and clients: figures 9 to 12."""
 
 
-def named(name: str, make: Callable[..., Experiment], *given: Any) -> Any:
-    """Returns a preset whose experiment bears its name."""
-    return functools.partial(make, name, *given)
-
-
 def _presets() -> dict[str, Callable[[], Experiment]]:
     """Returns everything by name."""
-    made: list[tuple[Any, ...]] = []
+    makers: dict[str, tuple[Any, ...]] = {}
     for row in ROWS:
-        made += [(f"flame_{p}_{row}", _table, row, p) for p in PROFILES]
-        made.append((f"flame_rates_{row}", _rates, row))
-    for what, given in _CURVES.items():
-        made += [(f"flame_{what}_{d}", _curves, d, *given) for d in _DATA]
-    return {name: named(name, make, *given) for name, make, *given in made}
+        makers |= {f"flame_{p}_{row}": (_table, row, p) for p in PROFILES}
+        makers[f"flame_rates_{row}"] = (_rates, row)
+    for what, fields in _CURVES.items():
+        makers |= {f"flame_{what}_{d}": (_curves, d, *fields) for d in _DATA}
+    return named(makers)
 
 
 PRESETS = _presets()

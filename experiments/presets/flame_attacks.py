@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import fedjax_pfl as fp
-from experiments.presets import flame as presets_flame
-from fedjax_pfl.command.presets import experiment
+from experiments.presets import flame
+from fedjax_pfl.command.presets.experiment import Experiment, Grid
 
 __all__ = ["PRESETS"]
 
@@ -19,57 +19,51 @@ _FRACTIONS = (0.2, 0.5, 0.8)
 _FRACTION = "federation.malicious_fraction"
 
 
-def _papers() -> dict[str, tuple[Any, Any]]:
-    """Returns poisonings and attacks, with strengths of text and release."""
+def _papers() -> dict[str, Any]:
+    """Returns the paper's attacks, none among them; labels are poisoned in the data."""
     return {
-        "label_poisoning": (None, None),
-        "same_value": (fp.attacks.SameValue(), fp.attacks.SameValue.official()),
-        "sign_flip": (fp.SignFlip(std=0.1**0.5), fp.SignFlip.official()),
-        "gaussian": (fp.attacks.Gaussian(), fp.attacks.Gaussian.official()),
+        "none": None,
+        "label_poisoning": None,
+        "same_value": fp.attacks.SameValue(),
+        "sign_flip": fp.SignFlip(std=0.1**0.5),
+        "gaussian": fp.attacks.Gaussian(),
     }
 
 
-def _under_attack(
-    spec: fp.FederationSpec, poisoned: bool, attack: Any
-) -> tuple[fp.FederationSpec, dict[str, Any]]:
-    """Returns the federation and the fields of a process."""
-    if poisoned:
-        spec = dataclasses.replace(spec, label_poisoning="uniform_labels")
-    return spec, {} if attack is None else {"attack": attack}
+def _poisoned(spec: fp.FederationSpec, kind: str) -> fp.FederationSpec:
+    """Returns the federation, with poisoned labels where that is the attack."""
+    poisoning = "uniform_labels" if kind == "label_poisoning" else None
+    return dataclasses.replace(spec, label_poisoning=poisoning)
 
 
-def _attacks(name: str, row: str, profile: str) -> experiment.Experiment:
+def _attacks(name: str, row: str, profile: str) -> Experiment:
     """Returns a row's methods and multi-Krum among 50 clients, attacked in four ways.
 
     Multi-Krum is told how many clients are malicious.
     """
-    spec, model = presets_flame.federation(row, profile)
+    spec, model = flame.federation(row, profile)
     spec = dataclasses.replace(spec, num_clients=50)
-    official = profile == "official"
-    kinds = [("none", None), *((n, a[official]) for n, a in _papers().items())]
     grids = []
-    for kind, attack in kinds:
+    for kind, attack in _papers().items():
+        if profile == "official" and attack is not None:
+            attack = type(attack).official()
         fractions = (0.0,) if kind == "none" else _FRACTIONS
-        attacked, fields = _under_attack(spec, kind == "label_poisoning", attack)
-        for algorithm in presets_flame.algorithms(profile):
-            process = presets_flame.process(algorithm, **fields)
-            axes = {_FRACTION: fractions}
-            grids.append(experiment.Grid(process, model, attacked, axes))
+        pairs = [(flame.process(a), fractions) for a in flame.algorithms(profile)]
         for fraction in fractions:
-            krum = _multi_krum(profile, fraction)
-            process = fp.FederatedProcess(algorithm=krum, **fields)
-            axes = {_FRACTION: (fraction,)}
-            grids.append(experiment.Grid(process, model, attacked, axes))
-    return presets_flame.experiment(name, grids)
+            krum = fp.FederatedProcess(algorithm=_multi_krum(profile, fraction))
+            pairs.append((krum, (fraction,)))
+        for process, values in pairs:
+            process = dataclasses.replace(process, attack=attack)
+            axes = {_FRACTION: values}
+            grids.append(Grid(process, model, _poisoned(spec, kind), axes))
+    return flame.experiment(name, grids)
 
 
 def _multi_krum(profile: str, fraction: float) -> fp.MultiKrum:
-    """Multi-Krum that knows the fraction."""
+    """Returns multi-Krum that knows the fraction."""
     if profile == "official":
-        return fp.MultiKrum.official(
-            malicious_fraction=fraction, local=presets_flame.sgd()
-        )
-    return fp.MultiKrum(malicious_fraction=fraction, local=presets_flame.sgd())
+        return fp.MultiKrum.official(malicious_fraction=fraction, local=flame.sgd())
+    return fp.MultiKrum(malicious_fraction=fraction, local=flame.sgd())
 
 
 _ASSUMED = 0.2
@@ -77,7 +71,7 @@ _KAPPAS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def _rules() -> tuple[Any, ...]:
-    """Rules for FLAME that take a fifth of messages for malicious, as there are."""
+    """Returns rules that take a fifth of the messages for malicious, as there are."""
     krum = fp.Krum(malicious_fraction=_ASSUMED, num_selected=None)
     trimmed = fp.TrimmedMean(malicious_fraction=_ASSUMED)
     mixing = fp.aggregators.NearestNeighborMixing(
@@ -87,13 +81,8 @@ def _rules() -> tuple[Any, ...]:
 
 
 def _zoo() -> dict[str, Any]:
-    """Every attack, and none."""
-    return {
-        "none": None,
-        "label_poisoning": None,
-        "same_value": fp.attacks.SameValue(),
-        "sign_flip": fp.SignFlip(std=0.1**0.5),
-        "gaussian": fp.attacks.Gaussian(),
+    """Returns every attack, and none."""
+    return _papers() | {
         "scaling": fp.attacks.Scaling(),
         "alie": fp.ALIE(),
         "ipm": fp.attacks.IPM(tau=10.0),
@@ -103,43 +92,40 @@ def _zoo() -> dict[str, Any]:
     }
 
 
-def _beyond(name: str, row: str) -> experiment.Experiment:
-    """FLAME with robust rules and at other kappa, under every attack by a fifth.
+def _beyond(name: str, row: str) -> Experiment:
+    """Returns FLAME with robust rules and other kappa, under every attack by a fifth.
 
     The same clients are malicious where they do nothing. At most 200 training examples
     per client and 50 rounds, since there are many trainings.
     """
-    spec, model = presets_flame.federation(row, "fair")
+    spec, model = flame.federation(row, "fair")
     spec = dataclasses.replace(spec, num_clients=50, train_examples=200)
-    flame = fp.Flame(lam=1.0, kappa=1.0, local=presets_flame.sgd())
-    ditto = presets_flame.ditto(presets_flame.DITTO_RATE, "gradients")
+    method = fp.Flame(lam=1.0, kappa=1.0, local=flame.sgd())
+    ditto = flame.ditto(flame.DITTO_RATE, "gradients")
+    pairs = [
+        (flame.process(method), {"algorithm.kappa": _KAPPAS}),
+        *((flame.process(method, aggregator=rule), {}) for rule in _rules()),
+        (flame.process(ditto), {}),
+        (flame.process(_multi_krum("fair", _ASSUMED)), {}),
+    ]
     grids = []
     for kind, attack in _zoo().items():
-        attacked, fields = _under_attack(spec, kind == "label_poisoning", attack)
-        pairs = [
-            (presets_flame.process(flame, **fields), {"algorithm.kappa": _KAPPAS}),
-            *(
-                (presets_flame.process(flame, aggregator=rule, **fields), {})
-                for rule in _rules()
-            ),
-            (presets_flame.process(ditto, **fields), {}),
-            (presets_flame.process(_multi_krum("fair", _ASSUMED), **fields), {}),
-        ]
-        axis = {_FRACTION: (_ASSUMED,)}
-        grids += [experiment.Grid(p, model, attacked, axis | axes) for p, axes in pairs]
-    few = {"seeds": presets_flame.SEEDS[:3], "num_rounds": 50}
-    return presets_flame.experiment(name, grids, **few)
+        for process, axes in pairs:
+            process = dataclasses.replace(process, attack=attack)
+            axes = {_FRACTION: (_ASSUMED,)} | axes
+            grids.append(Grid(process, model, _poisoned(spec, kind), axes))
+    return flame.experiment(name, grids, seeds=flame.SEEDS[:3], num_rounds=50)
 
 
-def _presets() -> dict[str, Callable[[], experiment.Experiment]]:
+def _presets() -> dict[str, Callable[[], Experiment]]:
     """Returns everything by name."""
-    made: list[tuple[Any, ...]] = []
-    for row in presets_flame.ROWS:
-        if row != presets_flame.WRITERS:
-            profiles = presets_flame.PROFILES
-            made += [(f"flame_attacks_{p}_{row}", _attacks, row, p) for p in profiles]
-            made.append((f"flame_beyond_{row}", _beyond, row))
-    return {name: presets_flame.named(name, m, *given) for name, m, *given in made}
+    makers: dict[str, tuple[Any, ...]] = {}
+    for row in flame.ROWS:
+        if row != flame.WRITERS:
+            for profile in flame.PROFILES:
+                makers[f"flame_attacks_{profile}_{row}"] = (_attacks, row, profile)
+            makers[f"flame_beyond_{row}"] = (_beyond, row)
+    return flame.named(makers)
 
 
 PRESETS = _presets()

@@ -9,7 +9,7 @@ has is `portfolio_paper`.
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import fedjax_pfl as fp
@@ -23,16 +23,19 @@ _RATE = 3e-3  # best on validation days in `portfolio_rates`
 _MIXED = 0.999**800  # own share that is left of a model after the paper's training
 
 
-def _adam(learning_rate: float = _RATE) -> fp.Optax:
-    """Fifty iterations with pieces of fifty days."""
-    return fp.Optax(
-        hyperparameters={"learning_rate": learning_rate}, num_steps=50, batch_size=50
-    )
+def _adam() -> fp.Optax:
+    """Returns fifty iterations with pieces of fifty days."""
+    hyperparameters = {"learning_rate": _RATE}
+    return fp.Optax(hyperparameters=hyperparameters, num_steps=50, batch_size=50)
 
 
-def _processes(solver: Any, lam: float) -> list[fp.FederatedProcess]:
-    """Every party alone, and the seven methods of Fed+'s Table 1."""
-    return fedplus.methods(solver, mu=1.0, lam=lam)
+def _processes(num_rounds: int) -> list[fp.FederatedProcess]:
+    """Returns every party alone, and the seven methods of Fed+'s Table 1.
+
+    lam is the share of the center that moves models as far as the paper's 800 rounds.
+    """
+    lam = 1 - _MIXED ** (1 / num_rounds)
+    return fedplus.methods(_adam(), mu=1.0, lam=lam)
 
 
 def _experiment(
@@ -40,33 +43,25 @@ def _experiment(
     processes: list[fp.FederatedProcess],
     spec: fp.portfolio.PortfolioSpec,
     num_rounds: int,
-    **fields: Any,
+    axes: Mapping[str, tuple[Any, ...]] | None = None,
+    seeds: tuple[int, ...] = (0, 1, 2),
 ) -> experiment.Experiment:
-    """Processes with the recurrent policy, on the last 252 days."""
-    axes = fields.pop("axes", {})
-    grids = tuple(
-        experiment.Grid(p, fp.portfolio.EIIE(), spec, axes) for p in processes
-    )
-    given = {"seeds": (0, 1, 2), "evaluate_on": (("test", None), ("validation", None))}
-    every = max(1, num_rounds // 4)
+    """Returns processes with the recurrent policy, on the last 252 days."""
+    model = fp.portfolio.EIIE()
     return experiment.Experiment(
         name=name,
-        grids=grids,
+        grids=tuple(experiment.Grid(p, model, spec, axes or {}) for p in processes),
         num_rounds=num_rounds,
-        eval_every=every,
-        **given | fields,
+        seeds=seeds,
+        eval_every=max(1, num_rounds // 4),
+        evaluate_on=(("test", None), ("validation", None)),
     )
-
-
-def _lam(num_rounds: int) -> float:
-    """The share of the center that moves models as far as the paper's 800 rounds."""
-    return 1 - _MIXED ** (1 / num_rounds)
 
 
 def _spec(**fields: Any) -> fp.portfolio.PortfolioSpec:
-    """Fifty parties; generated years change as often, relative to the rounds."""
-    given = {"validation_days": 252, "years": _ROUNDS, "rounds_per_year": 1}
-    return fp.portfolio.PortfolioSpec(**given | fields)
+    """Returns fifty parties; years change as often as in the paper, for our rounds."""
+    defaults = {"validation_days": 252, "years": _ROUNDS, "rounds_per_year": 1}
+    return fp.portfolio.PortfolioSpec(**defaults | fields)
 
 
 _MARKETS = {"federation.market.seed": (0, 1, 2)}
@@ -74,49 +69,40 @@ _MARKETS = {"federation.market.seed": (0, 1, 2)}
 
 def portfolio() -> experiment.Experiment:
     """Returns all methods and single-party training on three synthetic markets."""
-    processes = _processes(_adam(), _lam(_ROUNDS))
-    return _experiment("portfolio", processes, _spec(), _ROUNDS, axes=_MARKETS)
+    processes = _processes(_ROUNDS)
+    return _experiment("portfolio", processes, _spec(), _ROUNDS, _MARKETS)
 
 
 def portfolio_parties() -> experiment.Experiment:
-    """FedAvg+ against single-party training among 5, 25 and 50 parties."""
-    processes = _processes(_adam(), _lam(_ROUNDS))
-    parts = [
-        _experiment(
-            "portfolio_parties",
-            [processes[0], processes[5]],
-            _spec(num_clients=count),
-            _ROUNDS,
-            axes=_MARKETS,
-        )
-        for count in (5, 25, 50)
-    ]
-    grids = tuple(grid for part in parts for grid in part.grids)
-    return dataclasses.replace(parts[0], grids=grids)
-
-
-def portfolio_rates() -> experiment.Experiment:
-    """Adam's learning rate, by FedAvg and single-party training, on one market."""
-    processes = _processes(_adam(), _lam(_RATES_ROUNDS))
-    spec = _spec(years=_RATES_ROUNDS)
-    axes = {"algorithm.local.hyperparameters.learning_rate": (3e-4, 1e-3, 3e-3, 1e-2)}
-    return _experiment(
-        "portfolio_rates", processes[:2], spec, _RATES_ROUNDS, axes=axes, seeds=(0,)
+    """Returns FedAvg+ against single-party training among 5, 25 and 50 parties."""
+    alone, *_, plus, _, _ = _processes(_ROUNDS)
+    specs = [_spec(num_clients=count) for count in (5, 25, 50)]
+    return fedplus.joined(
+        _experiment("portfolio_parties", [alone, plus], spec, _ROUNDS, _MARKETS)
+        for spec in specs
     )
 
 
+def portfolio_rates() -> experiment.Experiment:
+    """Returns Adam's learning rates of FedAvg and single parties, on one market."""
+    processes, spec = _processes(_RATES_ROUNDS)[:2], _spec(years=_RATES_ROUNDS)
+    axes = {"algorithm.local.hyperparameters.learning_rate": (3e-4, 1e-3, 3e-3, 1e-2)}
+    name = "portfolio_rates"
+    return _experiment(name, processes, spec, _RATES_ROUNDS, axes, seeds=(0,))
+
+
 def portfolio_stocks() -> experiment.Experiment:
-    """All methods on daily closes of 50 stocks, tested on 2019; needs the file."""
+    """Returns all methods on closes of 50 stocks, tested on 2019; needs the file."""
     spec = _spec(market="stocks", test_from="2019-01-01", test_to="2019-12-31")
-    processes = _processes(_adam(), _lam(_ROUNDS))
-    return _experiment("portfolio_stocks", processes, spec, _ROUNDS)
+    return _experiment("portfolio_stocks", _processes(_ROUNDS), spec, _ROUNDS)
 
 
 def portfolio_paper() -> experiment.Experiment:
-    """As printed: 800 rounds, SGD at 5e-5, lam = 0.001, a new year every 20 rounds."""
+    """Returns 800 rounds, SGD at 5e-5, lam = 0.001, a year every 20, as printed."""
     sgd = fp.SGD(learning_rate=5e-5, num_steps=50, batch_size=50)
-    processes, spec = _processes(sgd, 0.001), fp.portfolio.PortfolioSpec()
-    return _experiment("portfolio_paper", processes, spec, 800, axes=_MARKETS)
+    processes = fedplus.methods(sgd, mu=1.0, lam=0.001)
+    spec = fp.portfolio.PortfolioSpec()
+    return _experiment("portfolio_paper", processes, spec, 800, _MARKETS)
 
 
 PRESETS = {

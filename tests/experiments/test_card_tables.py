@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from experiments.cards import __main__, claims, flame, tables
+from experiments.cards import claims, flame, pages, tables
 from experiments.cards.runs import Run
 from tests.experiments import test_cards
 
 A, B = test_cards.A, test_cards.B
 SWEEP = "python -m experiments.sweep --preset digits"
 COLUMNS = (
-    tables.Column("alpha", "Alpha", "personal", A),
-    tables.Column("beta", "Beta", "personal", B),
+    tables.Column("alpha", A),
+    tables.Column("beta", B),
 )
 
 
@@ -36,9 +36,7 @@ def loss(algorithm, seed, value, **changes):
 
 
 def card(**fields):
-    return __main__.Card(
-        method="toy", title="Toy", text="Words.", reference=B, **fields
-    )
+    return pages.Card(method="toy", title="Toy", text="Words.", reference=B, **fields)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from experiments.cards import __main__, claims, fedacs, keep, kept, runs
+from experiments.cards import __main__, claims, fedacs, keep, kept, pages, runs
 from fedjax_pfl.command import presets
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import paired
@@ -24,7 +24,7 @@ from tests.command import test_commands
 RUNNER = typer.testing.CliRunner()
 A = runs.Side("Alpha", "personal")
 B = runs.Side("Beta", "personal")
-CARD = __main__.Card(
+CARD = pages.Card(
     method="toy",
     title="Toy",
     text="Words.",
@@ -77,7 +77,7 @@ def pairs(first, second):
 
 def render(card, results):
     """The only page of a card."""
-    (text,) = __main__.render(card, results).values()
+    (text,) = pages.render(card, results).values()
     return text
 
 
@@ -220,7 +220,7 @@ def test_settings_are_chosen_on_validation_data(tmp_path):
     assert "+6.00 [" in line_with(text, "alpha beats beta")  # of lam = 1
     assert "| Alpha, lam = 0.1 |" in text and "| Alpha, lam = 1.0 |" in text
     fixed = runs.Side("Alpha", "personal", {"algorithm.lam": 0.1})
-    card = __main__.Card("toy", "Toy", "", B, (claims.Claim("x", "first", fixed, B),))
+    card = pages.Card("toy", "Toy", "", B, (claims.Claim("x", "first", fixed, B),))
     assert "+11.00 [" in line_with(render(card, tmp_path), "| x |")
 
 
@@ -234,7 +234,7 @@ def test_several_settings_without_validation_data_are_refused(tmp_path):
 def test_differences_to_a_reference_of_several_settings_are_left_out(tmp_path):
     rows = [r for r in tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)})]
     save(tmp_path, "first", [r for r in rows if r["data"] == "own test"])
-    text = render(__main__.Card("toy", "Toy", "", A, ()), tmp_path)
+    text = render(pages.Card("toy", "Toy", "", A, ()), tmp_path)
     beta = line_with(text, "| Beta |")
     assert "70.00" in beta and "[" not in beta
 
@@ -345,7 +345,7 @@ def test_sides_may_ask_for_a_missing_field_and_for_other_environments(tmp_path):
 
 def test_claims_name_methods_and_presets_that_exist():
     known = {kind.__name__ for kind in fp.algorithms.ALGORITHMS.values()}
-    for card in __main__.methods().values():
+    for card in __main__.CARDS.values():
         for claim in card.claims:
             assert {claim.better.algorithm, claim.worse.algorithm} <= known
             assert claim.run in presets.PRESETS
@@ -354,9 +354,9 @@ def test_claims_name_methods_and_presets_that_exist():
 ROOT = __main__.FOLDER
 
 
-@pytest.mark.parametrize("method", __main__.methods())
+@pytest.mark.parametrize("method", __main__.CARDS)
 def test_committed_cards_are_those_of_the_kept_runs(method):
-    expected = __main__.render(__main__.methods()[method], ROOT / "results")
+    expected = pages.render(__main__.CARDS[method], ROOT / "results")
     for name, text in expected.items():
         assert (ROOT / "cards" / f"{name}.md").read_bytes() == text.encode("utf-8")
         assert len(text.encode("utf-8")) <= 60_000
@@ -375,7 +375,7 @@ def test_a_kept_run_says_what_it_did_not_record():
     with xr.open_datatree(path, engine="h5netcdf") as tree:
         attributes, dataset = tree.attrs, tree["measured"].to_dataset().load()
     for name in ("configuration", "configuration_digest", "provenance", "clients"):
-        assert attributes[name] == kept.NOT_RECORDED
+        assert attributes[name] == "not recorded"
     assert dataset["value"].dims == ("point", "measure")
     assert "Flame" in dataset["algorithm"].to_numpy()
 
@@ -397,8 +397,10 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     assert done.exit_code == 2 and "first.nc" in done.stderr  # is there already
     path = tmp_path / "kept/toy/first.nc"
     assert [p.name for p in path.parent.iterdir()] == ["first.nc"]
-    found, table, reports = kept.read(path)
-    assert found == command and set(reports) >= {"clipped", "coverage"}
+    found = kept.read(path)
+    table = found.table
+    assert found.command == command
+    assert set(found.reports) >= {"clipped", "coverage"}
     assert (table["when"] == "last").all()
     kinds = set(zip(table["metric"], table["stat"], strict=True))
     assert kinds == {("accuracy", "mean"), ("loss", "variance")}
@@ -452,7 +454,7 @@ def test_tables_come_back(tmp_path_factory, rows):
     )
     path = tmp_path_factory.mktemp("kept") / "run.nc"
     kept.write(path, "command", table)
-    _, found, _ = kept.read(path)
+    found = kept.read(path).table
     order = ["algorithm", "aggregator", "model"]
     found, table = (t.sort_values(order).reset_index(drop=True) for t in (found, table))
     table = table.fillna(np.nan).astype(found.dtypes)  # None is NaN, too

@@ -62,3 +62,9 @@ def test_public_names_are_where_they_can_be_linked_to(built):
     lines = zlib.decompress(inventory).decode().splitlines()
     listed = {line.split()[0] for line in lines if line.split()[1].startswith("py:")}
     assert {f"fedjax_pfl.{name}" for name in fp.__all__} <= listed
+
+
+def test_pages_of_cards_have_pictures_of_their_runs(built):
+    name = "flame_lam_mnist-swept.png"
+    assert (built / "_images" / name).exists()
+    assert f"_images/{name}" in (built / "cards/flame-settings.html").read_text("utf-8")

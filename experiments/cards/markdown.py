@@ -1,0 +1,21 @@
+"""Markdown of cards: tables, and means with standard deviations."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pandas as pd
+
+__all__ = ["mean_and_std", "table"]
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yields the lines of a table."""
+    yield f"| {' | '.join(header)} |"
+    yield "|---" * len(header) + "|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def mean_and_std(values: pd.Series) -> str:
+    """Returns the mean, and the standard deviation of several values; NaN left out."""
+    good = values.dropna()
+    spread = f" ± {good.std():.2f}" if len(good) > 1 else ""
+    return f"{good.mean():.2f}{spread}"

@@ -7,6 +7,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import checks
+from fedjax_pfl.engine import grids, groups
 from fedjax_pfl.testing import toy
 from tests.engine.test_training import KEY, SGD, quiet, small_spec
 
@@ -22,14 +23,16 @@ def test_an_attack_without_malicious_clients_is_said(how):
 def test_a_federation_to_compare_attacks_with_is_no_mistake():
     """Only fractions that are all zero are said; warnings are errors in these tests."""
     spec = small_spec(label_poisoning="uniform_labels")
-    process, model = (
-        fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
-        fp.LogisticRegression(),
-    )
-    axis = "federation.malicious_fraction"
-    quiet(fp.grid, KEY, process, model, spec, {axis: [0.0, 0.5]}, 1)
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
+
+    def warn(*fractions):
+        axes = {"federation.malicious_fraction": fractions}
+        model = fp.LogisticRegression()
+        groups.warn_of_idle_parts(grids.groups_of(KEY, process, model, spec, axes))
+
+    warn(0.0, 0.5)
     with pytest.warns(UserWarning, match="UniformLabels changes nothing"):
-        quiet(fp.grid, KEY, process, model, spec, {axis: [0.0]}, 1)
+        warn(0.0)
 
 
 @pytest.mark.parametrize(

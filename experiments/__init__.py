@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 
-_NEEDED = ("typer", "matplotlib", "plotly", "jinja2")
+_NEEDED = ("typer", "matplotlib", "jinja2")
 _missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
 if _missing:  # else a traceback would name the first one only
     _sentence = (

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from experiments.cards import kept
-from fedjax_pfl.figures import attacks, curves
+from fedjax_pfl import figures
 
 __all__ = ["draw"]
 
@@ -48,11 +48,15 @@ def draw(path: Path, folder: Path) -> list[Path]:
       The written files.
     """
     means = _Means(kept.read(path))
-    swept = attacks.by_fraction(means) or attacks.table(means) or _sweep(means)
+    swept = (
+        figures.draw("attacks", means)
+        or figures.draw("attacks_table", means)
+        or _sweep(means)
+    )
     drawn = {"swept": swept}
     if means.file.curves is not None:
-        drawn["curves"] = curves.learning_curves(means)
-        drawn["loss"] = curves.training_loss(means)
+        drawn["curves"] = figures.draw("learning_curves", means)
+        drawn["loss"] = figures.draw("training_loss", means)
     files = []
     for name, figure in drawn.items():
         if figure is not None:
@@ -65,4 +69,4 @@ def _sweep(means: _Means) -> Figure | None:
     """Draws the metric against a number of which a method has at least three values."""
     numbers = means.table().select_dtypes("number").columns.intersection(means.fields)
     counts = means.table().groupby("algorithm")[list(numbers)].nunique()
-    return curves.sweep(means) if (counts > 2).any(axis=None) else None
+    return figures.draw("sweep", means) if (counts > 2).any(axis=None) else None

@@ -4,19 +4,12 @@ import dataclasses
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, curves, heat_maps, multiples, selection
+from fedjax_pfl.figures import contents, multiples, selection
 from fedjax_pfl.results import summaries
 
-__all__ = [
-    "FRACTION",
-    "by_fraction",
-    "table",
-    "under_attacks",
-    "with_attackers",
-]
+__all__ = ["FRACTION", "under_attacks", "with_attackers"]
 
 FRACTION = "federation.malicious_fraction"
 _KINDS = ("attack", "federation.label_poisoning")
@@ -97,12 +90,6 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
     return dataclasses.replace(shown, names=names)
 
 
-def by_fraction(result: results.Result) -> Figure | None:
-    """Draws `with_attackers`, where there is something."""
-    shown = with_attackers(result)
-    return None if shown is None else curves.draw(shown)
-
-
 def _is_table(rows: pd.DataFrame) -> bool:
     """Returns whether several attacks have one fraction."""
     is_one = rows.loc[rows[FRACTION] > 0, FRACTION].nunique() == 1
@@ -148,9 +135,3 @@ def under_attacks(result: results.Result) -> contents.Heats | None:
         low=0 if is_share else None,
         high=100 if is_share else None,
     )
-
-
-def table(result: results.Result) -> Figure | None:
-    """Draws `under_attacks`, where there is something."""
-    shown = under_attacks(result)
-    return None if shown is None else heat_maps.draw(shown)

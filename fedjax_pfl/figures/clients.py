@@ -1,5 +1,7 @@
 """Clients one by one: distribution of a metric, fairness, and who holds which data."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,13 +14,10 @@ from fedjax_pfl.results import history, summaries
 __all__ = [
     "MAX_HOLDINGS",
     "accuracy_and_spread",
-    "distribution",
     "draw_boxes",
+    "draw_holdings",
     "draw_spots",
-    "fairness",
     "holdings",
-    "jitter",
-    "partition",
     "values_of_clients",
 ]
 
@@ -73,18 +72,6 @@ def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
     )
 
 
-def jitter(boxes: contents.Boxes) -> list[np.ndarray]:
-    """Heights of every box's points around 0, the same whenever they are drawn."""
-    rng = np.random.default_rng(0)
-    return [rng.uniform(-0.25, 0.25, len(box.values)) for box in boxes.boxes]
-
-
-def distribution(result: results.Result) -> Figure | None:
-    """Draws `values_of_clients`, where there are some."""
-    shown = values_of_clients(result)
-    return None if shown is None else draw_boxes(shown)
-
-
 def draw_boxes(shown: contents.Boxes) -> Figure:
     """Draws distributions over clients.
 
@@ -99,10 +86,11 @@ def draw_boxes(shown: contents.Boxes) -> Figure:
     """
     figure, panels = drawing.panels(len(shown.panels))
     rows = shown.rows
-    heights = iter(jitter(shown))
+    rng = np.random.default_rng(0)  # the same whenever they are drawn
     for axes, panel in zip(panels, shown.panels, strict=True):
         for box in panel.marks:
-            _draw_box(axes, box, rows[box.setting, box.model], next(heights))
+            heights = rng.uniform(-0.25, 0.25, len(box.values))
+            _draw_box(axes, box, rows[box.setting, box.model], heights)
     labels = [f"{model}\n{setting}" for setting, model in rows]
     panels[0].set_yticks(range(len(rows)), labels)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
@@ -117,17 +105,21 @@ def draw_boxes(shown: contents.Boxes) -> Figure:
 
 
 def _draw_box(axes: Axes, box: contents.Box, row: int, heights: np.ndarray) -> None:
-    """Points, and the box over them."""
-    axes.plot(
+    """Draws points, and the box over them."""
+    series = drawing.Series(f"{box.model} × {box.setting}", box.algorithm)
+    is_vector = len(heights) <= _MAX_DRAWN
+    points = axes.scatter(
         box.values,
         row + heights,
-        ".",
+        s=9,
         color=drawing.color(box.color),
         alpha=0.35,
-        markersize=4,
-        rasterized=len(heights) > _MAX_DRAWN,
+        linewidths=0,
+        rasterized=not is_vector,
     )
-    axes.boxplot(
+    told = zip(box.clients, box.seeds, box.sizes, box.values, strict=True)
+    series.name(points, texts=[_told(*row) for row in told] if is_vector else [])
+    drawn = axes.boxplot(
         box.values,
         positions=[row],
         orientation="horizontal",
@@ -138,6 +130,13 @@ def _draw_box(axes: Axes, box: contents.Box, row: int, heights: np.ndarray) -> N
         medianprops={"color": "black"},
         meanprops={"markerfacecolor": "black", "markeredgecolor": "black"},
     )
+    series.name(*(artist for artists in drawn.values() for artist in artists))
+
+
+def _told(client: int, seed: float, size: int, value: float) -> str:
+    """Returns what is said of one client."""
+    seed_text = "" if pd.isna(seed) else f", seed {seed:g}"
+    return f"client {client}{seed_text}: {value:.4g}, {size:,} training examples"
 
 
 def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
@@ -206,12 +205,6 @@ def _spot(rows: pd.DataFrame, setting: str, colors: dict[str, int]) -> contents.
     )
 
 
-def fairness(result: results.Result) -> Figure | None:
-    """Draws `accuracy_and_spread`, where there is something."""
-    shown = accuracy_and_spread(result)
-    return None if shown is None else draw_spots(shown)
-
-
 def draw_spots(shown: contents.Spots) -> Figure:
     """Draws settings in a plane, one color per algorithm and one marker per model.
 
@@ -227,7 +220,7 @@ def draw_spots(shown: contents.Spots) -> Figure:
         for spot in panel.marks:
             found.setdefault(f"{spot.model} × {spot.algorithm}", []).append(spot)
         for name, spots in found.items():
-            axes.errorbar(
+            bars = axes.errorbar(
                 [s.x for s in spots],
                 [s.y for s in spots],
                 xerr=[s.x_std for s in spots],
@@ -239,22 +232,23 @@ def draw_spots(shown: contents.Spots) -> Figure:
                 elinewidth=0.7,
                 label=name,
             )
+            series = drawing.Series(name, spots[0].algorithm)
+            series.name(*bars.get_children())
+            texts = [
+                f"{s.setting}: accuracy {s.y:.4f} ± {s.y_std:.4f},"
+                f" variance {s.x:.4g} ± {s.x_std:.2g}"
+                for s in spots
+            ]
+            series.tell(axes, [s.x for s in spots], [s.y for s in spots], texts)
     drawing.name(panels, shown.panels, shown.xlabel, shown.ylabel)
     title = f"× {shown.population} × {shown.data}, last round; one point per setting"
     drawing.legend(figure, "\n".join(filter(None, (title, shown.left_out))))
     return figure
 
 
-def partition(result: results.Result) -> Figure:
-    """Draws who holds which training data, in every environment.
-
-    Args:
-      result: what to draw.
-
-    Returns:
-      The figure.
-    """
-    return partitions.draw([shown for shown, _ in holdings(result)[:MAX_HOLDINGS]])
+def draw_holdings(several: Sequence[tuple[partitions.Holdings, float]]) -> Figure:
+    """Draws who holds which training data, in the first environments."""
+    return partitions.draw([holdings for holdings, _ in several[:MAX_HOLDINGS]])
 
 
 def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:

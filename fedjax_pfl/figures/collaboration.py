@@ -4,19 +4,12 @@ import dataclasses
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, curves, drawing, multiples, selection
+from fedjax_pfl.figures import contents, multiples, selection
 from fedjax_pfl.results import history
 
-__all__ = [
-    "between_clients",
-    "draw_weights",
-    "own_cluster",
-    "shares",
-    "weights",
-]
+__all__ = ["between_clients", "shares"]
 
 _MAX_PANELS = 4
 
@@ -71,33 +64,6 @@ def _panel(group: history.History) -> contents.Heat:
         values=shown[np.ix_(order, order)],
         edges=tuple(edges.tolist()),
     )
-
-
-def weights(result: results.Result) -> Figure | None:
-    """Draws `between_clients`, where something is mixed."""
-    shown = between_clients(result)
-    return None if shown is None else draw_weights(shown)
-
-
-def draw_weights(shown: contents.Heats) -> Figure:
-    """Draws weights between clients, each panel with a scale of its own."""
-    figure, panels = drawing.panels(len(shown.panels))
-    columns, rows = drawing.shape(panels)
-    width = drawing.WIDTH / max(2, columns)
-    figure.set_size_inches(drawing.WIDTH, rows * (1.2 + width))
-    for axes, panel in zip(panels, shown.panels, strict=True):
-        axes.grid(visible=False)
-        image = axes.imshow(panel.values, cmap="viridis")
-        for edge in panel.edges:
-            axes.axhline(edge, color="white", linewidth=0.8)
-            axes.axvline(edge, color="white", linewidth=0.8)
-        axes.set_title(panel.title, **drawing.TEXT)
-        axes.set_xlabel(shown.xlabel, **drawing.TEXT)
-        bar = figure.colorbar(image, ax=axes, orientation="horizontal", shrink=0.9)
-        bar.ax.tick_params(labelsize=7)
-        bar.set_label(shown.value, **drawing.TEXT)
-    panels[0].set_ylabel(shown.ylabel, **drawing.TEXT)
-    return figure
 
 
 def shares(result: results.Result) -> contents.Lines | None:
@@ -165,12 +131,6 @@ def _equal(rows: pd.DataFrame) -> contents.Line:
     rows = rows.assign(algorithm="", value=rows["equal"])
     line = multiples.over_seeds(rows, "round", "equal weights", 1)
     return dataclasses.replace(line, is_level=True)
-
-
-def own_cluster(result: results.Result) -> Figure | None:
-    """Draws `shares`, where clusters are known."""
-    shown = shares(result)
-    return None if shown is None else curves.draw(shown)
 
 
 def _mean_share(group: history.History) -> np.ndarray:

@@ -5,34 +5,17 @@ Colors are settings, dashes models, panels environments; bands and bars are over
 
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedjax_pfl import results
-from fedjax_pfl.figures import contents, drawing, lines
+from fedjax_pfl.figures import contents, drawing
 
-__all__ = ["draw", "learning_curves", "sweep", "training_loss"]
+__all__ = ["draw"]
 
 _MAX_MARKED = 12  # points of a line
+_MAX_TOLD = 60  # points of a line that say their values
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
-
-
-def learning_curves(result: results.Result) -> Figure | None:
-    """Draws `lines.learning_curves` on clients' own test data."""
-    shown = lines.learning_curves(result)
-    return None if shown is None else draw(shown)
-
-
-def training_loss(result: results.Result) -> Figure | None:
-    """Draws `lines.training_loss`, where there is one."""
-    shown = lines.training_loss(result)
-    return None if shown is None else draw(shown)
-
-
-def sweep(result: results.Result) -> Figure | None:
-    """Draws `lines.swept`, where a numeric field was."""
-    shown = lines.swept(result)
-    return None if shown is None else draw(shown)
 
 
 def draw(shown: contents.Lines) -> Figure:
@@ -47,7 +30,7 @@ def draw(shown: contents.Lines) -> Figure:
     figure, panels = drawing.panels(len(shown.panels))
     for axes, panel in zip(panels, shown.panels, strict=True):
         for line in panel.marks:
-            _line(axes, line, shown.bars)
+            _line(axes, line, shown)
     if shown.log_x:
         panels[0].set_xscale("log")
     if shown.log_y:
@@ -58,20 +41,37 @@ def draw(shown: contents.Lines) -> Figure:
     return figure
 
 
-def _line(axes: Axes, line: contents.Line, bars: bool) -> None:
-    """One line and what is around it."""
+def _line(axes: Axes, line: contents.Line, shown: contents.Lines) -> None:
+    """Draws one line and what is around it."""
     color, dash = drawing.style(line)
     label = f"{line.model} × {line.setting}" if line.model else line.setting
+    series = drawing.Series(label, line.algorithm)
     style = {"color": color, "linestyle": _DASHES[dash], "linewidth": 1.2}
     style |= {"label": label} | _marks(line)
-    if bars and not line.is_level:
-        axes.errorbar(line.x, line.y, line.high - line.y, capsize=3, **style)
-        return
-    axes.plot(line.x, line.y, **style)
-    if not line.is_level:
-        axes.fill_between(
-            line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0
+    if shown.bars and not line.is_level:
+        bars = axes.errorbar(line.x, line.y, line.high - line.y, capsize=3, **style)
+        series.name(*bars.get_children())
+    else:
+        series.name(*axes.plot(line.x, line.y, **style))
+    if not (shown.bars or line.is_level):
+        series.name(
+            axes.fill_between(
+                line.x, line.low, line.high, color=color, alpha=0.15, linewidth=0
+            )
         )
+    step = -(-len(line.x) // _MAX_TOLD)
+    series.tell(axes, line.x[::step], line.y[::step], _texts(line, shown)[::step])
+
+
+def _texts(line: contents.Line, shown: contents.Lines) -> list[str]:
+    """Returns what is said of the points of a line."""
+    texts = []
+    for x, y, low, high in zip(line.x, line.y, line.low, line.high, strict=True):
+        text = f"{shown.xlabel} {x:g}: {y:.4g}"
+        if shown.spread and not line.is_level and np.isfinite(low):
+            text += f", {shown.around} {low:.4g} to {high:.4g}"
+        texts.append(text)
+    return texts
 
 
 def _marks(line: contents.Line) -> dict[str, Any]:

@@ -1,11 +1,16 @@
 """Colors, panels and legends of all figures; no pyplot, readable at 600 pixels."""
 
+import dataclasses
+import json
 import math
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 
 from fedjax_pfl.figures import contents
@@ -19,6 +24,7 @@ __all__ = [
     "MARKERS",
     "MAX_LINES",
     "MAX_PANELS",
+    "Series",
     "TEXT",
     "WIDTH",
     "color",
@@ -47,6 +53,35 @@ TEXT = {"fontsize": 8}
 WIDTH, HEIGHT, LINE = 6.0, 3.2, 0.18  # inches; 600 pixels at 100 dots per inch
 _LOW = 1.9  # inches of a panel where there are several rows of them
 _LETTERS = 84  # of titles side by side
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """Artists that a page shows and hides together; files do not know of it.
+
+    Attributes:
+      label: in the legend, of which a click hides them.
+      method: algorithm with which they are hidden, too; may be empty.
+    """
+
+    label: str
+    method: str
+
+    def name(self, *artists: Artist, texts: Sequence[str] = ()) -> None:
+        """Makes artists known to the page, with texts of the points of each."""
+        told = json.dumps([self.label, self.method, [self._told(t) for t in texts]])
+        for artist in artists:
+            artist.set_gid(f"series:{told}")
+
+    def tell(self, axes: Axes, x: Any, y: Any, texts: Sequence[str]) -> None:
+        """Puts texts at finite points, invisible but for a pointer on the page."""
+        x, y = np.asarray(x, float), np.asarray(y, float)
+        good = np.isfinite(x) & np.isfinite(y)
+        points = axes.scatter(x[good], y[good], s=40, alpha=0, linewidths=0)
+        self.name(points, texts=[texts[k] for k in np.flatnonzero(good)])
+
+    def _told(self, text: str) -> str:
+        return f"{self.label}\n{text}".strip()
 
 
 def color(number: int) -> str:
@@ -126,7 +161,7 @@ def name(
 
 
 def legend(figure: Figure, title: str) -> None:
-    """One legend, of all panels, below them; they keep their height."""
+    """Draws one legend, of all panels, below them; they keep their height."""
     found: dict[str, Any] = {}
     for panel in figure.axes:
         handles, labels = panel.get_legend_handles_labels()
@@ -136,7 +171,7 @@ def legend(figure: Figure, title: str) -> None:
     rows = math.ceil(len(labels) / columns) + len(title.splitlines())
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + LINE * rows)
-    figure.legend(
+    shown = figure.legend(
         handles,
         labels,
         loc="outside lower center",
@@ -145,3 +180,6 @@ def legend(figure: Figure, title: str) -> None:
         title_fontsize=8,
         **TEXT,
     )
+    for text, handle in zip(shown.get_texts(), handles, strict=True):
+        first = handle[0] if isinstance(handle, Container) else handle
+        text.set_gid(f"legend:{first.get_gid()}")

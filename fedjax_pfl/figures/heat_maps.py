@@ -1,20 +1,26 @@
 """Colored tables: a metric over two swept fields, and whatever else has two axes."""
 
 import textwrap
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 
 from fedjax_pfl import results
 from fedjax_pfl.figures import contents, drawing, lines, selection
 from fedjax_pfl.results import summaries
 
-__all__ = ["MAX_PANELS", "draw", "grid", "ink", "limits", "number", "over_two_fields"]
+__all__ = ["MAX_PANELS", "draw", "over_two_fields"]
 
 MAX_PANELS = 9
 _COLUMNS = 3
 _MAX_LABELED = 12  # columns whose numbers can be read
 _MAX_TICKS = 24
+_MAX_TOLD = 1600  # fields that say their values
+_MAX_INCHES = 3.0  # of a table without numbers in its fields
 _LETTERS = 90  # of titles side by side
 
 
@@ -73,17 +79,11 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
     )
 
 
-def grid(result: results.Result) -> Figure | None:
-    """Draws `over_two_fields`, where there are two."""
-    shown = over_two_fields(result)
-    return None if shown is None else draw(shown)
-
-
 def draw(shown: contents.Heats) -> Figure:
     """Draws colored tables, at most three in a row.
 
     Args:
-      shown: tables with one scale.
+      shown: tables, with one scale or one of each.
 
     Returns:
       The figure.
@@ -92,40 +92,72 @@ def draw(shown: contents.Heats) -> Figure:
     columns = min(_COLUMNS, len(panels))
     count = -(-len(panels) // columns)
     longest = max(len(name) for panel in panels for name in panel.rows)
-    height = 0.9 + 0.22 * max(len(panel.rows) for panel in panels)
+    rows = 0.22 * max(len(panel.rows) for panel in panels)
+    height = 0.9 + (rows if shown.labeled else min(rows, _MAX_INCHES))
     width = drawing.WIDTH if longest < 20 else drawing.WIDTH + 0.05 * longest
     figure = Figure(layout="constrained")
     figure.set_size_inches(width, 0.8 + count * max(height, 1.5))
     grid = figure.subplots(count, columns, squeeze=False)
-    low, high = limits(shown)
-    image = None
     for axes, panel in zip(grid.flat, panels, strict=False):
-        image = axes.imshow(
-            panel.values, aspect="auto", cmap="viridis", vmin=low, vmax=high
-        )
-        title = textwrap.fill(panel.title, _LETTERS // columns)
-        axes.set_title(title, fontsize=7 if columns > 1 else 8)
-        _name(axes, panel)
-        for edge in panel.edges:
-            axes.axhline(edge, color="white", linewidth=0.8)
-            axes.axvline(edge, color="white", linewidth=0.8)
-        if shown.labeled and len(panel.columns) * columns <= 3 * _MAX_LABELED:
-            _write(axes, panel.values, low, high)
+        parts = panels if shown.is_one_scale else (panel,)
+        image = _heat(axes, shown, panel, _limits(shown, parts), columns)
+        if not shown.is_one_scale:
+            _scale(figure, image, axes, shown.value)
     for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
     for axes in grid[-1]:
         axes.set_xlabel(shown.xlabel, **drawing.TEXT)
     for axes in grid[:, 0]:
         axes.set_ylabel(shown.ylabel, **drawing.TEXT)
-    bar = figure.colorbar(image, ax=grid, location="bottom", shrink=0.8, aspect=40)
-    bar.ax.tick_params(labelsize=7)
-    bar.set_label(shown.value, **drawing.TEXT)
+    if shown.is_one_scale:
+        _scale(figure, image, grid, shown.value)
     return figure
 
 
-def limits(shown: contents.Heats) -> tuple[float, float]:
-    """Values of the first and the last color."""
-    values = np.concatenate([panel.values.ravel() for panel in shown.panels])
+def _heat(
+    axes: Axes,
+    shown: contents.Heats,
+    panel: contents.Heat,
+    limits: tuple[float, float],
+    columns: int,
+) -> AxesImage:
+    """Draws one table, and returns what a scale is made of."""
+    low, high = limits
+    image = axes.imshow(
+        panel.values, aspect="auto", cmap="viridis", vmin=low, vmax=high
+    )
+    title = textwrap.fill(panel.title, _LETTERS // columns, replace_whitespace=False)
+    axes.set_title(title, fontsize=7 if columns > 1 else 8)
+    _name(axes, panel, len(panel.rows) if shown.labeled else _MAX_TICKS // 2)
+    for edge in panel.edges:
+        axes.axhline(edge, color="white", linewidth=0.8)
+        axes.axvline(edge, color="white", linewidth=0.8)
+    if shown.labeled and len(panel.columns) * columns <= 3 * _MAX_LABELED:
+        _write(axes, panel.values, low, high)
+    if panel.values.size <= _MAX_TOLD:
+        rows, places = np.indices(panel.values.shape)
+        texts = [
+            f"{shown.ylabel} {row}, {shown.xlabel} {column}: {value:.4g}".lstrip()
+            for row, values in zip(panel.rows, panel.values, strict=True)
+            for column, value in zip(panel.columns, values, strict=True)
+        ]
+        series = drawing.Series(panel.title, panel.algorithm)
+        series.tell(axes, places.ravel(), rows.ravel(), texts)
+    return image
+
+
+def _scale(figure: Figure, image: AxesImage, beside: Any, value: str) -> None:
+    """Draws what the colors mean."""
+    bar = figure.colorbar(image, ax=beside, location="bottom", shrink=0.8, aspect=40)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label(value, **drawing.TEXT)
+
+
+def _limits(
+    shown: contents.Heats, panels: Sequence[contents.Heat]
+) -> tuple[float, float]:
+    """Returns the values of the first and the last color."""
+    values = np.concatenate([panel.values.ravel() for panel in panels])
     finite = values[np.isfinite(values)]
     if not len(finite):
         return 0.0, 1.0
@@ -134,32 +166,33 @@ def limits(shown: contents.Heats) -> tuple[float, float]:
     return (float(low), float(high)) if low < high else (float(low) - 0.5, low + 0.5)
 
 
-def _name(axes, panel: contents.Heat) -> None:
-    """Names of rows, which are as high as a name, and of as many columns as fit."""
-    axes.yaxis.set_ticks(range(len(panel.rows)), panel.rows, fontsize=7)
-    places = range(0, len(panel.columns), -(-len(panel.columns) // _MAX_TICKS))
-    axes.xaxis.set_ticks(places, [panel.columns[k] for k in places], fontsize=7)
+def _name(axes: Axes, panel: contents.Heat, max_rows: int) -> None:
+    """Names as many rows and columns as fit."""
+    rows = range(0, len(panel.rows), -(-len(panel.rows) // max_rows))
+    axes.yaxis.set_ticks(rows, [panel.rows[k] for k in rows], fontsize=7)
+    columns = range(0, len(panel.columns), -(-len(panel.columns) // _MAX_TICKS))
+    axes.xaxis.set_ticks(columns, [panel.columns[k] for k in columns], fontsize=7)
     if max(map(len, panel.columns)) > 6:
         axes.tick_params(axis="x", labelrotation=45)
         for text in axes.get_xticklabels():
             text.set_horizontalalignment("right")
 
 
-def _write(axes, values: np.ndarray, low: float, high: float) -> None:
+def _write(axes: Axes, values: np.ndarray, low: float, high: float) -> None:
     """Numbers in the fields."""
     for i, j in np.ndindex(values.shape):
         if np.isfinite(values[i, j]):
-            color = ink(values[i, j], low, high)
-            text = number(values[i, j], low, high)
+            color = _ink(values[i, j], low, high)
+            text = _number(values[i, j], low, high)
             axes.text(j, i, text, ha="center", va="center", color=color, fontsize=6)
 
 
-def ink(value: float, low: float, high: float) -> str:
+def _ink(value: float, low: float, high: float) -> str:
     """Returns the color of a number that can be read on the color of its value."""
-    return "black" if value > low + 0.6 * (high - low) else "white"
+    return "#111111" if value > low + 0.6 * (high - low) else "white"
 
 
-def number(value: float, low: float, high: float) -> str:
+def _number(value: float, low: float, high: float) -> str:
     """Returns a number of a colored table, as short as tells colors apart."""
     if max(abs(low), abs(high)) >= 20:
         return f"{value:.3g}" if max(abs(low), abs(high)) >= 1e4 else f"{value:.0f}"

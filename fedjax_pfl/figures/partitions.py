@@ -11,10 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 from matplotlib.ticker import MaxNLocator
 
-__all__ = ["MAX_BARS", "Holdings", "bins", "draw", "shares"]
+from fedjax_pfl.figures import drawing
+
+__all__ = ["Holdings", "draw"]
 
 _COLOR = "#0072B2"
-MAX_BARS = 60
+_MAX_BARS = 60
 """Clients that can be told apart."""
 _MAX_TICKS = 26  # classes that are all named, and that have room for bubbles
 _WIDTH, _SIZES, _HISTOGRAM = 6.0, 1.1, 1.6  # inches
@@ -63,7 +65,7 @@ def draw(several: Sequence[Holdings]) -> Figure:
 def _heights(holdings: Holdings) -> list[float]:
     """Inches of the panels of one federation, from above."""
     counts = holdings.label_counts
-    is_small = len(holdings.sizes) <= MAX_BARS
+    is_small = len(holdings.sizes) <= _MAX_BARS
     sizes = _SIZES if is_small else _HISTOGRAM
     if counts is None:
         return [sizes]
@@ -75,7 +77,7 @@ def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
     """Draws one federation."""
     sizes, counts = np.asarray(holdings.sizes), holdings.label_counts
     counts = None if counts is None else np.asarray(counts)
-    is_small, heights = len(sizes) <= MAX_BARS, _heights(holdings)
+    is_small, heights = len(sizes) <= _MAX_BARS, _heights(holdings)
     panels = figure.subplots(len(heights), height_ratios=heights, squeeze=False)[:, 0]
     for axes in panels:
         axes.tick_params(labelsize=8)
@@ -100,15 +102,19 @@ def _height_of_classes(num_classes: int) -> float:
 
 
 def _bars(axes: Axes, sizes: np.ndarray) -> None:
-    """One bar per client."""
-    axes.bar(np.arange(len(sizes)), sizes, color=_COLOR, width=0.7)
+    """Draws one bar per client."""
+    bars = axes.bar(np.arange(len(sizes)), sizes, color=_COLOR, width=0.7)
+    for client, bar in enumerate(bars):
+        drawing.Series(f"client {client}", "").name(
+            bar, texts=[f"{sizes[client]:,} examples"]
+        )
     axes.set_ylabel("examples", fontsize=9)
     axes.grid(axis="y", alpha=0.3)
 
 
 def _histogram(axes: Axes, sizes: np.ndarray) -> None:
     """Draws the histogram of examples per client."""
-    edges, is_log = bins(sizes)
+    edges, is_log = _bins(sizes)
     if is_log:
         axes.set_xscale("log")
     else:
@@ -119,7 +125,7 @@ def _histogram(axes: Axes, sizes: np.ndarray) -> None:
     axes.grid(axis="y", alpha=0.3)
 
 
-def bins(sizes: np.ndarray) -> tuple[np.ndarray, bool]:
+def _bins(sizes: np.ndarray) -> tuple[np.ndarray, bool]:
     """Edges of the bars of a histogram of sizes, and whether they grow."""
     low, high = int(sizes.min()), int(sizes.max()) + 1
     if high > _WIDE * max(1, low) and low > 0:
@@ -128,7 +134,7 @@ def bins(sizes: np.ndarray) -> tuple[np.ndarray, bool]:
     return np.arange(low, high + width, width) - 0.5, False
 
 
-def shares(counts: np.ndarray) -> np.ndarray:
+def _shares(counts: np.ndarray) -> np.ndarray:
     """Shares `[N, C]` of the classes among each client's examples, of counts."""
     return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
@@ -142,7 +148,7 @@ def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
     )
     largest = (1.3 * min(cell, 18.0)) ** 2
     found = counts[client, label]
-    axes.scatter(
+    bubbles = axes.scatter(
         client,
         label,
         s=largest * found / max(1, counts.max()),
@@ -150,6 +156,9 @@ def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
         alpha=0.7,
         lw=0,
     )
+    cells = zip(client, label, found, strict=True)
+    texts = [f"client {i}, class {c}: {count:,} examples" for i, c, count in cells]
+    drawing.Series("", "").name(bubbles, texts=texts)
     axes.set_title(f"area: examples of a class, at most {counts.max():,}", fontsize=8)
     axes.set_ylabel("class", fontsize=9)
     axes.set_ylim(num_classes - 0.4, -0.6)
@@ -159,7 +168,7 @@ def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
 
 def _heat_map(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
     """Shares of the classes among the examples of each client."""
-    image = axes.imshow(shares(counts).T, aspect="auto", cmap="Blues", vmin=0)
+    image = axes.imshow(_shares(counts).T, aspect="auto", cmap="Blues", vmin=0)
     axes.set_xlabel("client", fontsize=9)
     axes.set_ylabel("class", fontsize=9)
     bar = figure.colorbar(image, ax=axes, pad=0.01)

@@ -4,12 +4,11 @@ import dataclasses
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, curves, multiples, selection
+from fedjax_pfl.figures import contents, multiples, selection
 
-__all__ = ["over_days", "values"]
+__all__ = ["over_days"]
 
 _BESIDE = {"uniform_value": "equal shares, rebalanced", "hold_value": "bought and held"}
 
@@ -87,9 +86,3 @@ def _line(
         low=np.asarray(low),
         high=np.asarray(high),
     )
-
-
-def values(result: results.Result) -> Figure | None:
-    """Draws `over_days`, where there are series."""
-    shown = over_days(result)
-    return None if shown is None else curves.draw(shown)

@@ -1,16 +1,12 @@
 """The page of a report: one file with everything in it."""
 
-import base64
 import dataclasses
-import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import jinja2
-import plotly.offline
 
-from fedjax_pfl.report import charts, facts, headline, sections, sources, tables
+from fedjax_pfl.report import facts, headline, sections, sources, svg, tables
 
 __all__ = ["FOLDER", "Content", "render"]
 
@@ -79,12 +75,11 @@ def render(content: Content) -> str:
             }
             for source in loaded.sources
         ],
-        charts=_charts(content.sections),
+        drawn={s.name: svg.inline(s.figure, s.name, s.title) for s in content.sections},
         folder=FOLDER,
         texts=_texts,
         css=_own("page.css"),
         js=_own("page.js"),
-        plotly=_library(),
     )
 
 
@@ -107,18 +102,6 @@ def _texts(row: headline.Row) -> str:
     return json.dumps(found)
 
 
-def _charts(shown: tuple[sections.Section, ...]) -> dict[str, Any]:
-    """Returns the charts by name, and colors of a dark page."""
-    figures = {section.name: dataclasses.asdict(section.chart) for section in shown}
-    return {"figures": figures, "dark": charts.DARK}
-
-
 def _own(name: str) -> str:
     """Returns a file of this package."""
     return (_HERE / name).read_text("utf-8")
-
-
-def _library() -> str:
-    """plotly.js, packed: 2 MB instead of 5; the same bytes whenever it is done."""
-    code = plotly.offline.get_plotlyjs().encode()
-    return base64.b64encode(gzip.compress(code, mtime=0)).decode()

@@ -1,4 +1,4 @@
-"""Figures of a report: what each shows, as a chart, as a file, and in words."""
+"""Figures of a report, and what each shows in words."""
 
 import dataclasses
 import functools
@@ -19,7 +19,6 @@ from fedjax_pfl.figures import (
     selection,
     series,
 )
-from fedjax_pfl.report import charts, client_charts, line_charts, table_charts
 
 __all__ = ["Section", "all_of"]
 
@@ -30,10 +29,6 @@ _BEST = (
 )
 _BY_PANEL = " Where panels differ in it, the table of methods names it."
 _POINTS = "A point is a client with one seed."
-_NO_POINTS = (
-    f"There are more than {client_charts.MAX_POINTS:,} clients and seeds, whose points"
-    " are in the files only."
-)
 _BEST_EACH = (
     " An algorithm's own settings are those that are best on validation data, fraction"
     " by fraction."
@@ -48,20 +43,23 @@ class Section:
       name: of its files and its place in the page.
       title: heading.
       caption: what it shows: model, population, data, round and seeds.
-      chart: for the page.
-      draw: makes the figure for files.
+      draw: makes the figure.
     """
 
     name: str
     title: str
     caption: str
-    chart: charts.Chart
     draw: Callable[[], Figure]
+
+    @functools.cached_property
+    def figure(self) -> Figure:
+        """Figure of the page and of the files."""
+        return self.draw()
 
 
 def all_of(result: results.Result) -> list[Section]:
     """Returns everything that a result has to show, in the order of a page."""
-    found = [
+    return [
         *_learning_curves(result),
         *_series(result),
         *_clients(result),
@@ -70,7 +68,6 @@ def all_of(result: results.Result) -> list[Section]:
         *_mixing(result),
         _partition(result),
     ]
-    return found
 
 
 def _learning_curves(result: results.Result) -> Iterator[Section]:
@@ -100,8 +97,7 @@ def _of_lines(
         f" {shown.spread or 'one seed'}."
         f"{more}{_limited(shown)}{_ended(result)}"
     )
-    chart = line_charts.lines(shown)
-    return Section(name, title, caption, chart, functools.partial(curves.draw, shown))
+    return Section(name, title, caption, functools.partial(curves.draw, shown))
 
 
 def _series(result: results.Result) -> Iterator[Section]:
@@ -112,9 +108,8 @@ def _series(result: results.Result) -> Iterator[Section]:
             f"The model that a name has × honest clients × own test data × last round:"
             f" {shown.ylabel}; {shown.spread}, of the first method.{_limited(shown)}"
         )
-        chart = line_charts.lines(shown)
         draw = functools.partial(curves.draw, shown)
-        yield Section("values", "Values of portfolios", caption, chart, draw)
+        yield Section("values", "Values of portfolios", caption, draw)
 
 
 def _clients(result: results.Result) -> Iterator[Section]:
@@ -123,13 +118,11 @@ def _clients(result: results.Result) -> Iterator[Section]:
     if boxes is not None:
         caption = (
             f"{_sentence(boxes.xlabel)}. Settings are those of the learning curves."
-            f" {_POINTS if client_charts.has_points(boxes) else _NO_POINTS} The box"
-            " spans the quartiles, with the median as a line and the mean as a dashed"
-            f" line (a triangle in the files).{_limited(boxes)}"
+            f" {_POINTS} The box spans the quartiles, with the median as a line and the"
+            f" mean as a triangle.{_limited(boxes)}"
         )
-        chart = client_charts.boxes(boxes)
         draw = functools.partial(clients.draw_boxes, boxes)
-        yield Section("clients", "Clients one by one", caption, chart, draw)
+        yield Section("clients", "Clients one by one", caption, draw)
     spots = clients.accuracy_and_spread(result)
     if spots is not None and len(spots.spots) > 1:
         has_bars = any(spot.x_std or spot.y_std for spot in spots.spots)
@@ -139,9 +132,8 @@ def _clients(result: results.Result) -> Iterator[Section]:
             f" every setting is a point, {bars}. Up and to the left is better."
             f"{_limited(spots)}"
         )
-        chart = client_charts.spots(spots)
         draw = functools.partial(clients.draw_spots, spots)
-        yield Section("fairness", "Fairness", caption, chart, draw)
+        yield Section("fairness", "Fairness", caption, draw)
 
 
 def _robustness(result: results.Result) -> Iterator[Section]:
@@ -154,14 +146,12 @@ def _robustness(result: results.Result) -> Iterator[Section]:
             f"{_BEST_EACH if shown.is_best else ''}{_limited(shown)}"
         )
         draw = functools.partial(curves.draw, shown)
-        chart = line_charts.lines(shown)
-        yield Section("robustness", "Robustness to attacks", caption, chart, draw)
+        yield Section("robustness", "Robustness to attacks", caption, draw)
     table = attacks.under_attacks(result)
     if table is not None:
         caption = f"{_sentence(table.value)}, mean over seeds; a model × setting a row."
-        chart = table_charts.heats(table)
         draw = functools.partial(heat_maps.draw, table)
-        yield Section("attacks", "Attacks", caption, chart, draw)
+        yield Section("attacks", "Attacks", caption, draw)
 
 
 def _grids(result: results.Result) -> Iterator[Section]:
@@ -176,9 +166,8 @@ def _grids(result: results.Result) -> Iterator[Section]:
             f" over seeds, empty where all diverged."
             f"{more}"
         )
-        chart = table_charts.heats(heats)
         draw = functools.partial(heat_maps.draw, heats)
-        yield Section("grid", "Grid of two fields", caption, chart, draw)
+        yield Section("grid", "Grid of two fields", caption, draw)
     shown = lines.swept(result)
     is_robustness = shown is not None and shown.xlabel == attacks.FRACTION
     if shown is not None and not is_robustness:
@@ -188,9 +177,8 @@ def _grids(result: results.Result) -> Iterator[Section]:
             f" {shown.spread or 'one seed'}. Dashed levels do not have this field."
             f"{_BEST if shown.is_best else ''}{_limited(shown)}"
         )
-        chart = line_charts.lines(shown)
         draw = functools.partial(curves.draw, shown)
-        yield Section("sweep", "A swept field", caption, chart, draw)
+        yield Section("sweep", "A swept field", caption, draw)
 
 
 def _mixing(result: results.Result) -> Iterator[Section]:
@@ -201,15 +189,13 @@ def _mixing(result: results.Result) -> Iterator[Section]:
             "Weight with which a client (row) would get another's message (column)"
             " after the last round, but for its own; first grid point of each method."
         )
-        chart = table_charts.heats(heats)
-        draw = functools.partial(collaboration.draw_weights, heats)
-        yield Section("collaboration", "Who learns from whom", caption, chart, draw)
+        draw = functools.partial(heat_maps.draw, heats)
+        yield Section("collaboration", "Who learns from whom", caption, draw)
     shown = collaboration.shares(result)
     if shown is not None:
         caption = f"{_sentence(shown.ylabel)}: {shown.spread}.{_limited(shown)}"
-        chart = line_charts.lines(shown)
         draw = functools.partial(curves.draw, shown)
-        yield Section("own_cluster", "Learning from one's own", caption, chart, draw)
+        yield Section("own_cluster", "Learning from one's own", caption, draw)
 
 
 def _partition(result: results.Result) -> Section:
@@ -234,8 +220,7 @@ def _partition(result: results.Result) -> Section:
         "partition",
         "Who holds which data",
         caption,
-        table_charts.partition([holdings for holdings, _ in shown]),
-        functools.partial(clients.partition, result),
+        functools.partial(clients.draw_holdings, shown),
     )
 
 

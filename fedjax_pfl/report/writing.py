@@ -94,7 +94,7 @@ def _write_figures(content: page.Content, folder: Path) -> None:
 
     folder.mkdir(parents=True)
     for section in content.sections:
-        figure = section.draw()
+        figure = section.figure
         figure.savefig(folder / f"{section.name}.png", dpi=200)
         figure.savefig(folder / f"{section.name}.svg", metadata={"Date": None})
         with matplotlib.rc_context({"pdf.fonttype": 42}):  # as publishers want it

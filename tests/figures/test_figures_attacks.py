@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from fedjax_pfl.figures import attacks, curves
+from fedjax_pfl import figures
 from tests import histories
 from tests.figures import test_figures
 
@@ -34,7 +34,7 @@ def many_fractions():
 
 def test_every_attack_has_a_panel_that_starts_without_attackers():
     result = many_fractions()
-    figure = attacks.by_fraction(result)
+    figure = figures.draw("attacks", result)
     assert figure is not None
     titles = [axes.get_title() for axes in figure.axes]
     assert sorted(titles) == ["SignFlip", "UniformLabels"]
@@ -54,8 +54,8 @@ def test_one_fraction_is_a_table_of_attacks():
     result = histories.make_result(
         record(None, (0.0,)), record("SignFlip", (0.2,)), record("Gaussian", (0.2,))
     )
-    assert attacks.by_fraction(result) is None
-    figure = attacks.table(result)
+    assert figures.draw("attacks", result) is None
+    figure = figures.draw("attacks_table", result)
     assert figure is not None
     axes, _ = figure.axes  # and the scale
     columns = [text.get_text() for text in axes.get_xticklabels()]
@@ -74,16 +74,19 @@ def test_without_attacks_there_is_neither():
         test_figures.sweep_result(),
         histories.make_result(record(None, (0.0,))),
     ):
-        assert attacks.by_fraction(result) is None and attacks.table(result) is None
-    assert attacks.table(many_fractions()) is None
+        assert (
+            figures.draw("attacks", result) is None
+            and figures.draw("attacks_table", result) is None
+        )
+    assert figures.draw("attacks_table", many_fractions()) is None
 
 
 def test_training_losses_of_all_settings():
     points = tuple({"seed": s, "algorithm.lam": x} for x in (1.0, 3.0) for s in (0, 1))
     made = histories.make_history(points=points)
-    assert curves.training_loss(histories.make_result(made)) is None
+    assert figures.draw("training_loss", histories.make_result(made)) is None
     result = histories.make_result(dataclasses.replace(made, data=("train", "test")))
-    figure = curves.training_loss(result)
+    figure = figures.draw("training_loss", result)
     assert figure is not None
     (axes,) = figure.axes
     assert (axes.get_yscale(), len(axes.lines)) == ("log", 4)

@@ -76,5 +76,11 @@ class Elements(html.parser.HTMLParser):
     def handle_data(self, data):
         self.texts.append((self._open[-1] if self._open else "", data))
 
+    def with_attribute(self, name):
+        return [attributes for _, attributes in self.found if name in attributes]
+
+    def titles(self):
+        return [text for tag, text in self.texts if tag == "title"]
+
     def named(self, tag):
         return [attributes for name, attributes in self.found if name == tag]

@@ -1,14 +1,14 @@
 """What a report says: tables, captions and charts."""
 
 import dataclasses
-import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from fedjax_pfl.report import headline, page, tables
+from fedjax_pfl.report import headline, page, svg, tables
 from tests import histories
 from tests.figures import test_figures
 from tests.report import reports
@@ -170,62 +170,75 @@ def test_of_an_algorithms_settings_the_best_is_compared_and_all_are_listed():
     assert not every.is_paired
 
 
-def chart(content, name):
+def figure_of(content, name):
     (section,) = [section for section in content.sections if section.name == name]
-    return section, section.chart
+    return section.figure
 
 
-def test_charts_show_what_the_files_show():
+def drawing_of(content, name):
+    """Elements of a figure as it is in the page."""
+    return reports.Elements(svg.inline(figure_of(content, name), name, name))
+
+
+def test_the_page_shows_hides_and_tells_what_the_files_show():
     result = reports.grid_result()
     content = reports.grid_content()
-    for section in content.sections:
-        json.dumps(dataclasses.asdict(section.chart), allow_nan=False)
-    section, curves = chart(content, "learning_curves")
-    figure = section.draw()
-    (line,) = [x for x in figure.axes[0].lines if "FedAvg" in x.get_label()]
-    traces = curves.panels[0].figure["data"]
-    band, trace = [t for t in traces if t["meta"]["method"] == "FedAvg"]
-    assert trace["y"] == line.get_ydata().tolist()
+    (axes,) = figure_of(content, "learning_curves").axes
+    (line,) = [x for x in axes.lines if "FedAvg" in x.get_label()]
     every = result.groups[1].metrics["accuracy"][:, :, 0, 0].mean(-1)
-    high, low = every.max(0), every.min(0)
-    np.testing.assert_allclose(band["y"], [*high, *low[::-1]], rtol=1e-6)
-    assert band["meta"]["key"] == trace["meta"]["key"]  # both are hidden by one click
-    keys = {trace["meta"]["key"] for trace in traces}
-    assert keys == {entry.key for entry in curves.legend}
+    np.testing.assert_allclose(line.get_ydata(), every.mean(0), rtol=1e-6)
+    page = drawing_of(content, "learning_curves")
+    names = {a["data-name"] for a in page.with_attribute("data-name")}
+    keys = {a["data-key"] for a in page.with_attribute("data-key")}
+    assert names == keys and "global × FedAvg" in keys  # lines, bands and points
+    methods = {a["data-method"] for a in page.with_attribute("data-key")}
+    assert methods == {"Flame", "FedAvg"}
+    low, high, mean = every[:, -1].min(), every[:, -1].max(), every[:, -1].mean()
+    last = result.groups[1].rounds[-1]
+    text = f"round {last}: {mean:.4g}, min to max {low:.4g} to {high:.4g}"
+    assert f"global × FedAvg\n{text}" in page.titles()
+
+
+def test_ids_and_colors_of_a_page_do_not_clash():
+    content = reports.grid_content()
+    text = page.render(content)
+    elements = reports.Elements(text)
+    ids = [a["id"] for _, a in elements.found if "id" in a]
+    assert len(ids) == len(set(ids))
+    used = [a["xlink:href"] for a in elements.named("use")]
+    assert used and {name.removeprefix("#") for name in used} <= set(ids)
+    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= set(ids)
+    styles = [a.get("style", "") for a in elements.with_attribute("data-key")]
+    assert "#000000" not in " ".join(styles)  # on a dark page
+    assert page.render(reports.content(reports.grid_result())) == text
 
 
 def test_grid_of_two_fields_has_means_over_seeds():
     result = reports.grid_result()
-    _, grid = chart(reports.grid_content(), "grid")
-    (panel,) = [p for p in grid.panels if p.title == "personal × Flame"]
-    heat = panel.figure["data"][0]
-    axes = panel.figure["layout"]["xaxis"], panel.figure["layout"]["yaxis"]
-    assert [axis["ticktext"] for axis in axes] == [["0.1", "1"], ["2", "0.5"]]
+    axes, *_ = figure_of(reports.grid_content(), "grid").axes
+    assert axes.get_title() == "personal × Flame"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["0.1", "1"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["2", "0.5"]
     record = result.groups[0]
     wanted = [
         p["algorithm.lam"] == 1 and p["algorithm.kappa"] == 2 for p in record.points
     ]
     mean = record.metrics["accuracy"][np.array(wanted), -1, 0, 0].mean()
-    assert heat["z"][0][1] == pytest.approx(mean, rel=1e-6)
-    texts = panel.figure["data"][1]["text"]
+    assert axes.images[0].get_array()[0, 1] == pytest.approx(mean, rel=1e-6)
+    texts = [text.get_text() for text in axes.texts]
     assert f"{mean:.2f}" in texts and len(texts) == 4
 
 
 def test_attacks_have_curves_against_the_malicious_fraction():
     result = reports.attacked_result()
     content = reports.content(result)
-    section, robustness = chart(content, "robustness")
-    (panel,) = robustness.panels
-    assert panel.title == "SignFlip"
-    (trace,) = [
-        t
-        for t in panel.figure["data"]
-        if t["meta"]["key"] == "Flame · personal" and "fill" not in t
-    ]
-    assert trace["x"] == [0, 0.2, 0.4]
+    (axes,) = figure_of(content, "robustness").axes
+    assert axes.get_title() == "SignFlip"
+    (line,) = [x for x in axes.lines if x.get_label() == "personal × Flame"]
+    assert list(line.get_xdata()) == [0, 0.2, 0.4]
     honest = result.groups[0].metrics["accuracy"][:, -1, 0, 0, 2:].mean(-1)
     expected = honest.reshape(3, 2).mean(1)
-    np.testing.assert_allclose(trace["y"], expected, rtol=1e-6)
+    np.testing.assert_allclose(line.get_ydata(), expected, rtol=1e-6)
     assert "sweep" not in [s.name for s in content.sections]  # would show the same
     titles = [e.title for e in content.headline[0].environments]
     assert titles[1] == "digits, DirichletLabels, malicious_fraction = 0.2"
@@ -243,10 +256,11 @@ def test_losses_alone_have_no_fairness_and_say_what_they_are():
 def test_mixing_methods_show_whom_clients_learn_from():
     result = histories.make_result(test_figures.mixing_history())
     content = reports.content(result)
-    _, weights = chart(content, "collaboration")
-    assert "73% in the own cluster" in weights.panels[0].title
-    _, shares = chart(content, "own_cluster")
-    assert [e.name for e in shares.legend] == ["Flame", "equal weights"]
+    weights, *_ = figure_of(content, "collaboration").axes
+    assert "73% in the own cluster" in weights.get_title()
+    shares = drawing_of(content, "own_cluster")
+    names = [a["data-name"] for a in shares.with_attribute("data-name")]
+    assert names == ["Flame", "equal weights"]
 
 
 def test_values_of_portfolios_are_means_over_parties_and_seeds():
@@ -257,14 +271,21 @@ def test_values_of_portfolios_are_means_over_parties_and_seeds():
     series = dict(zip(names, values, strict=True))
     record = dataclasses.replace(record, series=series)
     content = reports.content(histories.make_result(record))
-    _, portfolios = chart(content, "values")
-    band, line, equal, held = portfolios.panels[0].figure["data"]
-    np.testing.assert_allclose(line["y"], values[0, :, 0].mean((0, 1)), rtol=1e-6)
+    (axes,) = figure_of(content, "values").axes
+    line, *beside = axes.lines
+    mean, days = values[0, :, 0].mean((0, 1)), range(5)
+    np.testing.assert_allclose(line.get_ydata(), mean, rtol=1e-6)
     low = np.quantile(values[0, :, 0], 0.1, axis=1).mean(0)
-    np.testing.assert_allclose(band["y"][5:], low[::-1], rtol=1e-6)
-    names = [entry.name for entry in portfolios.legend]
-    assert names[1:] == ["equal shares, rebalanced", "bought and held"]
-    assert equal["meta"]["method"] == held["meta"]["method"] == ""
+    (outline,) = axes.collections[0].get_paths()
+    edges = outline.vertices
+    for day in days:
+        at = edges[edges[:, 0] == line.get_xdata()[day], 1]
+        assert at.min() == pytest.approx(low[day], rel=1e-6)
+    names = [other.get_label() for other in beside]
+    assert names == ["equal shares, rebalanced", "bought and held"]
+    page = drawing_of(content, "values")
+    methods = {a["data-key"]: a["data-method"] for a in page.with_attribute("data-key")}
+    assert {methods[name] for name in names} == {""}
     assert "Less is better" not in content.headline[0].caption
     assert content.headline[0].measures[0] == "annualized return"
 
@@ -274,10 +295,9 @@ def test_partitions_of_many_clients_are_histograms():
     sizes = np.arange(100)[None] + np.array([[1], [1]])
     record = dataclasses.replace(record, num_train=sizes)
     content = reports.content(histories.make_result(record))
-    _, partition = chart(content, "partition")
-    bars, classes = partition.panels
-    assert sum(bars.figure["data"][0]["y"]) == 100
-    assert np.shape(classes.figure["data"][0]["z"]) == (4, 100)
+    classes, sizes, *_ = figure_of(content, "partition").axes
+    assert sum(bar.get_height() for bar in sizes.patches) == 100
+    assert classes.images[0].get_array().shape == (4, 100)
 
 
 def test_timing_counts_rounds_of_all_points():

@@ -35,7 +35,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
 }
 NEEDED_BY_SOME_CALLS = {
     *("tensorflow", "tensorflow_datasets", "pandas", "xarray", "h5py", "h5netcdf"),
-    *("orbax", "safetensors", "sklearn", "scipy", "PIL", "matplotlib", "plotly"),
+    *("orbax", "safetensors", "sklearn", "scipy", "PIL", "matplotlib"),
     *("jinja2", "typer", "flax", "rich"),
 }
 TREES = {

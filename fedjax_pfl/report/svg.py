@@ -1,0 +1,80 @@
+"""Figures inside a page: SVG that follows its colors and hides what it is told to."""
+
+import io
+import json
+import re
+from xml.etree import ElementTree
+
+import matplotlib
+from matplotlib.figure import Figure
+
+__all__ = ["inline"]
+
+_SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_COLORS = {  # what cannot be read on a dark page -> a property of the page
+    "#000000": "var(--ink)",
+    "#0072b2": "var(--blue)",
+    "#882255": "var(--wine)",
+}
+_COLOR = re.compile("|".join(_COLORS), re.IGNORECASE)
+_REFERENCE = re.compile(r"url\(#")
+
+
+def inline(figure: Figure, name: str, title: str) -> str:
+    """Returns a figure as an element of a page.
+
+    Series (`drawing.Series`) have `data-key` and `data-method`, entries of the legend
+    `data-name`; points say their texts as titles.
+
+    Args:
+      figure: whose artists may be named by series.
+      name: of the figure, the start of all ids in it.
+      title: what a screen reader says.
+
+    Returns:
+      The element, whose bytes depend on nothing but the arguments.
+    """
+    file = io.BytesIO()
+    settings = {"svg.hashsalt": name, "svg.fonttype": "none"}
+    with matplotlib.rc_context(settings):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _LINK)
+    root = ElementTree.fromstring(file.getvalue())
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
+                parent.remove(child)  # rules would hold for the whole page
+    for element in root.iter():
+        _adapt(element, name)
+    for size in ("width", "height"):
+        del root.attrib[size]
+    root.set("role", "group")
+    root.set("aria-label", title)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _adapt(element: ElementTree.Element, name: str) -> None:
+    """Gives an element names and colors of the page."""
+    own = element.attrib.pop("id", "")
+    kind, _, told = own.partition(":")
+    if kind == "legend":
+        label, method, _ = json.loads(told.partition(":")[2])
+        element.attrib |= {"data-name": label, "data-method": method}
+        element.attrib |= {"role": "button", "tabindex": "0", "aria-pressed": "true"}
+    elif kind == "series":
+        label, method, texts = json.loads(told)
+        element.attrib |= {"data-key": label, "data-method": method}
+        points = [*element.iter(f"{{{_SVG}}}use")]
+        if len(points) != len(texts):  # one shape
+            points = [element]
+        for point, text in zip(points, texts, strict=False):
+            ElementTree.SubElement(point, f"{{{_SVG}}}title").text = text
+    elif own and element.tag != f"{{{_SVG}}}g":
+        element.set("id", f"{name}-{own}")
+    for key, value in element.attrib.items():
+        if key == f"{{{_LINK}}}href" and value.startswith("#"):
+            element.set(key, f"#{name}-{value[1:]}")
+        elif key in ("style", "clip-path", "fill", "stroke"):
+            value = _REFERENCE.sub(f"url(#{name}-", value)
+            element.set(key, _COLOR.sub(lambda m: _COLORS[m[0].lower()], value))

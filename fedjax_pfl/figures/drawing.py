@@ -154,7 +154,7 @@ def name(
         title = textwrap.fill(whole, _LETTERS // columns, break_long_words=False)
         axes.set_title(title, **TEXT)
     lowest = shown[columns * (rows - 1) :]
-    lowest[len(lowest) // 2].set_xlabel(xlabel, fontsize=9)
+    lowest[len(lowest) // 2].set_xlabel(textwrap.fill(xlabel, 48), fontsize=9)
     for axes in shown[::columns]:
         text = ylabel if rows == 1 else textwrap.fill(ylabel, _LETTERS // 4)
         axes.set_ylabel(text, fontsize=9 if rows == 1 else 8)
@@ -178,6 +178,7 @@ def legend(figure: Figure, title: str) -> None:
         ncols=columns,
         title=title,
         title_fontsize=8,
+        frameon=False,
         **TEXT,
     )
     for text, handle in zip(shown.get_texts(), handles, strict=True):

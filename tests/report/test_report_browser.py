@@ -76,7 +76,8 @@ def visible(shown, chart):
     """Keys of the series that a chart shows."""
     return shown.evaluate(
         """chart => [...new Set([...document.querySelectorAll(
-          `#${chart} .chart [data-key]:not(.hidden)`)].map(part => part.dataset.key))]""",
+          `#${chart} .chart [data-key]:not(.hidden)`)].map(
+            part => part.dataset.key))]""",
         chart,
     )
 

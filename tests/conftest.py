@@ -103,6 +103,7 @@ _COMMANDS = (
     *("command/", "figures/", "project/", "report/"),
     *("experiments/test_bench", "experiments/test_card", "experiments/test_theory_com"),
     *("trust/test_command_lines", "trust/test_processes"),
+    *("engine/test_distributed", "engine/test_log_writers", "testing/test_platforms"),
 )
 
 

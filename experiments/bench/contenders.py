@@ -67,11 +67,11 @@ class Ours:
         self.execution = str(self._rounds.planned.plan)
 
     def run(self) -> None:
-        """One segment."""
+        """Runs one segment."""
         self._rounds.segment()
 
     def result(self) -> Any:
-        """Server states."""
+        """Returns server states."""
         return self._rounds.server()
 
 
@@ -122,12 +122,12 @@ class Loop:
         ]
 
     def run(self) -> None:
-        """One segment of every training."""
+        """Runs one segment of every training."""
         for run in self._runs:
             run.segment()
 
     def result(self) -> Any:
-        """Server states of all points."""
+        """Returns server states of all points."""
         states = [run.server() for run in self._runs]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
 

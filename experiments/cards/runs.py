@@ -197,7 +197,7 @@ class Run:
         return max(settings, key=_score)
 
     def is_decided(self, side: Side) -> bool:
-        """Whether a side has one setting, or validation data to choose among more."""
+        """Tells whether a side has one setting, or validation data to choose by."""
         return _is_decided(self._settings_of(side))
 
     @functools.cached_property
@@ -224,7 +224,7 @@ def _score(setting: pd.DataFrame) -> tuple[int, float]:
 
 
 def _is_decided(settings: list[pd.DataFrame]) -> bool:
-    """Whether there is nothing to choose, or something to choose by."""
+    """Tells whether there is nothing to choose, or something to choose by."""
     return len(settings) < 2 or any((s["data"] == DATA[1]).any() for s in settings)
 
 

@@ -144,7 +144,7 @@ class Printed:
 
 
 def _agree(mean: float, std: float, values: pd.Series) -> bool:
-    """Whether two means differ by at most two standard deviations of one seed."""
+    """Tells whether two means differ by at most two standard deviations of one seed."""
     spread = float(values.std()) if len(values) > 1 else 0.0
     return abs(float(values.mean()) - mean) <= 2 * math.hypot(std, spread)
 

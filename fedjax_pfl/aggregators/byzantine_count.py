@@ -103,6 +103,6 @@ class Counting:
         return jnp.asarray(self.num_malicious).astype(jnp.int32)
 
     def minority(self, num_valid: jax.Array, num_rows: int) -> jax.Array:
-        """The same, but at most the largest f with `2 f < n`, and at least 0."""
+        """Bounds the number by the largest f with `2 f < n`, and by 0."""
         f = jnp.minimum(self.told(num_valid, num_rows), (num_valid - 1) // 2)
         return jnp.maximum(f, 0)

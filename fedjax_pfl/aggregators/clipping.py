@@ -53,7 +53,7 @@ def _clipped_mean(
     center: jax.Array,
     max_norm: Callable[[jax.Array], jax.Array],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One step from a center.
+    """Takes one step from a center.
 
     Args:
       matrix: `[K, D]`.
@@ -78,12 +78,12 @@ def _clipped_mean(
 
 
 def _fraction(clipped: jax.Array, valid: jax.Array, dtype: Any) -> jax.Array:
-    """Share `[]` of the rows in use."""
+    """Returns the share `[]` of the rows in use."""
     return clipped.sum(dtype=dtype) / jnp.maximum(valid.sum(dtype=dtype), 1)
 
 
 def _vectors(messages: Any, reference: Any) -> tuple[jax.Array, jax.Array, Any]:
-    """Rows `[K, D]`, the reference `[D]`, and what turns it back into a tree."""
+    """Returns rows `[K, D]`, reference `[D]`, and what turns it back into a tree."""
     matrix, unravel = client_rows.ravel_rows(messages)
     rows, _ = client_rows.ravel_rows(jax.tree.map(lambda r: r[None], reference))
     return matrix, rows[0].astype(matrix.dtype), unravel

@@ -47,7 +47,7 @@ __all__ = [
 
 
 def _checked(rule: Any, rows: Any, weights: Any) -> tuple[Any, jax.Array]:
-    """Rows as arrays and weights `[K]`, when the rule fits them."""
+    """Returns rows as arrays and weights `[K]`, when the rule fits them."""
     rows = jax.tree.map(jnp.asarray, rows)
     leaves = jax.tree.leaves(rows)
     shapes = [leaf.shape for leaf in leaves]
@@ -78,7 +78,7 @@ def _checked(rule: Any, rows: Any, weights: Any) -> tuple[Any, jax.Array]:
 
 
 def _apply(rule: core.Aggregator, rows: Any, weights: Any, reference: Any = None):
-    """The rule's aggregate; none of these rules draws anything."""
+    """Applies the rule; none of these rules draws anything."""
     rows, weights = _checked(rule, rows, weights)
     if reference is None:
         reference = jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), rows)
@@ -109,7 +109,7 @@ def krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
 
 
 def multi_krum(rows: Any, weights: Any = None, **fields: Any) -> Any:
-    """The mean of the rows of lowest score, n - f of them unless `num_selected` says.
+    """Averages the rows of lowest score, n - f of them unless `num_selected` says.
 
     Args:
       rows: `[K, D]`, or pytree of `[K, *P]`.

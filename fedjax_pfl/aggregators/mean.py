@@ -12,7 +12,7 @@ __all__ = ["Mean", "WeightedMean"]
 
 
 def _mean_or_reference(messages: Any, weights: jax.Array, reference: Any) -> Any:
-    """Weighted mean of finite rows; the reference where none has a positive weight."""
+    """Averages finite rows; the reference where none has a positive weight."""
     finite = client_rows.finite_rows(messages, weights.shape[0])
     weights = jnp.where(finite, weights, 0)
     mean = client_rows.weighted_mean(messages, weights)

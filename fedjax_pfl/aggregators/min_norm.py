@@ -88,7 +88,7 @@ class CommonDescent:
     def __call__(
         self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
     ) -> tuple[Any, CommonDescentInfo]:
-        """One step from the reference.
+        """Takes one step from the reference.
 
         Args:
           key: `[]` unused.
@@ -135,7 +135,7 @@ class CommonDescent:
 def _directions(
     matrix: jax.Array, center: jax.Array, valid: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Unit updates `[K, D]`, 0 where there is none; their lengths; which there are."""
+    """Returns unit updates `[K, D]`, 0 where none is; lengths; which there are."""
     unit, distance = scaled_rows.distances(matrix, valid, center)
     size = jnp.minimum(unit * distance, jnp.finfo(matrix.dtype).max)
     valid = valid & (size >= _STATIONARY)

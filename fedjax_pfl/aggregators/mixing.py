@@ -26,7 +26,7 @@ __all__ = ["Bucketing", "NearestNeighborMixing"]
 def _means_about(
     share: jax.Array, messages: Any, valid: jax.Array, center: jax.Array
 ) -> Any:
-    """Means `[J, *P]` of valid rows by shares `[J, K]` with sum 1, formed about a row.
+    """Averages valid rows to `[J, *P]` by shares `[J, K]` with sum 1, about a row.
 
     About a row, so that a common offset costs no digits; of halves, whose differences
     cannot overflow.

@@ -70,7 +70,7 @@ class ServerMomentum:
     def __call__(
         self, memory: optax.OptState, params: Any, target: Any
     ) -> tuple[Any, optax.OptState]:
-        """One step.
+        """Takes one step.
 
         Args:
           memory: what `init` or the last step returned.
@@ -135,7 +135,7 @@ class ServerAdam:
     def __call__(
         self, memory: AdamMemory, params: Any, target: Any
     ) -> tuple[Any, AdamMemory]:
-        """One step.
+        """Takes one step.
 
         Args:
           memory: what `init` or the last step returned.

@@ -104,7 +104,7 @@ class Ditto(base.SingleExchange):
 
     @property
     def server_is_model(self) -> bool:
-        """That of FedAvg, unless clients never load it."""
+        """Those of FedAvg, unless clients never load it."""
         return not self.unsynced
 
     def init(self, key, model, population, data):

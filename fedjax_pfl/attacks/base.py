@@ -126,7 +126,7 @@ class Outermost(Colluding):
         checks.known(self.about, honest.ABOUT, "center of the attack")
 
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
-        """Length `[]` of the step along `away [*P]`, which has length 1."""
+        """Returns the length `[]` of the step along `away [*P]`, which has length 1."""
         raise NotImplementedError
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:

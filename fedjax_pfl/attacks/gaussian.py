@@ -43,7 +43,7 @@ class Gaussian(base.Alone):
         return cls(std=1.0)
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:
-        """Noise, about zero or the received model."""
+        """Draws noise, about zero or the received model."""
         leaves, structure = jax.tree.flatten(message)
         keys = jax.random.split(key, len(leaves))
         centers = [jnp.zeros((), u.dtype) for u in leaves]

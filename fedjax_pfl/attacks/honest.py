@@ -70,7 +70,7 @@ class Honest:
         return jax.tree.map(lambda c, o, s: c + (o + s), self.center, self.offset, step)
 
     def deviation(self, *, sample: bool = False) -> Any:
-        """Standard deviation `[*P]` of every coordinate; of one row it is 0.
+        """Returns the deviation `[*P]` of every coordinate; of one row it is 0.
 
         Args:
           sample: whether sums of squares are divided by one less than the rows.
@@ -127,7 +127,7 @@ def origin(about: str, messages: Any, reference: Any) -> Any:
 
 
 def rescale(tree: Any) -> tuple[Any, jax.Array]:
-    """A tree over a power of two, with magnitudes below 2, and that power `[]`."""
+    """Divides a tree by a power of two, to magnitudes below 2; returns both."""
     largest = client_rows.magnitude(tree)
     scale = jnp.ldexp(jnp.ones_like(largest), jnp.frexp(largest)[1] - 1)
     scale = jnp.maximum(scale, jnp.finfo(largest.dtype).tiny)
@@ -135,7 +135,7 @@ def rescale(tree: Any) -> tuple[Any, jax.Array]:
 
 
 def square_norms(rows: Any) -> jax.Array:
-    """Squared norms `[K]` of the rows of a tree `[K, *P]`."""
+    """Returns squared norms `[K]` of the rows of a tree `[K, *P]`."""
 
     def of_leaf(leaf: jax.Array) -> jax.Array:
         return jnp.square(leaf.reshape(leaf.shape[0], -1)).sum(axis=1)
@@ -144,7 +144,7 @@ def square_norms(rows: Any) -> jax.Array:
 
 
 def inner(rows: Any, vector: Any) -> jax.Array:
-    """Inner products `[K]` of the rows of a tree `[K, *P]` with a vector `[*P]`."""
+    """Multiplies the rows of a tree `[K, *P]` with a vector `[*P]`, to `[K]`."""
 
     def of_leaf(leaf: jax.Array, part: jax.Array) -> jax.Array:
         matrix = leaf.reshape(leaf.shape[0], -1)
@@ -155,7 +155,7 @@ def inner(rows: Any, vector: Any) -> jax.Array:
 
 
 def direction(kind: str, honest: Honest, start: Any) -> Any:
-    """The direction `[*P]` of length 1 in which a message leaves the honest mean.
+    """Returns the unit vector `[*P]` along which a message leaves the honest mean.
 
     Args:
       kind: one of `DIRECTIONS`: against the mean less the start, its signs, or the

@@ -56,7 +56,7 @@ class Mimic(base.Colluding):
         return jax.tree.map(lambda leaf: leaf[row], messages)
 
     def _row(self, seen: honest.Honest) -> jax.Array:
-        """Row `int32[]` of the victim."""
+        """Returns the row `int32[]` of the victim."""
         if self.victim is not None:
             rank = jnp.minimum(self.victim, seen.known.sum() - 1)
             return jnp.argmax(seen.known & (jnp.cumsum(seen.known) - 1 == rank))

@@ -44,7 +44,7 @@ class MinMax(base.Outermost):
     """
 
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
-        """Gamma, from inner products of the rows `h_i - mu = -d_i`."""
+        """Computes gamma from inner products of the rows `h_i - mu = -d_i`."""
         rows, scale = honest.rescale(seen.rows)
         products = client_rows.gram(rows)
         squares = jnp.diag(products)

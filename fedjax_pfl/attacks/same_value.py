@@ -40,7 +40,7 @@ class SameValue(base.Alone):
         return cls(std=0.01)
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:
-        """One draw in every coordinate."""
+        """Puts one draw into every coordinate."""
         del reference
         draw = jax.random.normal(key, (), jnp.float32)
 

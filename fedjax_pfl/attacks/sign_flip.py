@@ -46,7 +46,7 @@ class SignFlip(base.Alone):
 
     @classmethod
     def official(cls) -> "SignFlip":
-        """What FLAME's released code does: `-|xi|` times the received model, std 1."""
+        """Follows FLAME's released code: `-|xi|` times the received model, std 1."""
         return cls(std=1.0, about="received")
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:

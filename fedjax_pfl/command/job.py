@@ -243,7 +243,7 @@ def _groups(experiment: Experiment) -> list[list[Group]]:
 
 
 def _check_tests(groups: Sequence[Group], training: Options) -> None:
-    """The tables of the commands are about clients' own test data."""
+    """Refuses runs without clients' own test data, which all tables are about."""
     if "test" not in training.schedule.data:
         raise checks.InputError(
             "Expected test among the data of --eval-on, which the tables of a command"

@@ -32,7 +32,7 @@ def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
 
 
 def _directory(where: str | None, out: Path) -> Path:
-    """In the result, or under its name in a directory that several may share."""
+    """Returns a place in the result, or under its name in a shared directory."""
     return out / TENSORBOARD if where is None else Path(where) / out.name
 
 

@@ -245,7 +245,7 @@ def _to_json(options: arguments.Options) -> dict[str, Any]:
 
 
 def _from_json(stored: dict[str, Any], directory: Path) -> arguments.Options:
-    """Inverse of `_to_json`; values are checked again where they are used."""
+    """Inverts `_to_json`; values are checked again where they are used."""
     hints = typing.get_type_hints(arguments.Options)
     fields = _stored()
     if stored.keys() != {field.name for field in fields}:

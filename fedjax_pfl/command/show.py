@@ -70,7 +70,7 @@ def _print_left_out(console: Console, result: results.Result) -> None:
 
 
 def _print_tables(console: Console, summary: "pd.DataFrame") -> None:
-    """One table per statistic: settings down, models across."""
+    """Prints one table per statistic: settings down, models across."""
     first = list(summary.columns).index("model")
     settings = list(summary.columns[:first])
     models = list(dict.fromkeys(summary["model"]))
@@ -102,7 +102,7 @@ def _diverged(result: results.Result) -> list[tuple[Any, int]]:
 
 
 def text(value: Any) -> str:
-    """A setting, lists as in JSON; nothing where an algorithm does not have it."""
+    """Formats a setting, lists as in JSON; nothing where an algorithm lacks it."""
     if value is None or value != value:
         return ""
     return str(list(value)) if isinstance(value, tuple) else str(value)

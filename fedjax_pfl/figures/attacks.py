@@ -18,7 +18,7 @@ _TOLD = "algorithm.malicious_fraction"  # follows the fraction
 
 
 def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
-    """Means over clients in the last round with a column `kind`, settings and metric.
+    """Returns means over clients, last round, with a column `kind`; settings; metric.
 
     Empty where there is no field that says how many are malicious.
     """
@@ -97,7 +97,7 @@ def _is_table(rows: pd.DataFrame) -> bool:
 
 
 def under_attacks(result: results.Result) -> contents.Heats | None:
-    """Mean metrics of all settings under every attack, as a colored table.
+    """Returns the mean metrics of all settings under every attack, as a colored table.
 
     Args:
       result: what to show.

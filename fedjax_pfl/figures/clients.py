@@ -28,7 +28,7 @@ _MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one imag
 
 
 def values_of_clients(result: results.Result) -> contents.Boxes | None:
-    """Every client's metric in the last round, one row per model.
+    """Returns every client's metric in the last round, one row per model.
 
     Settings, models and panels are those of the learning curves.
 
@@ -140,7 +140,7 @@ def _told(client: int, seed: float, size: int, value: float) -> str:
 
 
 def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
-    """Mean accuracy over clients against the variance of their losses, last round.
+    """Returns mean accuracy against the variance of clients' losses, last round.
 
     Up and to the left is better; every setting of the result is a point.
 
@@ -189,7 +189,7 @@ def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
 
 
 def _spot(rows: pd.DataFrame, setting: str, colors: dict[str, int]) -> contents.Spot:
-    """One setting and model, over seeds."""
+    """Averages one setting and model over seeds."""
     first = rows.iloc[0]
     pair = rows[["value_variance", "value"]]
     (x, y), (x_std, y_std) = pair.mean(), pair.std().fillna(0)
@@ -300,7 +300,7 @@ def _same_holdings(
 
 
 def _only_title(group: history.History) -> str:
-    """Data, partition and seed of a group's first federation."""
+    """Returns the data, partition and seed of a group's first federation."""
     config = group.config | group.points[0]
     names = [config.get("federation.dataset"), config.get("federation.partition")]
     if "seed" in config:

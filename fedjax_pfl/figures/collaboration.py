@@ -67,7 +67,7 @@ def _panel(group: history.History) -> contents.Heat:
 
 
 def shares(result: results.Result) -> contents.Lines | None:
-    """Share of the collaboration weight inside the own cluster against rounds.
+    """Returns the share of weight inside the own cluster against rounds.
 
     The mean over clients that receive something, one line per setting and one panel per
     environment, and what equal weights for all would give.
@@ -103,7 +103,7 @@ def shares(result: results.Result) -> contents.Lines | None:
 
 
 def _share_rows(result: results.Result) -> pd.DataFrame:
-    """Mean shares over clients, and what equal weights give, by point and round."""
+    """Returns mean shares, and what equal weights give, by point and round."""
     points = result.communication().drop(columns=["floats_up", "floats_down", "rounds"])
     parts, start = [], 0
     for group in result.groups:
@@ -121,7 +121,7 @@ def _share_rows(result: results.Result) -> pd.DataFrame:
 
 
 def _equal_share(cluster: np.ndarray) -> float:
-    """The mean share of the own cluster among others that all weigh the same."""
+    """Returns the mean share of the own cluster where all others weigh the same."""
     same = (cluster[:, None] == cluster).sum() / len(cluster) - 1
     return float(same / max(1, len(cluster) - 1))
 
@@ -134,7 +134,7 @@ def _equal(rows: pd.DataFrame) -> contents.Line:
 
 
 def _mean_share(group: history.History) -> np.ndarray:
-    """Mean `[G, E]` over the clients that receive anything; NaN if nobody does."""
+    """Averages `[G, E]` over clients that receive anything; NaN if nobody does."""
     assert group.own_cluster is not None
     count = (~np.isnan(group.own_cluster)).sum(-1)
     total = np.nansum(group.own_cluster, axis=-1)

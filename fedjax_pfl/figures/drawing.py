@@ -95,7 +95,7 @@ def is_hollow(number: int) -> bool:
 
 
 def style(line: contents.Line) -> tuple[str, str]:
-    """Color and dash of a line, which are the same in all panels of a figure.
+    """Returns color and dash of a line, the same in all panels of a figure.
 
     Colors are settings and dashes models; what is no method is gray.
     """

@@ -25,7 +25,7 @@ _LETTERS = 90  # of titles side by side
 
 
 def over_two_fields(result: results.Result) -> contents.Heats | None:
-    """The metric in the last round over the two numeric fields with most values.
+    """Returns the last round's metric over the two numeric fields with most values.
 
     Args:
       result: what to show.

@@ -43,7 +43,7 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
 
 
 def training_loss(result: results.Result) -> contents.Lines | None:
-    """The mean loss on clients' own training data against rounds, of all settings.
+    """Returns the mean loss on own training data against rounds, of all settings.
 
     Args:
       result: what to show.
@@ -69,7 +69,7 @@ def _over_rounds(
     ylabel: str,
     data: str,
 ) -> contents.Lines:
-    """One line per method and model, with a band over seeds."""
+    """Makes one line per method and model, with a band over seeds."""
     rows = multiples.of_few_models(curves, methods)
     panels, left_out = multiples.in_panels(
         rows,
@@ -147,7 +147,7 @@ def swept(result: results.Result) -> contents.Lines | None:
 def _with_levels(
     table: pd.DataFrame, field: str, values: Sequence[float]
 ) -> pd.DataFrame:
-    """Rows of models that have the field; those without it for each of its values."""
+    """Returns rows of models with the field; those without for each of its values."""
     knows = table[field].notna()
     table = table[table["model"].isin(table.loc[knows, "model"])]
     table = table.sort_values("model", key=_order, kind="stable")
@@ -164,13 +164,13 @@ def _order(models: pd.Series) -> pd.Series:
 
 
 def _mean_and_std(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:
-    """Mean, and what is a standard deviation below and above it."""
+    """Returns the mean, and what is a standard deviation below and above it."""
     mean, std = values.mean(), values.std().fillna(0)
     return mean, mean - std, mean + std
 
 
 def numeric(table: pd.DataFrame, fields: Sequence[str]) -> list[str]:
-    """Numeric fields with several values; those with most values first."""
+    """Returns numeric fields with several values; those with most values first."""
     counts = {
         f: table[f].nunique()
         for f in fields

@@ -16,7 +16,7 @@ Spread = Callable[[Any], tuple[pd.Series, pd.Series, pd.Series]]
 
 
 def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
-    """Rows of all models, or where those are too many lines of every method's first."""
+    """Keeps all models, or of too many each method's first."""
     if rows[[*methods, "model"]].drop_duplicates().shape[0] <= drawing.FEW_LINES:
         return rows
     return pd.concat(
@@ -27,7 +27,7 @@ def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
 def best_of_many(
     result: results.Result, rows: pd.DataFrame, methods: list[str]
 ) -> tuple[pd.DataFrame, list[str], bool]:
-    """Of too many settings the best ones; columns of their methods, and whether so."""
+    """Keeps the best of too many settings; returns their columns, and whether so."""
     if rows[methods].drop_duplicates().shape[0] <= drawing.FEW_LINES:
         return rows, methods, False
     best = selection.best_settings(result)
@@ -43,7 +43,7 @@ def in_panels(
     make: Callable[[pd.DataFrame, str, int], _Mark],
     also: Sequence[str] = (),
 ) -> tuple[tuple[contents.Panel[_Mark], ...], str]:
-    """Small multiples: a panel per environment, in each the same lines.
+    """Makes small multiples: a panel per environment, in each the same lines.
 
     Args:
       rows: of all lines.
@@ -80,14 +80,14 @@ def in_panels(
 
 
 def min_to_max(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:
-    """Mean, minimum and maximum of groups."""
+    """Returns the mean, minimum and maximum of groups."""
     return values.mean(), values.min(), values.max()
 
 
 def over_seeds(
     rows: pd.DataFrame, by: str, setting: str, color: int, spread: Spread = min_to_max
 ) -> contents.Line:
-    """The line of rows of one setting and model, against one of their columns."""
+    """Makes a line of rows of one setting and model, against one of their columns."""
     mean, low, high = spread(rows.groupby(by)["value"])
     first = rows.iloc[0]
     return contents.Line(

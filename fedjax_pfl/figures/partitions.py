@@ -126,7 +126,7 @@ def _histogram(axes: Axes, sizes: np.ndarray) -> None:
 
 
 def _bins(sizes: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Edges of the bars of a histogram of sizes, and whether they grow."""
+    """Returns the edges of the bars of a histogram of sizes, and whether they grow."""
     low, high = int(sizes.min()), int(sizes.max()) + 1
     if high > _WIDE * max(1, low) and low > 0:
         return np.geomspace(low, high, 31), True
@@ -135,12 +135,12 @@ def _bins(sizes: np.ndarray) -> tuple[np.ndarray, bool]:
 
 
 def _shares(counts: np.ndarray) -> np.ndarray:
-    """Shares `[N, C]` of the classes among each client's examples, of counts."""
+    """Turns counts into shares `[N, C]` of the classes of each client."""
     return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 
 def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
-    """Area by the number of examples; the largest fills its cell of the grid."""
+    """Draws areas by the number of examples; the largest fills its cell of the grid."""
     num_clients, num_classes = counts.shape
     client, label = np.nonzero(counts)
     cell = 72 * min(  # points
@@ -167,7 +167,7 @@ def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
 
 
 def _heat_map(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
-    """Shares of the classes among the examples of each client."""
+    """Draws the shares of the classes among the examples of each client."""
     image = axes.imshow(_shares(counts).T, aspect="auto", cmap="Blues", vmin=0)
     axes.set_xlabel("client", fontsize=9)
     axes.set_ylabel("class", fontsize=9)
@@ -179,7 +179,7 @@ def _heat_map(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
 def _name_classes(
     axes: Axes, num_classes: int, class_names: Sequence[str] | None
 ) -> None:
-    """Names, or numbers, of as many classes as fit."""
+    """Names, or numbers, as many classes as fit."""
     names = class_names or [str(label) for label in range(num_classes)]
     step = -(-num_classes // _MAX_TICKS)
     shown = range(0, num_classes, step)

@@ -73,7 +73,7 @@ def contenders(result: results.Result, rows: pd.DataFrame) -> list[str]:
 def by_environment(
     rows: pd.DataFrame, names: Sequence[str], also: Sequence[str] = ()
 ) -> list[tuple[str, pd.DataFrame]]:
-    """Rows of every environment, with a title.
+    """Returns rows of every environment, with a title.
 
     Args:
       rows: of all environments.
@@ -91,7 +91,7 @@ def by_environment(
 
 
 def title(row: pd.Series, names: Sequence[str], bare: Sequence[str] = ()) -> str:
-    """For example `SignFlip, digits, concentration = 0.1`; some are values only."""
+    """Formats text, for example `SignFlip, digits, concentration = 0.1`."""
     bare = [n for n in names if n in (*bare, *DESCRIPTION)]
     shown = [str(row[name]) for name in bare if not pd.isna(row[name])]
     shown += _values(row, [name for name in names if name not in bare])
@@ -103,7 +103,7 @@ def title(row: pd.Series, names: Sequence[str], bare: Sequence[str] = ()) -> str
 def shown_curves(
     result: results.Result, data: str = summaries.OWN_TEST
 ) -> tuple[pd.DataFrame, str]:
-    """Rows of the curves on some data that are drawn, and the metric.
+    """Returns rows of the curves on some data that are drawn, and the metric.
 
     Of the settings of an algorithm's own fields only the one that is best on validation
     data in the last round is kept, the first if there are no such data.
@@ -114,7 +114,7 @@ def shown_curves(
 
 
 def best_settings(result: results.Result) -> pd.DataFrame:
-    """Values of `settings` that `shown_curves` keeps, one row each."""
+    """Returns values of `settings` that `shown_curves` keeps, one row each."""
     return _best_curves(result)[0][settings(result)].drop_duplicates()
 
 
@@ -124,7 +124,7 @@ def _best_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
 
 
 def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
-    """Clients' values in the last round, of what `shown_curves` keeps; the metric."""
+    """Returns clients' values in the last round of `shown_curves`, and the metric."""
     curves, metric = shown_curves(result)
     clients, _ = reported(result, result.clients(), metric)
     clients = clients[clients["model"].isin(MODELS)]
@@ -145,7 +145,7 @@ def _compared(result: results.Result) -> list[str]:
 def reported(
     result: results.Result, rows: pd.DataFrame, metric: str | None = None
 ) -> tuple[pd.DataFrame, str]:
-    """Rows of the reported population and metric, by default the headline.
+    """Returns rows of the reported population and metric, by default the headline.
 
     The population is the honest clients of a training in which some are malicious, all
     clients of the others.
@@ -160,13 +160,13 @@ def reported(
 
 
 def groups(rows: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
-    """Rows by equal keys, missing ones included, in order of appearance."""
+    """Returns rows by equal keys, missing ones included, in order of appearance."""
     for _, group in rows.groupby(list(keys), sort=False, dropna=False):
         yield group
 
 
 def first_model(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the model that stands for a setting, the first there is of `MODELS`."""
+    """Keeps the model that stands for a setting, the first there is of `MODELS`."""
     model = min(rows["model"].unique(), key=list(MODELS).index)
     return rows[rows["model"] == model]
 
@@ -194,7 +194,7 @@ def _best_settings(
 
 
 def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Names whose values a label must show: swept fields and what else varies."""
+    """Returns names whose values a label must show: swept fields and what varies."""
     return [n for n in names if rows[n].nunique(dropna=False) > 1 or "." in n]
 
 
@@ -211,7 +211,7 @@ def label(row: pd.Series, names: Sequence[str]) -> str:
 
 
 def _values(row: pd.Series, names: Sequence[str]) -> list[str]:
-    """For example `lam = 1`, by the last part of a name; missing ones are left out."""
+    """Formats values, as in `lam = 1`, by the last part of a name; none if missing."""
     shown = []
     for name in names:
         value = row[name]
@@ -222,6 +222,6 @@ def _values(row: pd.Series, names: Sequence[str]) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """The last part of a name; of a seed that is not the training's the last two."""
+    """Shortens a name to its last part; a seed that is not the training's to two."""
     *owners, last = name.split(".")
     return f"{owners[-1]} {last}" if owners and last == "seed" else last

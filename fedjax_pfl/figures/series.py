@@ -14,7 +14,7 @@ _BESIDE = {"uniform_value": "equal shares, rebalanced", "hold_value": "bought an
 
 
 def over_days(result: results.Result) -> contents.Lines | None:
-    """Values of portfolios over the test days, one panel per market.
+    """Returns values of portfolios over the test days, one panel per market.
 
     Means over parties and seeds of the personal model, or of the first there is; the
     band is from the 10 % to the 90 % quantile of the parties of a seed, averaged over
@@ -70,7 +70,7 @@ def _beside(table: pd.DataFrame) -> list[contents.Line]:
 def _line(
     rows: pd.DataFrame, name: str, number: int, band: tuple[str, str] | None
 ) -> contents.Line:
-    """Means by day, of no method; NaN around it without a band."""
+    """Returns means by day, of no method; NaN around it without a band."""
     by_day = rows.groupby("moment")
     mean = by_day["mean"].mean()
     nothing = np.full(len(mean), np.nan)

@@ -57,7 +57,7 @@ class LocalInfo:
 
 
 def _sorted_positions(bits: jax.Array, count: jax.Array) -> jax.Array:
-    """A fresh order of `count <= slots` positions, `int32[slots]`; the rest is any.
+    """Draws an order of `count <= slots` positions, `int32[slots]`; the rest is any.
 
     Sorting random bits does not depend on how much padding there is. The lowest bits of
     a key are its position: one array to be sorted instead of two takes a third of the
@@ -261,7 +261,7 @@ class _Limits:
     steps: jax.Array
 
     def allow(self, epoch: jax.Array, index: jax.Array, steps: jax.Array) -> jax.Array:
-        """Whether the client takes this step of this epoch, after so many steps."""
+        """Says whether the client takes this step of this epoch, after so many."""
         in_epoch = (index < self.epoch_steps) & (epoch < self.epochs)
         return in_epoch & (steps < self.steps)
 
@@ -287,7 +287,7 @@ def _limits(
 
 
 def params_dtype(params: Any) -> Any:
-    """Floating dtype of a parameter tree."""
+    """Returns the floating dtype of a parameter tree."""
     return jnp.result_type(*jax.tree.leaves(params))
 
 
@@ -298,7 +298,7 @@ def full_value_and_gradient(
     data: core.ClientData,
     batch_size: int = 256,
 ) -> tuple[jax.Array, Any]:
-    """Value and gradient of an objective over all examples of one client.
+    """Returns the value and gradient of an objective over all examples of one client.
 
     Args:
       objective: `(key, params, batch, context) -> []`, a mean over the batch plus terms
@@ -325,7 +325,7 @@ def full_value(
     data: core.ClientData,
     batch_size: int = 256,
 ) -> jax.Array:
-    """Value of an objective over all examples of one client, without its gradient.
+    """Computes an objective over all examples of one client, without its gradient.
 
     Args:
       objective: see `full_value_and_gradient`.
@@ -349,7 +349,7 @@ def _mean_over_examples(
     data: core.ClientData,
     batch_size: int,
 ) -> Any:
-    """Mean of a function `batch -> tree` over one client's examples, like `zero`."""
+    """Averages a function `batch -> tree` over one client's examples, like `zero`."""
     slots = data.index.shape[0]
     dtype = params_dtype(zero)
     total = jnp.maximum(data.num_examples, 1).astype(dtype)

@@ -57,7 +57,7 @@ class DataLoss:
         return value, outputs
 
     def plus(self, term: Callable[[Any, Any], Any]) -> "DataLoss":
-        """The same with a term `(params, context) -> []` in place of its own."""
+        """Returns the objective with another term `(params, context) -> []`."""
         return dataclasses.replace(self, term=term)
 
 

@@ -62,7 +62,7 @@ def require_targets(model: Any, federation: core.Federation) -> None:
 
 
 def _are_tokens(federation: core.Federation) -> bool:
-    """Whether the inputs are token ids: whole numbers other than `uint8` pixels."""
+    """Tells whether inputs are token ids: whole numbers other than `uint8` pixels."""
     dtype = federation.train.x.dtype
     return jnp.issubdtype(dtype, jnp.integer) and dtype != jnp.uint8
 
@@ -113,7 +113,7 @@ def require_images(model: Any, federation: core.Federation, smallest: int) -> No
 
 
 def embedding_size(model: Any, federation: core.Federation) -> int:
-    """Length E of the frozen embeddings of a federation of token sequences.
+    """Returns the length E of the frozen embeddings of a federation of token sequences.
 
     Args:
       model: the model that wants them, for the message.

@@ -91,7 +91,7 @@ def conv(
 def max_pool(
     x: jax.Array, *, size: int = 2, stride: int = 2, padding: int = 0
 ) -> jax.Array:
-    """Largest value of every window; what does not fill a window is left out.
+    """Keeps the largest value of every window; what fills none is left out.
 
     Args:
       x: `[B, height, width, channels]`.
@@ -118,7 +118,7 @@ def max_pool(
 
 
 def average_pool(x: jax.Array) -> jax.Array:
-    """Mean over all pixels, `[B, height, width, channels]` to `[B, channels]`."""
+    """Averages over all pixels, `[B, height, width, channels]` to `[B, channels]`."""
     return x.mean(axis=(1, 2))
 
 

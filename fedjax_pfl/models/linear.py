@@ -122,10 +122,10 @@ class Quadratic:
         return 0.5 * self.curvature * (outputs**2).sum(axis=1)
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """Weighted mean of the quadratic `[]`."""
+        """Returns the weighted mean of the quadratic `[]`."""
         return objectives.weighted_mean(self._values(outputs), batch.weight)
 
     def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        """Per-example loss `[B]`."""
+        """Returns the per-example loss `[B]`."""
         del batch
         return {"loss": self._values(outputs)}

@@ -9,14 +9,14 @@ __all__ = ["Classification", "Regression", "weighted_mean"]
 
 
 def weighted_mean(values: jax.Array, weight: jax.Array) -> jax.Array:
-    """Mean of `values [B]` with `weight [B]`; 0 where the weights sum to zero."""
+    """Averages `values [B]` with `weight [B]`; 0 where the weights sum to zero."""
     total = weight.sum()
     safe = jnp.where(weight > 0, values, 0)
     return (safe * weight).sum() / jnp.where(total > 0, total, 1)
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Softmax cross-entropy `[B]` of logits `[B, C]` and labels `int[B]`."""
+    """Computes cross-entropies `[B]` of logits `[B, C]` and labels `int[B]`."""
     chosen = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
     return jax.nn.logsumexp(logits, axis=1) - chosen
 
@@ -25,11 +25,11 @@ class Classification:
     """Softmax cross-entropy on logits `[B, C]`; reports loss and accuracy."""
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """Weighted mean cross-entropy `[]`; 0 for an empty batch."""
+        """Returns the weighted mean cross-entropy `[]`; 0 for an empty batch."""
         return weighted_mean(_cross_entropy(outputs, batch.y), batch.weight)
 
     def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        """Per-example loss and accuracy `[B]`."""
+        """Returns the per-example loss and accuracy `[B]`."""
         hit = jnp.argmax(outputs, axis=1) == batch.y
         return {
             "loss": _cross_entropy(outputs, batch.y),
@@ -44,9 +44,9 @@ class Regression:
         return 0.5 * (outputs - batch.y.astype(outputs.dtype)) ** 2
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
-        """Weighted mean of half the squared error `[]`; 0 for an empty batch."""
+        """Averages half the squared error to `[]`; 0 for an empty batch."""
         return weighted_mean(self._values(outputs, batch), batch.weight)
 
     def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
-        """Per-example loss `[B]`."""
+        """Returns the per-example loss `[B]`."""
         return {"loss": self._values(outputs, batch)}

@@ -95,7 +95,7 @@ class Memory:
     def extrapolated(
         self, gram: jax.Array, point: jax.Array, move: jax.Array
     ) -> jax.Array:
-        """The extrapolated point `[K]`, from the newest point and move `[K]`."""
+        """Extrapolates to a point `[K]` from the newest point and move `[K]`."""
         images = _dot(self.moves, gram)
         normal = _dot(images, self.moves.T)
         square = jnp.diag(normal)

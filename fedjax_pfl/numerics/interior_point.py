@@ -120,7 +120,7 @@ class _Iterate:
 
 
 def solve(problem: Problem, num_iterations: int | None) -> tuple[jax.Array, jax.Array]:
-    """The best weights `[J]` of so many iterations, and their certificate `[]`."""
+    """Returns the best weights `[J]` of so many iterations, and a certificate `[]`."""
     if num_iterations is None:
         num_iterations = 20 if problem.gram.dtype == jnp.float64 else 15
     checks.positive_int("num_iterations", num_iterations)
@@ -151,7 +151,7 @@ def _start(problem: Problem) -> _Iterate:
 
 
 def _advanced(problem: Problem, last: _Iterate) -> _Iterate:
-    """A predictor and a corrector; the last iterate if a number is not finite."""
+    """Predicts and corrects; keeps the last iterate if a number is not finite."""
     room = problem.room(last.x)
     at_zero, at_upper = last.x * last.z, room * last.w
     mean = (at_zero.sum() + at_upper.sum()) / problem.pairs
@@ -181,7 +181,7 @@ def _advanced(problem: Problem, last: _Iterate) -> _Iterate:
 def _newton(
     problem: Problem, last: _Iterate, room: jax.Array
 ) -> Callable[[jax.Array, jax.Array], _Iterate]:
-    """A function of what x z and (u - x) w are to lose, to the change of an iterate."""
+    """Returns a function: what x z and (u - x) w should lose -> change of iterate."""
     mask, gram = problem.mask, problem.gram
     x = jnp.where(mask, last.x, 1)
     ridge = jnp.finfo(x.dtype).eps * jnp.diagonal(gram).max()
@@ -212,7 +212,7 @@ def _newton(
 def _lengths(
     problem: Problem, last: _Iterate, room: jax.Array, change: _Iterate
 ) -> tuple[jax.Array, jax.Array]:
-    """The longest steps of the weights and of the multipliers within the bounds."""
+    """Returns the longest steps of weights and multipliers within the bounds."""
 
     def longest(values: jax.Array, change: jax.Array, mask: jax.Array) -> jax.Array:
         falls = mask & (change < 0)

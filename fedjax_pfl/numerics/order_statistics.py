@@ -62,7 +62,7 @@ def _network(rows: int) -> tuple[tuple[int, int], ...]:
 
 
 def _middle_ranks(rows: int) -> tuple[int, int]:
-    """The middle two of an even number of rows; of an odd one the middle and before."""
+    """Returns the middle two ranks of an even number of rows, else one and before."""
     high = rows // 2
     return max(high - 1, 0), high
 
@@ -83,7 +83,7 @@ def _flip(bits: jax.Array) -> jax.Array:
 
 
 def _count(groups: jax.Array, limit: jax.Array) -> jax.Array:
-    """Number `int32[B]` of values of `[G, R, B]` that are at most `limit [B]`."""
+    """Counts, as `int32[B]`, the values of `[G, R, B]` that are at most `limit [B]`."""
 
     def more(group: jax.Array, count: jax.Array) -> jax.Array:
         rows = list(groups[group])
@@ -200,7 +200,7 @@ def middle(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def middle_rows(matrix: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The middle values `[D]` of the valid rows of `[K, D]`; 0 where none is valid.
+    """Returns the middle values `[D]` of valid rows `[K, D]`; 0 where none is valid.
 
     Of the others one half counts as -inf and one half as inf, the odd one as inf, so
     that the middle stays in the middle.

@@ -232,7 +232,7 @@ def _check_rows(name: str, vector: jax.Array, gram: jax.Array) -> None:
 
 
 def _vector(name: str, values: Any, gram: jax.Array) -> jax.Array:
-    """One number per row, in the matrix's dtype."""
+    """Returns one number per row, in the matrix's dtype."""
     vector = jnp.asarray(values, gram.dtype)
     _check_rows(name, vector, gram)
     return vector
@@ -246,7 +246,7 @@ def _square(gram: jax.Array, x: jax.Array) -> jax.Array:
 def _solution(
     x: jax.Array, value: jax.Array, gap: jax.Array, scale: jax.Array
 ) -> Solution:
-    """Back in the units of A; NaN if the value is not finite."""
+    """Scales back to the units of A; NaN if the value is not finite."""
     broken = ~jnp.isfinite(value)
     return Solution(
         x=jnp.where(broken, jnp.nan, x),

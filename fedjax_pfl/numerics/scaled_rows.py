@@ -36,7 +36,7 @@ def _blocks(rows: int, columns: int) -> tuple[int, int]:
 
 
 def quantile(values: jax.Array, p: jax.Array, share: Any) -> jax.Array:
-    """Lower quantile of `[K]` under the probabilities p; `inf` if there are none.
+    """Returns the lower quantile of `[K]` under probabilities p; `inf` if none.
 
     It is the least value that, with the smaller ones, has the share; a share above 1
     gives the largest value.
@@ -48,12 +48,12 @@ def quantile(values: jax.Array, p: jax.Array, share: Any) -> jax.Array:
 
 
 def median(values: jax.Array, p: jax.Array) -> jax.Array:
-    """Lower median of `[K]` under the probabilities p; `inf` if there are none."""
+    """Returns the lower median of `[K]` under probabilities p; `inf` if none."""
     return quantile(values, p, 0.5)
 
 
 def magnitudes(matrix: jax.Array) -> jax.Array:
-    """Largest absolute values `[K]` of the rows of `[K, D]`; NaN if there is one.
+    """Returns the largest magnitudes `[K]` of rows `[K, D]`; NaN if there is one.
 
     Two plain reductions, since a CPU would write all absolute values to memory first.
     """
@@ -147,7 +147,7 @@ class Lengths:
         center: jax.Array,
         fn: Callable[[jax.Array, Any], jax.Array],
     ) -> jax.Array:
-        """The sum over blocks of columns of `fn(rows less center, first column)`."""
+        """Sums `fn(rows less center, first column)` over blocks of columns."""
         width, blocks = _blocks(*matrix.shape)
 
         def of_block(start: Any, width: int) -> jax.Array:
@@ -163,7 +163,7 @@ class Lengths:
         )
 
     def gram(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
-        """Inner products `[K, K]` of the rows less the center, exactly symmetric."""
+        """Computes inner products `[K, K]` of rows less center, exactly symmetric."""
         total = self._sum(matrix, center, lambda rows, _: _dot(rows, rows.T))
         return (total + total.T) / 2
 
@@ -179,7 +179,7 @@ class Lengths:
     def project(
         self, matrix: jax.Array, center: jax.Array, vector: jax.Array
     ) -> jax.Array:
-        """Inner products `[K]` of the rows less the center with a vector `[D]`."""
+        """Multiplies the rows less the center with a vector `[D]`, to `[K]`."""
 
         def products(rows: jax.Array, start: Any) -> jax.Array:
             part = lax.dynamic_slice_in_dim(vector, start, rows.shape[1])

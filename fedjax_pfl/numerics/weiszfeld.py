@@ -127,7 +127,7 @@ def _near_medoid(gram: jax.Array, p: jax.Array) -> jax.Array:
 def _smallest_eigenvalue(
     gram: jax.Array, p: jax.Array, rho: jax.Array, at: _Iterate
 ) -> jax.Array:
-    """Smallest eigenvalue of the Hessian, `a - max eig(S U U^T S)`, S = sqrt(D)."""
+    """Returns the Hessian's least eigenvalue, `a - max eig(S U U^T S)`, S = sqrt(D)."""
     mixed = _dot(gram, at.pi)
     products = gram - mixed[:, None] - mixed[None] + _dot(at.pi, mixed)
     outside = at.distance > rho

@@ -46,7 +46,7 @@ def methods(result: results.Result) -> list[str]:
 
 
 def timing(loaded: sources.Loaded) -> tables.Table:
-    """Seconds of every static group, and on what."""
+    """Returns the seconds of every static group, and on what."""
     counts = loaded.result.communication()["rounds"].tolist()
     parts = []
     for source in loaded.sources:
@@ -106,7 +106,7 @@ def configuration(loaded: sources.Loaded) -> list[tuple[str, list[tuple[str, str
 
 
 def _swept(group: history.History) -> dict[str, list[Any]]:
-    """Values of every swept field."""
+    """Returns values of every swept field."""
     found = {}
     for name in dict.fromkeys(n for point in group.points for n in point):
         values = dict.fromkeys(json.dumps(point.get(name)) for point in group.points)
@@ -115,7 +115,7 @@ def _swept(group: history.History) -> dict[str, list[Any]]:
 
 
 def provenance(source: sources.Source) -> list[tuple[str, str]]:
-    """When, with what and where a result was made."""
+    """Says when, with what and where a result was made."""
     found = source.provenance
     versions = ", ".join(f"{n} {found[n]}" for n in _VERSIONS if found.get(n))
     shown = [("started", found.get("started")), ("commit", found.get("commit"))]
@@ -141,7 +141,7 @@ def _rounds(group: history.History) -> Any:
 
 
 def _data(group: history.History) -> str:
-    """Data set and partition."""
+    """Returns the data set and partition."""
     names = [_value(group, f"federation.{part}") for part in ("dataset", "partition")]
     return ", ".join(str(name) for name in names if name) or "own data"
 

@@ -135,7 +135,7 @@ def compare(
 
 
 def _points(result: results.Result, when: str, data: str) -> tuple[pd.DataFrame, str]:
-    """Means over clients, one row per training and model; the metric."""
+    """Returns means over clients, one row per training and model; the metric."""
     table = result.table()
     is_shown = (table["when"] == when) & (table["data"] == data)
     rows = table[is_shown & (table["stat"] == "mean") & (table["model"] != _BOUND)]
@@ -161,7 +161,7 @@ class _Summary:
 
 
 def _key(values: Any) -> tuple[Any, ...]:
-    """Values to look up; those that are missing are the same."""
+    """Returns values to look up; those that are missing are the same."""
     return tuple(None if pd.isna(value) else value for value in values)
 
 
@@ -216,7 +216,7 @@ def _reference(
     columns: Sequence[str],
     metric: str,
 ) -> int:
-    """The row that is best on validation data in the last round, else the first.
+    """Picks the row that is best on validation data in the last round, or the first.
 
     Hybrids are not: they were chosen on these data, client by client.
     """
@@ -280,7 +280,7 @@ def _caption(
 
 
 def to_table(comparison: Comparison) -> tables.Table:
-    """The comparison with the differences to every environment's first reference."""
+    """Tabulates a comparison with differences to each environment's reference."""
     columns = ["method", "model", *comparison.measures]
     place = 3  # beside what the difference is of
     parts = []

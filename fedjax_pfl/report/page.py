@@ -94,7 +94,7 @@ def _title(loaded: sources.Loaded) -> str:
 
 
 def _texts(row: headline.Row) -> str:
-    """Text and verdict of a row's differences to every row, as JSON."""
+    """Returns text and verdict of a row's differences to every row, as JSON."""
     found = [
         ("reference", "reference") if d is None else (d.text, d.verdict)
         for d in row.differences

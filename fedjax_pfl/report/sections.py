@@ -71,7 +71,7 @@ def all_of(result: results.Result) -> list[Section]:
 
 
 def _learning_curves(result: results.Result) -> Iterator[Section]:
-    """Curves on every kind of test data, and losses on training data."""
+    """Returns the curves on every kind of test data, and losses on training data."""
     best = _BEST if selection.tuned(result) else ""
     drawn = {"learning_curves": lines.learning_curves(result)}
     for name, data in _WIDER.items():
@@ -88,7 +88,7 @@ def _learning_curves(result: results.Result) -> Iterator[Section]:
 def _of_lines(
     result: results.Result, name: str, title: str, shown: contents.Lines, more: str
 ) -> Section:
-    """Lines against rounds."""
+    """Returns the lines against rounds."""
     if more and len(shown.panels) > 1:
         more += _BY_PANEL
     caption = (
@@ -101,7 +101,7 @@ def _of_lines(
 
 
 def _series(result: results.Result) -> Iterator[Section]:
-    """Values of portfolios."""
+    """Returns values of portfolios."""
     shown = series.over_days(result)
     if shown is not None:
         caption = (
@@ -113,7 +113,7 @@ def _series(result: results.Result) -> Iterator[Section]:
 
 
 def _clients(result: results.Result) -> Iterator[Section]:
-    """Distributions over clients, and fairness."""
+    """Returns the distributions over clients, and fairness."""
     boxes = clients.values_of_clients(result)
     if boxes is not None:
         caption = (
@@ -137,7 +137,7 @@ def _clients(result: results.Result) -> Iterator[Section]:
 
 
 def _robustness(result: results.Result) -> Iterator[Section]:
-    """The metric under attacks."""
+    """Yields the metric under attacks."""
     shown = attacks.with_attackers(result)
     if shown is not None:
         caption = (
@@ -155,7 +155,7 @@ def _robustness(result: results.Result) -> Iterator[Section]:
 
 
 def _grids(result: results.Result) -> Iterator[Section]:
-    """The metric over swept fields."""
+    """Yields the metric over swept fields."""
     heats = heat_maps.over_two_fields(result)
     if heats is not None:
         more = ""
@@ -237,5 +237,5 @@ def _ended(result: results.Result) -> str:
 
 
 def _sentence(text: Any) -> str:
-    """Text with a capital."""
+    """Returns text with a capital."""
     return f"{str(text)[:1].upper()}{str(text)[1:]}"

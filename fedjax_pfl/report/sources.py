@@ -140,7 +140,7 @@ def read(directories: Sequence[Path], runs: Runs) -> Loaded:
 
 
 def _runs(directory: Path, runs: Runs) -> tuple[list[Path], list[str]]:
-    """Finished runs of a directory, and names of those of several that are not."""
+    """Returns finished runs of a directory, and names of those that are not."""
     if not directory.is_dir():
         raise checks.InputError(f"Expected a result directory, got '{directory}'.")
     if runs.is_finished(directory):
@@ -160,7 +160,7 @@ def _runs(directory: Path, runs: Runs) -> tuple[list[Path], list[str]]:
 
 
 def _names(directories: Sequence[Path]) -> list[str]:
-    """Names of directories, with those above them where they would be the same."""
+    """Names directories, with those above them where names would be the same."""
     depth = 1
     while True:
         names = ["/".join(d.resolve().parts[-depth:]) for d in directories]

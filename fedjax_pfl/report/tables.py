@@ -89,16 +89,16 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _tex(text: str) -> str:
-    """Text that LaTeX prints as it is."""
+    """Returns text that LaTeX prints as it is."""
     return "".join(_SPECIAL.get(character, character) for character in _line(text))
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is, also where it lets HTML through."""
+    """Returns text that Markdown shows as it is, also where it lets HTML through."""
     escaped = html.escape(_line(text), quote=False)
     return re.sub(r"([\\`*_|]|(?<=\])\()", r"\\\1", escaped)
 
 
 def _line(text: str) -> str:
-    """Text in one line."""
+    """Returns text in one line."""
     return " ".join(text.split())

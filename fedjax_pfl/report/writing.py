@@ -89,7 +89,7 @@ def _size(comparison: headline.Comparison) -> int:
 
 
 def _write_figures(content: page.Content, folder: Path) -> None:
-    """Every figure as PNG, SVG and PDF, whose letters stay letters."""
+    """Writes every figure as PNG, SVG and PDF, whose letters stay letters."""
     import matplotlib
 
     folder.mkdir(parents=True)
@@ -103,7 +103,7 @@ def _write_figures(content: page.Content, folder: Path) -> None:
 
 
 def _write_tables(content: page.Content, folder: Path) -> None:
-    """Every table as Markdown and LaTeX."""
+    """Writes every table as Markdown and LaTeX."""
     folder.mkdir(parents=True)
     compared = [*content.headline, *content.details]
     for table in (*map(headline.to_table, compared), content.timing):

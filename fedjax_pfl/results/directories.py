@@ -45,7 +45,7 @@ def new(directory: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def staged(directory: Path) -> Iterator[Path]:
-    """Like `new`, for a block that does more than write there: its errors stay its own.
+    """Opens a folder like `new`, for a block that does more than write there.
 
     Args:
       directory: path that does not exist; its parents are made.

@@ -30,7 +30,7 @@ class Named(Protocol):
 
 
 def settings(group: Named) -> dict[str, Any]:
-    """The configuration; its `model` must not be confused with a table's column."""
+    """Returns settings, whose `model` is not to be confused with a table's column."""
     return {
         "model.class" if name == "model" else name: value
         for name, value in group.config.items()

@@ -20,7 +20,7 @@ _WITHOUT_MODEL = ("uniform_", "hold_")
 
 
 def headline(names: Collection[str]) -> str:
-    """The metric that speaks for a model, chooses between models and between rounds.
+    """Picks the metric that speaks for a model and chooses models and rounds.
 
     Args:
       names: what was measured.
@@ -36,7 +36,7 @@ def headline(names: Collection[str]) -> str:
 
 
 def sign(name: str) -> int:
-    """1 for a metric of which more is better, -1 for a loss.
+    """Returns 1 for a metric of which more is better, -1 for a loss.
 
     Args:
       name: name of a metric; what is measured of portfolios that no model made, such
@@ -55,7 +55,7 @@ def sign(name: str) -> int:
 
 
 def mean(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Mean over clients that count and have a value.
+    """Returns the mean over clients that count and have a value.
 
     Args:
       values: `[..., N]`, NaN where there is none.

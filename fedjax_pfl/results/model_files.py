@@ -32,7 +32,7 @@ _FILE = re.compile(r"\d{3,}-[a-z0-9-]+/\d{3,}-[a-z0-9-]+\.safetensors")
 
 
 def file_name(group: int, algorithm: str, point: int, model: str) -> str:
-    """Path of one file below the directory."""
+    """Returns the path of one file below the directory."""
     return f"{group:03d}-{_plain(algorithm)}/{point:03d}-{_plain(model)}.safetensors"
 
 
@@ -62,7 +62,7 @@ def named(params: Any) -> dict[str, Any]:
 
 
 def nested(arrays: Mapping[str, Any]) -> Any:
-    """Undoes `named` for trees of dicts; other containers become dicts of their parts.
+    """Inverts `named` for trees of dicts; other containers become dicts of their parts.
 
     Args:
       arrays: by `params/<path>`.

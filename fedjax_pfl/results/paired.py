@@ -35,7 +35,7 @@ class Interval:
         return self.text("+.2f")
 
     def text(self, form: str) -> str:
-        """In words, numbers in a format such as `+.2f`."""
+        """Formats the interval, numbers in a format such as `+.2f`."""
         lost = f" ({self.lost} of {self.lost + self.pairs} lost)" if self.lost else ""
         if not self.pairs:
             return f"no pairs{lost}"

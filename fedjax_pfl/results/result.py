@@ -50,7 +50,7 @@ class Result:
     provenance: dict[str, Any]
 
     def __eq__(self, other: object) -> bool:
-        """Whether all arrays, configurations and the provenance are the same."""
+        """Tells whether all arrays, configurations and the provenance are the same."""
         return isinstance(other, Result) and struct.same(self, other)
 
     def __repr__(self) -> str:
@@ -359,7 +359,7 @@ class Result:
         return (*labels.IDENTITY, "seed", *self.fields)
 
     def _head(self, group: history.History, point: int) -> tuple[Any, ...]:
-        """Values of `_columns` for one point."""
+        """Returns values of `_columns` for one point."""
         settings = labels.settings(group) | group.points[point]
         names = (*labels.IDENTITY.values(), "seed", *self.fields)
         values = (settings.get(name) for name in names)
@@ -369,7 +369,7 @@ class Result:
 
 
 def _parts(group: history.History) -> list[summaries.Part]:
-    """Every model in every population of a group."""
+    """Yields every model in every population of a group."""
     return summaries.parts(
         group.metrics,
         group.models,

@@ -49,7 +49,7 @@ _QUANTILES = {"10 %": 0.1, "25 %": 0.25, "median": 0.5, "75 %": 0.75, "90 %": 0.
 
 
 def _better(metric: str, values: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Where `values` are strictly better than `others`; False where either is NaN."""
+    """Tells where `values` are better than `others`; False where either is NaN."""
     return values > others if sign(metric) > 0 else values < others
 
 
@@ -80,7 +80,7 @@ def model_metrics(
     personal, shared = split["personal"], split["global"]
 
     def hybrid(judges: Mapping[str, str], where: str) -> dict[str, np.ndarray]:
-        """For each metric, the choice that its judge makes on the data `where`."""
+        """Makes, for each metric, its judge's choice on the data `where`."""
         d = data.index(where)
         mixed = {}
         for name, judge in judges.items():
@@ -130,7 +130,7 @@ def _without_empty(
 
 
 def _has_examples(metric: np.ndarray) -> np.ndarray:
-    """Which clients have examples: `[G, E, model, data, N]` to `bool[G, data, N]`.
+    """Tells which clients have examples: to `bool[G, data, N]`.
 
     They have a value in some round: one whose model became NaN later still counts.
     """
@@ -138,14 +138,14 @@ def _has_examples(metric: np.ndarray) -> np.ndarray:
 
 
 def _clients_mean(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Mean over the last axis where `mask`; NaN if none is left or one is NaN."""
+    """Averages the last axis where `mask`; NaN if none is left or one is NaN."""
     count = mask.sum(-1)
     total = np.where(mask, values, 0).sum(-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def _best_round(means: Mapping[str, np.ndarray], allowed: np.ndarray) -> np.ndarray:
-    """Index `int[G]` of the best allowed round, the earliest of equals.
+    """Returns the index `int[G]` of the best allowed round, the earliest of equals.
 
     Means and `allowed` are `[G, E]`.
     """
@@ -272,7 +272,7 @@ def parts(
 
 
 def _judged(model: str, data: Sequence[str], evaluated: np.ndarray) -> np.ndarray:
-    """Evaluated clients; of a hybrid model only where its choice could be made."""
+    """Returns evaluated clients; of a hybrid only where its choice could be made."""
     judge = {"hybrid (validation)": "validation", "hybrid (oracle)": "test"}.get(model)
     if judge is None:
         return evaluated
@@ -309,7 +309,7 @@ def tally(status: "pd.Series") -> str:
 
 
 def mean_and_std(values: "pd.Series") -> str:
-    """Mean and spread of the values that are not NaN, as text."""
+    """Returns the mean and spread of the values that are not NaN, as text."""
     spread = values.std()
     if values.notna().sum() < 2:
         return "" if values.isna().all() else f"{values.mean():.4f}"

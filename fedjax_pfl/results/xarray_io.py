@@ -108,7 +108,7 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
 
 
 def from_dataset(dataset: "xr.Dataset", stored: dict[str, Any]) -> history.History:
-    """Undoes `to_dataset`.
+    """Inverts `to_dataset`.
 
     Args:
       dataset: the labeled arrays.
@@ -141,7 +141,7 @@ def from_dataset(dataset: "xr.Dataset", stored: dict[str, Any]) -> history.Histo
 
 
 def _coordinate(values: list[Any]) -> np.ndarray:
-    """Values of a swept field as numbers or, where some are not, as text."""
+    """Returns values of a swept field as numbers or, where some are not, as text."""
     plain = all(isinstance(v, bool) for v in values) or all(
         isinstance(v, int | float) and not isinstance(v, bool) for v in values
     )
@@ -149,5 +149,5 @@ def _coordinate(values: list[Any]) -> np.ndarray:
 
 
 def _variable(kind: str, name: str) -> str:
-    """Name in a file: metrics keep theirs, other values say where they belong."""
+    """Names a variable: metrics keep theirs, others say where they belong."""
     return name if kind == "metrics" else f"{kind}.{name}"

@@ -145,7 +145,7 @@ class _Averaged(Phi):
 
 @struct.pytree_dataclass
 class Diagonal(_Averaged):
-    """`sum_i q_i x_i^2 / 2`.
+    """Computes `sum_i q_i x_i^2 / 2`.
 
     Attributes:
       q: `[]`, or a tree like the parameters, at least 0; where it is 0 a coordinate
@@ -182,7 +182,7 @@ class Diagonal(_Averaged):
         return jax.tree.map(lambda _: self.q, x) if self._is_number else self.q
 
     def value(self, x: Any) -> jax.Array:
-        """`sum_i q_i x_i^2 / 2`."""
+        """Computes `sum_i q_i x_i^2 / 2`."""
         return _total(jax.tree.map(lambda a, q: q * a**2, x, self._weights(x))) / 2
 
     def prox(self, x: Any, rho: Any) -> Any:

@@ -207,7 +207,7 @@ def add(presets: Mapping[str, Callable[[], experiment.Experiment]]) -> None:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name stands for all that match it, as in `flame_fair_mnist_*`."""
+    """Tells whether a name stands for all that match it, as in `flame_fair_mnist_*`."""
     return any(mark in name for mark in "*?[")
 
 

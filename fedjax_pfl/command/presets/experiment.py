@@ -85,7 +85,7 @@ def _registry(name: str) -> Mapping[str, Any]:
 
 
 def _evaluate_on() -> tuple[tuple[str, int | None], ...]:
-    """Data on which trainings evaluate if nothing is said, without own periods."""
+    """Returns the data of evaluations if nothing is said, without own periods."""
     from fedjax_pfl.engine import options  # imports JAX
 
     return tuple((name, None) for name in options.EVALUATE_ON)
@@ -183,7 +183,7 @@ class Experiment:
         return len(self.seeds) * sum(sizes)
 
     def single(self) -> Experiment:
-        """The first grid without its axes and with the first seed: one training."""
+        """Keeps the first grid without its axes and with one seed: one training."""
         grid = dataclasses.replace(self.grids[0], axes={})
         return dataclasses.replace(self, grids=(grid,), seeds=self.seeds[:1])
 
@@ -301,7 +301,7 @@ def _word(text: str) -> Any:
 def _set_algorithms(
     experiment: Experiment, parsed: Mapping[str, tuple[Any, ...]]
 ) -> Experiment:
-    """The named algorithms: the preset's grids of them, or new ones with defaults.
+    """Keeps the preset's grids of the named algorithms, or makes new ones.
 
     A new one has the local solver of the first grid, so that comparisons stay fair.
     """
@@ -334,7 +334,7 @@ def _set_own(experiment: Experiment, name: str, values: tuple[Any, ...]) -> Expe
 def _set_component(
     grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
 ) -> list[Grid]:
-    """One grid per named component."""
+    """Makes one grid per named component."""
     registry, found = _registry(name), []
     for value in parsed[name]:
         if name in _OPTIONAL and value in (None, "none"):
@@ -350,7 +350,7 @@ def _set_component(
 
 
 def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
-    """A component with defaults; fields without one come from the other settings."""
+    """Makes a component with defaults; fields without one come from other settings."""
     cls = _registry(name)[value]
     fields = dict(_DEFAULTS.get(cls.__name__, {}))
     for field in dataclasses.fields(cls):

@@ -20,7 +20,7 @@ _WORDS = {
 
 
 def annotation(cls: type, field: dataclasses.Field) -> Any:
-    """Declared type of a field; traced fields, declared as anything, are numbers."""
+    """Returns the declared type of a field; traced fields are numbers."""
     declared = typing.get_type_hints(cls)[field.name]
     if declared is Any:
         return float | None if field.default is None else float

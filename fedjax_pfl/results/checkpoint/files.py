@@ -66,7 +66,7 @@ class Progress:
 
 
 def write(folder: Path, identity: Mapping[str, Any], progress: Progress) -> None:
-    """All files of a checkpoint, the description last."""
+    """Writes all files of a checkpoint, the description last."""
     leaves = _leaves(progress.states)
     _save_leaves(folder / "state", {n: v for n, v in leaves.items() if v.size})
     with open(folder / "history.npz", "wb") as file:
@@ -119,7 +119,7 @@ def compare(path: Path, stored: dict[str, Any], ours: dict[str, Any]) -> None:
 
 
 def fingerprint(tree: Any) -> str:
-    """SHA-256 of all leaves of a tree, their names, types and shapes."""
+    """Returns SHA-256 of all leaves of a tree, their names, types and shapes."""
     digest = hashlib.sha256()
     for path, leaf in _leaves(tree).items():
         value = np.ascontiguousarray(leaf)
@@ -159,7 +159,7 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def digest_of(description: Mapping[str, Any]) -> str:
-    """SHA-256 of what JSON holds, whatever the order of its names."""
+    """Returns SHA-256 of what JSON holds, whatever the order of its names."""
     text = json.dumps(description, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -179,7 +179,7 @@ def verify(path: Path, files: dict[str, str]) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file below a folder, by relative path."""
+    """Returns SHA-256 of every file below a folder, by relative path."""
     return {
         path.relative_to(folder).as_posix(): digest_of_file(path)
         for path in sorted(folder.rglob("*"))
@@ -188,7 +188,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 def digest_of_file(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Returns SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

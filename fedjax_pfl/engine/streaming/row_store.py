@@ -73,19 +73,9 @@ class RowStore:
             self._rows = np.memmap(self._path, self._type, "r+", shape=(size,))
 
     @property
-    def num_written(self) -> int:
-        """Number of clients that have a row."""
-        return int((self._places >= 0).sum())
-
-    @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
         return self._type.itemsize
-
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes that the file takes."""
-        return 512 * os.stat(self._path).st_blocks
 
     def is_written(self, rows: np.ndarray) -> np.ndarray:
         """Returns which of the rows `int[K]` have been written, `bool[K]`."""

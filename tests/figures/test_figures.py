@@ -112,7 +112,8 @@ def test_distribution_shows_every_client_of_the_drawn_settings():
     record = result.groups[1]
     wanted = record.metrics["accuracy"][:, -1, 0, 0].ravel()
     assert any(np.array_equal(np.sort(values), np.sort(wanted)) for values in dots)
-    assert "own test, last round (3 seeds)" in axes.get_xlabel()
+    label = axes.get_xlabel().replace("\n", " ")
+    assert "own test, last round (3 seeds)" in label
 
 
 def test_fairness_has_one_point_per_setting():

@@ -32,8 +32,8 @@ def do(options: arguments.Options) -> None:
         return
     if options.command == "run":
         raise checks.InputError(
-            f"Expected one preset for experiments.run, got {options.preset_name!r} with"
-            f" {len(names)}; use python -m experiments.sweep."
+            f"Expected one preset for the command run, got {options.preset_name!r} with"
+            f" {len(names)}; use {errors.named('sweep')}."
         )
     if options.command == "plan" or options.dry_run:
         for name in names:

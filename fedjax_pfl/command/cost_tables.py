@@ -1,4 +1,4 @@
-"""Tables of the memory and time of trainings, for `experiments.plan`."""
+"""Tables of the memory and time of trainings, for the command `plan`."""
 
 import dataclasses
 from collections.abc import Sequence

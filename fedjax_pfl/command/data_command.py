@@ -1,4 +1,4 @@
-"""Data sets and partitions on the command line: `python -m experiments.data`.
+"""Data sets and partitions on the command line: `fedjax-pfl data`.
 
 Arguments are parsed before JAX is imported, so that `--help` answers at once.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedjax_pfl.command import arguments, cli
+from fedjax_pfl.command import arguments, cli, errors
 
 __all__ = ["app"]
 
@@ -164,7 +164,7 @@ def _spec(data: arguments.Data, settings: list[str]) -> Any:
     if swept or others:
         names = f" of {', '.join(sorted(swept))}" if swept else ""
         raise checks.InputError(
-            f"Expected one federation, got a sweep{names}; see experiments.sweep."
+            f"Expected one federation, got a sweep{names}; see {errors.named('sweep')}."
         )
     return grid.spec
 
@@ -194,9 +194,7 @@ def _check(data_dir: str | None) -> None:
     names = ("name", "status", "layout", "examples", "classes", "clients", "seconds")
     _print_table(names, rows)
     if any(each.status == "missing" for each in inspections):
-        print(
-            "python -m experiments.data show --dataset NAME lists the files it needs."
-        )
+        print(f"{errors.named('data')} show --dataset NAME lists the files it needs.")
     damaged = [each for each in inspections if each.status == "damaged"]
     for each in damaged:
         print(f"{each.name}: {each.problem}")

@@ -219,7 +219,7 @@ def _experiment(options: arguments.Options) -> Experiment:
     settings = experiment.num_points // len(experiment.seeds)
     if single and settings > 1:
         raise checks.InputError(
-            f"Expected one setting, got {settings}; use python -m experiments.sweep."
+            f"Expected one setting, got {settings}; use {errors.named('sweep')}."
         )
     return experiment
 

@@ -22,7 +22,7 @@ def main(
         list[Path],
         typer.Argument(
             metavar="DIR",
-            help="Directories that experiments.sweep or .run have written, or results"
+            help="Directories that the commands sweep or run have written, or results"
             " that were saved. Several are compared with each other.",
         ),
     ],

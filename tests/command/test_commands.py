@@ -194,3 +194,11 @@ def test_names_that_exist_are_left_to_the_experiment():
     )
     assert found["algorithm"] == ("flame", "mine:Own") and found["attack"] == (None,)
     assert found["algorithm.lam"] == ("x",)
+
+
+def test_messages_name_the_command_that_there_is(monkeypatch):
+    """An installed package has no `experiments`; a clone may not be installed."""
+    folder = pathlib.Path("a b")
+    assert run_folder.report_line(folder) == "python -m experiments.report 'a b'"
+    monkeypatch.delitem(sys.modules, "experiments")
+    assert run_folder.report_line(folder) == "fedjax-pfl report 'a b'"

@@ -59,14 +59,13 @@ class Resident:
         *,
         are_shapes: bool = False,
     ):
-        """Places the data on the devices and starts to compile.
+        """Places the data on the devices; compiles nothing yet.
 
         Args:
           planned: the group.
-          store: where its checkpoints are. If it has a finished training, nothing is
-            compiled.
-          are_shapes: whether shapes stand for the data, so that nothing is placed, and
-            compiled only when asked for: what is needed to know the cost.
+          store: where its checkpoints are.
+          are_shapes: whether shapes stand for the data, so that nothing is placed: what
+            is needed to know the cost.
         """
         group, plan = planned.group, planned.plan
         self.planned, self.programs = planned, programs.Programs(self._lowered)
@@ -85,10 +84,9 @@ class Resident:
             pool = sharding.replicate(pool, plan.points)
             processes = self._placed(processes)
         self.fixed = (processes, self._placed(rows), pool)
+        jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
         if are_shapes:
             return
-        if store is None or not store.has_ended():
-            self.compile()
         self.execution = str(plan)
         self.recorder = Recorder(planned, group.described)
         self.identity = {
@@ -131,7 +129,6 @@ class Resident:
 
     def _lowered(self, name: programs.Name) -> jax.stages.Lowered:
         """Lowers a program."""
-        jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
         plan, now, (kind, *data) = self.planned.plan, self._with(self.like), name
         if kind == "init":
             return init.lower(plan, *self.start)

@@ -156,7 +156,10 @@ def run_groups(
             store = None
             if checkpoints is not None:
                 store = checkpoints.store(number, planned[number].algorithm)
-            return trainer(planned[number], store), store
+            made = trainer(planned[number], store)
+            if store is None or not store.has_ended():
+                made.compile()
+            return made, store
 
         waiting = collections.deque([prepare(0)])
         stack.callback(lambda: [following.close() for following, _ in waiting])

@@ -76,6 +76,10 @@ class Trainer(Protocol):
         """Shapes of the states in a checkpoint."""
         ...
 
+    def compile(self) -> None:
+        """Starts to compile what can be compiled before it is run."""
+        ...
+
     def check_fits(self) -> None:
         """Refuses a training that will not fit into memory; compiles it if needed."""
         ...

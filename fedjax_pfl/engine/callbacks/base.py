@@ -82,7 +82,7 @@ class Evaluation:
 
 
 class Callback:
-    """Is told of trainings while they run; override what is needed.
+    """Listener to trainings while they run; override what is needed.
 
     Hooks are called on the host, never in compiled code: once in the beginning, at
     every evaluation (so every `eval_every` rounds, and not in between), and at the end.
@@ -107,21 +107,21 @@ class Callback:
     """
 
     def begin(self, trainings: Sequence[Training]) -> None:
-        """Is called before anything is trained.
+        """Begins, before anything is trained.
 
         Args:
           trainings: all of the call, by their numbers.
         """
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Is called after every evaluation of a group.
+        """Hears of an evaluation of a group.
 
         Args:
           evaluation: what was measured.
         """
 
     def end(self, result: results.Result | None) -> None:
-        """Is called at the end, whatever the end is, if `begin` has returned.
+        """Ends, whatever the end is, if `begin` has returned.
 
         Args:
           result: of the call; None if it was interrupted or failed.

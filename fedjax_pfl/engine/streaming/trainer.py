@@ -103,6 +103,9 @@ class Streamed:
         """Shapes of the state, which has no rows of clients."""
         return self._training.state
 
+    def compile(self) -> None:
+        """Compiles nothing: programs are compiled by their first calls."""
+
     def check_fits(self) -> None:
         """Refuses nothing: the device holds a cohort's rows only."""
 

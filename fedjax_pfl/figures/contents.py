@@ -1,4 +1,4 @@
-"""Contents of figures, before they are drawn: into files, or as charts of a report."""
+"""Contents of figures, before they are drawn."""
 
 import dataclasses
 from typing import Generic, TypeVar
@@ -159,7 +159,7 @@ class Spots:
 
     @property
     def spots(self) -> list[Spot]:
-        """Those of all panels."""
+        """Points of all panels."""
         return [spot for panel in self.panels for spot in panel.marks]
 
 

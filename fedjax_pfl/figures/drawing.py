@@ -1,10 +1,12 @@
 """Colors, panels and legends of all figures; no pyplot, readable at 600 pixels."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import textwrap
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,7 @@ from fedjax_pfl.figures import contents
 
 __all__ = [
     "COLORS",
-    "DASHES",
     "FEW_LINES",
-    "GRAY",
-    "HEIGHT",
     "MARKERS",
     "MAX_LINES",
     "MAX_PANELS",
@@ -35,24 +34,28 @@ __all__ = [
     "panels",
     "shape",
     "style",
+    "told",
 ]
 
 # Okabe and Ito's colors that can be told apart with any color vision, without yellow;
 # then gray and wine for the longest comparisons.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 COLORS += ("#999999", "#882255")
-GRAY = "#7F7F7F"
+_GRAY = "#7F7F7F"
 MARKERS = "osD^vPX*h"
-DASHES = {"": "solid", "personal": "solid", "global": "dash"}
+_DASHES = {"": "solid", "personal": "solid", "global": "dash"}
 _OTHER_DASH = "dot"
 FEW_LINES = len(COLORS)  # of which every setting and model is shown
 MAX_LINES = 2 * len(COLORS)  # the second half with hollow marks
 MAX_PANELS = 12
 _COLUMNS = 3
 TEXT = {"fontsize": 8}
-WIDTH, HEIGHT, LINE = 6.0, 3.2, 0.18  # inches; 600 pixels at 100 dots per inch
+WIDTH, _HEIGHT, _LINE = 6.0, 3.2, 0.18  # inches; 600 pixels at 100 dots per inch
 _LOW = 1.9  # inches of a panel where there are several rows of them
 _LETTERS = 84  # of titles side by side
+
+_told: weakref.WeakKeyDictionary[Artist, str] = weakref.WeakKeyDictionary()
+"""What a page is told of artists, as `told` writes it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,19 +72,34 @@ class Series:
 
     def name(self, *artists: Artist, texts: Sequence[str] = ()) -> None:
         """Makes artists known to the page, with texts of the points of each."""
-        told = json.dumps([self.label, self.method, [self._told(t) for t in texts]])
+        lines = [f"{self.label}\n{text}".strip() for text in texts]
+        told = json.dumps([self.label, self.method, lines])
         for artist in artists:
-            artist.set_gid(f"series:{told}")
+            _told[artist] = f"series:{told}"
 
     def tell(self, axes: Axes, x: Any, y: Any, texts: Sequence[str]) -> None:
-        """Puts texts at finite points, invisible but for a pointer on the page."""
+        """Puts texts at finite points, which only a pointer on the page finds."""
         x, y = np.asarray(x, float), np.asarray(y, float)
         good = np.isfinite(x) & np.isfinite(y)
         points = axes.scatter(x[good], y[good], s=40, alpha=0, linewidths=0)
+        points.set_visible(False)
         self.name(points, texts=[texts[k] for k in np.flatnonzero(good)])
 
-    def _told(self, text: str) -> str:
-        return f"{self.label}\n{text}".strip()
+
+@contextlib.contextmanager
+def told(figure: Figure) -> Iterator[None]:
+    """Lets what is written in the block name series, legend and points by their ids."""
+    artists = figure.findobj(lambda artist: artist in _told)
+    hidden = [artist for artist in artists if not artist.get_visible()]
+    try:
+        for artist in artists:
+            artist.set(gid=_told[artist], visible=True)
+        yield
+    finally:
+        for artist in artists:
+            artist.set_gid(None)
+        for artist in hidden:
+            artist.set_visible(False)
 
 
 def color(number: int) -> str:
@@ -100,10 +118,10 @@ def style(line: contents.Line) -> tuple[str, str]:
     Colors are settings and dashes models; what is no method is gray.
     """
     if not line.algorithm:
-        return GRAY, ("dash", "dot")[line.color % 2]
+        return _GRAY, ("dash", "dot")[line.color % 2]
     if line.is_level:
         return color(line.color), "dash"
-    return color(line.color), DASHES.get(line.model, _OTHER_DASH)
+    return color(line.color), _DASHES.get(line.model, _OTHER_DASH)
 
 
 def left_out(lines: int, panels: int) -> str:
@@ -121,7 +139,7 @@ def panels(count: int) -> tuple[Figure, list[Axes]]:
     columns = 2 if count == 4 else min(count, _COLUMNS)
     rows = -(-count // columns)
     figure = Figure(layout="constrained")
-    height = HEIGHT if rows == 1 else rows * _LOW
+    height = _HEIGHT if rows == 1 else rows * _LOW
     figure.set_size_inches(WIDTH, height)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axes in grid.flat:
@@ -170,7 +188,7 @@ def legend(figure: Figure, title: str) -> None:
     columns = 1 if max(map(len, labels), default=0) > 35 else 2
     rows = math.ceil(len(labels) / columns) + len(title.splitlines())
     width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + LINE * rows)
+    figure.set_size_inches(width, height + _LINE * rows)
     shown = figure.legend(
         handles,
         labels,
@@ -183,4 +201,4 @@ def legend(figure: Figure, title: str) -> None:
     )
     for text, handle in zip(shown.get_texts(), handles, strict=True):
         first = handle[0] if isinstance(handle, Container) else handle
-        text.set_gid(f"legend:{first.get_gid()}")
+        _told[text] = f"legend:{_told[first]}"

@@ -20,15 +20,15 @@ from fedjax_pfl.figures import (
     series,
 )
 
-__all__ = ["Section", "all_of"]
+__all__ = ["WIDER", "Section", "all_of"]
 
-_WIDER = {"others": "own + others' test", "everybody": "everybody's test"}
+WIDER = {"others": "own + others' test", "everybody": "everybody's test"}
+"""Kinds of test data beside clients' own, by the start of a name."""
 _BEST = (
     " Of an algorithm's own settings the one that is best on validation data in the"
     " last round is shown, the first where nothing was validated."
 )
 _BY_PANEL = " Where panels differ in it, the table of methods names it."
-_POINTS = "A point is a client with one seed."
 _BEST_EACH = (
     " An algorithm's own settings are those that are best on validation data, fraction"
     " by fraction."
@@ -43,18 +43,20 @@ class Section:
       name: of its files and its place in the page.
       title: heading.
       caption: what it shows: model, population, data, round and seeds.
-      draw: makes the figure.
+      content: what is drawn.
+      draw: draws it.
     """
 
     name: str
     title: str
     caption: str
-    draw: Callable[[], Figure]
+    content: Any
+    draw: Callable[[Any], Figure]
 
     @functools.cached_property
     def figure(self) -> Figure:
         """Figure of the page and of the files."""
-        return self.draw()
+        return self.draw(self.content)
 
 
 def all_of(result: results.Result) -> list[Section]:
@@ -71,10 +73,10 @@ def all_of(result: results.Result) -> list[Section]:
 
 
 def _learning_curves(result: results.Result) -> Iterator[Section]:
-    """Returns the curves on every kind of test data, and losses on training data."""
+    """Yields curves on every kind of test data, and losses on training data."""
     best = _BEST if selection.tuned(result) else ""
     drawn = {"learning_curves": lines.learning_curves(result)}
-    for name, data in _WIDER.items():
+    for name, data in WIDER.items():
         drawn[f"learning_curves_{name}"] = lines.learning_curves(result, data)
     for name, shown in drawn.items():
         if shown is not None:
@@ -88,7 +90,7 @@ def _learning_curves(result: results.Result) -> Iterator[Section]:
 def _of_lines(
     result: results.Result, name: str, title: str, shown: contents.Lines, more: str
 ) -> Section:
-    """Returns the lines against rounds."""
+    """Describes lines against rounds."""
     if more and len(shown.panels) > 1:
         more += _BY_PANEL
     caption = (
@@ -97,32 +99,32 @@ def _of_lines(
         f" {shown.spread or 'one seed'}."
         f"{more}{_limited(shown)}{_ended(result)}"
     )
-    return Section(name, title, caption, functools.partial(curves.draw, shown))
+    return Section(name, title, caption, shown, curves.draw)
 
 
 def _series(result: results.Result) -> Iterator[Section]:
-    """Returns values of portfolios."""
+    """Yields values of portfolios."""
     shown = series.over_days(result)
     if shown is not None:
         caption = (
             f"The model that a name has × honest clients × own test data × last round:"
             f" {shown.ylabel}; {shown.spread}, of the first method.{_limited(shown)}"
         )
-        draw = functools.partial(curves.draw, shown)
-        yield Section("values", "Values of portfolios", caption, draw)
+        yield Section("values", "Values of portfolios", caption, shown, curves.draw)
 
 
 def _clients(result: results.Result) -> Iterator[Section]:
-    """Returns the distributions over clients, and fairness."""
+    """Yields distributions over clients, and fairness."""
     boxes = clients.values_of_clients(result)
     if boxes is not None:
         caption = (
             f"{_sentence(boxes.xlabel)}. Settings are those of the learning curves."
-            f" {_POINTS} The box spans the quartiles, with the median as a line and the"
-            f" mean as a triangle.{_limited(boxes)}"
+            " A point is a client with one seed. The box spans the quartiles, with the"
+            f" median as a line and the mean as a triangle.{_limited(boxes)}"
         )
-        draw = functools.partial(clients.draw_boxes, boxes)
-        yield Section("clients", "Clients one by one", caption, draw)
+        yield Section(
+            "clients", "Clients one by one", caption, boxes, clients.draw_boxes
+        )
     spots = clients.accuracy_and_spread(result)
     if spots is not None and len(spots.spots) > 1:
         has_bars = any(spot.x_std or spot.y_std for spot in spots.spots)
@@ -132,8 +134,7 @@ def _clients(result: results.Result) -> Iterator[Section]:
             f" every setting is a point, {bars}. Up and to the left is better."
             f"{_limited(spots)}"
         )
-        draw = functools.partial(clients.draw_spots, spots)
-        yield Section("fairness", "Fairness", caption, draw)
+        yield Section("fairness", "Fairness", caption, spots, clients.draw_spots)
 
 
 def _robustness(result: results.Result) -> Iterator[Section]:
@@ -145,13 +146,13 @@ def _robustness(result: results.Result) -> Iterator[Section]:
             f" share of clients that are malicious; {shown.spread or 'one seed'}."
             f"{_BEST_EACH if shown.is_best else ''}{_limited(shown)}"
         )
-        draw = functools.partial(curves.draw, shown)
-        yield Section("robustness", "Robustness to attacks", caption, draw)
+        yield Section(
+            "robustness", "Robustness to attacks", caption, shown, curves.draw
+        )
     table = attacks.under_attacks(result)
     if table is not None:
         caption = f"{_sentence(table.value)}, mean over seeds; a model × setting a row."
-        draw = functools.partial(heat_maps.draw, table)
-        yield Section("attacks", "Attacks", caption, draw)
+        yield Section("attacks", "Attacks", caption, table, heat_maps.draw)
 
 
 def _grids(result: results.Result) -> Iterator[Section]:
@@ -166,8 +167,7 @@ def _grids(result: results.Result) -> Iterator[Section]:
             f" over seeds, empty where all diverged."
             f"{more}"
         )
-        draw = functools.partial(heat_maps.draw, heats)
-        yield Section("grid", "Grid of two fields", caption, draw)
+        yield Section("grid", "Grid of two fields", caption, heats, heat_maps.draw)
     shown = lines.swept(result)
     is_robustness = shown is not None and shown.xlabel == attacks.FRACTION
     if shown is not None and not is_robustness:
@@ -177,8 +177,7 @@ def _grids(result: results.Result) -> Iterator[Section]:
             f" {shown.spread or 'one seed'}. Dashed levels do not have this field."
             f"{_BEST if shown.is_best else ''}{_limited(shown)}"
         )
-        draw = functools.partial(curves.draw, shown)
-        yield Section("sweep", "A swept field", caption, draw)
+        yield Section("sweep", "A swept field", caption, shown, curves.draw)
 
 
 def _mixing(result: results.Result) -> Iterator[Section]:
@@ -189,13 +188,15 @@ def _mixing(result: results.Result) -> Iterator[Section]:
             "Weight with which a client (row) would get another's message (column)"
             " after the last round, but for its own; first grid point of each method."
         )
-        draw = functools.partial(heat_maps.draw, heats)
-        yield Section("collaboration", "Who learns from whom", caption, draw)
+        yield Section(
+            "collaboration", "Who learns from whom", caption, heats, heat_maps.draw
+        )
     shown = collaboration.shares(result)
     if shown is not None:
         caption = f"{_sentence(shown.ylabel)}: {shown.spread}.{_limited(shown)}"
-        draw = functools.partial(curves.draw, shown)
-        yield Section("own_cluster", "Learning from one's own", caption, draw)
+        yield Section(
+            "own_cluster", "Learning from one's own", caption, shown, curves.draw
+        )
 
 
 def _partition(result: results.Result) -> Section:
@@ -220,7 +221,8 @@ def _partition(result: results.Result) -> Section:
         "partition",
         "Who holds which data",
         caption,
-        functools.partial(clients.draw_holdings, shown),
+        found,
+        clients.draw_holdings,
     )
 
 

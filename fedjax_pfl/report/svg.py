@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 import matplotlib
 from matplotlib.figure import Figure
 
+from fedjax_pfl.figures import drawing
+
 __all__ = ["inline"]
 
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
@@ -17,7 +19,6 @@ _COLORS = {  # what cannot be read on a dark page -> a property of the page
     "#882255": "var(--wine)",
 }
 _COLOR = re.compile("|".join(_COLORS), re.IGNORECASE)
-_REFERENCE = re.compile(r"url\(#")
 
 
 def inline(figure: Figure, name: str, title: str) -> str:
@@ -36,7 +37,7 @@ def inline(figure: Figure, name: str, title: str) -> str:
     """
     file = io.BytesIO()
     settings = {"svg.hashsalt": name, "svg.fonttype": "none"}
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(settings), drawing.told(figure):
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _LINK)
@@ -76,5 +77,5 @@ def _adapt(element: ElementTree.Element, name: str) -> None:
         if key == f"{{{_LINK}}}href" and value.startswith("#"):
             element.set(key, f"#{name}-{value[1:]}")
         elif key in ("style", "clip-path", "fill", "stroke"):
-            value = _REFERENCE.sub(f"url(#{name}-", value)
+            value = value.replace("url(#", f"url(#{name}-")
             element.set(key, _COLOR.sub(lambda m: _COLORS[m[0].lower()], value))

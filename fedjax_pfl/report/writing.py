@@ -11,7 +11,6 @@ from fedjax_pfl.results.directories import check_writable, filled, locked
 __all__ = ["content_of", "write"]
 
 _PAGE = "report.html"
-_WIDER = {"others": "own + others' test", "everybody": "everybody's test"}
 
 
 def write(directories: list[Path], out: Path | None, runs: sources.Runs) -> Path:
@@ -50,7 +49,7 @@ def content_of(loaded: sources.Loaded) -> page.Content:
     result = loaded.result
     own = _compare(result, "headline", "Methods", "last", summaries.OWN_TEST)
     shown = [own]
-    for name, data in _WIDER.items():
+    for name, data in sections.WIDER.items():
         shown.append(_compare(result, name, f"Methods on {data} data", "last", data))
     when = "best (validation)"
     title = "Methods, best round by validation"

@@ -1,6 +1,7 @@
 """What a report says: tables, captions and charts."""
 
 import dataclasses
+import io
 import re
 
 import numpy as np
@@ -211,6 +212,10 @@ def test_ids_and_colors_of_a_page_do_not_clash():
     styles = [a.get("style", "") for a in elements.with_attribute("data-key")]
     assert "#000000" not in " ".join(styles)  # on a dark page
     assert page.render(reports.content(reports.grid_result())) == text
+    for section in content.sections:  # and files do not know of the page
+        file = io.StringIO()
+        section.figure.savefig(file, format="svg")
+        assert "series:" not in file.getvalue()
 
 
 def test_grid_of_two_fields_has_means_over_seeds():

@@ -104,7 +104,7 @@ class Ditto(base.SingleExchange):
 
     @property
     def server_is_model(self) -> bool:
-        """Those of FedAvg, unless clients never load it."""
+        """As in FedAvg, unless clients never load it."""
         return not self.unsynced
 
     def init(self, key, model, population, data):

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from fedjax_pfl import data
-from fedjax_pfl.command import arguments, errors, job, presets, run_folder
+from fedjax_pfl.command import arguments, errors, invocation, job, presets, run_folder
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import directories
 
@@ -33,7 +33,7 @@ def do(options: arguments.Options) -> None:
     if options.command == "run":
         raise checks.InputError(
             f"Expected one preset for the command run, got {options.preset_name!r} with"
-            f" {len(names)}; use {errors.named('sweep')}."
+            f" {len(names)}; use {invocation.of('sweep')}."
         )
     if options.command == "plan" or options.dry_run:
         for name in names:

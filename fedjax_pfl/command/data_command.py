@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedjax_pfl.command import arguments, cli, errors
+from fedjax_pfl.command import arguments, cli, invocation
 
 __all__ = ["app"]
 
@@ -164,7 +164,8 @@ def _spec(data: arguments.Data, settings: list[str]) -> Any:
     if swept or others:
         names = f" of {', '.join(sorted(swept))}" if swept else ""
         raise checks.InputError(
-            f"Expected one federation, got a sweep{names}; see {errors.named('sweep')}."
+            f"Expected one federation, got a sweep{names}; see"
+            f" {invocation.of('sweep')}."
         )
     return grid.spec
 
@@ -194,7 +195,7 @@ def _check(data_dir: str | None) -> None:
     names = ("name", "status", "layout", "examples", "classes", "clients", "seconds")
     _print_table(names, rows)
     if any(each.status == "missing" for each in inspections):
-        print(f"{errors.named('data')} show --dataset NAME lists the files it needs.")
+        print(f"{invocation.of('data')} show --dataset NAME lists the files it needs.")
     damaged = [each for each in inspections if each.status == "damaged"]
     for each in damaged:
         print(f"{each.name}: {each.problem}")

@@ -22,6 +22,7 @@ from fedjax_pfl.command import (
     compilation_cache,
     cost_tables,
     errors,
+    invocation,
     logs,
     own_data,
     presets,
@@ -219,7 +220,7 @@ def _experiment(options: arguments.Options) -> Experiment:
     settings = experiment.num_points // len(experiment.seeds)
     if single and settings > 1:
         raise checks.InputError(
-            f"Expected one setting, got {settings}; use {errors.named('sweep')}."
+            f"Expected one setting, got {settings}; use {invocation.of('sweep')}."
         )
     return experiment
 

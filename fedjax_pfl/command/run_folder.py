@@ -21,7 +21,7 @@ from typing import Any
 
 import typer
 
-from fedjax_pfl.command import arguments, errors
+from fedjax_pfl.command import arguments, invocation
 
 __all__ = [
     "CHECKPOINTS",
@@ -156,12 +156,12 @@ def resumed_by(directory: Path) -> str:
 
 def resume_line(command: str, directory: Path) -> str:
     """Returns the command line that continues a run of a command."""
-    return f"{errors.named(command)} --resume {shlex.quote(str(directory))}"
+    return f"{invocation.of(command)} --resume {shlex.quote(str(directory))}"
 
 
 def report_line(directory: Path) -> str:
     """Returns the command line that makes a report of a result."""
-    return f"{errors.named('report')} {shlex.quote(str(directory))}"
+    return f"{invocation.of('report')} {shlex.quote(str(directory))}"
 
 
 def is_finished(directory: Path) -> bool:
@@ -188,7 +188,7 @@ def read(directory: Path) -> arguments.Options:
         text = (directory / _FILE).read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise checks.InputError(
-            f"Expected a directory that {errors.named('sweep')} or run made, with"
+            f"Expected a directory that {invocation.of('sweep')} or run made, with"
             f" an {_FILE}, got '{directory}'."
         ) from error
     except OSError as error:

@@ -201,4 +201,5 @@ def legend(figure: Figure, title: str) -> None:
     )
     for text, handle in zip(shown.get_texts(), handles, strict=True):
         first = handle[0] if isinstance(handle, Container) else handle
-        _told[text] = f"legend:{_told[first]}"
+        if first in _told:  # those of theory pages belong to no page of a report
+            _told[text] = f"legend:{_told[first]}"

@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.cards import kept
 from fedjax_pfl.core import checks
-from fedjax_pfl.figures import selection
+from fedjax_pfl.results import selection
 
 __all__ = [
     "BESIDE",
@@ -185,7 +185,12 @@ class Run:
         """Returns the rows of the best setting on validation data; None without one.
 
         A setting that diverges with fewer seeds is better, whatever the others' mean.
+        The personal model chooses for a hybrid, whose own values on validation data are
+        those of a choice that was made there.
         """
+        if side.model.startswith("hybrid"):
+            personal = self._best(dataclasses.replace(side, model="personal"))
+            return None if personal is None else self._same_setting(side, personal)
         settings = self._settings_of(side)
         if not _is_decided(settings):
             raise checks.InputError(
@@ -195,6 +200,15 @@ class Run:
         if len(settings) < 2:
             return settings[0] if settings else None
         return max(settings, key=_score)
+
+    def _same_setting(self, side: Side, other: pd.DataFrame) -> pd.DataFrame | None:
+        """Returns the rows of a side with the setting of another model."""
+        own = [f for f in self.fields if f.startswith(selection.TUNED)]
+        wanted = other[own].iloc[0]
+        for rows in self._settings_of(side):
+            if rows[own].iloc[0].equals(wanted):
+                return rows
+        return None
 
     def is_decided(self, side: Side) -> bool:
         """Tells whether a side has one setting, or validation data to choose by."""

@@ -7,22 +7,29 @@ from rich.console import Console
 from rich.table import Table
 
 from fedjax_pfl import results
+from fedjax_pfl.results import comparison, selection
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["result", "text"]
 
+_TEXTS = 2  # columns at the left that are not numbers
+
 
 def result(console: Console, result: results.Result) -> None:
-    """Prints tables of all settings, and the trainings that diverged.
+    """Prints the ranking, all settings, and the trainings that diverged.
 
     Args:
       console: where to.
       result: what is finished.
     """
-    summary = result.summary()
-    _print_tables(console, summary[summary["model"] != "hybrid (oracle)"])
+    ranked = comparison.rank(result)
+    if ranked is not None:
+        _print_ranking(console, ranked)
+    if selection.tuned(result):
+        summary = result.summary()
+        _print_settings(console, summary[summary["model"] != "hybrid (oracle)"])
     for group, point in _diverged(result):
         name = group.config["algorithm"]
         values = ", ".join(f"{n} = {v}" for n, v in group.points[point].items())
@@ -69,26 +76,41 @@ def _print_left_out(console: Console, result: results.Result) -> None:
             )
 
 
-def _print_tables(console: Console, summary: "pd.DataFrame") -> None:
-    """Prints one table per statistic: settings down, models across."""
-    first = list(summary.columns).index("model")
-    settings = list(summary.columns[:first])
-    models = list(dict.fromkeys(summary["model"]))
-    for value in reversed(summary.columns[first + 1 : -1]):  # the mean comes last
-        title = f"{value}, clients' own test data, last round"
+def _print_ranking(console: Console, compared: comparison.Comparison) -> None:
+    """Prints a table per environment, the best first, and who is best."""
+    for environment in compared.environments:
+        titles, rows = comparison.table_of(compared, environment)
+        title = f"{environment.title}: clients' own test data, last round"
         table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in settings:
-            table.add_column(name.rpartition(".")[2], overflow="fold")
-        width = summary[value].str.len().max()
-        for model in models:
-            header = model.replace(" (", "\n(")
-            table.add_column(header, justify="right", min_width=width)
-        for setting, rows in summary.groupby(settings, sort=False, dropna=False):
-            cells = rows.set_index("model")[value].replace("", "diverged")
-            shown = cells.reindex(models).fillna("-")
-            is_ok = (rows["status"] == "ok").all()
-            table.add_row(*map(text, setting), *shown, style="" if is_ok else "red")
+        for place, name in enumerate(titles):
+            table.add_column(name, justify="left" if place < _TEXTS else "right")
+        for place, row in enumerate(rows):
+            is_best = compared.is_paired and place == 0
+            bad = "" if row[-1] == "ok" else "red"
+            table.add_row(*row, style="bold" if is_best else bad)
         console.print(table)
+        if environment.conclusion:
+            console.print(environment.conclusion, highlight=False)
+
+
+def _print_settings(console: Console, summary: "pd.DataFrame") -> None:
+    """Prints the headline of every setting: settings down, models across."""
+    place = list(summary.columns).index("model")
+    settings = list(summary.columns[:place])
+    models = list(dict.fromkeys(summary["model"]))
+    value = summary.columns[place + 1]
+    title = f"All settings: {value}, clients' own test data, last round"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in settings:
+        table.add_column(name.rpartition(".")[2], overflow="fold")
+    for model in models:
+        table.add_column(model.replace(" (", "\n("), justify="right")
+    for setting, rows in summary.groupby(settings, sort=False, dropna=False):
+        cells = rows.set_index("model")[value].replace("", "diverged")
+        shown = cells.reindex(models).fillna("-")
+        is_ok = (rows["status"] == "ok").all()
+        table.add_row(*map(text, setting), *shown, style="" if is_ok else "red")
+    console.print(table)
 
 
 def _diverged(result: results.Result) -> list[tuple[Any, int]]:

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, multiples, selection
-from fedjax_pfl.results import summaries
+from fedjax_pfl.figures import contents, multiples
+from fedjax_pfl.results import selection, summaries
 
 __all__ = ["FRACTION", "under_attacks", "with_attackers"]
 
@@ -86,7 +86,7 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
         left_out=left_out,
         is_best=is_best,
     )
-    names = f"model × honest × {shown.data} × algorithm, last round"
+    names = f"{shown.data} data, honest clients, last round"
     return dataclasses.replace(shown, names=names)
 
 
@@ -114,12 +114,12 @@ def under_attacks(result: results.Result) -> contents.Heats | None:
     labels, values = [], []
     for line in selection.groups(rows, [*settings, "model"]):
         first = line.iloc[0]
-        labels.append(f"{first['model']} × {selection.label(first, names)}")
+        labels.append(f"{selection.label(first, names)}, {first['model']}")
         values.append(line.groupby("kind")["value"].mean().reindex(kinds))
     is_share = metric == "accuracy"
     fraction = rows[FRACTION].max()
     panel = contents.Heat(
-        title=f"honest × {summaries.OWN_TEST}, last round;"
+        title=f"{summaries.OWN_TEST} data, honest clients, last round;"
         f" {100 * fraction:g} % malicious",
         algorithm="",
         columns=tuple(map(str, kinds)),

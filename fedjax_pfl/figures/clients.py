@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, drawing, multiples, partitions, selection
-from fedjax_pfl.results import history, summaries
+from fedjax_pfl.figures import contents, drawing, multiples, partitions
+from fedjax_pfl.results import history, selection, summaries
 
 __all__ = [
     "MAX_HOLDINGS",
@@ -52,7 +52,7 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
     populations = " or ".join(clients["population"].unique())
     seeds = max(1, clients["seed"].nunique())  # of a single one it may not be known
     label = (
-        f"{metric} of each client × {populations} × {summaries.OWN_TEST},"
+        f"{metric} of each client, {populations} clients, {summaries.OWN_TEST} data,"
         f" last round ({seeds} seed{'s' if seeds > 1 else ''})"
     )
     return contents.Boxes(panels, xlabel=label, left_out=left_out)
@@ -106,7 +106,7 @@ def draw_boxes(shown: contents.Boxes) -> Figure:
 
 def _draw_box(axes: Axes, box: contents.Box, row: int, heights: np.ndarray) -> None:
     """Draws points, and the box over them."""
-    series = drawing.Series(f"{box.model} × {box.setting}", box.algorithm)
+    series = drawing.Series(f"{box.setting}, {box.model}", box.algorithm)
     is_vector = len(heights) <= _MAX_DRAWN
     points = axes.scatter(
         box.values,
@@ -218,7 +218,7 @@ def draw_spots(shown: contents.Spots) -> Figure:
     for axes, panel in zip(panels, shown.panels, strict=True):
         found: dict[str, list[contents.Spot]] = {}
         for spot in panel.marks:
-            found.setdefault(f"{spot.model} × {spot.algorithm}", []).append(spot)
+            found.setdefault(f"{spot.algorithm}, {spot.model}", []).append(spot)
         for name, spots in found.items():
             bars = axes.errorbar(
                 [s.x for s in spots],
@@ -241,7 +241,10 @@ def draw_spots(shown: contents.Spots) -> Figure:
             ]
             series.tell(axes, [s.x for s in spots], [s.y for s in spots], texts)
     drawing.name(panels, shown.panels, shown.xlabel, shown.ylabel)
-    title = f"× {shown.population} × {shown.data}, last round; one point per setting"
+    title = (
+        f"{shown.data} data, {shown.population} clients, last round;"
+        " one point per setting"
+    )
     drawing.legend(figure, "\n".join(filter(None, (title, shown.left_out))))
     return figure
 

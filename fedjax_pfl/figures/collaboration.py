@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, multiples, selection
-from fedjax_pfl.results import history
+from fedjax_pfl.figures import contents, multiples
+from fedjax_pfl.results import history, selection
 
 __all__ = ["between_clients", "shares"]
 

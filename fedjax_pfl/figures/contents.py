@@ -63,6 +63,8 @@ class Lines:
       log_x: whether x is logarithmic.
       log_y: whether y is logarithmic.
       bars: whether `low` and `high` are bars at points, not a band.
+      zooms: whether first rounds may lie outside of the axes, where they would flatten
+        the rest.
       is_best: whether every point of a line has the settings that are best on
         validation data, which its name does not say.
     """
@@ -78,6 +80,7 @@ class Lines:
     log_x: bool = False
     log_y: bool = False
     bars: bool = False
+    zooms: bool = False
     is_best: bool = False
 
     @property

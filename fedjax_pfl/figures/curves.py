@@ -15,6 +15,9 @@ __all__ = ["draw"]
 
 _MAX_MARKED = 12  # points of a line
 _MAX_TOLD = 60  # points of a line that say their values
+_FIRST = 0.1  # share of the rounds that are the first
+_FLAT = 0.6  # share of the whole span below which the rest is shown alone
+_MARGIN = 0.05
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
@@ -36,15 +39,38 @@ def draw(shown: contents.Lines) -> Figure:
     if shown.log_y:
         panels[0].set_yscale("log")
     drawing.name(panels, shown.panels, shown.xlabel, shown.ylabel)
-    said = (shown.names, shown.spread or "one seed", shown.left_out)
+    is_cut = shown.zooms and _zoom(panels[0], shown)
+    cut = "the first rounds lie outside of the axes" if is_cut else ""
+    said = (shown.names, shown.spread or "one seed", shown.left_out, cut)
     drawing.legend(figure, "\n".join(filter(None, said)))
     return figure
+
+
+def _zoom(axes: Axes, shown: contents.Lines) -> bool:
+    """Shows only values after the first rounds where those would flatten the rest."""
+    lines = [line for panel in shown.panels for line in panel.marks]
+    end = max(line.x[-1] for line in lines)
+    ends = [np.stack([line.y, line.low, line.high]) for line in lines]
+    late = [y[:, line.x >= _FIRST * end] for line, y in zip(lines, ends, strict=True)]
+    whole, rest = _span(ends), _span(late)
+    if rest is None or whole is None or np.ptp(rest) > _FLAT * np.ptp(whole):
+        return False
+    margin = _MARGIN * np.ptp(rest)
+    axes.set_ylim(rest[0] - margin, rest[1] + margin)
+    return margin > 0
+
+
+def _span(values: list[np.ndarray]) -> tuple[float, float] | None:
+    """Returns the least and the largest finite value, if there is one."""
+    joined = np.concatenate([part.ravel() for part in values])
+    joined = joined[np.isfinite(joined)]
+    return (joined.min(), joined.max()) if joined.size else None
 
 
 def _line(axes: Axes, line: contents.Line, shown: contents.Lines) -> None:
     """Draws one line and what is around it."""
     color, dash = drawing.style(line)
-    label = f"{line.model} × {line.setting}" if line.model else line.setting
+    label = f"{line.setting}, {line.model}" if line.model else line.setting
     series = drawing.Series(label, line.algorithm)
     style = {"color": color, "linestyle": _DASHES[dash], "linewidth": 1.2}
     style |= {"label": label} | _marks(line)

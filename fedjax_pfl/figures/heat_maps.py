@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, drawing, lines, selection
-from fedjax_pfl.results import summaries
+from fedjax_pfl.figures import contents, drawing, lines
+from fedjax_pfl.results import selection, summaries
 
 __all__ = ["MAX_PANELS", "draw", "over_two_fields"]
 
@@ -60,7 +60,7 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
             index=y, columns=x, values="value", aggfunc="mean", dropna=False
         ).sort_index(ascending=False)
         first = rows.iloc[0]
-        title = f"{first['model']} × {selection.label(first, names)}"
+        title = f"{selection.label(first, names)}, {first['model']}"
         panel = contents.Heat(
             title=title,
             algorithm=first["algorithm"],
@@ -74,7 +74,7 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
         panels=tuple(panels),
         xlabel=x,
         ylabel=y,
-        value=f"mean {metric} × {population} × {summaries.OWN_TEST}, last round",
+        value=f"mean {metric}, {population} clients, {summaries.OWN_TEST}, last round",
         total=len(found),
     )
 

@@ -8,8 +8,8 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, multiples, selection
-from fedjax_pfl.results import summaries
+from fedjax_pfl.figures import contents, multiples
+from fedjax_pfl.results import selection, summaries
 
 __all__ = ["is_wide", "learning_curves", "numeric", "swept", "training_loss"]
 
@@ -59,7 +59,7 @@ def training_loss(result: results.Result) -> contents.Lines | None:
     label = "mean training loss over clients"
     methods = selection.methods(result)
     shown = _over_rounds(result, curves[is_shown], methods, label, _TRAINING)
-    return dataclasses.replace(shown, log_y=True)
+    return dataclasses.replace(shown, log_y=True, zooms=False)
 
 
 def _over_rounds(
@@ -84,8 +84,9 @@ def _over_rounds(
         data=data,
         spread=selection.band(curves),
         left_out=left_out,
+        zooms=True,
     )
-    names = f"model × {shown.populations} × {data} × algorithm"
+    names = f"{data} data, {shown.populations} clients"
     return dataclasses.replace(shown, names=names)
 
 
@@ -141,7 +142,8 @@ def swept(result: results.Result) -> contents.Lines | None:
         bars=True,
         is_best=is_best,
     )
-    return dataclasses.replace(shown, names=f"× {shown.populations} × {_DATA}")
+    names = f"{_DATA} data, {shown.populations} clients"
+    return dataclasses.replace(shown, names=names)
 
 
 def _with_levels(

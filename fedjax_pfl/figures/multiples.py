@@ -7,16 +7,20 @@ import numpy as np
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, drawing, selection
+from fedjax_pfl.figures import contents, drawing
+from fedjax_pfl.results import selection
 
 __all__ = ["best_of_many", "in_panels", "min_to_max", "of_few_models", "over_seeds"]
 
+_WITH_HYBRIDS = 6  # lines, hybrids among them, that can be told apart
 _Mark = TypeVar("_Mark")
 Spread = Callable[[Any], tuple[pd.Series, pd.Series, pd.Series]]
 
 
 def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
-    """Keeps all models, or of too many each method's first."""
+    """Keeps all models, of many lines no hybrids, of too many each method's first."""
+    if rows[[*methods, "model"]].drop_duplicates().shape[0] > _WITH_HYBRIDS:
+        rows = rows[~rows["model"].str.startswith(selection.HYBRID)]
     if rows[[*methods, "model"]].drop_duplicates().shape[0] <= drawing.FEW_LINES:
         return rows
     return pd.concat(

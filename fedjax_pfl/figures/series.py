@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import contents, multiples, selection
+from fedjax_pfl.figures import contents, multiples
+from fedjax_pfl.results import selection
 
 __all__ = ["over_days"]
 

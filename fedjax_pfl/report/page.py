@@ -6,7 +6,8 @@ from pathlib import Path
 
 import jinja2
 
-from fedjax_pfl.report import facts, headline, sections, sources, svg, tables
+from fedjax_pfl.report import facts, sections, sources, svg, tables
+from fedjax_pfl.results import comparison
 
 __all__ = ["FOLDER", "Content", "render"]
 
@@ -29,8 +30,8 @@ class Content:
     """
 
     loaded: sources.Loaded
-    headline: tuple[headline.Comparison, ...]
-    details: tuple[headline.Comparison, ...]
+    headline: tuple[comparison.Comparison, ...]
+    details: tuple[comparison.Comparison, ...]
     sections: tuple[sections.Section, ...]
     timing: tables.Table
 
@@ -93,7 +94,7 @@ def _title(loaded: sources.Loaded) -> str:
     return f"{text} on {', '.join(map(str, data)) or 'own data'}"
 
 
-def _texts(row: headline.Row) -> str:
+def _texts(row: comparison.Row) -> str:
     """Returns text and verdict of a row's differences to every row, as JSON."""
     found = [
         ("reference", "reference") if d is None else (d.text, d.verdict)

@@ -16,9 +16,9 @@ from fedjax_pfl.figures import (
     curves,
     heat_maps,
     lines,
-    selection,
     series,
 )
+from fedjax_pfl.results import selection
 
 __all__ = ["WIDER", "Section", "all_of"]
 
@@ -94,8 +94,8 @@ def _of_lines(
     if more and len(shown.panels) > 1:
         more += _BY_PANEL
     caption = (
-        f"Each line is a model × {shown.populations} clients × {shown.data}"
-        f" data: {shown.ylabel}, in every evaluated round;"
+        f"Each line is a model's {shown.ylabel}, {shown.populations} clients,"
+        f" {shown.data} data, in every evaluated round;"
         f" {shown.spread or 'one seed'}."
         f"{more}{_limited(shown)}{_ended(result)}"
     )
@@ -107,7 +107,7 @@ def _series(result: results.Result) -> Iterator[Section]:
     shown = series.over_days(result)
     if shown is not None:
         caption = (
-            f"The model that a name has × honest clients × own test data × last round:"
+            f"Named models, honest clients, own test data, last round:"
             f" {shown.ylabel}; {shown.spread}, of the first method.{_limited(shown)}"
         )
         yield Section("values", "Values of portfolios", caption, shown, curves.draw)
@@ -130,7 +130,7 @@ def _clients(result: results.Result) -> Iterator[Section]:
         has_bars = any(spot.x_std or spot.y_std for spot in spots.spots)
         bars = "bars are standard deviations over seeds" if has_bars else "one seed"
         caption = (
-            f"A model × {spots.population} clients × {spots.data} data × last round;"
+            f"Models, {spots.population} clients, {spots.data} data, last round;"
             f" every setting is a point, {bars}. Up and to the left is better."
             f"{_limited(spots)}"
         )
@@ -142,7 +142,7 @@ def _robustness(result: results.Result) -> Iterator[Section]:
     shown = attacks.with_attackers(result)
     if shown is not None:
         caption = (
-            f"A model × honest clients × {shown.data} data × last round, against the"
+            f"Models, honest clients, {shown.data} data, last round, against the"
             f" share of clients that are malicious; {shown.spread or 'one seed'}."
             f"{_BEST_EACH if shown.is_best else ''}{_limited(shown)}"
         )
@@ -151,7 +151,7 @@ def _robustness(result: results.Result) -> Iterator[Section]:
         )
     table = attacks.under_attacks(result)
     if table is not None:
-        caption = f"{_sentence(table.value)}, mean over seeds; a model × setting a row."
+        caption = f"{_sentence(table.value)}, mean over seeds; a row per model."
         yield Section("attacks", "Attacks", caption, table, heat_maps.draw)
 
 

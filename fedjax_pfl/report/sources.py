@@ -11,8 +11,7 @@ import pandas as pd
 
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.figures import selection
-from fedjax_pfl.results import history
+from fedjax_pfl.results import history, selection
 
 __all__ = ["Loaded", "Runs", "Source", "merged", "read"]
 

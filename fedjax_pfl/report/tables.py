@@ -4,7 +4,9 @@ import dataclasses
 import html
 import re
 
-__all__ = ["Part", "Table", "latex", "markdown"]
+from fedjax_pfl.results import comparison
+
+__all__ = ["Part", "Table", "latex", "markdown", "of_comparison"]
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -47,6 +49,22 @@ class Table:
     columns: tuple[str, ...]
     parts: tuple[Part, ...]
     num_texts: int = 1
+
+
+def of_comparison(compared: comparison.Comparison) -> Table:
+    """Returns a comparison with differences to each environment's reference."""
+    columns, parts = (), []
+    for environment in compared.environments:
+        columns, rows = comparison.table_of(compared, environment)
+        parts.append(Part(environment.title, tuple(rows)))
+    return Table(
+        name=compared.name,
+        title=compared.title,
+        caption=compared.caption,
+        columns=columns,
+        parts=tuple(parts),
+        num_texts=2,
+    )
 
 
 def markdown(table: Table) -> str:

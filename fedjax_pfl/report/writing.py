@@ -4,8 +4,8 @@ from pathlib import Path
 
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.report import facts, headline, page, sections, sources, tables
-from fedjax_pfl.results import summaries
+from fedjax_pfl.report import facts, page, sections, sources, tables
+from fedjax_pfl.results import comparison, summaries
 from fedjax_pfl.results.directories import check_writable, filled, locked
 
 __all__ = ["content_of", "write"]
@@ -47,14 +47,14 @@ def write(directories: list[Path], out: Path | None, runs: sources.Runs) -> Path
 def content_of(loaded: sources.Loaded) -> page.Content:
     """Returns everything that there is to say about results."""
     result = loaded.result
-    own = _compare(result, "headline", "Methods", "last", summaries.OWN_TEST)
+    own = comparison.rank(result)
     shown = [own]
     for name, data in sections.WIDER.items():
         shown.append(_compare(result, name, f"Methods on {data} data", "last", data))
     when = "best (validation)"
     title = "Methods, best round by validation"
     best = _compare(result, "best", title, when, summaries.OWN_TEST)
-    every = headline.compare(
+    every = comparison.compare(
         result,
         name="all_settings",
         title="All settings",
@@ -75,16 +75,16 @@ def content_of(loaded: sources.Loaded) -> page.Content:
 
 def _compare(
     result: results.Result, name: str, title: str, when: str, data: str
-) -> headline.Comparison | None:
+) -> comparison.Comparison | None:
     """Returns the best setting of every algorithm."""
-    return headline.compare(
+    return comparison.compare(
         result, name=name, title=title, when=when, data=data, only_best=True
     )
 
 
-def _size(comparison: headline.Comparison) -> int:
+def _size(compared: comparison.Comparison) -> int:
     """Counts rows."""
-    return sum(len(environment.rows) for environment in comparison.environments)
+    return sum(len(environment.rows) for environment in compared.environments)
 
 
 def _write_figures(content: page.Content, folder: Path) -> None:
@@ -105,6 +105,6 @@ def _write_tables(content: page.Content, folder: Path) -> None:
     """Writes every table as Markdown and LaTeX."""
     folder.mkdir(parents=True)
     compared = [*content.headline, *content.details]
-    for table in (*map(headline.to_table, compared), content.timing):
+    for table in (*map(tables.of_comparison, compared), content.timing):
         (folder / f"{table.name}.md").write_text(tables.markdown(table), "utf-8")
         (folder / f"{table.name}.tex").write_text(tables.latex(table), "utf-8")

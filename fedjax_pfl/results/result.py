@@ -63,6 +63,17 @@ class Result:
         what = f"{', '.join(names)}: {len(self.status)} x {rounds} rounds, {ended}"
         return f"Result({what}; see .summary(), .table(), .curves(), .clients())"
 
+    def __str__(self) -> str:
+        """Ranks the methods by their models on clients' own test data, the best first.
+
+        Of an algorithm's settings the best on validation data counts; differences are
+        paired by seed, with 95 % intervals.
+        """
+        from fedjax_pfl.results import comparison
+
+        ranked = comparison.rank(self)
+        return repr(self) if ranked is None else comparison.text_of(ranked)
+
     @property
     def status(self) -> tuple[str, ...]:
         """How every point of every group ended.

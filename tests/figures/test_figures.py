@@ -1,6 +1,7 @@
 """Figures: what they show, and that their names and axes say it."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -39,9 +40,9 @@ def test_learning_curves_name_model_population_data_and_band():
     title, labels = legend_of(figure)
     assert "mean over 3 seeds, band from min to max" in title
     assert len(labels) == 4  # three models of FLAME's best setting, one of FedAvg
-    assert "model × all × own test × algorithm" in title
-    assert "global × FedAvg" in labels
-    assert any(label.startswith("personal × Flame (") for label in labels)
+    assert "own test data, all clients" in title
+    assert "FedAvg, global" in labels
+    assert any(re.fullmatch(r"Flame \(.*\), personal", label) for label in labels)
     (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == (
         "round",
@@ -76,7 +77,7 @@ def test_sweep_figure_has_log_axis_and_seed_bars():
     assert set(labels) == {"FedAvg", "Flame (kappa = 0.5)", "Flame (kappa = 2)"}
     titles = [axes.get_title() for axes in figure.axes]
     assert titles[:2] == ["personal", "global"]
-    assert "× all × own test" in title
+    assert "own test data, all clients" in title
     assert {axes.get_xscale() for axes in figure.axes} == {"log"}
     assert [axes.get_xlabel() for axes in figure.axes][1] == "algorithm.lam"
     assert figure.axes[0].get_ylabel() == "mean accuracy, last round"
@@ -113,7 +114,7 @@ def test_distribution_shows_every_client_of_the_drawn_settings():
     wanted = record.metrics["accuracy"][:, -1, 0, 0].ravel()
     assert any(np.array_equal(np.sort(values), np.sort(wanted)) for values in dots)
     label = axes.get_xlabel().replace("\n", " ")
-    assert "own test, last round (3 seeds)" in label
+    assert "own test data, last round (3 seeds)" in label
 
 
 def test_fairness_has_one_point_per_setting():
@@ -122,14 +123,14 @@ def test_fairness_has_one_point_per_setting():
     (axes,) = figure.axes
     _, labels = legend_of(figure)
     assert set(labels) == {
-        "personal × Flame",
-        "global × Flame",
-        "hybrid (validation) × Flame",
-        "global × FedAvg",
+        "Flame, personal",
+        "Flame, global",
+        "Flame, hybrid (validation)",
+        "FedAvg, global",
     }
     lines = {c.get_label(): c.lines[0] for c in axes.containers}
-    assert len(lines["personal × Flame"].get_xdata()) == 6
-    (x,), (y,) = lines["global × FedAvg"].get_data()
+    assert len(lines["Flame, personal"].get_xdata()) == 6
+    (x,), (y,) = lines["FedAvg, global"].get_data()
     metrics = result.groups[1].metrics
     assert y == pytest.approx(metrics["accuracy"][:, -1, 0, 0].mean(-1).mean())
     assert x == pytest.approx(metrics["loss"][:, -1, 0, 0].var(-1).mean(), rel=1e-6)

@@ -39,9 +39,9 @@ def test_every_attack_has_a_panel_that_starts_without_attackers():
     titles = [axes.get_title() for axes in figure.axes]
     assert sorted(titles) == ["SignFlip", "UniformLabels"]
     title, labels = test_figures.legend_of(figure)
-    assert "honest × own test" in title
+    assert "own test data, honest clients" in title
     (panel,) = [axes for axes in figure.axes if axes.get_title() == "SignFlip"]
-    (line,) = [x for x in panel.lines if x.get_label().startswith("personal × ")]
+    (line,) = [x for x in panel.lines if x.get_label().endswith(", personal")]
     np.testing.assert_array_equal(line.get_xdata(), [0.0, 0.2, 0.5])
     # Without attackers everybody counts; with them the honest, who are not 0 and 1.
     clean, flipped = (g.metrics["accuracy"][:, -1, 0, 0] for g in result.groups[:2])
@@ -62,7 +62,7 @@ def test_one_fraction_is_a_table_of_attacks():
     assert columns == ["no attack", "SignFlip", "Gaussian"]
     rows = [text.get_text() for text in axes.get_yticklabels()]
     assert len(rows) == 3 and all("Flame" in row for row in rows)
-    (personal,) = [k for k, row in enumerate(rows) if row.startswith("personal")]
+    (personal,) = [k for k, row in enumerate(rows) if row.endswith(", personal")]
     flipped = result.groups[1].metrics["accuracy"][:, -1, 0, 0, 2:].mean()
     shown = {t.get_position(): t.get_text() for t in axes.texts}
     assert shown[1, personal] == f"{100 * flipped:.0f}"
@@ -93,7 +93,7 @@ def test_training_losses_of_all_settings():
     (line,) = [
         x
         for x in axes.lines
-        if x.get_label().startswith("personal") and "lam = 3" in x.get_label()
+        if x.get_label().endswith(", personal") and "lam = 3" in x.get_label()
     ]
     wanted = made.metrics["loss"][2:, :, 0, 0].mean(axis=(0, 2))
     np.testing.assert_allclose(line.get_ydata(), wanted, rtol=1e-6)

@@ -79,14 +79,14 @@ def test_every_environment_has_a_panel_where_methods_look_the_same():
     ]
     first, second = figure.axes
     (alone,) = first.lines
-    both = [named(second, f"global × {name}") for name in ("Flame", "Ditto")]
+    both = [named(second, f"{name}, global") for name in ("Flame", "Ditto")]
     assert alone.get_color() == both[0].get_color() != both[1].get_color()
     assert alone.get_linestyle() == both[0].get_linestyle() == "--"
     assert (
         first.get_ylim() == second.get_ylim() and first.get_xlim() == second.get_xlim()
     )
     _, labels = test_figures.legend_of(figure)
-    assert labels == ["global × Flame", "global × Ditto"]
+    assert labels == ["Flame, global", "Ditto, global"]
     accuracy = result.groups[0].metrics["accuracy"][2:, :, 0, 0]
     np.testing.assert_allclose(
         both[0].get_ydata(), accuracy.mean(axis=(0, 2)), rtol=1e-6

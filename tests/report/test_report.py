@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedjax_pfl.report import headline, page, svg, tables
+from fedjax_pfl.report import page, svg, tables
 from tests import histories
 from tests.figures import test_figures
 from tests.report import reports
@@ -100,7 +100,7 @@ def test_the_reference_is_best_on_validation_data_not_on_test_data():
     found = comparison(histories.make_result(tests, validates))
     (environment,) = found.environments
     assert environment.rows[environment.reference].algorithm == "Validates"
-    table = tables.markdown(headline.to_table(found))
+    table = tables.markdown(tables.of_comparison(found))
     assert table.count("| reference |") == 1
 
 
@@ -149,10 +149,10 @@ def test_tables_say_whose_model_on_which_data_when_and_how_often():
     record = dataclasses.replace(record, data=("test", "everybody"))
     content = reports.content(histories.make_result(record))
     own, everybody = content.headline
-    assert "all clients × own test data × last round" in own.caption
+    assert "all clients on own test data, last round" in own.caption
     assert "2 seeds (0, 1)" in own.caption
     assert "Student's t" in own.caption
-    assert "all clients × everybody's test data × last round" in everybody.caption
+    assert "all clients on everybody's test data, last round" in everybody.caption
     assert content.details == ()  # nothing was validated
     names = [section.name for section in content.sections]
     assert names[:2] == ["learning_curves", "learning_curves_everybody"]
@@ -191,13 +191,13 @@ def test_the_page_shows_hides_and_tells_what_the_files_show():
     page = drawing_of(content, "learning_curves")
     names = {a["data-name"] for a in page.with_attribute("data-name")}
     keys = {a["data-key"] for a in page.with_attribute("data-key")}
-    assert names == keys and "global × FedAvg" in keys  # lines, bands and points
+    assert names == keys and "FedAvg, global" in keys  # lines, bands and points
     methods = {a["data-method"] for a in page.with_attribute("data-key")}
     assert methods == {"Flame", "FedAvg"}
     low, high, mean = every[:, -1].min(), every[:, -1].max(), every[:, -1].mean()
     last = result.groups[1].rounds[-1]
     text = f"round {last}: {mean:.4g}, min to max {low:.4g} to {high:.4g}"
-    assert f"global × FedAvg\n{text}" in page.titles()
+    assert f"FedAvg, global\n{text}" in page.titles()
 
 
 def test_ids_and_colors_of_a_page_do_not_clash():
@@ -221,7 +221,7 @@ def test_ids_and_colors_of_a_page_do_not_clash():
 def test_grid_of_two_fields_has_means_over_seeds():
     result = reports.grid_result()
     axes, *_ = figure_of(reports.grid_content(), "grid").axes
-    assert axes.get_title() == "personal × Flame"
+    assert axes.get_title() == "Flame, personal"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["0.1", "1"]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["2", "0.5"]
     record = result.groups[0]
@@ -239,7 +239,7 @@ def test_attacks_have_curves_against_the_malicious_fraction():
     content = reports.content(result)
     (axes,) = figure_of(content, "robustness").axes
     assert axes.get_title() == "SignFlip"
-    (line,) = [x for x in axes.lines if x.get_label() == "personal × Flame"]
+    (line,) = [x for x in axes.lines if x.get_label() == "Flame, personal"]
     assert list(line.get_xdata()) == [0, 0.2, 0.4]
     honest = result.groups[0].metrics["accuracy"][:, -1, 0, 0, 2:].mean(-1)
     expected = honest.reshape(3, 2).mean(1)

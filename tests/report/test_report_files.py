@@ -7,8 +7,8 @@ import pytest
 import typer.testing
 
 from fedjax_pfl.command import report_command, run_folder
-from fedjax_pfl.figures import selection
 from fedjax_pfl.report import page, sources, tables
+from fedjax_pfl.results import selection
 from tests import histories
 from tests.command import test_commands
 from tests.report import reports

@@ -18,25 +18,36 @@ __all__ = ["PRESETS", "add", "get", "is_pattern", "matching"]
 
 
 def digits() -> experiment.Experiment:
-    """The main job: FLAME below, at and above kappa = 1, FedAvg and Local on digits."""
-    spec = fp.FederationSpec("digits", fp.DirichletLabels(concentration=0.5))
-    model = fp.MLP(widths=(64,))
-    sgd = fp.SGD(learning_rate=0.1, epochs=1, batch_size=20)
-    flame = fp.Flame(lam=1.0, kappa=1.0, local=sgd)
-    axes = {"algorithm.lam": (0.1, 1.0, 10.0), "algorithm.kappa": (0.5, 1.0, 2.0)}
-    others = (fp.FedAvg(local=sgd), fp.Local(local=sgd))
+    """The main job: global, personal and local models on digits, four labels each."""
+    spec = fp.FederationSpec(
+        "digits",
+        fp.LabelShards(labels_per_client=4),
+        num_clients=60,
+        validation_fraction=0.2,
+    )
+    sgd = fp.SGD(learning_rate=0.1, epochs=2, batch_size=10)
+    axes = {"algorithm.lam": (0.03, 0.1, 0.3, 1.0, 3.0)}
+    flame, ditto = fp.Flame(kappa=1.0, local=sgd), fp.Ditto(local=sgd)
+    compared = (
+        (flame, axes),
+        (ditto, axes),
+        (fp.FedAvg(local=sgd, fine_tune=sgd), {}),
+        (fp.Local(local=sgd), {}),
+    )
     return experiment.Experiment(
         name="digits",
-        grids=(
-            experiment.Grid(fp.FederatedProcess(algorithm=flame), model, spec, axes),
-            *(
-                experiment.Grid(fp.FederatedProcess(algorithm=algorithm), model, spec)
-                for algorithm in others
-            ),
+        grids=tuple(
+            experiment.Grid(
+                fp.FederatedProcess(algorithm=algorithm),
+                fp.LogisticRegression(),
+                spec,
+                axes,
+            )
+            for algorithm, axes in compared
         ),
-        num_rounds=50,
-        seeds=(0, 1, 2),
-        eval_every=5,
+        num_rounds=100,
+        seeds=(0, 1, 2, 3, 4),
+        eval_every=10,
     )
 
 

@@ -1,19 +1,22 @@
 """Selection and naming of the rows that a figure shows."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
 from fedjax_pfl import results
+from fedjax_pfl.core import checks
 from fedjax_pfl.results import metrics, summaries
 
 __all__ = [
     "TUNED",
     "DESCRIPTION",
+    "HYBRID",
     "MODELS",
     "RUN",
+    "VALIDATION",
     "band",
     "best_settings",
     "by_environment",
@@ -21,6 +24,7 @@ __all__ = [
     "environments",
     "first_model",
     "groups",
+    "judge",
     "label",
     "methods",
     "reported",
@@ -33,6 +37,11 @@ __all__ = [
 ]
 
 MODELS = ("personal", "global", "fine-tuned", "hybrid (validation)")
+"""Models that figures show, in the order in which they stand for a method."""
+HYBRID = "hybrid"
+"""How the names of models begin that were chosen client by client."""
+VALIDATION = "own validation"
+"""Data by which settings are chosen, as tables call them."""
 _METHODS = ("algorithm.phi",)  # fields that make another method of an algorithm
 DESCRIPTION = ("algorithm", "dataset", "partition")
 RUN = "run"
@@ -113,14 +122,56 @@ def shown_curves(
     return curves[curves["model"].isin(MODELS)], metric
 
 
-def best_settings(result: results.Result) -> pd.DataFrame:
-    """Returns values of `settings` that `shown_curves` keeps, one row each."""
-    return _best_curves(result)[0][settings(result)].drop_duplicates()
+def best_settings(
+    result: results.Result, model: str | None = None, metric: str | None = None
+) -> pd.DataFrame:
+    """Returns the best setting of every method on validation data in the last round.
+
+    Args:
+      result: with several settings of an algorithm's own fields.
+      model: whose values choose, for all methods; None for each one's personal model,
+        or its global one where it has none. Never a hybrid, whose models were chosen on
+        the same validation data, client by client.
+      metric: by which is chosen; None for what `metrics.headline` says.
+
+    Returns:
+      Values of `settings`, one row per method and environment. The first setting where
+      nothing was validated.
+
+    Raises:
+      InputError: for a hybrid, or a model or metric that the result does not have.
+    """
+    curves, _ = _best_curves(result, model, metric)
+    return curves[settings(result)].drop_duplicates()
 
 
-def _best_curves(result: results.Result) -> tuple[pd.DataFrame, str]:
-    curves, metric = reported(result, result.curves())
-    return _best_settings(curves, metric, tuned(result), _compared(result)), metric
+def judge(models: Iterable[str]) -> str:
+    """Returns the model that speaks for a method: personal, else global, else any.
+
+    Args:
+      models: names of a method's models.
+
+    Example:
+      >>> judge(["global", "hybrid (validation)", "personal"])
+      'personal'
+    """
+    single = [name for name in models if not name.startswith(HYBRID)]
+    return min(single, key=lambda n: MODELS.index(n) if n in MODELS else len(MODELS))
+
+
+def _best_curves(
+    result: results.Result, model: str | None = None, metric: str | None = None
+) -> tuple[pd.DataFrame, str]:
+    """Returns the curves of the best settings, and the metric."""
+    table = result.curves()
+    if model is not None:
+        single = sorted(n for n in set(table["model"]) if not n.startswith(HYBRID))
+        checks.known(model, single, "model to choose by")
+    if metric is not None:
+        checks.known(metric, sorted(set(table["metric"])), "metric")
+    curves, metric = reported(result, table, metric)
+    best = _best_settings(curves, metric, model, tuned(result), _compared(result))
+    return best, metric
 
 
 def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
@@ -172,7 +223,11 @@ def first_model(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _best_settings(
-    curves: pd.DataFrame, metric: str, tuned: Sequence[str], compared: Sequence[str]
+    curves: pd.DataFrame,
+    metric: str,
+    model: str | None,
+    tuned: Sequence[str],
+    compared: Sequence[str],
 ) -> pd.DataFrame:
     """Keeps, of every compared algorithm, the tuned setting that validates best."""
     if not tuned:
@@ -180,14 +235,11 @@ def _best_settings(
     kept = []
     for candidates in groups(curves, compared):
         scores = []
+        judges = model or judge(candidates["model"].unique())
         for setting in groups(candidates, tuned):
             last = setting[setting["round"] == setting["round"].max()]
-            last = last[last["data"] == "own validation"]
-            by_model = last.groupby("model")["value"].agg(
-                lambda v: v.mean(skipna=False)
-            )
-            sign = metrics.sign(metric)
-            score = (sign * by_model).max()
+            last = last[(last["data"] == VALIDATION) & (last["model"] == judges)]
+            score = metrics.sign(metric) * last["value"].mean(skipna=False)
             scores.append((-math.inf if np.isnan(score) else score, setting))
         kept.append(max(scores, key=lambda pair: pair[0])[1])
     return pd.concat(kept)

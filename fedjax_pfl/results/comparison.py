@@ -1,4 +1,4 @@
-"""Tables that compare methods, with differences paired by seed."""
+"""Ranking of methods, with differences paired by seed."""
 
 import dataclasses
 import math
@@ -8,14 +8,21 @@ from typing import Any
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.figures import selection
-from fedjax_pfl.report import tables
-from fedjax_pfl.results import metrics, paired
+from fedjax_pfl.results import metrics, paired, selection, summaries
 
-__all__ = ["Comparison", "Difference", "Environment", "Row", "compare", "to_table"]
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Environment",
+    "Row",
+    "compare",
+    "rank",
+    "table_of",
+    "text_of",
+]
 
 _BOUND = "hybrid (oracle)"  # not a method
-_VALIDATION = "own validation"
+_REFERENCES = (("FedAvg", "global"), ("Local", "personal"))  # what all must beat
 _FORM = "+.4f"  # as many digits as a result's summary has
 _VERDICTS = {"holds": "better", "does not hold": "worse", "undecided": ""}
 
@@ -41,6 +48,7 @@ class Row:
       setting: the method with its settings.
       algorithm: its algorithm.
       model: what is judged.
+      value: mean over seeds of the metric; NaN where all diverged.
       cells: one per measure, and how its trainings ended.
       differences: to every row of the environment; None for itself.
     """
@@ -48,6 +56,7 @@ class Row:
     setting: str
     algorithm: str
     model: str
+    value: float
     cells: tuple[str, ...]
     differences: tuple[Difference | None, ...]
 
@@ -58,13 +67,15 @@ class Environment:
 
     Attributes:
       title: what they have in common.
-      rows: at least one.
+      rows: at least one, the best first.
       reference: number of the row that others are compared with at first.
+      conclusion: who is best, and by how much; empty where nothing is compared.
     """
 
     title: str
     rows: tuple[Row, ...]
     reference: int
+    conclusion: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +97,25 @@ class Comparison:
     measures: tuple[str, ...]
     environments: tuple[Environment, ...]
     is_paired: bool
+
+
+def rank(result: results.Result) -> Comparison | None:
+    """Compares the best settings of all methods in the last round on own test data.
+
+    Args:
+      result: what to compare.
+
+    Returns:
+      The comparison; None where nothing was judged on own test data.
+    """
+    return compare(
+        result,
+        name="headline",
+        title="Methods",
+        when="last",
+        data=summaries.OWN_TEST,
+        only_best=True,
+    )
 
 
 def compare(
@@ -176,21 +206,57 @@ def _environment(
     """Returns the rows of one environment."""
     columns = [*selection.methods(result), "model"]
     groups = list(selection.groups(points, columns))
+    means = [rows["value"].mean() for rows in groups]
+    sign = metrics.sign(metric)
+    order = sorted(range(len(groups)), key=lambda k: _score(sign * means[k]))[::-1]
+    groups, means = [groups[k] for k in order], [means[k] for k in order]
     heads = [rows.iloc[0] for rows in groups]
     values = [rows.set_index("seed")["value"] for rows in groups]
-    rows = [
+    rows = tuple(
         Row(
             setting=selection.label(head, names),
             algorithm=head["algorithm"],
             model=head["model"],
+            value=float(mean),
             cells=summary.cells(head),
             differences=_differences(values, k, metric) if is_paired else (),
         )
-        for k, head in enumerate(heads)
-    ]
+        for k, (head, mean) in enumerate(zip(heads, means, strict=True))
+    )
     reference = _reference(result, heads, columns, metric) if is_paired else 0
+    conclusion = _conclusion(rows, reference, metric) if is_paired else ""
     title = selection.title(heads[0], selection.environments(result))
-    return Environment(title, tuple(rows), reference)
+    return Environment(title, rows, reference, conclusion)
+
+
+def _score(value: float) -> float:
+    """Returns a number to sort by: NaN is the least."""
+    return -math.inf if math.isnan(value) else value
+
+
+def _conclusion(rows: Sequence[Row], reference: int, metric: str) -> str:
+    """Says in a sentence which model is best, and how sure that is."""
+    best = rows[0]
+    rivals = [k for k, row in enumerate(rows) if row.algorithm != best.algorithm]
+    if not rivals or math.isnan(best.value):
+        return ""
+    compared = dict.fromkeys([reference, rivals[0]] if reference else rivals[:1])
+    parts = []
+    for k in compared:
+        difference = best.differences[k]
+        if difference is not None:
+            verb = "ahead of" if difference.verdict else "not clearly ahead of"
+            parts.append(f"{verb} {_model_of(rows[k])} ({difference.text})")
+    shown = metric.replace("_", " ")
+    return (
+        f"T{_model_of(best)[1:]} has the best mean {shown}, {best.value:.4f}:"
+        f" {' and '.join(parts)}."
+    )
+
+
+def _model_of(row: Row) -> str:
+    """Formats text, for example `the personal model of Flame (lam = 1)`."""
+    return f"the {row.model.removesuffix(' (validation)')} model of {row.setting}"
 
 
 def _differences(
@@ -216,11 +282,15 @@ def _reference(
     columns: Sequence[str],
     metric: str,
 ) -> int:
-    """Picks the row that is best on validation data in the last round, or the first.
+    """Picks FedAvg, else Local, else the best on validation data, else the first row.
 
-    Hybrids are not: they were chosen on these data, client by client.
+    Hybrids are never the best: they were chosen on these data, client by client.
     """
-    judged, _ = _points(result, "last", _VALIDATION)
+    names = [(head["algorithm"], head["model"]) for head in heads]
+    for name in _REFERENCES:
+        if name in names:
+            return names.index(name)
+    judged, _ = _points(result, "last", selection.VALIDATION)
     judged = judged[judged["metric"] == metric]
     columns = [*selection.environments(result), *columns]
     means = {
@@ -255,7 +325,7 @@ def _caption(
     shown = ", ".join(map(str, seeds))
     shown_metric = metric.replace("_", " ")
     text = (
-        f"The model that a row names × {population} clients × {data} data × {rounds}:"
+        f"The models of {population} clients on {data} data, {rounds}:"
         f" {shown_metric} is the mean over clients, worst 10 % the mean of the worst"
         " tenth of them, loss variance that of their losses."
     )
@@ -279,28 +349,40 @@ def _caption(
     return text
 
 
-def to_table(comparison: Comparison) -> tables.Table:
-    """Tabulates a comparison with differences to each environment's reference."""
-    columns = ["method", "model", *comparison.measures]
-    place = 3  # beside what the difference is of
-    parts = []
-    for environment in comparison.environments:
-        rows = []
-        for row in environment.rows:
-            cells = [row.setting, row.model, *row.cells]
-            if comparison.is_paired:
-                difference = row.differences[environment.reference]
-                text = "reference" if difference is None else difference.text
-                cells.insert(place, text)
-            rows.append(tuple(cells))
-        parts.append(tables.Part(environment.title, tuple(rows)))
-    if comparison.is_paired:
+def table_of(
+    compared: Comparison, environment: Environment
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns titles and rows, with the differences to the reference.
+
+    Args:
+      compared: whose measures are shown.
+      environment: whose rows are shown.
+    """
+    place = 3  # beside the measure that the difference is of
+    columns = ["method", "model", *compared.measures]
+    if compared.is_paired:
         columns.insert(place, "difference")
-    return tables.Table(
-        name=comparison.name,
-        title=comparison.title,
-        caption=comparison.caption,
-        columns=tuple(columns),
-        parts=tuple(parts),
-        num_texts=2,
-    )
+    rows = []
+    for row in environment.rows:
+        cells = [row.setting, row.model, *row.cells]
+        if compared.is_paired:
+            difference = row.differences[environment.reference]
+            text = "reference" if difference is None else difference.text
+            cells.insert(place, text)
+        rows.append(tuple(cells))
+    return tuple(columns), rows
+
+
+def text_of(compared: Comparison) -> str:
+    """Formats a comparison as text: a star marks the best row of an environment."""
+    lines = []
+    for environment in compared.environments:
+        titles, rows = table_of(compared, environment)
+        best = [compared.is_paired and k == 0 for k in range(len(rows))]
+        table = [("", *titles)]
+        table += [("*" if b else "", *r) for b, r in zip(best, rows, strict=True)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        cells = [map(str.ljust, row, widths) for row in table]
+        lines += [environment.title, *(" ".join(row).rstrip() for row in cells)]
+        lines += [environment.conclusion, ""] if environment.conclusion else [""]
+    return "\n".join(lines).rstrip()

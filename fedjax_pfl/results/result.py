@@ -8,6 +8,7 @@ import functools
 import itertools
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,28 @@ class Result:
 
     groups: tuple[history.History, ...]
     provenance: dict[str, Any]
+
+    @classmethod
+    def merge(cls, results: "Iterable[Result]") -> "Result":
+        """Returns the trainings of several results as one, to compare their methods.
+
+        Args:
+          results: at least one; differences are paired where seeds and data are equal.
+
+        Returns:
+          All groups in this order, with the provenance of the first.
+
+        Raises:
+          InputError: if there is none, or if something else is among them.
+        """
+        merged = list(results)
+        if not merged or not all(isinstance(result, Result) for result in merged):
+            kinds = ", ".join(dict.fromkeys(type(r).__name__ for r in merged))
+            raise checks.InputError(
+                f"Expected one Result or more to merge, got {kinds or 'none'}."
+            )
+        groups = tuple(group for result in merged for group in result.groups)
+        return cls(groups=groups, provenance=merged[0].provenance)
 
     def __eq__(self, other: object) -> bool:
         """Tells whether all arrays, configurations and the provenance are the same."""

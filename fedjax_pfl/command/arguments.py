@@ -169,7 +169,7 @@ class Options:
     preset: Annotated[
         str | None,
         typer.Option(
-            show_default="digits",
+            show_default="digits, or own_data with --data",
             help="digits, quadratic, portfolio, a data set's name (mnist,"
             " fashion_mnist, cifar10, cifar100, medical_mnist, femnist, sent140,"
             " shakespeare, stocks), or a card's comparison: fedacs_*, fedpg_*,"
@@ -356,7 +356,7 @@ class Options:
     def preset_name(self) -> str:
         """The preset, or that of a family of problems."""
         if self.problem is None:
-            return self.preset or _PROBLEMS["classification"]
+            return self.preset or ("digits" if self.data is None else "own_data")
         if self.preset is not None:
             raise typer.BadParameter("give --problem or --preset, not both")
         if self.problem not in _PROBLEMS:

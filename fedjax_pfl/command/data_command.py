@@ -148,7 +148,7 @@ def _spec(data: arguments.Data, settings: list[str]) -> Any:
     from fedjax_pfl.command.presets.experiment import apply_settings
     from fedjax_pfl.core import checks
 
-    experiment = presets.get("digits").single()
+    experiment = presets.get("own_data").single()
     if data.path is not None:
         experiment = own_data.with_data(experiment, data)
     for setting in settings:

@@ -29,7 +29,7 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.delenv("FEDJAX_PFL_DATA", raising=False)
 
 
-def settings(*texts, preset="digits"):
+def settings(*texts, preset="own_data"):
     return apply_settings(presets.get(preset), texts)
 
 
@@ -95,7 +95,7 @@ def refuse(message, *arguments, app=sweep.app):
     ids=lambda text: text[:40],
 )
 def test_wrong_settings(setting, message):
-    refuse(message, "--set", setting)
+    refuse(message, "--preset", "own_data", "--set", setting)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_wrong_settings(setting, message):
         (("--seed-list", "1,1"), "Expected different seeds"),
         (("--dataset", "mnist", "--data-dir", "~nobody/x"), "does not exist"),
         (("--dataset", "mnist", "--data-dir", "a\nb"), r"/a\nb' does not exist"),
-        (("--dataset", "quadratic"), "Partition 'dirichlet_labels' needs one class"),
+        (("--dataset", "quadratic"), "Partition 'label_shards' needs one class"),
         (
             ("--preset", "quadratic", "--set", "model=linear_regression"),
             "needs one number per example as the target, but those of 'quadratic'",
@@ -119,8 +119,8 @@ def test_wrong_settings(setting, message):
             "Data set 'quadratic' of 2147483647 clients would take 2.06e+03 GB",
         ),
         (
-            ("--set", "participation=uniform", "--set", "participation.size=21"),
-            "cohort size to be at most the number of clients 20, got size=21",
+            ("--set", "participation=uniform", "--set", "participation.size=61"),
+            "cohort size to be at most the number of clients 60, got size=61",
         ),
         (
             ("--set", "algorithm.rho=1", "--set", "algorithm.kappa=1"),
@@ -170,9 +170,9 @@ def test_output_directories_are_checked_before_training(tmp_path, monkeypatch):
 def test_dry_run_counts_and_prints_kappa():
     done = RUNNER.invoke(sweep.app, ["--dry-run"])
     assert done.exit_code == 0, done.output
-    assert "33 grid points x 50 rounds, 3 static groups, 3 compilations" in done.stdout
-    assert "seeds 0, 1, 2" in done.stdout
-    assert "algorithm.lam = 0.1, 1.0, 10.0; kappa = 0.5, 1, 2" in done.stdout
+    assert "60 grid points x 100 rounds, 4 static groups, 4 compil" in done.stdout
+    assert "seeds 0, 1, 2, 3, 4" in done.stdout
+    assert "algorithm.lam = 0.03, 0.1, 0.3, 1.0, 3.0; kappa = 1" in done.stdout
     assert os.listdir() == []
 
 
@@ -182,13 +182,13 @@ def test_dry_run_counts_static_groups():
     done = RUNNER.invoke(sweep.app, [*arguments, *more, "--dry-run"])
     assert done.exit_code == 0, done.output
     # lam x epochs x seeds; one group per number of epochs
-    assert "12 grid points x 1 round, 2 static groups, 2 comp" in done.stdout
-    assert "kappa = 0.2, 2, 20" in done.stdout  # rho N / lam, N = 20
+    assert "20 grid points x 1 round, 2 static groups, 2 comp" in done.stdout
+    assert "kappa = 2, 6, 20, 60, 200" in done.stdout  # rho N / lam
 
 
 def test_run_is_one_training():
     done = RUNNER.invoke(run.app, ["--dry-run"])
-    assert "1 grid point x 50 rounds, 1 static group" in done.stdout
+    assert "1 grid point x 100 rounds, 1 static group" in done.stdout
     refuse("use python -m experiments.sweep", "--set", "algorithm.lam=1,2", app=run.app)
     done = RUNNER.invoke(run.app, ["--dry-run", "--set", "algorithm=fedavg"])
     assert "FedAvg" in done.stdout
@@ -197,7 +197,7 @@ def test_run_is_one_training():
 def test_settings_reach_every_grid_that_has_the_field():
     experiment = settings("algorithm.local.learning_rate=1", "algorithm.kappa=3")
     rates = [g.process.algorithm.local.learning_rate for g in experiment.grids]
-    assert rates == [1.0, 1.0, 1.0]
+    assert rates == [1.0] * len(experiment.grids)
     assert all(type(rate) is float for rate in rates)
     assert experiment.grids[0].process.algorithm.kappa == 3.0
     assert list(experiment.grids[0].axes) == ["algorithm.lam"]
@@ -208,7 +208,7 @@ def test_algorithms_are_those_named():
     kinds = [type(grid.process.algorithm) for grid in experiment.grids]
     assert kinds == [fp.FedAvg, fp.Centralized]
     assert experiment.grids[1].process.algorithm.local == fp.SGD()
-    assert settings("algorithm=flame").num_points == 27
+    assert settings("algorithm=flame").num_points == 9  # lam x seeds
 
 
 def test_components_make_grids_of_their_own():

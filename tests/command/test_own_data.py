@@ -89,7 +89,7 @@ def test_rows_without_clients_are_distributed(table):
 
 def test_numbers_without_clients_are_distributed_at_random(table):
     data = arguments.Data(path=table, label="score", client=None, data_dir=None)
-    experiment = own_data.with_data(presets.get("digits").single(), data)
+    experiment = own_data.with_data(presets.get("own_data").single(), data)
     spec = experiment.grids[0].spec
     assert isinstance(spec.partition, fp.IID) and spec.num_clients == 20
     assert spec.build().num_classes is None
@@ -110,7 +110,7 @@ def test_numbers_without_clients_are_distributed_at_random(table):
         (("--eval-on", "test=4,train=6"), "multiples of the smallest"),
         (("--eval-on", "test,others"), "num_others of at least 1"),
         (("--eval-clients", "some"), "Unknown eval_clients"),
-        (("--eval-clients", "21"), "at most 20"),
+        (("--eval-clients", "61"), "at most 60"),
         (("--eval-every", "0"), "eval-every"),
     ],
 )

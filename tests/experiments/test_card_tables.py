@@ -58,14 +58,14 @@ def test_rows_are_judged_by_digits_then_by_order(
     line = test_cards.line_with(text, "| x |")
     mean, std = 100 * np.mean(alpha), 100 * np.std(alpha, ddof=1)
     assert f"90.00 ± 1.00 → {mean:.2f} ± {std:.2f}" in line
-    assert f"| 2 | 50 | {verdict} | `{SWEEP}` |" in line
+    assert f"| 2 | 100 | {verdict} | `{SWEEP}` |" in line
     line = test_cards.line_with(text, "| y |")
     assert "| 90.00 ± 1.00 | 80.00 ± 1.00 |" in line
     assert "not run: a reason | `python -m experiments.sweep --preset run_y" in line
 
 
 def test_rounds_are_those_of_the_command():
-    assert tables.rounds_of(SWEEP) == 50
+    assert tables.rounds_of(SWEEP) == 100
     assert tables.rounds_of(f"{SWEEP} --rounds 7") == 7
 
 

@@ -51,6 +51,38 @@ def digits() -> experiment.Experiment:
     )
 
 
+def own_data() -> experiment.Experiment:
+    """Preset of a user's own data: whom do personal models help, and which?
+
+    Stands on digits until the data take their place.
+    """
+    sgd = fp.SGD(learning_rate=0.1, epochs=1, batch_size=20)
+    axes = {"algorithm.lam": (0.1, 0.3, 1.0)}
+    compared = (
+        (fp.Flame(kappa=1.0, local=sgd), axes),
+        (fp.Ditto(local=sgd), axes),
+        (fp.FedACS(local=sgd), {}),
+        (fp.FedAvg(local=sgd, fine_tune=sgd), {}),
+        (fp.Local(local=sgd), {}),
+    )
+    spec = fp.FederationSpec("digits", fp.DirichletLabels(concentration=0.5))
+    return experiment.Experiment(
+        name="own_data",
+        grids=tuple(
+            experiment.Grid(
+                fp.FederatedProcess(algorithm=algorithm),
+                fp.MLP(widths=(64,)),
+                spec,
+                axes,
+            )
+            for algorithm, axes in compared
+        ),
+        num_rounds=50,
+        seeds=(0, 1, 2),
+        eval_every=5,
+    )
+
+
 def quadratic() -> experiment.Experiment:
     """Four quadratics with known minimizers; finished in seconds."""
     solver = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-10)
@@ -198,6 +230,7 @@ PRESETS: dict[str, Callable[[], experiment.Experiment]] = {
     make.__name__: make
     for make in (
         digits,
+        own_data,
         quadratic,
         mnist,
         fashion_mnist,

@@ -28,8 +28,8 @@ HELP = {
     "run": "Trains one setting (several seeds if asked for) and writes a result"
     " directory. Takes the first algorithm of the preset with its own settings.",
     "sweep": "Trains all settings of a preset side by side and writes one result"
-    " directory. Without options: FLAME, Ditto, FedAvg with fine-tuning and Local on the"
-    " digits of scikit-learn, four labels per client.",
+    " directory. Without options: FLAME, Ditto, FedAvg with fine-tuning and Local on"
+    " the digits of scikit-learn, four labels per client.",
     "plan": "Says how much memory and time a sweep with the same options would take on"
     " this machine, and trains nothing. Takes the options of sweep.",
 }

@@ -23,6 +23,7 @@ __all__ = [
 
 _BOUND = "hybrid (oracle)"  # not a method
 _REFERENCES = (("FedAvg", "global"), ("Local", "personal"))  # what all must beat
+_SHARES = "better / worse off"
 _FORM = "+.4f"  # as many digits as a result's summary has
 _VERDICTS = {"holds": "better", "does not hold": "worse", "undecided": ""}
 
@@ -149,19 +150,25 @@ def compare(
         points = points.merge(kept, on=list(kept.columns))
     summary = _Summary(result, when, data)
     names = selection.varying(points, selection.methods(result))
+    shares = _Shares(result, points, metric, only_best and when == "last")
     environments = [
-        _environment(result, rows, names, summary, metric, only_best)
+        _environment(result, rows, names, summary, shares, metric, only_best)
         for rows in selection.groups(points, selection.environments(result))
     ]
     is_paired = only_best and any(len(e.rows) > 1 for e in environments)
     population = " and ".join(points["population"].unique())
     seeds = sorted(points["seed"].dropna().unique().tolist())
     caption = _caption(metric, population, data, when, seeds, is_paired)
+    if shares.measures:
+        caption += (
+            f" {_SHARES.capitalize()}: share of clients, over all seeds, whose own test"
+            f" {metric.replace('_', ' ')} is better and worse than with Local."
+        )
     if not (points["status"] == "ok").all():
         caption += " Seeds that diverged do not count; status says how many did."
-    return Comparison(
-        name, title, caption, summary.measures, tuple(environments), is_paired
-    )
+    *measures, status = summary.measures
+    measures = (*measures, *shares.measures, status)
+    return Comparison(name, title, caption, measures, tuple(environments), is_paired)
 
 
 def _points(result: results.Result, when: str, data: str) -> tuple[pd.DataFrame, str]:
@@ -190,6 +197,51 @@ class _Summary:
         return tuple(text or "–" for text in self._rows[_key(row[self._keys])])
 
 
+class _Shares:
+    """Shares of clients that a model serves better, and worse, than Local does.
+
+    Attributes:
+      measures: title of their column, none where there is no Local.
+    """
+
+    def __init__(
+        self, result: results.Result, points: pd.DataFrame, metric: str, is_wanted: bool
+    ):
+        is_local = (points["algorithm"] == "Local") & (points["model"] == "personal")
+        is_own = (points["data"] == summaries.OWN_TEST).all()
+        has_others = bool(points.loc[~is_local, "algorithm"].ne("Local").any())
+        self.measures: tuple[str, ...] = ()
+        if not (is_wanted and is_own and is_local.any() and has_others):
+            return
+        self.measures = (_SHARES,)
+        self._environment = selection.environments(result)
+        self._columns = [*self._environment, *selection.methods(result), "model"]
+        clients, _ = selection.reported(result, result.clients(), metric)
+        by_client = ["seed", "client"]
+        self._values = {
+            _key(rows[self._columns].iloc[0]): rows.set_index(by_client)["value"]
+            for rows in selection.groups(clients, self._columns)
+        }
+        local = points[is_local].drop_duplicates(self._columns)
+        self._local = {
+            _key(row[self._environment]): self._values[_key(row[self._columns])]
+            for _, row in local.iterrows()
+        }
+        self._sign = metrics.sign(metric)
+
+    def cells(self, row: pd.Series) -> tuple[str, ...]:
+        """Returns the text of a row, for example `62 % / 21 %`."""
+        if not self.measures:
+            return ()
+        local = self._local.get(_key(row[self._environment]))
+        if local is None or (row["algorithm"], row["model"]) == ("Local", "personal"):
+            return ("–",)
+        gap = self._sign * self._values[_key(row[self._columns])].sub(local).dropna()
+        if gap.empty:
+            return ("–",)
+        return (f"{(gap > 0).mean():.0%} / {(gap < 0).mean():.0%}".replace("%", " %"),)
+
+
 def _key(values: Any) -> tuple[Any, ...]:
     """Returns values to look up; those that are missing are the same."""
     return tuple(None if pd.isna(value) else value for value in values)
@@ -200,6 +252,7 @@ def _environment(
     points: pd.DataFrame,
     names: Sequence[str],
     summary: _Summary,
+    shares: _Shares,
     metric: str,
     is_paired: bool,
 ) -> Environment:
@@ -218,7 +271,7 @@ def _environment(
             algorithm=head["algorithm"],
             model=head["model"],
             value=float(mean),
-            cells=summary.cells(head),
+            cells=_with(summary.cells(head), shares.cells(head)),
             differences=_differences(values, k, metric) if is_paired else (),
         )
         for k, (head, mean) in enumerate(zip(heads, means, strict=True))
@@ -227,6 +280,11 @@ def _environment(
     conclusion = _conclusion(rows, reference, metric) if is_paired else ""
     title = selection.title(heads[0], selection.environments(result))
     return Environment(title, rows, reference, conclusion)
+
+
+def _with(cells: tuple[str, ...], shares: tuple[str, ...]) -> tuple[str, ...]:
+    """Inserts shares before the status."""
+    return (*cells[:-1], *shares, cells[-1])
 
 
 def _score(value: float) -> float:

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from fedjax_pfl import results
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import comparison, selection
 from tests import histories
@@ -79,6 +80,31 @@ def of_two(gap):
     return histories.make_result(fedavg, other)
 
 
+def test_shares_of_clients_count_who_gains_and_loses():
+    points = ({"seed": 0}, {"seed": 1})
+    made = histories.make_history(points=points, models=("personal",))
+    local = made.metrics["accuracy"].copy()
+    local[..., 0, :] = 0.5
+    other = local.copy()
+    other[0, -1, 0, 0, 0] = 0.75  # one client of one seed gains,
+    other[:, -1, 0, 0, 1] = 0.25  # another loses with both
+    made_of = [
+        dataclasses.replace(
+            made,
+            config=made.config | {"algorithm": name},
+            metrics=made.metrics | {"accuracy": accuracy},
+        )
+        for name, accuracy in (("Local", local), ("Ditto", other))
+    ]
+    ranked = comparison.rank(histories.make_result(*made_of))
+    assert ranked is not None
+    assert ranked.measures[-2:] == ("better / worse off", "status")
+    rows = {row.algorithm: row for row in ranked.environments[0].rows}
+    clients = 2 * local.shape[-1]
+    assert rows["Ditto"].cells[-2] == f"{100 / clients:.0f} % / {200 / clients:.0f} %"
+    assert rows["Local"].cells[-2] == "–"
+
+
 def test_printed_results_name_the_best_and_how_sure_that_is():
     text = str(of_two(0.1))
     assert "The global model of Scaffold has the best mean accuracy" in text
@@ -87,3 +113,12 @@ def test_printed_results_name_the_best_and_how_sure_that_is():
     starred = [line for line in text.splitlines() if line.startswith("*")]
     assert len(starred) == 1 and "Scaffold" in starred[0]
     assert "not clearly ahead of" in str(of_two(0.001))
+
+
+def test_merged_results_have_all_groups():
+    low, high = of_two(0.1).groups
+    one, other = (histories.make_result(group) for group in (low, high))
+    assert str(results.Result.merge([one, other])) == str(of_two(0.1))
+    for wrong in ([], [one, low]):
+        with pytest.raises(checks.InputError, match="Expected one Result or more"):
+            results.Result.merge(wrong)

@@ -57,7 +57,7 @@ def own_data() -> experiment.Experiment:
     Stands on digits until the data take their place.
     """
     sgd = fp.SGD(learning_rate=0.1, epochs=1, batch_size=20)
-    axes = {"algorithm.lam": (0.1, 0.3, 1.0)}
+    axes = {"algorithm.lam": (0.01, 0.1, 1.0)}
     compared = (
         (fp.Flame(kappa=1.0, local=sgd), axes),
         (fp.Ditto(local=sgd), axes),

@@ -1,0 +1,32 @@
+"""The list of methods, and the fields of one."""
+
+import typer.testing
+
+from fedjax_pfl import algorithms
+from fedjax_pfl.command import methods_command
+
+RUNNER = typer.testing.CliRunner()
+
+
+def test_every_method_is_listed_with_a_sentence():
+    done = RUNNER.invoke(methods_command.app, [])
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    for name in algorithms.ALGORITHMS:
+        (row,) = [line for line in lines if line.split()[:1] == [name]]
+        assert len(row.split()) > 2
+
+
+def test_fields_of_a_method_have_defaults_and_ranges():
+    done = RUNNER.invoke(methods_command.app, ["flame"])
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.stdout.split())
+    assert "algorithm.lam 1.0 an axis `[]` Moreau weight, at least 0." in text
+    assert "algorithm.prox_centre local one program per" in text
+    assert "algorithm.local SGD by its fields" in text
+
+
+def test_unknown_methods_are_one_sentence():
+    done = RUNNER.invoke(methods_command.app, ["flme"])
+    assert done.exit_code == 2
+    assert "did you mean 'flame'?" in done.stderr and done.stderr.count("\n") == 1

@@ -503,7 +503,7 @@ def test_a_limit_on_the_command_line(quick):
     [
         (plan.app, ["--resume", "r"], "No such option: --resume"),
         (run.app, ["--as-if-clients", "9"], "No such option: --as-if-clients"),
-        (plan.app, ["--as-if-clients", "100000000"], "8985000000 examples, more than"),
+        (plan.app, ["--as-if-clients", "100000000"], "2995000000 examples, more than"),
         (plan.app, ["--set", "federation.test_fraction=0"], "empty test split"),
         (plan.app, ["--points-per-chunk", "0"], "greater than or equal to 1"),
         (plan.app, ["--memory-limit", "much"], "Expected memory_limit to be a size"),

@@ -188,7 +188,7 @@ class Run:
         The personal model chooses for a hybrid, whose own values on validation data are
         those of a choice that was made there.
         """
-        if side.model.startswith("hybrid"):
+        if side.model.startswith(selection.HYBRID):
             personal = self._best(dataclasses.replace(side, model="personal"))
             return None if personal is None else self._same_setting(side, personal)
         settings = self._settings_of(side)

@@ -11,16 +11,11 @@ import typer
 
 from fedjax_pfl.command import cli
 
-__all__ = ["HELP", "app", "main"]
+__all__ = ["HELP", "main"]
 
 HELP = "Lists the methods; with a name, the fields that --set takes and their defaults."
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
 
-
-@app.command(help=HELP)
 def main(
     name: Annotated[
         str | None,

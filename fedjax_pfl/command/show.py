@@ -79,12 +79,11 @@ def _print_left_out(console: Console, result: results.Result) -> None:
 def _print_ranking(console: Console, compared: comparison.Comparison) -> None:
     """Prints a table per environment, the best first, and who is best."""
     for environment in compared.environments:
-        titles, rows = comparison.table_of(compared, environment)
         title = f"{environment.title}: clients' own test data, last round"
         table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-        for place, name in enumerate(titles):
+        for place, name in enumerate(comparison.titles_of(compared)):
             table.add_column(name, justify="left" if place < _TEXTS else "right")
-        for place, row in enumerate(rows):
+        for place, row in enumerate(comparison.rows_of(compared, environment)):
             is_best = compared.is_paired and place == 0
             bad = "" if row[-1] == "ok" else "red"
             table.add_row(*row, style="bold" if is_best else bad)

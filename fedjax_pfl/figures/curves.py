@@ -53,11 +53,13 @@ def _zoom(axes: Axes, shown: contents.Lines) -> bool:
     ends = [np.stack([line.y, line.low, line.high]) for line in lines]
     late = [y[:, line.x >= _FIRST * end] for line, y in zip(lines, ends, strict=True)]
     whole, rest = _span(ends), _span(late)
-    if rest is None or whole is None or np.ptp(rest) > _FLAT * np.ptp(whole):
+    if rest is None or whole is None:
+        return False
+    if not 0 < np.ptp(rest) <= _FLAT * np.ptp(whole):
         return False
     margin = _MARGIN * np.ptp(rest)
     axes.set_ylim(rest[0] - margin, rest[1] + margin)
-    return margin > 0
+    return True
 
 
 def _span(values: list[np.ndarray]) -> tuple[float, float] | None:

@@ -88,7 +88,7 @@ class Series:
 
 @contextlib.contextmanager
 def told(figure: Figure) -> Iterator[None]:
-    """Lets what is written in the block name series, legend and points by their ids."""
+    """Marks series, legend and points by ids in what is written in the block."""
     artists = figure.findobj(lambda artist: artist in _told)
     hidden = [artist for artist in artists if not artist.get_visible()]
     try:

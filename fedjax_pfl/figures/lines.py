@@ -39,7 +39,8 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
         return None
     methods = selection.contenders(result, curves)
     ylabel = f"mean {metric} over clients"
-    return _over_rounds(result, curves, methods, ylabel, data)
+    shown = _over_rounds(result, curves, methods, ylabel, data)
+    return dataclasses.replace(shown, zooms=True)
 
 
 def training_loss(result: results.Result) -> contents.Lines | None:
@@ -59,7 +60,7 @@ def training_loss(result: results.Result) -> contents.Lines | None:
     label = "mean training loss over clients"
     methods = selection.methods(result)
     shown = _over_rounds(result, curves[is_shown], methods, label, _TRAINING)
-    return dataclasses.replace(shown, log_y=True, zooms=False)
+    return dataclasses.replace(shown, log_y=True)
 
 
 def _over_rounds(
@@ -84,7 +85,6 @@ def _over_rounds(
         data=data,
         spread=selection.band(curves),
         left_out=left_out,
-        zooms=True,
     )
     names = f"{data} data, {shown.populations} clients"
     return dataclasses.replace(shown, names=names)

@@ -189,13 +189,12 @@ def _read(directory: Path) -> results.Result:
 
 def merged(found: Sequence[results.Result]) -> results.Result:
     """Returns all groups as one result; how often they were judged tells none apart."""
-    groups = [group for result in found for group in result.groups]
-    kept = [{n: v for n, v in g.config.items() if n not in _WATCHED} for g in groups]
-    groups = [
-        dataclasses.replace(group, config=config)
-        for group, config in zip(groups, kept, strict=True)
-    ]
-    return _Result(groups=tuple(groups), provenance=found[0].provenance)
+    result = _Result.merge(found)
+    groups = []
+    for group in result.groups:
+        config = {n: v for n, v in group.config.items() if n not in _WATCHED}
+        groups.append(dataclasses.replace(group, config=config))
+    return dataclasses.replace(result, groups=tuple(groups))
 
 
 def _has_twins(result: results.Result) -> bool:

@@ -53,16 +53,16 @@ class Table:
 
 def of_comparison(compared: comparison.Comparison) -> Table:
     """Returns a comparison with differences to each environment's reference."""
-    columns, parts = (), []
-    for environment in compared.environments:
-        columns, rows = comparison.table_of(compared, environment)
-        parts.append(Part(environment.title, tuple(rows)))
+    parts = tuple(
+        Part(environment.title, tuple(comparison.rows_of(compared, environment)))
+        for environment in compared.environments
+    )
     return Table(
         name=compared.name,
         title=compared.title,
         caption=compared.caption,
-        columns=columns,
-        parts=tuple(parts),
+        columns=comparison.titles_of(compared),
+        parts=parts,
         num_texts=2,
     )
 

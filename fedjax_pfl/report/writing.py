@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from fedjax_pfl import results
 from fedjax_pfl.core import checks
 from fedjax_pfl.report import facts, page, sections, sources, tables
 from fedjax_pfl.results import comparison, summaries
@@ -50,10 +49,15 @@ def content_of(loaded: sources.Loaded) -> page.Content:
     own = comparison.rank(result)
     shown = [own]
     for name, data in sections.WIDER.items():
-        shown.append(_compare(result, name, f"Methods on {data} data", "last", data))
+        title = f"Methods on {data} data"
+        shown.append(
+            comparison.compare(result, name=name, title=title, when="last", data=data)
+        )
     when = "best (validation)"
     title = "Methods, best round by validation"
-    best = _compare(result, "best", title, when, summaries.OWN_TEST)
+    best = comparison.compare(
+        result, name="best", title=title, when=when, data=summaries.OWN_TEST
+    )
     every = comparison.compare(
         result,
         name="all_settings",
@@ -70,15 +74,6 @@ def content_of(loaded: sources.Loaded) -> page.Content:
         details=tuple(table for table in (best, every) if table is not None),
         sections=tuple(sections.all_of(result)),
         timing=facts.timing(loaded),
-    )
-
-
-def _compare(
-    result: results.Result, name: str, title: str, when: str, data: str
-) -> comparison.Comparison | None:
-    """Returns the best setting of every algorithm."""
-    return comparison.compare(
-        result, name=name, title=title, when=when, data=data, only_best=True
     )
 
 

@@ -17,12 +17,14 @@ __all__ = [
     "Row",
     "compare",
     "rank",
-    "table_of",
+    "rows_of",
     "text_of",
+    "titles_of",
 ]
 
 _BOUND = "hybrid (oracle)"  # not a method
 _REFERENCES = (("FedAvg", "global"), ("Local", "personal"))  # what all must beat
+_DIFFERENCE = 3  # its column, beside the measure that it is of
 _SHARES = "better / worse off"
 _FORM = "+.4f"  # as many digits as a result's summary has
 _VERDICTS = {"holds": "better", "does not hold": "worse", "undecided": ""}
@@ -115,7 +117,6 @@ def rank(result: results.Result) -> Comparison | None:
         title="Methods",
         when="last",
         data=summaries.OWN_TEST,
-        only_best=True,
     )
 
 
@@ -126,7 +127,7 @@ def compare(
     title: str,
     when: str,
     data: str,
-    only_best: bool,
+    only_best: bool = True,
 ) -> Comparison | None:
     """Compares methods in one round on one kind of data.
 
@@ -166,8 +167,7 @@ def compare(
         )
     if not (points["status"] == "ok").all():
         caption += " Seeds that diverged do not count; status says how many did."
-    *measures, status = summary.measures
-    measures = (*measures, *shares.measures, status)
+    measures = _with(summary.measures, shares.measures)
     return Comparison(name, title, caption, measures, tuple(environments), is_paired)
 
 
@@ -260,8 +260,8 @@ def _environment(
     columns = [*selection.methods(result), "model"]
     groups = list(selection.groups(points, columns))
     means = [rows["value"].mean() for rows in groups]
-    sign = metrics.sign(metric)
-    order = sorted(range(len(groups)), key=lambda k: _score(sign * means[k]))[::-1]
+    order = sorted(range(len(groups)), key=lambda k: metrics.score(metric, means[k]))
+    order.reverse()
     groups, means = [groups[k] for k in order], [means[k] for k in order]
     heads = [rows.iloc[0] for rows in groups]
     values = [rows.set_index("seed")["value"] for rows in groups]
@@ -283,13 +283,8 @@ def _environment(
 
 
 def _with(cells: tuple[str, ...], shares: tuple[str, ...]) -> tuple[str, ...]:
-    """Inserts shares before the status."""
+    """Inserts shares, or their title, before the status."""
     return (*cells[:-1], *shares, cells[-1])
-
-
-def _score(value: float) -> float:
-    """Returns a number to sort by: NaN is the least."""
-    return -math.inf if math.isnan(value) else value
 
 
 def _conclusion(rows: Sequence[Row], reference: int, metric: str) -> str:
@@ -298,23 +293,22 @@ def _conclusion(rows: Sequence[Row], reference: int, metric: str) -> str:
     rivals = [k for k, row in enumerate(rows) if row.algorithm != best.algorithm]
     if not rivals or math.isnan(best.value):
         return ""
-    compared = dict.fromkeys([reference, rivals[0]] if reference else rivals[:1])
     parts = []
-    for k in compared:
+    for k in dict.fromkeys([reference, rivals[0]]):
         difference = best.differences[k]
-        if difference is not None:
-            verb = "ahead of" if difference.verdict else "not clearly ahead of"
+        if difference is not None:  # to itself, where it is the reference
+            verb = "ahead of the" if difference.verdict else "not clearly ahead of the"
             parts.append(f"{verb} {_model_of(rows[k])} ({difference.text})")
     shown = metric.replace("_", " ")
     return (
-        f"T{_model_of(best)[1:]} has the best mean {shown}, {best.value:.4f}:"
+        f"The {_model_of(best)} has the best mean {shown}, {best.value:.4f}:"
         f" {' and '.join(parts)}."
     )
 
 
 def _model_of(row: Row) -> str:
-    """Formats text, for example `the personal model of Flame (lam = 1)`."""
-    return f"the {row.model.removesuffix(' (validation)')} model of {row.setting}"
+    """Formats text, for example `personal model of Flame (lam = 1)`."""
+    return f"{row.model.removesuffix(' (validation)')} model of {row.setting}"
 
 
 def _differences(
@@ -356,12 +350,10 @@ def _reference(
         for rows in selection.groups(judged, columns)
     }
     scores = [
-        metrics.sign(metric) * means.get(_key(head[columns]), math.nan)
+        metrics.score(metric, means.get(_key(head[columns]), math.nan))
+        if not head["model"].startswith(selection.HYBRID)
+        else -math.inf
         for head in heads
-    ]
-    scores = [
-        -math.inf if math.isnan(score) or "hybrid" in head["model"] else score
-        for score, head in zip(scores, heads, strict=True)
     ]
     return scores.index(max(scores))
 
@@ -407,38 +399,34 @@ def _caption(
     return text
 
 
-def table_of(
-    compared: Comparison, environment: Environment
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Returns titles and rows, with the differences to the reference.
+def titles_of(compared: Comparison) -> tuple[str, ...]:
+    """Returns the titles of the columns of `rows_of`."""
+    titles = ("method", "model", *compared.measures)
+    between = ("difference",) if compared.is_paired else ()
+    return (*titles[:_DIFFERENCE], *between, *titles[_DIFFERENCE:])
 
-    Args:
-      compared: whose measures are shown.
-      environment: whose rows are shown.
-    """
-    place = 3  # beside the measure that the difference is of
-    columns = ["method", "model", *compared.measures]
-    if compared.is_paired:
-        columns.insert(place, "difference")
+
+def rows_of(compared: Comparison, environment: Environment) -> list[tuple[str, ...]]:
+    """Returns the rows of an environment, with the differences to its reference."""
     rows = []
     for row in environment.rows:
         cells = [row.setting, row.model, *row.cells]
         if compared.is_paired:
             difference = row.differences[environment.reference]
             text = "reference" if difference is None else difference.text
-            cells.insert(place, text)
+            cells.insert(_DIFFERENCE, text)
         rows.append(tuple(cells))
-    return tuple(columns), rows
+    return rows
 
 
 def text_of(compared: Comparison) -> str:
     """Formats a comparison as text: a star marks the best row of an environment."""
     lines = []
     for environment in compared.environments:
-        titles, rows = table_of(compared, environment)
-        best = [compared.is_paired and k == 0 for k in range(len(rows))]
-        table = [("", *titles)]
-        table += [("*" if b else "", *r) for b, r in zip(best, rows, strict=True)]
+        rows = rows_of(compared, environment)
+        star = "*" if compared.is_paired else ""
+        table = [("", *titles_of(compared)), (star, *rows[0])]
+        table += [("", *row) for row in rows[1:]]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         cells = [map(str.ljust, row, widths) for row in table]
         lines += [environment.title, *(" ".join(row).rstrip() for row in cells)]

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-__all__ = ["BESIDE", "METRICS", "headline", "mean", "sign"]
+__all__ = ["BESIDE", "METRICS", "headline", "mean", "score", "sign"]
 
 METRICS = ("accuracy", "annualized_return", "sharpe", "loss")
 """Metrics that choices are made by."""
@@ -52,6 +52,20 @@ def sign(name: str) -> int:
     for prefix in _WITHOUT_MODEL:
         name = name.removeprefix(prefix)
     return 1 if name in METRICS[:-1] else -1
+
+
+def score(name: str, value: float) -> float:
+    """Returns a number that is larger where a metric is better, the least for NaN.
+
+    Args:
+      name: name of a metric.
+      value: its value.
+
+    Example:
+      >>> score("loss", 2.0), score("accuracy", float("nan"))
+      (-2.0, -inf)
+    """
+    return -np.inf if np.isnan(value) else sign(name) * value
 
 
 def mean(values: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -1,6 +1,5 @@
 """Selection and naming of the rows that a figure shows."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -218,8 +217,7 @@ def groups(rows: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
 
 def first_model(rows: pd.DataFrame) -> pd.DataFrame:
     """Keeps the model that stands for a setting, the first there is of `MODELS`."""
-    model = min(rows["model"].unique(), key=list(MODELS).index)
-    return rows[rows["model"] == model]
+    return rows[rows["model"] == judge(rows["model"].unique())]
 
 
 def _best_settings(
@@ -239,8 +237,8 @@ def _best_settings(
         for setting in groups(candidates, tuned):
             last = setting[setting["round"] == setting["round"].max()]
             last = last[(last["data"] == VALIDATION) & (last["model"] == judges)]
-            score = metrics.sign(metric) * last["value"].mean(skipna=False)
-            scores.append((-math.inf if np.isnan(score) else score, setting))
+            score = metrics.score(metric, last["value"].mean(skipna=False))
+            scores.append((score, setting))
         kept.append(max(scores, key=lambda pair: pair[0])[1])
     return pd.concat(kept)
 

@@ -3,13 +3,13 @@
 import typer.testing
 
 from fedjax_pfl import algorithms
-from fedjax_pfl.command import methods_command
+from fedjax_pfl.command.__main__ import app
 
 RUNNER = typer.testing.CliRunner()
 
 
 def test_every_method_is_listed_with_a_sentence():
-    done = RUNNER.invoke(methods_command.app, [])
+    done = RUNNER.invoke(app, ["methods"])
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     for name in algorithms.ALGORITHMS:
@@ -18,7 +18,7 @@ def test_every_method_is_listed_with_a_sentence():
 
 
 def test_fields_of_a_method_have_defaults_and_ranges():
-    done = RUNNER.invoke(methods_command.app, ["flame"])
+    done = RUNNER.invoke(app, ["methods", "flame"])
     assert done.exit_code == 0, done.output
     text = " ".join(done.stdout.split())
     assert "algorithm.lam 1.0 an axis `[]` Moreau weight, at least 0." in text
@@ -27,6 +27,6 @@ def test_fields_of_a_method_have_defaults_and_ranges():
 
 
 def test_unknown_methods_are_one_sentence():
-    done = RUNNER.invoke(methods_command.app, ["flme"])
+    done = RUNNER.invoke(app, ["methods", "flme"])
     assert done.exit_code == 2
     assert "did you mean 'flame'?" in done.stderr and done.stderr.count("\n") == 1

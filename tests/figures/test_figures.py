@@ -192,3 +192,25 @@ def test_share_of_the_own_cluster_over_rounds():
     no_clusters = histories.make_result(mixing_history(False))
     assert figures.draw("own_cluster", no_clusters) is None
     assert figures.draw("collaboration", sweep_result()) is None
+
+
+@pytest.mark.parametrize(("late", "is_cut"), [(0.0, False), (0.01, True), (2.0, False)])
+def test_axes_leave_first_rounds_out_only_where_they_flatten_the_rest(late, is_cut):
+    made = histories.make_history()
+    accuracy = np.full_like(made.metrics["accuracy"], 0.5)
+    accuracy[:, 0] = 0.4
+    accuracy[:, 1:] += (
+        0.2
+        * late
+        * np.linspace(0, 1, accuracy.shape[1] - 1)
+        .reshape(1, -1, 1, 1, 1)
+        .astype(accuracy.dtype)
+    )
+    metrics = made.metrics | {"accuracy": accuracy}
+    result = histories.make_result(dataclasses.replace(made, metrics=metrics))
+    figure = figures.draw("learning_curves", result)
+    assert figure is not None
+    title, _ = legend_of(figure)
+    assert ("outside of the axes" in title) == is_cut
+    low, high = figure.axes[0].get_ylim()
+    assert (low > 0.4) == is_cut and low < high

@@ -60,10 +60,11 @@ def test_commands_set_everything_up(marker):
 def test_programs_of_the_readme_run_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # they save checkpoints
     programs = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
-    assert "num_rounds=100" in programs[0]
+    assert "num_rounds=100" in programs[0] and len(programs[0].splitlines()) <= 20
     names = {}
     first, *_, last = [run(program, names) for program in programs]
-    assert "Flame" in first and "has the best mean accuracy" in first
+    assert "Flame" in first and "hybrid (validation)" in first
+    assert "has the best mean accuracy" in first
     assert "Damped" in last and "diverged" not in last
 
 

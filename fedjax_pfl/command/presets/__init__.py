@@ -6,7 +6,7 @@ Names are known without JAX, which is imported when an experiment is made.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import fedjax_pfl as fp
@@ -36,15 +36,7 @@ def digits() -> experiment.Experiment:
     )
     return experiment.Experiment(
         name="digits",
-        grids=tuple(
-            experiment.Grid(
-                fp.FederatedProcess(algorithm=algorithm),
-                fp.LogisticRegression(),
-                spec,
-                axes,
-            )
-            for algorithm, axes in compared
-        ),
+        grids=_grids(compared, fp.LogisticRegression(), spec),
         num_rounds=100,
         seeds=(0, 1, 2, 3, 4),
         eval_every=10,
@@ -68,15 +60,7 @@ def own_data() -> experiment.Experiment:
     spec = fp.FederationSpec("digits", fp.DirichletLabels(concentration=0.5))
     return experiment.Experiment(
         name="own_data",
-        grids=tuple(
-            experiment.Grid(
-                fp.FederatedProcess(algorithm=algorithm),
-                fp.MLP(widths=(64,)),
-                spec,
-                axes,
-            )
-            for algorithm, axes in compared
-        ),
+        grids=_grids(compared, fp.MLP(widths=(64,)), spec),
         num_rounds=50,
         seeds=(0, 1, 2),
         eval_every=5,
@@ -207,22 +191,36 @@ def _compare(
     cohort: int | None = None,
 ) -> experiment.Experiment:
     """FedAvg with fine-tuning, FLAME, and Local with one solver on one data set."""
-    everyone = fp.AllClients()
-    who = everyone if cohort is None else fp.UniformCohort(size=cohort)
-    algorithms = (
-        fp.FedAvg(local=sgd, fine_tune=sgd),
-        fp.Flame(lam=1.0, kappa=1.0, local=sgd),
-        fp.Local(local=sgd),
-    )
-    processes = (
-        fp.FederatedProcess(algorithm=algorithm, participation=who)
-        for algorithm in algorithms
+    who = None if cohort is None else fp.UniformCohort(size=cohort)
+    compared = (
+        (fp.FedAvg(local=sgd, fine_tune=sgd), {}),
+        (fp.Flame(lam=1.0, kappa=1.0, local=sgd), {}),
+        (fp.Local(local=sgd), {}),
     )
     return experiment.Experiment(
         name=spec.dataset.name,
-        grids=tuple(experiment.Grid(process, model, spec) for process in processes),
+        grids=_grids(compared, model, spec, who),
         num_rounds=num_rounds,
         eval_every=max(1, num_rounds // 5),
+    )
+
+
+def _grids(
+    compared: Iterable[tuple[Any, Mapping[str, Any]]],
+    model: Any,
+    spec: fp.FederationSpec,
+    participation: Any = None,
+) -> tuple[experiment.Grid, ...]:
+    """Makes a grid of each algorithm with its axes, on one federation."""
+    who = fp.AllClients() if participation is None else participation
+    return tuple(
+        experiment.Grid(
+            fp.FederatedProcess(algorithm=algorithm, participation=who),
+            model,
+            spec,
+            axes,
+        )
+        for algorithm, axes in compared
     )
 
 

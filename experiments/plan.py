@@ -1,9 +1,9 @@
 """Memory and time of a sweep before it is run: `python -m experiments.plan`."""
 
 from experiments import presets  # noqa: F401 (adds those of the papers)
-from fedjax_pfl.command import cli
+from fedjax_pfl.command import application
 
-app = cli.make_app("plan")
+app = application.alone("plan")
 
 if __name__ == "__main__":
     app()

@@ -1,9 +1,9 @@
 """One training: `python -m experiments.run`."""
 
 from experiments import presets  # noqa: F401 (adds those of the papers)
-from fedjax_pfl.command import cli
+from fedjax_pfl.command import application
 
-app = cli.make_app("run")
+app = application.alone("run")
 
 if __name__ == "__main__":
     app()

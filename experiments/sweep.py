@@ -1,9 +1,9 @@
 """The main job, a sweep: `python -m experiments.sweep`."""
 
 from experiments import presets  # noqa: F401 (adds those of the papers)
-from fedjax_pfl.command import cli
+from fedjax_pfl.command import application
 
-app = cli.make_app("sweep")
+app = application.alone("sweep")
 
 if __name__ == "__main__":
     app()

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
         SplitGP,
     )
     from fedjax_pfl.attacks import ALIE, SignFlip
-    from fedjax_pfl.core import Downlink, Upload
+    from fedjax_pfl.core import ClientView, Downlink, Upload
     from fedjax_pfl.core.checks import InputError
-    from fedjax_pfl.core.struct import pytree_dataclass, static_field
+    from fedjax_pfl.core.struct import pytree_dataclass, static_field, traced_field
     from fedjax_pfl.data import (
         IID,
         ByClient,
@@ -61,9 +61,16 @@ if TYPE_CHECKING:
     from fedjax_pfl.engine.stopping import StopWhen
     from fedjax_pfl.engine.streaming import simulate_streamed
     from fedjax_pfl.engine.trainer import Interrupted
+    from fedjax_pfl.figures import plot
     from fedjax_pfl.local import SGD, Optax
     from fedjax_pfl.local.participation import AllClients, Stragglers, UniformCohort
-    from fedjax_pfl.models import CNN, MLP, LogisticRegression
+    from fedjax_pfl.models import (
+        CNN,
+        MLP,
+        LogisticRegression,
+        from_flax,
+        from_functions,
+    )
     from fedjax_pfl.results import Result
     from fedjax_pfl.results.checkpoint import Checkpoints
     from fedjax_pfl.results.trained_models import load_models
@@ -81,6 +88,7 @@ __all__ = [
     "Callback",
     "Centralized",
     "Checkpoints",
+    "ClientView",
     "CoordinateMedian",
     "DirichletLabels",
     "Ditto",
@@ -129,11 +137,15 @@ __all__ = [
     "TrimmedMean",
     "UniformCohort",
     "Upload",
+    "from_flax",
+    "from_functions",
     "grid",
     "load_federation",
     "load_models",
+    "plot",
     "pytree_dataclass",
     "simulate",
     "simulate_streamed",
     "static_field",
+    "traced_field",
 ]

@@ -32,8 +32,9 @@ class MyMethod(fp.SingleExchange):
 
     # Fields are hyperparameters, each with a default. Numbers are traced: grids sweep
     # them in one compiled program. What fixes a shape, a loop length or which code runs
-    # is static: `num_steps: int = fp.static_field(default=5)`.
-    step: float = 0.5
+    # is static: `num_steps: int = fp.static_field(default=5, at_least=1)`, or one of
+    # some names: `mode: Literal["fast", "exact"] = "fast"`.
+    step: float = fp.traced_field(default=0.5, at_least=0)
     local: Any = fp.SGD(learning_rate=0.1)
 
     def init(self, key, model, population, data):
@@ -46,13 +47,14 @@ class MyMethod(fp.SingleExchange):
     # What clients get is the server's state. For another one for each client write
     # def down(self, ctx, server, clients, messages) -> fp.Downlink.
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view, down, client, model):
         """Work of ONE client: (its new state, what it sends, numbers to report)."""
-        # No loop over clients, and never data.x by hand: padded slots hold anything.
+        # No loop over clients. `view` has this client's key, round, budget and data;
+        # never read view.data.x by hand: padded slots hold anything.
         loss = fp.local.DataLoss(model)
-        theta, _, info = self.local.solve(key, work, loss, down.shared, None, data)
-        weight = data.num_examples.astype(float)  # n_i; 0 drops the message
-        return theta, fp.Upload(message=theta, weight=weight), info.report()
+        theta, _, info = self.local.solve(view, loss, down.shared)
+        # The message weighs as much as there are examples; a weight of 0 drops it.
+        return theta, view.upload(theta), info.report()
 
     def server_update(self, ctx, server, aggregate, uploads):
         """New server state; `aggregate` is the weighted mean of the messages."""
@@ -60,10 +62,8 @@ class MyMethod(fp.SingleExchange):
             lambda w, mean: w + self.step * (mean - w), server, aggregate
         )  # (1)
 
-    def predictors(self, key, round, server, client, model, data):
-        """Functions x -> outputs of ONE client, by the names that results have."""
-        # As Predictors their networks can be saved; any other function is evaluated.
-        return {
-            "global": fp.core.Predictor(model.apply, server),
-            "personal": fp.core.Predictor(model.apply, client),
-        }
+    def parameters(self, server, client):
+        """Networks that predict for ONE client, by the names that results have."""
+        # A method that adapts first writes def predictors(self, view, server, client,
+        # model), which returns functions x -> outputs.
+        return {"global": server, "personal": client}

@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import weakref
@@ -18,14 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from experiments.bench import machine
+
 if TYPE_CHECKING:
     from experiments.bench import workloads
 
-__all__ = ["Cold", "workload"]
+__all__ = ["Cold"]
 
-_ROOT = Path(__file__).parents[2]
 _NAMES = ("x", "y", "client")
-_SETTINGS = ("learning_rate", "batch_size", "epochs", "cohort_size")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,46 +54,25 @@ def _read(folder: Path) -> dict[str, np.ndarray]:
     return {name: np.load(folder / f"{name}.npy") for name in _NAMES}
 
 
-def workload(warm: "workloads.Workload") -> "workloads.Workload":
-    """Returns the same training, from a cold start."""
-    return dataclasses.replace(
-        warm,
-        name=f"{warm.name}cold",
-        title=f"the process of {warm.rounds} rounds of {warm.name}, from its start on",
-        peers=("torch", "pfl", "flwr"),
-    )
-
-
 class Cold:
-    """A process that trains once, from importing its libraries on.
-
-    Attributes:
-      execution: empty; the process has chosen it.
-    """
+    """A process that trains once, from importing its libraries on."""
 
     execution = ""
 
-    def __init__(self, training: "workloads.Workload", contender: str, threads: int):
+    def __init__(self, training: "workloads.Workload", contender: str):
         """Writes the examples."""
+        from experiments.bench import workloads
+
         self._path = Path(tempfile.mkdtemp(prefix="bench-cold-"))
         weakref.finalize(self, shutil.rmtree, self._path, True)
         dataset = training.spec.dataset.load(data_dir=None, seed=0, num_clients=None)
         for name in _NAMES:
             np.save(self._path / f"{name}.npy", getattr(dataset, name))
-        solver, sizes = training.process.algorithm.local, training.spec.dataset.sizes
-        cohort_size = training.process.participation.cohort_size(len(sizes))
-        task = {
-            "rounds": training.rounds,
-            "threads": threads,
-            "sizes": sizes,
-            "cohort_size": cohort_size,
-            "learning_rate": solver.learning_rate,
-            "batch_size": solver.batch_size,
-            "epochs": solver.epochs,
-        }
+        sizes = training.spec.dataset.sizes
+        settings = workloads.settings_of(training.process, len(sizes))
+        task = {"rounds": training.rounds, "sizes": sizes, "settings": settings}
         (self._path / "task.json").write_text(json.dumps(task), "utf-8")
-        module = "experiments.bench.cold"
-        self._command = [sys.executable, "-m", module, contender, str(self._path)]
+        self._arguments = (contender, str(self._path))
 
     def run(self) -> None:
         """Runs one process.
@@ -102,16 +80,11 @@ class Cold:
         Raises:
           UnavailableError: if it fails, with the last line that it has said.
         """
-        from experiments.bench import contenders
-
-        done = subprocess.run(self._command, cwd=_ROOT, capture_output=True, text=True)
-        if done.returncode:
-            raise contenders.UnavailableError(done.stderr.strip().splitlines()[-1])
+        machine.output("cold", *self._arguments)
 
     def peak_bytes(self) -> int:
         """Returns the most resident memory of a process that has ended."""
-        unit = 1 if sys.platform == "darwin" else 1024
-        return unit * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        return machine.resident_bytes(resource.RUSAGE_CHILDREN)
 
     def result(self) -> Any:
         """Returns the global model that the last process has left, `[1, *P]`."""
@@ -121,13 +94,13 @@ class Cold:
 
 def _train_ours(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
     """Trains with the package."""
-    from experiments.bench import contenders, workloads
+    from experiments.bench import workloads
 
-    training = workloads.cohorts(task["sizes"], task["cohort_size"])
-    source = Stored(str(folder), tuple(task["sizes"]))
+    sizes = task["sizes"]
+    training = workloads.cohorts(sizes, task["settings"]["cohort_size"], task["rounds"])
+    source = Stored(str(folder), tuple(sizes))
     spec = dataclasses.replace(training.spec, dataset=source)
-    training = dataclasses.replace(training, spec=spec, rounds=task["rounds"])
-    ours = contenders.Ours(training)
+    ours = dataclasses.replace(training, spec=spec).contender("ours")
     ours.run()
     return ours.result()["head"]
 
@@ -138,12 +111,10 @@ def _tensors(folder: Path, task: dict[str, Any]) -> tuple[list, list, Any]:
 
     from experiments.bench import torch_core
 
-    torch.set_num_threads(task["threads"])
-    arrays = _read(folder)
+    arrays, sizes = _read(folder), task["sizes"]
     inputs = torch.from_numpy(arrays["x"]).flatten(1).float().div_(255)
     labels = torch.from_numpy(arrays["y"]).long()
-    settings = torch_core.Settings(**{name: task[name] for name in _SETTINGS})
-    sizes = task["sizes"]
+    settings = torch_core.Settings(**task["settings"])
     return list(inputs.split(sizes)), list(labels.split(sizes)), settings
 
 
@@ -172,30 +143,25 @@ def _train_pfl(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _train_flwr(folder: Path, task: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Trains with Flower, without its messages about usage."""
+    """Trains with Flower, without its messages about usage, on all CPUs given."""
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from experiments.bench import peer_flwr, torch_core
 
-    settings = torch_core.Settings(**{name: task[name] for name in _SETTINGS})
-    return peer_flwr.train(
-        folder, task["sizes"], settings, task["rounds"], task["threads"]
-    )
+    settings = torch_core.Settings(**task["settings"])
+    threads = len(machine.cpus())
+    return peer_flwr.train(folder, task["sizes"], settings, task["rounds"], threads)
 
 
-def main() -> None:
-    """Trains and writes the model."""
-    contender, path = sys.argv[1:]
-    folder = Path(path)
-    task = json.loads((folder / "task.json").read_text("utf-8"))
-    train = {
-        "ours": _train_ours,
-        "torch": _train_torch,
-        "pfl": _train_pfl,
-        "flwr": _train_flwr,
-    }
-    np.savez(folder / "model.npz", **train[contender](folder, task))
-
+_TRAIN = {
+    "ours": _train_ours,
+    "torch": _train_torch,
+    "pfl": _train_pfl,
+    "flwr": _train_flwr,
+}
 
 if __name__ == "__main__":
-    main()
+    _contender, _path = sys.argv[1:]
+    _folder = Path(_path)
+    _task = json.loads((_folder / "task.json").read_text("utf-8"))
+    np.savez(_folder / "model.npz", **_TRAIN[_contender](_folder, _task))

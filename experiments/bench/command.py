@@ -4,12 +4,9 @@ Arguments are parsed before JAX is imported: how many CPUs may be used has to be
 first. Every workload runs in a process of its own, whose memory is then the workload's.
 """
 
-import dataclasses
 import json
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,11 +16,10 @@ from experiments.bench import machine, worker
 from fedjax_pfl.command import cli, errors
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import Console
 
-__all__ = ["Options", "app", "launch"]
+__all__ = ["app", "launch"]
 
-_ROOT = Path(__file__).parents[2]
 _WIDTH = 160  # of files and pipes, where rich would assume 80
 
 app = typer.Typer(
@@ -31,24 +27,10 @@ app = typer.Typer(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Options of the command; no names mean all workloads and no peers."""
-
-    only: tuple[str, ...]
-    against: tuple[str, ...]
-    threads: int
-    devices: int
-    repeat: int
-    json: Path | None
-    check: Path | None
-    list: bool
-
-
-def _names(text: str | None) -> tuple[str, ...]:
+def _names(text: str | None) -> list[str]:
     """Reads `W1,W2`."""
     parts = () if text is None else text.split(",")
-    return tuple(dict.fromkeys(part.strip() for part in parts))
+    return list(dict.fromkeys(part.strip() for part in parts))
 
 
 @app.command(
@@ -64,8 +46,7 @@ def main(
         typer.Option(metavar="PEER,...", help="Peers to time beside ours, or all."),
     ] = None,
     threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="CPUs to use, by default all."),
+        int | None, typer.Option(min=1, help="CPUs to use, by default all.")
     ] = None,
     devices: Annotated[
         int, typer.Option(min=1, max=1000, help="Split the CPU into N devices.")
@@ -79,8 +60,9 @@ def main(
             " use the same CPUs.",
         ),
     ] = 7,
-    json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write everything here.")
+    file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Also write everything here."),
     ] = None,
     check: Annotated[
         Path | None,
@@ -90,166 +72,120 @@ def main(
             " if a workload does by more than 10 %.",
         ),
     ] = None,
-    list_: Annotated[
+    only_list: Annotated[
         bool, typer.Option("--list", help="Only say what can be timed, with peers.")
     ] = False,
 ) -> None:
     """Times what was asked for."""
     num_cpus = len(machine.cpus())
-    if threads is not None and threads > num_cpus:
+    count = num_cpus if threads is None else threads
+    if count > num_cpus:
         raise typer.BadParameter(
             f"expected --threads of at most {num_cpus}, the CPUs that may be used, got"
             f" {threads}"
         )
-    options = Options(
-        only=_names(only),
-        against=_names(against),
-        threads=num_cpus if threads is None else threads,
-        devices=devices,
-        repeat=repeat,
-        json=json,
-        check=check,
-        list=list_,
-    )
-    cli.answer(lambda: _do(options))
 
+    def work() -> None:
+        machine.pin(count)
+        from rich.console import Console
 
-def _do(options: Options) -> None:
-    """Times, prints and writes."""
-    machine.pin(options.threads)
-    from rich.console import Console
+        from experiments.bench import report
 
-    from experiments.bench import report
-
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    requests = _requests(options)
-    if options.list:
-        _print_names(console)
-        return
-    earlier = None if options.check is None else report.read(options.check)
-    if options.json is not None:
-        report.check_writable(options.json)
-    run, broken = _timed(options, requests)
-    report.print_all(console, run)
-    if options.json is not None:
-        print(f"Written: {options.json}")
-    if broken:
-        raise errors.StoppedError(" ".join(broken), 1)
-    if earlier is not None:
-        changed = report.print_difference(console, earlier, run)
+        console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+        workloads, peers = _checked(_names(only), _names(against))
+        if only_list:
+            _print_names(console)
+            return
+        earlier = None if check is None else report.read(check)
+        if file is not None:
+            report.check_writable(file)
+        run = {
+            "format": report.FORMAT,
+            "machine": machine.describe(count, devices),
+            "repeat": repeat,
+            "against": _names(against),
+            "workloads": [],
+        }
+        failures = _time(run, workloads, peers, file)
+        report.print_all(console, run)
+        if file is not None:
+            print(f"Written: {file}")
+        if failures:
+            raise errors.StoppedError(" ".join(failures), 1)
+        changed = [] if earlier is None else report.changes(console, earlier, run)
         if changed:
-            names = ", ".join(changed)
-            raise errors.StoppedError(f"More than 10 % apart: {names}.", 1)
+            raise errors.StoppedError(f"More than 10 % apart: {', '.join(changed)}.", 1)
+
+    cli.answer(work)
 
 
-def _requests(options: Options) -> list[worker.Request]:
-    """Returns one request per workload; checks all names."""
+def _checked(only: list[str], against: list[str]) -> tuple[list[str], Sequence[str]]:
+    """Returns the workloads and peers of names that are known."""
     from experiments.bench import catalog
     from fedjax_pfl.core import checks
 
-    for name in options.against:
-        checks.known(name, (*catalog.peers(), "all"), "peer")
-    peers = catalog.peers() if "all" in options.against else options.against
-    return [
-        worker.Request(catalog.find(name).name, peers, options.repeat, options.threads)
-        for name in options.only or catalog.names()
-    ]
+    peers = catalog.peers()
+    for name in against:
+        checks.known(name, (*peers, "all"), "peer")
+    names = [catalog.find(name).name for name in only or catalog.TIMED]
+    return names, peers if "all" in against else against
 
 
-def _print_names(console: Any) -> None:
+def _print_names(console: "Console") -> None:
     """Prints what can be timed."""
     from experiments.bench import catalog
 
-    for name in catalog.names():
-        timed = catalog.find(name)
-        peers = ", ".join(timed.peers)
-        console.print(
-            f"{name}: {timed.title}; peers {peers}", highlight=False, soft_wrap=True
-        )
+    for name, timed in catalog.TIMED.items():
+        line = f"{name}: {timed.title}; peers {', '.join(timed.peers)}"
+        console.print(line, highlight=False, soft_wrap=True)
 
 
-def _timed(
-    options: Options, requests: list[worker.Request]
-) -> tuple[dict[str, Any], list[str]]:
-    """Returns the measurements, and sentences about those that failed."""
+def _time(
+    run: dict[str, Any], workloads: list[str], peers: Sequence[str], file: Path | None
+) -> list[str]:
+    """Adds the measurements to a run; returns sentences about those that failed."""
     from rich.console import Console
     from rich.progress import Progress
 
     from experiments.bench import report
 
-    run = {
-        "format": report.FORMAT,
-        "machine": machine.describe(options.threads, options.devices),
-        "repeat": options.repeat,
-        "against": list(options.against),
-        "workloads": [],
-    }
-    asked = worker.Request(worker.MACHINE, (), options.repeat, options.threads)
-    broken = []
+    failures, repeat = [], run["repeat"]
     with Progress(console=Console(stderr=True)) as bar:
-        run["machine"] |= _shown(bar, asked, options)
-        for request in requests:
+
+        def shown(name: str) -> dict[str, Any]:
+            task = bar.add_task(name, total=repeat)
+            arguments = (name, str(repeat), *peers)
+            numbers = launch(arguments, run["machine"], lambda: bar.advance(task))
+            bar.update(task, completed=repeat)
+            return numbers
+
+        run["machine"] |= shown(worker.MACHINE)
+        for name in workloads:
             try:
-                run["workloads"].append(_shown(bar, request, options))
-            except subprocess.CalledProcessError as error:
-                broken.append(f"{request.workload} failed: {_last_line(error.stderr)}")
-            if options.json is not None:  # what was measured outlives an interruption
-                report.write(options.json, run)
-    return run, broken
-
-
-def _last_line(text: str) -> str:
-    """Returns the last line of a process's errors as a sentence."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return f"{lines[-1] if lines else 'the process said nothing'}.".replace("..", ".")
-
-
-def _shown(bar: "Progress", request: worker.Request, options: Options) -> Any:
-    """Launches a request with a bar of its own."""
-    task = bar.add_task(request.workload, total=request.repeat)
-    measurement = launch(request, options, lambda: bar.advance(task))
-    bar.update(task, completed=request.repeat)
-    return measurement
+                run["workloads"].append(shown(name))
+            except machine.UnavailableError as error:
+                failures.append(f"{name} failed: {error}.".replace("..", "."))
+            if file is not None:  # what was measured outlives an interruption
+                report.write(file, run)
+    return failures
 
 
 def launch(
-    request: worker.Request, options: Options, advance: Callable[[], None]
+    arguments: Sequence[str], settings: dict[str, Any], advance: Callable[[], None]
 ) -> dict[str, Any]:
     """Measures in a process of its own.
 
     Args:
-      request: what to measure.
-      options: the command's options.
+      arguments: of the worker.
+      settings: `threads` and `devices` of the process.
       advance: called after every turn of all contenders.
 
     Returns:
       What was measured.
 
     Raises:
-      CalledProcessError: if the process failed; with what it said.
+      UnavailableError: if the process failed, with what it said.
     """
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        out = Path(folder) / "measurement.json"
-        fields = json.dumps(dataclasses.asdict(request))
-        command = [sys.executable, "-m", "experiments.bench.worker", fields, str(out)]
-        errors = Path(folder) / "errors"
-        with (
-            errors.open("w") as stderr,
-            subprocess.Popen(
-                command,
-                cwd=_ROOT,
-                env=machine.environment(options.threads, options.devices),
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            ) as process,
-        ):
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.strip() == ".":
-                    advance()
-        if process.returncode:
-            text = errors.read_text("utf-8", errors="replace")
-            code = process.returncode
-            raise subprocess.CalledProcessError(code, command, stderr=text)
-        return json.loads(out.read_text("utf-8"))
+    environment = machine.environment(settings["threads"], settings["devices"])
+    options = {"environment": environment, "advance": advance}
+    return json.loads(machine.output("worker", *arguments, **options))

@@ -1,47 +1,120 @@
 """Contenders of a comparison by name, and our own side of it."""
 
 import dataclasses
-import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from experiments.bench import workloads
+from experiments.bench import machine
 from fedjax_pfl.engine import groups
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
 
 __all__ = [
-    "INEXACT",
-    "PEERS",
     "Contender",
     "Loop",
     "Ours",
-    "UnavailableError",
-    "imported",
+    "Repeated",
+    "Timed",
+    "differences",
     "library",
+    "relative_difference",
 ]
 
 _CALLS = 400  # timed calls of one training; what its history keeps grows with them
 
 
-class UnavailableError(Exception):
-    """A peer cannot run here, with the reason."""
-
-
 class Contender(Protocol):
-    """A way to do the rounds of a workload."""
+    """A way to do the rounds of a workload.
+
+    Attributes:
+      execution: how the map over clients is run; empty where there is one way.
+    """
+
+    execution: str
 
     def run(self) -> None:
         """Does the rounds of one call, from where the last one ended."""
         ...
 
     def result(self) -> Any:
-        """Returns the global models, NumPy arrays `[G, *P]` in our layout."""
+        """Returns what was computed, NumPy arrays in our layout."""
         ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Timed:
+    """Work that is timed.
+
+    Attributes:
+      name: for example `W1`.
+      title: what it is, for people.
+      peers: names of what it can be compared with.
+      rounds: rounds of one timed call.
+    """
+
+    name: str
+    title: str
+    peers: tuple[str, ...]
+    rounds: int = dataclasses.field(default=1, kw_only=True)
+
+    @property
+    def steps_per_round(self) -> float | None:
+        """Returns steps of single clients in a round; None where there are none."""
+        return None
+
+    @property
+    def flops_per_round(self) -> float | None:
+        """Returns a round's operations in matrix products, if they are counted."""
+        return None
+
+    def contender(self, name: str) -> Contender:
+        """Makes a contender, `ours` or a peer, which has done nothing yet.
+
+        Raises:
+          UnavailableError: if it cannot run here.
+        """
+        raise NotImplementedError
+
+    def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Measures whether contenders compute the same.
+
+        Args:
+          results: what each has after one call; None is not compared.
+
+        Returns:
+          Numbers by contender: the largest `difference` of each peer, relative to our
+          largest value, and the `loss` where there is one.
+        """
+        return differences(results)
+
+
+class Repeated:
+    """A computation that starts anew with every call.
+
+    Attributes:
+      execution: as of `Contender`.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        convert: Callable[[Any], Any] = np.array,
+        execution: str = "",
+    ):
+        """Takes the computation, and what makes its result of the last output."""
+        self._call, self._convert, self.execution = call, convert, execution
+
+    def run(self) -> None:
+        """Computes once."""
+        self._output = self._call()
+
+    def result(self) -> Any:
+        """Returns the last result."""
+        return self._convert(self._output)
 
 
 def _segments(rounds: int, execution: str) -> Options:
@@ -56,31 +129,12 @@ def _segments(rounds: int, execution: str) -> Options:
 
 
 class Ours:
-    """The package's own driver: compiled segments of rounds, nothing evaluated.
+    """The package's own driver: compiled segments of rounds, nothing evaluated."""
 
-    Attributes:
-      execution: how the map over clients is run, as the driver chose.
-    """
-
-    def __init__(self, workload: workloads.Workload, execution: str = "auto"):
-        self._rounds = _Rounds(workload.group(), _segments(workload.rounds, execution))
-        self.execution = str(self._rounds.planned.plan)
-
-    def run(self) -> None:
-        """Runs one segment."""
-        self._rounds.segment()
-
-    def result(self) -> Any:
-        """Returns server states."""
-        return self._rounds.server()
-
-
-class _Rounds:
-    """A training of which only rounds are run, so that only these are compiled."""
-
-    def __init__(self, group: groups.Group, options: Options):
-        self.planned = groups.plan(group, options)
-        self._trainer = Resident(self.planned)
+    def __init__(self, group: groups.Group, rounds: int, execution: str = "auto"):
+        self._planned = groups.plan(group, _segments(rounds, execution))
+        self.execution = str(self._planned.plan)
+        self._trainer = Resident(self._planned)
         self._active = np.ones(len(group.points), bool)
         self._start()
 
@@ -88,18 +142,18 @@ class _Rounds:
         self._done = 0
         self._trainer.begin()
 
-    def segment(self) -> None:
+    def run(self) -> None:
         """Runs the next segment; after the last, the first of a new training."""
-        num_rounds = self.planned.options.num_rounds
+        num_rounds = self._planned.options.num_rounds
         if self._done >= num_rounds:
             self._start()
-        count = min(self.planned.plan.schedule.segment, num_rounds - self._done)
+        count = min(self._planned.plan.schedule.segment, num_rounds - self._done)
         self._trainer.advance(self._active, self._done, count)
         self._done += count
         jax.block_until_ready(self._trainer.states)
 
-    def server(self) -> Any:
-        """Copies the server's state: the next segment reuses the buffers."""
+    def result(self) -> Any:
+        """Copies the server's states: the next segment reuses the buffers."""
         return jax.tree.map(np.array, self._trainer.states.server)
 
 
@@ -108,52 +162,26 @@ class Loop:
 
     execution = ""
 
-    def __init__(self, workload: workloads.Workload):
-        group, options = workload.group(), _segments(workload.rounds, "auto")
+    def __init__(self, group: groups.Group, rounds: int):
         names = ("points", "processes", "federations", "described", "keys")
-        self._runs = [
-            _Rounds(
-                dataclasses.replace(
-                    group, **{n: getattr(group, n)[point : point + 1] for n in names}
-                ),
-                options,
-            )
-            for point in range(workload.num_points)
-        ]
+        self._runs = []
+        for point in range(len(group.points)):
+            own = {n: getattr(group, n)[point : point + 1] for n in names}
+            self._runs.append(Ours(dataclasses.replace(group, **own), rounds))
 
     def run(self) -> None:
         """Runs one segment of every training."""
         for run in self._runs:
-            run.segment()
+            run.run()
 
     def result(self) -> Any:
         """Returns server states of all points."""
-        states = [run.server() for run in self._runs]
+        states = [run.result() for run in self._runs]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
 
 
-def _torch(
-    workload: workloads.Workload, kind: str = "Loop", **options: Any
-) -> Contender:
-    loops = imported("torch_loops")
-    return loops.TorchTraining(workload, getattr(loops.torch_core, kind), **options)
-
-
-def _pfl(workload: workloads.Workload) -> Contender:
-    return imported("peer_pfl").start(workload)
-
-
-def imported(module: str) -> Any:
-    """Imports a module of this package whose library may not be installed.
-
-    Raises:
-      UnavailableError: if it is not.
-    """
-    return library(f"experiments.bench.{module}")
-
-
 def library(name: str) -> Any:
-    """Imports a module of a library that may not be installed.
+    """Imports a module that may not be installed, or whose library may not be.
 
     Raises:
       UnavailableError: if it is not.
@@ -161,18 +189,21 @@ def library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UnavailableError(f"cannot be imported: {error}") from error
+        raise machine.UnavailableError(f"cannot be imported: {error}") from error
 
 
-PEERS: dict[str, Callable[[workloads.Workload], Contender]] = {
-    "torch": _torch,
-    "torch.channels_last": functools.partial(_torch, channels_last=True),
-    "torch.func": functools.partial(_torch, kind="Stacked"),
-    "vmap": functools.partial(Ours, execution="vmap"),
-    "loop-jit": Loop,
-    "pfl": _pfl,
-}
-"""Makers of the peers of trainings."""
+def relative_difference(ours: Any, theirs: Any) -> float:
+    """Returns the largest difference, relative to the largest value of the first."""
+    pairs = list(zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True))
+    difference = max(float(np.abs(a - b).max()) for a, b in pairs)
+    return difference / max(float(np.abs(a).max()) for a, _ in pairs)
 
-INEXACT = ("pfl",)
-"""Peers that weigh or draw clients in another way, so that models are not equal."""
+
+def differences(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Returns by peer its `difference` from ours; see `Timed.agreement`."""
+    return {
+        name: {}
+        if name == "ours" or result is None
+        else {"difference": relative_difference(results["ours"], result)}
+        for name, result in results.items()
+    }

@@ -1,41 +1,44 @@
 """The machine: its CPUs, versions of what is compared, and how fast it multiplies."""
 
+import contextlib
 import datetime
 import importlib.metadata
 import os
 import platform
 import re
 import resource
+import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 __all__ = [
     "MATMUL_FLOPS",
-    "Copy",
-    "Matmul",
+    "UnavailableError",
+    "copy",
     "cpus",
     "describe",
     "environment",
+    "matmul",
+    "output",
     "peak_bytes",
     "pin",
+    "resident_bytes",
     "resident_peak",
 ]
 
+_ROOT = Path(__file__).parents[2]
 _SIZE = 1536
 MATMUL_FLOPS = 2 * _SIZE**3
 _COPIED = 2**26  # bytes: far more than the caches hold
-_PACKAGES = (
-    "fedjax_pfl",
-    "jax",
-    "jaxlib",
-    "numpy",
-    "torch",
-    "pfl",
-    "flwr",
-    "byzfl",
-    "geom-median",
-)
+_PACKAGES = ("fedjax_pfl", "jax", "jaxlib", "numpy")
+_PACKAGES += ("torch", "pfl", "flwr", "byzfl", "geom-median")
+
+
+class UnavailableError(Exception):
+    """Work that cannot be done here, with the reason."""
 
 
 def cpus() -> tuple[int, ...]:
@@ -75,6 +78,49 @@ def environment(threads: int, devices: int) -> dict[str, str]:
     }
 
 
+def output(
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> str:
+    """Runs a module of this package in a process of its own.
+
+    Args:
+      module: its name.
+      *arguments: its arguments.
+      environment: variables, by default those of this process.
+      advance: called for every dot that it prints on a line.
+
+    Returns:
+      The last line of its output that is no dot.
+
+    Raises:
+      UnavailableError: if it failed, with the last line that it has said.
+    """
+    command = [sys.executable, "-m", f"experiments.bench.{module}", *arguments]
+    last = ""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        with subprocess.Popen(
+            command,
+            cwd=_ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process:
+            for line in process.stdout or ():
+                if line.strip() == ".":
+                    advance()
+                else:
+                    last = line
+        errors.seek(0)
+        lines = errors.read().strip().splitlines() or ["the process said nothing"]
+    if process.returncode:
+        raise UnavailableError(lines[-1].strip())
+    return last
+
+
 def _processor() -> str:
     """Returns the name of the CPU."""
     try:
@@ -89,10 +135,8 @@ def _versions() -> dict[str, str]:
     """Returns the versions of the installed packages that may take part."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -128,41 +172,41 @@ def resident_peak() -> int:
         line = re.search(r"^VmHWM:\s*(\d+) kB$", text, re.MULTILINE)
     except OSError:
         line = None
-    if line:
-        return 1024 * int(line[1])
+    return 1024 * int(line[1]) if line else resident_bytes(resource.RUSAGE_SELF)
+
+
+def resident_bytes(who: int) -> int:
+    """Returns the most resident memory by `getrusage`, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return unit * resource.getrusage(who).ru_maxrss
 
 
-class Matmul:
-    """A large float32 product, compiled as those of trainings are."""
+def matmul() -> Callable[[], None]:
+    """Returns a large float32 product, compiled as those of trainings are."""
+    import jax
+    import jax.numpy as jnp
 
-    def __init__(self):
-        import jax
-        import jax.numpy as jnp
-
-        key = jax.random.key(0, impl="threefry2x32")
-        self._x = jax.random.normal(key, (_SIZE, _SIZE), jnp.float32)
-        self._product = jax.jit(jnp.matmul)
-        self.run()
-
-    def run(self) -> None:
-        """Multiplies once."""
-        self._product(self._x, self._x).block_until_ready()
+    key = jax.random.key(0, impl="threefry2x32")
+    x = jax.random.normal(key, (_SIZE, _SIZE), jnp.float32)
+    return _compiled(jnp.matmul, x, x)
 
 
-class Copy:
-    """A pass over an array that no cache holds: one read and one write."""
+def copy() -> tuple[Callable[[], None], int]:
+    """Returns a read and a write of an array that no cache holds, and their bytes."""
+    import jax.numpy as jnp
 
-    def __init__(self):
-        import jax
-        import jax.numpy as jnp
+    x = jnp.ones(_COPIED // 4, jnp.float32)
+    return _compiled(lambda x: x + 1, x), 2 * _COPIED
 
-        self.bytes = 2 * _COPIED
-        self._x = jnp.ones(_COPIED // 4, jnp.float32)
-        self._copied = jax.jit(lambda x: x + 1)
-        self.run()
 
-    def run(self) -> None:
-        """Copies once."""
-        self._copied(self._x).block_until_ready()
+def _compiled(function: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
+    """Returns a call of a compiled function, which was called once."""
+    import jax
+
+    compiled = jax.jit(function)
+
+    def call() -> None:
+        compiled(*arguments).block_until_ready()
+
+    call()
+    return call

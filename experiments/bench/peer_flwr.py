@@ -36,7 +36,7 @@ class _Client(NumPyClient):
         self._x = torch.from_numpy(x.copy()).flatten(1).float().div_(255)
         self._y, self._settings = torch.from_numpy(y.copy()).long(), settings
 
-    def fit(self, parameters, config):
+    def fit(self, parameters: list[np.ndarray], config: dict) -> tuple:
         start = [torch.from_numpy(array.copy()) for array in parameters]
         model = torch_core.forward(0)
         loop = torch_core.Loop([self._x], [self._y], model, start, self._settings)
@@ -50,7 +50,7 @@ class _Strategy(FedAvg):
 
     last: list[np.ndarray]
 
-    def aggregate_fit(self, server_round, results, failures):
+    def aggregate_fit(self, server_round: int, results: list, failures: list) -> tuple:
         parameters, metrics = super().aggregate_fit(server_round, results, failures)
         if failures or parameters is None:
             raise RuntimeError(f"{len(failures)} clients failed")

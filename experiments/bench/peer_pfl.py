@@ -37,19 +37,17 @@ class _Softmax(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x)
 
-    def loss(self, x, y, eval=False):
+    def loss(
+        self, x: torch.Tensor, y: torch.Tensor, eval: bool = False
+    ) -> torch.Tensor:
         return functional.cross_entropy(self(x), y)
 
-    def metrics(self, x, y, eval=False):
+    def metrics(self, x: torch.Tensor, y: torch.Tensor, eval: bool = False) -> dict:
         return {}
 
 
 class Training:
-    """A training that goes on with every call.
-
-    Attributes:
-      execution: empty; there is one way to run it.
-    """
+    """A training that goes on with every call."""
 
     execution = ""
 
@@ -63,18 +61,13 @@ class Training:
         """Takes inputs and labels of every client; draws cohorts with a seed."""
         users = [Dataset(raw_data=pair) for pair in zip(x, y, strict=True)]
         rng = np.random.default_rng(0)
-
-        def draw() -> int:
-            return int(rng.integers(len(users)))
-
-        data = FederatedDataset(lambda user: users[user], draw)
+        data = FederatedDataset(
+            lambda user: users[user], lambda: int(rng.integers(len(users)))
+        )
         self._backend = SimulatedBackend(data, None)
         self._module = _Softmax(x[0].shape[1], 10)
-        self._model = PyTorchModel(
-            self._module,
-            torch.optim.SGD,
-            torch.optim.SGD(self._module.parameters(), lr=1.0),
-        )
+        server = torch.optim.SGD(self._module.parameters(), lr=1.0)
+        self._model = PyTorchModel(self._module, torch.optim.SGD, server)
         self._params = NNAlgorithmParams(
             central_num_iterations=rounds,
             evaluation_frequency=_NEVER,
@@ -107,12 +100,13 @@ class Training:
 
 def start(workload: Any) -> Training:
     """Returns the training of a workload."""
-    from experiments.bench import torch_loops, workloads
+    from experiments.bench import workloads
 
     examples = workloads.examples_of(workload.spec.build())
+    settings = workloads.settings_of(workload.process, len(examples))
     return Training(
         [torch.from_numpy(x).flatten(1) for x, _ in examples],
         [torch.from_numpy(y) for _, y in examples],
-        torch_loops.settings_of(workload.process, len(examples)),
+        torch_core.Settings(**settings),
         workload.rounds,
     )

@@ -7,8 +7,6 @@ memory and time beside what was measured.
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,79 +32,51 @@ _DEVICES = "--xla_force_host_platform_device_count=2"
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A training of more than 500 MB.
+    """A training of more than 500 MB on MNIST's inputs.
 
     Attributes:
       name: of the training.
-      algorithm: the method.
+      process: the method and its parts.
       num_clients: N.
-      examples: per client, on average.
-      shape: of an input.
       execution: how the map over clients is run.
-      points: settings of a grid, which differ in the seed.
       rounds: R.
+      examples: per client, on average.
       model: of every client.
-      parts: further fields of the process.
+      points: settings of a grid, which differ in the seed.
     """
 
     name: str
-    algorithm: Any
+    process: fp.FederatedProcess
     num_clients: int
-    examples: int = 20
-    shape: tuple[int, ...] = (28, 28)
     execution: str = "auto"
-    points: int = 1
     rounds: int = 8
+    examples: int = 20
     model: Any = fp.LogisticRegression()
-    parts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    points: int = 1
 
 
+def _process(algorithm: Any, **parts: Any) -> fp.FederatedProcess:
+    return fp.FederatedProcess(algorithm=algorithm, **parts)
+
+
+_FLAME, _FEDAVG = _process(fp.Flame()), _process(fp.FedAvg())
+_COHORT = _process(fp.FedAvg(), participation=fp.UniformCohort(size=100))
+_MEDIAN = _process(fp.FedAvg(), aggregator=fp.CoordinateMedian())
+_GEOMETRIC = _process(fp.FedPlus(), aggregator=fp.GeometricMedian())
+_PFEDME, _HIDDEN = _process(fp.PFedMe()), fp.MLP(widths=(100,))
 CASES = (
-    Case("FLAME, vmap", fp.Flame(), 4000, execution="vmap"),
-    Case("FLAME, chunks of 8", fp.Flame(), 8000, execution="chunk=8"),
-    Case("FLAME, 2 devices", fp.Flame(), 8000, execution="shard=2"),
-    Case("FedAvg, all at once", fp.FedAvg(), 8000, execution="vmap"),
-    Case(
-        "FedAvg, cohort of 100",
-        fp.FedAvg(),
-        20000,
-        examples=40,
-        parts={"participation": fp.UniformCohort(size=100)},
-    ),
-    Case("Ditto, auto", fp.Ditto(), 12000),
-    Case(
-        "FedAvg, coordinate median",
-        fp.FedAvg(),
-        6000,
-        parts={"aggregator": fp.CoordinateMedian()},
-    ),
-    Case(
-        "FedGeoMed+, chunks of 16",
-        fp.FedPlus(),
-        4000,
-        execution="chunk=16",
-        rounds=4,
-        parts={"aggregator": fp.GeometricMedian()},
-    ),
-    Case("FedAMP, auto", fp.FedAMP(), 3000),
-    Case(
-        "pFedMe, hidden layer, vmap",
-        fp.PFedMe(),
-        600,
-        execution="vmap",
-        rounds=4,
-        model=fp.MLP(widths=(100,)),
-    ),
-    Case(
-        "FedAvg, CNN, vmap",
-        fp.FedAvg(),
-        60,
-        examples=40,
-        execution="vmap",
-        rounds=4,
-        model=fp.models.CNN1(),
-    ),
-    Case("FLAME, grid of 8 seeds", fp.Flame(), 1500, points=8),
+    Case("FLAME, vmap", _FLAME, 4000, "vmap"),
+    Case("FLAME, chunks of 8", _FLAME, 8000, "chunk=8"),
+    Case("FLAME, 2 devices", _FLAME, 8000, "shard=2"),
+    Case("FedAvg, all at once", _FEDAVG, 8000, "vmap"),
+    Case("FedAvg, cohort of 100", _COHORT, 20000, examples=40),
+    Case("Ditto, auto", _process(fp.Ditto()), 12000),
+    Case("FedAvg, coordinate median", _MEDIAN, 6000),
+    Case("FedGeoMed+, chunks of 16", _GEOMETRIC, 4000, "chunk=16", 4),
+    Case("FedAMP, auto", _process(fp.FedAMP()), 3000),
+    Case("pFedMe, hidden layer, vmap", _PFEDME, 600, "vmap", 4, model=_HIDDEN),
+    Case("FedAvg, CNN, vmap", _FEDAVG, 60, "vmap", 4, 40, fp.models.CNN1()),
+    Case("FLAME, grid of 8 seeds", _FLAME, 1500, points=8),
 )
 
 
@@ -116,22 +86,19 @@ def measure(case: Case) -> dict[str, Any]:
     Returns:
       Bytes and seconds, estimated and measured.
     """
-    dataset = workloads.Generated((case.num_clients * case.examples,), case.shape)
+    dataset = workloads.Generated((case.num_clients * case.examples,))
     spec = fp.FederationSpec(
         dataset=dataset, partition=fp.IID(), num_clients=case.num_clients
     )
-    process = fp.FederatedProcess(algorithm=case.algorithm, **case.parts)
-    (group,) = grids.groups_of(
-        jax.random.key(0), process, case.model, spec, {"seed": range(case.points)}
-    )
+    seeds = {"seed": range(case.points)}
+    (group,) = grids.groups_of(jax.random.key(0), case.process, case.model, spec, seeds)
     settings = Options(
         num_rounds=case.rounds,
         execution=case.execution,
         eval_every=max(case.rounds // 4, 1),
         memory_limit="none",
     )
-    own = psutil.Process()
-    before = own.memory_info().rss
+    before = psutil.Process().memory_info().rss
     started = time.perf_counter()
     prepared = Resident(groups.plan(group, settings))
     planned = cost.memory(prepared)
@@ -189,36 +156,28 @@ def main(
     flags = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}".strip()
     environment = os.environ | {"XLA_FLAGS": flags}  # before JAX starts
     for number in track(range(len(CASES)), console=Console(stderr=True)):
-        command = [sys.executable, "-m", "experiments.bench.plans"]
-        done = subprocess.run(
-            [*command, "--case", str(number)],
-            env=environment,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["killed"]
-            raise SystemExit(f"{CASES[number].name} failed: {lines[-1]}")
-        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        arguments = ("plans", "--case", str(number))
+        try:
+            rows.append(json.loads(machine.output(*arguments, environment=environment)))
+        except machine.UnavailableError as error:
+            raise SystemExit(f"{CASES[number].name} failed: {error}") from None
     if out is not None:
         out.write_text(json.dumps(rows, indent=1), "utf-8")
     table = Table(
         "training", "execution", "planned", "measured", "ratio", "s", "s", "ratio"
     )
     for row in rows:
-        memory = row["planned_bytes"] / row["measured_bytes"]
-        seconds = row["planned_seconds"] / row["measured_seconds"]
-        table.add_row(
-            row["name"],
-            row["execution"],
-            f"{row['planned_bytes'] / 1e6:,.0f} MB",
-            f"{row['measured_bytes'] / 1e6:,.0f} MB",
-            f"{memory:.2f}",
-            f"{row['planned_seconds']:.2f}",
-            f"{row['measured_seconds']:.2f}",
-            f"{seconds:.2f}",
-        )
+        texts = []
+        for unit, form in (("bytes", _megabytes), ("seconds", "{:.2f}".format)):
+            estimate, measurement = row[f"planned_{unit}"], row[f"measured_{unit}"]
+            ratio = f"{estimate / measurement:.2f}"
+            texts += [form(estimate), form(measurement), ratio]
+        table.add_row(row["name"], row["execution"], *texts)
     console.print(table)
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / 1e6:,.0f} MB"
 
 
 if __name__ == "__main__":

@@ -14,33 +14,29 @@ from experiments.bench import contenders
 from fedjax_pfl.engine import grids, groups
 from fedjax_pfl.portfolio import windows
 
-__all__ = ["PEERS", "PORTFOLIOS", "Portfolio", "Task"]
+__all__ = ["PORTFOLIOS", "Portfolio", "Task"]
+
+_ASSETS, _WINDOW = 9, 30
 
 
 @dataclasses.dataclass(frozen=True)
-class Portfolio:
+class Portfolio(contenders.Timed):
     """FedAvg's rounds with the recurrent policy, closes alone.
 
     Every batch is the most recent piece of days, so that all contenders see the same.
 
     Attributes:
-      name: for example `P1`.
-      title: what it is, for people.
       parties: N.
       num_steps: local iterations of a round.
       batch_size: days of an iteration.
       days: training days.
-      peers: names of what it can be compared with.
+      learning_rate: of SGD.
     """
 
-    name: str
-    title: str
     parties: int = 50
     num_steps: int = 50
     batch_size: int = 50
     days: int = 3000
-    peers: tuple[str, ...] = ("floor", "torch")
-    rounds: int = 1
     learning_rate: float = 1.0
 
     @property
@@ -76,8 +72,34 @@ class Portfolio:
         (group,) = grids.groups_of(key, process, model, spec, {})
         return group
 
+    def contender(self, name: str) -> contenders.Contender:
+        """Makes a contender."""
+        if name == "ours":
+            return contenders.Ours(self.group(), self.rounds)
+        if name == "floor":
+            return _floor(self)
+        module = contenders.library("experiments.bench.torch_portfolio")
+        return module.TorchPortfolio(self.task())
 
-_ASSETS, _WINDOW = 9, 30
+    def task(self) -> "Task":
+        """Returns the work of one round."""
+        group = self.group()
+        federation, process = group.federations[0], group.processes[0]
+        model = group.model.for_federation(federation)
+        train = federation.train
+        count = train.constants.n_real
+        recent = np.asarray(train.index)[:, count - self.batch_size : count]
+        x = np.asarray(train.x)[recent]
+        prices = windows(train.constants, jnp.asarray(x))[..., 0]
+        start = process.init(group.keys[0], model, federation).server
+        return Task(
+            prices=np.asarray(prices),
+            growth=np.asarray(train.y)[recent],
+            params=jax.tree.map(np.array, start),
+            num_steps=self.num_steps,
+            learning_rate=self.learning_rate,
+            cost=model.cost,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,73 +122,39 @@ class Task:
     learning_rate: float
     cost: float
 
-    @classmethod
-    def of(cls, portfolio: Portfolio) -> "Task":
-        """Reads the federation of a workload."""
-        group = portfolio.group()
-        federation, process = group.federations[0], group.processes[0]
-        model = group.model.for_federation(federation)
-        train = federation.train
-        count = train.constants.n_real
-        recent = np.asarray(train.index)[:, count - portfolio.batch_size : count]
-        x = np.asarray(train.x)[recent]
-        seen = windows(train.constants, jnp.asarray(x))[..., 0]
-        start = process.init(group.keys[0], model, federation).server
-        return cls(
-            prices=np.asarray(seen),
-            growth=np.asarray(train.y)[recent],
-            params=jax.tree.map(np.array, start),
-            num_steps=portfolio.num_steps,
-            learning_rate=portfolio.learning_rate,
-            cost=model.cost,
-        )
 
-
-class Floor:
-    """Floor of a recurrent evaluator: its products and sigmoids, and nothing else.
+def _floor(portfolio: Portfolio) -> contenders.Repeated:
+    """Returns the products and sigmoids of a recurrent evaluator, and nothing else.
 
     Per day of a window one product and one sigmoid forwards, and two products
     backwards, for two parties at a time, which is as fast as any other number.
     """
-
-    execution = ""
-
-    def __init__(self, portfolio: Portfolio):
-        units, rows = fp.portfolio.EIIE().units, portfolio.batch_size * _ASSETS
-        key = jax.random.key(0, impl="threefry2x32")
-        shape = (portfolio.parties, units, units)
-        self._kernels = jax.random.normal(key, shape) / units**0.5
-        self._start = jnp.ones((portfolio.parties, units, rows)) / 2
-        self._work = jax.jit(
-            functools.partial(
-                lax.map,
-                functools.partial(_products, portfolio.num_steps),
-                batch_size=2,
-            )
-        )
-
-    def run(self) -> None:
-        """Does as many as a round has."""
-        self._work((self._kernels, self._start)).block_until_ready()
-
-    def result(self) -> None:
-        """Returns None: there is nothing to compare."""
-        return None
+    units, rows = fp.portfolio.EIIE().units, portfolio.batch_size * _ASSETS
+    key = jax.random.key(0, impl="threefry2x32")
+    shape = (portfolio.parties, units, units)
+    kernels = jax.random.normal(key, shape) / units**0.5
+    start = jnp.ones((portfolio.parties, units, rows)) / 2
+    products = functools.partial(_products, portfolio.num_steps)
+    work = jax.jit(functools.partial(lax.map, products, batch_size=2))
+    return contenders.Repeated(
+        lambda: work((kernels, start)).block_until_ready(),
+        lambda _: None,  # there is nothing to compare
+    )
 
 
 def _products(num_steps: int, party: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Computes a party's products and sigmoids."""
     kernel, start = party
 
-    def forward(state, _):
+    def forward(state: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
         state = jax.nn.sigmoid(kernel @ state)
         return state, state
 
-    def backward(carry, state):
+    def backward(carry: Any, state: jax.Array) -> tuple[Any, None]:
         slope, total = carry
         return (kernel.T @ slope, total + slope @ state.T), None
 
-    def step(_, total):
+    def step(_: Any, total: jax.Array) -> jax.Array:
         last, states = lax.scan(forward, start + total[0, 0], None, length=_WINDOW)
         (_, total), _ = lax.scan(backward, (last, jnp.zeros_like(kernel)), states)
         return 1e-30 * total
@@ -174,14 +162,5 @@ def _products(num_steps: int, party: tuple[jax.Array, jax.Array]) -> jax.Array:
     return lax.fori_loop(0, num_steps, step, jnp.zeros_like(kernel))
 
 
-def _torch(portfolio: Portfolio) -> Any:
-    return contenders.imported("torch_portfolio").TorchPortfolio(Task.of(portfolio))
-
-
-PEERS = {"floor": Floor, "torch": _torch}
-"""Makers of the peers."""
-
-_ALL = (
-    Portfolio("P1", "FedAvg, recurrent policy, 50 parties x 50 iterations of 50 days"),
-)
-PORTFOLIOS = {portfolio.name: portfolio for portfolio in _ALL}
+_TITLE = "FedAvg, recurrent policy, 50 parties x 50 iterations of 50 days"
+PORTFOLIOS = {"P1": Portfolio("P1", _TITLE, ("floor", "torch"))}

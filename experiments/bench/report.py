@@ -14,10 +14,10 @@ from fedjax_pfl.core import checks
 
 __all__ = [
     "FORMAT",
+    "changes",
     "check_writable",
     "differing",
     "print_all",
-    "print_difference",
     "read",
     "write",
 ]
@@ -26,6 +26,7 @@ FORMAT = 1
 """Version of the file's format."""
 TOLERANCE = 0.1
 """Relative difference of two runs of one bench that is worth a word."""
+_KINDS = ("wall", "cpu")
 
 
 def write(file: Path, run: Mapping[str, Any]) -> None:
@@ -86,10 +87,15 @@ def print_all(console: Console, run: Mapping[str, Any]) -> None:
     """Prints the machine and all tables."""
     for line in _machine_lines(run["machine"]):
         console.print(line, highlight=False, soft_wrap=True)
-    console.print(_own_table(run["workloads"]))
-    peers = list(_peer_rows(run["workloads"]))
-    if peers:
-        console.print(_table("Beside peers, in turn, in one process", _PEERS, peers))
+    console.print(_table("Ours", map(_own_row, run["workloads"])))
+    rows = [
+        _peer_row(workload, name, peer)
+        for workload in run["workloads"]
+        for name, peer in workload["contenders"].items()
+        if name != "ours"
+    ]
+    if rows:
+        console.print(_table("Beside peers, in turn, in one process", rows))
     for workload in run["workloads"]:
         for name, reason in workload["failures"].items():
             line = f"{workload['name']}: {name} cannot run: {reason}."
@@ -100,9 +106,7 @@ def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
     """Describes the machine for readers of the numbers."""
     versions = ", ".join(f"{n} {v}" for n, v in machine["versions"].items())
     load = " ".join(f"{value:.2f}" for value in machine["load_at_start"])
-    device = machine["device"]
-    if machine["backend"] == "cpu":
-        device = machine["processor"]
+    device = machine["processor" if machine["backend"] == "cpu" else "device"]
     return [
         f"{device} ({machine['backend']}), {machine['cpus']} CPUs, of which"
         f" {machine['threads']} used, as {machine['devices']} device(s); load {load}.",
@@ -112,92 +116,61 @@ def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
     ]
 
 
-_OWN = (
-    "workload",
-    "execution",
-    "ms/round",
-    "quartiles",
-    "rounds/s",
-    "client-steps/s",
-    "GFLOP/s",
-    "of peak",
-    "compile s",
-    "peak MB",
-    "quiet",
-)
-_PEERS = (
-    "workload",
-    "peer",
-    "ms/round ours",
-    "peer",
-    "wall ratio",
-    "CPU ms ours",
-    "peer",
-    "CPU ratio",
-    "difference",
-    "loss ours",
-    "peer",
-)
-
-
-def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Returns a table whose first two columns are text."""
+def _table(title: str, rows: Iterable[Iterable[tuple[str, str]]]) -> Table:
+    """Returns a table of headings and texts, whose first two columns are text."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number < 2 else "right")
     for row in rows:
-        table.add_row(*row)
+        names, texts = zip(*row, strict=True)
+        if not table.columns:
+            for number, name in enumerate(names):
+                table.add_column(name, justify="left" if number < 2 else "right")
+        table.add_row(*texts)
     return table
 
 
-def _own_table(workloads: Iterable[Mapping[str, Any]]) -> Table:
-    """Tabulates ours alone."""
-    rows = []
-    for workload in workloads:
-        ours = workload["contenders"]["ours"]
-        times = ours["seconds_per_round"]
-        steps, flops = workload["steps_per_round"], workload["flops_per_round"]
-        rate = None if flops is None else flops / times["wall"] / 1e9
-        share = None if rate is None else 100 * rate / workload["matmul_gflops"]
-        rows.append(
-            (
-                workload["name"],
-                ours["execution"],
-                _milliseconds(times["wall"]),
-                f"{_milliseconds(times['low'])}-{_milliseconds(times['high'])}",
-                f"{1 / times['wall']:,.4g}",
-                "" if steps is None else f"{steps / times['wall']:,.0f}",
-                "" if rate is None else f"{rate:,.1f}",
-                "" if share is None else f"{share:.0f} %",
-                _number(workload["compile_seconds"] or None, ".1f"),
-                f"{workload['peak_bytes'] / 1e6:,.0f}",
-                f"{times['count']}/{times['total']}",
-            )
-        )
-    return _table("Ours", _OWN, rows)
+def _own_row(workload: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns a workload's row about ours alone."""
+    ours = workload["contenders"]["ours"]
+    times = ours["seconds_per_round"]
+    steps, flops = workload["steps_per_round"], workload["flops_per_round"]
+    rate = None if flops is None else flops / times["wall"] / 1e9
+    share = None if rate is None else 100 * rate / workload["matmul_gflops"]
+    quartiles = f"{_milliseconds(times['low'])}-{_milliseconds(times['high'])}"
+    return [
+        ("workload", workload["name"]),
+        ("execution", ours["execution"]),
+        ("ms/round", _milliseconds(times["wall"])),
+        ("quartiles", quartiles),
+        ("rounds/s", f"{1 / times['wall']:,.4g}"),
+        ("client-steps/s", "" if steps is None else f"{steps / times['wall']:,.0f}"),
+        ("GFLOP/s", _number(rate, ",.1f")),
+        ("of peak", "" if share is None else f"{share:.0f} %"),
+        ("compile s", _number(workload["compile_seconds"] or None, ".1f")),
+        ("peak MB", f"{workload['peak_bytes'] / 1e6:,.0f}"),
+        ("quiet", f"{times['count']}/{times['total']}"),
+    ]
 
 
-def _peer_rows(workloads: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, ...]]:
-    """Yields a row per peer beside ours."""
-    for workload in workloads:
-        ours = workload["contenders"]["ours"]
-        for name, peer in workload["contenders"].items():
-            if name == "ours":
-                continue
-            mine, theirs = ours["seconds_per_round"], peer["seconds_per_round"]
-            yield (
-                workload["name"],
-                name,
-                _milliseconds(mine["wall"]),
-                _milliseconds(theirs["wall"]),
-                f"{theirs['wall'] / mine['wall']:.2f}",
-                _milliseconds(mine["cpu"]),
-                _milliseconds(theirs["cpu"]),
-                f"{theirs['cpu'] / mine['cpu']:.2f}",
-                _number(peer["agreement"].get("difference"), ".1e"),
-                _number(ours["agreement"].get("loss"), ".4f"),
-                _number(peer["agreement"].get("loss"), ".4f"),
-            )
+def _peer_row(
+    workload: Mapping[str, Any], name: str, peer: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """Returns the row of a peer beside ours."""
+    ours = workload["contenders"]["ours"]
+    mine, theirs = ours["seconds_per_round"], peer["seconds_per_round"]
+    agreement = peer["agreement"]
+    return [
+        ("workload", workload["name"]),
+        ("peer", name),
+        ("ms/round ours", _milliseconds(mine["wall"])),
+        ("peer", _milliseconds(theirs["wall"])),
+        ("wall ratio", f"{theirs['wall'] / mine['wall']:.2f}"),
+        ("CPU ms ours", _milliseconds(mine["cpu"])),
+        ("peer", _milliseconds(theirs["cpu"])),
+        ("CPU ratio", f"{theirs['cpu'] / mine['cpu']:.2f}"),
+        ("difference", _number(agreement.get("difference"), ".1e")),
+        ("loss ours", _number(ours["agreement"].get("loss"), ".4f")),
+        ("peer", _number(agreement.get("loss"), ".4f")),
+    ]
 
 
 def _milliseconds(seconds: float) -> str:
@@ -223,25 +196,18 @@ def differing(
     Returns:
       Name and relative changes, positive where the later run was slower.
     """
-    before = {w["name"]: _ours(w) for w in earlier["workloads"]}
-    after = {w["name"]: _ours(w) for w in later["workloads"]}
+    before, after = (
+        {w["name"]: w["contenders"]["ours"]["seconds_per_round"] for w in run}
+        for run in (earlier["workloads"], later["workloads"])
+    )
     return [
-        (
-            name,
-            after[name]["wall"] / before[name]["wall"] - 1,
-            after[name]["cpu"] / before[name]["cpu"] - 1,
-        )
+        (name, *(after[name][kind] / before[name][kind] - 1 for kind in _KINDS))
         for name in before
         if name in after
     ]
 
 
-def _ours(workload: Mapping[str, Any]) -> Mapping[str, float]:
-    """Returns our times per round."""
-    return workload["contenders"]["ours"]["seconds_per_round"]
-
-
-def print_difference(
+def changes(
     console: Console, earlier: Mapping[str, Any], later: Mapping[str, Any]
 ) -> list[str]:
     """Prints how two runs differ.
@@ -254,8 +220,15 @@ def print_difference(
     Returns:
       Names of the workloads whose wall time differs by more than `TOLERANCE`.
     """
-    changes = differing(earlier, later)
-    rows = [(n, "", f"{100 * w:+.1f} %", f"{100 * c:+.1f} %") for n, w, c in changes]
-    columns = ("workload", "", "wall time", "CPU time")
-    console.print(_table("Change from the earlier run, ours", columns, rows))
-    return [name for name, wall, _ in changes if abs(wall) > TOLERANCE]
+    differences = differing(earlier, later)
+    rows = [
+        (
+            ("workload", name),
+            ("", ""),
+            ("wall time", f"{100 * wall:+.1f} %"),
+            ("CPU time", f"{100 * cpu:+.1f} %"),
+        )
+        for name, wall, cpu in differences
+    ]
+    console.print(_table("Change from the earlier run, ours", rows))
+    return [name for name, wall, _ in differences if abs(wall) > TOLERANCE]

@@ -1,45 +1,41 @@
-"""Robust rules on random messages, ours and others'."""
+"""Robust rules on random messages: ours, others', and PyTorch's as one writes them."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.bench import contenders
+from experiments.bench.contenders import Repeated, Timed, differences, library
 from fedjax_pfl import aggregators
 
-__all__ = ["PEERS", "RULES", "OurRule", "Rule"]
+__all__ = ["RULES", "Rule"]
+
+Call = Callable[[], Any]
 
 _OUTLIERS = 10  # one row of so many is far off
 _COLUMNS = 100_000
+_STEPS = 100
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class Rule(Timed):
     """A rule applied to messages `[K, D]`.
 
     Attributes:
-      name: for example `A1`.
-      title: what it is, for people.
       kind: `median`, `geometric_median` or `krum`.
       num_rows: K.
       aggregator: ours.
-      peers: names of what it can be compared with.
       num_columns: D.
     """
 
-    name: str
-    title: str
     kind: str
     num_rows: int
     aggregator: Any
-    peers: tuple[str, ...]
     num_columns: int = _COLUMNS
-    rounds: int = 1
-    steps_per_round: float | None = None
 
     @property
     def num_outliers(self) -> int:
@@ -57,108 +53,115 @@ class Rule:
         """Draws `float32[K, D]`, a cloud about 1 and the outliers."""
         rng = np.random.default_rng(0)
         shape = (self.num_rows, self.num_columns)
-        drawn = 1 + rng.standard_normal(shape, dtype=np.float32) / 10
-        drawn[: self.num_outliers] += 5
-        return drawn
+        messages = 1 + rng.standard_normal(shape, dtype=np.float32) / 10
+        messages[: self.num_outliers] += 5
+        return messages
 
+    def contender(self, name: str) -> Repeated:
+        """Makes a contender; peers get messages of PyTorch."""
+        if name == "ours":
+            return self._ours()
+        messages = library("torch").from_numpy(self.messages())
+        return Repeated(_PEERS[name](self, messages))
 
-class OurRule:
-    """Our aggregator, compiled."""
-
-    execution = ""
-
-    def __init__(self, rule: Rule):
-        self._messages = jnp.asarray(rule.messages())
-        self._weights = jnp.ones(rule.num_rows)
-        self._reference = jnp.zeros(rule.num_columns)
-        self._key = jax.random.key(0, impl="threefry2x32")
-        self._rule = jax.jit(rule.aggregator)
-
-    def run(self) -> None:
-        """Aggregates once."""
-        self._aggregate, _ = self._rule(
-            self._key, self._messages, self._weights, self._reference
+    def _ours(self) -> Repeated:
+        """Returns our aggregator, compiled."""
+        rule = jax.jit(self.aggregator)
+        arguments = (
+            jax.random.key(0, impl="threefry2x32"),
+            jnp.asarray(self.messages()),
+            jnp.ones(self.num_rows),
+            jnp.zeros(self.num_columns),
         )
-        self._aggregate.block_until_ready()
+        return Repeated(lambda: rule(*arguments)[0].block_until_ready())
 
-    def result(self) -> np.ndarray:
-        """Returns the aggregate `[D]`."""
-        return np.array(self._aggregate)
-
-
-class TheirRule:
-    """A peer's rule on messages of its own type."""
-
-    execution = ""
-
-    def __init__(self, apply: Callable[[Any], Any], messages: Any):
-        self._apply, self._messages = apply, messages
-
-    def run(self) -> None:
-        """Aggregates once."""
-        self._aggregate = self._apply(self._messages)
-
-    def result(self) -> np.ndarray:
-        """Returns the aggregate `[D]`."""
-        return np.array(self._aggregate)
+    def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Compares aggregates; a geometric median's loss is the rows' mean distance."""
+        numbers = differences(results)
+        if self.kind == "geometric_median":
+            rows = self.messages().astype(np.float64)
+            for name, center in results.items():
+                norms = np.linalg.norm(rows - center.astype(np.float64), axis=1)
+                numbers[name]["loss"] = float(norms.mean())
+        return numbers
 
 
-def _torch(rule: Rule) -> TheirRule:
-    torch_rules = contenders.imported("torch_rules")
-    return TheirRule(
-        torch_rules.of(rule), torch_rules.torch.from_numpy(rule.messages())
-    )
+def _torch(rule: Rule, messages: Any) -> Call:
+    """Returns a rule in PyTorch."""
+    return {
+        # PyTorch's own, the lower of two middle values.
+        "median": lambda: messages.median(dim=0).values,
+        "geometric_median": lambda: _torch_geometric_median(messages),
+        "krum": lambda: _torch_krum(messages, rule.num_outliers),
+    }[rule.kind]
 
 
-def _byzfl(rule: Rule) -> TheirRule:
-    """Applies its rule; the geometric median with 20 steps, and a radius like ours."""
-    byzfl = contenders.library("byzfl")
+def _torch_geometric_median(x: Any, tolerance: float = 1e-6) -> Any:
+    """Takes Weiszfeld's steps from the mean, until the mean unit pull is small."""
+    length = library("torch").linalg.vector_norm
+    center = x.mean(dim=0)
+    for _ in range(_STEPS):
+        pull = 1 / length(x - center, dim=1).clamp_min(1e-12)
+        following = pull @ x / pull.sum()
+        residual = length(following - center) * pull.mean()
+        center = following
+        if residual <= tolerance:
+            break
+    return center
+
+
+def _torch_krum(x: Any, num_outliers: int) -> Any:
+    """Returns the row closest to its nearest ones, distances from one product."""
+    square = (x * x).sum(dim=1)
+    distance = square[:, None] + square[None] - 2 * (x @ x.T)
+    distance.fill_diagonal_(float("inf"))
+    nearest = distance.topk(len(x) - num_outliers - 2, dim=1, largest=False).values
+    return x[nearest.sum(dim=1).argmin()]
+
+
+def _byzfl(rule: Rule, messages: Any) -> Call:
+    """Returns its rule; the geometric median with 20 steps, and a radius like ours."""
     name, *arguments = {
         "median": ("Median",),
         "geometric_median": ("GeometricMedian", 1e-6, 20),
         "krum": ("Krum", rule.num_outliers),
     }[rule.kind]
-    torch = contenders.imported("torch_rules").torch
-    return TheirRule(
-        getattr(byzfl, name)(*arguments), torch.from_numpy(rule.messages())
-    )
+    return functools.partial(getattr(library("byzfl"), name)(*arguments), messages)
 
 
-def _geom_median(rule: Rule) -> TheirRule:
-    """Applies it with its own defaults, which stop when the objective stops falling."""
-    compute = contenders.library("geom_median.torch").compute_geometric_median
-    torch = contenders.imported("torch_rules").torch
-    rows = list(torch.from_numpy(rule.messages()))
-    return TheirRule(lambda rows: compute(rows).median, rows)
+def _geom_median(rule: Rule, messages: Any) -> Call:
+    """Returns it with its own defaults, which stop when the objective stops falling."""
+    compute = library("geom_median.torch").compute_geometric_median
+    rows = list(messages)
+    return lambda: compute(rows).median
 
 
-PEERS = {"torch": _torch, "byzfl": _byzfl, "geom-median": _geom_median}
-"""Makers of the peers of rules."""
+_PEERS = {"torch": _torch, "byzfl": _byzfl, "geom-median": _geom_median}
 
 
 def _krum(name: str, num_rows: int) -> Rule:
     """Returns Krum that expects the outliers that there are."""
     title = f"Krum of {num_rows:,} x {_COLUMNS:,}"
     rule = aggregators.Krum(num_malicious=num_rows // _OUTLIERS)
-    return Rule(name, title, "krum", num_rows, rule, ("torch", "byzfl"))
+    return Rule(name, title, ("torch", "byzfl"), "krum", num_rows, rule)
 
 
 _ALL = (
     Rule(
         "A1",
         "coordinate median of 100 x 100,000",
+        ("torch", "byzfl"),
         "median",
         100,
         aggregators.CoordinateMedian(),
-        ("torch", "byzfl"),
     ),
     Rule(
         "A2",
         "geometric median of 100 x 100,000 to 1e-6",
+        ("torch", "byzfl", "geom-median"),
         "geometric_median",
         100,
         aggregators.GeometricMedian(tolerance=1e-6),
-        ("torch", "byzfl", "geom-median"),
     ),
     _krum("A3", 100),
     _krum("A3large", 1000),

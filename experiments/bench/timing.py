@@ -11,11 +11,11 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
-__all__ = ["Clock", "Sample", "SystemClock", "Times", "interleave", "quiet"]
+__all__ = ["Clock", "Sample", "Times", "interleave", "quiet"]
 
 QUIET = 0.15
 """CPUs that others may use during a quiet sample."""
@@ -26,44 +26,35 @@ MORE_SECONDS = 60.0
 _MOST = 3  # as many samples as were asked for, at most, until enough are quiet
 
 
-class Clock(Protocol):
-    """Clocks of a sample, in seconds."""
-
-    def wall(self) -> float:
-        """Returns the wall time."""
-        ...
-
-    def cpu(self) -> float:
-        """Returns the CPU time of this process and of its ended children."""
-        ...
-
-    def busy(self) -> float:
-        """Returns the CPU time of everybody on the CPUs that this process may use."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
-class SystemClock:
-    """The clocks of the operating system, for the CPUs given."""
+class Clock:
+    """Clocks of the operating system for some CPUs, in seconds.
+
+    Attributes:
+      cpus: numbers of the CPUs.
+    """
 
     cpus: tuple[int, ...]
 
     def wall(self) -> float:
+        """Returns the wall time."""
         return time.perf_counter()
 
     def cpu(self) -> float:
+        """Returns the CPU time of this process and of its ended children."""
         who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         used = [resource.getrusage(one) for one in who]
         return sum(one.ru_utime + one.ru_stime for one in used)
 
     def busy(self) -> float:
+        """Returns the CPU time of everybody on these CPUs."""
         every = psutil.cpu_times(percpu=True)
-        mine = [every[number] for number in self.cpus if number < len(every)]
         idle = ("idle", "iowait", "guest", "guest_nice")  # guests are in user, too
         return sum(
             value
-            for times in mine
-            for name, value in times._asdict().items()
+            for number in self.cpus
+            if number < len(every)
+            for name, value in every[number]._asdict().items()
             if name not in idle
         )
 
@@ -161,26 +152,18 @@ def interleave(
     Returns:
       Samples by name, the same number for each.
     """
-    counts = {}
-    for name, call in calls.items():
-        once = _sample(call, 1, clock).wall
-        counts[name] = max(1, math.ceil(MIN_SECONDS / once))
+    counts = {
+        name: max(1, math.ceil(MIN_SECONDS / _sample(call, 1, clock).wall))
+        for name, call in calls.items()
+    }
     samples: dict[str, list[Sample]] = {name: [] for name in calls}
     start = clock.wall()
     for turn in range(_MOST * repeat):
-        if turn >= repeat and (
-            clock.wall() - start > MORE_SECONDS or _enough(samples, repeat)
-        ):
+        fewest = min(sum(s.others <= QUIET for s in own) for own in samples.values())
+        is_late = clock.wall() - start > MORE_SECONDS
+        if turn >= repeat and (is_late or fewest >= repeat):
             break
         for name, call in calls.items():
             samples[name].append(_sample(call, counts[name], clock))
         advance()
     return samples
-
-
-def _enough(samples: Mapping[str, Sequence[Sample]], repeat: int) -> bool:
-    """Tells whether all have as many quiet samples as are wanted."""
-    return all(
-        sum(sample.others <= QUIET for sample in own) >= repeat
-        for own in samples.values()
-    )

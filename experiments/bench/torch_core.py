@@ -56,13 +56,13 @@ def forward(convolutions: int) -> Forward:
 def _descend(
     theta: Tensors,
     gradient: Sequence[torch.Tensor],
-    centre: Tensors | None,
+    center: Tensors | None,
     settings: Settings,
 ) -> None:
-    """Takes a step of SGD in place, with a prox term if there is a centre."""
+    """Takes a step of SGD in place, with a prox term if there is a center."""
     for i, (p, g) in enumerate(zip(theta, gradient, strict=True)):
-        if centre is not None:
-            g.add_(p - centre[i], alpha=settings.lam)
+        if center is not None:
+            g.add_(p - center[i], alpha=settings.lam)
         p.sub_(g, alpha=settings.learning_rate)
 
 
@@ -109,8 +109,8 @@ class Loop:
         for rows in torch.randperm(len(y)).split(self._settings.batch_size):
             yield x[rows], y[rows]
 
-    def _train(self, client: int, theta: Tensors, centre: Tensors | None) -> None:
-        """Runs local epochs of SGD in place, with a prox term if there is a centre."""
+    def _train(self, client: int, theta: Tensors, center: Tensors | None) -> None:
+        """Runs local epochs of SGD in place, with a prox term if there is a center."""
         for p in theta:
             p.requires_grad_()
         for _ in range(self._settings.epochs):
@@ -118,7 +118,7 @@ class Loop:
                 loss = functional.cross_entropy(self._model(theta, x), y)
                 gradient = torch.autograd.grad(loss, theta)
                 with torch.no_grad():
-                    _descend(theta, gradient, centre, self._settings)
+                    _descend(theta, gradient, center, self._settings)
 
     def _flame_round(self, share: float) -> None:
         """Solves for every client, updates copy and dual, averages the uploads."""
@@ -166,7 +166,7 @@ class Stacked:
         self._rows = torch.arange(len(x))[:, None]
         self.server = _copies(start)
 
-        def loss(params, x, y):
+        def loss(params: Tensors, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return functional.cross_entropy(model(params, x), y)
 
         self._gradient = torch.func.vmap(torch.func.grad(loss))
@@ -188,7 +188,7 @@ class Stacked:
         else:
             self._flame_round(self._settings.share)
 
-    def _train(self, theta: Tensors, centre: Tensors | None) -> None:
+    def _train(self, theta: Tensors, center: Tensors | None) -> None:
         """Runs local epochs of all clients at once, in place."""
         settings = self._settings
         for _ in range(settings.epochs):
@@ -196,7 +196,7 @@ class Stacked:
             for part in order.split(settings.batch_size, dim=1):
                 x, y = self._x[self._rows, part], self._y[self._rows, part]
                 gradient = self._gradient(theta, x, y)
-                _descend(theta, gradient, centre, settings)
+                _descend(theta, gradient, center, settings)
 
     def _flame_round(self, share: float) -> None:
         """Solves for every client, updates copy and dual, averages the uploads."""

@@ -8,11 +8,10 @@ import jax
 import numpy as np
 import torch
 
-import fedjax_pfl as fp
 from experiments.bench import torch_core, workloads
 from fedjax_pfl import core
 
-__all__ = ["TorchTraining", "settings_of"]
+__all__ = ["TorchTraining"]
 
 Tensors = list[torch.Tensor]
 _ORDER = ("conv", "hidden", "head")
@@ -73,62 +72,34 @@ def _channels_last(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
-def settings_of(process: fp.FederatedProcess, num_clients: int) -> torch_core.Settings:
-    """Returns a process's settings for PyTorch."""
-    algorithm = process.algorithm
-    fields: dict[str, Any] = {
-        "learning_rate": algorithm.local.learning_rate,
-        "batch_size": algorithm.local.batch_size,
-        "epochs": algorithm.local.epochs,
-        "cohort_size": process.participation.cohort_size(num_clients),
-    }
-    if isinstance(algorithm, fp.Flame):
-        kappa = 1.0 if algorithm.kappa is None else algorithm.kappa
-        fields |= {"lam": algorithm.lam, "share": 1 / (1 + kappa)}
-    return torch_core.Settings(**fields)
-
-
 class TorchTraining:
-    """The trainings of a workload, one grid point after the other.
-
-    Attributes:
-      execution: empty; there is one way to run it.
-    """
+    """The trainings of a workload, one grid point after the other."""
 
     execution = ""
 
-    def __init__(
-        self,
-        workload: workloads.Workload,
-        kind: type[torch_core.Loop] | type[torch_core.Stacked],
-        *,
-        channels_last: bool = False,
-    ):
+    def __init__(self, workload: workloads.Workload, name: str):
+        """Takes a workload and the name of a way to train it."""
         group = workload.group()
-        federation, model = group.federations[0], group.model
-        model = model.for_federation(federation)
-        starts = [
-            process.init(
-                core.new_key(jax.random.key_data(key)), model, federation
-            ).server
-            for process, key in zip(group.processes, group.keys, strict=True)
-        ]
+        federation = group.federations[0]
+        model = group.model.for_federation(federation)
+        kind = torch_core.Stacked if name == "torch.func" else torch_core.Loop
+        starts = []
+        for process, key in zip(group.processes, group.keys, strict=True):
+            key = core.new_key(jax.random.key_data(key))
+            starts.append(process.init(key, model, federation).server)
         self._layout, self._rounds = _Layout(starts[0]), workload.rounds
-        convert = _channels_last if channels_last else lambda tensor: tensor
+        is_last = name == "torch.channels_last"
+        convert = _channels_last if is_last else lambda tensor: tensor
         examples = workloads.examples_of(federation)
         inputs = [convert(self._layout.inputs(x)) for x, _ in examples]
         labels = [torch.from_numpy(y) for _, y in examples]
         forward = torch_core.forward(self._layout.convolutions)
-        self._points = [
-            kind(
-                inputs,
-                labels,
-                forward,
-                [convert(leaf) for leaf in self._layout.tensors(start)],
-                settings_of(process, len(inputs)),
-            )
-            for process, start in zip(group.processes, starts, strict=True)
-        ]
+        self._points = []
+        for process, start in zip(group.processes, starts, strict=True):
+            leaves = [convert(leaf) for leaf in self._layout.tensors(start)]
+            settings = workloads.settings_of(process, len(inputs))
+            settings = torch_core.Settings(**settings)
+            self._points.append(kind(inputs, labels, forward, leaves, settings))
 
     def run(self) -> None:
         """Runs the rounds of all points."""

@@ -12,11 +12,7 @@ __all__ = ["TorchPortfolio"]
 
 
 class TorchPortfolio:
-    """FedAvg as one would write it: a party after the other, autograd, SGD.
-
-    Attributes:
-      execution: empty; there is one way to run it.
-    """
+    """FedAvg as one would write it: a party after the other, autograd, SGD."""
 
     execution = ""
 
@@ -31,10 +27,8 @@ class TorchPortfolio:
 
     def run(self) -> None:
         """Runs one round."""
-        trained = [self._train(party) for party in range(len(self._prices))]
-        self._server = [
-            torch.stack(leaf).mean(0) for leaf in zip(*trained, strict=True)
-        ]
+        models = [self._train(party) for party in range(len(self._prices))]
+        self._server = [torch.stack(leaf).mean(0) for leaf in zip(*models, strict=True)]
 
     def _train(self, party: int) -> list[torch.Tensor]:
         """Returns the party's model after its iterations."""

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import fedjax_pfl as fp
+from experiments.bench import contenders
 from fedjax_pfl.core import struct
 from fedjax_pfl.engine import grids, groups
 from fedjax_pfl.models import base
@@ -17,16 +19,20 @@ from fedjax_pfl.models import base
 __all__ = [
     "WORKLOADS",
     "BenchCNN",
+    "ColdStart",
     "Generated",
     "Workload",
     "cnn",
     "cohorts",
     "examples_of",
+    "settings_of",
     "softmax",
 ]
 
 CLASSES = 10
 _BLOCK = 4096  # images made at once
+_EVALUATED = 8192  # examples evaluated at once
+_INEXACT = ("pfl",)  # peers that weigh or draw clients in another way
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +68,8 @@ def _generate(
     x = rng.integers(0, 256, (total, inputs), dtype=np.uint8)
     for start in range(0, total, _BLOCK):
         block = x[start : start + _BLOCK]
-        drawn = rng.integers(0, 256, block.shape, dtype=np.uint8)
-        block *= drawn < bound[y[start : start + _BLOCK]]
+        noise = rng.integers(0, 256, block.shape, dtype=np.uint8)
+        block *= noise < bound[y[start : start + _BLOCK]]
     return fp.data.Dataset(
         name="generated",
         x=x.reshape(total, *shape),
@@ -92,29 +98,21 @@ class BenchCNN(base.ImageNetwork):
 
 
 @dataclasses.dataclass(frozen=True)
-class Workload:
+class Workload(contenders.Timed):
     """Trainings of one structure that are timed together.
 
     Attributes:
-      name: for example `W1`.
-      title: what it is, for people.
       spec: data.
       process: base process; its local solver walks over minibatches.
       model: model.
       flops_per_example: of the matrix products of one gradient.
-      rounds: rounds of one timed call.
-      peers: names of what it can be compared with.
       axes: values of a grid by dotted name.
     """
 
-    name: str
-    title: str
     spec: fp.FederationSpec
     process: fp.FederatedProcess
     model: Any
     flops_per_example: int
-    rounds: int
-    peers: tuple[str, ...]
     axes: Mapping[str, Sequence[Any]] = dataclasses.field(default_factory=dict)
 
     def group(self) -> groups.Group:
@@ -147,6 +145,75 @@ class Workload:
         examples = sum(self.spec.dataset.sizes) * self.process.algorithm.local.epochs
         return self.num_points * examples * self._share * self.flops_per_example
 
+    def contender(self, name: str) -> contenders.Contender:
+        """Makes a contender, whose result are the global models `[G, *P]`."""
+        if name in ("ours", "vmap"):
+            execution = "auto" if name == "ours" else name
+            return contenders.Ours(self.group(), self.rounds, execution)
+        if name == "loop-jit":
+            return contenders.Loop(self.group(), self.rounds)
+        if name == "pfl":
+            return contenders.library("experiments.bench.peer_pfl").start(self)
+        loops = contenders.library("experiments.bench.torch_loops")
+        return loops.TorchTraining(self, name)
+
+    def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Returns accuracy and loss, and the difference of peers that are exact."""
+        numbers = self.quality(results)
+        peers = [n for n in results if n not in ("ours", *_INEXACT)]
+        for name, difference in self.differences(peers).items():
+            numbers[name]["difference"] = difference
+        return numbers
+
+    def quality(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Returns `accuracy` and `loss` after the same number of rounds.
+
+        Args:
+          results: global models by contender; each has drawn its own order of examples.
+
+        Returns:
+          Both by contender, over all training examples, averaged over the grid points.
+        """
+        federation = self.spec.build()
+        model = self.model.for_federation(federation)
+        pairs = zip(*examples_of(federation), strict=True)
+        x, y = (np.concatenate(parts) for parts in pairs)
+        logits = jax.jit(jax.vmap(model.apply, (0, None)))
+        numbers = {}
+        for name, params in results.items():
+            right = loss = 0.0
+            for start in range(0, len(y), _EVALUATED):
+                labels = y[start : start + _EVALUATED]
+                scores = logits(params, x[start : start + _EVALUATED])
+                scores = jax.nn.log_softmax(scores)
+                is_right = scores.argmax(axis=-1) == labels[None]
+                right += float(is_right.mean(axis=0).sum())
+                own = scores[:, jnp.arange(len(labels)), labels]
+                loss -= float(own.mean(axis=0).sum())
+            numbers[name] = {"accuracy": right / len(y), "loss": loss / len(y)}
+        return numbers
+
+    def differences(self, peers: Sequence[str]) -> dict[str, float]:
+        """Compares models after two rounds in which no draw decides the result.
+
+        Args:
+          peers: names of peers.
+
+        Returns:
+          By peer the largest difference from our global model, relative to its largest
+          value.
+        """
+        if not peers:
+            return {}
+        work, models = self.without_order(), {}
+        for name in ("ours", *peers):
+            contender = work.contender(name)
+            contender.run()
+            models[name] = contender.result()
+        ours = models.pop("ours")
+        relative = contenders.relative_difference
+        return {name: relative(ours, theirs) for name, theirs in models.items()}
+
     def without_order(self) -> "Workload":
         """Returns two rounds of all clients in full batches, where no draw matters."""
         largest = max(self.spec.dataset.sizes)
@@ -155,6 +222,33 @@ class Workload:
         )
         process = dataclasses.replace(process, participation=fp.AllClients())
         return dataclasses.replace(self, process=process, rounds=2)
+
+
+@dataclasses.dataclass(frozen=True)
+class ColdStart(Workload):
+    """A whole training, from the start of its process on."""
+
+    @classmethod
+    def of(cls, warm: Workload) -> "ColdStart":
+        """Returns a training as a process."""
+        fields = {f.name: getattr(warm, f.name) for f in dataclasses.fields(warm)}
+        fields |= {
+            "name": f"{warm.name}cold",
+            "title": f"the process of {warm.rounds} rounds of {warm.name}, from its"
+            " start on",
+            "peers": ("torch", "pfl", "flwr"),
+        }
+        return cls(**fields)
+
+    def contender(self, name: str) -> contenders.Contender:
+        """Makes a contender, which starts a process with every call."""
+        from experiments.bench import cold
+
+        return cold.Cold(self, name)
+
+    def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Returns accuracy and loss."""
+        return self.quality(results)
 
 
 def dense_flops(inputs: int, outputs: int, *, first: bool) -> int:
@@ -196,47 +290,40 @@ def softmax(
     batch_size: int,
     *,
     peers: tuple[str, ...],
-    rounds: int = 10,
     shape: tuple[int, ...] = (28, 28),
-    axes: Mapping[str, Sequence[Any]] | None = None,
+    rounds: int = 10,
+    **fields: Any,
 ) -> Workload:
     """Returns FLAME with softmax regression, one epoch, everybody in every round."""
     solver = fp.SGD(learning_rate=0.05, batch_size=batch_size)
     return Workload(
-        name=name,
-        title=title,
+        name,
+        title,
+        peers,
         spec=_spec(sizes, shape),
         process=fp.FederatedProcess(algorithm=fp.Flame(lam=1.0, local=solver)),
         model=fp.LogisticRegression(),
         flops_per_example=dense_flops(math.prod(shape), CLASSES, first=True),
         rounds=rounds,
-        peers=peers,
-        axes=axes or {},
+        **fields,
     )
 
 
 def cohorts(
     sizes: Sequence[int],
     size: int,
-    *,
     rounds: int = 100,
     shape: tuple[int, ...] = (28, 28),
 ) -> Workload:
     """Returns FedAvg with softmax regression and few of many clients per round (W6)."""
-    solver = fp.SGD(learning_rate=0.03, batch_size=10)
-    return Workload(
-        name="W6",
-        title="FedAvg, softmax, 10 of 1,000 clients of 50 to 70 per round, batch 10",
-        spec=_spec(sizes, shape),
-        process=fp.FederatedProcess(
-            algorithm=fp.FedAvg(local=solver),
-            participation=fp.UniformCohort(size=size),
-        ),
-        model=fp.LogisticRegression(),
-        flops_per_example=dense_flops(math.prod(shape), CLASSES, first=True),
-        rounds=rounds,
-        peers=("torch", "pfl", "vmap"),
+    title = "FedAvg, softmax, 10 of 1,000 clients of 50 to 70 per round, batch 10"
+    peers = ("torch", "pfl", "vmap")
+    everybody = softmax("W6", title, sizes, 10, peers=peers, rounds=rounds, shape=shape)
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(local=fp.SGD(learning_rate=0.03, batch_size=10)),
+        participation=fp.UniformCohort(size=size),
     )
+    return dataclasses.replace(everybody, process=process)
 
 
 def cnn(
@@ -248,21 +335,21 @@ def cnn(
     """Returns FedAvg with a convolutional network, one step of all examples (W3)."""
     solver = fp.SGD(learning_rate=0.05, batch_size=max(sizes))
     return Workload(
-        name="W3",
-        title="FedAvg, CNN 3-32-64 of 259,914 parameters, 20 clients, batch 50, 1 step",
+        "W3",
+        "FedAvg, CNN 3-32-64 of 259,914 parameters, 20 clients, batch 50, 1 step",
+        ("torch", "torch.channels_last", "torch.func", "vmap"),
         spec=_spec(sizes, shape),
         process=fp.FederatedProcess(algorithm=fp.FedAvg(local=solver)),
         model=model,
         flops_per_example=cnn_flops(model, shape, CLASSES),
         rounds=2,
-        peers=("torch", "torch.channels_last", "torch.func", "vmap"),
     )
 
 
 def _pareto_sizes() -> list[int]:
     """Draws 200 sizes from 30 to 2,000, Pareto with exponent 1.2 between them."""
-    drawn = 30 * (np.random.default_rng(0).pareto(1.2, 200) + 1)
-    return np.clip(drawn.astype(int), 30, 2000).tolist()
+    sizes = 30 * (np.random.default_rng(0).pareto(1.2, 200) + 1)
+    return np.clip(sizes.astype(int), 30, 2000).tolist()
 
 
 def _around_sixty() -> list[int]:
@@ -283,25 +370,41 @@ def examples_of(federation: fp.Federation) -> list[tuple[np.ndarray, np.ndarray]
     ]
 
 
+def settings_of(process: fp.FederatedProcess, num_clients: int) -> dict[str, Any]:
+    """Returns a process's settings as fields of `torch_core.Settings`."""
+    algorithm = process.algorithm
+    fields: dict[str, Any] = {
+        "learning_rate": algorithm.local.learning_rate,
+        "batch_size": algorithm.local.batch_size,
+        "epochs": algorithm.local.epochs,
+        "cohort_size": process.participation.cohort_size(num_clients),
+    }
+    if isinstance(algorithm, fp.Flame):
+        kappa = 1.0 if algorithm.kappa is None else algorithm.kappa
+        fields |= {"lam": algorithm.lam, "share": 1 / (1 + kappa)}
+    return fields
+
+
 _GRID = {
     "algorithm.lam": (0.1, 0.3, 1.0, 3.0),
     "algorithm.kappa": (0.5, 2.0),
     "algorithm.local.learning_rate": (0.01, 0.02, 0.05, 0.1),
 }
+_STACKED = ("torch", "torch.func", "vmap")
 _ALL = (
     softmax(
         "W1",
         "FLAME, softmax of 7,850 parameters, 10 clients of 5,600, batch 100",
         (5600,) * 10,
         100,
-        peers=("torch", "torch.func", "vmap"),
+        peers=_STACKED,
     ),
     softmax(
         "W2",
         "FLAME, softmax of 7,850 parameters, 1,000 clients of 48, batch 10",
         (48,) * 1000,
         10,
-        peers=("torch", "torch.func", "vmap"),
+        peers=_STACKED,
     ),
     cnn((50,) * 20),
     softmax(

@@ -4,7 +4,6 @@ A run is a file `results/<method>/<run>.nc`, see `kept`. A card is a function of
 files and of the method's texts alone, byte for byte; long ones have several pages.
 """
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -44,23 +43,19 @@ def main(
 
 def _write(method: str | None, results: Path, out: Path) -> None:
     """Renders everything before anything is written."""
-    cards = CARDS
     if method is not None:
         checks.known(method, CARDS, "method with a card")
-        cards = {method: CARDS[method]}
     if not results.is_dir():
         raise checks.InputError(
             f"Expected --results to be a directory of runs, got '{results}'."
         )
     pages: dict[str, str] = {}
-    for card in cards.values():
-        pages |= render(card, results)
+    for name in CARDS if method is None else (method,):
+        pages |= render(CARDS[name], results)
     out.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():
         file = out / f"{name}.md"
-        temporary = out / f".{name}.{os.getpid()}"
-        temporary.write_text(text, "utf-8", newline="\n")
-        temporary.replace(file)
+        file.write_text(text, "utf-8", newline="\n")
         print(f"Card: {file}")
 
 

@@ -191,7 +191,7 @@ CARD = pages.Card(
     figures=_figures(),
     reasons={"cifar10": _GPU, "cifar100": _GPU, "_ten_": _GPU},
     printed=[
-        methods.Methods(title, "fedpg_tables.csv", runs, _MEASURES, _METHODS)
+        methods.Methods(title, runs, "fedpg_tables.csv", _MEASURES, _METHODS)
         for title, runs in _TABLES.items()
     ],
 )

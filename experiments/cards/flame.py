@@ -1,6 +1,7 @@
 """Card of FLAME: its table, its figures and its claims, and ours about it.
 
-The numbers in `printed/flame_table3.csv` are those printed in Zhu, Zeng, Wang, Sun, Li,
+The numbers in `printed/flame_table3.csv`, and those of the figures in
+`printed/flame_figures.csv`, are those printed in Zhu, Zeng, Wang, Sun, Li,
 Yao, Peng, "On ADMM in Heterogeneous Federated Learning: Personalization, Robustness,
 and Fairness". Runs have the names of presets.
 """
@@ -8,6 +9,8 @@ and Fairness". Runs have the names of presets.
 import itertools
 from collections.abc import Iterable
 from typing import Any
+
+import pandas as pd
 
 from experiments.cards import claims, pages, tables
 from experiments.cards.claims import Claim, Drawing
@@ -58,32 +61,11 @@ _REASONS = {
 }
 _RELEASED = ("mnist_labels2", "mnist_dir")
 """Rows that are also run as the released code has them."""
-_CURVES = {
-    "3": "hybrid",
-    **{str(q + 11): f"labels{q}" for q in range(2, 7)},
-    "18": "dir",
-    "19": "quality",
-    "20": "quantity",
-}
-_SCATTERS = {
-    "8": "hybrid",
-    "36": "dir",
-    **{str(q + 35): f"labels{q}" for q in range(2, 7)},
-    "42": "quality",
-    "43": "quantity",
-}
 _ATTACKS = {
     "label poisoning": {"federation.label_poisoning": "UniformLabels"},
     "same-value": {"attack": "SameValue"},
     "sign-flipping": {"attack": "SignFlip"},
     "Gaussian": {"attack": "Gaussian"},
-}
-_ATTACKED = {  # figures of the attacks, by scheme
-    "hybrid": ("4", "5", "6", "7"),
-    "dir": ("21", "26", "30", None),
-    "labels2": ("22", "25", "29", "33"),
-    "quality": ("23", "27", "31", "34"),
-    "quantity": ("24", "28", "32", "35"),
 }
 _LOSSES = {  # field, its values from low to high loss, and what varies, by preset
     "lam": ("algorithm.lam", (1.0, 3.0, 5.0), "at lam = 1, 3, 5"),
@@ -101,45 +83,39 @@ def _words(row: str) -> str:
     return f"{_DATA[data]}, {_SCHEMES[scheme]}"
 
 
-def _against(
-    run: str, subject: str, others: Iterable[tuple[str, str, dict[str, Any]]]
-) -> list[Claim]:
-    """Returns claims that both models of FLAME are better than those of others."""
-    pairs = [
+Pairs = list[tuple[str, Side, Side]]
+
+
+def _against(others: Iterable[tuple[str, str, dict[str, Any]]]) -> Pairs:
+    """Returns pairs: both models of FLAME are better than those of others."""
+    return [
         (f"FLAME {short} is better than {name}", side, Side(method, side.model, where))
         for name, method, where in others
         for short, side in (("PM", _PM), ("GM", _GM))
     ]
-    return claims.of(run, subject, pairs)
 
 
-def _against_others(row: str) -> list[Claim]:
-    """Returns claims of FLAME against baselines that the paper leaves out."""
-    epoch = "Ditto with an epoch of gradients for its global model"
-    others = (
+_LEFT_OUT = _against(  # baselines that the paper leaves out
+    (
         ("pFedMe at eta = 1 / lam", "PFedMe", _PFEDME_INVERSE),
-        (epoch, "Ditto", _DITTO_EPOCH),
+        (
+            "Ditto with an epoch of gradients for its global model",
+            "Ditto",
+            _DITTO_EPOCH,
+        ),
     )
-    return _against(f"flame_fair_{row}", f"ours, {_words(row)}", others)
-
-
-def _released(row: str) -> list[Claim]:
-    """Returns the paper's orderings where everything is as in the released code."""
-    others = (
+)
+_AS_RELEASED = _against(
+    (
         ("pFedMe's at eta = 1 / lam", "PFedMe", _PFEDME_INVERSE),
         ("pFedMe's at 0.5", "PFedMe", _PFEDME_PAPER),
         ("Ditto's", "Ditto", {}),
     )
-    return _against(f"flame_official_{row}", f"released code, {_words(row)}", others)
-
-
-def _hybrid_choice(row: str) -> list[Claim]:
-    """Returns (c): choosing between both models on validation data helps."""
-    pairs = [
-        (f"HM by validation is better than {short}", _HM, side)
-        for short, side in (("PM", _PM), ("GM", _GM))
-    ]
-    return claims.of(f"flame_fair_{row}", f"(c) {_words(row)}", pairs)
+)
+_CHOICE = [
+    (f"HM by validation is better than {short}", _HM, side)
+    for short, side in (("PM", _PM), ("GM", _GM))
+]
 
 
 def _by_labels(data: str) -> list[Claim]:
@@ -151,12 +127,6 @@ def _by_labels(data: str) -> list[Claim]:
         by_count += claims.of(few, text, [("PM falls", _PM, _PM)], worse_run=many)
         by_count += claims.of(many, text, [("GM rises", _GM, _GM)], worse_run=few)
     return by_count
-
-
-def _global_wins(row: str) -> list[Claim]:
-    """Returns (b): where clients are alike or have little, GM is better."""
-    pairs = [("GM is better than PM", _GM, _PM)]
-    return claims.of(f"flame_fair_{row}", f"(b) {_words(row)}", pairs)
 
 
 def _learning(row: str, text: str = "", **fields: Any) -> list[Claim]:
@@ -212,8 +182,8 @@ def _convergence(data: str) -> list[Drawing]:
     return figures
 
 
-def _beyond(row: str) -> list[Claim]:
-    """Returns claims of FLAME with robust rules or a tuned kappa against the others."""
+def _beyond() -> Pairs:
+    """Returns pairs of FLAME with robust rules or a tuned kappa against the others."""
     plain = {"aggregator": None}
     ours = {
         "tuned kappa": plain,
@@ -230,55 +200,49 @@ def _beyond(row: str) -> list[Claim]:
             "Ditto": Side("Ditto", model),
             "multi-Krum": Side("MultiKrum", "global"),
         }
-        pairs += [
-            (
-                f"FLAME {short} with {what} is better than {other}",
-                Side("Flame", model, where),
-                side,
-            )
-            for what, where in ours.items()
-            for other, side in others.items()
-        ]
-    return claims.of(f"flame_beyond_{row}", f"ours, {_words(row)}", pairs)
+        for what, where in ours.items():
+            side, name = Side("Flame", model, where), f"FLAME {short} with {what}"
+            pairs += [
+                (f"{name} is better than {n}", side, o) for n, o in others.items()
+            ]
+    return pairs
 
 
 def _figures() -> list[Drawing]:
     """Returns all figures of the paper's section of experiments, by their numbers."""
-    figures = []
-    for data, name in _DATA.items():
-        for numbers, what, claimed in (
-            (_CURVES, "accuracy against rounds", _learning),
-            (_SCATTERS, "variance of test losses against accuracy", _fairness),
-        ):
-            for number, scheme in numbers.items():
-                row = f"{data}_{scheme}"
-                text, run = f"{_words(row)}: {what}", f"flame_fair_{row}"
-                figures.append(Drawing(number, text, run, claimed(row)))
-        for scheme, numbers in _ATTACKED.items():
-            row = f"{data}_{scheme}"
-            run = f"flame_attacks_paper_{row}"
-            for number, (kind, only) in zip(numbers, _ATTACKS.items(), strict=True):
-                if number is not None:
-                    text = f"{name}, {_SCHEMES[scheme]}: {kind}, fractions"
-                    figures.append(Drawing(number, text, run, _under(row, only)))
-        figures += _convergence(data)
+    table = pd.read_csv(tables.FOLDER / "flame_figures.csv", dtype=str)
+    figures = [figure for data in _DATA for figure in _convergence(data)]
+    for data, fields in itertools.product(_DATA, table.itertuples(index=False)):
+        number, shows, scheme = map(str, fields)
+        row, run = f"{data}_{scheme}", f"flame_fair_{data}_{scheme}"
+        if shows in _ATTACKS:
+            run, claimed = f"flame_attacks_paper_{row}", _under(row, _ATTACKS[shows])
+            shows += ", fractions"
+        else:
+            claimed = (_fairness if "variance" in shows else _learning)(row)
+        figures.append(Drawing(number, f"{_words(row)}: {shows}", run, claimed))
     return sorted(figures, key=lambda figure: int(figure.number))
 
 
 def _claims() -> list[Claim]:
     """Returns everything that is claimed, the paper's first."""
     few = [row for row in ROWS if row.endswith(("quantity", "writers"))]
-    few += ["fmnist_quality", "cifar10_quality"]
+    few += ["fmnist_quality", "cifar10_quality"]  # or where clients are alike
     hybrid = [row for row in ROWS if row.endswith("hybrid")]
+    everywhere = [f"{data}_hybrid" for data in _DATA]
     kinds = (
-        (_by_labels, _DATA),
-        (_global_wins, few),
-        (_hybrid_choice, hybrid),
-        (_against_others, ROWS),
-        (_released, _RELEASED),
-        (_beyond, [f"{data}_hybrid" for data in _DATA]),
+        ("fair", "(b) ", few, [("GM is better than PM", _GM, _PM)]),
+        ("fair", "(c) ", hybrid, _CHOICE),
+        ("fair", "ours, ", ROWS, _LEFT_OUT),
+        ("official", "released code, ", _RELEASED, _AS_RELEASED),
+        ("beyond", "ours, ", everywhere, _beyond()),
     )
-    return [claim for make, names in kinds for name in names for claim in make(name)]
+    all_claims = [claim for data in _DATA for claim in _by_labels(data)]
+    for preset, subject, names, pairs in kinds:
+        for row in names:
+            run, text = f"flame_{preset}_{row}", f"{subject}{_words(row)}"
+            all_claims += claims.of(run, text, pairs)
+    return all_claims
 
 
 CARD = pages.Card(

@@ -37,8 +37,8 @@ def _keep(directory: Path, method: str, folder: Path) -> None:
     command = run_folder.command(run_folder.read(directory))
     table, reports = result.table(), result.reports()
     is_wider = table["data"].isin(runs.WIDER).any()  # only such cards print spreads
-    wanted = [n for n in runs.MEASURES if is_wider or n not in runs.SPREADS]
-    table = table[sum(runs.is_measure(table, name) for name in wanted) > 0]
+    measures = [n for n in runs.MEASURES if is_wider or n not in runs.SPREADS]
+    table = table[sum(runs.is_measure(table, name) for name in measures) > 0]
     reports = reports[reports["name"].isin(runs.REPORTS)]
     path = folder / method / f"{directory.resolve().name}.nc"
     directories.check_new(path)

@@ -100,12 +100,12 @@ def _measured(table: pd.DataFrame, reports: pd.DataFrame | None) -> xr.Dataset:
     point = [name for name in table if name not in (*_MEASURE, "value", "status")]
     points, measures = _numbers(table, point), _numbers(table, list(_MEASURE))
     shape = (points.max() + 1, measures.max() + 1)
-    value, measured = np.full(shape, np.nan), np.zeros(shape, bool)
-    value[points, measures], measured[points, measures] = table["value"], True
+    value, is_measured = np.full(shape, np.nan), np.zeros(shape, bool)
+    value[points, measures], is_measured[points, measures] = table["value"], True
     firsts = table[~points.duplicated()]
     arrays: dict[str, Any] = {
         "value": (("point", "measure"), value),
-        "measured": (("point", "measure"), measured),
+        "measured": (("point", "measure"), is_measured),
     }
     arrays |= {n: ("point", _column(firsts[n])) for n in (*point, "status")}
     names = table[~measures.duplicated()]
@@ -197,11 +197,7 @@ def record_of(result: results.Result) -> tuple[dict[str, xr.Dataset], dict[str, 
 def _clients(result: results.Result, k: int) -> xr.Dataset:
     """Takes every client's metrics in the last and the best round of each model."""
     group, dataset = result.groups[k], result.to_dataset(k)
-    parts = summaries.parts(
-        *(group.metrics, group.models, group.data, group.evaluated),
-        *(group.malicious, group.times_selected),
-    )
-    reported = {part.name: part.reported for part in parts}
+    reported = {part.name: part.reported for part in summaries.parts(group)}
     of_models = [reported[model, "all"] for model in group.models]
     when = list(of_models[0])
     # [point, when, model, data, client]
@@ -217,6 +213,6 @@ def _clients(result: results.Result, k: int) -> xr.Dataset:
     }
     arrays["at_round"] = (("point", "when", "model"), group.rounds[at])
     about = {n: dataset[n] for n in _ABOUT_CLIENTS if n in dataset}
-    chosen = xr.Dataset(arrays | about).assign_coords(when=when)
+    clients = xr.Dataset(arrays | about).assign_coords(when=when)
     names = [n for n in dataset.coords if n not in ("round", "step")]
-    return chosen.assign_coords({name: dataset[name] for name in names})
+    return clients.assign_coords({name: dataset[name] for name in names})

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from experiments.cards import claims, markdown, tables
+from experiments.cards import markdown, tables
 from experiments.cards.runs import Run, Side
 
 __all__ = ["Measure", "Method", "Methods"]
@@ -48,63 +48,41 @@ class Method:
 
 
 @dataclasses.dataclass(frozen=True)
-class Methods:
-    """Table of a paper, method by method beside ours; one part per run.
+class Methods(tables.Parts):
+    """Table of a paper, method by method beside ours.
 
     Attributes:
-      title: heading, which names the table in the file of printed numbers.
-      file: in `experiments/printed`: table, run, method, metric, mean, std (fractions).
-      runs: headings of its parts by the names of their runs.
+      file: in `experiments/printed`: table, run, method, metric, mean, std (fractions);
+        its tables have the names of titles.
       measures: its columns.
       methods: its rows.
     """
 
-    title: str
     file: str
-    runs: Mapping[str, str]
     measures: Sequence[Measure]
     methods: Sequence[Method]
+    note = (
+        "Percent, mean (standard deviation over clients): the paper's → ours, the"
+        " latter averaged over seeds."
+    )
 
-    def lines(
-        self, runs: Mapping[str, Run], reasons: Mapping[str, str]
-    ) -> Iterator[str]:
-        """Yields a part per run, a line per method.
-
-        Args:
-          runs: by name.
-          reasons: why runs were not run, by a part of their names.
-
-        Yields:
-          Lines of Markdown.
-        """
+    def part(self, name: str, run: Run | None) -> Iterator[str]:
+        """Yields a line per method."""
         table = pd.read_csv(tables.FOLDER / self.file)
-        table = table[table["table"] == self.title]
-        yield from (f"## {self.title}", "")
-        yield (
-            "Percent, mean (standard deviation over clients): the paper's → ours, the"
-            " latter averaged over seeds."
-        )
+        table = table[(table["table"] == self.title) & (table["run"] == name)]
+        if run is not None:
+            yield f"{tables.rounds_of(run.command)} rounds: `{run.command}`"
+        rows = []
+        for method in self.methods:
+            printed = table[table["method"] == method.key].set_index("metric")
+            if len(printed):
+                cells = [self._cell(printed, method, m, run) for m in self.measures]
+                texts, seeds = zip(*cells, strict=True)
+                count = "" if run is None else str(max(seeds))
+                rows.append([method.key, *texts, count, method.why])
         titles = [measure.title for measure in self.measures]
         header = ["method", *titles, "seeds", "what differs"]
-        for name, heading in self.runs.items():
-            run = runs.get(name)
-            yield from ("", f"### {self.title}: {heading}", "")
-            if run is None:
-                yield claims.sentence_not_run(name, reasons)
-            else:
-                rounds = tables.rounds_of(run.command)
-                yield f"{rounds} rounds: `{run.command}`"
-            rows = []
-            for method in self.methods:
-                is_row = (table["run"] == name) & (table["method"] == method.key)
-                if is_row.any():
-                    printed = table[is_row].set_index("metric")
-                    cells = [self._cell(printed, method, m, run) for m in self.measures]
-                    shown, seeds = zip(*cells, strict=True)
-                    count = "" if run is None else str(max(seeds))
-                    rows.append([method.key, *shown, count, method.why])
-            yield from ("", *markdown.table(header, rows))
-        yield ""
+        yield from ("", *markdown.table(header, rows))
 
     def _cell(
         self,

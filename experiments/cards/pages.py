@@ -8,7 +8,6 @@ import pandas as pd
 
 from experiments.cards import claims as card_claims
 from experiments.cards import markdown, tables
-from experiments.cards.methods import Methods
 from experiments.cards.runs import BESIDE, DATA, LOSSES, REPORTS, Run, Side, by_seed
 from fedjax_pfl.results import paired
 
@@ -44,7 +43,7 @@ class Card:
     claims: Sequence[card_claims.Claim] = ()
     figures: Sequence[card_claims.Drawing] = ()
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    printed: Sequence[tables.Printed | Methods] = ()
+    printed: Sequence[tables.Table] = ()
     by_field: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     headline: str = "accuracy"
     pages: Mapping[str, tuple[str, tuple[str, ...]]] = dataclasses.field(

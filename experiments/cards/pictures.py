@@ -53,12 +53,12 @@ def draw(path: Path, folder: Path) -> list[Path]:
         or figures.draw("attacks_table", means)
         or _sweep(means)
     )
-    drawn = {"swept": swept}
+    drawings = {"swept": swept}
     if means.file.curves is not None:
-        drawn["curves"] = figures.draw("learning_curves", means)
-        drawn["loss"] = figures.draw("training_loss", means)
+        drawings["curves"] = figures.draw("learning_curves", means)
+        drawings["loss"] = figures.draw("training_loss", means)
     files = []
-    for name, figure in drawn.items():
+    for name, figure in drawings.items():
         if figure is not None:
             files.append(folder / f"{path.stem}-{name}.png")
             figure.savefig(files[-1], dpi=150)

@@ -1,15 +1,14 @@
 """Card of Fed+'s portfolio management: its Table 1 beside ours.
 
-The numbers are those printed in Yu, Kundu, Wynter, Lim, "Fed+: A Unified Approach to
-Robust Personalized Federated Learning".
+The numbers in `printed/portfolio_table1.csv` are those printed in Yu, Kundu, Wynter,
+Lim, "Fed+: A Unified Approach to Robust Personalized Federated Learning".
 """
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from experiments.cards import claims, fedplus, markdown, pages
+from experiments.cards import claims, fedplus, markdown, pages, tables
 from experiments.cards.runs import Run, Side
 from fedjax_pfl.results import paired
 
@@ -25,51 +24,25 @@ _SIDES = {  # of the rows of Table 1, and of the single party
     "FedCoMed+": fedplus.CO,
     "single party": fedplus.LOCAL,
 }
-_PRINTED = {  # return in percent, Sharpe ratio
-    "FedAvg": (0.99, 0.11),
-    "RFA": (4.90, 0.30),
-    "Coordinate median": (21.71, 1.17),
-    "FedProx": (-1.46, -0.02),
-    "FedAvg+": (32.93, 1.67),
-    "FedGeoMed+": (32.23, 1.64),
-    "FedCoMed+": (32.47, 1.65),
-}
 _BESIDE = {"equal shares": "uniform", "bought and held": "hold"}
 _RUNS = {"portfolio": "synthetic markets", "portfolio_stocks": "stocks, 2019"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Returns:
+class Returns(tables.Parts):
     """Table 1 beside our runs: returns in percent, Sharpe ratios, and paired gaps."""
 
-    def lines(
-        self, runs: Mapping[str, Run], reasons: Mapping[str, str]
-    ) -> Iterator[str]:
-        """Yields a part per run, a line per method.
+    note = (
+        "Annualized return in percent (Sharpe ratio), means over the fifty parties,"
+        " then over markets and seeds ± standard deviation. The gap is to a single"
+        " party's own training, over pairs of one market and seed, with a 95 %"
+        " interval of Student's t that takes them for independent."
+    )
 
-        Args:
-          runs: by name.
-          reasons: why runs were not run, by a part of their names.
-
-        Yields:
-          Lines of Markdown.
-        """
-        yield from ("## Table 1", "")
-        yield (
-            "Annualized return in percent (Sharpe ratio), means over the fifty parties,"
-            " then over markets and seeds ± standard deviation. The gap is to a single"
-            " party's own training, over pairs of one market and seed, with a 95 %"
-            " interval of Student's t that takes them for independent."
-        )
+    def part(self, name: str, run: Run | None) -> Iterator[str]:
+        """Yields a line per method."""
         header = ("method", "paper", "ours", "gap to a single party", "markets")
-        for name, heading in _RUNS.items():
-            yield from ("", f"### Table 1: {heading}", "")
-            if name in runs:
-                command, rows = runs[name].command, _rows(runs[name])
-                yield from (f"`{command}`", "", *markdown.table(header, rows))
-            else:
-                yield claims.sentence_not_run(name, reasons)
-        yield ""
+        if run is not None:
+            yield from (f"`{run.command}`", "", *markdown.table(header, _rows(run)))
 
 
 def _rows(run: Run) -> Iterator[Sequence[str]]:
@@ -83,8 +56,10 @@ def _rows(run: Run) -> Iterator[Sequence[str]]:
         returns = 100 * _values(run, alone, f"{prefix}_annualized_return")
         values[row] = (returns, _values(run, alone, f"{prefix}_sharpe"))
     single, _ = values["single party"]
+    theirs = pd.read_csv(tables.FOLDER / "portfolio_table1.csv", index_col="method")
     for row, (returns, sharpe) in values.items():
-        printed = "{:.2f} ({:.2f})".format(*_PRINTED[row]) if row in _PRINTED else "–"
+        is_printed = row in theirs.index
+        printed = "{:.2f} ({:.2f})".format(*theirs.loc[row]) if is_printed else "–"
         gap = "" if row == "single party" else str(paired.interval(returns, single))
         markets = returns.index.get_level_values(0).nunique()
         yield row, printed, _shown(returns, sharpe), gap, str(markets)
@@ -134,6 +109,6 @@ CARD = pages.Card(
     text=pages.text_of("portfolio"),
     reference=_SIDES["single party"],
     claims=_claims(),
-    printed=(Returns(),),
+    printed=(Returns("Table 1", _RUNS),),
     headline="annualized return",
 )

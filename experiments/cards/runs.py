@@ -178,7 +178,7 @@ class Run:
 
     @functools.cached_property
     def _best_of(self) -> dict[tuple[Any, ...], pd.DataFrame | None]:
-        """Best settings by side; cards ask for most many times."""
+        """Returns best settings by side; cards ask for most many times."""
         return {}
 
     def _best(self, side: Side) -> pd.DataFrame | None:
@@ -204,9 +204,9 @@ class Run:
     def _same_setting(self, side: Side, other: pd.DataFrame) -> pd.DataFrame | None:
         """Returns the rows of a side with the setting of another model."""
         own = [f for f in self.fields if f.startswith(selection.TUNED)]
-        wanted = other[own].iloc[0]
+        setting = other[own].iloc[0]
         for rows in self._settings_of(side):
-            if rows[own].iloc[0].equals(wanted):
+            if rows[own].iloc[0].equals(setting):
                 return rows
         return None
 

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pandas as pd
 
@@ -13,7 +14,7 @@ from experiments.cards import claims, markdown
 from experiments.cards import runs as card_runs
 from fedjax_pfl.results import paired
 
-__all__ = ["Column", "Printed", "by_field", "rounds_of"]
+__all__ = ["Column", "Parts", "Printed", "Table", "by_field", "rounds_of"]
 
 FOLDER = Path(__file__).parents[1] / "printed"
 
@@ -35,27 +36,20 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True)
-class Printed:
-    """Table of a paper, row by row beside our runs of the same name.
+class Table:
+    """Table of a paper beside our runs.
 
     Attributes:
       title: heading.
-      file: in `experiments/printed`: row, algorithm, model, mean, std of accuracies.
-      run: name of the run of a row, with `{row}` for the row's name.
-      columns: what is compared.
-      orders: columns, by number, that the paper orders from best to worst.
     """
 
     title: str
-    file: str
-    run: str
-    columns: Sequence[Column]
-    orders: Sequence[Sequence[int]]
+    note: ClassVar[str]
 
     def lines(
         self, runs: Mapping[str, card_runs.Run], reasons: Mapping[str, str]
     ) -> Iterator[str]:
-        """Yields one line per row of the table, in Markdown.
+        """Yields the table with its heading and note.
 
         Args:
           runs: by name.
@@ -64,14 +58,69 @@ class Printed:
         Yields:
           Lines of Markdown.
         """
+        yield from (f"## {self.title}", "", self.note)
+        yield from self.body(runs, reasons)
+        yield ""
+
+    def body(
+        self, runs: Mapping[str, card_runs.Run], reasons: Mapping[str, str]
+    ) -> Iterator[str]:
+        """Yields what `lines` has below the note."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts(Table):
+    """Table with one part per run.
+
+    Attributes:
+      runs: headings of its parts by the names of their runs.
+    """
+
+    runs: Mapping[str, str]
+
+    def body(
+        self, runs: Mapping[str, card_runs.Run], reasons: Mapping[str, str]
+    ) -> Iterator[str]:
+        """Yields the parts, or why a run was not run."""
+        for name, heading in self.runs.items():
+            yield from ("", f"### {self.title}: {heading}", "")
+            if name not in runs:
+                yield claims.sentence_not_run(name, reasons)
+            yield from self.part(name, runs.get(name))
+
+    def part(self, name: str, run: card_runs.Run | None) -> Iterator[str]:
+        """Yields the part of a run; None if it was not run."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Printed(Table):
+    """Table of a paper, row by row beside our runs of the same name.
+
+    Attributes:
+      file: in `experiments/printed`: row, algorithm, model, mean, std of accuracies.
+      run: name of the run of a row, with `{row}` for the row's name.
+      columns: what is compared.
+      orders: columns, by number, that the paper orders from best to worst.
+    """
+
+    file: str
+    run: str
+    columns: Sequence[Column]
+    orders: Sequence[Sequence[int]]
+    note = (
+        "Percent: the paper's mean ± standard deviation → ours. `holds`: every"
+        " number of ours is within two standard deviations of the difference;"
+        " `ordering holds`: the means of each group of columns are ordered as the"
+        " paper's; else which pair is not (open: its interval decides nothing)."
+    )
+
+    def body(
+        self, runs: Mapping[str, card_runs.Run], reasons: Mapping[str, str]
+    ) -> Iterator[str]:
+        """Yields one line per row of the table."""
         printed = pd.read_csv(FOLDER / self.file)
-        yield from (f"## {self.title}", "")
-        yield (
-            "Percent: the paper's mean ± standard deviation → ours. `holds`: every"
-            " number of ours is within two standard deviations of the difference;"
-            " `ordering holds`: the means of each group of columns are ordered as the"
-            " paper's; else which pair is not (open: its interval decides nothing)."
-        )
         titles = [column.title for column in self.columns]
         header = ["row", *titles, *self._gaps]
         header += ["seeds", "rounds", "verdict", "command"]
@@ -87,7 +136,7 @@ class Printed:
                 empty = [""] * (len(self._gaps) + 2)
                 cells = [*shown, *empty, verdict, f"`{command}`"]
             rows.append([str(row), *cells])
-        yield from ("", *markdown.table(header, rows), "")
+        yield from ("", *markdown.table(header, rows))
 
     @property
     def _gaps(self) -> dict[str, tuple[int, int]]:

@@ -67,18 +67,13 @@ def _experiment(dataset: str, setting: str) -> experiment.Experiment:
         fp.FedAvg(local=sgd, fine_tune=sgd),
         fp.Local(local=sgd),
     )
-    who = fp.AllClients() if cohort is None else fp.UniformCohort(size=cohort)
     model = fp.MLP(widths=(16 if (dataset, setting) == ("cifar10", "many") else 64,))
     axes: dict[str, tuple[float, ...]] = {}
     if setting == "small":
         axes = {"federation.partition.concentration": _CONCENTRATIONS[dataset]}
-    processes = (
-        fp.FederatedProcess(algorithm=algorithm, participation=who)
-        for algorithm in algorithms
-    )
     return experiment.Experiment(
         name=f"fedacs_{dataset}_{setting}",
-        grids=tuple(experiment.Grid(p, model, spec, axes) for p in processes),
+        grids=experiment.grids_of(algorithms, model, spec, axes, cohort=cohort),
         num_rounds=num_rounds,
         seeds=(0, 1, 2, 3, 4),
         eval_every=10,

@@ -96,15 +96,11 @@ def _experiment(
         num_others="half",
         sample_tests=True,
     )
-    who = fp.AllClients() if cohort is None else fp.UniformCohort(size=cohort)
-    fields = {"participation": who, "attack": attack}
-    entries = [e if isinstance(e, tuple) else (e, {}) for e in algorithms]
-    processes = [(fp.FederatedProcess(algorithm=a, **fields), x) for a, x in entries]
+    model = network if model is None else model
     return experiment.Experiment(
         name=name,
-        grids=tuple(
-            experiment.Grid(process, network if model is None else model, spec, axes)
-            for process, axes in processes
+        grids=experiment.grids_of(
+            algorithms, model, spec, cohort=cohort, attack=attack
         ),
         num_rounds=_ROUNDS,
         seeds=_SEEDS,

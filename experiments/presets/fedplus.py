@@ -24,21 +24,26 @@ def _sgd(learning_rate: float) -> fp.SGD:
     return fp.SGD(learning_rate=learning_rate, epochs=20, batch_size=10)
 
 
+def _plus(solver: Any, **fields: Any) -> list[fp.FedPlus]:
+    """Returns Fed+ with its three centers, at the paper's radius."""
+    fields = {"alpha": 0.01, "local": solver} | fields
+    return [
+        fp.FedPlus.mean(rho=1000.0, **fields),
+        fp.FedPlus.geometric_median(rho=10.0, **fields),
+        fp.FedPlus.coordinate_median(rho=10.0, **fields),
+    ]
+
+
 def methods(
     solver: Any, *, mu: float, lam: float = 0.0, **fields: Any
 ) -> list[fp.FederatedProcess]:
     """Returns local training, the baselines, and Fed+ at the paper's radius."""
-    rfa = fp.GeometricMedian(weighting="examples")
-    plus = {"alpha": 0.01, "lam": lam, "local": solver}
+    alone, average = fp.Local(local=solver), fp.FedAvg(local=solver)
+    rules = (fp.GeometricMedian(weighting="examples"), fp.CoordinateMedian())
     pairs = [
-        (fp.Local(local=solver), None),
-        (fp.FedAvg(local=solver), None),
-        (fp.FedProx(mu=mu, local=solver), None),
-        (fp.FedAvg(local=solver), rfa),
-        (fp.FedAvg(local=solver), fp.CoordinateMedian()),
-        (fp.FedPlus.mean(rho=1000.0, **plus), None),
-        (fp.FedPlus.geometric_median(rho=10.0, **plus), None),
-        (fp.FedPlus.coordinate_median(rho=10.0, **plus), None),
+        *((one, None) for one in (alone, average, fp.FedProx(mu=mu, local=solver))),
+        *((average, rule) for rule in rules),
+        *((plus, None) for plus in _plus(solver, lam=lam)),
     ]
     return [
         fp.FederatedProcess(algorithm=algorithm, aggregator=aggregator, **fields)
@@ -47,9 +52,10 @@ def methods(
 
 
 def _processes(
-    sgd: fp.SGD, *, mu: float, lam: float = 0.0, **fields: Any
+    sgd: fp.SGD, *, mu: float = 1.0, lam: float = 0.0, **fields: Any
 ) -> list[fp.FederatedProcess]:
     """Returns all methods: the majority, those of `methods`, and Fed+ scale-free."""
+    fields = {"participation": fp.UniformCohort(size=_COHORT)} | fields
     plus = {"alpha": 0.01, "lam": lam, "local": sgd, "rho_quantile": 0.5}
     medians = (fp.FedPlus.geometric_median, fp.FedPlus.coordinate_median)
     return [
@@ -62,17 +68,19 @@ def _processes(
 def _experiment(
     name: str,
     processes: list[fp.FederatedProcess],
-    model: Any,
     spec: fp.FederationSpec,
     num_rounds: int,
+    *,
+    model: Any = None,
     num_seeds: int = 5,
     axes: Mapping[str, tuple[Any, ...]] | None = None,
 ) -> experiment.Experiment:
     """Returns processes on one federation; 80 % for training, 20 % for tests."""
     spec = dataclasses.replace(spec, test_fraction=0.2, validation_fraction=0.0)
+    model = fp.LogisticRegression() if model is None else model
     return experiment.Experiment(
         name=name,
-        grids=tuple(experiment.Grid(p, model, spec, axes or {}) for p in processes),
+        grids=experiment.grids_of(processes, model, spec, axes),
         num_rounds=num_rounds,
         seeds=tuple(range(num_seeds)),
         eval_every=max(1, num_rounds // 10),
@@ -95,51 +103,41 @@ def fedplus_synthetic() -> experiment.Experiment:
     """
     printed = data.Synthetic(zeta=1000.0, beta=10.0, mode="paper", max_examples=200)
     moderate = data.Synthetic(zeta=1.0, beta=1.0, max_examples=200)
-    cohort = fp.UniformCohort(size=_COHORT)
-    processes = _processes(_sgd(0.01), mu=1.0, participation=cohort)
+    processes = _processes(_sgd(0.01))
     specs = [
         fp.FederationSpec(source, "by_client", num_clients=30)
         for source in (printed, moderate)
     ]
-    model = fp.LogisticRegression()
     return joined(
-        _experiment("fedplus_synthetic", processes, model, spec, 100) for spec in specs
+        _experiment("fedplus_synthetic", processes, spec, 100) for spec in specs
     )
 
 
-def _mnist() -> fp.FederationSpec:
-    """Returns 1,000 parties of one digit each, in sizes of a power law."""
+def _mnist(num_clients: int = 1000, **partition: Any) -> fp.FederationSpec:
+    """Returns parties of one digit each, in sizes of a power law."""
     source = data.Mnist(standardize="pixel")
-    return fp.FederationSpec(source, fp.data.PowerLaw(), num_clients=1000)
+    return fp.FederationSpec(
+        source, fp.data.PowerLaw(**partition), num_clients=num_clients
+    )
 
 
 def fedplus_mnist() -> experiment.Experiment:
     """Returns MNIST with 1,000 parties of one digit each, 10 per round."""
-    cohort = fp.UniformCohort(size=_COHORT)
-    processes = _processes(_sgd(0.03), mu=1.0, participation=cohort)
-    model = fp.LogisticRegression()
-    return _experiment("fedplus_mnist", processes, model, _mnist(), 200)
+    return _experiment("fedplus_mnist", _processes(_sgd(0.03)), _mnist(), 200)
 
 
 def fedplus_parties() -> experiment.Experiment:
     """Returns MNIST where the first 100, 500 or all 1,000 parties ever take part."""
-    plus = {"alpha": 0.01, "local": _sgd(0.03)}
-    algorithms = (
-        fp.FedAvg(local=_sgd(0.03)),
-        fp.FedPlus.mean(rho=1000.0, **plus),
-        fp.FedPlus.geometric_median(rho=10.0, **plus),
-        fp.FedPlus.coordinate_median(rho=10.0, **plus),
-    )
+    sgd = _sgd(0.03)
     processes = [
         fp.FederatedProcess(
             algorithm=algorithm,
             participation=fp.UniformCohort(size=_COHORT, among=count),
         )
         for count in (100, 500, 1000)
-        for algorithm in algorithms
+        for algorithm in (fp.FedAvg(local=sgd), *_plus(sgd))
     ]
-    model = fp.LogisticRegression()
-    return _experiment("fedplus_parties", processes, model, _mnist(), 200)
+    return _experiment("fedplus_parties", processes, _mnist(), 200)
 
 
 def fedplus_attacks() -> experiment.Experiment:
@@ -148,25 +146,13 @@ def fedplus_attacks() -> experiment.Experiment:
     All parties take part in every round, so that attackers are heard at once; one local
     epoch. As in the paper, lam = 0, and with lam = 0.5, where the center matters.
     """
-    spec = fp.FederationSpec(
-        data.Mnist(standardize="pixel"),
-        fp.data.PowerLaw(labels_per_client=2),
-        num_clients=50,
-        train_examples=100,
-    )
-    sgd, attack = dataclasses.replace(_sgd(0.03), epochs=1), fp.SignFlip(scale=2.0)
-    printed = _processes(sgd, mu=1.0, attack=attack)
-    mixed = _processes(sgd, mu=1.0, lam=0.5, attack=attack)
+    spec = dataclasses.replace(_mnist(50, labels_per_client=2), train_examples=100)
+    sgd = dataclasses.replace(_sgd(0.03), epochs=1)
+    fields = {"attack": fp.SignFlip(scale=2.0), "participation": fp.AllClients()}
+    printed, mixed = (_processes(sgd, lam=lam, **fields) for lam in (0.0, 0.5))
     processes = [*printed[1:9], mixed[6], *mixed[9:]]
-    return _experiment(
-        "fedplus_attacks",
-        processes,
-        fp.LogisticRegression(),
-        spec,
-        40,
-        num_seeds=3,
-        axes={"federation.malicious_fraction": (0.0, 0.1, 0.2, 0.3, 0.4)},
-    )
+    axes = {"federation.malicious_fraction": (0.0, 0.1, 0.2, 0.3, 0.4)}
+    return _experiment("fedplus_attacks", processes, spec, 40, num_seeds=3, axes=axes)
 
 
 def fedplus_femnist() -> experiment.Experiment:
@@ -179,9 +165,7 @@ def fedplus_femnist() -> experiment.Experiment:
     spec = fp.FederationSpec(
         data.Femnist(classes="letters"), fp.data.ClassWindows(mean=2.0), num_clients=40
     )
-    cohort = fp.UniformCohort(size=_COHORT)
-    processes = _processes(_sgd(0.003), mu=1.0, participation=cohort)
-    return _experiment("fedplus_femnist", processes, fp.LogisticRegression(), spec, 200)
+    return _experiment("fedplus_femnist", _processes(_sgd(0.003)), spec, 200)
 
 
 def fedplus_sentiment() -> experiment.Experiment:
@@ -193,15 +177,11 @@ def fedplus_sentiment() -> experiment.Experiment:
     spec = fp.FederationSpec(
         data.SyntheticSentiment(balance_shift=0.8), "by_client", num_clients=77
     )
-    processes = _processes(
-        _sgd(0.3),
-        mu=0.01,
-        lam=0.001,
-        participation=fp.UniformCohort(size=_COHORT),
-        work=fp.Stragglers(fraction=0.9, max_epochs=20),
-    )
+    work = fp.Stragglers(fraction=0.9, max_epochs=20)
+    processes = _processes(_sgd(0.3), mu=0.01, lam=0.001, work=work)
     model = fp.models.LSTM(width=16, num_layers=1)
-    return _experiment("fedplus_sentiment", processes, model, spec, 20, num_seeds=3)
+    name = "fedplus_sentiment"
+    return _experiment(name, processes, spec, 20, model=model, num_seeds=3)
 
 
 PRESETS = {

@@ -17,7 +17,7 @@ from typing import Any
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-from fedjax_pfl.command.presets.experiment import Experiment, Grid
+from fedjax_pfl.command.presets.experiment import Experiment, Grid, grids_of
 
 __all__ = [
     "DITTO_RATE",
@@ -146,21 +146,18 @@ def experiment(name: str, grids: Sequence[Grid], **fields: Any) -> Experiment:
 def _table(name: str, row: str, profile: str) -> Experiment:
     """Returns a row of Table III; its curves and fairness are figures of the paper."""
     spec, model = federation(row, profile)
-    grids = [Grid(process(a), model, spec) for a in algorithms(profile)]
-    return experiment(name, grids)
+    return experiment(name, grids_of(map(process, algorithms(profile)), model, spec))
 
 
 def _rates(name: str, row: str) -> Experiment:
     """Returns global learning rates of pFedMe and of Ditto, seed 1."""
     spec, model = federation(row, "fair")
     pfedme = fp.PFedMe(lam=1.0, learning_rate=0.1, inner=sgd())
-    pairs = [
-        (pfedme, {"algorithm.learning_rate": (*_GRID, 1.0)}),
-        (ditto(0.1, "update"), {"algorithm.local.learning_rate": _GRID}),
-        (ditto(0.1, "gradients"), {"algorithm.local.learning_rate": _GRID}),
-    ]
-    grids = [Grid(process(a), model, spec, axes) for a, axes in pairs]
-    return experiment(name, grids, seeds=SEEDS[:1])
+    methods = [(process(pfedme), {"algorithm.learning_rate": (*_GRID, 1.0)})]
+    for parity in ("update", "gradients"):
+        axes = {"algorithm.local.learning_rate": _GRID}
+        methods.append((process(ditto(0.1, parity)), axes))
+    return experiment(name, grids_of(methods, model, spec), seeds=SEEDS[:1])
 
 
 def _curves(
@@ -173,12 +170,10 @@ def _curves(
     """Returns training losses of FLAME alone: figures 9 to 12, hybrid skew."""
     spec, model = federation(f"{source}_hybrid", "fair")
     spec = dataclasses.replace(spec, num_clients=num_clients)
-    cohort = axes.get("participation.size")
+    cohort, *_ = axes.get("participation.size", (None,))
     flame = fp.Flame(local=sgd(epochs=3), **fields)
-    who = fp.AllClients() if cohort is None else fp.UniformCohort(size=cohort[0])
-    process = fp.FederatedProcess(algorithm=flame, participation=who)
+    grids = grids_of([flame], model, spec, axes, cohort=cohort)
     where = (("test", None), ("train", None))
-    grids = [Grid(process, model, spec, axes)]
     return experiment(name, grids, eval_every=5, evaluate_on=where)
 
 

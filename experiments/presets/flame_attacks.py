@@ -11,7 +11,7 @@ from typing import Any
 
 import fedjax_pfl as fp
 from experiments.presets import flame
-from fedjax_pfl.command.presets.experiment import Experiment, Grid
+from fedjax_pfl.command.presets.experiment import Experiment, grids_of
 
 __all__ = ["PRESETS"]
 
@@ -48,14 +48,13 @@ def _attacks(name: str, row: str, profile: str) -> Experiment:
         if profile == "official" and attack is not None:
             attack = type(attack).official()
         fractions = (0.0,) if kind == "none" else _FRACTIONS
-        pairs = [(flame.process(a), fractions) for a in flame.algorithms(profile)]
-        for fraction in fractions:
-            krum = fp.FederatedProcess(algorithm=_multi_krum(profile, fraction))
-            pairs.append((krum, (fraction,)))
-        for process, values in pairs:
-            process = dataclasses.replace(process, attack=attack)
-            axes = {_FRACTION: values}
-            grids.append(Grid(process, model, _poisoned(spec, kind), axes))
+        methods = [(a, fractions) for a in flame.algorithms(profile)]
+        methods += [(_multi_krum(profile, each), (each,)) for each in fractions]
+        pairs = [
+            (flame.process(algorithm, attack=attack), {_FRACTION: values})
+            for algorithm, values in methods
+        ]
+        grids += grids_of(pairs, model, _poisoned(spec, kind))
     return flame.experiment(name, grids)
 
 
@@ -108,12 +107,10 @@ def _beyond(name: str, row: str) -> Experiment:
         (flame.process(ditto), {}),
         (flame.process(_multi_krum("fair", _ASSUMED)), {}),
     ]
-    grids = []
+    grids, axes = [], {_FRACTION: (_ASSUMED,)}
     for kind, attack in _zoo().items():
-        for process, axes in pairs:
-            process = dataclasses.replace(process, attack=attack)
-            axes = {_FRACTION: (_ASSUMED,)} | axes
-            grids.append(Grid(process, model, _poisoned(spec, kind), axes))
+        attacked = [(dataclasses.replace(p, attack=attack), own) for p, own in pairs]
+        grids += grids_of(attacked, model, _poisoned(spec, kind), axes)
     return flame.experiment(name, grids, seeds=flame.SEEDS[:3], num_rounds=50)
 
 

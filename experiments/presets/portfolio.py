@@ -47,10 +47,9 @@ def _experiment(
     seeds: tuple[int, ...] = (0, 1, 2),
 ) -> experiment.Experiment:
     """Returns processes with the recurrent policy, on the last 252 days."""
-    model = fp.portfolio.EIIE()
     return experiment.Experiment(
         name=name,
-        grids=tuple(experiment.Grid(p, model, spec, axes or {}) for p in processes),
+        grids=experiment.grids_of(processes, fp.portfolio.EIIE(), spec, axes),
         num_rounds=num_rounds,
         seeds=seeds,
         eval_every=max(1, num_rounds // 4),

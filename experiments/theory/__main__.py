@@ -6,7 +6,7 @@ Arguments are parsed before JAX is imported, so that `--help` answers at once.
 import enum
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,15 +25,8 @@ app = typer.Typer(
 )
 
 
-class Page(enum.StrEnum):
-    """Pages by method."""
-
-    FLAME = "flame"
-    FEDACS = "fedacs"
-    FEDPLUS = "fedplus"
-    FEDPG = "fedpg"
-    PORTFOLIO = "portfolio"
-    ALL = "all"
+# Pages by method.
+Page = enum.StrEnum("Page", ["flame", "fedacs", "fedplus", "fedpg", "portfolio", "all"])
 
 
 @app.command(
@@ -41,7 +34,7 @@ class Page(enum.StrEnum):
     " with theory.csv and figures."
 )
 def main(
-    page: Annotated[Page, typer.Argument(help="Which method's theory.")] = Page.ALL,
+    page: Annotated[Page, typer.Argument(help="Which method's theory.")] = Page.all,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="New directory; required.")
     ] = ...,  # pyright: ignore
@@ -59,15 +52,15 @@ def main(
 ) -> None:
     """Writes one directory."""
     count = (_QUICK_SEEDS if quick else _SEEDS) if seeds is None else seeds
-    cli.answer(lambda: _compare(page, out, count, quick))
+    cli.answer(lambda: _compare(page, out, {"seeds": count, "quick": quick}))
 
 
-def _compare(page: Page, out: Path, seeds: int, quick: bool) -> None:
+def _compare(page: Page, out: Path, options: dict[str, Any]) -> None:
     """Runs the pages, and writes and prints their rows and figures."""
     from fedjax_pfl.results import directories
 
     directories.check_new(out)
-    table, figures = _findings(page, seeds, quick)
+    table, figures = _findings(page, options)
     with directories.new(out) as folder:
         table.to_csv(folder / "theory.csv", index=False)
         for name, figure in figures.items():
@@ -78,7 +71,7 @@ def _compare(page: Page, out: Path, seeds: int, quick: bool) -> None:
     print(f"Table: {out / 'theory.csv'}")
 
 
-def _findings(page: Page, seeds: int, quick: bool) -> tuple["pd.DataFrame", dict]:
+def _findings(page: Page, options: dict[str, Any]) -> tuple["pd.DataFrame", dict]:
     """Returns all rows and figures, with a progress bar on standard error."""
     import jax
     from rich.console import Console
@@ -87,20 +80,18 @@ def _findings(page: Page, seeds: int, quick: bool) -> tuple["pd.DataFrame", dict
     jax.config.update("jax_enable_x64", True)  # closed forms hold beyond float32
     from experiments.theory import pages, rows
 
-    names = list(pages.PAGES) if page is Page.ALL else [page.value]
+    names = list(pages.PAGES) if page is Page.all else [page.value]
     parts = [(name, part) for name in names for part in pages.PAGES[name]]
-    options = rows.Options(seeds=seeds, quick=quick)
-    of_page: dict[str, list[rows.Row]] = {name: [] for name in names}
-    figures = {}
+    pairs, figures = [], {}
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=len(parts))
         for name, part in parts:
             bar.update(task, description=f"{name}: {part.__name__.replace('_', ' ')}")
-            findings = part(options)
-            of_page[name] += findings.rows
+            findings = part(rows.Options(**options))
+            pairs += [(name, row) for row in findings.rows]
             figures |= findings.figures
             bar.advance(task)
-    return rows.table(of_page), figures
+    return rows.table(pairs), figures
 
 
 def _print(table: "pd.DataFrame") -> None:
@@ -114,18 +105,18 @@ def _print(table: "pd.DataFrame") -> None:
     first, last = 2, list(table.columns).index("theory")
     for (page, quantity), cell in table.groupby(["page", "quantity"], sort=False):
         settings = [n for n in table.columns[first:last] if (cell[n] != "").any()]
-        shown = Table(
+        grid = Table(
             title=f"{page}: {quantity}", box=box.SIMPLE_HEAD, title_justify="left"
         )
         for name in settings:
-            shown.add_column(name)
+            grid.add_column(name)
         for name in ("theory", "", "simulation", "standard error", "z", "holds"):
-            shown.add_column(name, justify="right")
+            grid.add_column(name, justify="right")
         for _, row in cell.iterrows():
             texts = ["" if row[n] != row[n] else f"{row[n]:.4g}" for n in numbers]
             texts.insert(1, row["relation"])
-            shown.add_row(*(str(row[n]) for n in settings), *texts, row["holds"])
-        console.print(shown, markup=False, highlight=False)
+            grid.add_row(*(str(row[n]) for n in settings), *texts, row["holds"])
+        console.print(grid, markup=False, highlight=False)
     claimed = table[table["holds"] != ""]
     count = (claimed["holds"] == "yes").sum()
     console.print(f"{count} of {len(claimed)} statements hold.", highlight=False)

@@ -11,7 +11,7 @@ from jax import lax
 from matplotlib.axes import Axes
 
 import fedjax_pfl as fp
-from experiments.theory import fedplus_quadratics, rows, training
+from experiments.theory import rows, training
 from fedjax_pfl import core
 from fedjax_pfl.figures import drawing
 
@@ -60,9 +60,7 @@ class Bowls:
     def draw(cls, seed: int) -> "Bowls":
         """Draws eigenvalues from 1 to 10 and minimizers far apart."""
         rng = np.random.default_rng(seed)
-        bases = np.linalg.qr(rng.normal(size=(_CLIENTS, _DIM, _DIM))).Q
-        values = rng.uniform(1, _SMOOTHNESS, size=(_CLIENTS, 1, _DIM))
-        curvature = (bases * values) @ bases.transpose(0, 2, 1)
+        curvature = training.curvatures(rng, _CLIENTS, _DIM, 1, _SMOOTHNESS)
         return cls.make(curvature, 2 * rng.normal(size=(_CLIENTS, _DIM)))
 
     def losses(self, path: np.ndarray) -> np.ndarray:
@@ -79,38 +77,31 @@ class Bowls:
         The report's `pareto_norm` is the length of the shortest combination of the
         clients' rows alone, before each round.
         """
-        process = training.with_arrays(fp.FederatedProcess(algorithm=algorithm))
-        model = fp.models.LinearRegression().for_federation(self.federation)
+        process = fp.FederatedProcess(algorithm=algorithm)
+        run = training.Training.of(process, self.federation)
         first = np.zeros(self.minimizers.shape[1]) if start is None else start
-        path, report = _path(
-            process, jnp.asarray(first), self.federation, model=model, count=num_rounds
-        )
+        path, report = _path(run, jnp.asarray(first), num_rounds)
         return np.asarray(path), {name: np.asarray(v) for name, v in report.items()}
 
 
-@functools.partial(
-    jax.jit,
-    static_argnames=("model", "count"),
-    compiler_options=fedplus_quadratics.QUICK_COMPILATION,
-)
-def _path(process, start, federation, *, model, count):
+@functools.partial(training.compiled, static_argnames="count")
+def _path(run: training.Training, start: jax.Array, count: int) -> Any:
     """Computes the path and reports of `Bowls.visited`."""
-    state = process.init(jax.random.key(0), model, federation)
+    state = run.init(jax.random.key(0))
     server = dataclasses.replace(
         state.server, model={**state.server.model, "theta": start}
     )
     state = dataclasses.replace(state, server=server)
 
-    def step(state, _):
-        diagnostics = process.algorithm.diagnostics(state, model, federation)
-        new, info = process.round(state, model, federation)
-        return new, (new.server.model["theta"], info.server | diagnostics)
+    def step(state: core.State, _: None) -> tuple[core.State, Any]:
+        new, info = run.round(state)
+        return new, (new.server.model["theta"], info.server | run.diagnostics(state))
 
     _, (path, report) = lax.scan(step, state, None, length=count)
     return jnp.concatenate([start[None], path]), report
 
 
-def _fedpg(rate: float, decay: float | None = None, **fields) -> fp.FedPG:
+def _fedpg(rate: float, decay: float | None = None, **fields: Any) -> fp.FedPG:
     solver = fp.SGD(learning_rate=rate, decay=decay)
     return fp.FedPG(local=solver, history="none", **fields)
 
@@ -125,50 +116,35 @@ def _norm_curve(axes: Axes, x: np.ndarray, norms: np.ndarray, **style: Any) -> N
 def stuck(options: rows.Options) -> rows.Findings:
     """Shows where the fairness row stops FedPG although every loss could fall."""
     count = 40 if options.quick else 100
-    figure, axes = rows.panel()
-    statements: list[rows.Row] = []
+    findings = rows.Findings("fedpg_stuck")
     number = min(options.seeds, _PROBLEMS)
     for k, guard in enumerate((0.0, 0.01)):
         algorithm = _fedpg(0.1, guard=guard, search=fp.algorithms.Armijo())
-        ends, falls, means = [], [], []
+        ends, rises, means = [], [], []
         for seed in range(number):
             problem = Bowls.draw(seed)
             path, report = problem.visited(algorithm, count)
             losses, norms = problem.losses(path), report["pareto_norm"]
             ends.append(norms[-1])
-            falls.append(np.diff(losses, axis=0)[report["rule"] == 1].max())
+            rises.append(np.diff(losses, axis=0)[report["rule"] == 1].max())
             means.append(losses[-1].mean())
             label = f"guard = {guard:g}" if seed == 0 else None
             style = {"color": drawing.COLORS[k], "label": label, "alpha": 0.7}
-            _norm_curve(axes, np.arange(count), norms, **style)
-        settings = {"guard": guard}
-        stopped = np.sum(np.array(ends) > _STATIONARY)
-        statements += [
-            rows.Row(
-                "problems of which all losses could still fall at the end",
-                settings | {"problems": number},
-                1.0 if guard == 0 else 0.0,
-                float(stopped),
-                ">=" if guard == 0 else "<=",
-            ),
-            rows.Row(
-                "largest rise of any loss in a round that test 1 accepted",
-                settings,
-                0.0,
-                np.max(falls),
-                "<=",
-                tolerance=1e-9,
-            ),
-            rows.Row(
-                "mean loss at the end, over problems",
-                settings,
-                np.nan,
-                np.mean(means),
-                "",
-            ),
-        ]
+            _norm_curve(findings.axes, np.arange(count), norms, **style)
+        stopped = float(np.sum(np.array(ends) > _STATIONARY))
+        findings.add(
+            "problems of which all losses could still fall at the end",
+            {"guard": guard, "problems": number},
+            1.0 if guard == 0 else 0.0,
+            stopped,
+            ">=" if guard == 0 else "<=",
+        )
+        text = "largest rise of any loss in a round that test 1 accepted"
+        findings.add(text, {"guard": guard}, 0.0, np.max(rises), "<=", tolerance=1e-9)
+        text = "mean loss at the end, over problems"
+        findings.add(text, {"guard": guard}, np.nan, np.mean(means), "")
     title = f"S-FedPG on {number} random problems: above 1e-3 every loss could fall"
-    return rows.findings(statements, "fedpg_stuck", figure, title)
+    return findings.titled(title)
 
 
 def hovering(options: rows.Options) -> rows.Findings:
@@ -183,32 +159,24 @@ def hovering(options: rows.Options) -> rows.Findings:
     }
     number = min(options.seeds, _PROBLEMS)
     problems = [Bowls.draw(seed) for seed in range(number)]
-    figure, axes = rows.panel()
-    ends = {}
+    findings, ends = rows.Findings("fedpg_hovering"), {}
     for k, (name, algorithm) in enumerate(kinds.items()):
         reports = [problem.visited(algorithm, count)[1] for problem in problems]
         norms = np.mean([report["pareto_norm"] for report in reports], axis=0)
         ends[name] = float(np.median(norms[-count // 5 :]))
         smooth = np.array([np.median(x) for x in np.array_split(norms, 100)])
         x = np.linspace(0, count, 100)
-        _norm_curve(axes, x, smooth, color=drawing.COLORS[k], label=name)
-    statements = [
-        rows.Row(
-            f"|d| / mu, median of the last fifth, against that at {reference}",
-            {"step": step, "problems": number},
-            ends[base],
-            ends[step],
-            "<=",
-        )
-        for base, step, reference in (
-            ("eta 0.1", "eta 0.02", "5 eta"),
-            ("eta 0.02", "eta 0.004", "5 eta"),
-            ("eta 0.1", "0.1 x 0.999^t", "eta 0.1"),
-            ("eta 0.1", "searched", "eta 0.1"),
-        )
-    ]
-    title = f"FedPG by its step, mean of {number} random problems"
-    return rows.findings(statements, "fedpg_hovering", figure, title)
+        _norm_curve(findings.axes, x, smooth, color=drawing.COLORS[k], label=name)
+    for base, step, reference in (
+        ("eta 0.1", "eta 0.02", "5 eta"),
+        ("eta 0.02", "eta 0.004", "5 eta"),
+        ("eta 0.1", "0.1 x 0.999^t", "eta 0.1"),
+        ("eta 0.1", "searched", "eta 0.1"),
+    ):
+        quantity = f"|d| / mu, median of the last fifth, against that at {reference}"
+        settings = {"step": step, "problems": number}
+        findings.add(quantity, settings, ends[base], ends[step], "<=")
+    return findings.titled(f"FedPG by its step, mean of {number} random problems")
 
 
 def _pareto_set(problem: Bowls) -> np.ndarray:
@@ -235,10 +203,9 @@ def front(options: rows.Options) -> rows.Findings:
     problem = Bowls.make(curvature, np.array([[1.0, 0.0], [-1.0, 1.0]]))
     optimal = _pareto_set(problem)
     spacing = np.linalg.norm(np.diff(optimal, axis=0), axis=1).max()
-    figure, axes = rows.panel()
-    label = "Pareto front, closed form"
+    findings = rows.Findings("fedpg_front")
+    axes, label = findings.axes, "Pareto front, closed form"
     axes.plot(*problem.losses(optimal).T, color="black", label=label)
-    statements: list[rows.Row] = []
     angles = 2 * np.pi * np.arange(starts) / starts
     first = 2.5 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     methods = {"without the fairness row": {"fair_row": False}, "S-FedPG": {}}
@@ -255,23 +222,15 @@ def front(options: rows.Options) -> rows.Findings:
         axes.plot(*losses.T, drawing.MARKERS[k], **style)
         away = np.linalg.norm(ends[:, None] - optimal[None], axis=2).min(axis=1)
         settings = {"method": name, "starts": starts}
-        statements += [
-            rows.Row(
-                "largest distance from where a start ends to the Pareto set",
-                settings,
-                0.0,
-                away.max(),
-                tolerance=float(spacing),
-            ),
-            rows.Row(
-                "mean angle between the losses and 1 at the end, degrees",
-                settings,
-                np.nan,
-                _angle_to_one(losses).mean(),
-                "",
-            ),
-        ]
+        findings.add(
+            "largest distance from where a start ends to the Pareto set",
+            settings,
+            0.0,
+            away.max(),
+            tolerance=float(spacing),
+        )
+        text = "mean angle between the losses and 1 at the end, degrees"
+        findings.add(text, settings, np.nan, _angle_to_one(losses).mean(), "")
     axes.set(xlabel="loss of client 1", ylabel="loss of client 2")
     axes.set(xlim=(0.5, 12), ylim=(0.5, 12))
-    title = "Lines: losses along the way; markers: after 200 rounds"
-    return rows.findings(statements, "fedpg_front", figure, title)
+    return findings.titled("Lines: losses along the way; markers: after 200 rounds")

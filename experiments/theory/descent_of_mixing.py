@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.theory import closed_forms, rows
+from experiments.theory import closed_forms, rows, training
 from fedjax_pfl.figures import drawing
 
 __all__ = ["Problem", "constant_steps", "decreasing_steps", "gradient", "run"]
@@ -44,11 +44,10 @@ class Problem:
     def draw(cls, seed: int, lam: float) -> "Problem":
         """Draws a problem; all eigenvalues of the curvatures are in (0, 1)."""
         rng = np.random.default_rng(seed)
-        bases = np.linalg.qr(rng.normal(size=(_CLIENTS, _DIM, _DIM))).Q
-        values = rng.uniform(0.1, 1.0, size=(_CLIENTS, 1, _DIM))
+        curvature = training.curvatures(rng, _CLIENTS, _DIM, 0.1, 1.0)
         weights = rng.uniform(0.1, 1.0, size=(_CLIENTS, _CLIENTS))
         return cls(
-            curvature=(bases * values) @ bases.transpose(0, 2, 1),
+            curvature=curvature,
             targets=2 * rng.normal(size=(_CLIENTS, _DIM)),
             similarity=closed_forms.doubly_stochastic(weights + weights.T),
             lam=lam,
@@ -121,45 +120,28 @@ def run(
 def constant_steps(options: rows.Options) -> rows.Findings:
     """Compares the smallest squared gradient with T1's bound, for several K."""
     counts = (10, 100, 1000) if options.quick else (10, 100, 1000, 10000)
-    figure, axes = rows.panel()
-    statements: list[rows.Row] = []
+    findings = rows.Findings("fedacs_constant_steps")
+    axes = findings.axes
+    quantity = "T1: smallest squared gradient, seed nearest its bound"
     for k, lam in enumerate(_LAMS):
         worst = []
         for count in counts:
             pairs = [_bound_and_smallest(s, lam, count) for s in range(_few(options))]
             worst.append(max(pairs, key=lambda pair: pair[1] / pair[0]))
-        statements += [
-            rows.Row(
-                "T1: smallest squared gradient, seed nearest its bound",
-                {"lam": lam, "K": count},
-                *pair,
-                "<=",
-            )
-            for count, pair in zip(counts, worst, strict=True)
-        ]
+            findings.add(quantity, {"lam": lam, "K": count}, *worst[-1], "<=")
         bounds, smallest = zip(*worst, strict=True)
         color, line = drawing.COLORS[k], drawing.MARKERS[k] + "-"
         axes.plot(counts, bounds, "--", color=color, label=f"bound, lam = {lam:g}")
-        axes.plot(
-            counts, smallest, line, color=color, label=f"simulation, lam = {lam:g}"
-        )
-        statements.append(
-            rows.Row(
-                "T1: largest ratio of the value at K to that at K / 10",
-                {"lam": lam},
-                1.0,
-                max(b / a for a, b in itertools.pairwise(smallest)),
-                "<=",
-            )
-        )
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="K, rounds in all",
-        ylabel="min over rounds of |grad (F + lam R)|^2",
+        label = f"simulation, lam = {lam:g}"
+        axes.plot(counts, smallest, line, color=color, label=label)
+        ratio = max(b / a for a, b in itertools.pairwise(smallest))
+        text = "T1: largest ratio of the value at K to that at K / 10"
+        findings.add(text, {"lam": lam}, 1.0, ratio, "<=")
+    axes.set(xscale="log", xlabel="K, rounds in all")
+    axes.set(yscale="log", ylabel="min over rounds of |grad (F + lam R)|^2")
+    return findings.titled(
+        "beta = 1 / sqrt(K), alpha = lam / sqrt(K); the seed nearest its bound"
     )
-    title = "beta = 1 / sqrt(K), alpha = lam / sqrt(K); the seed nearest its bound"
-    return rows.findings(statements, "fedacs_constant_steps", figure, title)
 
 
 def _few(options: rows.Options) -> int:
@@ -184,8 +166,8 @@ def decreasing_steps(options: rows.Options) -> rows.Findings:
         "0.5 k^-0.75": (lambda k: 0.5 * k**-0.75, "-", "<="),
         "0.1 (constant)": (lambda k: 0.1, ":", ""),
     }
-    figure, axes = rows.panel()
-    statements: list[rows.Row] = []
+    findings = rows.Findings("fedacs_decreasing_steps")
+    axes, quantity = findings.axes, "T2: min |grad|^2 up to K, third of that up to K/10"
     marks = [m for m in (10, 100, 1000, 10000) if m <= num_rounds]
     for k, lam in enumerate(_LAMS):
         for name, (step, line, relation) in steps.items():
@@ -197,24 +179,13 @@ def decreasing_steps(options: rows.Options) -> rows.Findings:
             label, color = f"beta = {name}, lam = {lam:g}", drawing.COLORS[k]
             x = np.arange(1, num_rounds + 1)
             axes.plot(x, smallest[1:], line, color=color, label=label)
-            statements += [
-                rows.Row(
-                    "T2: min |grad|^2 up to K, third of that up to K/10",
-                    {"lam": lam, "beta": name, "K": after},
-                    smallest[before] / 3,
-                    smallest[after],
-                    relation,
-                )
-                for before, after in itertools.pairwise(marks)
-            ]
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="round",
-        ylabel="running min of |grad (F + lam R)|^2",
-    )
-    title = f"alpha = lam beta; mean over {_few(options)} problems"
-    return rows.findings(statements, "fedacs_decreasing_steps", figure, title)
+            for before, after in itertools.pairwise(marks):
+                settings = {"lam": lam, "beta": name, "K": after}
+                third = smallest[before] / 3
+                findings.add(quantity, settings, third, smallest[after], relation)
+    axes.set(xscale="log", xlabel="round")
+    axes.set(yscale="log", ylabel="running min of |grad (F + lam R)|^2")
+    return findings.titled(f"alpha = lam beta; mean over {_few(options)} problems")
 
 
 def gradient(options: rows.Options) -> rows.Findings:
@@ -234,24 +205,22 @@ def gradient(options: rows.Options) -> rows.Findings:
         both = closed_forms.doubly_stochastic(cosine)
         errors["doubly stochastic"].append(_stated_error(both, models))
         errors["row-normalized"].append(_stated_error(by_rows, models))
-    statements = [
-        rows.Row(
-            "largest error of the stated gradient (I - S) W, relative",
-            {"similarities": "doubly stochastic"},
-            0.0,
-            max(errors["doubly stochastic"]),
-            tolerance=1e-12,
-        ),
-        rows.mean_row(
-            "mean error of the stated gradient (I - S) W, relative",
-            {"similarities": "row-normalized, upper fifth"},
-            _FAR_OFF,
-            np.array(errors["row-normalized"]),
-            ">=",
-        ),
-    ]
-    figure, axes = rows.panel()
-    x = np.arange(1, options.seeds + 1)
+    findings = rows.Findings("fedacs_gradient")
+    findings.add(
+        "largest error of the stated gradient (I - S) W, relative",
+        {"similarities": "doubly stochastic"},
+        0.0,
+        max(errors["doubly stochastic"]),
+        tolerance=1e-12,
+    )
+    findings.add_mean(
+        "mean error of the stated gradient (I - S) W, relative",
+        {"similarities": "row-normalized, upper fifth"},
+        _FAR_OFF,
+        np.array(errors["row-normalized"]),
+        ">=",
+    )
+    axes, x = findings.axes, np.arange(1, options.seeds + 1)
     for k, (name, values) in enumerate(errors.items()):
         style = {"color": drawing.COLORS[k], "label": name}
         axes.plot(x, np.maximum(values, 1e-17), drawing.MARKERS[k], **style)
@@ -260,13 +229,13 @@ def gradient(options: rows.Options) -> rows.Findings:
     axes.xaxis.get_major_locator().set_params(integer=True)
     mean = np.mean(errors["row-normalized"])
     title = f"similarities; row-normalized ones are {mean:.0%} off on average"
-    return rows.findings(statements, "fedacs_gradient", figure, title)
+    return findings.titled(title)
 
 
 def _stated_error(similarity: np.ndarray, models: np.ndarray) -> float:
     """Returns the error of `(I - S) W` as gradient of `1/4 sum s_ij |w_i - w_j|^2`."""
 
-    def penalty(w):
+    def penalty(w: jax.Array) -> jax.Array:
         gaps = jnp.square(w[:, None] - w[None]).sum(axis=2)
         return (similarity * gaps).sum() / 4
 

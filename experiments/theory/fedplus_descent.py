@@ -82,8 +82,8 @@ def decrease(options: rows.Options) -> rows.Findings:
     problems = [quadratics.Quadratics.draw(seed) for seed in seeds]
     optima = _optima(problems)
     count = 200 if options.quick else 400
-    figure, axes = rows.panel()
-    statements: list[rows.Row] = []
+    findings = rows.Findings("fedplus_decrease")
+    axes = findings.axes
     variants = dict(list(VARIANTS.items())[options.quick :])  # quick: not all clients
     for k, (name, variant) in enumerate(variants.items()):
         runs = [
@@ -92,7 +92,7 @@ def decrease(options: rows.Options) -> rows.Findings:
         ]
         objectives = np.stack([run.objective for run in runs])
         gaps = objectives - optima[:, None]
-        statements += descent_rows(name, variant.is_monotone, objectives, gaps)
+        findings.rows += descent_rows(name, variant.is_monotone, objectives, gaps)
         axes.semilogy(
             np.maximum(gaps[0], _FLOOR),
             "-" if variant.is_monotone else "--",
@@ -106,7 +106,7 @@ def decrease(options: rows.Options) -> rows.Findings:
     axes.set(xlabel="round", ylabel="F minus its minimum")
     title = f"geometric median, 2 gradient steps, {quadratics.CLIENTS} clients"
     title += "; F never rises: solid, rises: dashed"
-    return rows.findings(statements, "fedplus_decrease", figure, title)
+    return findings.titled(title)
 
 
 def descent_rows(

@@ -1,7 +1,6 @@
 """Effect of aggregation on clients' models: the paper's "training failure"."""
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +10,14 @@ import numpy as np
 import optax
 
 import fedjax_pfl as fp
-from experiments.theory import fedplus_quadratics, rows, training
+from experiments.theory import rows, training
 from fedjax_pfl import core
 from fedjax_pfl.algorithms import phi
 from fedjax_pfl.core import struct
+from fedjax_pfl.engine import stacking
 from fedjax_pfl.figures import drawing
 
-__all__ = ["METHODS", "Aggregated", "Question", "aggregated", "compared", "failure"]
+__all__ = ["METHODS", "Aggregated", "aggregated", "compared", "failure"]
 
 _LOCAL = fp.SGD(learning_rate=0.1, epochs=2, batch_size=20)
 METHODS = {
@@ -50,77 +50,61 @@ class Aggregated:
 
 def failure(options: rows.Options) -> rows.Findings:
     """Measures accuracy from trained models to the aggregate."""
-    seeds = range(min(options.seeds, _REPETITIONS))
     return compared(
-        Question(
-            name="fedplus_failure",
-            score="accuracy on own test examples",
-            methods=METHODS,
-            federations=_federations(seeds),
-            num_rounds=10 if options.quick else 100,
-            model=_NETWORK,
-        )
+        "fedplus_failure",
+        "accuracy on own test examples",
+        METHODS,
+        _federations(range(min(options.seeds, _REPETITIONS))),
+        _NETWORK,
+        num_rounds=10 if options.quick else 100,
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """Comparison of methods: what aggregation does to clients' models.
+def compared(
+    name: str,
+    score: str,
+    methods: Mapping[str, fp.FedPlus],
+    federations: Sequence[core.Federation],
+    model: Any,
+    num_rounds: int,
+) -> rows.Findings:
+    """Measures scores from trained models to the aggregate, and where rounds start.
 
-    Attributes:
+    Args:
       name: of the figure.
       score: what is measured, in words.
       methods: whose `clients` are trained models, by name.
       federations: one per seed.
+      model: what is trained, before it knows the federation.
       num_rounds: R.
-      model: what is trained.
+
+    Returns:
+      Rows and the figure.
     """
-
-    name: str
-    score: str
-    methods: Mapping[str, fp.FedPlus]
-    federations: Sequence[core.Federation]
-    num_rounds: int
-    model: Any
-
-
-def compared(question: Question) -> rows.Findings:
-    """Measures scores from trained models to the aggregate, and where rounds start."""
     shares = np.linspace(0, 1, 11)
-    figure, axes = rows.panel()
-    statements: list[rows.Row] = []
-    for k, (name, algorithm) in enumerate(question.methods.items()):
+    findings = rows.Findings(name)
+    axes = findings.axes
+    for k, (method, algorithm) in enumerate(methods.items()):
         cases = [
-            aggregated(
-                algorithm, federation, seed, question.num_rounds, shares, question.model
-            )
-            for seed, federation in enumerate(question.federations)
+            aggregated(algorithm, federation, seed, num_rounds, shares, model)
+            for seed, federation in enumerate(federations)
         ]
         scores = np.stack([case.score for case in cases])
-        # Nothing is claimed of data that are what they are.
-        statements += [
-            rows.mean_row(
-                f"{question.score}: of trained models (left) and of the new center"
-                " (right)",
-                {"method": name},
-                scores[:, 0].mean(),
-                scores[:, -1],
-                relation="",
-            ),
-            jump_row(name, algorithm, cases),
-        ]
         mean, color = scores.mean(axis=0), drawing.COLORS[k]
+        # Nothing is claimed of data that are what they are.
+        text = f"{score}: of trained models (left) and of the new center (right)"
+        before = scores[:, 0].mean()
+        findings.add_mean(text, {"method": method}, before, scores[:, -1], "")
+        findings.rows.append(jump_row(method, algorithm, cases))
         spread = scores.std(axis=0, ddof=1) / len(cases) ** 0.5
-        axes.errorbar(shares, mean, 2 * spread, color=color, capsize=2, label=name)
+        axes.errorbar(shares, mean, 2 * spread, color=color, capsize=2, label=method)
         # Without lam a round starts with the trained model, at lam = 1 with the center.
         start = float(algorithm.lam)
         axes.plot(start, np.interp(start, shares, mean), "o", color=color, markersize=8)
-    xlabel = "s: 0 a client's trained model, 1 the new center"
-    axes.set(xlabel=xlabel, ylabel=question.score)
-    title = f"(1 - s) w + s c after {question.num_rounds} rounds, mean ± 2 standard"
-    title += f" errors of {len(question.federations)} seeds"
-    title += "\ndot: where the next round starts"
-    return rows.findings(statements, question.name, figure, title)
+    axes.set(xlabel="s: 0 a client's trained model, 1 the new center", ylabel=score)
+    title = f"(1 - s) w + s c after {num_rounds} rounds, mean ± 2 standard"
+    title += f" errors of {len(federations)} seeds\ndot: where the next round starts"
+    return findings.titled(title)
 
 
 def _federations(seeds: range) -> list[core.Federation]:
@@ -132,18 +116,12 @@ def _federations(seeds: range) -> list[core.Federation]:
         validation_fraction=0.0,
     )
     federations = [dataclasses.replace(spec, seed=seed).build() for seed in seeds]
-    for name in ("train", "validation", "test"):
-        slots = max(getattr(f, name).index.shape[1] for f in federations)
-        federations = [_padded(f, name, slots) for f in federations]
-    return federations
+    stacked, pool = stacking.federation_rows(federations)
 
+    def federation(g: int) -> core.Federation:
+        return stacking.join(jax.tree.map(lambda leaf: leaf[g], stacked), pool)
 
-def _padded(federation: core.Federation, name: str, slots: int) -> core.Federation:
-    """Pads one split of a federation to so many slots per client."""
-    data = getattr(federation, name)
-    index = jnp.pad(data.index, ((0, 0), (0, slots - data.index.shape[1])))
-    split = {name: dataclasses.replace(data, index=index)}
-    return dataclasses.replace(federation, **split)
+    return [federation(g) for g in range(len(seeds))]
 
 
 def aggregated(
@@ -167,67 +145,54 @@ def aggregated(
     Returns:
       Its effect; the jump is measured by a round whose steps are absorbed by rounding.
     """
-    model = model.for_federation(federation)
-    process = training.with_arrays(fp.FederatedProcess(algorithm=algorithm))
-    key = jax.random.key(seed, impl="threefry2x32")
-    state = _first(key, process, federation, model=model)
-    state = _advanced(process, state, federation, num_rounds, model=model)
-    still = struct.replace_field(
-        process,
-        "algorithm.local.learning_rate",
-        jnp.asarray(_ABSORBED, jnp.zeros(()).dtype),
-    )
-    started = _advanced(still, state, federation, 1, model=model)
-    score, distance, jump = _measures(
-        state, started.clients, federation, jnp.asarray(shares), model=model
-    )
+    process = fp.FederatedProcess(algorithm=algorithm)
+    run = training.Training.of(process, federation, model)
+    state = _advanced(run, _first(run, training.key(seed)), num_rounds)
+    absorbed = jnp.asarray(_ABSORBED, jnp.zeros(()).dtype)
+    rate = "process.algorithm.local.learning_rate"
+    started = _advanced(struct.replace_field(run, rate, absorbed), state, 1)
+    score, distance, jump = _measures(run, state, started.clients, jnp.asarray(shares))
     return Aggregated(np.asarray(score), float(distance), float(jump))
 
 
-_compiled = functools.partial(
-    jax.jit,
-    static_argnames="model",
-    compiler_options=fedplus_quadratics.QUICK_COMPILATION,
-)
-
-
-@_compiled
-def _first(key, process, federation, *, model):
+@training.compiled
+def _first(run: training.Training, key: jax.Array) -> core.State:
     """Returns the state before the first round."""
-    return process.init(key, model, federation)
+    return run.init(key)
 
 
-@_compiled
-def _advanced(process, state, federation, count, *, model):
+@training.compiled
+def _advanced(run: training.Training, state: core.State, count: int) -> core.State:
     """Returns the state `count` rounds later."""
-    return jax.lax.fori_loop(
-        0, count, lambda _, s: process.round(s, model, federation)[0], state
-    )
+    return jax.lax.fori_loop(0, count, lambda _, s: run.round(s)[0], state)
 
 
-@_compiled
-def _measures(state, started, federation, shares, *, model):
+@training.compiled
+def _measures(
+    run: training.Training, state: core.State, started: Any, shares: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns scores `[S]`, the mean distance to the center and the mean jump."""
+    federation, model = run.federation, run.model
     center = state.server.c
 
-    def score(row):
+    def score(row: Any) -> jax.Array:
         w, fields = row
         data = federation.test.pool().with_rows(fields)
         positions = jnp.arange(data.index.shape[0])
         weight = (positions < data.num_examples).astype(shares.dtype)
         batch = data.gather(positions, weight)
 
-        def at(share):
+        def at(share: jax.Array) -> jax.Array:
             mixed = jax.tree.map(lambda a, b: (1 - share) * a + share * b, w, center)
             outputs = model.apply(mixed, batch.x, constants=batch.constants)
-            if isinstance(model, core.SeriesModel):
-                return model.series_metrics(outputs, batch)[0]["annualized_return"]
+            if isinstance(model, core.SequenceModel):
+                return model.sequence_metrics(outputs, batch)[0]["annualized_return"]
             hits = model.metrics(outputs, batch)["accuracy"]
             return jnp.vdot(weight, hits) / weight.sum()
 
         return jax.vmap(at)(shares)
 
-    def length(w, other):
+    def length(w: Any, other: Any) -> jax.Array:
         return optax.tree.norm(optax.tree.sub(w, other))
 
     scores = jax.lax.map(score, (state.clients, federation.test.rows()))

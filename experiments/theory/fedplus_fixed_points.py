@@ -3,10 +3,12 @@
 import dataclasses
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.axes import Axes
 
 import fedjax_pfl as fp
 from experiments.theory import rows
@@ -40,19 +42,23 @@ def fixed_points(options: rows.Options) -> rows.Findings:
     seeds = range(min(options.seeds, _FEDERATIONS))
     problems = [Quadratics.draw(seed) for seed in seeds]
     count = num_rounds(problems)
-    figure, axes = rows.panel()
-    results: list[rows.Row] = []
+    findings = rows.Findings("fedplus_fixed_points")
+    axes = findings.axes
     names = ("l2", "l1", "indicator") if options.quick else tuple(RADII)
     for k, name in enumerate(names):
         runs = [p.visited(exact(name, p), count) for p in problems]
-        results += _worst(map(functools.partial(statements, name), problems, runs))
+        findings.rows += _worst(
+            map(functools.partial(statements, name), problems, runs)
+        )
         _draw(axes, k, name, problems[0], runs[0])
     for name in list(RULES)[-1:] if options.quick else list(RULES):
         runs = [p.visited(with_rule(name, p), count) for p in problems]
-        results += _worst(map(functools.partial(proposition_3, name), problems, runs))
+        findings.rows += _worst(
+            map(functools.partial(proposition_3, name), problems, runs)
+        )
     axes.set(xlabel="round", ylabel="envelopes ft at the anchors")
     title = "Theorem 1: gradients tend to 0; the paper prints ft itself"
-    return rows.findings(results, "fedplus_fixed_points", figure, title)
+    return findings.titled(title)
 
 
 def _worst(by_seed: Iterable[list[rows.Row]]) -> list[rows.Row]:
@@ -65,7 +71,7 @@ def _worst(by_seed: Iterable[list[rows.Row]]) -> list[rows.Row]:
     return [max(same, key=badness) for same in zip(*by_seed, strict=True)]
 
 
-def _draw(axes, k: int, name: str, problem: Quadratics, run: Visited) -> None:
+def _draw(axes: Axes, k: int, name: str, problem: Quadratics, run: Visited) -> None:
     """Draws norms of the mean gradient over rounds; of the indicator also values."""
     if name == "zero":
         return
@@ -95,36 +101,47 @@ def statements(name: str, problem: Quadratics, run: Visited) -> list[rows.Row]:
       Rows; where the paper prints something else, also a row of that.
     """
     w, c, z = run.w[-1], run.c[-1], run.z[-1]
-    gradients = problem.envelope_gradients(z)
+    gradients, rounding = problem.envelope_gradients(z), problem.rounding
+    results: list[rows.Row] = []
 
-    def row(quantity: str, simulation: float, **fields) -> rows.Row:
-        defaults = {"theory": 0.0, "tolerance": problem.rounding}
-        fields = defaults | fields
-        return rows.Row(quantity, {"phi": name}, simulation=simulation, **fields)
+    def add(
+        quantity: str,
+        simulation: float,
+        theory: float = 0.0,
+        relation: str = "=",
+        tolerance: float = rounding,
+    ) -> None:
+        setting = {"phi": name}
+        row = rows.Row(quantity, setting, theory, simulation, relation, tolerance)
+        results.append(row)
 
     residual = _largest(w - z + gradients / ALPHA)
-    results = [
-        row("Theorem 1: |w - z + grad ft(z) / alpha|", residual),
-        row("stationarity: |grad F|", _largest(_gradients(name, problem, w, c))),
-    ]
+    add("Theorem 1: |w - z + grad ft(z) / alpha|", residual)
+    add("stationarity: |grad F|", _largest(_gradients(name, problem, w, c)))
     if name == "zero":
-        quantity = "Corollary 1 (a): |w - argmin f|"
-        return [*results, row(quantity, _largest(w - problem.targets))]
-    mean = gradients.mean(axis=0)
+        add("Corollary 1 (a): |w - argmin f|", _largest(w - problem.targets))
+        return results
+    mean = float(np.linalg.norm(gradients.mean(axis=0)))
+    add("Theorem 1: |mean of grad ft(z)|", mean)
     values = float(problem.envelopes(z).mean())
-    results += [
-        row("Theorem 1: |mean of grad ft(z)|", float(np.linalg.norm(mean))),
-        row("Theorem 1 as printed: mean of ft(z)", values, relation="", tolerance=0.0),
-    ]
-    if name == "indicator":
-        results += _corollary_b(problem, w, c, row)
+    add("Theorem 1 as printed: mean of ft(z)", values, relation="", tolerance=0.0)
+    if name == "indicator":  # the center minimizes the mean of the envelopes
+        of_center = problem.envelope_gradients(np.tile(c, (CLIENTS, 1)))
+        residual = _largest(w - c + of_center)
+        add("Corollary 1 (b): |w - c + grad ft(c) / alpha|", residual)
+        shrunk = np.linalg.inv(problem.curvature + ALPHA * np.eye(DIM))
+        best = problem.best_common(ALPHA * problem.curvature @ shrunk)
+        smallest = problem.eigenvalues[0]
+        steepness = ALPHA * smallest / (ALPHA + smallest)  # least, of the envelopes
+        error, away = rounding / steepness, _largest(c - best)
+        add("Corollary 1 (b): |c - argmin mean ft|", away, tolerance=error)
+        away = _largest(c - problem.best_common(problem.curvature))
+        add("Corollary 1 (b) not: |c - argmin mean f|", away, error, ">=", 0.0)
     if name == "sq":
         gamma = RADII[name] / (1 + RADII[name])
-        error = w - c + gradients / (ALPHA * gamma)
+        residual = _largest(w - c + gradients / (ALPHA * gamma))
         quantity = "Corollary 1 (c): |w - c + grad ft(z) / (alpha gamma)|"
-        results.append(
-            row(quantity, _largest(error), tolerance=problem.rounding / gamma)
-        )
+        add(quantity, residual, tolerance=rounding / gamma)
     return results
 
 
@@ -133,7 +150,9 @@ def _largest(vectors: np.ndarray) -> float:
     return float(np.linalg.norm(np.atleast_2d(vectors), axis=1).max())
 
 
-def _gradients(name: str, problem: Quadratics, w, c) -> np.ndarray:
+def _gradients(
+    name: str, problem: Quadratics, w: np.ndarray, c: np.ndarray
+) -> np.ndarray:
     """Returns gradients `[K + 1, d]` of `sum_k f_k(w_k) + mu Phi(w_k - c)`."""
     of_w, of_c = _coupling_gradients(fp.algorithms.PHIS[name](), RADII[name], w, c)
     local = np.einsum("kij,kj->ki", problem.curvature, w - problem.targets)
@@ -141,39 +160,15 @@ def _gradients(name: str, problem: Quadratics, w, c) -> np.ndarray:
 
 
 @jax.jit
-def _coupling_gradients(phi_, rho, w, c):
+def _coupling_gradients(
+    phi_: Any, rho: float, w: jax.Array, c: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Differentiates `sum_k mu Phi(w_k - c)` in w and c."""
 
-    def coupling(w, c):
+    def coupling(w: jax.Array, c: jax.Array) -> jax.Array:
         return ALPHA * jax.vmap(lambda x: phi_.penalty(x, rho))(w - c[None]).sum()
 
     return jax.grad(coupling, argnums=(0, 1))(w, c)
-
-
-def _corollary_b(problem: Quadratics, w, c, row) -> list[rows.Row]:
-    """Checks that the center minimizes the mean of the envelopes, not of the losses."""
-    of_center = problem.envelope_gradients(np.tile(c, (CLIENTS, 1)))
-    shrunk = np.linalg.inv(problem.curvature + ALPHA * np.eye(DIM))
-    best = problem.best_common(ALPHA * problem.curvature @ shrunk)
-    of_losses = problem.best_common(problem.curvature)
-    smallest = problem.eigenvalues[0]
-    steepness = ALPHA * smallest / (ALPHA + smallest)  # least curvature of envelopes
-    error = problem.rounding / steepness
-    return [
-        row(
-            "Corollary 1 (b): |w - c + grad ft(c) / alpha|", _largest(w - c + of_center)
-        ),
-        row(
-            "Corollary 1 (b): |c - argmin mean ft|", _largest(c - best), tolerance=error
-        ),
-        row(
-            "Corollary 1 (b) not: |c - argmin mean f|",
-            _largest(c - of_losses),
-            theory=error,
-            relation=">=",
-            tolerance=0.0,
-        ),
-    ]
 
 
 def with_rule(name: str, problem: Quadratics) -> fp.FederatedProcess:
@@ -198,9 +193,8 @@ def proposition_3(name: str, problem: Quadratics, run: Visited) -> list[rows.Row
         "Proposition 3: |w - c + grad ft(z) / (alpha gamma)|": w - c + scaled,
         "Proposition 3: |A(grad ft(z) / (alpha gamma))|": np.asarray(center),
     }
+    setting = {"aggregate": name}
     return [
-        rows.Row(
-            quantity, {"aggregate": name}, 0.0, _largest(value), tolerance=tolerance
-        )
+        rows.Row(quantity, setting, 0.0, _largest(value), tolerance=tolerance)
         for quantity, value in residuals.items()
     ]

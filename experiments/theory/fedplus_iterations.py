@@ -9,16 +9,15 @@ by `1 - tau (1 - kappa)`, with `eta_k = 1 / max(|r_k|, rho)`, `r_k = w_k - c`:
 """
 
 import dataclasses
-import functools
 import math
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import fedjax_pfl as fp
-from experiments.theory import fedplus_quadratics as quadratics
-from experiments.theory import rows
+from experiments.theory import rows, training
 from fedjax_pfl.figures import drawing
 
 __all__ = ["METHODS", "iterations", "local_rates", "row_sets", "step_rows"]
@@ -52,7 +51,9 @@ def row_sets() -> dict[str, np.ndarray]:
     }
 
 
-def local_rates(models: np.ndarray, center: np.ndarray, rho: float):
+def local_rates(
+    models: np.ndarray, center: np.ndarray, rho: float
+) -> tuple[float, float]:
     """Returns `(tau, kappa)` about a solution.
 
     Args:
@@ -80,11 +81,15 @@ def iterations(options: rows.Options) -> rows.Findings:
     ratios = np.array(_RATIOS)
     centers, typical = _solutions(models, ratios, most)
     radii = typical[:, None] * ratios
-    counts = {
-        name: _counts(fields, radii, models, most) for name, fields in METHODS.items()
-    }
-    statements: list[rows.Row] = []
-    figure, axes = rows.panel()
+    counts: dict[str, np.ndarray] = {}  # NaN where the residual is not reached
+    for name, fields in METHODS.items():
+        rule = fp.GeometricMedian(
+            rho=1.0, tolerance=_RESIDUAL, max_iterations=most, **fields
+        )
+        _, steps, residuals = _search(rule, radii, models)
+        counts[name] = np.where(residuals <= _RESIDUAL, steps.astype(float), np.nan)
+    findings = rows.Findings("fedplus_iterations")
+    axes, quantity = findings.axes, f"steps to the residual (none: more than {most:,})"
     for k, kind in enumerate(sets):
         of_kind = {name: values[k] for name, values in counts.items()}
         predicted = [
@@ -92,35 +97,28 @@ def iterations(options: rows.Options) -> rows.Findings:
             for center, rho in zip(centers[k], radii[k], strict=True)
         ]
         # Nothing is claimed of the counts, since rates are local.
-        statements += [
-            rows.Row(
-                f"steps to the residual (none: more than {most:,})",
-                {"models": kind, "method": name, "rho / D": ratio},
-                steps.get(name, math.nan),
-                float(count),
-                "",
-            )
-            for name, values in of_kind.items()
-            for ratio, steps, count in zip(_RATIOS, predicted, values, strict=True)
-        ]
-        statements += step_rows(kind, of_kind, models[k], centers[k], radii[k])
+        for name, values in of_kind.items():
+            for ratio, steps, count in zip(_RATIOS, predicted, values, strict=True):
+                settings = {"models": kind, "method": name, "rho / D": ratio}
+                expected = steps.get(name, math.nan)
+                findings.add(quantity, settings, expected, float(count), "")
+        findings.rows += step_rows(kind, of_kind, models[k], centers[k], radii[k])
         style = {"color": drawing.COLORS[k], "marker": drawing.MARKERS[k]}
         for name, values in of_kind.items():
             axes.plot(ratios, values, linestyle=_DASHES[name], markersize=4, **style)
         axes.plot([], [], linestyle="none", label=kind, **style)
     for name, dash in _DASHES.items():
         axes.plot([], [], dash, color="black", label=name)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlabel="rho / D, D: median distance of models to the median",
-        ylabel=f"steps to a residual of {_RESIDUAL:g}",
-    )
+    xlabel = "rho / D, D: median distance of models to the median"
+    axes.set(xscale="log", xlabel=xlabel)
+    axes.set(yscale="log", ylabel=f"steps to a residual of {_RESIDUAL:g}")
     title = f"{_COUNT} models of {_DIM} parameters, from their mean; at most {most:,}"
-    return rows.findings(statements, "fedplus_iterations", figure, title)
+    return findings.titled(title)
 
 
-def _solutions(models: np.ndarray, ratios: np.ndarray, most: int):
+def _solutions(
+    models: np.ndarray, ratios: np.ndarray, most: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns medians `[M, R, d]` for radii in typical distances `[M]`, and these."""
     rule = fp.GeometricMedian(
         rho=1.0, tolerance=_RESIDUAL / 100, acceleration=5, max_iterations=most
@@ -133,21 +131,14 @@ def _solutions(models: np.ndarray, ratios: np.ndarray, most: int):
     return centers, typical
 
 
-def _counts(fields: dict, radii, models, most: int) -> np.ndarray:
-    """Counts steps `[M, R]`; NaN where the residual is not reached."""
-    rule = fp.GeometricMedian(
-        rho=1.0, tolerance=_RESIDUAL, max_iterations=most, **fields
-    )
-    _, counts, residuals = _search(rule, radii, models)
-    return np.where(residuals <= _RESIDUAL, counts.astype(float), np.nan)
-
-
-@functools.partial(jax.jit, compiler_options=quadratics.QUICK_COMPILATION)
-def _searches(rule, radii, models):
+@training.compiled
+def _searches(
+    rule: fp.GeometricMedian, radii: jax.Array, models: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns centers, steps and residuals for pairs of a radius and models."""
     weights = jnp.ones(models.shape[1])
 
-    def one(pair):
+    def one(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, ...]:
         rho, matrix = pair
         smoothed = dataclasses.replace(rule, rho=rho)
         center, info = smoothed(None, matrix, weights, jnp.zeros_like(matrix[0]))
@@ -156,7 +147,9 @@ def _searches(rule, radii, models):
     return jax.lax.map(one, (radii, models))
 
 
-def _search(rule, radii: np.ndarray, models: np.ndarray):
+def _search(
+    rule: fp.GeometricMedian, radii: np.ndarray, models: np.ndarray
+) -> Iterator[np.ndarray]:
     """Returns centers `[M, R, d]`, steps and residuals `[M, R]` for radii `[M, R]`."""
     repeated = np.repeat(models, radii.shape[1], axis=0)
     outputs = _searches(rule, radii.reshape(-1), repeated)
@@ -176,7 +169,11 @@ def _predicted(models: np.ndarray, center: np.ndarray, rho: float) -> dict[str, 
 
 
 def step_rows(
-    kind: str, counts: dict[str, np.ndarray], models, centers, radii
+    kind: str,
+    counts: dict[str, np.ndarray],
+    models: np.ndarray,
+    centers: np.ndarray,
+    radii: np.ndarray,
 ) -> list[rows.Row]:
     """Checks what is certain: short steps of equation (34), and Weiszfeld's limit.
 
@@ -195,26 +192,15 @@ def step_rows(
     """
     way = np.linalg.norm(centers - models.mean(axis=0), axis=1)
     slow, fast = counts["equation (34)"], counts["Weiszfeld"]
-    statements = [
-        rows.Row(
-            "steps of equation (34): at least |mean - median| / rho",
-            {"models": kind, "rho / D": ratio},
-            length / rho,
-            float(count),
-            ">=",
-        )
-        for ratio, length, rho, count in zip(_RATIOS, way, radii, slow, strict=True)
-        if not math.isnan(count)
-    ]
+    statements, text = [], "steps of equation (34): at least |mean - median| / rho"
+    for ratio, length, rho, count in zip(_RATIOS, way, radii, slow, strict=True):
+        if not math.isnan(count):
+            settings = {"models": kind, "rho / D": ratio}
+            row = rows.Row(text, settings, length / rho, float(count), ">=")
+            statements.append(row)
     nearest = np.linalg.norm(models - centers[-1], axis=1).min()
     if nearest > radii[_FIXED]:
-        statements.append(
-            rows.Row(
-                "most steps of Weiszfeld at rho / D < 0.1, against at 0.1",
-                {"models": kind},
-                float(fast[_FIXED]),
-                float(fast[_FIXED + 1 :].max()),
-                "<=",
-            )
-        )
+        text = "most steps of Weiszfeld at rho / D < 0.1, against at 0.1"
+        most, at_fixed = float(fast[_FIXED + 1 :].max()), float(fast[_FIXED])
+        statements.append(rows.Row(text, {"models": kind}, at_fixed, most, "<="))
     return statements

@@ -8,6 +8,7 @@ and the envelope `ft_k(z) = min_w f_k(w) + alpha/2 |w - z|^2`, whose gradient is
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,7 +24,6 @@ __all__ = [
     "DIM",
     "EXAMPLES",
     "INNER",
-    "QUICK_COMPILATION",
     "RADII",
     "Quadratics",
     "Visited",
@@ -36,11 +36,6 @@ CLIENTS, DIM, EXAMPLES = 7, 6, 20
 ALPHA = 1.0
 INNER = 1e-12  # gradients of local problems and residuals of aggregators end here
 RADII = {"sq": 1.0, "l2": 0.7, "l1": 0.3, "indicator": 1.0, "zero": 1.0}
-# Tiny programs that run once: XLA's expensive passes would take most of the time.
-QUICK_COMPILATION = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,15 +141,8 @@ class Quadratics:
         self, process: fp.FederatedProcess, num_rounds: int, seed: int = 0
     ) -> Visited:
         """Runs a process and keeps every state; the seed is that of its cohorts."""
-        key = jax.random.key(seed, impl="threefry2x32")
-        states = _states(
-            key,
-            training.with_arrays(process),
-            self.federation,
-            model=self.model,
-            num_rounds=num_rounds,
-        )
-        return Visited(*map(np.asarray, states))
+        run = training.Training.of(process, self.federation)
+        return Visited(*map(np.asarray, _states(training.key(seed), run, num_rounds)))
 
 
 def spec() -> fp.FederationSpec:
@@ -164,27 +152,24 @@ def spec() -> fp.FederationSpec:
     )
 
 
-@functools.partial(
-    jax.jit, static_argnames=("model", "num_rounds"), compiler_options=QUICK_COMPILATION
-)
-def _states(key, process, federation, *, model, num_rounds):
+@functools.partial(training.compiled, static_argnames="num_rounds")
+def _states(key: jax.Array, run: training.Training, num_rounds: int) -> Any:
     """Computes the fields of `Visited`."""
 
-    def shown(state):
-        z = jax.vmap(lambda w: process.algorithm.anchor(state.server, w))(state.clients)
-        value = process.algorithm.diagnostics(state, model, federation)["objective"]
+    def fields(state: core.State) -> tuple[jax.Array, ...]:
+        anchor = run.process.algorithm.anchor
+        z = jax.vmap(lambda w: anchor(state.server, w))(state.clients)
+        value = run.diagnostics(state)["objective"]
         return state.clients["theta"], state.server.c["theta"], z["theta"], value
 
-    def step(state, _):
-        new, _ = process.round(state, model, federation)
-        return new, shown(state)
+    def step(state: core.State, _: None) -> tuple[core.State, Any]:
+        return run.round(state)[0], fields(state)
 
-    state = process.init(key, model, federation)
-    return lax.scan(step, state, None, length=num_rounds + 1)[1]
+    return lax.scan(step, run.init(key), None, length=num_rounds + 1)[1]
 
 
 def exact(
-    name: str, problem: Quadratics, rho: float | None = None, **fields
+    name: str, problem: Quadratics, rho: float | None = None, **fields: Any
 ) -> fp.FederatedProcess:
     """Returns Fed+ with exact local solves and aggregates over all clients."""
     rho = RADII[name] if rho is None else rho

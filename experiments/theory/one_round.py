@@ -76,29 +76,19 @@ class Draws:
         """
         p = self.problem
         share = p.curvature / (p.curvature + p.lam)
-        flame = fp.Flame(
-            lam=p.lam,
-            kappa=2 * share / q - 1,
-            eps_decay=0.0,
-            local=fp.local.ToTolerance(
-                learning_rate=1 / (p.curvature + p.lam), tolerance=1e-18
-            ),
+        solver = fp.local.ToTolerance(
+            learning_rate=1 / (p.curvature + p.lam), tolerance=1e-18
         )
-        process = training.with_arrays(
-            fp.FederatedProcess(algorithm=flame, attack=attack)
-        )
+        kappa = 2 * share / q - 1
+        flame = fp.Flame(lam=p.lam, kappa=kappa, eps_decay=0.0, local=solver)
+        process = fp.FederatedProcess(algorithm=flame, attack=attack)
         federation = dataclasses.replace(
             self._federation, malicious=jnp.asarray(malicious)
         )
-        key = jax.random.key(seed, impl="threefry2x32")
-        outputs = _rounds(
-            process,
-            federation,
-            jnp.asarray(p.params),
-            math.sqrt(p.noise_variance),
-            jax.random.split(key, count),
-            model=fp.models.LinearRegression().for_federation(federation),
-        )
+        run = training.Training.of(process, federation)
+        keys = jax.random.split(training.key(seed), count)
+        sigma = math.sqrt(p.noise_variance)
+        outputs = _rounds(run, jnp.asarray(p.params), sigma, keys)
         w, estimates = map(np.asarray, outputs)
         theta = share * estimates + (1 - share) * w[:, None]
 
@@ -109,21 +99,24 @@ class Draws:
         return loss(w[:, None]), loss(theta)
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _rounds(process, federation, params, sigma, keys, *, model):
+@jax.jit
+def _rounds(
+    run: training.Training, params: jax.Array, sigma: float, keys: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Returns `w [draws, d]` and least-squares estimates `[draws, m, d]`."""
     num_clients, dim = params.shape
+    federation = run.federation
     design = federation.train.x.reshape(num_clients, -1, dim).astype(params.dtype)
     curvature = jnp.square(design).sum() / (design.shape[0] * design.shape[1] * dim)
 
-    def one(key):
+    def one(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         noise_key, run_key = jax.random.split(key)
         noise = sigma * jax.random.normal(noise_key, design.shape[:2], params.dtype)
         y = jnp.einsum("ind,id->in", design, params) + noise
         train = dataclasses.replace(federation.train, y=y.reshape(-1))
-        drawn = dataclasses.replace(federation, train=train)
-        state = process.init(run_key, model, drawn)
-        state, _ = process.round(state, model, drawn)
+        sample = dataclasses.replace(federation, train=train)
+        one_draw = dataclasses.replace(run, federation=sample)
+        state, _ = one_draw.round(one_draw.init(run_key))
         moments = jnp.einsum("ind,in->id", design, y) / design.shape[1]
         return state.server["theta"], moments / curvature
 
@@ -150,32 +143,30 @@ def losses_over_q(options: rows.Options) -> rows.Findings:
     problem = _attacked_problem()
     draws = Draws(problem)
     shrinkages = (0.4, 1.0) if options.quick else (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
-    figure, panels = rows.panels(2, shared=False)
-    statements: list[rows.Row] = []
+    findings = rows.Findings("flame_losses_over_q", 2, shared=False)
     fine = np.linspace(0.1, 1.3, 100)
     for k, (name, attack) in enumerate(ATTACKS.items()):
         malicious = _last(2 if attack is not None else 0)
         known = name if attack is not None else "gaussian"
         setting = closed_forms.OneRound(problem, malicious, known, VARIANCE)
         pairs = [
-            _loss_rows(draws, setting, q, options, name, seed=10 * k + number)
+            _add_losses(findings, draws, setting, q, options, name, 10 * k + number)
             for number, q in enumerate(shrinkages)
         ]
-        statements += itertools.chain(*pairs)
         curves = np.array([setting.losses(q) for q in fine])
         base, best = setting.losses(1.0), setting.thresholds()
-        for i, axes in enumerate(panels):
+        for i, axes in enumerate(findings.panels):
             points = [pair[i] for pair in pairs]
             curve = curves[:, i] - base[i]
             _curve_and_points(axes, k, fine, curve, points, "q", name, base[i])
             if best[i] < fine[-1]:
                 height = setting.losses(best[i])[i] - base[i]
                 axes.plot(best[i], height, "|", color="black", markersize=14, zorder=4)
-    _name_losses(
-        panels, "q, the shrinkage of uploads", "mean test loss minus that at q = 1"
+    ylabel = "mean test loss minus that at q = 1"
+    _name_losses(findings.panels, "q, the shrinkage of uploads", ylabel)
+    return findings.titled(
+        "curves: theory, points: simulation ± 2 standard errors, bars |: q*"
     )
-    title = "curves: theory, points: simulation ± 2 standard errors, bars |: q*"
-    return rows.findings(statements, "flame_losses_over_q", figure, title)
 
 
 def losses_over_malicious(options: rows.Options) -> rows.Findings:
@@ -183,25 +174,24 @@ def losses_over_malicious(options: rows.Options) -> rows.Findings:
     problem = _attacked_problem()
     draws = Draws(problem)
     counts = (0, 3) if options.quick else (0, 1, 2, 3, 4)
-    figure, panels = rows.panels(2, shared=False)
-    statements: list[rows.Row] = []
+    findings = rows.Findings("flame_losses_over_malicious", 2, shared=False)
     cases = itertools.product(("same_value", "sign_flip"), (SHARE, 1.0))
     for k, (name, q) in enumerate(cases):
         pairs, curves = [], []
         for count in counts:
             setting = closed_forms.OneRound(problem, _last(count), name, VARIANCE)
             seed = 100 + 10 * k + count
-            pairs.append(_loss_rows(draws, setting, q, options, name, seed=seed))
+            pair = _add_losses(findings, draws, setting, q, options, name, seed)
+            pairs.append(pair)
             curves.append(setting.losses(q))
-        statements += itertools.chain(*pairs)
         label = f"{name}, q = {q:.2f}" + (" (kappa = 1)" if q == SHARE else "")
         shares = np.array(counts) / 10
-        for i, axes in enumerate(panels):
+        for i, axes in enumerate(findings.panels):
             points, line = [pair[i] for pair in pairs], np.array(curves)[:, i]
             _curve_and_points(axes, k, shares, line, points, "malicious", label)
-    _name_losses(panels, "share of malicious clients", "mean test loss, benign clients")
-    title = "lines: theory, points: simulation ± 2 standard errors"
-    return rows.findings(statements, "flame_losses_over_malicious", figure, title)
+    ylabel = "mean test loss, benign clients"
+    _name_losses(findings.panels, "share of malicious clients", ylabel)
+    return findings.titled("lines: theory, points: simulation ± 2 standard errors")
 
 
 def _name_losses(panels: list[Axes], xlabel: str, ylabel: str) -> None:
@@ -212,24 +202,23 @@ def _name_losses(panels: list[Axes], xlabel: str, ylabel: str) -> None:
     panels[0].set(ylabel=ylabel)
 
 
-def _loss_rows(
+def _add_losses(
+    findings: rows.Findings,
     draws: Draws,
     setting: closed_forms.OneRound,
     q: float,
     options: rows.Options,
     name: str,
-    *,
     seed: int,
 ) -> list[rows.Row]:
-    """Returns rows of both losses; the mean over benign clients of every draw."""
+    """Adds rows of both losses; the mean over benign clients of every draw."""
     malicious, count = setting.malicious, options.seeds * DRAWS
-    measured = draws.losses(q, count, seed, ATTACKS[name], malicious)
+    losses = draws.losses(q, count, seed, ATTACKS[name], malicious)
     settings = {"attack": name, "malicious": malicious.mean(), "q": round(q, 4)}
+    cases = zip(_QUANTITIES, setting.losses(q), losses, strict=True)
     return [
-        rows.mean_row(quantity, settings, expected, values[:, ~malicious].mean(axis=1))
-        for quantity, expected, values in zip(
-            _QUANTITIES, setting.losses(q), measured, strict=True
-        )
+        findings.add_mean(text, settings, expected, values[:, ~malicious].mean(axis=1))
+        for text, expected, values in cases
     ]
 
 
@@ -271,34 +260,25 @@ def fairness(options: rows.Options) -> rows.Findings:
         "random t": 1 + rng.normal(size=(5, 3)),
     }
     shrinkages = (0.5, 1.0) if options.quick else (0.25, 0.5, 0.75, 1.0, 1.25)
-    figure, axes = rows.panel()
-    statements: list[rows.Row] = []
+    findings = rows.Findings("flame_fairness")
+    axes, quantity = findings.axes, "variance over clients of |w - t|^2"
     fine = np.linspace(0.2, 1.3, 100)
     for k, (name, params) in enumerate(examples.items()):
         problem = _problem(params, noise_variance=0.5)
-        draws = Draws(problem)
-        points = [
-            rows.mean_row(
-                "variance over clients of |w - t|^2",
-                {"parameters": name, "q": q},
-                problem.squared_distance_variance(q),
-                _variances(draws, q, options, 200 + 10 * k + number),
-            )
-            for number, q in enumerate(shrinkages)
-        ]
-        statements += points
+        draws, points = Draws(problem), []
+        for number, q in enumerate(shrinkages):
+            values = _variances(draws, q, options, 200 + 10 * k + number)
+            settings = {"parameters": name, "q": q}
+            expected = problem.squared_distance_variance(q)
+            points.append(findings.add_mean(quantity, settings, expected, values))
         curve = np.array([problem.squared_distance_variance(q) for q in fine])
         word = "fairer" if problem.is_fairer(0.5) else "less fair"
         label = f"{name}: q = 0.5 is {word}"
         _curve_and_points(axes, k, fine, curve, points, "q", label)
     axes.axvline(1.0, color="gray", linewidth=0.8, linestyle=":")
-    axes.set(
-        yscale="log",
-        xlabel="q, the shrinkage of uploads (1: none)",
-        ylabel="V(q): small is fair",
-    )
-    title = "curves: theory, points: simulation ± 2 standard errors"
-    return rows.findings(statements, "flame_fairness", figure, title)
+    axes.set(xlabel="q, the shrinkage of uploads (1: none)")
+    axes.set(yscale="log", ylabel="V(q): small is fair")
+    return findings.titled("curves: theory, points: simulation ± 2 standard errors")
 
 
 def _variances(draws: Draws, q: float, options: rows.Options, seed: int) -> np.ndarray:

@@ -24,12 +24,11 @@ def aggregation(options: rows.Options) -> rows.Findings:
     spec = fp.portfolio.PortfolioSpec(
         fp.portfolio.SyntheticMarket(num_days=days), num_clients=_PARTIES, years=0
     )
-    question = fedplus_failure.Question(
-        name="portfolio_failure",
-        score="annualized return of the test year",
-        methods=_METHODS,
-        federations=[dataclasses.replace(spec, seed=seed).build() for seed in seeds],
+    return fedplus_failure.compared(
+        "portfolio_failure",
+        "annualized return of the test year",
+        _METHODS,
+        [dataclasses.replace(spec, seed=seed).build() for seed in seeds],
+        fp.portfolio.EIIE(),
         num_rounds=2 if options.quick else 20,
-        model=fp.portfolio.EIIE(),
     )
-    return fedplus_failure.compared(question)

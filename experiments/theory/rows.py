@@ -8,21 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from fedjax_pfl.figures import drawing
 
-__all__ = [
-    "Findings",
-    "Options",
-    "Part",
-    "Row",
-    "findings",
-    "mean_row",
-    "panel",
-    "panels",
-    "table",
-]
+__all__ = ["Findings", "Options", "Part", "Row", "table"]
 
 MAX_Z = 4.0
 """Standard errors that a mean may be off; 1 in 16,000 is further by chance."""
@@ -84,78 +73,81 @@ class Row:
         return "yes" if size[self.relation] <= self.tolerance else "no"
 
 
-@dataclasses.dataclass(frozen=True)
 class Findings:
-    """Results of one part of a page.
+    """Rows and the figure of one part of a page.
 
     Attributes:
       rows: numbers.
       figures: by file name without ending.
+      panels: axes of the figure, side by side.
     """
 
-    rows: Sequence[Row]
-    figures: dict[str, Figure]
+    def __init__(self, name: str, count: int = 1, *, shared: bool = True):
+        """Starts a figure of some panels, on shared or separate scales."""
+        figure, self.panels = drawing.panels(count)
+        if not shared:
+            figure.clear()
+            self.panels = list(figure.subplots(1, count, squeeze=False)[0])
+        for axes in self.panels:
+            axes.grid(alpha=0.3)
+            axes.tick_params(labelsize=8)
+            axes.xaxis.label.set_size(9)
+            axes.yaxis.label.set_size(9)
+        self.figures, self.rows = {name: figure}, list[Row]()
+
+    @property
+    def axes(self) -> Axes:
+        """Returns the first panel."""
+        return self.panels[0]
+
+    def add(
+        self,
+        quantity: str,
+        settings: dict[str, Any],
+        theory: float,
+        simulation: float,
+        relation: str = "=",
+        **fields: float,
+    ) -> Row:
+        """Adds a row and returns it."""
+        row = Row(quantity, settings, theory, simulation, relation, **fields)
+        self.rows.append(row)
+        return row
+
+    def add_mean(
+        self,
+        quantity: str,
+        settings: dict[str, Any],
+        theory: float,
+        values: np.ndarray,
+        relation: str = "=",
+    ) -> Row:
+        """Adds a row for the mean of independent values, with its standard error."""
+        count = len(values)
+        error = values.std(ddof=1) / math.sqrt(count) if count > 1 else 0.0
+        fields = {"standard_error": error or math.nan}
+        return self.add(quantity, settings, theory, values.mean(), relation, **fields)
+
+    def titled(self, title: str) -> "Findings":
+        """Adds a titled legend to the figure, at the end."""
+        (figure,) = self.figures.values()
+        drawing.legend(figure, title)
+        return self
 
 
 Part = Callable[[Options], Findings]
 
 
-def findings(rows: Sequence[Row], name: str, figure: Figure, title: str) -> Findings:
-    """Adds a titled legend to a figure and returns it with the rows."""
-    drawing.legend(figure, title)
-    return Findings(rows, {name: figure})
-
-
-def mean_row(
-    quantity: str,
-    settings: dict[str, Any],
-    theory: float,
-    values: np.ndarray,
-    relation: str = "=",
-) -> Row:
-    """Returns a row for the mean of independent values, with its standard error."""
-    spread = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return Row(
-        quantity,
-        settings,
-        theory,
-        values.mean(),
-        relation,
-        standard_error=spread or math.nan,
-    )
-
-
-def panel() -> tuple[Figure, Axes]:
-    """Returns a figure of one panel."""
-    figure, (axes,) = panels(1)
-    return figure, axes
-
-
-def panels(count: int, *, shared: bool = True) -> tuple[Figure, list[Axes]]:
-    """Returns a figure of panels side by side, on shared or separate scales."""
-    figure, row = drawing.panels(count)
-    if not shared:
-        figure.clear()
-        row = list(figure.subplots(1, count, squeeze=False)[0])
-    for axes in row:
-        axes.grid(alpha=0.3)
-        axes.tick_params(labelsize=8)
-        axes.xaxis.label.set_size(9)
-        axes.yaxis.label.set_size(9)
-    return figure, row
-
-
-def table(pages: dict[str, Sequence[Row]]) -> pd.DataFrame:
+def table(pairs: Sequence[tuple[str, Row]]) -> pd.DataFrame:
     """Tabulates the rows of several pages, with one column per setting.
 
     Args:
-      pages: rows by page.
+      pairs: page and row.
 
     Returns:
       Columns page, quantity, the settings, theory, relation, simulation,
       standard_error, z, holds.
     """
-    pairs = [(page, row) for page, rows in pages.items() for row in rows]
     settings = dict.fromkeys(name for _, row in pairs for name in row.settings)
     columns = {
         "page": [page for page, _ in pairs],

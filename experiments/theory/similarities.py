@@ -1,11 +1,10 @@
 """Cosines of models: what precision does to them, and how many clients they select."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 import fedjax_pfl as fp
-from experiments.theory import rows
+from experiments.theory import rows, training
 from fedjax_pfl.algorithms import similarity as collaboration
 from fedjax_pfl.figures import drawing
 
@@ -75,32 +74,20 @@ def precision(options: rows.Options) -> rows.Findings:
                 x = models - start if is_update else models
                 values[c, d, seed] = auc(cosines(x, kind), cluster)
     means = values.mean(axis=2)
-    statements: list[rows.Row] = []
-    figure, axes = rows.panel()
+    findings = rows.Findings("fedacs_precision")
+    axes, quantity = findings.axes, "separation (AUC) of two clusters"
     for c, (name, (kind, is_update)) in enumerate(curves.items()):
         line = drawing.MARKERS[c] + ("--" if is_update else "-")
         style = {"color": drawing.COLORS[c], "markersize": 8 - 2 * c}
         axes.plot(distances, means[c], line, label=name, **style)
         relation = "=" if kind == "float64" or is_update else ""
-        statements += [
-            rows.Row(
-                "separation (AUC) of two clusters",
-                {"cosines of": name, "1 - cos": f"{distance:.0e}"},
-                1.0,
-                mean,
-                relation,
-                tolerance=1e-3,
-            )
-            for distance, mean in zip(distances, means[c], strict=True)
-        ]
-    axes.set(
-        xscale="log",
-        xlabel="1 - cosine of two models of different clusters",
-        ylabel="separation of clusters (AUC)",
-    )
+        for distance, mean in zip(distances, means[c], strict=True):
+            settings = {"cosines of": name, "1 - cos": f"{distance:.0e}"}
+            findings.add(quantity, settings, 1.0, mean, relation, tolerance=1e-3)
+    axes.set(xscale="log", xlabel="1 - cosine of two models of different clusters")
+    axes.set(ylabel="separation of clusters (AUC)")
     axes.invert_xaxis()
-    title = "similarity by cosines of (0.5 is chance)"
-    return rows.findings(statements, "fedacs_precision", figure, title)
+    return findings.titled("similarity by cosines of (0.5 is chance)")
 
 
 def _clustered_models(
@@ -129,32 +116,21 @@ def neighbours(options: rows.Options) -> rows.Findings:
     """
     levels = (0.5, 0.8) if options.quick else (0.0, 0.3, 0.5, 0.7, 0.8, 0.85)
     fine = np.linspace(0, 0.88, 200)
-    statements: list[rows.Row] = []
-    figure, axes = rows.panel()
+    findings = rows.Findings("fedacs_neighbours")
+    axes, quantity = findings.axes, "mean number of models that are mixed"
     for k, count in enumerate((10,) if options.quick else (10, 40)):
         numbers = _selected(count, levels, min(options.seeds, 5))
-        # Pairs tie and the quantile may fall on one: it is in or out, 2 / m each.
-        statements += [
-            rows.Row(
-                "mean number of models that are mixed",
-                {"m": count, "pq": level},
-                (1 - level) * count,
-                number,
-                tolerance=2 / count + 1e-9,
-            )
-            for level, number in zip(levels, numbers, strict=True)
-        ]
+        tolerance = 2 / count + 1e-9  # pairs tie at the quantile: both in or both out
+        for level, number in zip(levels, numbers, strict=True):
+            settings, expected = {"m": count, "pq": level}, (1 - level) * count
+            findings.add(quantity, settings, expected, number, tolerance=tolerance)
         color, label = drawing.COLORS[k], f"{count} participants"
         axes.plot(fine, (1 - fine) * count, color=color)
         axes.plot(levels, numbers, drawing.MARKERS[k], color=color, label=label)
-    axes.set(
-        yscale="log",
-        xlabel="pq, the quantile level",
-        ylabel="models mixed, the own one included",
-    )
+    axes.set(yscale="log", xlabel="pq, the quantile level")
+    axes.set(ylabel="models mixed, the own one included")
     axes.set_yticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])
-    title = "lines: (1 - pq) m, points: FedACS after 4 rounds"
-    return rows.findings(statements, "fedacs_neighbours", figure, title)
+    return findings.titled("lines: (1 - pq) m, points: FedACS after 4 rounds")
 
 
 def _selected(count: int, levels: tuple[float, ...], seeds: int) -> np.ndarray:
@@ -163,17 +139,14 @@ def _selected(count: int, levels: tuple[float, ...], seeds: int) -> np.ndarray:
         pick_quantile=levels[0], negative="keep", local=fp.SGD(learning_rate=0.05)
     )
     spec = fp.FederationSpec("clustered_classes", "by_client", num_clients=count)
-    result = fp.grid(
-        jax.random.key(0, impl="threefry2x32"),
+    group = training.grid(
         fp.FederatedProcess(algorithm=algorithm),
         fp.LogisticRegression(),
         spec,
         {"seed": range(seeds), "algorithm.pick_quantile": levels},
-        num_rounds=4,
+        4,
         eval_every=4,
         evaluate_on=("test",),
-        progress=False,
     )
-    (group,) = result.groups
     last = group.per_round["neighbours"][:, -1]
     return last.reshape(seeds, len(levels)).mean(axis=0)

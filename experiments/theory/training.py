@@ -1,13 +1,40 @@
-"""Regressions that pages train on, and processes with array leaves."""
+"""Quadratics that pages train on, and what their trainings share."""
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 import fedjax_pfl as fp
+from fedjax_pfl import core
 from fedjax_pfl.core import struct
 
-__all__ = ["regressions", "with_arrays"]
+__all__ = ["Training", "compiled", "curvatures", "grid", "key", "regressions"]
+
+# Tiny programs that run once: XLA's expensive passes would take most of the time.
+compiled = functools.partial(
+    jax.jit,
+    compiler_options={
+        "xla_backend_optimization_level": 0,
+        "xla_llvm_disable_expensive_passes": True,
+    },
+)
+
+
+def key(seed: int) -> jax.Array:
+    """Returns the key of a seed, the same whatever JAX's default is."""
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def curvatures(
+    rng: np.random.Generator, count: int, dim: int, low: float, high: float
+) -> np.ndarray:
+    """Draws symmetric matrices `[count, d, d]` with eigenvalues from low to high."""
+    bases = np.linalg.qr(rng.normal(size=(count, dim, dim))).Q
+    values = rng.uniform(low, high, size=(count, 1, dim))
+    return (bases * values) @ bases.transpose(0, 2, 1)
 
 
 def regressions(num_clients: int, **fields: Any) -> fp.FederationSpec:
@@ -26,6 +53,51 @@ def regressions(num_clients: int, **fields: Any) -> fp.FederationSpec:
     )
 
 
-def with_arrays(process: fp.FederatedProcess) -> fp.FederatedProcess:
-    """Returns a process whose hyperparameters are arrays of JAX's default floats."""
-    return struct.as_arrays(process, jnp.zeros(()).dtype)
+@struct.pytree_dataclass
+class Training:
+    """Process on a federation, which compiled functions take as one argument."""
+
+    process: fp.FederatedProcess
+    federation: core.Federation
+    model: Any = struct.static_field()
+
+    @classmethod
+    def of(
+        cls,
+        process: fp.FederatedProcess,
+        federation: core.Federation,
+        model: Any = fp.models.LinearRegression(),  # noqa: B008 (frozen)
+    ) -> "Training":
+        """Returns a training with hyperparameters that are arrays of default floats."""
+        process = struct.as_arrays(process, jnp.zeros(()).dtype)
+        model = model.for_federation(federation)
+        return cls(process=process, federation=federation, model=model)
+
+    def init(self, key: jax.Array) -> core.State:
+        """Returns the state before the first round."""
+        return self.process.init(key, self.model, self.federation)
+
+    def round(self, state: core.State) -> tuple[core.State, Any]:
+        """Runs one round; returns the new state and the round's report."""
+        return self.process.round(state, self.model, self.federation)
+
+    def diagnostics(self, state: core.State) -> dict[str, jax.Array]:
+        """Returns the algorithm's diagnostics of a state."""
+        algorithm = self.process.algorithm
+        return algorithm.diagnostics(state, self.model, self.federation)
+
+
+def grid(
+    process: fp.FederatedProcess,
+    model: Any,
+    spec: fp.FederationSpec,
+    axes: dict[str, Any],
+    num_rounds: int,
+    **options: Any,
+) -> fp.results.History:
+    """Runs a grid of one static group."""
+    result = fp.grid(
+        key(0), process, model, spec, axes, num_rounds, progress=False, **options
+    )
+    (group,) = result.groups
+    return group

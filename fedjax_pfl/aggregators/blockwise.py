@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
+from fedjax_pfl.aggregators import byzantine_count
 from fedjax_pfl.core import checks, client_rows, struct, tree_paths
 
 __all__ = ["Blockwise"]
@@ -60,9 +61,7 @@ class Blockwise:
           size: K, rows per round.
         """
         for part in self.parts:
-            check = getattr(part, "check_cohort", None)
-            if check is not None:
-                check(size)
+            byzantine_count.check_rule(part, size)
 
     def __call__(
         self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
@@ -83,13 +82,13 @@ class Blockwise:
         """
         finite = client_rows.finite_rows(messages, weights.shape[0])
         weights = jnp.where(finite, weights, 0)
-        found, reports = [], []
+        aggregates, reports = [], []
         rows = tree_paths.blocks(messages, self.patterns)
         references = tree_paths.blocks(reference, self.patterns)
         blocks = zip(self.parts, rows, references, strict=True)
         for number, (part, block, own) in enumerate(blocks):
             block_key = jax.random.fold_in(key, number)
             aggregate, report = part(block_key, block, weights, own)
-            found.append(aggregate)
+            aggregates.append(aggregate)
             reports.append(report)
-        return tree_paths.join_blocks(found), tuple(reports)
+        return tree_paths.join_blocks(aggregates), tuple(reports)

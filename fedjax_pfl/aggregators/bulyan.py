@@ -12,16 +12,15 @@ Reference: El Mhamdi, Guerraoui, Rouault, "The Hidden Vulnerability of Distribut
 Learning in Byzantium". Their guarantee needs 4 f + 3 <= n.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import core
 from fedjax_pfl.aggregators import byzantine_count, trimmed
-from fedjax_pfl.core import checks, client_rows, struct
-from fedjax_pfl.numerics import pairwise_distances, scaled_rows
+from fedjax_pfl.core import struct
+from fedjax_pfl.numerics import pairwise_distances
 
 __all__ = ["Bulyan", "BulyanInfo"]
 
@@ -92,35 +91,20 @@ class Bulyan(byzantine_count.Counting):
 
     def __post_init__(self):
         byzantine_count.Counting.__post_init__(self)
-        checks.boolean("one_shot", self.one_shot)
 
-    def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, BulyanInfo]:
-        """Selects rows, and averages what is near their median.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`; 0 means dropped, other values do not matter.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and what was chosen.
-        """
-        del key
-        matrix, unravel = client_rows.ravel_rows(messages)
-        valid = (weights > 0) & jnp.isfinite(scaled_rows.magnitudes(matrix))
+    def combine(
+        self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
+    ) -> tuple[jax.Array, BulyanInfo]:
+        """Selects rows, and averages what is near their median."""
         n = valid.sum(dtype=jnp.int32)
         f = self.minority(n, len(valid))
         theta = n - 2 * f
-        _, found = pairwise_distances.search(matrix, valid, jnp.maximum(n - f - 2, 1))
+        _, search = pairwise_distances.search(matrix, valid, jnp.maximum(n - f - 2, 1))
         if self.one_shot:
-            rank = jnp.argsort(jnp.argsort(found.scores, stable=True))
+            rank = jnp.argsort(jnp.argsort(search.scores, stable=True))
             selected = valid & (rank < theta)
         else:
-            selected = _one_by_one(found.distance, valid, f, theta)
+            selected = _one_by_one(search.distance, valid, f, theta)
         kept = jnp.maximum(theta - 2 * f, 1)
-        mean = unravel(trimmed.nearest_to_median(matrix, selected, kept))
-        mean = jax.tree.map(lambda m, r: jnp.where(n > 0, m, r), mean, reference)
+        mean = trimmed.nearest_to_median(matrix, selected, kept)
         return mean, BulyanInfo(selected=selected)

@@ -6,20 +6,33 @@ largest number for which the rule's guarantee holds.
 """
 
 import numbers
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import core
 
+from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Counting"]
+__all__ = ["Counting", "check_rule"]
+
+
+def check_rule(rule: Any, size: int) -> None:
+    """Checks the number of rows with a rule that refuses some, before tracing.
+
+    Args:
+      rule: an aggregator.
+      size: K, rows per round.
+    """
+    check = getattr(rule, "check_cohort", None)
+    if check is not None:
+        check(size)
 
 
 @struct.pytree_dataclass
-class Counting:
+class Counting(base.MatrixRule):
     """A rule that takes f of its rows for malicious; abstract.
 
     What it promises holds as long as `factor * f + margin <= n`.
@@ -29,28 +42,22 @@ class Counting:
       malicious_fraction: static, f as a share of the n rows, rounded; or None.
     """
 
-    num_malicious: float | None = None
-    malicious_fraction: float | None = struct.static_field(default=None)
+    num_malicious: float | None = struct.traced_field(default=None, at_least=0)
+    malicious_fraction: float | None = struct.static_field(
+        default=None, at_least=0, at_most=1
+    )
     factor: ClassVar[int] = 2
     margin: ClassVar[int] = 1
 
     def __post_init__(self):
         fraction = self.malicious_fraction
-        checks.number("num_malicious", self.num_malicious, at_least=0)
-        if fraction is None:
-            return
-        checks.number("malicious_fraction", fraction, at_least=0, at_most=1)
-        if self.num_malicious is not None or not isinstance(fraction, numbers.Real):
+        is_number = isinstance(fraction, numbers.Real)
+        if fraction is not None and (self.num_malicious is not None or not is_number):
             raise checks.InputError(
                 "Expected at most one of num_malicious and malicious_fraction, which"
                 f" is a Python number, got num_malicious={self.num_malicious!r} and"
                 f" malicious_fraction={fraction!r}."
             )
-
-    @property
-    def incremental(self) -> None:
-        """None: the rule looks at all messages together."""
-        return None
 
     def check_cohort(self, size: int) -> None:
         """Refuses an f with `factor f + margin > K`, or not whole; a traced one passes.

@@ -25,9 +25,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import core
-from fedjax_pfl.aggregators import byzantine_count
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.aggregators import base, byzantine_count
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.numerics import scaled_rows
 
 __all__ = ["CenteredClipping", "ClippingInfo", "NormClipping"]
@@ -82,15 +81,8 @@ def _fraction(clipped: jax.Array, valid: jax.Array, dtype: Any) -> jax.Array:
     return clipped.sum(dtype=dtype) / jnp.maximum(valid.sum(dtype=dtype), 1)
 
 
-def _vectors(messages: Any, reference: Any) -> tuple[jax.Array, jax.Array, Any]:
-    """Returns rows `[K, D]`, reference `[D]`, and what turns it back into a tree."""
-    matrix, unravel = client_rows.ravel_rows(messages)
-    rows, _ = client_rows.ravel_rows(jax.tree.map(lambda r: r[None], reference))
-    return matrix, rows[0].astype(matrix.dtype), unravel
-
-
 @struct.pytree_dataclass
-class CenteredClipping:
+class CenteredClipping(base.MatrixRule):
     """Mean of differences from a moving center, each clipped to length tau.
 
     The center starts at the reference, the server's model, and moves by at most tau in
@@ -111,47 +103,25 @@ class CenteredClipping:
       (2.0, 0.333)
     """
 
-    tau: float = 10.0
-    num_iterations: int = struct.static_field(default=1)
+    tau: float = struct.traced_field(default=10.0, above=0)
+    num_iterations: int = struct.static_field(default=1, at_least=1)
 
-    def __post_init__(self):
-        checks.number("tau", self.tau, above=0)
-        checks.positive_int("num_iterations", self.num_iterations)
-
-    @property
-    def incremental(self) -> None:
-        """None: distances from the server's model need all messages."""
-        return None
-
-    def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, ClippingInfo]:
-        """Moves from the reference.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`; 0 means dropped, other values do not matter.
-          reference: pytree of `[*P]`, the start; returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and what was clipped.
-        """
-        del key
-        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
-        matrix, start, unravel = _vectors(messages, reference)
+    def combine(
+        self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
+    ) -> tuple[jax.Array, ClippingInfo]:
+        """Moves from the reference."""
         tau = jnp.maximum(jnp.asarray(self.tau, matrix.dtype), 0)
 
         def move(_: jax.Array, last: tuple[jax.Array, jax.Array]):
             center, clipped, _ = _clipped_mean(matrix, valid, last[0], lambda _: tau)
             return center, clipped
 
-        found = lax.fori_loop(0, self.num_iterations, move, (start, valid))
+        end = lax.fori_loop(0, self.num_iterations, move, (center, valid))
         info = ClippingInfo(
-            fraction_clipped=_fraction(found[1], valid, matrix.dtype),
+            fraction_clipped=_fraction(end[1], valid, matrix.dtype),
             max_norm=jnp.where(valid.any(), tau, 0),
         )
-        return unravel(found[0]), info
+        return end[0], info
 
 
 @struct.pytree_dataclass
@@ -184,10 +154,9 @@ class NormClipping(byzantine_count.Counting):
       (0.333, 2.0)
     """
 
-    max_norm: float | None = None
+    max_norm: float | None = struct.traced_field(default=None, above=0)
 
     def __post_init__(self):
-        checks.number("max_norm", self.max_norm, above=0)
         byzantine_count.Counting.__post_init__(self)
         fields = self.num_malicious, self.malicious_fraction
         if self.max_norm is not None and fields != (None, None):
@@ -197,23 +166,10 @@ class NormClipping(byzantine_count.Counting):
                 f" malicious_fraction={fields[1]!r}."
             )
 
-    def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, ClippingInfo]:
-        """Averages what is not further from the reference than the limit.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`; 0 means dropped, other values do not matter.
-          reference: pytree of `[*P]`; returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and what was clipped.
-        """
-        del key
-        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
-        matrix, center, unravel = _vectors(messages, reference)
+    def combine(
+        self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
+    ) -> tuple[jax.Array, ClippingInfo]:
+        """Averages what is not further from the reference than the limit."""
 
         def limit(norm: jax.Array) -> jax.Array:
             if self.max_norm is not None:
@@ -229,4 +185,4 @@ class NormClipping(byzantine_count.Counting):
             fraction_clipped=_fraction(clipped, valid, matrix.dtype),
             max_norm=jnp.where(valid.any(), used, 0),
         )
-        return unravel(mean), info
+        return mean, info

@@ -28,13 +28,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.aggregators import base
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core.client_rows import dot
 from fedjax_pfl.numerics import huber, order_statistics, scaled_rows, weiszfeld
 
 __all__ = ["CoordinateMedian", "CoordinateMedianInfo"]
 
-_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 _Pair = tuple[jax.Array, jax.Array]
 
 
@@ -54,8 +54,8 @@ def _written_middle(matrix: jax.Array, p: jax.Array, weighted: bool) -> _Pair:
     A branch, else selection would be compiled into everything that reads them.
     """
     zeros = jnp.zeros_like(matrix[0])
-    found = functools.partial(_middle, matrix, p, weighted)
-    return lax.cond(p.sum() > 0, found, lambda: (zeros, zeros))
+    select = functools.partial(_middle, matrix, p, weighted)
+    return lax.cond(p.sum() > 0, select, lambda: (zeros, zeros))
 
 
 def _shared(
@@ -65,7 +65,7 @@ def _shared(
     total = jnp.zeros_like(matrix)
     for value in pair:
         equal = valid[:, None] & (matrix == value[None])
-        count = _dot(jnp.ones_like(matrix[:, 0]), equal.astype(matrix.dtype))
+        count = dot(jnp.ones_like(matrix[:, 0]), equal.astype(matrix.dtype))
         half = cotangent / 2 / jnp.maximum(count, 1)
         total = total + jnp.where(equal, half[None], 0)
     return total
@@ -85,7 +85,6 @@ def _exact_forward(weighted: bool, matrix: jax.Array, p: jax.Array) -> Any:
 
 def _exact_backward(weighted: bool, kept: Any, cotangent: jax.Array) -> Any:
     """Cotangents of the rows; of p there are none."""
-    del weighted
     matrix, valid, pair = kept
     return _shared(matrix, valid, pair, cotangent), None
 
@@ -108,7 +107,7 @@ class CoordinateMedianInfo:
 
 
 @struct.pytree_dataclass
-class CoordinateMedian:
+class CoordinateMedian(base.MatrixRule):
     """Median per coordinate over the rows of positive weight, exact or smoothed.
 
     With an even number of rows it is the midpoint of the two middle values. Rows of
@@ -144,48 +143,25 @@ class CoordinateMedian:
       (2.5, 0.333)
     """
 
-    rho: float | None = None
-    rho_quantile: float | None = None
-    weighting: str = struct.static_field(default="uniform")
+    rho: float | None = struct.traced_field(default=None, above=0)
+    rho_quantile: float | None = struct.traced_field(default=None, above=0, below=1)
+    weighting: base.Weighting = "uniform"
 
     def __post_init__(self):
-        checks.radius(self.rho, self.rho_quantile)
-        checks.known(self.weighting, ("uniform", "examples"), "weighting")
+        checks.alternatives(rho=self.rho, rho_quantile=self.rho_quantile)
 
-    @property
-    def incremental(self) -> None:
-        """None: the median of all clients needs all messages."""
-        return None
-
-    def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, CoordinateMedianInfo | None]:
-        """Takes the median of every coordinate.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`, at least 0; 0 means dropped. Under `uniform` other values do
-            not matter.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`; and what the radius did, or None for the exact median.
-        """
-        del key
-        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
-        matrix, unravel = client_rows.ravel_rows(messages)
+    def combine(
+        self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
+    ) -> tuple[jax.Array, CoordinateMedianInfo | None]:
+        """Takes the median of every coordinate; None reports the exact one."""
         some, weighted = valid.any(), self.weighting == "examples"
         p = weights if weighted else jnp.ones_like(weights)
         p = jnp.where(valid, p, 0).astype(matrix.dtype)
         p = p / jnp.where(some, p.sum(), 1)
         if self.rho is None and self.rho_quantile is None:
-            median, info = unravel(jnp.asarray(_exact(weighted, matrix, p))), None
-        else:
-            rho = None if self.rho is None else jnp.asarray(self.rho, matrix.dtype)
-            median, info = _smoothed(self, rho, matrix, p)
-            median = unravel(median)
-        return jax.tree.map(lambda m, r: jnp.where(some, m, r), median, reference), info
+            return jnp.asarray(_exact(weighted, matrix, p)), None
+        rho = None if self.rho is None else jnp.asarray(self.rho, matrix.dtype)
+        return _smoothed(self, rho, matrix, p)
 
     def _radius(
         self, rho: jax.Array | None, matrix: jax.Array, p: jax.Array, median: jax.Array
@@ -194,13 +170,13 @@ class CoordinateMedian:
         radius = rho
         if radius is None:
             size = scaled_rows.measure(matrix, p > 0, p)
-            distance = size.norms(matrix, median / size.scale)
+            distance = size.norms(median / size.scale)
             chosen = scaled_rows.quantile(distance, p, self.rho_quantile)
             radius = size.scale * (chosen / matrix.shape[1] ** 0.5)
         radius = jnp.maximum(radius, weiszfeld.smallest_radius(matrix.dtype))
         return jnp.minimum(radius, jnp.finfo(matrix.dtype).max / 4)
 
-    def _found(
+    def _centers(
         self, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
     ) -> tuple[jax.Array, huber.Centers, jax.Array]:
         """Returns the exact median `[D]`, the centers, and the radius."""
@@ -217,43 +193,42 @@ class CoordinateMedian:
 
 
 @jax.custom_vjp
-def _smoothed(
-    rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
-) -> tuple[jax.Array, CoordinateMedianInfo]:
-    """Returns the smoothed median `[D]` of rows `[K, D]`, and what the radius did."""
-    return _smoothed_forward(rule, rho, matrix, p)[0]
+def _smoothed(*problem: Any) -> tuple[jax.Array, CoordinateMedianInfo]:
+    """Returns the smoothed median `[D]`, and what the radius did."""
+    return _smoothed_forward(*problem)[0]
 
 
 def _smoothed_forward(
     rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
 ) -> Any:
-    """Returns the same, and what derivatives need of it."""
-    median, found, radius = rule._found(rho, matrix, p)
+    """Returns the median of rows `[K, D]`, and what derivatives need of it."""
+    median, centers, radius = rule._centers(rho, matrix, p)
     used = (p > 0).sum(dtype=matrix.dtype)
     info = CoordinateMedianInfo(
-        fraction_clipped=found.outside.mean() / jnp.maximum(used, 1),
+        fraction_clipped=centers.outside.mean() / jnp.maximum(used, 1),
         radius=jnp.where(used > 0, radius, 0),
     )
-    return (median + found.shift, info), (rule, rho, matrix, p, median, found, radius)
+    kept = rule, rho, matrix, p, median, centers, radius
+    return (median + centers.shift, info), kept
 
 
 def _smoothed_backward(kept: Any, cotangents: tuple[jax.Array, Any]) -> Any:
     """Cotangents of all arguments; None for constants."""
-    rule, rho, matrix, p, median, found, radius = kept
-    cotangent, valid, some = cotangents[0], p > 0, found.inside > 0
+    rule, rho, matrix, p, median, centers, radius = kept
+    cotangent, valid, some = cotangents[0], p > 0, centers.inside > 0
     difference = jnp.where(valid[:, None], matrix, 0) - median[None]
-    difference = difference - found.shift[None]
+    difference = difference - centers.shift[None]
     size = jnp.abs(difference)
-    share = jnp.where(some, cotangent / jnp.where(some, found.inside, 1), 0)
+    share = jnp.where(some, cotangent / jnp.where(some, centers.inside, 1), 0)
     of_rows = jnp.where(size < radius, p[:, None] * share[None], 0)
     rest = jnp.where(some, 0, cotangent)
     pair = _written_middle(matrix, p, rule.weighting == "examples")
     of_rows = of_rows + _shared(matrix, valid, pair, rest)
-    of_p = jnp.where(valid, _dot(jnp.clip(difference, -radius, radius), share), 0)
+    of_p = jnp.where(valid, dot(jnp.clip(difference, -radius, radius), share), 0)
     if rho is None:
         return None, None, of_rows, of_p
     outside = jnp.where(size > radius, jnp.sign(difference), 0)
-    return None, _dot(p, _dot(outside, share)), of_rows, of_p
+    return None, dot(p, dot(outside, share)), of_rows, of_p
 
 
 _smoothed.defvjp(_smoothed_forward, _smoothed_backward)

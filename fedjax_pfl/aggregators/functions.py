@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
-from fedjax_pfl.aggregators import clipping, mixing, trimmed
+from fedjax_pfl.aggregators import byzantine_count, clipping, mixing, trimmed
 from fedjax_pfl.aggregators.bulyan import Bulyan
 from fedjax_pfl.aggregators.coordinate_median import CoordinateMedian
 from fedjax_pfl.aggregators.geometric_median import GeometricMedian
@@ -64,9 +64,7 @@ def _checked(rule: Any, rows: Any, weights: Any) -> tuple[Any, jax.Array]:
             "."
         )
     (count,) = counts
-    check = getattr(rule, "check_cohort", None)
-    if check is not None:
-        check(count)
+    byzantine_count.check_rule(rule, count)
     if weights is None:
         return rows, jnp.ones(count, leaves[0].dtype)
     checks.number("weights", weights, at_least=0)
@@ -265,6 +263,6 @@ def bucketing(key: core.Key, rows: Any, weights: Any = None, *, size: int = 2) -
       (3, 3)
     """
     rule = mixing.Bucketing(size=size)
-    found, weights = rule.mix(key, *_checked(rule, rows, weights))
-    nothing = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), found)
-    return client_rows.select_rows(weights > 0, found, nothing)
+    buckets, weights = rule.mix(key, *_checked(rule, rows, weights))
+    nothing = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), buckets)
+    return client_rows.select_rows(weights > 0, buckets, nothing)

@@ -45,13 +45,13 @@ Learning". Deviation: the stop is on the dimensionless norm of g, not on the len
 step, because a step of `prox` is never longer than rho.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.aggregators import base
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.numerics import scaled_rows, weiszfeld, weiszfeld_gradient
 
 __all__ = ["GeometricMedian", "GeometricMedianInfo"]
@@ -82,7 +82,7 @@ class GeometricMedianInfo:
 
 
 @struct.pytree_dataclass
-class GeometricMedian:
+class GeometricMedian(base.MatrixRule):
     """Smoothed geometric median with one norm over the whole model.
 
     Rows of weight 0 and rows with a non-finite value take no part; if none is left, the
@@ -127,69 +127,37 @@ class GeometricMedian:
       ([1.0, 1.0], True)
     """
 
-    rho: float | None = None
-    rho_quantile: float | None = None
-    tolerance: float | None = None
-    method: str = struct.static_field(default="weiszfeld")
-    weighting: str = struct.static_field(default="uniform")
-    start: str = struct.static_field(default="mean")
-    acceleration: int = struct.static_field(default=0)
+    rho: float | None = struct.traced_field(default=None, above=0)
+    rho_quantile: float | None = struct.traced_field(default=None, above=0, below=1)
+    tolerance: float | None = struct.traced_field(default=None, above=0)
+    method: Literal["weiszfeld", "prox"] = "weiszfeld"
+    weighting: base.Weighting = "uniform"
+    start: Literal["mean", "reference"] = "mean"
+    acceleration: int = struct.static_field(default=0, at_least=0, at_most=100)
     curvature: bool = struct.static_field(default=False)
-    max_iterations: int = struct.static_field(default=100)
+    max_iterations: int = struct.static_field(default=100, at_least=1)
 
     def __post_init__(self):
-        checks.radius(self.rho, self.rho_quantile)
-        checks.number("tolerance", self.tolerance, above=0)
-        checks.known(self.method, ("weiszfeld", "prox"), "method")
-        checks.known(self.weighting, ("uniform", "examples"), "weighting")
-        checks.known(self.start, ("mean", "reference"), "start")
-        checks.whole("acceleration", self.acceleration, at_least=0, at_most=100)
-        checks.boolean("curvature", self.curvature)
-        checks.positive_int("max_iterations", self.max_iterations)
+        checks.alternatives(rho=self.rho, rho_quantile=self.rho_quantile)
 
-    @property
-    def incremental(self) -> None:
-        """None: the median of all clients needs all messages."""
-        return None
-
-    def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, GeometricMedianInfo]:
-        """Finds the median.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and how the search ended.
-        """
-        del key
-        matrix, unravel = client_rows.ravel_rows(messages)
-        largest = scaled_rows.magnitudes(jax.lax.stop_gradient(matrix))
-        valid = (weights > 0) & jnp.isfinite(largest)
-        some = valid.any()
+    def combine(
+        self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
+    ) -> tuple[jax.Array, GeometricMedianInfo]:
+        """Finds the median; reports how the search ended."""
         p = weights if self.weighting == "examples" else jnp.ones_like(weights)
         p = jnp.where(valid, p, 0).astype(matrix.dtype)
-        p = p / jnp.where(some, p.sum(), 1)
-        start = None
-        if self.start == "reference":
-            start, _ = client_rows.ravel_rows(client_rows.broadcast(reference, 1))
-            start = start[0]
+        p = p / jnp.where(valid.any(), p.sum(), 1)
         rho = None if self.rho is None else jnp.asarray(self.rho, matrix.dtype)
-        median, info = _minimizer(self, rho, matrix, p, start)
-        median = unravel(median)
-        return jax.tree.map(lambda m, r: jnp.where(some, m, r), median, reference), info
+        start = center if self.start == "reference" else None
+        return _minimizer(self, rho, matrix, p, start)
 
-    def _found(
+    def _search(
         self,
         rho: jax.Array | None,
         matrix: jax.Array,
         p: jax.Array,
         start: jax.Array | None,
-    ) -> tuple[scaled_rows.Lengths, weiszfeld.Frame, GeometricMedianInfo]:
+    ) -> tuple[scaled_rows.ScaledRows, weiszfeld.Frame, GeometricMedianInfo]:
         """Searches, and says how that ended."""
         size = scaled_rows.measure(matrix, p > 0, p, 0 if rho is None else rho)
         tolerance = self.tolerance
@@ -204,7 +172,7 @@ class GeometricMedian:
             acceleration=self.acceleration,
             curvature=self.curvature,
             max_iterations=self.max_iterations,
-        )(matrix, size, p, start)
+        )(size, p, start)
         outside = (end.outside | size.shortened).sum(dtype=matrix.dtype)
         used = (p > 0).sum(dtype=matrix.dtype)
         eigenvalue = end.eigenvalue
@@ -220,15 +188,9 @@ class GeometricMedian:
 
 
 @jax.custom_vjp
-def _minimizer(
-    rule: GeometricMedian,
-    rho: jax.Array | None,
-    matrix: jax.Array,
-    p: jax.Array,
-    start: jax.Array | None,
-) -> tuple[jax.Array, GeometricMedianInfo]:
-    """Returns the median `[D]` of rows `[K, D]`, and how the search ended."""
-    return _forward(rule, rho, matrix, p, start)[0]
+def _minimizer(*problem: Any) -> tuple[jax.Array, GeometricMedianInfo]:
+    """Returns the median `[D]`, and how the search ended."""
+    return _forward(*problem)[0]
 
 
 def _forward(
@@ -238,17 +200,17 @@ def _forward(
     p: jax.Array,
     start: jax.Array | None,
 ) -> tuple[tuple[jax.Array, GeometricMedianInfo], Any]:
-    """Returns the same, and what derivatives need of it."""
-    size, end, info = rule._found(rho, matrix, p, start)
-    kept = (matrix, size, p, end.center, end.radius), rho
+    """Returns the median of rows `[K, D]`, and what derivatives need of it."""
+    size, end, info = rule._search(rho, matrix, p, start)
+    kept = (size, p, end.center, end.radius), rho
     return (size.scale * end.center, info), kept
 
 
 def _backward(kept: Any, cotangents: tuple[jax.Array, Any]) -> tuple[Any, ...]:
     """Cotangents of all arguments; None for constants."""
-    (matrix, size, p, center, radius), rho = kept
+    (size, p, center, radius), rho = kept
     of_rows, of_p, of_rho = weiszfeld_gradient.cotangents(
-        matrix, size, p, center, radius, cotangents[0]
+        size, p, center, radius, cotangents[0]
     )
     return None, None if rho is None else of_rho, of_rows, of_p, None
 

@@ -11,15 +11,14 @@ Byzantine Tolerant Gradient Descent". Their guarantee needs 2 f + 3 <= n. One po
 package counts n - f - 1 neighbors.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import core
 from fedjax_pfl.aggregators import byzantine_count
 from fedjax_pfl.core import checks, client_rows, struct
-from fedjax_pfl.numerics import pairwise_distances, scaled_rows
+from fedjax_pfl.numerics import pairwise_distances
 
 __all__ = ["Krum", "KrumInfo"]
 
@@ -69,17 +68,13 @@ class Krum(byzantine_count.Counting):
       (2.0, [1.25, 91.25, 0.5, 1.25, 0.5])
     """
 
-    num_selected: int | None = struct.static_field(default=1)
+    num_selected: int | None = struct.static_field(default=1, at_least=1)
     squared: bool = struct.static_field(default=True)
     guarantee: bool = struct.static_field(default=True)
     margin: ClassVar[int] = 3
 
     def __post_init__(self):
         byzantine_count.Counting.__post_init__(self)
-        if self.num_selected is not None:
-            checks.positive_int("num_selected", self.num_selected)
-        checks.boolean("squared", self.squared)
-        checks.boolean("guarantee", self.guarantee)
 
     def check_cohort(self, size: int) -> None:
         """Refuses numbers that do not fit the number of rows; before tracing.
@@ -96,41 +91,28 @@ class Krum(byzantine_count.Counting):
             name = f"num_selected with K={size} messages per round"
             checks.whole(name, self.num_selected, at_least=1, at_most=size)
 
-    def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, KrumInfo]:
-        """Takes the row of lowest score, or the mean of some.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`; 0 means dropped, other values do not matter.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and what was chosen.
-        """
-        del key
-        matrix, _ = client_rows.ravel_rows(messages)
-        valid = (weights > 0) & jnp.isfinite(scaled_rows.magnitudes(matrix))
+    def combine(
+        self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
+    ) -> tuple[jax.Array, KrumInfo]:
+        """Takes the row of lowest score, or the mean of some."""
         num_valid = valid.sum(dtype=jnp.int32)
-        f = self.told(num_valid, weights.shape[0])
-        scale, found = pairwise_distances.search(
+        f = self.told(num_valid, len(valid))
+        scale, search = pairwise_distances.search(
             matrix, valid, jnp.maximum(num_valid - f - 2, 1), squared=self.squared
         )
-        row, some = found.row, num_valid > 0
+        row = search.row
         if self.num_selected == 1:
             selected = valid & (jnp.arange(valid.shape[0]) == row)
-            chosen = client_rows.take(messages, row)
+            chosen = matrix[row]
         else:
-            rank = jnp.argsort(jnp.argsort(found.scores, stable=True))
+            rank = jnp.argsort(jnp.argsort(search.scores, stable=True))
             kept = self.num_selected or jnp.maximum(num_valid - f, 1)
             selected = valid & (rank < kept)
-            chosen = client_rows.weighted_mean(messages, selected.astype(matrix.dtype))
-        scores = found.scores * (jnp.square(scale) if self.squared else scale)
+            chosen = client_rows.weighted_mean(matrix, selected.astype(matrix.dtype))
+        scores = search.scores * (jnp.square(scale) if self.squared else scale)
         info = KrumInfo(
-            row=jnp.where(some, row, -1),
+            row=jnp.where(num_valid > 0, row, -1),
             selected=selected,
             scores=jnp.where(valid, scores, -1),
         )
-        return jax.tree.map(lambda m, r: jnp.where(some, m, r), chosen, reference), info
+        return chosen, info

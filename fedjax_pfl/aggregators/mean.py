@@ -11,17 +11,36 @@ from fedjax_pfl.core import client_rows, struct
 __all__ = ["Mean", "WeightedMean"]
 
 
-def _mean_or_reference(messages: Any, weights: jax.Array, reference: Any) -> Any:
-    """Averages finite rows; the reference where none has a positive weight."""
-    finite = client_rows.finite_rows(messages, weights.shape[0])
-    weights = jnp.where(finite, weights, 0)
-    mean = client_rows.weighted_mean(messages, weights)
-    some = weights.sum() > 0
-    return jax.tree.map(lambda m, r: jnp.where(some, m, r), mean, reference)
+class _Averaging:
+    """A mean of messages; subclasses define `shares`."""
+
+    def shares(self, weights: jax.Array) -> jax.Array:
+        """Returns the weights `[K]` of the rows, not normalized."""
+        raise NotImplementedError
+
+    def __call__(
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, None]:
+        """Averages rows.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]`.
+          weights: `[K]`, at least 0; 0 means dropped.
+          reference: pytree of `[*P]`, returned if no row takes part.
+
+        Returns:
+          Pytree of `[*P]`, and None.
+        """
+        finite = client_rows.finite_rows(messages, weights.shape[0])
+        shares = jnp.where(finite, self.shares(weights), 0)
+        mean = client_rows.weighted_mean(messages, shares)
+        some = shares.sum() > 0
+        return jax.tree.map(lambda m, r: jnp.where(some, m, r), mean, reference), None
 
 
 @struct.pytree_dataclass
-class Mean:
+class Mean(_Averaging):
     """Uniform mean over the rows of positive weight, `(1/n) sum_k x_k`.
 
     Rows of weight 0 and rows with a non-finite value take no part; if none is left, the
@@ -35,32 +54,15 @@ class Mean:
       2.0
     """
 
-    @property
-    def incremental(self) -> str:
-        """The weighting under which the mean can be kept incrementally."""
-        return "uniform"
+    incremental = "uniform"  # the weighting of the mean that can be kept
 
-    def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, None]:
-        """Averages rows.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]`.
-          weights: `[K]`; 0 means dropped, other values do not matter.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and None.
-        """
-        del key
-        present = (weights > 0).astype(weights.dtype)
-        return _mean_or_reference(messages, present, reference), None
+    def shares(self, weights: jax.Array) -> jax.Array:
+        """Returns 1 for every row of positive weight."""
+        return (weights > 0).astype(weights.dtype)
 
 
 @struct.pytree_dataclass
-class WeightedMean:
+class WeightedMean(_Averaging):
     """Mean weighted by the clients' numbers of examples, `sum_k n_k x_k / sum_k n_k`.
 
     Rows of weight 0 and rows with a non-finite value take no part; if none is left, the
@@ -75,24 +77,8 @@ class WeightedMean:
       2.5
     """
 
-    @property
-    def incremental(self) -> str:
-        """The weighting under which the mean can be kept incrementally."""
-        return "weighted"
+    incremental = "weighted"  # the weighting of the mean that can be kept
 
-    def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, None]:
-        """Averages rows by weight.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]`.
-          weights: `[K]`, at least 0; 0 means dropped.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and None.
-        """
-        del key
-        return _mean_or_reference(messages, weights, reference), None
+    def shares(self, weights: jax.Array) -> jax.Array:
+        """Returns the weights themselves."""
+        return weights

@@ -15,14 +15,11 @@ Reference: Hu, Shaloudegi, Zhang, Yu, "Federated Learning Meets Multi-Objective
 Optimization" (FedMGDA+).
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.aggregators import base
+from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.numerics import quadratic_programs, scaled_rows
 
 __all__ = ["CommonDescent", "CommonDescentInfo"]
@@ -48,7 +45,7 @@ class CommonDescentInfo:
 
 
 @struct.pytree_dataclass
-class CommonDescent:
+class CommonDescent(base.MatrixRule):
     """The server's model less a step along the shortest combination of updates.
 
     Rows of weight 0, rows with a non-finite value and rows within 1e-6 of the reference
@@ -71,56 +68,28 @@ class CommonDescent:
       ([-0.5, -0.5], 0.5)
     """
 
-    eps: float = 0.1
-    learning_rate: float = 1.0
+    eps: float = struct.traced_field(default=0.1, at_least=0, at_most=1)
+    learning_rate: float = struct.traced_field(default=1.0, above=0)
     normalize: bool = struct.static_field(default=True)
 
-    def __post_init__(self):
-        checks.number("eps", self.eps, at_least=0, at_most=1)
-        checks.number("learning_rate", self.learning_rate, above=0)
-        checks.boolean("normalize", self.normalize)
-
-    @property
-    def incremental(self) -> None:
-        """None: the rule looks at all messages together."""
-        return None
-
-    def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, CommonDescentInfo]:
-        """Takes one step from the reference.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]` numbers of examples; 0 means dropped.
-          reference: pytree of `[*P]`, the server's model.
-
-        Returns:
-          Pytree of `[*P]`, and the combination.
-        """
-        del key
-        matrix, unravel = client_rows.ravel_rows(messages)
-        center, _ = client_rows.ravel_rows(jax.tree.map(lambda r: r[None], reference))
-        center = center[0].astype(matrix.dtype)
-        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
+    def combine(
+        self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
+    ) -> tuple[jax.Array, CommonDescentInfo]:
+        """Takes one step from the reference."""
         rows, size, valid = _directions(matrix, center, valid)
         if self.normalize:
             size, unit = valid.astype(matrix.dtype), jnp.ones((), matrix.dtype)
         else:
             size, unit = _relative(size, valid)
-        gram = jnp.matmul(rows, rows.T, precision=lax.Precision.HIGHEST)
-        gram = gram * size[:, None] * size[None]
+        gram = client_rows.dot(rows, rows.T) * size[:, None] * size[None]
         share = jnp.where(valid, weights, 0).astype(matrix.dtype)
         share = share / jnp.maximum(share.sum(), jnp.finfo(matrix.dtype).tiny)
         eps = jnp.asarray(self.eps, matrix.dtype)
         solution = quadratic_programs.box_minimum_norm(
             gram, jnp.maximum(share - eps, 0), jnp.minimum(share + eps, 1), valid
         )
-        step = unit * jnp.matmul(
-            solution.x * size, rows, precision=lax.Precision.HIGHEST
-        )
-        slopes = jnp.matmul(gram, solution.x, precision=lax.Precision.HIGHEST)
+        step = unit * client_rows.dot(solution.x * size, rows)
+        slopes = client_rows.dot(gram, solution.x)
         mean = jnp.square(size).sum() / jnp.maximum(valid.sum(dtype=size.dtype), 1)
         info = CommonDescentInfo(
             lam=solution.x,
@@ -129,7 +98,7 @@ class CommonDescent:
             gap=solution.gap / jnp.where(mean > 0, mean, 1),
         )
         rate = jnp.asarray(self.learning_rate, matrix.dtype)
-        return unravel(center - rate * step), info
+        return center - rate * step, info
 
 
 def _directions(

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.aggregators import byzantine_count, coordinate_median
-from fedjax_pfl.core import checks, client_rows, struct
-from fedjax_pfl.numerics import pairwise_distances, scaled_rows
+from fedjax_pfl.core import client_rows, struct
+from fedjax_pfl.numerics import pairwise_distances
 
 __all__ = ["Bucketing", "NearestNeighborMixing"]
 
@@ -34,15 +34,8 @@ def _means_about(
     middle = jax.tree.map(lambda leaf: leaf[center][None] / 2, messages)
     halves = jax.tree.map(lambda leaf, half: leaf / 2 - half, messages, middle)
     zeros = jax.tree.map(jnp.zeros_like, messages)
-    found = client_rows.mix(client_rows.select_rows(valid, halves, zeros), share)
-    return jax.tree.map(lambda half, mean: 2 * (half + mean), middle, found)
-
-
-def _check_rule(rule: Any, size: int) -> None:
-    """Checks the number of rows with the inner rule."""
-    check = getattr(rule, "check_cohort", None)
-    if check is not None:
-        check(size)
+    means = client_rows.mix(client_rows.select_rows(valid, halves, zeros), share)
+    return jax.tree.map(lambda half, mean: 2 * (half + mean), middle, means)
 
 
 @struct.pytree_dataclass
@@ -84,7 +77,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
           size: K, rows per round.
         """
         self._check_number(size, needed=True)
-        _check_rule(self.rule, size)
+        byzantine_count.check_rule(self.rule, size)
 
     def mix(self, messages: Any, weights: jax.Array) -> Any:
         """Replaces every row by the mean of its nearest rows.
@@ -97,16 +90,16 @@ class NearestNeighborMixing(byzantine_count.Counting):
           Pytree of `[K, *P]`; rows that take no part are as they were.
         """
         matrix, _ = client_rows.ravel_rows(messages)
-        valid = (weights > 0) & jnp.isfinite(scaled_rows.magnitudes(matrix))
+        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
         n = valid.sum(dtype=jnp.int32)
         near = n - self.minority(n, len(valid))
-        _, found = pairwise_distances.search(matrix, valid, jnp.maximum(near - 1, 1))
+        _, search = pairwise_distances.search(matrix, valid, jnp.maximum(near - 1, 1))
         itself = jnp.eye(weights.shape[0], dtype=bool)
-        distance = jnp.where(itself, -1, found.distance)
+        distance = jnp.where(itself, -1, search.distance)
         rank = jnp.argsort(jnp.argsort(distance, axis=1, stable=True), axis=1)
         share = (valid[None] & (rank < near)).astype(matrix.dtype)
         share = share / jnp.maximum(near, 1).astype(matrix.dtype)
-        mixed = _means_about(share, messages, valid, found.row)
+        mixed = _means_about(share, messages, valid, search.row)
         return client_rows.select_rows(valid, mixed, messages)
 
     def __call__(
@@ -150,15 +143,9 @@ class Bucketing:
     """
 
     rule: core.Aggregator = coordinate_median.CoordinateMedian()
-    size: int = struct.static_field(default=2)
+    size: int = struct.static_field(default=2, at_least=1)
 
-    def __post_init__(self):
-        checks.positive_int("size", self.size)
-
-    @property
-    def incremental(self) -> None:
-        """None: buckets are drawn anew in every round."""
-        return None
+    incremental = None  # buckets are drawn anew in every round
 
     def check_cohort(self, size: int) -> None:
         """Checks the number of buckets with the inner rule, before tracing.
@@ -166,7 +153,7 @@ class Bucketing:
         Args:
           size: K, rows per round.
         """
-        _check_rule(self.rule, -(-size // self.size))
+        byzantine_count.check_rule(self.rule, -(-size // self.size))
 
     def mix(
         self, key: core.Key, messages: Any, weights: jax.Array

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import struct
 
 __all__ = ["ServerAdam", "ServerMomentum"]
 
@@ -56,12 +56,8 @@ class ServerMomentum:
       1.0
     """
 
-    learning_rate: float = 1.0
-    momentum: float = 0.9
-
-    def __post_init__(self):
-        checks.number("learning_rate", self.learning_rate, above=0)
-        checks.number("momentum", self.momentum, at_least=0, below=1)
+    learning_rate: float = struct.traced_field(default=1.0, above=0)
+    momentum: float = struct.traced_field(default=0.9, at_least=0, below=1)
 
     def init(self, params: Any) -> optax.OptState:
         """Zeros."""
@@ -113,16 +109,10 @@ class ServerAdam:
       3.99
     """
 
-    learning_rate: float = 0.01
-    b1: float = 0.9
-    b2: float = 0.99
-    eps: float = 1e-3
-
-    def __post_init__(self):
-        checks.number("learning_rate", self.learning_rate, above=0)
-        checks.number("b1", self.b1, at_least=0, below=1)
-        checks.number("b2", self.b2, at_least=0, below=1)
-        checks.number("eps", self.eps, above=0)
+    learning_rate: float = struct.traced_field(default=0.01, above=0)
+    b1: float = struct.traced_field(default=0.9, at_least=0, below=1)
+    b2: float = struct.traced_field(default=0.99, at_least=0, below=1)
+    eps: float = struct.traced_field(default=1e-3, above=0)
 
     def init(self, params: Any) -> AdamMemory:
         """Zeros, and `eps^2`."""

@@ -10,15 +10,12 @@ Towards Optimal Statistical Rates"; Xie, Koyejo, Gupta, "Generalized Byzantine-t
 SGD".
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import core
 from fedjax_pfl.aggregators import byzantine_count
-from fedjax_pfl.core import client_rows, struct
+from fedjax_pfl.core import struct
 from fedjax_pfl.numerics import order_statistics, sorting
 
 __all__ = ["MeaMed", "TrimmedMean", "nearest_to_median"]
@@ -47,46 +44,7 @@ def nearest_to_median(
 
 
 @struct.pytree_dataclass
-class _InnerMean(byzantine_count.Counting):
-    """A mean of some values of every coordinate; subclasses define `inner`."""
-
-    def inner(self, matrix: jax.Array, valid: jax.Array, n: jax.Array) -> jax.Array:
-        """Returns the mean of the values that count.
-
-        Args:
-          matrix: `[K, D]`; rows that are not valid may hold anything.
-          valid: `bool[K]`.
-          n: `int32[]` valid rows.
-
-        Returns:
-          `[D]`; anything where n is 0.
-        """
-        raise NotImplementedError
-
-    def __call__(
-        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
-    ) -> tuple[Any, None]:
-        """Averages the inner values of every coordinate.
-
-        Args:
-          key: `[]` unused.
-          messages: pytree of `[K, *P]` with one dtype.
-          weights: `[K]`; 0 means dropped, other values do not matter.
-          reference: pytree of `[*P]`, returned if no row takes part.
-
-        Returns:
-          Pytree of `[*P]`, and None.
-        """
-        del key
-        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
-        matrix, unravel = client_rows.ravel_rows(messages)
-        n = valid.sum(dtype=jnp.int32)
-        found = unravel(self.inner(matrix, valid, n))
-        return jax.tree.map(lambda m, r: jnp.where(n > 0, m, r), found, reference), None
-
-
-@struct.pytree_dataclass
-class TrimmedMean(_InnerMean):
+class TrimmedMean(byzantine_count.Counting):
     """Mean per coordinate without the f smallest and the f largest values.
 
     Rows of weight 0 and rows with a non-finite value take no part and do not count
@@ -109,15 +67,18 @@ class TrimmedMean(_InnerMean):
       2.0
     """
 
-    def inner(self, matrix: jax.Array, valid: jax.Array, n: jax.Array) -> jax.Array:
-        """Returns the mean of what lies between the outermost values."""
+    def combine(
+        self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
+    ) -> tuple[jax.Array, None]:
+        """Averages what lies between the outermost values of every coordinate."""
+        n = valid.sum(dtype=jnp.int32)
         f = self.minority(n, len(valid))
         rows = jnp.where(valid[:, None], matrix, jnp.inf)
-        return sorting.mean_of_ranks(rows, f, jnp.maximum(n, 1) - f)
+        return sorting.mean_of_ranks(rows, f, jnp.maximum(n, 1) - f), None
 
 
 @struct.pytree_dataclass
-class MeaMed(_InnerMean):
+class MeaMed(byzantine_count.Counting):
     """Mean per coordinate of the n - f values that are nearest to the median.
 
     Of two values at one distance the lower one is taken. Rows of weight 0 and rows with
@@ -140,7 +101,10 @@ class MeaMed(_InnerMean):
       1.75
     """
 
-    def inner(self, matrix: jax.Array, valid: jax.Array, n: jax.Array) -> jax.Array:
-        """Returns the mean of what is near the median."""
+    def combine(
+        self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
+    ) -> tuple[jax.Array, None]:
+        """Averages what is near the median of every coordinate."""
+        n = valid.sum(dtype=jnp.int32)
         kept = jnp.maximum(n - self.minority(n, len(valid)), 1)
-        return nearest_to_median(matrix, valid, kept)
+        return nearest_to_median(matrix, valid, kept), None

@@ -32,7 +32,7 @@ What is saved of the personal model is the mixed network or, with `mix="outputs"
 (v_i), `global` (w) and `alpha`.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ from jax import lax
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, struct
 
 __all__ = ["APFL"]
 
@@ -68,19 +68,14 @@ class APFL(base.SingleExchange):
       local: `SGD` without momentum; its learning rate is eta.
     """
 
-    alpha: Any = 0.5
+    alpha: Any = struct.traced_field(default=0.5, at_least=0, at_most=1)
     adaptive: bool = struct.static_field(default=True)
-    alpha_learning_rate: Any = None
-    alpha_decay: Any = 0.0
-    mix: str = struct.static_field(default="parameters")
+    alpha_learning_rate: Any = struct.traced_field(default=None, above=0)
+    alpha_decay: Any = struct.traced_field(default=0.0, at_least=0)
+    mix: Literal["parameters", "outputs"] = "parameters"
     local: Any = local.SGD()
 
     def __post_init__(self):
-        checks.number("alpha", self.alpha, at_least=0, at_most=1)
-        checks.boolean("adaptive", self.adaptive)
-        checks.number("alpha_learning_rate", self.alpha_learning_rate, above=0)
-        checks.number("alpha_decay", self.alpha_decay, at_least=0)
-        checks.known(self.mix, ("parameters", "outputs"), "mix")
         common.check_plain_sgd("APFL", self.local)
 
     server_is_model = True  # clients start from w, their copies are averaged into it
@@ -92,30 +87,30 @@ class APFL(base.SingleExchange):
         alpha = jnp.asarray(self.alpha, dtype)
         return params, ApflClient(v=params, alpha=alpha), None
 
-    def down(self, ctx, server, clients, messages):
+    def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
         """Returns the global model; the mean of the cohort's alpha is only reported."""
         return core.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
 
     def _outputs(self, model, v, w, alpha, x, constants, key=None):
         """Returns the mixed model's outputs at inputs `[B, ...]`."""
 
-        def apply(params):
+        def apply(params: Any):
             return model.apply(params, x, key=key, constants=constants)
 
         if self.mix == "parameters":
             return apply(base.mixture(v, w, alpha))
         return base.mixture(apply(v), apply(w), alpha)
 
-    def _descend(self, params, gradient, round):
+    def _descend(self, params: Any, gradient: Any, round: jax.Array):
         """Takes one plain step of the local solver."""
         rate, decay = self.local.rate(round), self.local.weight_decay
         return jax.tree.map(lambda x, g: x - rate * (g + decay * x), params, gradient)
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Simultaneous steps of the local copy, the own model and the mixing weight."""
         plain = local.DataLoss(model)
         rate = self.alpha_learning_rate
-        rate = self.local.rate(round) if rate is None else rate
+        rate = self.local.rate(view.round) if rate is None else rate
 
         def losses(step_key, w, v, alpha, batch):
             # w learns from its own loss only, so both gradients come in one pass.
@@ -125,12 +120,12 @@ class APFL(base.SingleExchange):
             )
             return plain(step_key, w, batch, None) + model.loss(outputs, batch)
 
-        def step(step_key, carry, batches):
+        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
             w, v, alpha, first = carry
             for_w, for_v, for_alpha = jax.grad(losses, argnums=(1, 2, 3))(
                 step_key, w, v, alpha, batches[0]
             )
-            w, v = (self._descend(*p, round) for p in ((w, for_w), (v, for_v)))
+            w, v = (self._descend(*p, view.round) for p in ((w, for_w), (v, for_v)))
             if self.adaptive:
                 slope = for_alpha + self.alpha_decay * alpha
                 moved = jnp.clip(alpha - rate * slope, 0, 1)
@@ -138,31 +133,29 @@ class APFL(base.SingleExchange):
             return w, v, alpha, jnp.zeros((), bool)
 
         (w, v, alpha, _), info = local.local_scan(
-            key,
-            work,
+            view,
             step,
             (down.shared, client.v, client.alpha, jnp.ones((), bool)),
-            data,
             batch_size=self.local.batch_size,
             epochs=self.local.epochs,
             dtype=client.alpha.dtype,
         )
-        upload = core.Upload(message=w, weight=base.example_weight(data, w))
         report = {"gradient_evaluations": 2 * info.num_examples}
-        return ApflClient(v=v, alpha=alpha), upload, report
+        return ApflClient(v=v, alpha=alpha), view.upload(w), report
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the own model mixed with the latest global one, and that one."""
-        found = {"global": base.model_predictor(model, server, data.constants)}
+        constants = view.data.constants
+
+        def both(params: Any, x: jax.Array):
+            own, shared, alpha = (params[name] for name in ("own", "global", "alpha"))
+            return self._outputs(model, own, shared, alpha, x, constants)
+
         if self.mix == "parameters":
             mixed = base.mixture(client.v, server, client.alpha)
-            return found | {
-                "personal": base.model_predictor(model, mixed, data.constants)
-            }
-
-        def both(params, x):
-            own, shared, alpha = (params[name] for name in ("own", "global", "alpha"))
-            return self._outputs(model, own, shared, alpha, x, data.constants)
-
-        parts = {"own": client.v, "global": server, "alpha": client.alpha}
-        return found | {"personal": core.Predictor(both, parts)}
+            personal = base.model_predictor(model, mixed, constants)
+        else:
+            parts = {"own": client.v, "global": server, "alpha": client.alpha}
+            personal = core.Predictor(both, parts)
+        shared = base.model_predictor(model, server, constants)
+        return {"global": shared, "personal": personal}

@@ -4,12 +4,11 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fedjax_pfl import aggregators, core
-from fedjax_pfl.core import client_rows, exchange
+from fedjax_pfl.core import client_rows
 
-__all__ = ["SingleExchange", "example_weight", "mixture", "model_predictor"]
+__all__ = ["SingleExchange", "mixture", "model_predictor"]
 
 
 class SingleExchange:
@@ -81,28 +80,22 @@ class SingleExchange:
 
     def client_update(
         self,
-        key: core.Key,
-        round: jax.Array,
-        work: core.Budget,
+        view: core.ClientView,
         down: core.Downlink,
         client: Any,
         model: core.Model,
-        data: core.ClientData,
     ) -> tuple[Any, core.Upload, Any]:
         """Runs the local work of ONE client.
 
         Args:
-          key: `[]` key of this client in this round.
-          round: `int32[]` round number, for schedules.
-          work: budget of this client.
+          view: its key, round, training examples and budget.
           down: what it received; `own` without the axis K.
           client: its state.
           model: the model.
-          data: its training examples.
 
         Returns:
-          New client state, upload, and a dict of `[]` values to report, which
-          `LocalInfo.report` makes.
+          New client state, upload, which `view.upload` makes, and a dict of `[]` values
+          to report, which `LocalInfo.report` makes.
         """
         raise NotImplementedError
 
@@ -121,32 +114,25 @@ class SingleExchange:
         return clients
 
     def predictors(
-        self,
-        key: core.Key,
-        round: jax.Array,
-        server: Any,
-        client: Any,
-        model: core.Model,
-        data: core.ClientData,
+        self, view: core.ClientView, server: Any, client: Any, model: core.Model
     ) -> dict[str, Any]:
         """Returns functions `x -> outputs` of ONE client, by name; may adapt first.
 
         By default the model at each of `parameters`.
 
         Args:
-          key: `[]` key of evaluation for this client.
-          round: `int32[]` finished rounds.
+          view: its key of evaluation, finished rounds and training examples; the budget
+            has no caps.
           server: server state.
           client: its state.
           model: the model.
-          data: its training examples.
 
         Returns:
           For example `{"personal": fn, "global": fn}`, best as `Predictor`s, whose
           networks can be saved.
         """
         return {
-            name: model_predictor(model, params, data.constants)
+            name: model_predictor(model, params, view.data.constants)
             for name, params in self.parameters(server, client).items()
         }
 
@@ -187,7 +173,7 @@ class SingleExchange:
         return {}
 
     def local_work(
-        self, state: core.State, link: exchange.Link, down: core.Downlink
+        self, state: core.State, link: core.Link, down: core.Downlink
     ) -> tuple[core.State, Any, core.Upload, dict[str, Any], int]:
         """Runs the cohort's local work and uploads its messages.
 
@@ -202,12 +188,10 @@ class SingleExchange:
         """
         old = link.take(state.clients)
 
-        def update(view: exchange.ClientView, row: Any, shared: Any):
+        def update(view: core.ClientView, row: Any, shared: Any):
             own, client = row
             received = core.Downlink(shared=shared, own=own)
-            return self.client_update(
-                view.key, view.round, view.work, received, client, link.model, view.data
-            )
+            return self.client_update(view, received, client, link.model)
 
         rows, uploads, info = link.map(update, (down.own, old), down.shared)
         state, rows = link.keep_finite(state, old, rows)
@@ -216,7 +200,7 @@ class SingleExchange:
         return state, rows, received, info, client_rows.size(uploads.message)
 
     def round(
-        self, state: core.State, link: exchange.Link
+        self, state: core.State, link: core.Link
     ) -> tuple[core.State, core.RoundInfo]:
         """Runs one exchange, with the link that multi-exchange rounds use."""
         ctx = link.ctx
@@ -252,11 +236,6 @@ def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Pred
         return model.apply(params, x, constants=constants)
 
     return core.Predictor(apply, params)
-
-
-def example_weight(data: core.ClientData, params: Any) -> jax.Array:
-    """Returns the number of training examples `[]` in the parameters' dtype."""
-    return data.num_examples.astype(jnp.result_type(*jax.tree.leaves(params)))
 
 
 def mixture(v: Any, w: Any, alpha: Any) -> Any:

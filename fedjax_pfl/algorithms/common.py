@@ -13,7 +13,7 @@ from fedjax_pfl.core import checks, client_map
 
 __all__ = [
     "CHUNK",
-    "check_alternatives",
+    "OFFICIAL",
     "check_plain_sgd",
     "class_counts",
     "dual_update",
@@ -21,16 +21,19 @@ __all__ = [
     "half_squared_distance",
     "local_consensus_update",
     "map_everyone",
-    "official_sgd",
     "problem_weight",
     "proximal_objective",
     "relaxed",
     "stepped",
-    "unlimited",
 ]
 
 CHUNK = 16
 """Clients whose full gradients are in memory at once."""
+
+OFFICIAL = local.SGD(
+    learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
+)
+"""The solver of personal models in FLAME's release, whatever the method."""
 
 
 def map_everyone(
@@ -57,10 +60,10 @@ def map_everyone(
 def check_plain_sgd(algorithm: str, solver: Any) -> None:
     """Refuses local solvers whose steps are not a learning rate times a gradient."""
     if not isinstance(solver, local.SGD) or solver.momentum is not None:
-        given = "Optax" if isinstance(solver, local.Optax) else repr(solver)
+        name = "Optax" if isinstance(solver, local.Optax) else repr(solver)
         raise checks.InputError(
             f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
-            f"plain steps its rule is made of, got {given}."
+            f"plain steps its rule is made of, got {name}."
         )
 
 
@@ -112,27 +115,13 @@ def first_residual(
         return None
     objective = local.DataLoss(model)
 
-    def norm(params, data):
+    def norm(params: Any, data: core.ClientData):
         _, gradient = local.full_value_and_gradient(
             objective, params, None, data, solver.batch_size
         )
         return optax.tree.norm(gradient, squared=True)
 
     return alpha**2 * client_map.chunked(norm, CHUNK)(params, data)
-
-
-def unlimited(round: jax.Array | None = None) -> core.Budget:
-    """Returns a budget without caps, for work outside of rounds.
-
-    Args:
-      round: `int32[]` round whose learning rate applies; None for the first one's.
-
-    Returns:
-      The budget of ONE client.
-    """
-    many = jnp.asarray(2**30, jnp.int32)
-    idle = jnp.zeros((), bool)
-    return core.Budget(epochs=many, steps=many, straggler=idle, round=round)
 
 
 def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
@@ -156,20 +145,6 @@ def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
       1.0
     """
     return jax.tree.map(lambda t, v, d: share * t + (1 - share) * (v - d), theta, w, p)
-
-
-def official_sgd() -> local.SGD:
-    """Returns the solver of personal models in FLAME's release, whatever the method."""
-    return local.SGD(
-        learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
-    )
-
-
-def check_alternatives(**values: Any) -> None:
-    """Refuses two fields of which at most one may be given."""
-    if all(value is not None for value in values.values()):
-        both = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        raise checks.InputError(f"Expected {' or '.join(values)}, got both: {both}.")
 
 
 def class_counts(data: core.ClientData, num_classes: int, dtype: Any) -> jax.Array:

@@ -46,7 +46,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 from fedjax_pfl.local import minibatch_scan
 
 __all__ = ["Ditto"]
@@ -75,14 +75,12 @@ class Ditto(base.SingleExchange):
         solvers are then `SGD`.
     """
 
-    lam: Any = 1.0
+    lam: Any = struct.traced_field(default=1.0, at_least=0)
     local: Any = local.SGD()
     personal: Any = None
     unsynced: bool = struct.static_field(default=False)
 
     def __post_init__(self):
-        checks.number("lam", self.lam, at_least=0)
-        checks.boolean("unsynced", self.unsynced)
         for solver in (self.local, self._personal()):
             if self.unsynced and not isinstance(solver, local.SGD):
                 raise checks.InputError(
@@ -95,7 +93,7 @@ class Ditto(base.SingleExchange):
         """FLAME's comparison: never synchronized; give `local`, and use `Mean()`."""
         drift = local.SGD(learning_rate=0.1, batch_size=100, momentum=0.5)
         defaults: dict[str, Any] = {"local": drift, "unsynced": True}
-        defaults["personal"] = common.official_sgd()
+        defaults["personal"] = common.OFFICIAL
         return cls(**(defaults | fields))
 
     def _personal(self) -> Any:
@@ -113,68 +111,58 @@ class Ditto(base.SingleExchange):
         w_local = params if self.unsynced else None
         return params, DittoClient(v=params, w_local=w_local), None
 
-    def _anchored(self, plain):
+    def _anchored(self, plain: Any):
         """Returns `f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
 
-        def pull(v, context):
+        def pull(v: Any, context: Any):
             return self.lam * common.half_squared_distance(v, context["anchor"])
 
         return plain.plus(pull)
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Trains both parts, from the received model and from the client's own."""
         plain = local.DataLoss(model)
         update = self._drift if self.unsynced else self._train
-        new, message, info = update(key, work, plain, down.shared, client, data)
-        weight = base.example_weight(data, message)
-        upload = core.Upload(message=message, weight=weight)
-        return new, upload, info.report()
+        new, message, info = update(view, plain, down.shared, client)
+        return new, view.upload(message), info.report()
 
-    def _train(self, key, work, plain, w, client, data):
+    def _train(self, view, plain, w, client):
         """Runs the method: new client state, message and work."""
-        theta, _, shared = self.local.solve(key, work, plain, w, None, data)
+        theta, _, shared = self.local.solve(view, plain, w, None)
         v, _, own = self._personal().solve(
-            key, work, self._anchored(plain), client.v, {"anchor": w}, data
+            view, self._anchored(plain), client.v, {"anchor": w}
         )
         return DittoClient(v=v), theta, shared.then(own)
 
-    def _drift(self, key, work, plain, w, client, data):
+    def _drift(self, view, plain, w, client):
         """Repeats the published bug, like `_train`."""
 
-        def epoch_end(epoch, v, context):
-            epoch_key = jax.random.fold_in(jax.random.fold_in(key, _DRIFT), epoch)
+        def epoch_end(epoch: jax.Array, v: Any, context: Any):
+            key = jax.random.fold_in(jax.random.fold_in(view.key, _DRIFT), epoch)
             moved, seen = self._single_batches(
-                epoch_key, plain, context["w_local"], data, work.round
+                dataclasses.replace(view, key=key, work=core.Budget.unlimited()),
+                plain,
+                context["w_local"],
             )
             seen = context["seen"] + seen
             return v, {"anchor": moved, "w_local": moved, "seen": seen}
 
-        start = {
-            "anchor": w,
-            "w_local": client.w_local,
-            "seen": jnp.zeros((), jnp.int32),
-        }
+        start = {"anchor": w, "w_local": client.w_local, "seen": jnp.int32(0)}
         v, context, own = self._personal().solve(
-            key,
-            work,
-            self._anchored(plain),
-            client.v,
-            start,
-            data,
-            epoch_end=epoch_end,
+            view, self._anchored(plain), client.v, start, epoch_end=epoch_end
         )
         moved = context["w_local"]
         seen = context["seen"] + own.num_examples
         own = dataclasses.replace(own, num_examples=seen)
         return DittoClient(v=v, w_local=moved), moved, own
 
-    def _single_batches(self, key, plain, params, data, round):
+    def _single_batches(self, view: ClientView, plain: Any, params: Any):
         """Takes momentum steps of one random minibatch each, and counts examples."""
         solver = self.local
         momentum = 0.0 if solver.momentum is None else solver.momentum
-        rate = solver.rate(round)
+        rate = solver.rate(view.round)
 
-        def step(step_key, carry, batches):
+        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
             x, memory = carry
             gradient = jax.grad(plain, argnums=1)(step_key, x, batches[0], None)
             memory = jax.tree.map(
@@ -187,11 +175,9 @@ class Ditto(base.SingleExchange):
             return x, memory
 
         (params, _), info = local.local_scan(
-            key,
-            common.unlimited(),
+            view,
             step,
             (params, jax.tree.map(jnp.zeros_like, params)),
-            data,
             batch_size=solver.batch_size,
             epochs=solver.epochs,
             sampler=_any_minibatch,
@@ -200,7 +186,7 @@ class Ditto(base.SingleExchange):
         )
         return params, info.num_examples
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the personal model v_i and the global model w."""
         return {"personal": client.v, "global": server}
 

@@ -34,18 +34,18 @@ a < 1 keeps a part of the own model.
 """
 
 import warnings
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base
+from fedjax_pfl import local
 from fedjax_pfl.algorithms.similarity import Mixing, cosine_range, cosines
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, struct
 
 __all__ = ["FedACS", "selection_threshold"]
 
+_Negative = Annotated[Literal["clip", "keep"], "treatment of negative cosines"]
 _SMALLEST_SUM = 1e-6  # of a row's weights, below which a client keeps its own model
 
 
@@ -72,8 +72,8 @@ def selection_threshold(similarities: jax.Array, quantile: Any) -> jax.Array:
     position = jnp.asarray(quantile, ordered.dtype) * last
     below = jnp.clip(jnp.floor(position).astype(jnp.int32), 0, last)
     low, high = ordered[below], ordered[jnp.minimum(below + 1, last)]
-    found = low + (position - below.astype(position.dtype)) * (high - low)
-    return jnp.minimum(found, high)
+    value = low + (position - below.astype(position.dtype)) * (high - low)
+    return jnp.minimum(value, high)
 
 
 @struct.pytree_dataclass
@@ -91,17 +91,11 @@ class FedACS(Mixing):
       negative: negative cosines above the threshold `clip` to 0, or `keep`.
     """
 
-    pick_quantile: Any = 0.8
-    mixing: Any = 1.0
+    pick_quantile: Any = struct.traced_field(default=0.8, at_least=0, below=1)
+    mixing: Any = struct.traced_field(default=1.0, at_least=0, at_most=1)
     local: Any = local.SGD()
-    similarity: str = struct.static_field(default="parameters")
-    negative: str = struct.static_field(default="clip")
-
-    def __post_init__(self):
-        checks.number("pick_quantile", self.pick_quantile, at_least=0, below=1)
-        checks.number("mixing", self.mixing, at_least=0, at_most=1)
-        checks.known(self.similarity, ("parameters", "update"), "similarity")
-        checks.known(self.negative, ("clip", "keep"), "treatment of negative cosines")
+    similarity: Literal["parameters", "update"] = "parameters"
+    negative: _Negative = "clip"
 
     def check_cohort(self, size: int) -> None:
         """Warns of a quantile with which no client selects another; before tracing.
@@ -118,11 +112,12 @@ class FedACS(Mixing):
                 stacklevel=2,
             )
 
-    def weights(self, first: Any, models: Any) -> tuple[jax.Array, dict[str, Any]]:
-        """Returns the weights with which one cohort's clients mix their models.
+    def cohort_weights(self, round: jax.Array, server: Any, models: Any):
+        """Returns the weights with which one cohort's clients mix, equation (4).
 
         Args:
-          first: pytree of `[*P]`, the common first model.
+          round: unused.
+          server: pytree of `[*P]`, the common first model.
           models: pytree of `[K, *P]`.
 
         Returns:
@@ -132,7 +127,7 @@ class FedACS(Mixing):
         """
         compared = models
         if self.similarity == "update":
-            compared = jax.tree.map(lambda x, w: x - w[None], models, first)
+            compared = jax.tree.map(lambda x, w: x - w[None], models, server)
         similarities = cosines(compared)
         own = jnp.eye(similarities.shape[0], dtype=bool)
         threshold = selection_threshold(similarities, self.pick_quantile)
@@ -150,13 +145,8 @@ class FedACS(Mixing):
         }
         return (1 - self.mixing) * identity + self.mixing * attention, report
 
-    def cohort_weights(self, round, server, models):
-        """Returns the weights of equation (4); `server` is the first model."""
-        return self.weights(server, models)
-
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Trains from the received mixture, equation (5)."""
         objective = local.DataLoss(model)
-        theta, _, info = self.local.solve(key, work, objective, down.own, None, data)
-        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
-        return theta, upload, info.report()
+        theta, _, info = self.local.solve(view, objective, down.own, None)
+        return theta, view.upload(theta), info.report()

@@ -56,7 +56,7 @@ the received w has moved.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +64,7 @@ import optax
 
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
 
 __all__ = ["FedADMM"]
 
@@ -103,30 +103,21 @@ class FedADMM(base.SingleExchange):
       weighting: alpha_i `uniform` (1/N) or by `examples`.
     """
 
-    mu: Any = None
-    rho: Any = None
-    server_learning_rate: Any = None
+    mu: Any = struct.traced_field(default=None, above=0)
+    rho: Any = struct.traced_field(default=None, above=0)
+    server_learning_rate: Any = struct.traced_field(default=None, above=0)
     local: Any = local.SGD()
-    eps_decay: Any = 0.95
-    server_mode: str = struct.static_field(default="mean_all")
-    weighting: str = struct.static_field(default="uniform")
+    eps_decay: Any = struct.traced_field(default=0.95, at_least=0, below=1)
+    server_mode: Literal["mean_all", "delta_selected"] = "mean_all"
+    weighting: Literal["uniform", "examples"] = "uniform"
 
     def __post_init__(self):
-        common.check_alternatives(mu=self.mu, rho=self.rho)
-        for name in ("mu", "rho", "server_learning_rate"):
-            checks.number(name, getattr(self, name), above=0)
-        checks.number("eps_decay", self.eps_decay, at_least=0, below=1)
-        checks.known(self.server_mode, ("mean_all", "delta_selected"), "server_mode")
-        checks.known(self.weighting, ("uniform", "examples"), "weighting")
+        checks.alternatives(mu=self.mu, rho=self.rho)
         if self.server_mode == "mean_all" and self.server_learning_rate is not None:
             raise checks.InputError(
                 "Expected server_mode='delta_selected' with a server_learning_rate, "
                 "got 'mean_all', which has none."
             )
-
-    @property
-    def _to_tolerance(self) -> bool:
-        return isinstance(self.local, local.ToTolerance)
 
     @property
     def aggregate_over(self) -> str:
@@ -172,35 +163,32 @@ class FedADMM(base.SingleExchange):
         )
         return params, state, params if self.server_mode == "mean_all" else None
 
-    def reference(self, server):
+    def reference(self, server: Any):
         """Returns the server's model; changes compare with none."""
         if self.server_mode == "mean_all":
             return server
         return jax.tree.map(jnp.zeros_like, server)
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Updates one client's local copy and dual."""
         w = down.shared
         pull = self.pull(client.alpha, client.ratio)
         objective = common.proximal_objective(model, pull)
         options, eps = {}, client.eps
-        if self._to_tolerance:
+        if isinstance(self.local, local.ToTolerance):
             eps = self.eps_decay * client.eps
             square = jnp.where(client.alpha > 0, client.alpha**2, 1)
             options = {"tolerance": jnp.maximum(eps / square, self.local.tolerance)}
         centre = optax.tree.sub(w, client.p)
-        theta, _, info = self.local.solve(
-            key, work, objective, w, centre, data, **options
-        )
+        theta, _, info = self.local.solve(view, objective, w, centre, **options)
         p = common.dual_update(client.p, theta, w)
         message = optax.tree.add(theta, p)
         if self.server_mode == "delta_selected":
             sent = optax.tree.add(client.theta, client.p)
             message = optax.tree.sub(message, sent)
         new = dataclasses.replace(client, theta=theta, p=p, eps=eps)
-        upload = core.Upload(message=message, weight=base.example_weight(data, theta))
         report = info.report(unconverged=~info.converged)
-        return new, upload, report
+        return new, view.upload(message), report
 
     def server_update(self, ctx, server, aggregate, uploads):
         """Returns the mean of all messages, or a step along the mean change."""
@@ -211,11 +199,11 @@ class FedADMM(base.SingleExchange):
             eta = (uploads.weight > 0).sum() / ctx.num_clients
         return common.stepped(server, aggregate, eta)
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns theta_i and the global model w, to which theta_i tends."""
         return {"personal": client.theta, "global": server}
 
-    def diagnostics(self, state, model, federation):
+    def diagnostics(self, state: core.State, model: Model, federation: core.Federation):
         """Returns Lagrangian, objective, residuals and distances.
 
         Args:
@@ -233,7 +221,7 @@ class FedADMM(base.SingleExchange):
         w, rows = state.server, state.clients
         plain = local.DataLoss(model)
 
-        def one(client, data):
+        def one(client: FedADMMClient, data: core.ClientData):
             loss, gradient = local.full_value_and_gradient(
                 plain, client.theta, None, data
             )

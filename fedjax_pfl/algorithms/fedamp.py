@@ -33,44 +33,43 @@ sigma = 0, and lam / alpha would freeze them for ever: the proximal weight is th
 """
 
 import abc
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, common, similarity
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl import local
+from fedjax_pfl.algorithms import common, similarity
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 
 __all__ = ["FedAMP", "HeurFedAMP"]
 
 
+@struct.pytree_dataclass
 class _Attentive(similarity.Mixing):
-    """Mixes with `weights`, then solves a proximal problem about the mixture."""
+    """Mixes models, then solves a proximal problem about the mixture.
 
-    local: Any
-    start: str
+    Attributes:
+      lam: `[]` weight of the attention term, at least 0.
+      local: local solver of the proximal problem.
+      start: local work starts at the `received` mixture or at the client's `own` model.
+    """
 
-    @abc.abstractmethod
-    def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
-        """Returns convex weights `[K, K]` of models `[K, *P]`, and a report."""
+    lam: Any = struct.traced_field(default=1.0, at_least=0)
+    local: Any = local.SGD()
+    start: Literal["received", "own"] = "received"
 
     @abc.abstractmethod
     def proximal_weight(self, round: jax.Array) -> Any:
         """Returns the weight `[]` of half the squared distance to the mixture."""
 
-    def cohort_weights(self, round, server, models):
-        """Returns the weights, which do not need the first model."""
-        return self.weights(round, models)
-
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Solves the proximal problem about the received mixture."""
-        weight = self.proximal_weight(round)
+        weight = self.proximal_weight(view.round)
         objective = common.proximal_objective(model, weight)
         first = down.own if self.start == "received" else client
-        theta, _, info = self.local.solve(key, work, objective, first, down.own, data)
-        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
-        return theta, upload, info.report()
+        theta, _, info = self.local.solve(view, objective, first, down.own)
+        return theta, view.upload(theta), info.report()
 
 
 @struct.pytree_dataclass
@@ -81,7 +80,6 @@ class FedAMP(_Attentive):
       lam: `[]` weight of the attention term, at least 0; the proximal weight is
         `lam / alpha_k`, or lam itself if `scale_free`. Local steps must be below
         2 / (smoothness + proximal weight).
-      local: local solver of the proximal problem.
       alpha: `[]` first server step alpha_0, > 0, unless `scale_free`.
       alpha_decay: `[]` factor of the server step in (0, 1], unless `scale_free`.
       decay_every: `[]` rounds between two decays, a whole number of at least 1.
@@ -89,26 +87,13 @@ class FedAMP(_Attentive):
         `scale_free`. `alpha (K - 1) <= sigma` keeps mixtures convex; where a traced
         value breaks that, rows are scaled down to sum 1 and `convex` reports 0.
       scale_free: sigma and alpha follow the distances of the cohort's models.
-      start: local work starts at the `received` mixture or at the client's `own` model.
     """
 
-    lam: Any = 1.0
-    local: Any = local.SGD()
-    alpha: Any = 1e4
-    alpha_decay: Any = 0.1
-    decay_every: Any = 30
-    sigma: Any = 1e6
+    alpha: Any = struct.traced_field(default=1e4, above=0)
+    alpha_decay: Any = struct.traced_field(default=0.1, above=0, at_most=1)
+    decay_every: Any = struct.traced_field(default=30, at_least=1)
+    sigma: Any = struct.traced_field(default=1e6, above=0)
     scale_free: bool = struct.static_field(default=True)
-    start: str = struct.static_field(default="received")
-
-    def __post_init__(self):
-        checks.number("lam", self.lam, at_least=0)
-        checks.number("alpha", self.alpha, above=0)
-        checks.number("alpha_decay", self.alpha_decay, above=0, at_most=1)
-        checks.number("decay_every", self.decay_every, at_least=1)
-        checks.number("sigma", self.sigma, above=0)
-        checks.boolean("scale_free", self.scale_free)
-        checks.known(self.start, ("received", "own"), "start")
 
     def check_cohort(self, size: int) -> None:
         """Refuses a step with which mixtures need not be convex; before tracing.
@@ -132,11 +117,12 @@ class FedAMP(_Attentive):
         """Returns `lam / alpha_k`, or lam."""
         return self.lam if self.scale_free else self.lam / self.step(round)
 
-    def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
+    def cohort_weights(self, round: jax.Array, server: Any, models: Any):
         """Returns convex weights xi of the cohort's models.
 
         Args:
           round: `int32[]` round number k.
+          server: unused.
           models: pytree of `[K, *P]`.
 
         Returns:
@@ -174,36 +160,25 @@ class HeurFedAMP(_Attentive):
     Attributes:
       lam: `[]` weight of the attention term, at least 0; the proximal weight is
         `lam / alpha`. Local steps must be below 2 / (smoothness + proximal weight).
-      local: local solver of the proximal problem.
       alpha: `[]` server step, > 0.
       sharpness: `[]` factor of the cosines, at least 0.
       self_weight: `[]` xi_ii in [0, 1], or None for 1/K in a cohort of K clients.
-      start: local work starts at the `received` mixture or at the client's `own` model.
     """
 
-    lam: Any = 1.0
-    local: Any = local.SGD()
-    alpha: Any = 1.0
-    sharpness: Any = 25.0
-    self_weight: Any = None
-    start: str = struct.static_field(default="received")
-
-    def __post_init__(self):
-        checks.number("lam", self.lam, at_least=0)
-        checks.number("alpha", self.alpha, above=0)
-        checks.number("sharpness", self.sharpness, at_least=0)
-        checks.number("self_weight", self.self_weight, at_least=0, at_most=1)
-        checks.known(self.start, ("received", "own"), "start")
+    alpha: Any = struct.traced_field(default=1.0, above=0)
+    sharpness: Any = struct.traced_field(default=25.0, at_least=0)
+    self_weight: Any = struct.traced_field(default=None, at_least=0, at_most=1)
 
     def proximal_weight(self, round: jax.Array) -> Any:
         """Returns `lam / alpha`."""
         return self.lam / self.alpha
 
-    def weights(self, round: jax.Array, models: Any) -> tuple[jax.Array, Any]:
+    def cohort_weights(self, round: jax.Array, server: Any, models: Any):
         """Returns convex weights xi of the cohort's models; one client keeps its own.
 
         Args:
           round: unused.
+          server: unused.
           models: pytree of `[K, *P]`.
 
         Returns:

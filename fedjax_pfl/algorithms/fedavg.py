@@ -14,14 +14,14 @@ is a predictor here (`fine_tune`), because it changes nothing in the training.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, common, global_model
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.algorithms import base, global_model
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
 
 __all__ = ["Centralized", "FedAvg", "Local"]
 
@@ -31,24 +31,15 @@ class FedAvg(global_model.GlobalModel):
     """Federated averaging.
 
     Attributes:
-      local: local solver.
       weighting: `examples` (weights n_i) or `uniform`.
       drop_stragglers: whether stragglers' messages are dropped (the published rule).
       fine_tune: local solver run from the global model before evaluation, on the
         client's training data, or None; adds the predictor `fine-tuned`.
-      keeps_local: whether clients keep the model that they trained last, which is then
-        the predictor `personal`; see `global_model`.
     """
 
-    local: Any = local.SGD()
-    weighting: str = struct.static_field(default="examples")
+    weighting: Literal["examples", "uniform"] = "examples"
     drop_stragglers: bool = struct.static_field(default=True)
     fine_tune: Any = None
-    keeps_local: bool = struct.static_field(default=False)
-
-    def __post_init__(self):
-        checks.known(self.weighting, ("examples", "uniform"), "weighting")
-        checks.boolean("keeps_local", self.keeps_local)
 
     def default_aggregator(self) -> core.Aggregator:
         """Returns the weighted or uniform mean."""
@@ -58,25 +49,23 @@ class FedAvg(global_model.GlobalModel):
 
     server_is_model = True  # clients start from w, their models are averaged into it
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Trains from the received model; stragglers' messages may be dropped."""
-        client, upload, report = super().client_update(
-            key, round, work, down, client, model, data
-        )
+        client, upload, report = super().client_update(view, down, client, model)
         if self.drop_stragglers:
-            weight = jnp.where(work.straggler, 0, upload.weight)
+            weight = jnp.where(view.work.straggler, 0, upload.weight)
             upload = dataclasses.replace(upload, weight=weight)
         return client, upload, report
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the global model and, if asked for, its tuned and the local one."""
-        found = super().predictors(key, round, server, client, model, data)
+        predictors = super().predictors(view, server, client, model)
         if self.fine_tune is not None:
-            tuned, _, _ = self.fine_tune.solve(
-                key, common.unlimited(round), local.DataLoss(model), server, None, data
-            )
-            found["fine-tuned"] = base.model_predictor(model, tuned, data.constants)
-        return found
+            loss = local.DataLoss(model)
+            tuned, _, _ = self.fine_tune.solve(view, loss, server, None)
+            constants = view.data.constants
+            predictors["fine-tuned"] = base.model_predictor(model, tuned, constants)
+        return predictors
 
 
 @struct.pytree_dataclass
@@ -95,14 +84,13 @@ class Local(base.SingleExchange):
         """Draws one network, copied to all clients."""
         return None, model.init(key), None
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Trains from the client's own model."""
         objective = local.DataLoss(model)
-        theta, _, info = self.local.solve(key, work, objective, client, None, data)
-        upload = core.Upload(message=None, weight=base.example_weight(data, theta))
-        return theta, upload, info.report()
+        theta, _, info = self.local.solve(view, objective, client, None)
+        return theta, view.upload(None), info.report()
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the client's own model."""
         return {"personal": client}
 
@@ -133,22 +121,17 @@ class Centralized(base.SingleExchange):
 
     reads = "all"  # trains on all clients' examples, whoever takes part
 
-    def round(self, state, link):
+    def round(self, state: core.State, link: core.Link):
         """Trains on the union of all clients' examples."""
-        data = _union(link.federation.train)
-        server, _, info = self.local.solve(
-            link.ctx.key,
-            common.unlimited(link.ctx.round),
-            local.DataLoss(link.model),
-            state.server,
-            None,
-            data,
-        )
+        ctx, data = link.ctx, _union(link.federation.train)
+        view = core.ClientView(key=ctx.key, round=ctx.round, data=data)
+        loss = local.DataLoss(link.model)
+        server, _, info = self.local.solve(view, loss, state.server, None)
         state = dataclasses.replace(state, server=server)
         report = {"gradient_evaluations": info.num_examples[None]}
         return state, link.info(report, {}, floats_up=0, floats_down=0)
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the trained model."""
         return {"global": server}
 

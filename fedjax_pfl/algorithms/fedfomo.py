@@ -46,7 +46,7 @@ from jax import lax
 
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 
 __all__ = ["FedFomo", "choose", "hold_out"]
 
@@ -140,17 +140,11 @@ class FedFomo(base.SingleExchange):
       local: local solver, on the other examples.
     """
 
-    num_models: int = struct.static_field(default=5)
-    epsilon: Any = 0.3
-    epsilon_decay: Any = 0.05
-    validation_fraction: float = struct.static_field(default=0.2)
+    num_models: int = struct.static_field(default=5, at_least=0)
+    epsilon: Any = struct.traced_field(default=0.3, at_least=0, at_most=1)
+    epsilon_decay: Any = struct.traced_field(default=0.05, at_least=0)
+    validation_fraction: float = struct.static_field(default=0.2, above=0, below=1)
     local: Any = local.SGD()
-
-    def __post_init__(self):
-        checks.whole("num_models", self.num_models, at_least=0)
-        checks.number("epsilon", self.epsilon, at_least=0, at_most=1)
-        checks.number("epsilon_decay", self.epsilon_decay, at_least=0)
-        checks.number("validation_fraction", self.validation_fraction, above=0, below=1)
 
     aggregate_over = "all"  # the global model is the mean of all clients' last models
 
@@ -173,7 +167,7 @@ class FedFomo(base.SingleExchange):
         client = FedFomoClient(theta=params, start=params, affinity=affinity)
         return params, client, params
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Mixes the received models, and trains from the mixture.
 
         `down.shared` is a pair of all received models `[N, *P]` and identities `[N]`,
@@ -181,28 +175,29 @@ class FedFomo(base.SingleExchange):
         sends are looked at.
         """
         models, identities = down.shared
-        training, held = hold_out(data, self.validation_fraction)
+        training, held = hold_out(view.data, self.validation_fraction)
         chosen = choose(
-            jax.random.fold_in(key, _CHOICE),
+            jax.random.fold_in(view.key, _CHOICE),
             client.affinity,
             identities,
             down.own,
             min(self.num_models, len(identities) - 1),
-            self.epsilon - self.epsilon_decay * round,
+            self.epsilon - self.epsilon_decay * view.round,
         )
         objective = local.DataLoss(model)
         mixed, gains, own_share = _mixture(objective, client, models, chosen, held)
-        theta, _, info = self.local.solve(key, work, objective, mixed, None, training)
+        shorter = dataclasses.replace(view, data=training)
+        theta, _, info = self.local.solve(shorter, objective, mixed, None)
         client = FedFomoClient(
             theta=theta, start=mixed, affinity=client.affinity.at[chosen].add(gains)
         )
-        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
+        upload = view.upload(theta)
         report = info.report(
             improving_models=(gains > 0).sum(dtype=jnp.int32), own_share=own_share
         )
         return client, upload, report
 
-    def round(self, state, link):
+    def round(self, state: core.State, link: core.Link):
         """Runs one exchange, in which members get some of all received models."""
         ctx, reference = link.ctx, self.reference(state.server)
         shared = (state.messages, link.federation.train.client_id)
@@ -219,7 +214,7 @@ class FedFomo(base.SingleExchange):
             floats_down=sent * min(self.num_models, ctx.num_clients - 1),
         )
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the client's own model, and the mean of all."""
         return {"personal": client.theta, "global": server}
 
@@ -246,7 +241,7 @@ def _mixture(
     """
     before = local.full_value(objective, client.start, None, held)
 
-    def weigh(candidate):
+    def weigh(candidate: Any):
         step = optax.tree.sub(candidate, client.start)
         distance = optax.tree.norm(step)
         gain = before - local.full_value(objective, candidate, None, held)
@@ -259,7 +254,7 @@ def _mixture(
         )
         return weight, (share, moved)
 
-    def add(sums, row):
+    def add(sums: Any, row: jax.Array):
         weight, more = weigh(jax.tree.map(lambda leaf: leaf[row], models))
         return jax.tree.map(jnp.add, sums, more), weight
 

@@ -48,12 +48,11 @@ import optax
 from jax import lax
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.algorithms import base, global_model
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.algorithms import global_model
+from fedjax_pfl.core import ClientView, Downlink, Model, client_rows, struct
 
 __all__ = ["FedFV", "common_descent_violation", "mixtures_without_conflict"]
 
-_HIGHEST = lax.Precision.HIGHEST
 _ROUNDED = 1e-4  # a rank's bound above a whole number by less than this is that number
 
 
@@ -94,10 +93,10 @@ def mixtures_without_conflict(
     bound = (received.sum() - 1) * (1 - jnp.asarray(alpha, products.dtype))
     keeps = (rank >= jnp.ceil(bound - _ROUNDED)) & (jnp.asarray(alpha) > 0)
 
-    def project(position, state):
+    def project(position: jax.Array, state: Any):
         mixed, count = state
         j = order[position]
-        along = jnp.matmul(mixed, products[:, j], precision=_HIGHEST)
+        along = client_rows.dot(mixed, products[:, j])
         conflict = (along < 0) & ~keeps & (members != j)
         square = jnp.where(products[j, j] > 0, products[j, j], 1)
         share = jnp.where(conflict, along / square, 0)
@@ -134,20 +133,10 @@ class FedFV(global_model.GlobalModel):
       alpha: `[]` share of the cohort that keeps its gradients, in [0, 1].
       tau: static, how many past rounds' absent clients count, at least 0. With 0 the
         server keeps no gradients.
-      local: local solver.
-      keeps_local: whether clients keep the model that they trained last, which is then
-        the predictor `personal`; see `global_model`.
     """
 
-    alpha: Any = 0.1
-    tau: int = struct.static_field(default=1)
-    local: Any = local.SGD()
-    keeps_local: bool = struct.static_field(default=False)
-
-    def __post_init__(self):
-        checks.number("alpha", self.alpha, at_least=0, at_most=1)
-        checks.whole("tau", self.tau, at_least=0)
-        checks.boolean("keeps_local", self.keeps_local)
+    alpha: Any = struct.traced_field(default=0.1, at_least=0, at_most=1)
+    tau: int = struct.static_field(default=1, at_least=0)
 
     @property
     def reads(self) -> str:
@@ -166,25 +155,21 @@ class FedFV(global_model.GlobalModel):
         client = FedFVClient(last_round=jnp.full((), -1, jnp.int32), local=kept)
         return params, client, self.reference(params)
 
-    def reference(self, server):
+    def reference(self, server: Any):
         """Returns zeros: messages are changes."""
         return jax.tree.map(jnp.zeros_like, server)
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Evaluates the received model's loss, and trains from it."""
         w = down.shared
         objective = local.DataLoss(model)
-        loss = local.full_value(objective, w, None, data)
-        theta, _, info = self.local.solve(key, work, objective, w, None, data)
-        upload = core.Upload(
-            message=optax.tree.sub(w, theta),
-            weight=base.example_weight(data, theta),
-            aux=loss,
-        )
+        loss = local.full_value(objective, w, None, view.data)
+        theta, _, info = self.local.solve(view, objective, w, None)
+        upload = view.upload(optax.tree.sub(w, theta), aux=loss)
         client = dataclasses.replace(client, local=self.kept(theta))
         return client, upload, info.report(loss=loss)
 
-    def round(self, state, link):
+    def round(self, state: core.State, link: core.Link):
         """Runs one exchange, with all projections between upload and step."""
         ctx, w = link.ctx, state.server
         state, rows, received, info, floats_up = self.local_work(
@@ -229,7 +214,7 @@ class FedFV(global_model.GlobalModel):
         """Projects `g [*P]` off the sums of conflicting gradients of absent clients."""
         heard = state.clients.last_round.at[ctx.cohort].set(-1)
 
-        def project(number, g):
+        def project(number: jax.Array, g: Any):
             past = ctx.round - (self.tau - number)
             those = (heard == past) & (past >= 0)
             those &= client_rows.products(state.messages, g) < 0
@@ -242,6 +227,6 @@ class FedFV(global_model.GlobalModel):
 
         return lax.fori_loop(0, self.tau, project, g)
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the global model, and the local one where it is kept."""
         return super().parameters(server, client.local)

@@ -29,11 +29,9 @@ take no part, since they have no direction; a public version of the quadratic pr
 has the sign of the lower bounds wrong.
 """
 
-from typing import Any
-
-from fedjax_pfl import aggregators, core, local
+from fedjax_pfl import aggregators, core
 from fedjax_pfl.algorithms import global_model
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import struct
 
 __all__ = ["FedMGDA"]
 
@@ -51,22 +49,11 @@ class FedMGDA(global_model.GlobalModel):
       eps: `[]` in [0, 1], how far weights may be from the shares of the examples.
       server_learning_rate: `[]` e > 0.
       normalize: static, whether updates are brought to length 1; False is FedMGDA.
-      keeps_local: whether clients keep the model that they trained last, which is then
-        their `personal` one.
-      local: local solver.
     """
 
-    eps: float = 0.1
-    server_learning_rate: float = 1.0
+    eps: float = struct.traced_field(default=0.1, at_least=0, at_most=1)
+    server_learning_rate: float = struct.traced_field(default=1.0, above=0)
     normalize: bool = struct.static_field(default=True)
-    keeps_local: bool = struct.static_field(default=False)
-    local: Any = local.SGD()
-
-    def __post_init__(self):
-        checks.number("eps", self.eps, at_least=0, at_most=1)
-        checks.number("server_learning_rate", self.server_learning_rate, above=0)
-        checks.boolean("normalize", self.normalize)
-        checks.boolean("keeps_local", self.keeps_local)
 
     def default_aggregator(self) -> core.Aggregator:
         """Returns a step of common descent."""

@@ -24,9 +24,9 @@ Personalization Layers", arXiv:1912.00818. The authors have no public code.
 
 from typing import Any
 
-from fedjax_pfl import core, local
+from fedjax_pfl import local
 from fedjax_pfl.algorithms import base
-from fedjax_pfl.core import struct, tree_paths
+from fedjax_pfl.core import ClientView, Downlink, Model, struct, tree_paths
 
 __all__ = ["FedPer"]
 
@@ -54,16 +54,13 @@ class FedPer(base.SingleExchange):
         head, body = tree_paths.head_and_body(model.init(key), self.head)
         return body, head, None
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Trains both parts; the body is sent."""
         start = tree_paths.join(client, down.shared)
-        theta, _, info = self.local.solve(
-            key, work, local.DataLoss(model), start, None, data
-        )
+        theta, _, info = self.local.solve(view, local.DataLoss(model), start, None)
         head, body = tree_paths.split(theta, self.head)
-        upload = core.Upload(message=body, weight=base.example_weight(data, theta))
-        return head, upload, info.report()
+        return head, view.upload(body), info.report()
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the latest body under the client's own head."""
         return {"personal": tree_paths.join(client, server)}

@@ -48,7 +48,7 @@ vanish where d does: the decay, or the search, is what makes FedPG settle.
 import dataclasses
 import functools
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -57,8 +57,8 @@ from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, common, common_descent
 from fedjax_pfl.algorithms.common_descent import history as histories
 from fedjax_pfl.algorithms.common_descent import protection as protections
-from fedjax_pfl.algorithms.common_descent.rows import FAIR_FROM, NORMALIZATIONS, SCALES
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.algorithms.common_descent.rows import FairFrom, Normalization, Scale
+from fedjax_pfl.core import Model, client_rows, struct
 
 __all__ = ["FedPG"]
 
@@ -104,37 +104,24 @@ class FedPG(base.SingleExchange):
         participation, or `refresh`, made of everybody's gradients at the latest w.
     """
 
-    gamma: Any = 0.0
-    guard: Any = 0.01
+    gamma: Any = struct.traced_field(default=0.0, at_least=0, at_most=1)
+    guard: Any = struct.traced_field(default=0.01, at_least=0, below=1)
     local: Any = local.SGD(decay=0.999)
-    gradient: str = struct.static_field(default="exact")
+    gradient: Literal["exact", "epochs"] = "exact"
     search: Any = None
-    history: str = struct.static_field(default="window")
-    max_history: int = struct.static_field(default=200)
-    scale: str = struct.static_field(default="median")
-    fair_from: str = struct.static_field(default="scaled")
-    normalize: str = struct.static_field(default="scale")
+    history: histories.History = "window"
+    max_history: int = struct.static_field(default=200, at_least=1)
+    scale: Scale = "median"
+    fair_from: FairFrom = "scaled"
+    normalize: Normalization = "scale"
     fair_row: bool = struct.static_field(default=True)
     layerwise: bool = struct.static_field(default=False)
-    protection: str = struct.static_field(default="cone")
-    personal_length: str = struct.static_field(default="own")
-    personal: str = struct.static_field(default="stored")
+    protection: protections.Protection = "cone"
+    personal_length: protections.Length = "own"
+    personal: Literal["stored", "refresh"] = "stored"
 
     def __post_init__(self):
-        checks.number("gamma", self.gamma, at_least=0, at_most=1)
-        checks.number("guard", self.guard, at_least=0, below=1)
         common.check_plain_sgd("FedPG", self.local)
-        checks.known(self.gradient, ("exact", "epochs"), "gradient")
-        checks.known(self.history, histories.HISTORIES, "history")
-        checks.positive_int("max_history", self.max_history)
-        checks.known(self.scale, SCALES, "scale")
-        checks.known(self.fair_from, FAIR_FROM, "fair_from")
-        checks.known(self.normalize, NORMALIZATIONS, "normalize")
-        checks.boolean("fair_row", self.fair_row)
-        checks.boolean("layerwise", self.layerwise)
-        checks.known(self.protection, protections.PROTECTIONS, "protection")
-        checks.known(self.personal_length, protections.LENGTHS, "personal_length")
-        checks.known(self.personal, ("stored", "refresh"), "personal")
 
     def check_cohort(self, size: int) -> None:
         """Warns of cohorts without anybody to descend together with; before tracing.
@@ -165,25 +152,23 @@ class FedPG(base.SingleExchange):
         message = None if self.history == "none" else nothing
         return server, FedPgClient(theta=params, last_round=never), message
 
-    def reference(self, server):
+    def reference(self, server: Any):
         """Returns zeros: messages are gradients."""
         return jax.tree.map(jnp.zeros_like, server.model)
 
-    def _measured(self, key, round, work, w, model, data):
+    def _measured(self, view: core.ClientView, w: Any, model: Model):
         """Measures ONE client at w: its upload and the gradients it evaluated."""
         plain = local.DataLoss(model)
         if self.gradient == "exact":
-            loss, gradient = local.full_value_and_gradient(plain, w, None, data)
-            steps, evaluations = jnp.ones((), jnp.int32), data.num_examples
+            loss, gradient = local.full_value_and_gradient(plain, w, None, view.data)
+            steps, evaluations = jnp.ones((), jnp.int32), view.data.num_examples
         else:
-            loss = local.full_value(plain, w, None, data)
-            theta, _, info = self.local.solve(key, work, plain, w, None, data)
-            rate = self.local.rate(round)
+            loss = local.full_value(plain, w, None, view.data)
+            theta, _, info = self.local.solve(view, plain, w, None)
+            rate = self.local.rate(view.round)
             gradient = jax.tree.map(lambda a, b: (a - b) / rate, w, theta)
             steps, evaluations = info.num_steps, info.num_examples
-        aux = {"loss": loss, "steps": steps}
-        weight = base.example_weight(data, w)
-        return core.Upload(message=gradient, weight=weight, aux=aux), evaluations
+        return view.upload(gradient, aux={"loss": loss, "steps": steps}), evaluations
 
     def _rows(self, gradients, present, losses, history=None, used=None):
         """Returns the rows of the quadratic program, and the fairness objective."""
@@ -202,7 +187,7 @@ class FedPG(base.SingleExchange):
         )
         return rows, fair
 
-    def _absent(self, state, ctx):
+    def _absent(self, state: core.State, ctx: core.RoundContext):
         """Returns absent clients' last gradients, and which of them count."""
         if self.history == "none" or ctx.cohort.shape[0] == ctx.num_clients:
             return None, None
@@ -229,11 +214,11 @@ class FedPG(base.SingleExchange):
     def _trial_losses(self, link, w, direction, steps):
         """Evaluates the cohort's losses `[K, B]` after steps `[B]` along ds."""
 
-        def losses(view, _, shared):
+        def losses(view: core.ClientView, _: Any, shared: Any):
             point, ds, sizes = shared
             plain = local.DataLoss(link.model)
 
-            def at(size):
+            def at(size: jax.Array):
                 moved = jax.tree.map(lambda x, m: x + size * m, point, ds)
                 return local.full_value(plain, moved, None, view.data)
 
@@ -280,15 +265,13 @@ class FedPG(base.SingleExchange):
         }
         return report | ({"fair_row": rows.mask[-1]} if self.fair_row else {})
 
-    def round(self, state, link):
+    def round(self, state: core.State, link: core.Link):
         """Runs both exchanges: direction, step and personal models at the same w."""
         ctx, w = link.ctx, state.server.model
         old = link.take(state.clients)
 
-        def measure(view, _, shared):
-            return self._measured(
-                view.key, view.round, view.work, shared, link.model, view.data
-            )
+        def measure(view: core.ClientView, _: Any, shared: Any):
+            return self._measured(view, shared, link.model)
 
         uploads, evaluations = link.map(measure, None, w)
         state, received = link.upload(state, uploads, self.reference(state.server))
@@ -330,11 +313,11 @@ class FedPG(base.SingleExchange):
 
     def _everybody(self, key, round, w, model, federation):
         """Everybody's rows at w, and the fairness objective."""
-        work = common.unlimited(round)
 
-        def one(shared, data):
+        def one(shared: Any, data: core.ClientData):
             own = jax.random.fold_in(key, data.client_id)
-            upload, _ = self._measured(own, round, work, w, model, data)
+            view = core.ClientView(key=own, round=round, data=data)
+            upload, _ = self._measured(view, w, model)
             return upload.message, upload.aux["loss"]
 
         nobody = jnp.zeros((federation.num_clients, 0))
@@ -355,11 +338,11 @@ class FedPG(base.SingleExchange):
         fresh = FedPgClient(theta=theta, last_round=state.clients.last_round)
         return dataclasses.replace(state, clients=fresh)
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the personal model theta_i and the global one w."""
         return {"personal": client.theta, "global": server.model}
 
-    def diagnostics(self, state, model, federation):
+    def diagnostics(self, state: core.State, model: Model, federation: core.Federation):
         """Measures how far w is from Pareto stationarity over all clients.
 
         `pareto_norm`: norm, in multiples of mu, of the shortest convex combination of

@@ -45,7 +45,8 @@ takes no step, for lack of examples or of budget, is as if not selected. Optimiz
 memory take their step before the pull; the theory covers plain gradient steps only.
 """
 
-from typing import Any, Self
+import dataclasses
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +54,7 @@ import optax
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, common, phi
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
 from fedjax_pfl.numerics import scaled_rows
 
 __all__ = ["FedPlus", "FedPlusServer"]
@@ -91,34 +92,25 @@ class FedPlus(base.SingleExchange):
     """
 
     phi: Any = phi.L2()
-    alpha: Any = None
-    theta: Any = None
-    rho: Any = 10.0
-    rho_quantile: Any = None
-    lam: Any = 0.0
+    alpha: Any = struct.traced_field(default=None, at_least=0)
+    theta: Any = struct.traced_field(default=None, above=0, at_most=1)
+    rho: Any = struct.traced_field(default=10.0, above=0)
+    rho_quantile: Any = struct.traced_field(default=None, above=0, below=1)
+    lam: Any = struct.traced_field(default=0.0, at_least=0, at_most=1)
     local: Any = local.SGD()
-    pull_every: str = struct.static_field(default="step")
-    weighting: str = struct.static_field(default="uniform")
+    pull_every: Literal["step", "epoch"] = "step"
+    weighting: Literal["uniform", "examples"] = "uniform"
     drop_stragglers: bool = struct.static_field(default=False)
-    aggregate_over: str = struct.static_field(default="cohort")
+    aggregate_over: Literal["cohort", "all"] = "cohort"
 
     def __post_init__(self):
-        common.check_alternatives(alpha=self.alpha, theta=self.theta)
-        checks.number("alpha", self.alpha, at_least=0)
-        checks.number("theta", self.theta, above=0, at_most=1)
-        checks.number("rho", self.rho, above=0)
-        if self.rho_quantile is not None:
-            checks.number("rho_quantile", self.rho_quantile, above=0, below=1)
-            if isinstance(self.phi, phi.Phi) and not self.phi.has_lengths:
-                raise checks.InputError(
-                    "Expected rho_quantile with phi l1 or l2, whose radius is a"
-                    f" distance, got {type(self.phi).__name__}."
-                )
-        checks.number("lam", self.lam, at_least=0, at_most=1)
-        checks.known(self.pull_every, ("step", "epoch"), "pull_every")
-        checks.known(self.weighting, ("uniform", "examples"), "weighting")
-        checks.boolean("drop_stragglers", self.drop_stragglers)
-        checks.known(self.aggregate_over, ("cohort", "all"), "aggregate_over")
+        checks.alternatives(alpha=self.alpha, theta=self.theta)
+        is_number = isinstance(self.phi, phi.Phi) and not self.phi.has_lengths
+        if self.rho_quantile is not None and is_number:
+            raise checks.InputError(
+                "Expected rho_quantile with phi l1 or l2, whose radius is a distance,"
+                f" got {type(self.phi).__name__}."
+            )
         if self._exact and (self.theta is not None or self.pull_every == "epoch"):
             raise checks.InputError(
                 "Expected alpha and pull_every='step' with local=ToTolerance, which"
@@ -170,18 +162,18 @@ class FedPlus(base.SingleExchange):
         """
         common.check_plain_sgd("FedProx as Fed+", local)
         checks.number("mu", mu, at_least=0)
-        checks.number("mu times the learning rate", mu * local.learning_rate, below=1)
-        if local.decay is not None:
+        if local.decay is not None or dataclasses.is_dataclass(local.learning_rate):
             raise checks.InputError(
                 "Expected FedProx as Fed+ with a constant learning rate, of which theta"
-                f" is made, got decay={local.decay!r}."
+                f" is made, got decay={local.decay!r} and {local.learning_rate!r}."
             )
+        checks.number("mu times the learning rate", mu * local.learning_rate, below=1)
         theta = 1 - mu * local.learning_rate
         solver = struct.replace_field(
             local, "learning_rate", local.learning_rate / theta
         )
-        given = {"phi": phi.Indicator(), "lam": 1.0, "weighting": "examples"}
-        return cls(theta=theta, local=solver, **(given | fields))
+        defaults = {"phi": phi.Indicator(), "lam": 1.0, "weighting": "examples"}
+        return cls(theta=theta, local=solver, **(defaults | fields))
 
     @property
     def _exact(self) -> bool:
@@ -192,9 +184,9 @@ class FedPlus(base.SingleExchange):
         """Returns eta in a round, or None where the local optimizer has none."""
         if isinstance(self.local, local.SGD):
             return self.local.rate(round)
-        found = getattr(self.local, "learning_rate", None)
+        rate = getattr(self.local, "learning_rate", None)
         named = getattr(self.local, "hyperparameters", {})
-        return named.get("learning_rate") if found is None else found
+        return named.get("learning_rate") if rate is None else rate
 
     def _alpha(self) -> Any:
         """Returns the strength of the pull, None where only a step's share is known."""
@@ -229,7 +221,7 @@ class FedPlus(base.SingleExchange):
         rho = jnp.asarray(self.rho, quantiles.dtype)
         return self.phi.radii(rho, quantiles)
 
-    def reference(self, server):
+    def reference(self, server: Any):
         """Returns the center."""
         return server.c
 
@@ -238,43 +230,42 @@ class FedPlus(base.SingleExchange):
         nearer = self.phi.prox(optax.tree.sub(w, server.c), server.rho)
         return jax.tree.map(lambda c, x: c + x, server.c, nearer)
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Descends on the own loss, with pulls to the anchor."""
         c = down.shared.c
         difference = optax.tree.sub(client, c)
         z = self.anchor(down.shared, client)
         start = base.mixture(client, c, 1 - self.lam)
-        w, info = self._solve(key, work, model, start, z, data)
-        is_idle = (data.num_examples if self._exact else info.num_steps) == 0
+        w, info = self._solve(view, model, start, z)
+        is_idle = (view.data.num_examples if self._exact else info.num_steps) == 0
         w = jax.tree.map(lambda a, b: jnp.where(is_idle, a, b), client, w)
-        is_dropped = is_idle | (work.straggler & self.drop_stragglers)
-        weight = jnp.where(is_dropped, 0, base.example_weight(data, w))
+        is_dropped = is_idle | (view.work.straggler & self.drop_stragglers)
+        upload = view.upload(w)
+        weight = jnp.where(is_dropped, 0, upload.weight)
         distance = optax.tree.norm(difference)
         report = info.report(
             distance=distance,
             clipped=self.phi.clipped(difference, down.shared.rho),
             jump=self.lam * distance,
         )
-        return w, core.Upload(message=w, weight=weight), report
+        return w, dataclasses.replace(upload, weight=weight), report
 
-    def _solve(self, key, work, model, start, z, data):
+    def _solve(self, view: ClientView, model: Model, start: Any, z: Any):
         """Trains about the anchor: new parameters and work."""
         if self._exact:
             objective = common.proximal_objective(model, self._alpha())
-            w, _, info = self.local.solve(key, work, objective, start, z, data)
+            w, _, info = self.local.solve(view, objective, start, z)
             return w, info
-        theta = self._theta(work.round)
-        if self.pull_every == "step":
-            hook = {"step_end": lambda w, anchor: base.mixture(w, anchor, theta)}
-        else:
-            hook = {
-                "epoch_end": lambda _, w, anchor: (
-                    base.mixture(w, anchor, theta),
-                    anchor,
-                )
-            }
+        theta = self._theta(view.round)
+
+        def pulled(w: Any, z: Any) -> Any:
+            return base.mixture(w, z, theta)
+
+        hook = {"step_end": pulled}
+        if self.pull_every == "epoch":
+            hook = {"epoch_end": lambda _, w, z: (pulled(w, z), z)}
         plain = local.DataLoss(model)
-        w, _, info = self.local.solve(key, work, plain, start, z, data, **hook)
+        w, _, info = self.local.solve(view, plain, start, z, **hook)
         return w, info
 
     def server_update(self, ctx, server, aggregate, uploads):
@@ -283,22 +274,18 @@ class FedPlus(base.SingleExchange):
             return FedPlusServer(c=aggregate, rho=server.rho)
         messages, weights = uploads.message, uploads.weight
         here = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
-        quantiles = _quantiles(
-            jax.vmap(lambda w: self.phi.lengths(optax.tree.sub(w, aggregate)))(
-                messages
-            ),
-            here,
-            self.rho_quantile,
-        )
+        away = jax.vmap(lambda w: optax.tree.sub(w, aggregate))(messages)
+        lengths = jax.vmap(self.phi.lengths)(away)
+        quantiles = _quantiles(lengths, here, self.rho_quantile)
         rho = jnp.where(here.any(), self._radii(quantiles), server.rho)
         return FedPlusServer(c=aggregate, rho=rho)
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the personal model w_k, its anchor z_k and the center c."""
         anchor = self.anchor(server, client)
         return {"personal": client, "anchor": anchor, "global": server.c}
 
-    def diagnostics(self, state, model, federation):
+    def diagnostics(self, state: core.State, model: Model, federation: core.Federation):
         """Returns the objective, and how far from stationary the clients are.
 
         Args:
@@ -318,7 +305,7 @@ class FedPlus(base.SingleExchange):
             return {}
         plain, server = local.DataLoss(model), state.server
 
-        def one(w, data):
+        def one(w: Any, data: core.ClientData):
             loss, gradient = local.full_value_and_gradient(plain, w, None, data)
             away = optax.tree.sub(w, self.anchor(server, w))
             residual = optax.tree.norm(optax.tree.add_scale(gradient, alpha, away))
@@ -345,5 +332,5 @@ def _quantiles(values: jax.Array, here: jax.Array, level: Any) -> jax.Array:
     """Returns lower quantiles of the present rows `[K, ...]`; NaN where they are."""
     p = here.astype(values.dtype) / jnp.maximum(here.sum(), 1)
     columns = values.reshape(values.shape[0], -1)
-    found = jax.vmap(scaled_rows.quantile, in_axes=(1, None, None))(columns, p, level)
-    return jnp.where(jnp.isnan(values[0]), jnp.nan, found.reshape(values.shape[1:]))
+    levels = jax.vmap(scaled_rows.quantile, in_axes=(1, None, None))(columns, p, level)
+    return jnp.where(jnp.isnan(values[0]), jnp.nan, levels.reshape(values.shape[1:]))

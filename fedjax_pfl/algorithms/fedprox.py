@@ -26,9 +26,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, common, global_model
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.algorithms import common, global_model
+from fedjax_pfl.core import ClientView, Downlink, Model, struct
 
 __all__ = ["FedProx"]
 
@@ -39,26 +38,16 @@ class FedProx(global_model.GlobalModel):
 
     Attributes:
       mu: `[]` weight of the proximal term, at least 0.
-      local: local solver.
-      keeps_local: whether clients keep the model that they trained last, which is then
-        the predictor `personal`; see `global_model`.
     """
 
-    mu: Any = 1.0
-    local: Any = local.SGD()
-    keeps_local: bool = struct.static_field(default=False)
-
-    def __post_init__(self):
-        checks.number("mu", self.mu, at_least=0)
-        checks.boolean("keeps_local", self.keeps_local)
+    mu: Any = struct.traced_field(default=1.0, at_least=0)
 
     server_is_model = True  # clients start from w, their models are averaged into it
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Trains from the received model, and near it."""
         w = down.shared
         objective = common.proximal_objective(model, self.mu)
-        v, _, info = self.local.solve(key, work, objective, w, w, data)
-        upload = core.Upload(message=v, weight=base.example_weight(data, v))
+        v, _, info = self.local.solve(view, objective, w, w)
         distance = jnp.sqrt(2 * common.half_squared_distance(v, w))
-        return self.kept(v), upload, info.report(drift=distance)
+        return self.kept(v), view.upload(v), info.report(drift=distance)

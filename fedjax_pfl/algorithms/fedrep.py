@@ -37,13 +37,14 @@ whose head is the last bias alone, trained for one epoch: `head="head/bias$"` wi
 epoch in `head_local`, and `send_heads` for its global model.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, struct, tree_paths
+from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import ClientView, Downlink, Model, struct, tree_paths
 
 __all__ = ["FedRep"]
 
@@ -71,7 +72,6 @@ class FedRep(base.SingleExchange):
 
     def __post_init__(self):
         tree_paths.check_pattern("head", self.head)
-        checks.boolean("send_heads", self.send_heads)
 
     @property
     def server_is_model(self) -> bool:
@@ -84,49 +84,43 @@ class FedRep(base.SingleExchange):
         head, body = tree_paths.head_and_body(params, self.head)
         return params if self.send_heads else body, head, None
 
-    def down(self, ctx, server, clients, messages):
+    def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
         """Returns the body."""
         return core.Downlink(shared=tree_paths.split(server, self.head)[1])
 
-    def _train(self, solver, key, work, model, part, fixed, data):
+    def _train(self, solver, view, model, part, fixed):
         """Trains one part of the model, and reports the work."""
         plain = local.DataLoss(model)
 
-        def objective(key, part, batch, fixed):
+        def objective(key: core.Key, part: Any, batch: core.Batch, fixed: Any):
             return plain(key, tree_paths.join(part, fixed), batch, None)
 
-        part, _, info = solver.solve(key, work, objective, part, fixed, data)
+        part, _, info = solver.solve(view, objective, part, fixed)
         return part, info
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Trains the head under the received body, then the body under that head."""
-        head_key, body_key = jax.random.split(key)
+        for_head, for_body = (
+            dataclasses.replace(view, key=key) for key in jax.random.split(view.key)
+        )
         solver = self.local if self.head_local is None else self.head_local
-        head, first = self._train(
-            solver, head_key, work, model, client, down.shared, data
-        )
-        body, second = self._train(
-            self.local, body_key, work, model, down.shared, head, data
-        )
+        head, first = self._train(solver, for_head, model, client, down.shared)
+        body, second = self._train(self.local, for_body, model, down.shared, head)
         message = tree_paths.join(head, body) if self.send_heads else body
-        weight = base.example_weight(data, message)
-        upload = core.Upload(message=message, weight=weight)
-        return head, upload, first.then(second).report()
+        return head, view.upload(message), first.then(second).report()
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the latest body under the own, the tuned and the mean head."""
 
-        def under(head):
+        def under(head: Any):
             params = tree_paths.join(head, body)
-            return base.model_predictor(model, params, data.constants)
+            return base.model_predictor(model, params, view.data.constants)
 
         mean, body = tree_paths.split(server, self.head)
-        found = {"personal": under(client)}
+        predictors = {"personal": under(client)}
         if self.fine_tune is not None:
-            tuned, _ = self._train(
-                self.fine_tune, key, common.unlimited(round), model, client, body, data
-            )
-            found["fine-tuned"] = under(tuned)
+            tuned, _ = self._train(self.fine_tune, view, model, client, body)
+            predictors["fine-tuned"] = under(tuned)
         if self.send_heads:
-            found["global"] = under(mean)
-        return found
+            predictors["global"] = under(mean)
+        return predictors

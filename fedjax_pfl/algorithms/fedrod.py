@@ -52,7 +52,15 @@ from jax.flatten_util import ravel_pytree
 
 from fedjax_pfl import core, local, models
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, client_rows, struct, tree_paths
+from fedjax_pfl.core import (
+    ClientView,
+    Downlink,
+    Model,
+    checks,
+    client_rows,
+    struct,
+    tree_paths,
+)
 
 __all__ = ["FedROD", "balanced"]
 
@@ -104,13 +112,11 @@ class FedROD(base.SingleExchange):
     """
 
     head: str = struct.static_field(default="^head/")
-    hyper_width: int | None = struct.static_field(default=None)
+    hyper_width: int | None = struct.static_field(default=None, at_least=1)
     local: Any = local.SGD()
 
     def __post_init__(self):
         tree_paths.check_pattern("head", self.head)
-        if self.hyper_width is not None:
-            checks.positive_int("hyper_width", self.hyper_width)
 
     server_is_model = True  # clients start from the network, their copies are averaged
 
@@ -148,12 +154,12 @@ class FedROD(base.SingleExchange):
         made = self._hyper(head, counts).apply(own, share[None])[0]
         return _sum(network, ravel_pytree(head)[1](made))
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Trains the network by one loss, and the own part by the other."""
-        counts = _counts(model, down.shared.network, data)
+        counts = _counts(model, down.shared.network, view.data)
 
-        def objective(key, point, batch, context):
-            def apply(params):
+        def objective(key: core.Key, point: Any, batch: core.Batch, context: Any):
+            def apply(params: Any):
                 return model.apply(params, batch.x, key=key, constants=batch.constants)
 
             network, own = point
@@ -163,23 +169,18 @@ class FedROD(base.SingleExchange):
 
         hyper = self.hyper_width is not None
         start = (down.shared.network, down.shared.hyper if hyper else client)
-        (network, own), _, info = self.local.solve(
-            key, work, objective, start, None, data
-        )
+        (network, own), _, info = self.local.solve(view, objective, start, None)
         message = RodServer(network=network, hyper=own if hyper else None)
-        weight = base.example_weight(data, network)
-        upload = core.Upload(message=message, weight=weight)
-        report = info.report()
-        return None if hyper else own, upload, report
+        return None if hyper else own, view.upload(message), info.report()
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the latest network with the personal head added, and as it is."""
         own = client if self.hyper_width is None else server.hyper
-        counts = _counts(model, server.network, data)
+        counts = _counts(model, server.network, view.data)
         personal = self._added(server.network, own, counts)
         return {
-            "personal": base.model_predictor(model, personal, data.constants),
-            "global": base.model_predictor(model, server.network, data.constants),
+            "personal": base.model_predictor(model, personal, view.data.constants),
+            "global": base.model_predictor(model, server.network, view.data.constants),
         }
 
 

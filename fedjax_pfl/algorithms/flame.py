@@ -34,7 +34,7 @@ release, each a switch: the prox centre is the client's own `w_i` (theirs: the r
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ import optax
 
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
 
 __all__ = ["Flame"]
 
@@ -83,24 +83,17 @@ class Flame(base.SingleExchange):
       weighting: alpha_i `uniform` (1/N) or by `examples`.
     """
 
-    lam: Any = 1.0
-    kappa: Any = None
-    rho: Any = None
+    lam: Any = struct.traced_field(default=1.0, at_least=0)
+    kappa: Any = struct.traced_field(default=None, above=0)
+    rho: Any = struct.traced_field(default=None, above=0)
     local: Any = local.SGD()
-    eps_decay: Any = 0.95
-    prox_centre: str = struct.static_field(default="local")
-    dual_update: str = struct.static_field(default="round")
-    weighting: str = struct.static_field(default="uniform")
+    eps_decay: Any = struct.traced_field(default=0.95, at_least=0, below=1)
+    prox_centre: Literal["local", "received", "joint"] = "local"
+    dual_update: Literal["round", "epoch"] = "round"
+    weighting: Literal["uniform", "examples"] = "uniform"
 
     def __post_init__(self):
-        checks.number("lam", self.lam, at_least=0)
-        common.check_alternatives(kappa=self.kappa, rho=self.rho)
-        checks.number("kappa", self.kappa, above=0)
-        checks.number("rho", self.rho, above=0)
-        checks.number("eps_decay", self.eps_decay, at_least=0, below=1)
-        checks.known(self.prox_centre, ("local", "received", "joint"), "prox_centre")
-        checks.known(self.dual_update, ("round", "epoch"), "dual_update")
-        checks.known(self.weighting, ("uniform", "examples"), "weighting")
+        checks.alternatives(kappa=self.kappa, rho=self.rho)
         if self._to_tolerance and self.dual_update == "epoch":
             raise checks.InputError(
                 "Expected dual_update='round' with local=ToTolerance, which has no "
@@ -111,7 +104,7 @@ class Flame(base.SingleExchange):
     def official(cls, **fields: Any) -> "Flame":
         """Builds the release's variant: centre, dual cadence, momentum and L2."""
         defaults: dict[str, Any] = {"prox_centre": "received", "dual_update": "epoch"}
-        defaults["local"] = common.official_sgd()
+        defaults["local"] = common.OFFICIAL
         return cls(**(defaults | fields))
 
     @property
@@ -165,57 +158,51 @@ class Flame(base.SingleExchange):
             self.prox_centre
         ]
 
-        def pull(theta, context):
+        def pull(theta: Any, context: Any):
             return lam * common.half_squared_distance(theta, context["centre"])
 
         start = {"centre": centre, "w_local": client.w_local, "p": client.p}
         return plain.plus(pull), start
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Solves for the personal model; updates local copy and dual."""
         w = down.shared
         share = self.share(client.alpha, client.ratio)
         objective, start = self._subproblem(model, client, w, share)
 
-        def consensus(theta, p):
+        def consensus(theta: Any, p: Any):
             w_local = common.local_consensus_update(theta, w, p, share=share)
             return w_local, common.dual_update(p, w_local, w)
 
-        def epoch_end(epoch, theta, context):
+        def epoch_end(epoch: jax.Array, theta: Any, context: Any):
             w_local, p = consensus(theta, context["p"])
             joint = optax.tree.sub(w, p)
             centre = joint if self.prox_centre == "joint" else w_local
             return theta, {"centre": centre, "w_local": w_local, "p": p}
 
-        eps = client.eps
+        options, eps = {}, client.eps
         if self._to_tolerance:
             eps = self.eps_decay * client.eps
             tolerance = jnp.maximum(eps / client.alpha**2, self.local.tolerance)
-            theta, _, info = self.local.solve(
-                key, work, objective, client.theta, start, data, tolerance=tolerance
-            )
-            w_local, p = consensus(theta, client.p)
+            options = {"tolerance": tolerance}
         elif self.dual_update == "epoch":
-            theta, context, info = self.local.solve(
-                key, work, objective, client.theta, start, data, epoch_end=epoch_end
-            )
-            w_local, p = context["w_local"], context["p"]
-        else:
-            theta, _, info = self.local.solve(
-                key, work, objective, client.theta, start, data
-            )
-            w_local, p = consensus(theta, client.p)
+            options = {"epoch_end": epoch_end}
+        theta, context, info = self.local.solve(
+            view, objective, client.theta, start, **options
+        )
+        w_local, p = context["w_local"], context["p"]
+        if self.dual_update == "round":
+            w_local, p = consensus(theta, p)
         message = optax.tree.add(w_local, p)
         new = dataclasses.replace(client, theta=theta, w_local=w_local, p=p, eps=eps)
-        upload = core.Upload(message=message, weight=base.example_weight(data, theta))
         report = info.report(unconverged=~info.converged)
-        return new, upload, report
+        return new, view.upload(message), report
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the personal model theta_i and the global model w."""
         return {"personal": client.theta, "global": server}
 
-    def diagnostics(self, state, model, federation):
+    def diagnostics(self, state: core.State, model: Model, federation: core.Federation):
         """Returns Lagrangian, Lyapunov value, objective, residuals and distances.
 
         Args:
@@ -236,7 +223,7 @@ class Flame(base.SingleExchange):
 
         half_squared = common.half_squared_distance
 
-        def one(client, data):
+        def one(client: FlameClient, data: core.ClientData):
             loss, gradient = local.full_value_and_gradient(
                 plain, client.theta, None, data
             )

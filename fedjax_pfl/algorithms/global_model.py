@@ -10,23 +10,25 @@ message, not this.
 
 from typing import Any
 
-from fedjax_pfl import core, local
+from fedjax_pfl import local
 from fedjax_pfl.algorithms import base
+from fedjax_pfl.core import ClientView, Downlink, Model, struct
 
 __all__ = ["GlobalModel"]
 
 
+@struct.pytree_dataclass
 class GlobalModel(base.SingleExchange):
     """A method whose server state is one model; abstract.
 
     Attributes:
       local: local solver.
-      keeps_local: static, whether clients keep the model that they trained last, which
-        is then their `personal` predictor; else they have no state.
+      keeps_local: whether clients keep the model that they trained last, which is then
+        their `personal` predictor; else they have no state.
     """
 
-    local: Any
-    keeps_local: bool
+    local: Any = local.SGD()
+    keeps_local: bool = struct.static_field(default=False)
 
     def kept(self, theta: Any) -> Any:
         """Returns what ONE client keeps of its model `theta [*P]`: this or None."""
@@ -37,14 +39,12 @@ class GlobalModel(base.SingleExchange):
         params = model.init(key)
         return params, self.kept(params), None
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Trains from the received model."""
-        theta, _, info = self.local.solve(
-            key, work, local.DataLoss(model), down.shared, None, data
-        )
-        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
-        return self.kept(theta), upload, info.report()
+        loss = local.DataLoss(model)
+        theta, _, info = self.local.solve(view, loss, down.shared, None)
+        return self.kept(theta), view.upload(theta), info.report()
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the global model, and the local one where it is kept."""
         return {"global": server} | ({"personal": client} if self.keeps_local else {})

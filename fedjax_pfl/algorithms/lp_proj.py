@@ -55,7 +55,7 @@ Lp-Proj, so that its w never changes.
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -65,7 +65,7 @@ from jax.flatten_util import ravel_pytree
 
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
 from fedjax_pfl.local import minibatch_scan
 
 __all__ = ["LpProj", "draw_projection", "project"]
@@ -161,40 +161,23 @@ class LpProj(base.SingleExchange):
       batch_size: `original`: B, at least 1.
     """
 
-    lam: Any = 15.0
-    kappa: Any = 1.0
-    learning_rate: Any = 0.1
-    inner_learning_rate: Any = 0.1
-    server_learning_rate: Any = 1.0
-    weight_decay: Any = 0.001
-    clip_norm: Any = 60.0
+    lam: Any = struct.traced_field(default=15.0, above=0)
+    kappa: Any = struct.traced_field(default=1.0, above=0)
+    learning_rate: Any = struct.traced_field(default=0.1, above=0)
+    inner_learning_rate: Any = struct.traced_field(default=0.1, above=0)
+    server_learning_rate: Any = struct.traced_field(default=1.0, above=0)
+    weight_decay: Any = struct.traced_field(default=0.001, at_least=0)
+    clip_norm: Any = struct.traced_field(default=60.0, above=0)
     local: Any = local.SGD()
-    form: str = struct.static_field(default="original")
-    dim: int = struct.static_field(default=10)
+    form: Literal["original", "admm"] = "original"
+    dim: int = struct.static_field(default=10, at_least=1)
     orthogonal: bool = struct.static_field(default=False)
-    norm: int = struct.static_field(default=2)
-    num_steps: int = struct.static_field(default=5)
-    inner_steps: int = struct.static_field(default=20)
-    batch_size: int = struct.static_field(default=64)
+    norm: int = struct.static_field(default=2, at_least=1, at_most=2)
+    num_steps: int = struct.static_field(default=5, at_least=1)
+    inner_steps: int = struct.static_field(default=20, at_least=1)
+    batch_size: int = struct.static_field(default=64, at_least=1)
 
     def __post_init__(self):
-        for name in (
-            "lam",
-            "kappa",
-            "learning_rate",
-            "inner_learning_rate",
-            "server_learning_rate",
-        ):
-            checks.number(name, getattr(self, name), above=0)
-        checks.number("weight_decay", self.weight_decay, at_least=0)
-        checks.number("clip_norm", self.clip_norm, above=0)
-        checks.known(self.form, ("original", "admm"), "form")
-        checks.positive_int("dim", self.dim)
-        checks.boolean("orthogonal", self.orthogonal)
-        checks.whole("norm", self.norm, at_least=1, at_most=2)
-        checks.positive_int("num_steps", self.num_steps)
-        checks.positive_int("inner_steps", self.inner_steps)
-        checks.positive_int("batch_size", self.batch_size)
         if self.form == "admm" and self.norm != 2:
             raise checks.InputError(
                 "Expected norm=2 with form='admm', whose step of w_i is that of "
@@ -228,7 +211,7 @@ class LpProj(base.SingleExchange):
         client = LpProjClient(theta=params, w_local=w, p=jnp.zeros_like(w))
         return LpProjServer(w=w, projection=projection), client, w
 
-    def reference(self, server):
+    def reference(self, server: Any):
         """Returns the server's w, which messages are compared with."""
         return server.w
 
@@ -237,20 +220,19 @@ class LpProj(base.SingleExchange):
         gap = project(projection, theta) - w_local
         return jnp.vdot(gap, gap) / 2 if self.norm == 2 else jnp.abs(gap).sum()
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Runs the local work of either form."""
         update = self._original if self.form == "original" else self._admm
-        client, message, info = update(key, work, down.shared, client, model, data)
-        weight = base.example_weight(data, client.theta)
+        client, message, info = update(view, down.shared, client, model)
         report = info.report(unconverged=~info.converged)
-        return client, core.Upload(message=message, weight=weight), report
+        return client, view.upload(message), report
 
-    def _original(self, key, work, server, client, model, data):
+    def _original(self, view, server, client, model):
         """Takes R steps of w_i, each after K steps of theta_i."""
         gradient = jax.grad(local.DataLoss(model), argnums=1)
         pull = jax.grad(self.coupling, argnums=1)
 
-        def step(step_key, carry, batches):
+        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
             theta, w_local = carry
             slope = gradient(step_key, theta, batches[0], None)
             if self.clip_norm is not None:
@@ -259,7 +241,7 @@ class LpProj(base.SingleExchange):
             pulled = pull(server.projection, theta, w_local)
             return jax.tree.map(self._inner_step, theta, slope, pulled), w_local
 
-        def w_step(epoch, carry):
+        def w_step(epoch: jax.Array, carry: Any):
             theta, w_local = carry
             slope = jax.grad(self.coupling, argnums=2)(
                 server.projection, theta, w_local
@@ -267,11 +249,9 @@ class LpProj(base.SingleExchange):
             return theta, w_local - self.learning_rate * self.lam * slope
 
         (theta, w_local), info = local.local_scan(
-            key,
-            work,
+            view,
             step,
             (client.theta, server.w),
-            data,
             batch_size=self.batch_size,
             epochs=self.num_steps,
             sampler=minibatch_scan.independent_batch,
@@ -281,20 +261,20 @@ class LpProj(base.SingleExchange):
         )
         return LpProjClient(theta=theta), w_local, info
 
-    def _inner_step(self, theta, slope, pulled):
+    def _inner_step(self, theta: Any, slope: Any, pulled: Any):
         """Takes one step of theta_i in one leaf."""
         direction = slope + self.lam * pulled + self.weight_decay * theta
         return theta - self.inner_learning_rate * direction
 
-    def _admm(self, key, work, server, client, model, data):
+    def _admm(self, view, server, client, model):
         """Solves for theta_i, then updates FLAME's local copy and dual in R^dim."""
         plain = local.DataLoss(model)
 
-        def pull(theta, w_local):
+        def pull(theta: Any, w_local: Any):
             return self.lam * self.coupling(server.projection, theta, w_local)
 
         theta, _, info = self.local.solve(
-            key, work, plain.plus(pull), client.theta, client.w_local, data
+            view, plain.plus(pull), client.theta, client.w_local
         )
         w_local = common.local_consensus_update(
             project(server.projection, theta),
@@ -311,12 +291,12 @@ class LpProj(base.SingleExchange):
             aggregate = common.relaxed(server.w, aggregate, self.server_learning_rate)
         return LpProjServer(w=aggregate, projection=server.projection)
 
-    def round(self, state, link):
+    def round(self, state: core.State, link: core.Link):
         """Runs the usual exchange; P, which all draw from one seed, is not sent."""
         state, info = super().round(state, link)
         down = jnp.full_like(info.floats_down, self.dim * link.ctx.cohort.shape[0])
         return state, dataclasses.replace(info, floats_down=down)
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the personal model; w is no model."""
         return {"personal": client.theta}

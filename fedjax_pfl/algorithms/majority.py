@@ -10,12 +10,14 @@ is saved of a client's model are these `logits [C]`.
 | n_c | examples of class c among the client's training examples | `[C]` |
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 
 __all__ = ["Majority"]
 
@@ -34,16 +36,15 @@ class Majority(base.SingleExchange):
             )
         return None, None, None
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Does nothing."""
-        weight = data.num_examples.astype(jnp.zeros(()).dtype)
-        upload = core.Upload(message=None, weight=weight)
-        return client, upload, {"gradient_evaluations": jnp.zeros((), jnp.int32)}
+        report = {"gradient_evaluations": jnp.zeros((), jnp.int32)}
+        return client, view.upload(None), report
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the smoothed frequencies, whatever the input."""
         classes = getattr(model, "num_classes", 0)
-        counts = common.class_counts(data, classes, jnp.zeros(()).dtype)
+        counts = common.class_counts(view.data, classes, jnp.zeros(()).dtype)
         logits = jnp.log((counts + 1) / (counts + 1).sum())
         return {"personal": core.Predictor(_repeated, {"logits": logits})}
 

@@ -30,9 +30,9 @@ rule can tell a straggler from others, their messages count.
 
 from typing import Any
 
-from fedjax_pfl import aggregators, core, local
+from fedjax_pfl import aggregators, core
 from fedjax_pfl.algorithms import global_model
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import struct
 
 __all__ = ["MultiKrum"]
 
@@ -50,22 +50,18 @@ class MultiKrum(global_model.GlobalModel):
       num_selected: static, messages that are averaged, None for n - f.
       squared: static, whether distances are squared.
       guarantee: static, whether 2 f + 3 <= K is demanded.
-      local: local solver.
-      keeps_local: static, whether clients keep the model that they trained last, which
-        is then the predictor `personal`; see `global_model`.
     """
 
-    num_malicious: float | None = None
-    malicious_fraction: float | None = struct.static_field(default=None)
-    num_selected: int | None = struct.static_field(default=None)
+    num_malicious: float | None = struct.traced_field(default=None, at_least=0)
+    malicious_fraction: float | None = struct.static_field(
+        default=None, at_least=0, at_most=1
+    )
+    num_selected: int | None = struct.static_field(default=None, at_least=1)
     squared: bool = struct.static_field(default=True)
     guarantee: bool = struct.static_field(default=False)
-    local: Any = local.SGD()
-    keeps_local: bool = struct.static_field(default=False)
 
     def __post_init__(self):
         self.default_aggregator()  # which checks the fields
-        checks.boolean("keeps_local", self.keeps_local)
 
     @classmethod
     def official(cls, **fields: Any) -> "MultiKrum":

@@ -31,29 +31,29 @@ def find(name: str) -> type:
         checks.known(name, registry.ALGORITHMS, "algorithm")
         return registry.ALGORITHMS[name]
     path, _, attribute = name.partition(":")
-    found = getattr(_module(path, name), attribute, None)
-    if not isinstance(found, type):
+    kind = getattr(_module(path, name), attribute, None)
+    if not isinstance(kind, type):
         raise checks.InputError(
-            f"Expected a class {attribute!r} in the module {path!r}, got {found!r}."
+            f"Expected a class {attribute!r} in the module {path!r}, got {kind!r}."
         )
-    missing = [hook for hook in _HOOKS if not hasattr(found, hook)]
+    missing = [hook for hook in _HOOKS if not hasattr(kind, hook)]
     if missing:
         raise checks.InputError(
             f"Expected {name} to be an algorithm, such as a subclass of"
             f" SingleExchange, got a class without {', '.join(missing)}."
         )
-    if _is_a_leaf(found):
+    if _is_a_leaf(kind):
         raise checks.InputError(
             f"Expected {name} to be decorated with @pytree_dataclass, so that fields of"
             " it can be set and swept."
         )
-    bare = [f.name for f in dataclasses.fields(found) if struct.is_required(f)]
+    bare = [f.name for f in dataclasses.fields(kind) if struct.is_required(f)]
     if bare:
         raise checks.InputError(
             f"Expected the fields of {name} to have defaults, which {', '.join(bare)}"
             " has not."
         )
-    return found
+    return kind
 
 
 def _module(path: str, name: str) -> Any:

@@ -35,14 +35,14 @@ mean is weighted by examples (theirs: uniform, which `aggregator=Mean()` gives).
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, struct
 from fedjax_pfl.local import minibatch_scan
 
 __all__ = ["PerFedAvg", "difference_product", "hessian_product"]
@@ -106,23 +106,13 @@ class PerFedAvg(base.SingleExchange):
         model is evaluated.
     """
 
-    inner_learning_rate: Any = 0.01
-    learning_rate: Any = 0.001
-    difference: Any = 1e-3
-    num_steps: int = struct.static_field(default=10)
-    batch_size: int = struct.static_field(default=20)
-    hessian: str = struct.static_field(default="first_order")
-    adapt_steps: int = struct.static_field(default=1)
-
-    def __post_init__(self):
-        checks.number("inner_learning_rate", self.inner_learning_rate, at_least=0)
-        checks.number("learning_rate", self.learning_rate, above=0)
-        checks.number("difference", self.difference, above=0)
-        checks.positive_int("num_steps", self.num_steps)
-        checks.positive_int("batch_size", self.batch_size)
-        kinds = ("first_order", "finite_difference", "exact")
-        checks.known(self.hessian, kinds, "hessian")
-        checks.positive_int("adapt_steps", self.adapt_steps)
+    inner_learning_rate: Any = struct.traced_field(default=0.01, at_least=0)
+    learning_rate: Any = struct.traced_field(default=0.001, above=0)
+    difference: Any = struct.traced_field(default=1e-3, above=0)
+    num_steps: int = struct.static_field(default=10, at_least=1)
+    batch_size: int = struct.static_field(default=20, at_least=1)
+    hessian: Literal["first_order", "finite_difference", "exact"] = "first_order"
+    adapt_steps: int = struct.static_field(default=1, at_least=1)
 
     server_is_model = True  # clients start from w, their models are averaged into it
 
@@ -136,12 +126,12 @@ class PerFedAvg(base.SingleExchange):
             return hessian_product(gradient, w, g)
         return difference_product(gradient, w, g, self.difference)
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Takes local steps on the client's meta objective."""
         gradient = jax.grad(local.DataLoss(model), argnums=1)
         a = self.inner_learning_rate
 
-        def step(step_key, w, batches):
+        def step(step_key: core.Key, w: Any, batches: tuple[core.Batch, ...]):
             # Numbers below 3 belong to the batches' own draws.
             keys = [jax.random.fold_in(step_key, 3 + i) for i in range(len(batches))]
             inner = gradient(keys[0], w, batches[0], None)
@@ -153,11 +143,9 @@ class PerFedAvg(base.SingleExchange):
 
         parts = 2 if self.hessian == "first_order" else 3
         w, info = local.local_scan(
-            key,
-            work,
+            view,
             step,
             down.shared,
-            data,
             batch_size=self.batch_size,
             epochs=self.num_steps,
             batches_per_step=parts,
@@ -165,19 +153,20 @@ class PerFedAvg(base.SingleExchange):
             epoch_steps=1,
             dtype=minibatch_scan.params_dtype(down.shared),
         )
-        upload = core.Upload(message=w, weight=base.example_weight(data, w))
         # The third batch costs two gradients, or a product that costs as much.
         evaluations = info.num_examples // parts * (2 if parts == 2 else 4)
-        return client, upload, {"gradient_evaluations": evaluations}
+        return client, view.upload(w), {"gradient_evaluations": evaluations}
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the global model adapted to the client, and as it is."""
         objective = local.DataLoss(model)
         adapted = server
         for _ in range(self.adapt_steps):
-            _, gradient = local.full_value_and_gradient(objective, adapted, None, data)
+            _, gradient = local.full_value_and_gradient(
+                objective, adapted, None, view.data
+            )
             adapted = common.stepped(adapted, gradient, -self.inner_learning_rate)
         return {
-            "personal": base.model_predictor(model, adapted, data.constants),
-            "global": base.model_predictor(model, server, data.constants),
+            "personal": base.model_predictor(model, adapted, view.data.constants),
+            "global": base.model_predictor(model, server, view.data.constants),
         }

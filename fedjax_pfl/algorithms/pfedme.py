@@ -43,14 +43,14 @@ grid for eta, {0.01, 0.05, 0.1, 0.2, 0.5}, leaves this value out.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax import lax
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 from fedjax_pfl.local import minibatch_scan
 
 __all__ = ["PFedMe"]
@@ -78,37 +78,28 @@ class PFedMe(base.SingleExchange):
         w.
     """
 
-    lam: Any = 15.0
-    learning_rate: Any = 0.005
-    inner_learning_rate: Any = 0.1
-    server_learning_rate: Any = 1.0
-    weight_decay: Any = 0.0
-    num_steps: int = struct.static_field(default=20)
-    inner_steps: int = struct.static_field(default=5)
-    batch_size: int = struct.static_field(default=20)
+    lam: Any = struct.traced_field(default=15.0, above=0)
+    learning_rate: Any = struct.traced_field(default=0.005, above=0)
+    inner_learning_rate: Any = struct.traced_field(default=0.1, above=0)
+    server_learning_rate: Any = struct.traced_field(default=1.0, above=0)
+    weight_decay: Any = struct.traced_field(default=0.0, at_least=0)
+    num_steps: int = struct.static_field(default=20, at_least=1)
+    inner_steps: int = struct.static_field(default=5, at_least=1)
+    batch_size: int = struct.static_field(default=20, at_least=1)
     inner: Any = None
-    start: str = struct.static_field(default="own")
+    start: Literal["own", "received"] = "own"
 
     def __post_init__(self):
-        checks.number("lam", self.lam, above=0)
-        checks.number("learning_rate", self.learning_rate, above=0)
-        checks.number("inner_learning_rate", self.inner_learning_rate, above=0)
-        checks.number("server_learning_rate", self.server_learning_rate, above=0)
-        checks.number("weight_decay", self.weight_decay, at_least=0)
-        checks.positive_int("num_steps", self.num_steps)
-        checks.positive_int("inner_steps", self.inner_steps)
-        checks.positive_int("batch_size", self.batch_size)
         if isinstance(self.inner, local.ToTolerance):
             raise checks.InputError(
                 "Expected inner of PFedMe to be a solver in epochs, after each of which"
                 f" w_i takes a step, got {self.inner!r}."
             )
-        checks.known(self.start, ("own", "received"), "start")
 
     @classmethod
     def official(cls, **fields: Any) -> "PFedMe":
         """Builds FLAME's comparison; give `learning_rate`, and use `Mean()`."""
-        defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": common.official_sgd()}
+        defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": common.OFFICIAL}
         return cls(**(defaults | fields))
 
     server_is_model = True  # clients start from w, their copies are averaged into it
@@ -118,55 +109,51 @@ class PFedMe(base.SingleExchange):
         params = model.init(key)
         return params, params, None
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Takes R steps down the envelope, each with an inexact inner solution."""
         w = down.shared
         first = client if self.start == "own" else w
         update = self._in_batches if self.inner is None else self._in_epochs
-        w_local, theta, info = update(key, work, w, first, model, data)
-        weight = base.example_weight(data, w_local)
-        upload = core.Upload(message=w_local, weight=weight)
-        return theta, upload, info.report()
+        w_local, theta, info = update(view, w, first, model)
+        return theta, view.upload(w_local), info.report()
 
-    def _outer_step(self, w_local, theta):
+    def _outer_step(self, w_local: Any, theta: Any):
         """Takes one gradient step on the envelope."""
         rate = self.learning_rate * self.lam
         return jax.tree.map(lambda w, t: w - rate * (w - t), w_local, theta)
 
-    def _in_epochs(self, key, work, w, theta, model, data):
+    def _in_epochs(self, view: ClientView, w: Any, theta: Any, model: Model):
         """Returns `(w_i, theta_i, what it took)`, a step of w_i after every epoch."""
         objective = common.proximal_objective(model, self.lam)
 
-        def epoch_end(epoch, theta, w_local):
+        def epoch_end(epoch: jax.Array, theta: Any, w_local: Any):
             return theta, self._outer_step(w_local, theta)
 
         theta, w_local, info = self.inner.solve(
-            key, work, objective, theta, w, data, epoch_end=epoch_end
+            view, objective, theta, w, epoch_end=epoch_end
         )
         return w_local, theta, info
 
-    def _in_batches(self, key, work, w, theta, model, data):
+    def _in_batches(self, view: ClientView, w: Any, theta: Any, model: Model):
         """Runs the published rule, like `_in_epochs`."""
         gradient = jax.grad(local.DataLoss(model), argnums=1)
 
-        def step(step_key, carry, batches):
+        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
             w_local, theta = carry
 
-            def inner(number, theta):
+            def inner(number: jax.Array, theta: Any):
                 # Number 0 belongs to the batch's own draw.
                 inner_key = jax.random.fold_in(step_key, 1 + number)
-                found = gradient(inner_key, theta, batches[0], None)
-                return jax.tree.map(self._inner_step, theta, found, w_local)
+                slope = gradient(inner_key, theta, batches[0], None)
+                return jax.tree.map(self._inner_step, theta, slope, w_local)
 
             theta = lax.fori_loop(0, self.inner_steps, inner, theta)
             return self._outer_step(w_local, theta), theta
 
         (w_local, theta), info = local.local_scan(
-            key,
-            work,
+            view,
             step,
             (w, theta),
-            data,
             batch_size=self.batch_size,
             epochs=self.num_steps,
             sampler=minibatch_scan.independent_batch,
@@ -176,7 +163,7 @@ class PFedMe(base.SingleExchange):
         seen = self.inner_steps * info.num_examples
         return w_local, theta, dataclasses.replace(info, num_examples=seen)
 
-    def _inner_step(self, theta, gradient, w_local):
+    def _inner_step(self, theta: Any, gradient: Any, w_local: Any):
         """Takes one gradient step on `f_i + lam/2 ||. - w_i||^2` in one leaf."""
         direction = gradient + self.lam * (theta - w_local) + self.weight_decay * theta
         return theta - self.inner_learning_rate * direction
@@ -185,6 +172,6 @@ class PFedMe(base.SingleExchange):
         """Returns `(1 - beta) w + beta mean`; exactly the mean at beta = 1."""
         return common.relaxed(server, aggregate, self.server_learning_rate)
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the personal model theta_i and the global model w."""
         return {"personal": client, "global": server}

@@ -4,8 +4,8 @@ Names are known without JAX; a class is imported when it is asked for. The parts
 data layer, which needs no JAX, are in `DATASETS` and `PARTITIONS` there.
 """
 
+import collections
 import importlib
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 __all__ = [
@@ -23,32 +23,18 @@ __all__ = [
 ]
 
 
-class Registry(Mapping[str, Any]):
-    """Classes of a room by their names in commands; read like a dictionary."""
+class Registry(collections.UserDict[str, Any]):
+    """Classes of a room by their names in commands; importing waits for `[name]`."""
 
     def __init__(self, room: str, **classes: str):
-        self._room, self._classes = room, classes
+        super().__init__(classes)
+        self._room = room
 
     def __getitem__(self, name: str) -> Any:
         """Returns the class of a name."""
-        room, _, attribute = self._classes[name].rpartition(".")
+        room, _, attribute = self.data[name].rpartition(".")
         module = importlib.import_module(f"fedjax_pfl.{room or self._room}")
         return getattr(module, attribute)
-
-    def __contains__(self, name: object) -> bool:
-        """Tells whether there is such a name; imports nothing."""
-        return name in self._classes
-
-    def __iter__(self) -> Iterator[str]:
-        """Goes through the names."""
-        return iter(self._classes)
-
-    def __len__(self) -> int:
-        """Counts the names."""
-        return len(self._classes)
-
-    def __repr__(self) -> str:
-        return repr(self._classes)
 
 
 AGGREGATORS = Registry(
@@ -149,10 +135,7 @@ SERVER_OPTIMIZERS = Registry(
     momentum="ServerMomentum",
     adam="ServerAdam",
 )
-STEP_SEARCHES = Registry(
-    "algorithms.common_descent",
-    armijo="Armijo",
-)
+STEP_SEARCHES = Registry("algorithms.common_descent", armijo="Armijo")
 WORK = Registry(
     "local.participation",
     full="FullWork",

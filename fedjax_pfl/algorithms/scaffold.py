@@ -31,7 +31,7 @@ solver counts as a part of f_i. No deviation from the algorithm is known.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ import optax
 
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, struct
 
 __all__ = ["Scaffold"]
 
@@ -63,13 +63,11 @@ class Scaffold(base.SingleExchange):
       local: `SGD` without momentum; its learning rate is eta.
     """
 
-    server_learning_rate: Any = 1.0
-    option: str = struct.static_field(default="difference")
+    server_learning_rate: Any = struct.traced_field(default=1.0, above=0)
+    option: Literal["refresh", "difference"] = "difference"
     local: Any = local.SGD()
 
     def __post_init__(self):
-        checks.number("server_learning_rate", self.server_learning_rate, above=0)
-        checks.known(self.option, ("refresh", "difference"), "option")
         common.check_plain_sgd("Scaffold", self.local)
 
     def default_aggregator(self) -> core.Aggregator:
@@ -82,12 +80,12 @@ class Scaffold(base.SingleExchange):
         zeros = jax.tree.map(jnp.zeros_like, params)
         return ScaffoldServer(model=params, control=zeros), zeros, None
 
-    def reference(self, server):
+    def reference(self, server: Any):
         """Returns zeros: messages are changes."""
         zeros = jax.tree.map(jnp.zeros_like, server.model)
         return {"model": zeros, "control": zeros}
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Takes corrected local steps, and renews the control variate."""
         x, control = down.shared.model, down.shared.control
         plain = local.DataLoss(model)
@@ -95,26 +93,23 @@ class Scaffold(base.SingleExchange):
 
         # A linear term with gradient c - c_i.
         objective = plain.plus(lambda y, shift: optax.tree.vdot(shift, y))
-        y, _, info = self.local.solve(key, work, objective, x, correction, data)
+        y, _, info = self.local.solve(view, objective, x, correction)
         if self.option == "difference":
-            scale = jnp.maximum(info.num_steps, 1) * self.local.rate(round)
+            scale = jnp.maximum(info.num_steps, 1) * self.local.rate(view.round)
             new = jax.tree.map(lambda a, b, d: (a - b) / scale - d, x, y, correction)
         else:
-            _, gradient = local.full_value_and_gradient(plain, x, None, data)
+            _, gradient = local.full_value_and_gradient(plain, x, None, view.data)
             decay = self.local.weight_decay
             new = jax.tree.map(lambda g, a: g + decay * a, gradient, x)
-            seen = info.num_examples + data.num_examples
+            seen = info.num_examples + view.data.num_examples
             info = dataclasses.replace(info, num_examples=seen)
         worked = info.num_steps > 0
         new = jax.tree.map(lambda a, b: jnp.where(worked, a, b), new, client)
-        upload = core.Upload(
-            message={
-                "model": optax.tree.sub(y, x),
-                "control": optax.tree.sub(new, client),
-            },
-            weight=base.example_weight(data, x),
-        )
-        return new, upload, info.report()
+        message = {
+            "model": optax.tree.sub(y, x),
+            "control": optax.tree.sub(new, client),
+        }
+        return new, view.upload(message), info.report()
 
     def server_update(self, ctx, server, aggregate, uploads):
         """Steps along the mean changes; c counts the absent as unchanged."""
@@ -125,6 +120,6 @@ class Scaffold(base.SingleExchange):
             control=step(server.control, aggregate["control"], share),
         )
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the global model x."""
         return {"global": server.model}

@@ -22,7 +22,6 @@ __all__ = [
     "cosine_range",
     "cosines",
     "median_distance",
-    "mixed",
     "row_entropy",
     "squared_distances",
 ]
@@ -59,19 +58,23 @@ class Mixing(base.SingleExchange, abc.ABC):
         params = model.init(key)
         return params, params, params
 
-    def down(self, ctx, server, clients, messages):
-        """Mixes the cohort's last messages for each member."""
-        return mixed(messages, *self.cohort_weights(ctx.round, server, messages))
+    def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
+        """Mixes the cohort's last messages for each member, and reports the entropy."""
+        weights, report = self.cohort_weights(ctx.round, server, messages)
+        weights = lax.stop_gradient(weights)
+        report = report | {"entropy": row_entropy(weights).mean()}
+        own = client_rows.mix(messages, weights)
+        return core.Downlink(shared=None, own=own, info=report)
 
     def server_update(self, ctx, server, aggregate, uploads):
         """Keeps the common first model: there is no global one."""
         return server
 
-    def parameters(self, server, client):
+    def parameters(self, server: Any, client: Any):
         """Returns the client's own model w_i."""
         return {"personal": client}
 
-    def collaboration(self, state, federation):
+    def collaboration(self, state: core.State, federation: core.Federation):
         """Returns the mixing weights if all N clients took part."""
         return self.cohort_weights(state.round, state.server, state.messages)[0]
 
@@ -91,8 +94,8 @@ def cosines(tree: Any) -> jax.Array:
     """
     products = client_rows.gram(tree)
     norms = jnp.maximum(jnp.sqrt(jnp.diagonal(products)), _SMALLEST_NORM)
-    found = products / (norms[:, None] * norms[None, :])
-    return jnp.where(_self(found), 1, jnp.clip(found, -1, 1))
+    matrix = products / (norms[:, None] * norms[None, :])
+    return jnp.where(_self(matrix), 1, jnp.clip(matrix, -1, 1))
 
 
 def cosine_range(similarities: jax.Array) -> dict[str, jax.Array]:
@@ -122,8 +125,8 @@ def squared_distances(tree: Any) -> jax.Array:
     mean = client_rows.mix(tree, jnp.full((1, count), 1 / count))
     products = client_rows.gram(jax.tree.map(lambda x, m: x - m, tree, mean))
     squares = jnp.diagonal(products)
-    found = squares[:, None] + squares[None, :] - 2 * products
-    return jnp.where(_self(found), 0, jnp.maximum(found, 0))
+    matrix = squares[:, None] + squares[None, :] - 2 * products
+    return jnp.where(_self(matrix), 0, jnp.maximum(matrix, 0))
 
 
 def median_distance(distances: jax.Array) -> jax.Array:
@@ -132,24 +135,6 @@ def median_distance(distances: jax.Array) -> jax.Array:
     if count == 1:
         return jnp.zeros((), distances.dtype)
     return jnp.median(distances[np.triu_indices(count, 1)])
-
-
-def mixed(messages: Any, weights: jax.Array, info: Any) -> core.Downlink:
-    """Mixes what each client receives: `u_i = sum_j weights[i, j] message_j`.
-
-    Args:
-      messages: pytree of `[K, *P]`, finite.
-      weights: `[K, K]`; no gradient flows through them.
-      info: dict of `[]` values to report.
-
-    Returns:
-      The downlink with own rows `[K, *P]`, and the mean entropy of rows in its report.
-    """
-    weights = lax.stop_gradient(weights)
-    report = info | {"entropy": row_entropy(weights).mean()}
-    return core.Downlink(
-        shared=None, own=client_rows.mix(messages, weights), info=report
-    )
 
 
 def row_entropy(weights: jax.Array) -> jax.Array:

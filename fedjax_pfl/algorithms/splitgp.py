@@ -46,7 +46,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core, local, models
 from fedjax_pfl.algorithms import base
-from fedjax_pfl.core import checks, struct, tree_paths
+from fedjax_pfl.core import ClientView, Downlink, Model, struct, tree_paths
 
 __all__ = ["SplitGP", "routed"]
 
@@ -72,10 +72,6 @@ def routed(early: jax.Array, late: jax.Array, threshold: Any) -> jax.Array:
     return jnp.where(entropy <= threshold, early, late)
 
 
-def _is_none(node: Any) -> bool:
-    return node is None
-
-
 @struct.pytree_dataclass
 class SplitGP(base.SingleExchange):
     """Split training of a personal client side and a common server side.
@@ -90,17 +86,11 @@ class SplitGP(base.SingleExchange):
       local: local solver, run on everything together.
     """
 
-    exit_after: int = struct.static_field(default=1)
-    exit_weight: Any = 0.5
-    self_weight: Any = 0.2
-    threshold: Any = 0.2
+    exit_after: int = struct.static_field(default=1, at_least=1)
+    exit_weight: Any = struct.traced_field(default=0.5, at_least=0, at_most=1)
+    self_weight: Any = struct.traced_field(default=0.2, at_least=0, at_most=1)
+    threshold: Any = struct.traced_field(default=0.2, at_least=0)
     local: Any = local.SGD()
-
-    def __post_init__(self):
-        checks.positive_int("exit_after", self.exit_after)
-        checks.number("exit_weight", self.exit_weight, at_least=0, at_most=1)
-        checks.number("self_weight", self.self_weight, at_least=0, at_most=1)
-        checks.number("threshold", self.threshold, at_least=0)
 
     def _exits(self, model: Any) -> models.EarlyExit:
         """Adds a classifier at the cut to the model."""
@@ -112,40 +102,39 @@ class SplitGP(base.SingleExchange):
         params = exits.init(key)
         return params, tree_paths.split(params, exits.front)[0], None
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
         """Trains the own part under the received one, by both losses."""
         exits = self._exits(model)
 
-        def objective(key, params, batch, context):
+        def objective(key: core.Key, params: Any, batch: core.Batch, context: Any):
             early, late = exits.apply(params, batch.x, key=key)
             return base.mixture(
                 model.loss(early, batch), model.loss(late, batch), self.exit_weight
             )
 
         start = tree_paths.join(client, down.shared)
-        theta, _, info = self.local.solve(key, work, objective, start, None, data)
-        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
+        theta, _, info = self.local.solve(view, objective, start, None)
         own, _ = tree_paths.split(theta, exits.front)
-        return own, upload, info.report()
+        return own, view.upload(theta), info.report()
 
-    def finish(self, ctx, server, clients):
+    def finish(self, ctx: core.RoundContext, server: Any, clients: Any):
         """Mixes the members' own parts with the mean."""
         means = jax.tree.map(
             lambda own, mean: None if own is None else mean[None],
             *(clients, server),
-            is_leaf=_is_none,
+            is_leaf=lambda node: node is None,
         )
         return base.mixture(clients, means, self.self_weight)
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the own part with the latest rest, and the means' network."""
         exits = self._exits(model)
         params = tree_paths.join(client, server)
 
-        def chosen(params, x):
+        def chosen(params: Any, x: jax.Array):
             return routed(*exits.apply(params, x), self.threshold)
 
-        def last(params, x):
+        def last(params: Any, x: jax.Array):
             return exits.apply(params, x)[1]
 
         return {

@@ -1,13 +1,13 @@
 """A little is enough: malicious clients shift the honest mean within its spread."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax.scipy import special
 
 from fedjax_pfl.attacks import base, honest
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import struct
 
 __all__ = ["ALIE", "largest_shift"]
 
@@ -62,18 +62,12 @@ class ALIE(base.Colluding):
     messages; here they know the honest ones.
     """
 
-    z: float | None = None
+    z: float | None = struct.traced_field(default=None)
     plus: bool = struct.static_field(default=False)
-    deviation: str = struct.static_field(default="population")
-
-    def __post_init__(self):
-        checks.number("z", self.z)
-        checks.boolean("plus", self.plus)
-        checks.known(self.deviation, ("population", "sample"), "deviation")
+    deviation: Literal["population", "sample"] = "population"
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
         """Returns the mean, shifted."""
-        del messages, reference
         if self.z is None:
             num_malicious = seen.acts.sum().astype(seen.count.dtype)
             shift = largest_shift(seen.count, num_malicious)

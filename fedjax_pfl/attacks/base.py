@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.attacks import honest
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import struct
 
 __all__ = ["Alone", "Colluding", "Outermost"]
 
@@ -17,7 +17,6 @@ class _Attack:
 
     def init(self, messages: Any) -> None:
         """Returns None: the attack remembers nothing."""
-        del messages
 
     def __call__(
         self,
@@ -42,7 +41,6 @@ class _Attack:
         Returns:
           Pytree of `[K, *P]`, and None.
         """
-        del state
         if not jax.tree.leaves(messages):
             return messages, None
         return self._sent(key, messages, malicious, reference), None
@@ -68,8 +66,8 @@ class Alone(_Attack):
         """
         raise NotImplementedError
 
-    def _sent(self, key, messages, malicious, reference):
-        def send(key, message, is_malicious):
+    def _sent(self, key: core.Key, messages: Any, malicious: jax.Array, reference: Any):
+        def send(key: core.Key, message: Any, is_malicious: jax.Array):
             sent = self.one(key, message, reference)
             return jax.tree.map(
                 lambda new, u: jnp.where(is_malicious, new.astype(u.dtype), u),
@@ -100,8 +98,7 @@ class Colluding(_Attack):
         """
         raise NotImplementedError
 
-    def _sent(self, key, messages, malicious, reference):
-        del key
+    def _sent(self, key: core.Key, messages: Any, malicious: jax.Array, reference: Any):
         seen = honest.look(messages, malicious)
         sent = self.together(seen, messages, reference)
         return honest.change(messages, seen.acts, sent)
@@ -118,12 +115,8 @@ class Outermost(Colluding):
         (`message`). Makes no difference for `std`.
     """
 
-    direction: str = struct.static_field(default="std")
-    about: str = struct.static_field(default="reference")
-
-    def __post_init__(self):
-        checks.known(self.direction, honest.DIRECTIONS, "direction")
-        checks.known(self.about, honest.ABOUT, "center of the attack")
+    direction: honest.Direction = "std"
+    about: honest.About = "reference"
 
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
         """Returns the length `[]` of the step along `away [*P]`, which has length 1."""

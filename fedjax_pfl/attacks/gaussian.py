@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.attacks import base, honest
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import struct
 
 __all__ = ["Gaussian"]
 
@@ -30,12 +30,8 @@ class Gaussian(base.Alone):
       [True, False]
     """
 
-    std: float = 0.1**0.5
-    about: str = struct.static_field(default="message")
-
-    def __post_init__(self):
-        checks.number("std", self.std, at_least=0)
-        checks.known(self.about, honest.ABOUT, "center of the attack")
+    std: float = struct.traced_field(default=0.1**0.5, at_least=0)
+    about: honest.About = "message"
 
     @classmethod
     def official(cls) -> "Gaussian":

@@ -7,31 +7,31 @@ a power of two, so that no square overflows or vanishes.
 """
 
 import functools
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fedjax_pfl.core import client_rows, struct
 
 __all__ = [
-    "ABOUT",
-    "DIRECTIONS",
+    "CENTER",
+    "About",
+    "Direction",
     "Honest",
     "change",
     "direction",
-    "inner",
     "look",
     "origin",
     "rescale",
     "square_norms",
 ]
 
-ABOUT = ("message", "reference")
+CENTER = "center of the attack"
+About = Annotated[Literal["message", "reference"], CENTER]
 """What an attack changes: the message itself, or its difference to the reference."""
 
-DIRECTIONS = ("unit", "sign", "std")
+Direction = Literal["unit", "sign", "std"]
 """Where Min-Max and Min-Sum go: against the mean, its signs, or the deviations."""
 
 
@@ -113,11 +113,11 @@ def change(messages: Any, rows: jax.Array, sent: Any) -> Any:
     return client_rows.select_rows(rows, client_rows.broadcast(sent, count), messages)
 
 
-def origin(about: str, messages: Any, reference: Any) -> Any:
+def origin(about: About, messages: Any, reference: Any) -> Any:
     """Returns the point `[*P]` that an attack takes for zero.
 
     Args:
-      about: one of `ABOUT`.
+      about: what the attack changes.
       messages: pytree of `[K, *P]`.
       reference: pytree of `[*P]`, unused for `message`.
     """
@@ -143,22 +143,11 @@ def square_norms(rows: Any) -> jax.Array:
     return functools.reduce(jnp.add, map(of_leaf, jax.tree.leaves(rows)))
 
 
-def inner(rows: Any, vector: Any) -> jax.Array:
-    """Multiplies the rows of a tree `[K, *P]` with a vector `[*P]`, to `[K]`."""
-
-    def of_leaf(leaf: jax.Array, part: jax.Array) -> jax.Array:
-        matrix = leaf.reshape(leaf.shape[0], -1)
-        return jnp.matmul(matrix, part.reshape(-1), precision=lax.Precision.HIGHEST)
-
-    products = jax.tree.leaves(jax.tree.map(of_leaf, rows, vector))
-    return functools.reduce(jnp.add, products)
-
-
-def direction(kind: str, honest: Honest, start: Any) -> Any:
+def direction(kind: Direction, honest: Honest, start: Any) -> Any:
     """Returns the unit vector `[*P]` along which a message leaves the honest mean.
 
     Args:
-      kind: one of `DIRECTIONS`: against the mean less the start, its signs, or the
+      kind: against the mean less the start, its signs, or the
         standard deviations.
       honest: what attackers know.
       start: `[*P]` the attack's zero.
@@ -167,11 +156,11 @@ def direction(kind: str, honest: Honest, start: Any) -> Any:
       The direction; zeros where it has no length.
     """
     if kind == "std":
-        found = honest.deviation()
+        along = honest.deviation()
     else:
-        found = honest.mean_less(start)
+        along = honest.mean_less(start)
     if kind == "sign":
-        found = jax.tree.map(jnp.sign, found)
-    found, _ = rescale(found)
-    norm = jnp.sqrt(square_norms(jax.tree.map(lambda leaf: leaf[None], found))[0])
-    return jax.tree.map(lambda leaf: -leaf / jnp.where(norm > 0, norm, 1), found)
+        along = jax.tree.map(jnp.sign, along)
+    along, _ = rescale(along)
+    norm = jnp.sqrt(square_norms(jax.tree.map(lambda leaf: leaf[None], along))[0])
+    return jax.tree.map(lambda leaf: -leaf / jnp.where(norm > 0, norm, 1), along)

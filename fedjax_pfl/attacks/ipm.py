@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.attacks import base, honest
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import struct
 
 __all__ = ["IPM"]
 
@@ -36,12 +36,8 @@ class IPM(base.Colluding):
     Inner Product Manipulation".
     """
 
-    tau: float = 0.5
-    about: str = struct.static_field(default="reference")
-
-    def __post_init__(self):
-        checks.number("tau", self.tau, at_least=0)
-        checks.known(self.about, honest.ABOUT, "center of the attack")
+    tau: float = struct.traced_field(default=0.5, at_least=0)
+    about: honest.About = "reference"
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
         """Returns the mean update, turned around."""

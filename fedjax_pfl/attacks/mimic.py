@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.attacks import base, honest
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.core import client_rows, struct
 
 __all__ = ["Mimic"]
 
@@ -43,15 +43,10 @@ class Mimic(base.Colluding):
     Datasets via Bucketing". There one victim is chosen in the first rounds and kept.
     """
 
-    victim: int | None = struct.static_field(default=None)
-
-    def __post_init__(self):
-        if self.victim is not None:
-            checks.whole("victim", self.victim, at_least=0)
+    victim: int | None = struct.static_field(default=None, at_least=0)
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
         """Returns the victim's message."""
-        del reference
         row = self._row(seen)
         return jax.tree.map(lambda leaf: leaf[row], messages)
 

@@ -51,7 +51,7 @@ class MinMax(base.Outermost):
         pairs = seen.known[:, None] & seen.known[None]
         apart = squares[:, None] + squares[None] - 2 * products
         room = jnp.maximum(jnp.where(pairs, apart, 0).max() - squares, 0)
-        b = -honest.inner(rows, away)
+        b = -client_rows.products(rows, away)
         root = jnp.sqrt(jnp.square(b) + room)
         # The larger root, without the difference of two near numbers.
         gamma = jnp.where(b > 0, room / jnp.where(b > 0, b + root, 1), root - b)

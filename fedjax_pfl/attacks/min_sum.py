@@ -40,6 +40,5 @@ class MinSum(base.Outermost):
 
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
         """Returns the largest distance of an honest message from the mean."""
-        del away
         rows, scale = honest.rescale(seen.rows)
         return scale * jnp.sqrt(honest.square_norms(rows).max())

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.attacks import base
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import struct
 
 __all__ = ["SameValue"]
 
@@ -29,10 +29,7 @@ class SameValue(base.Alone):
       (1, [1.0, 1.0, 1.0])
     """
 
-    std: float = 0.1**0.5
-
-    def __post_init__(self):
-        checks.number("std", self.std, at_least=0)
+    std: float = struct.traced_field(default=0.1**0.5, at_least=0)
 
     @classmethod
     def official(cls) -> "SameValue":
@@ -41,7 +38,6 @@ class SameValue(base.Alone):
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:
         """Puts one draw into every coordinate."""
-        del reference
         draw = jax.random.normal(key, (), jnp.float32)
 
         def fill(u: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.attacks import base, honest
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import struct
 
 __all__ = ["Scaling"]
 
@@ -28,16 +28,11 @@ class Scaling(base.Alone):
       [1.0, 51.5]
     """
 
-    factor: float = 100.0
-    about: str = struct.static_field(default="reference")
-
-    def __post_init__(self):
-        checks.number("factor", self.factor)
-        checks.known(self.about, honest.ABOUT, "center of the attack")
+    factor: float = struct.traced_field(default=100.0)
+    about: honest.About = "reference"
 
     def one(self, key: Any, message: Any, reference: Any) -> Any:
         """Returns the message or its update, scaled."""
-        del key
 
         def scale(u: jax.Array, center: Any) -> jax.Array:
             return center + jnp.asarray(self.factor, u.dtype) * (u - center)

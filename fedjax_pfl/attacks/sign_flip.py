@@ -1,14 +1,16 @@
 """Sign flipping: malicious clients send a negative multiple of their honest message."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl.attacks import base
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.attacks import base, honest
+from fedjax_pfl.core import struct
 
 __all__ = ["SignFlip"]
+
+_About = Annotated[Literal["message", "reference", "received"], honest.CENTER]
 
 
 @struct.pytree_dataclass
@@ -34,15 +36,9 @@ class SignFlip(base.Alone):
       Array([ 1., -6.], dtype=...)
     """
 
-    scale: float = 1.0
-    std: float | None = None
-    about: str = struct.static_field(default="message")
-
-    def __post_init__(self):
-        checks.number("scale", self.scale, at_least=0)
-        checks.number("std", self.std, at_least=0)
-        kinds = ("message", "reference", "received")
-        checks.known(self.about, kinds, "center of the attack")
+    scale: float = struct.traced_field(default=1.0, at_least=0)
+    std: float | None = struct.traced_field(default=None, at_least=0)
+    about: _About = "message"
 
     @classmethod
     def official(cls) -> "SignFlip":

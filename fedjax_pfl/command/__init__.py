@@ -1,1 +1,57 @@
-"""The command line `fedjax-pfl`."""
+"""The command line `fedjax-pfl`, which needs the extra `experiments`.
+
+Names, help and the check of the extra are here, where nothing else is imported.
+"""
+
+import importlib.util
+import re
+import shlex
+import sys
+
+__all__ = ["COMMANDS", "NEEDED", "lacking", "main", "sentence"]
+
+NEEDED = ("typer>=0.15", "matplotlib>=3.9", "jinja2>=3.1")
+"""The extra `experiments`, by the packages that it brings."""
+
+COMMANDS = {
+    "run": "Trains one setting (several seeds if asked for) and writes a result"
+    " directory. Takes the first algorithm of the preset with its own settings.",
+    "sweep": "Trains all settings of a preset side by side and writes one result"
+    " directory. Without options: FLAME, Ditto, FedAvg with fine-tuning and Local on"
+    " the digits of scikit-learn, four labels per client.",
+    "report": "Makes one page about results, with figures and tables as files.",
+    "plan": "Says how much memory and time a sweep with the same options would take on"
+    " this machine, and trains nothing. Takes the options of sweep.",
+    "data": "Lists data sets, shows how they are distributed, and checks data files.",
+    "methods": "Lists the methods; with a name, the fields that --set takes and their"
+    " defaults.",
+}
+"""The commands and their help, whose first sentence says what they do."""
+
+
+def sentence(name: str) -> str:
+    """Returns the first sentence of a command's help, which lists of commands show."""
+    return f"{COMMANDS[name].split('. ')[0].rstrip('.')}."
+
+
+def lacking() -> str | None:
+    """Says which packages of the extra are missing and what installs it, or None."""
+    names = [re.split("[<>=]", needed)[0] for needed in NEEDED]
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if not missing:
+        return None
+    packages = " ".join(f'"{needed}"' for needed in NEEDED)
+    return (
+        f"The commands need {', '.join(missing)}, which the extra `experiments` brings:"
+        f" {shlex.quote(sys.executable)} -m pip install {packages}"
+    )
+
+
+def main() -> None:
+    """Runs the command line, or says what to install, with exit status 2."""
+    if missing := lacking():
+        print(missing, file=sys.stderr)
+        raise SystemExit(2)
+    from fedjax_pfl.command import application
+
+    application.app(prog_name="fedjax-pfl")

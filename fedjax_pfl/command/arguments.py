@@ -2,88 +2,68 @@
 
 import dataclasses
 import json
-from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+import fedjax_pfl as fp
+
 __all__ = [
-    "ClientColumn",
-    "Data",
-    "DataDirectory",
-    "DataPath",
-    "DatasetName",
-    "LabelColumn",
-    "LogTo",
+    "DataOptions",
     "Options",
-    "Version",
     "flag",
     "logs",
     "number_or_name",
+    "option",
     "periods",
     "seeds",
 ]
 
-
-def _say_version(wanted: bool) -> None:
-    """Prints the version and ends the command."""
-    if wanted:
-        print(f"fedjax_pfl {metadata.version('fedjax_pfl')}")
-        raise typer.Exit
-
-
-Version = Annotated[
-    bool,
-    typer.Option(
-        "--version", callback=_say_version, is_eager=True, help="Only say the version."
-    ),
-]
-
-DatasetName = Annotated[
-    str | None, typer.Option(help="Short for --set federation.dataset=NAME.")
-]
-DataDirectory = Annotated[
-    str | None, typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA).")
-]
-DataPath = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH",
-        help="Your own data: a csv, npz or LEAF json file, or a folder of images.",
-    ),
-]
-LabelColumn = Annotated[
-    str | None, typer.Option(help="Column of a csv file to be predicted.")
-]
-ClientColumn = Annotated[
-    str | None, typer.Option(help="Column of a csv file that names the client.")
-]
-LogTo = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--log",
-        metavar="tensorboard[=DIR]|wandb[=PROJECT]",
-        help="Write every evaluation for TensorBoard, or to Weights & Biases. Also with"
-        " --resume. Repeatable.",
-    ),
-]
 _LOGS = ("tensorboard", "wandb")
 _MAX_DIGITS = 18  # that Python reads
 
 
+def option(
+    help: str,
+    default: Any = None,
+    *,
+    setting: str | None = None,
+    is_stored: bool = True,
+    **more: Any,
+) -> Any:
+    """Declares a field that a command reads from an option of its name.
+
+    Args:
+      help: what `--help` says.
+      default: value where the option is not given.
+      setting: what it is short for, as in `--set NAME=VALUE`.
+      is_stored: whether it belongs to the run that a command begins, not to this
+        command alone.
+      **more: arguments of `typer.Option`.
+    """
+    metadata = {"setting": setting, "is_stored": is_stored, "typer": {"help": help}}
+    metadata["typer"] |= more
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def flag(name: str) -> str:
+    """Returns how a field is called on the command line."""
+    return "--" + name.strip("_").replace("_", "-")
+
+
 def logs(texts: list[str] | None) -> tuple[tuple[str, str | None], ...]:
     """Reads `tensorboard=DIR` and `wandb`."""
-    found = {}
+    places = {}
     for text in texts or ():
         name, equals, where = text.partition("=")
-        if name not in _LOGS or name in found or (equals and not where):
+        if name not in _LOGS or name in places or (equals and not where):
             raise typer.BadParameter(
                 "expected each --log once, as tensorboard[=DIR] or wandb[=PROJECT], got"
                 f" {text!r}"
             )
-        found[name] = where or None
-    return tuple(found.items())
+        places[name] = where or None
+    return tuple(places.items())
 
 
 def seeds(text: str) -> tuple[int, ...]:
@@ -96,15 +76,15 @@ def seeds(text: str) -> tuple[int, ...]:
 
 def periods(text: str) -> tuple[tuple[str, int | None], ...]:
     """Reads `test,everybody=50`."""
-    found = {}
+    rounds_of = {}
     for part in text.split(","):
         name, equals, rounds = part.strip().partition("=")
-        if name in found or (equals and not _is_whole(rounds)):
+        if name in rounds_of or (equals and not _is_whole(rounds)):
             raise typer.BadParameter(
                 f"expected different names like test,everybody=50, got {text!r}"
             )
-        found[name] = int(rounds) if equals else None
-    return tuple(found.items())
+        rounds_of[name] = int(rounds) if equals else None
+    return tuple(rounds_of.items())
 
 
 def number_or_name(text: str | None) -> str | int | None:
@@ -117,45 +97,67 @@ def _is_whole(text: str) -> bool:
     return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """Place of the data, and a user's own; None where a preset's are used."""
-
-    path: str | None
-    label: str | None
-    client: str | None
-    data_dir: str | None
-
-    @classmethod
-    def parse(
-        cls,
-        dataset: str | None,
-        path: str | None,
-        label: str | None,
-        client: str | None,
-        data_dir: str | None,
-    ) -> "Data":
-        """Checks that these options go together."""
-        if path is not None and dataset is not None:
-            raise typer.BadParameter("give --dataset or --data, not both")
-        if path is None and (label is not None or client is not None):
-            raise typer.BadParameter("--label and --client need --data")
-        return cls(path=path, label=label, client=client, data_dir=data_dir)
-
-    def settings(self) -> list[str]:
-        """Returns the directory as a setting."""
-        if self.data_dir is None:
-            return []
-        return [f"federation.data_dir={json.dumps(self.data_dir)}"]
-
-
-_NOW = {"is_stored": False}
-"""Metadata of options that belong to one command, not to the run that it begins."""
-_PROBLEMS = {"classification": "digits", "portfolio": "portfolio"}
+def _say_version(wanted: bool) -> None:
+    """Prints the version and ends the command."""
+    if wanted:
+        print(f"fedjax_pfl {fp.__version__}")
+        raise typer.Exit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class DataOptions:
+    """Options that say what the data are; None where the preset decides."""
+
+    data: str | None = option(
+        "Your own data: a csv, npz or LEAF json file, or a folder of images.",
+        metavar="PATH",
+    )
+    label: str | None = option("Column of a csv file to be predicted.")
+    client: str | None = option("Column of a csv file that names the client.")
+    dataset: str | None = option(
+        "Short for --set federation.dataset=NAME.", setting="federation.dataset"
+    )
+    data_dir: str | None = option("Directory of data files (or set FEDJAX_PFL_DATA).")
+    clients: int | None = option(
+        "Number of clients; --set federation.num_clients=null takes all natural ones.",
+        setting="federation.num_clients",
+        min=1,
+    )
+    set_: list[str] | None = option(
+        "A field by its dotted name, as in algorithm.lam=0.1,1 or"
+        " algorithm=flame,fedavg; values are JSON, commas sweep. Repeatable.",
+        metavar="NAME=VALUE[,VALUE...]",
+    )
+    version: bool = option(
+        "Only say the version.",
+        False,
+        is_stored=False,
+        callback=_say_version,
+        is_eager=True,
+    )
+
+    def check(self) -> None:
+        """Refuses options that do not go together."""
+        if self.data is not None and self.dataset is not None:
+            raise typer.BadParameter("give --dataset or --data, not both")
+        if self.data is None and (self.label is not None or self.client is not None):
+            raise typer.BadParameter("--label and --client need --data")
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Settings `name=value`, those of the short options first."""
+        short = {"federation.data_dir": self.data_dir and json.dumps(self.data_dir)}
+        for field in dataclasses.fields(self):
+            if setting := field.metadata.get("setting"):
+                short[setting] = getattr(self, field.name)
+        given = [
+            f"{name}={value}" for name, value in short.items() if value is not None
+        ]
+        return (*given, *(self.set_ or ()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options(DataOptions):
     """Options of `run`, `sweep` and `plan` as given; None where the preset decides.
 
     Their only list: the command line, the files of runs and the line that repeats a run
@@ -166,178 +168,108 @@ class Options:
     """
 
     command: str
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            show_default="digits, or own_data with --data",
-            help="digits, quadratic, portfolio, a data set's name (mnist,"
-            " fashion_mnist, cifar10, cifar100, medical_mnist, femnist, sent140,"
-            " shakespeare, stocks), or a card's comparison: fedacs_*, fedpg_*,"
-            " fedplus_*, flame_*, portfolio_*; a pattern such as"
-            " 'flame_fair_mnist_*' runs all that match, one after the other, in"
-            " one directory.",
-        ),
-    ] = None
-    problem: Annotated[
-        str | None,
-        typer.Option(
-            help="classification or portfolio: short for --preset digits and"
-            " --preset portfolio."
-        ),
-    ] = None
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE[,VALUE...]",
-            help="A field by its dotted name, as in algorithm.lam=0.1,1 or"
-            " algorithm=flame,fedavg; values are JSON, commas sweep."
-            " Repeatable.",
-        ),
-    ] = None
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME[,NAME...]",
-            help="Short for --set algorithm=NAME,...: names of the package's, or"
-            " module:Class of your own.",
-        ),
-    ] = None
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=1, max=10_000, help="Use the seeds 0, ..., N-1."),
-    ] = None
-    seed_list: Annotated[
-        str | None, typer.Option(metavar="S,S,...", help="Use exactly these seeds.")
-    ] = None
-    rounds: Annotated[int | None, typer.Option(min=1, help="Communication rounds.")] = (
-        None
+    preset: str | None = option(
+        "digits, quadratic, portfolio, a data set's name (mnist, fashion_mnist,"
+        " cifar10, cifar100, medical_mnist, femnist, sent140, shakespeare, stocks), or"
+        " a card's comparison: fedacs_*, fedpg_*, fedplus_*, flame_*, portfolio_*; a"
+        " pattern such as 'flame_fair_mnist_*' runs all that match, one after the"
+        " other, in one directory.",
+        show_default="digits, or own_data with --data",
     )
-    dataset: DatasetName = None
-    data_dir: DataDirectory = None
-    data: DataPath = None
-    label: LabelColumn = None
-    client: ClientColumn = None
-    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients.")] = (
-        None
+    problem: str | None = option(
+        "classification, the default, or portfolio, short for --preset portfolio."
     )
-    eval_every: Annotated[
-        int | None, typer.Option(min=1, help="Rounds between evaluations.")
-    ] = None
-    eval_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DATA[=ROUNDS],...",
-            help="Data to evaluate on: test, validation, train, others, everybody;"
-            " each with a period of its own if wanted.",
-        ),
-    ] = None
-    eval_clients: Annotated[
-        str | None,
-        typer.Option(metavar="all|participants|N", help="Whose models are evaluated."),
-    ] = None
-    execution: Annotated[
-        str,
-        typer.Option(help="auto, loop, vmap, chunk=K, shard or shard=DEVICES."),
-    ] = "auto"
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=1000,
-            help="Devices that the CPU is split into; one per core if not given.",
-        ),
-    ] = None
-    points_per_chunk: Annotated[
-        int | None,
-        typer.Option(min=1, help="Grid points computed together; bounds memory."),
-    ] = None
-    streamed: Annotated[
-        bool,
-        typer.Option(
-            "--streamed",
-            help="Keep the clients' models in a file: for populations beyond the"
-            " memory.",
-        ),
-    ] = False
-    patience: Annotated[
-        int | None,
-        typer.Option(min=1, help="End after so many evaluations without improvement."),
-    ] = None
-    target: Annotated[
-        float | None, typer.Option(help="End when the metric is this good.")
-    ] = None
-    stop_on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL:DATA:METRIC",
-            help="What --patience and --target look at, for example"
-            " personal:validation:accuracy; parts may be empty.",
-        ),
-    ] = None
-    memory_limit: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE|free|none",
-            help="Most memory that the trainings of one compilation may need, for"
-            " example 8GB; free is what is free then, none refuses nothing.",
-        ),
-    ] = dataclasses.field(default="free", metadata=_NOW)
-    max_minutes: Annotated[
-        float | None,
-        typer.Option(help="Save and end after this time, with exit status 3."),
-    ] = dataclasses.field(default=None, metadata=_NOW)
-    checkpoint_seconds: Annotated[
-        float, typer.Option(min=0, help="Least time between two checkpoints.")
-    ] = 5.0
-    resume: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Go on with what an earlier command has left in its directory.",
-        ),
-    ] = dataclasses.field(default=None, metadata=_NOW)
-    diagnostics: Annotated[
-        bool,
-        typer.Option("--diagnostics", help="Also record the algorithm's own values."),
-    ] = False
-    save_models: Annotated[
-        bool,
-        typer.Option(
-            "--save-models",
-            help="Write the trained models of the evaluated clients, too.",
-        ),
-    ] = False
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be trained.")
-    ] = dataclasses.field(default=False, metadata=_NOW)
-    as_if_clients: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=2**31 - 1,
-            help="Plan for so many clients like those that there are.",
-        ),
-    ] = dataclasses.field(default=None, metadata=_NOW)
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write a profile of the rounds between the second and the third"
-            " evaluation.",
-        ),
-    ] = dataclasses.field(default=None, metadata=_NOW)
-    log: LogTo = dataclasses.field(default=None, metadata=_NOW)
-    out: Annotated[
-        Path | None,
-        typer.Option(help="New directory; results/<preset>-<time> if not given."),
-    ] = dataclasses.field(default=None, metadata=_NOW)
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print only the directory's name.")
-    ] = dataclasses.field(default=False, metadata=_NOW)
+    algorithm: str | None = option(
+        "Short for --set algorithm=NAME,...: names of the package's, or module:Class of"
+        " your own.",
+        setting="algorithm",
+        metavar="NAME[,NAME...]",
+    )
+    seeds: int | None = option("Use the seeds 0, ..., N-1.", min=1, max=10_000)
+    seed_list: str | None = option("Use exactly these seeds.", metavar="S,S,...")
+    rounds: int | None = option("Communication rounds.", setting="num_rounds", min=1)
+    eval_every: int | None = option(
+        "Rounds between evaluations.", setting="eval_every", min=1
+    )
+    eval_on: str | None = option(
+        "Data to evaluate on: test, validation, train, others, everybody; each with a"
+        " period of its own if wanted.",
+        metavar="DATA[=ROUNDS],...",
+    )
+    eval_clients: str | None = option(
+        "Whose models are evaluated.", metavar="all|participants|N"
+    )
+    execution: str = option(
+        "auto, loop, vmap, chunk=K, shard or shard=DEVICES.", "auto"
+    )
+    devices: int | None = option(
+        "Devices that the CPU is split into; one per core if not given.",
+        min=1,
+        max=1000,
+    )
+    points_per_chunk: int | None = option(
+        "Grid points computed together; bounds memory.", min=1
+    )
+    streamed: bool = option(
+        "Keep the clients' models in a file: for populations beyond the memory.", False
+    )
+    patience: int | None = option(
+        "End after so many evaluations without improvement.", min=1
+    )
+    target: float | None = option("End when the metric is this good.")
+    stop_on: str | None = option(
+        "What --patience and --target look at, for example"
+        " personal:validation:accuracy; parts may be empty.",
+        metavar="MODEL:DATA:METRIC",
+    )
+    memory_limit: str = option(
+        "Most memory that the trainings of one compilation may need, for example 8GB;"
+        " free is what is free then, none refuses nothing.",
+        "free",
+        is_stored=False,
+        metavar="SIZE|free|none",
+    )
+    max_minutes: float | None = option(
+        "Save and end after this time, with exit status 3.", is_stored=False
+    )
+    checkpoint_seconds: float = option(
+        "Least time between two checkpoints.", 5.0, min=0
+    )
+    resume: Path | None = option(
+        "Go on with what an earlier command has left in its directory.",
+        is_stored=False,
+        metavar="DIR",
+    )
+    diagnostics: bool = option("Also record the algorithm's own values.", False)
+    save_models: bool = option(
+        "Write the trained models of the evaluated clients, too.", False
+    )
+    dry_run: bool = option("Only say what would be trained.", False, is_stored=False)
+    as_if_clients: int | None = option(
+        "Plan for so many clients like those that there are.",
+        is_stored=False,
+        min=1,
+        max=2**31 - 1,
+    )
+    profile: Path | None = option(
+        "Write a profile of the rounds between the second and the third evaluation.",
+        is_stored=False,
+        metavar="DIR",
+    )
+    log: list[str] | None = option(
+        "Write every evaluation for TensorBoard, or to Weights & Biases. Also with"
+        " --resume. Repeatable.",
+        is_stored=False,
+        metavar="tensorboard[=DIR]|wandb[=PROJECT]",
+    )
+    out: Path | None = option(
+        "New directory; results/<preset>-<time> if not given.", is_stored=False
+    )
+    quiet: bool = option("Print only the directory's name.", False, is_stored=False)
 
     def check(self) -> None:
         """Refuses options that do not go together, or cannot be read."""
+        super().check()
         if self.seeds is not None and self.seed_list is not None:
             raise typer.BadParameter("give --seeds or --seed-list, not both")
         if self.streamed and (
@@ -347,7 +279,7 @@ class Options:
                 "--streamed goes with none of --diagnostics, --profile and"
                 " --memory-limit"
             )
-        for read in ("preset_name", "all_seeds", "own_data", "evaluate_on"):
+        for read in ("preset_name", "all_seeds", "evaluate_on"):
             getattr(self, read)
         self.stop_rule()
         logs(self.log)
@@ -355,28 +287,17 @@ class Options:
     @property
     def preset_name(self) -> str:
         """The preset, or that of a family of problems."""
+        usual = "digits" if self.data is None else "own_data"
         if self.problem is None:
-            return self.preset or ("digits" if self.data is None else "own_data")
+            return self.preset or usual
         if self.preset is not None:
             raise typer.BadParameter("give --problem or --preset, not both")
-        if self.problem not in _PROBLEMS:
+        presets = {"classification": usual, "portfolio": "portfolio"}
+        if self.problem not in presets:
             raise typer.BadParameter(
-                f"expected --problem {' or '.join(_PROBLEMS)}, got {self.problem!r}"
+                f"expected --problem {' or '.join(presets)}, got {self.problem!r}"
             )
-        return _PROBLEMS[self.problem]
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """Settings `name=value`, those of the short options first."""
-        short = {
-            "algorithm": self.algorithm,
-            "num_rounds": self.rounds,
-            "eval_every": self.eval_every,
-            "federation.dataset": self.dataset,
-            "federation.num_clients": self.clients,
-        }
-        given = [f"{n}={v}" for n, v in short.items() if v is not None]
-        return (*self.own_data.settings(), *given, *(self.set_ or ()))
+        return presets[self.problem]
 
     @property
     def all_seeds(self) -> tuple[int, ...] | None:
@@ -384,12 +305,6 @@ class Options:
         if self.seed_list is not None:
             return seeds(self.seed_list)
         return None if self.seeds is None else tuple(range(self.seeds))
-
-    @property
-    def own_data(self) -> Data:
-        """Place of the data, and a user's own."""
-        place = (self.dataset, self.data, self.label, self.client, self.data_dir)
-        return Data.parse(*place)
 
     @property
     def evaluate_on(self) -> tuple[tuple[str, int | None], ...] | None:
@@ -411,8 +326,3 @@ class Options:
         rule = {"patience": self.patience, "target": self.target}
         rule |= dict(zip(("model", "data", "metric"), parts, strict=True))
         return {name: value for name, value in rule.items() if value not in (None, "")}
-
-
-def flag(name: str) -> str:
-    """Returns how a field is called on the command line."""
-    return "--" + name.strip("_").replace("_", "-")

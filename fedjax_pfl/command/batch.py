@@ -70,14 +70,14 @@ def _run_all(names: list[str], options: arguments.Options, out: Path) -> None:
         except errors.StoppedError as stopped:
             raise errors.StoppedError(
                 f"Stopped in {name}, {number} of {len(names)}; go on with:"
-                f" {run_folder.resume_line(options.command, out)}",
+                f" {invocation.of(options.command, '--resume', out)}",
                 stopped.status,
             ) from None
     done = len(names) - len(skipped)
     text = f"Finished {done} of {len(names)} presets"
     print(f"{text}; skipped {', '.join(skipped)}." if skipped else f"{text}.")
     print(f"Results: {out}")
-    print(f"Report: {run_folder.report_line(out)}")
+    print(f"Report: {invocation.of('report', out)}")
 
 
 def _one(options: arguments.Options) -> bool:

@@ -10,78 +10,64 @@ import os
 import sys
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from fedjax_pfl.command import arguments, compilation_cache, errors
 
-__all__ = ["HELP", "answer", "make_app", "make_main", "num_cores"]
+__all__ = ["answer", "make_main", "num_cores", "with_options"]
 
 _shown: set[str] = set()  # sentences of warnings
 _OF_ONE_COMMAND = {"streamed": "run", "as_if_clients": "plan"}
 _WITH_RESUME = {"resume", "max_minutes", "memory_limit", "log", "quiet"}
 
-HELP = {
-    "run": "Trains one setting (several seeds if asked for) and writes a result"
-    " directory. Takes the first algorithm of the preset with its own settings.",
-    "sweep": "Trains all settings of a preset side by side and writes one result"
-    " directory. Without options: FLAME, Ditto, FedAvg with fine-tuning and Local on"
-    " the digits of scikit-learn, four labels per client.",
-    "plan": "Says how much memory and time a sweep with the same options would take on"
-    " this machine, and trains nothing. Takes the options of sweep.",
-}
-
-
-def make_app(command: str) -> typer.Typer:
-    """Makes the application of one command: `run`, `sweep` or `plan`."""
-    app = typer.Typer(
-        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-    )
-    app.command(help=HELP[command])(make_main(command))
-    return app
-
 
 def make_main(command: str) -> Callable[..., None]:
-    """Makes the function whose options typer reads from the command line."""
+    """Makes the function of `run`, `sweep` or `plan`, for typer."""
 
     def main(context: typer.Context, **given: Any) -> None:
-        given.pop("version")
         options = arguments.Options(command=command, **given)
         options.check()
-        if options.resume is not None:
-            _check_alone(context)
-            now = {name: given[name] for name in _WITH_RESUME - {"resume"}}
-            _start(lambda: _resumed(Path(given["resume"]), now))
+        if options.resume is None:
+            _start(lambda: options)
             return
-        _start(lambda: options)
+        _check_alone(context)
+        now = {name: given[name] for name in _WITH_RESUME - {"resume"}}
+        _start(lambda: _resumed(Path(given["resume"]), now))
 
-    main.__signature__ = _signature(command)  # pyright: ignore
-    return main
+    absent = {name for name, only in _OF_ONE_COMMAND.items() if only != command}
+    absent |= {"resume"} if command == "plan" else set()
+    return with_options(main, arguments.Options, absent)
 
 
-def _signature(command: str) -> inspect.Signature:
-    """Returns the signature that typer reads the options of a command from."""
-    hints = typing.get_type_hints(arguments.Options, include_extras=True)
-    absent = {n for n, only in _OF_ONE_COMMAND.items() if only != command}
-    absent |= {"command"} | ({"resume"} if command == "plan" else set())
-    parameters = [("context", inspect.Parameter.empty, typer.Context)]
-    parameters += [
-        (field.name, field.default, hints[field.name])
-        for field in dataclasses.fields(arguments.Options)
-        if field.name not in absent
-    ]
-    parameters.append(("version", False, arguments.Version))
-    return inspect.Signature(
+def with_options(
+    main: Callable[..., None], kind: type, absent: Container[str] = ()
+) -> Callable[..., None]:
+    """Gives a function the signature from which typer reads options.
+
+    Args:
+      main: takes the context, then values by name.
+      kind: dataclass whose fields are the options.
+      absent: fields that are none.
+    """
+    hints = typing.get_type_hints(kind)
+    annotations = {"context": (inspect.Parameter.empty, typer.Context)}
+    for field in dataclasses.fields(kind):
+        if field.name not in absent and "typer" in field.metadata:
+            read = typer.Option(arguments.flag(field.name), **field.metadata["typer"])
+            annotations[field.name] = field.default, Annotated[hints[field.name], read]
+    main.__signature__ = inspect.Signature(  # pyright: ignore
         [
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint
             )
-            for name, default, hint in parameters
+            for name, (default, hint) in annotations.items()
         ]
     )
+    return main
 
 
 def _check_alone(context: typer.Context) -> None:

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from fedjax_pfl import core
+from fedjax_pfl.command import printing
 from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.engine import cost, save_models
 from fedjax_pfl.engine.groups import Group, Plan
@@ -21,6 +20,7 @@ __all__ = ["enlarged", "largest_of_chunk", "show"]
 
 _MOST_EXAMPLES = 2**31 - 1
 _PARTS = ("data", "state", "round", "evaluation", "history", "compiler")
+_PER_POINT = ("points", "processes", "federations", "described", "keys")
 _MOST_DRAWN = 1000  # chunks of a cohort that are looked at
 _DRAWS = 20  # cohorts whose sizes are looked at
 
@@ -44,7 +44,11 @@ def show(
     Raises:
       InputError: if something does not fit, in one sentence.
     """
-    _print_machine(console)
+    free, device = cost.available_bytes(), jax.devices()[0].device_kind
+    known = "unknown" if free is None else cost.shown(free)
+    console.print(
+        f"This machine: {jax.device_count()} x {device}, {known} of memory free."
+    )
     larger = groups
     if num_clients is not None:
         larger = [
@@ -59,20 +63,17 @@ def show(
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
         total += _print_group(console, title, group, known, options)
-    _print(console, f"All together about {_seconds(total)}.")
+    console.print(f"All together about {_seconds(total)}.")
     if saves_models:
-        planned = [plan_group(group, options) for group in larger]
-        _print(
-            console,
-            f"Trained models: {cost.shown(sum(map(save_models.size, planned)))}.",
-        )
+        size = sum(save_models.size(plan_group(group, options)) for group in larger)
+        console.print(f"Trained models: {cost.shown(size)}.")
     match options.parsed_memory:
         case "none":
-            _print(console, "Whether this fits into the memory was not asked.")
+            console.print("Whether this fits into the memory was not asked.")
         case "free":
-            _print(console, "This fits into the memory that is free.")
+            console.print("This fits into the memory that is free.")
         case limit:
-            _print(console, f"This fits into {cost.shown(int(limit))}.")
+            console.print(f"This fits into {cost.shown(int(limit))}.")
 
 
 def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
@@ -112,17 +113,6 @@ def enlarged(federation: core.Federation, num_clients: int) -> core.Federation:
     return jax.tree.map(lambda leaf: known[id(leaf)], federation)
 
 
-def _print_machine(console: Console) -> None:
-    """Prints the machine's devices and free memory."""
-    free = cost.available_bytes()
-    known = "unknown" if free is None else cost.shown(free)
-    device = jax.devices()[0].device_kind
-    _print(
-        console,
-        f"This machine: {jax.device_count()} x {device}, {known} of memory free.",
-    )
-
-
 def _print_group(
     console: Console,
     title: str,
@@ -137,43 +127,40 @@ def _print_group(
     """
     planned = plan_group(group, options)
     whole, plan = Resident(planned, are_shapes=True), planned.plan
-    table = Table(title=title, box=box.SIMPLE_HEAD, show_header=False, pad_edge=False)
-    for row in _sizes(plan, whole.start[0], group, known):
-        table.add_row(*row)
-    table.add_section()
+    rows: list[tuple[str, ...]] = [*_sizes(plan, whole.start[0], group, known), ()]
     try:
-        cost.check_arrays(whole)
-    except checks.InputError:
-        _add_memory(table, cost.memory(whole, work=False))
-        console.print(table)
-        raise
-    if group is known:  # there are data, so that rounds can be run
-        whole = Resident(planned)
-    _add_memory(table, cost.memory(whole))
-    try:
+        try:
+            cost.check_arrays(whole)
+        except checks.InputError:
+            rows += _memory(cost.memory(whole, work=False))
+            raise
+        if group is known:  # there are data, so that rounds can be run
+            whole = Resident(planned)
+        rows += _memory(cost.memory(whole))
         cost.check(whole, is_held=group is known)
         pace, measured = _pace(whole, group, known, options)
-    except checks.InputError:
-        console.print(table)
-        raise
-    num_evaluations = 1 + -(-options.num_rounds // plan.schedule.segment)
-    total = pace.total(options.num_rounds, num_evaluations)
-    table.add_section()
-    table.add_row("time of compilation", _seconds(pace.compilation))
-    table.add_row("time of a round", _seconds(pace.round))
-    table.add_row("time of an evaluation", _seconds(pace.evaluation))
-    table.add_row("time of all", _seconds(total))
-    table.add_row("measured on", measured)
-    console.print(table)
+        num_evaluations = 1 + -(-options.num_rounds // plan.schedule.segment)
+        total = pace.total(options.num_rounds, num_evaluations)
+        rows += [
+            (),
+            ("time of compilation", _seconds(pace.compilation)),
+            ("time of a round", _seconds(pace.round)),
+            ("time of an evaluation", _seconds(pace.evaluation)),
+            ("time of all", _seconds(total)),
+            ("measured on", measured),
+        ]
+    finally:  # what is known of a group that does not fit, too
+        printing.table(console, ("", ""), rows, title=title)
     return total
 
 
-def _add_memory(table: Table, needed: cost.Memory) -> None:
-    """Adds a row for every part that is known, and one for all."""
-    for part in _PARTS:
-        if size := getattr(needed, part):
-            table.add_row(f"memory: {part}", cost.shown(size))
-    table.add_row("memory: at most", cost.shown(needed.total))
+def _memory(needed: cost.Memory) -> list[tuple[str, str]]:
+    """Returns a row for every part that is known, and one for all."""
+    parts = {part: getattr(needed, part) for part in _PARTS}
+    rows = [
+        (f"memory: {part}", cost.shown(size)) for part, size in parts.items() if size
+    ]
+    return [*rows, ("memory: at most", cost.shown(needed.total))]
 
 
 def _pace(
@@ -193,29 +180,20 @@ def _pace(
     if at_once < len(known.points):
         of_points = len(known.points) / at_once
         sample = dataclasses.replace(
-            known,
-            **{
-                name: getattr(known, name)[:at_once]
-                for name in ("points", "processes", "federations", "described", "keys")
-            },
+            known, **{name: getattr(known, name)[:at_once] for name in _PER_POINT}
         )
     if sample is group:
         return cost.pace(whole), "these trainings"
-    cohorts = [
-        g.processes[0].participation.cohort_size(f.num_clients)
-        for g, f in ((group, group.federations[0]), (known, known.federations[0]))
-        if g is group or _cohort_fits(g)
-    ]
-    if len(cohorts) == 1:  # fewer clients than a cohort wants
-        cohorts.append(count)
-        sample = dataclasses.replace(
-            sample,
-            processes=[
-                struct.replace_field(process, "participation.size", count)
-                for process in sample.processes
-            ],
-        )
-    of_members = cohorts[0] / cohorts[1]
+    cohort, sampled = _cohort(group), count
+    if group is known or _cohort_fits(known):
+        sampled = _cohort(known)
+    else:  # fewer clients than a cohort wants
+        processes = [
+            struct.replace_field(process, "participation.size", count)
+            for process in sample.processes
+        ]
+        sample = dataclasses.replace(sample, processes=processes)
+    of_members = cohort / sampled
     of_clients = group.federations[0].num_clients / count
     some = plan.schedule.clients
     of_evaluated = of_members if some == "participants" else of_clients
@@ -223,23 +201,30 @@ def _pace(
         of_evaluated = some / min(some, count)
         options = dataclasses.replace(options, eval_clients=min(some, count))
     options = dataclasses.replace(options, execution=plan.execution)
-    sampled = cost.pace(Resident(plan_group(sample, options)))
-    waiting = sampled.compilation if group is known else whole.compile_seconds
-    pace = cost.Pace(
-        compilation=waiting,
-        start=sampled.start * of_points * of_clients,
-        round=sampled.round * of_points * of_members,
-        evaluation=sampled.evaluation * of_points * of_evaluated,
-    )
+    pace = cost.pace(Resident(plan_group(sample, options)))
     few = f"{len(sample.points)} of {len(known.points)} grid points"
-    return pace, few if group is known else f"{few}, {count:,} clients"
+    if group is not known:
+        pace = dataclasses.replace(pace, compilation=whole.compile_seconds)
+        few = f"{few}, {count:,} clients"
+    scaled = dataclasses.replace(
+        pace,
+        start=pace.start * of_points * of_clients,
+        round=pace.round * of_points * of_members,
+        evaluation=pace.evaluation * of_points * of_evaluated,
+    )
+    return scaled, few
+
+
+def _cohort(group: Group) -> int:
+    """Counts the clients of a round."""
+    count = group.federations[0].num_clients
+    return group.processes[0].participation.cohort_size(count)
 
 
 def _cohort_fits(group: Group) -> bool:
     """Tells whether a federation has as many clients as a cohort."""
     try:
-        count = group.federations[0].num_clients
-        return group.processes[0].participation.cohort_size(count) > 0
+        return _cohort(group) > 0
     except checks.InputError:
         return False
 
@@ -266,17 +251,14 @@ def largest_of_chunk(
     """
     rng = np.random.default_rng(0)
     cohort = min(cohort, _MOST_DRAWN * chunk)
-    everyone = cohort == num_clients == len(num_examples)
-    largest = []
-    for _ in range(1 if everyone else _DRAWS):
-        drawn = num_examples
-        if not everyone:
-            is_enough = cohort <= len(num_examples)
-            drawn = rng.choice(num_examples, cohort, replace=not is_enough)
-        if by_size:
-            drawn = np.sort(drawn)[::-1]
-        largest += [drawn[i : i + chunk].max() for i in range(0, cohort, chunk)]
-    return float(np.mean(largest))
+    draws = [num_examples]
+    if not cohort == num_clients == len(num_examples):
+        is_scarce = cohort > len(num_examples)
+        draws = [rng.choice(num_examples, cohort, is_scarce) for _ in range(_DRAWS)]
+    if by_size:
+        draws = [np.sort(drawn)[::-1] for drawn in draws]
+    starts = range(0, cohort, chunk)
+    return float(np.mean([d[i : i + chunk].max() for d in draws for i in starts]))
 
 
 def _chunk_size(plan: Plan, cohort: int) -> int:
@@ -311,11 +293,6 @@ def _sizes(plan: Plan, processes, group: Group, known: Group) -> list[tuple[str,
         ("execution", str(plan)),
         ("work wasted on padding", f"{wasted:.0%}, {at_once} at a time"),
     ]
-
-
-def _print(console: Console, text: str) -> None:
-    """Prints a paragraph as it is."""
-    console.print(text, highlight=False, soft_wrap=True)
 
 
 def _seconds(value: float) -> str:

@@ -5,91 +5,91 @@ Arguments are parsed before JAX is imported, so that `--help` answers at once.
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedjax_pfl.command import arguments, cli, invocation
+from fedjax_pfl import command
+from fedjax_pfl.command import cli, invocation
+from fedjax_pfl.command.arguments import DataOptions, option
 
 __all__ = ["app"]
 
-_WIDTH = 160  # of files and pipes, where rich would assume 80
 _FORMATS = (".png", ".pdf", ".svg")
+_COLUMNS = {  # of the table of a directory's data sets: titles and their fields
+    "name": "name",
+    "status": "status",
+    "layout": "layout",
+    "examples": "num_samples",
+    "classes": "num_classes",
+    "clients": "num_clients",
+    "seconds": "seconds",
+}
 
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     no_args_is_help=True,
-    help="Lists data sets, shows how they are distributed, and checks data files.",
+    help=command.COMMANDS["data"],
 )
 
 
-@app.command("list", help="Lists the named data sets with their options.")
-def list_() -> None:
-    """Prints one row per data set."""
-    cli.answer(_list)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Show(DataOptions):
+    """Options of `data show`."""
+
+    partition: str | None = option(
+        "Short for --set federation.partition=NAME.", setting="federation.partition"
+    )
+    seed: int = option("Seed of all that is drawn.", 0, min=0)
+    set_: list[str] | None = option(
+        "A field of the federation by its dotted name, as in"
+        " federation.partition.concentration=0.1. Repeatable.",
+        metavar="NAME=VALUE",
+    )
+    out: Path | None = option(
+        "Also draw the partition into a file.", metavar="FILE.png"
+    )
+    rows: int = option("Clients in the table.", 20, min=0)
 
 
-@app.command(help="Distributes a data set and shows who holds what; trains nothing.")
-def show(
-    dataset: arguments.DatasetName = None,
-    data: arguments.DataPath = None,
-    label: arguments.LabelColumn = None,
-    client: arguments.ClientColumn = None,
-    data_dir: arguments.DataDirectory = None,
-    partition: Annotated[
-        str | None, typer.Option(help="Short for --set federation.partition=NAME.")
-    ] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Number of clients; --set federation.num_clients=null takes all"
-            " natural ones.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn.")] = 0,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A field of the federation by its dotted name, as in"
-            " federation.partition.concentration=0.1. Repeatable.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Also draw the partition into a file."),
-    ] = None,
-    rows: Annotated[int, typer.Option(min=0, help="Clients in the table.")] = 20,
-) -> None:
-    """Prints the statistics of one federation."""
-    own = arguments.Data.parse(dataset, data, label, client, data_dir)
-    short = {"dataset": dataset, "partition": partition, "num_clients": clients}
-    settings = [f"federation.{n}={v}" for n, v in short.items() if v is not None]
-    settings += [*own.settings(), *(set_ or [])]
-    cli.answer(lambda: _show(own, settings, seed, out, rows))
+def _show(context: typer.Context, **given: Any) -> None:
+    """Distributes a data set and shows who holds what; trains nothing."""
+    options = _Show(**given)
+    options.check()
+    cli.answer(lambda: _print_federation(options))
 
 
-@app.command(help="Reads every data set that a directory holds and says what is wrong.")
-def check(data_dir: arguments.DataDirectory = None) -> None:
-    """Prints one row per data set that is read from files."""
-    cli.answer(lambda: _check(data_dir))
+app.command("show")(cli.with_options(_show, _Show))
 
 
+@app.command("list")
 def _list() -> None:
-    """Prints the table of data sets."""
-    import fedjax_pfl as fp
+    """Lists the named data sets with their options."""
+    cli.answer(_print_data_sets)
 
-    rows = [
-        (name, _origin(kind), _options(kind), (kind.__doc__ or "").splitlines()[0])
-        for name, kind in fp.data.DATASETS.items()
-    ]
-    _print_table(("name", "kind", "options", "description"), rows)
+
+@app.command("check")
+def _check(
+    data_dir: Annotated[
+        str | None,
+        typer.Option(help="Directory of data files (or set FEDJAX_PFL_DATA)."),
+    ] = None,
+) -> None:
+    """Reads every data set that a directory holds and says what is wrong."""
+    cli.answer(lambda: _print_inspections(data_dir))
+
+
+def _print_data_sets() -> None:
+    """Prints a row per data set."""
+    import fedjax_pfl as fp
+    from fedjax_pfl.command import printing
+
+    rows = [(n, _origin(k), _description(k)) for n, k in fp.data.DATASETS.items()]
+    titles = ("name", "kind", "description and options")
+    printing.table(printing.console(), titles, rows)
 
 
 def _origin(kind: type) -> str:
@@ -107,33 +107,40 @@ def _origin(kind: type) -> str:
     )
 
 
-def _options(kind: Any) -> str:
-    """Lists the fields of a source with their defaults."""
+def _description(kind: Any) -> str:
+    """Describes a data set, and lists its fields with their defaults."""
+    sentence = (kind.__doc__ or "").splitlines()[0]
     fields = [
         field.name
         if field.default is dataclasses.MISSING
         else f"{field.name}={json.dumps(field.default)}"
         for field in dataclasses.fields(kind)
     ]
-    return "\n".join(fields)
+    return f"{sentence}\n{', '.join(fields)}".rstrip()
 
 
-def _show(
-    data: arguments.Data, settings: list[str], seed: int, out: Path | None, rows: int
-) -> None:
+def _print_federation(options: _Show) -> None:
     """Prints table and summary of a federation, and draws its figure."""
+    from fedjax_pfl.core import checks
     from fedjax_pfl.data import statistics
     from fedjax_pfl.figures import partitions
 
-    if out is not None:
-        _check_figure(out)
-    spec = dataclasses.replace(_spec(data, settings), seed=seed)
+    out = options.out
+    if out is not None and (
+        out.suffix.lower() not in _FORMATS or out.is_dir() or not out.parent.is_dir()
+    ):
+        raise checks.InputError(
+            f"Expected --out to end in {', '.join(_FORMATS)} and to lie in an existing"
+            f" directory, got '{out}'."
+        )
+    spec = dataclasses.replace(_spec(options), seed=options.seed)
     described = statistics.describe(spec.build())
-    print(described.table(max_rows=rows))
+    print(described.table(max_rows=options.rows))
     print(described.summary())
     if out is not None:
+        title = f"{described.name}, {type(spec.partition).name}, seed {options.seed}"
         holdings = partitions.Holdings(
-            f"{described.name}, {type(spec.partition).name}, seed {seed}: training",
+            f"{title}: training",
             described.label_counts,
             described.num_train,
             described.class_names,
@@ -142,23 +149,21 @@ def _show(
         print(f"Figure: {out}")
 
 
-def _spec(data: arguments.Data, settings: list[str]) -> Any:
-    """Returns the federation of the preset `digits` with the settings applied."""
+def _spec(options: _Show) -> Any:
+    """Returns the federation of the preset `own_data` with the settings applied."""
     from fedjax_pfl.command import own_data, presets
     from fedjax_pfl.command.presets.experiment import apply_settings
     from fedjax_pfl.core import checks
 
-    experiment = presets.get("own_data").single()
-    if data.path is not None:
-        experiment = own_data.with_data(experiment, data)
-    for setting in settings:
+    experiment = own_data.with_data(presets.get("own_data").single(), options)
+    for setting in options.settings:
         name = setting.partition("=")[0]
         if not name.startswith("federation.") or name == "federation.seed":
             raise checks.InputError(
                 "Expected --set with a field of the federation other than its seed, for"
                 f" example federation.test_fraction=0.1, got {setting!r}."
             )
-    experiment = apply_settings(experiment, settings)
+    experiment = apply_settings(experiment, options.settings)
     grid, *others = experiment.grids
     swept = {name for each in experiment.grids for name in each.axes}
     if swept or others:
@@ -170,30 +175,19 @@ def _spec(data: arguments.Data, settings: list[str]) -> Any:
     return grid.spec
 
 
-def _check_figure(path: Path) -> None:
-    """Checks the name of a figure before anything is computed."""
-    from fedjax_pfl.core import checks
-
-    if path.suffix.lower() not in _FORMATS or path.is_dir() or not path.parent.is_dir():
-        raise checks.InputError(
-            f"Expected --out to end in {', '.join(_FORMATS)} and to lie in an existing"
-            f" directory, got '{path}'."
-        )
-
-
-def _check(data_dir: str | None) -> None:
-    """Prints the table of data sets in a directory."""
+def _print_inspections(data_dir: str | None) -> None:
+    """Prints a row per data set that is read from files, and what is damaged."""
+    from fedjax_pfl.command import printing
     from fedjax_pfl.core import checks
     from fedjax_pfl.data import sources
 
     inspections = sources.check(data_dir)
-    fields = ("name", "status", "layout", "num_samples", "num_classes", "num_clients")
     rows = [
-        (*(_cell(getattr(each, field)) for field in fields), f"{each.seconds:.1f}")
+        [_cell(getattr(each, field)) for field in _COLUMNS.values()]
         for each in inspections
     ]
-    names = ("name", "status", "layout", "examples", "classes", "clients", "seconds")
-    _print_table(names, rows)
+    numbers = ("examples", "classes", "clients", "seconds")
+    printing.table(printing.console(), tuple(_COLUMNS), rows, numbers=numbers)
     if any(each.status == "missing" for each in inspections):
         print(f"{invocation.of('data')} show --dataset NAME lists the files it needs.")
     damaged = [each for each in inspections if each.status == "damaged"]
@@ -204,26 +198,8 @@ def _check(data_dir: str | None) -> None:
         raise checks.InputError(f"Damaged or unreadable data sets: {listed}.")
 
 
-def _cell(value: str | int | None) -> str:
-    """Formats a name or, with separators, a number."""
+def _cell(value: str | float | None) -> str:
+    """Formats a name, a number with separators, or seconds."""
+    if isinstance(value, float):
+        return f"{value:.1f}"
     return f"{value:,}" if isinstance(value, int) else value or ""
-
-
-def _print_table(names: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Prints a table of text with numbers to the right."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_lines=False)
-    for name, cells in zip(names, zip(*rows, strict=True), strict=True):
-        digits = "".join(cells).replace(",", "").replace(".", "")
-        table.add_column(name, justify="right" if digits.isdecimal() else "left")
-    for row in rows:
-        table.add_row(*row)
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(table, markup=False, highlight=False)
-
-
-if __name__ == "__main__":
-    app()

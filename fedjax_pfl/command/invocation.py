@@ -1,11 +1,14 @@
 """Names by which commands call each other in what they print."""
 
+import shlex
 import sys
+from pathlib import Path
 
 __all__ = ["of"]
 
 
-def of(command: str) -> str:
+def of(command: str, *words: str | Path) -> str:
     """Returns how a command is called: as installed, or from a clone if this one is."""
     is_clone = "experiments" in sys.modules
-    return f"python -m experiments.{command}" if is_clone else f"fedjax-pfl {command}"
+    start = f"python -m experiments.{command}" if is_clone else f"fedjax-pfl {command}"
+    return " ".join([start, *(shlex.quote(str(word)) for word in words)])

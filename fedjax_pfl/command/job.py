@@ -7,7 +7,6 @@ import gc
 import itertools
 import math
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from fedjax_pfl.command import (
     logs,
     own_data,
     presets,
+    printing,
     run_folder,
     show,
     signals,
@@ -48,7 +48,6 @@ from fedjax_pfl.results import directories
 __all__ = ["default_directory", "do"]
 
 _MAX_FEDERATIONS = 2  # described before starting
-_WIDTH = 160  # of files and pipes, where rich would assume 80
 
 
 def do(options: arguments.Options) -> None:
@@ -62,8 +61,7 @@ def do(options: arguments.Options) -> None:
     """
     compilation_cache.keep()  # JAX looks once, at its first compilation
     gc.set_threshold(100_000, 20, 20)  # tracing makes much that has no cycles
-    width = None if sys.stdout.isatty() else _WIDTH
-    console = Console(quiet=options.quiet, width=width)
+    console = printing.console(quiet=options.quiet)
     if options.resume is not None and run_folder.is_finished(options.resume):
         if options.log:
             raise checks.InputError(
@@ -145,7 +143,7 @@ def _print_profile(console: Console, profile: profiling.Profile) -> None:
             f"Profile: open {file} at https://ui.perfetto.dev, or {profile.directory}"
             " with xprof or tensorboard --logdir."
         )
-    console.print(text, highlight=False, soft_wrap=True)
+    console.print(text)
 
 
 def _training(experiment: Experiment, options: arguments.Options) -> Options:
@@ -161,23 +159,18 @@ def _training(experiment: Experiment, options: arguments.Options) -> Options:
         eval_clients=eval_clients,
         stop_when=None if rule is None else fp.StopWhen(**rule),
         progress=not options.quiet,
-        **{name: getattr(options, name) for name in _AS_GIVEN},
+        execution=options.execution,
+        diagnostics=options.diagnostics,
+        points_per_chunk=options.points_per_chunk,
+        memory_limit=options.memory_limit,
+        max_minutes=options.max_minutes,
     )
-
-
-_AS_GIVEN = (  # options of a command that are those of trainings
-    "execution",
-    "diagnostics",
-    "points_per_chunk",
-    "memory_limit",
-    "max_minutes",
-)
 
 
 @contextlib.contextmanager
 def _stopping(options: arguments.Options, out: Path) -> Iterator[signals.Signals]:
     """Turns signals and interruptions into a sentence that says how to go on."""
-    hint = f"go on with: {run_folder.resume_line(options.command, out)}"
+    hint = f"go on with: {invocation.of(options.command, '--resume', out)}"
     with signals.Signals() as caught:
         try:
             yield caught
@@ -192,12 +185,12 @@ def _stopping(options: arguments.Options, out: Path) -> Iterator[signals.Signals
 def _print_place(console: Console, options: arguments.Options, out: Path) -> None:
     """Says where figures and results are."""
     for file in sorted((out / "figures").glob("*.png")):
-        console.print(f"Figure: {file}", soft_wrap=True, highlight=False)
+        console.print(f"Figure: {file}")
     print(out if options.quiet else f"Results: {out}")
     if options.save_models and not options.quiet:
         print(f"Models: {out / run_folder.MODELS}")
     if not options.quiet:
-        print(f"Report: {run_folder.report_line(out)}")
+        print(f"Report: {invocation.of('report', out)}")
         logs.print_hint(options, out)
 
 
@@ -207,16 +200,15 @@ def _experiment(options: arguments.Options) -> Experiment:
     single = options.command == "run"
     if single:
         experiment = experiment.single()
-    if options.data is not None:
-        experiment = own_data.with_data(experiment, options.own_data)
+    experiment = own_data.with_data(experiment, options)
     experiment = apply_settings(experiment, options.settings)
-    given = {
+    fields = {
         "seeds": options.all_seeds,
         "evaluate_on": options.evaluate_on,
         "eval_clients": arguments.number_or_name(options.eval_clients),
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    experiment = dataclasses.replace(experiment, **given)
+    fields = {name: value for name, value in fields.items() if value is not None}
+    experiment = dataclasses.replace(experiment, **fields)
     settings = experiment.num_points // len(experiment.seeds)
     if single and settings > 1:
         raise checks.InputError(
@@ -267,9 +259,7 @@ def _print_plan(
     console.print(
         f"{_plural(points, 'grid point')} x {_plural(experiment.num_rounds, 'round')}, "
         f"{_plural(count, 'static group')}, {_plural(count, 'compilation')} "
-        f"of a training; seeds {', '.join(map(str, experiment.seeds))}.",
-        highlight=False,
-        soft_wrap=True,
+        f"of a training; seeds {', '.join(map(str, experiment.seeds))}."
     )
     for grid, groups in zip(experiment.grids, grouped, strict=True):
         varied = {n: v for n, v in grid.axes.items() if n != "algorithm.kappa"}
@@ -278,7 +268,7 @@ def _print_plan(
             kappas = (f"{kappa:g}" for kappa in _kappas(groups))
             shown.append(f"kappa = {', '.join(kappas)}")
         line = "; ".join([type(grid.process.algorithm).__name__, *shown])
-        console.print(f"  {line}", highlight=False, soft_wrap=True)
+        console.print(f"  {line}")
     _print_federations(console, list(itertools.chain.from_iterable(grouped)))
 
 
@@ -287,10 +277,10 @@ def _print_federations(console: Console, groups: Sequence[Group]) -> None:
     found = list({id(d): d for group in groups for d in group.described}.values())
     shown = found[:_MAX_FEDERATIONS]
     for statistics in shown:
-        console.print(statistics.summary(), highlight=False, soft_wrap=True)
+        console.print(statistics.summary())
     if len(found) > len(shown):
         more = _plural(len(found) - len(shown), "more federation")
-        console.print(f"... and {more}.", highlight=False)
+        console.print(f"... and {more}.")
 
 
 def _kappas(groups: Sequence[Group]) -> list[float]:

@@ -3,17 +3,14 @@
 import dataclasses
 import inspect
 import re
-import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fedjax_pfl.command import cli
 
-__all__ = ["HELP", "main"]
-
-HELP = "Lists the methods; with a name, the fields that --set takes and their defaults."
+__all__ = ["main"]
 
 
 def main(
@@ -28,36 +25,20 @@ def main(
 
 def _print(name: str | None) -> None:
     """Imports JAX late, so that `--help` answers at once."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
     from fedjax_pfl.algorithms import registry
+    from fedjax_pfl.command import printing
     from fedjax_pfl.core import checks
 
+    methods, console = registry.ALGORITHMS, printing.console()
     if name is None:
-        titles, rows = ("method", "what it is"), list(_methods(registry.ALGORITHMS))
-    else:
-        checks.known(name, registry.ALGORITHMS, "method")
-        kind = registry.ALGORITHMS[name]
-        print(f"{name}: {_sentence(kind)}")
-        titles = ("field", "default", "in a grid", "meaning and range")
-        rows = list(_fields(kind))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    width = None if sys.stdout.isatty() else 120
-    Console(width=width, markup=False).print(table)
-    if name is None:
+        rows = [(method, _sentence(methods[method])) for method in sorted(methods)]
+        printing.table(console, ("method", "what it is"), rows)
         print("The fields of one: fedjax-pfl methods NAME")
-
-
-def _methods(registry: Any) -> Iterator[tuple[str, str]]:
-    """Yields names, and the first sentence of each class."""
-    for name in sorted(registry):
-        yield name, _sentence(registry[name])
+        return
+    checks.known(name, methods, "method")
+    print(f"{name}: {_sentence(methods[name])}")
+    titles = ("field", "default", "in a grid", "meaning and range")
+    printing.table(console, titles, _fields(methods[name]))
 
 
 def _sentence(kind: type) -> str:
@@ -70,23 +51,11 @@ def _fields(kind: type) -> Iterator[tuple[str, str, str, str]]:
     meanings = _meanings(kind)
     for field in dataclasses.fields(kind):
         value = field.default
-        default = "" if value is dataclasses.MISSING else _text(value)
+        default = "" if value is dataclasses.MISSING else str(value).lower()
         cost = "one program per value" if field.metadata.get("static") else "an axis"
-        is_part = dataclasses.is_dataclass(value)
-        meaning = meanings.get(field.name, "")
-        yield (
-            f"algorithm.{field.name}",
-            default,
-            "by its fields" if is_part else cost,
-            meaning,
-        )
-
-
-def _text(value: Any) -> str:
-    """Formats a default as `--set` takes it; parts by their class."""
-    if dataclasses.is_dataclass(value):
-        return type(value).__name__
-    return "none" if value is None else str(value)
+        if dataclasses.is_dataclass(value):  # a part, with fields of its own
+            default, cost = type(value).__name__, "by its fields"
+        yield f"algorithm.{field.name}", default, cost, meanings.get(field.name, "")
 
 
 def _meanings(kind: type) -> dict[str, str]:

@@ -12,16 +12,16 @@ from fedjax_pfl.data.sources import user
 __all__ = ["with_data"]
 
 
-def with_data(experiment: Experiment, data: arguments.Data) -> Experiment:
+def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experiment:
     """Replaces the data of an experiment by a user's own.
 
     Natural clients are the clients where there are any. Targets that are not classes
     get a linear model and, without natural clients, an i.i.d. partition. Settings can
-    still change all of this.
+    still change all of this. Prices take the place of a market.
 
     Args:
       experiment: any experiment.
-      data: location and columns; `path` is not None.
+      options: location and columns; without a location nothing is changed.
 
     Returns:
       The changed experiment.
@@ -29,12 +29,21 @@ def with_data(experiment: Experiment, data: arguments.Data) -> Experiment:
     Raises:
       InputError: if the data cannot be read.
     """
-    assert data.path is not None
+    if options.data is None:
+        return experiment
+    changes: dict[str, Any]
     if isinstance(experiment.grids[0].spec, fp.portfolio.PortfolioSpec):
-        return _with_prices(experiment, data, data.path)
-    source = user.source_for(data.path, data.label, data.client, data.data_dir)
-    dataset = source.load(data_dir=data.data_dir, seed=0, num_clients=None)
-    changes: dict[str, Any] = {"federation.dataset": source}
+        for option, column in (("label", options.label), ("client", options.client)):
+            if column is not None:
+                raise checks.InputError(
+                    f"Expected no --{option} with prices, got {column!r}."
+                )
+        changes = {"federation.market": fp.portfolio.PriceFile(path=options.data)}
+        return _changed(experiment, experiment.name, changes)
+    place = (options.data, options.label, options.client, options.data_dir)
+    source = user.source_for(*place)
+    dataset = source.load(data_dir=options.data_dir, seed=0, num_clients=None)
+    changes = {"federation.dataset": source}
     if dataset.client is not None:
         changes |= {
             "federation.partition": fp.ByClient(),
@@ -44,19 +53,12 @@ def with_data(experiment: Experiment, data: arguments.Data) -> Experiment:
         changes["federation.partition"] = fp.IID()
     if dataset.num_classes is None:
         changes["model"] = fp.models.LinearRegression(intercept=True)
-    grids = experiment.grids
-    for name, value in changes.items():
-        grids = tuple(grid.replace(name, value) for grid in grids)
-    return dataclasses.replace(experiment, name=dataset.name, grids=grids)
+    return _changed(experiment, dataset.name, changes)
 
 
-def _with_prices(experiment: Experiment, data: arguments.Data, path: str) -> Experiment:
-    """Replaces the market of an experiment by a user's own table of prices."""
-    for option, column in (("--label", data.label), ("--client", data.client)):
-        if column is not None:
-            raise checks.InputError(
-                f"Expected no {option} with prices, got {column!r}."
-            )
-    market = fp.portfolio.PriceFile(path=path)
-    grids = [grid.replace("federation.market", market) for grid in experiment.grids]
-    return dataclasses.replace(experiment, grids=tuple(grids))
+def _changed(experiment: Experiment, name: str, changes: dict[str, Any]) -> Experiment:
+    """Returns the experiment with some fields of all its grids changed."""
+    grids = list(experiment.grids)
+    for field, value in changes.items():
+        grids = [grid.replace(field, value) for grid in grids]
+    return dataclasses.replace(experiment, name=name, grids=tuple(grids))

@@ -7,16 +7,9 @@ import typer
 
 from fedjax_pfl.command import cli
 
-__all__ = ["HELP", "app", "main"]
-
-HELP = "Makes one page about results, with figures and tables as files."
-
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+__all__ = ["main"]
 
 
-@app.command(help=HELP)
 def main(
     directories: Annotated[
         list[Path],

@@ -22,6 +22,7 @@ from typing import Any
 import typer
 
 from fedjax_pfl.command import arguments, invocation
+from fedjax_pfl.command.presets import json_fields
 
 __all__ = [
     "CHECKPOINTS",
@@ -35,8 +36,6 @@ __all__ = [
     "opened",
     "read",
     "repeated_by",
-    "report_line",
-    "resume_line",
     "resumed_by",
 ]
 
@@ -81,26 +80,19 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
         raise
 
 
-@contextlib.contextmanager
-def _resumed(directory: Path) -> Iterator[None]:
-    """Keeps other processes out of a directory that a command made earlier.
+def opened(
+    directory: Path, options: arguments.Options
+) -> contextlib.AbstractContextManager[None]:
+    """Opens the directory of a run that begins or, as the options say, goes on.
 
     Raises:
       InputError: if it cannot be written or is in use.
     """
     from fedjax_pfl.results import directories
 
-    with directories.locked(directory):
-        yield
-
-
-def opened(
-    directory: Path, options: arguments.Options
-) -> contextlib.AbstractContextManager[None]:
-    """Returns the directory of a run that begins or, as the options say, goes on."""
     if options.resume is None:
         return begun(directory, options)
-    return _resumed(directory)
+    return directories.locked(directory)
 
 
 @contextlib.contextmanager
@@ -151,17 +143,7 @@ def repeated_by(directory: Path) -> str:
 
 def resumed_by(directory: Path) -> str:
     """Returns the command line that continues a run."""
-    return resume_line(read(directory).command, directory)
-
-
-def resume_line(command: str, directory: Path) -> str:
-    """Returns the command line that continues a run of a command."""
-    return f"{invocation.of(command)} --resume {shlex.quote(str(directory))}"
-
-
-def report_line(directory: Path) -> str:
-    """Returns the command line that makes a report of a result."""
-    return f"{invocation.of('report')} {shlex.quote(str(directory))}"
+    return invocation.of(read(directory).command, "--resume", directory)
 
 
 def is_finished(directory: Path) -> bool:
@@ -210,8 +192,7 @@ def read(directory: Path) -> arguments.Options:
 
 def command(options: arguments.Options) -> str:
     """Returns the command line that repeats a run; DIR stands for places of data."""
-    words = ["python", "-m", f"experiments.{options.command}"]
-    words += ["--preset", options.preset_name]
+    words = [*invocation.of(options.command).split(), "--preset", options.preset_name]
     shown = {"data": "DIR", "data_dir": "DIR"}
     for field in _stored():
         value = getattr(options, field.name)
@@ -246,19 +227,11 @@ def _to_json(options: arguments.Options) -> dict[str, Any]:
 
 def _from_json(stored: dict[str, Any], directory: Path) -> arguments.Options:
     """Inverts `_to_json`; values are checked again where they are used."""
-    hints = typing.get_type_hints(arguments.Options)
-    fields = _stored()
+    hints, fields = typing.get_type_hints(arguments.Options), _stored()
     if stored.keys() != {field.name for field in fields}:
         raise ValueError("other fields")
     for field in fields:
-        value = stored[field.name]
-        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
-        kinds = tuple(typing.get_origin(kind) or kind for kind in kinds)
-        if isinstance(value, bool) and bool not in kinds:
-            raise TypeError(field.name)
-        if not isinstance(value, (*kinds, *([int] if float in kinds else []))):
-            raise TypeError(field.name)
-        if isinstance(value, list) and not all(isinstance(v, str) for v in value):
+        if not json_fields.fits(stored[field.name], hints[field.name]):
             raise TypeError(field.name)
     options = arguments.Options(**stored, out=directory, resume=directory)
     try:

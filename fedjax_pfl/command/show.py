@@ -2,19 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from fedjax_pfl import results
+from fedjax_pfl.command import printing
 from fedjax_pfl.results import comparison, selection
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["result", "text"]
-
-_TEXTS = 2  # columns at the left that are not numbers
 
 
 def result(console: Console, result: results.Result) -> None:
@@ -30,14 +27,7 @@ def result(console: Console, result: results.Result) -> None:
     if selection.tuned(result):
         summary = result.summary()
         _print_settings(console, summary[summary["model"] != "hybrid (oracle)"])
-    for group, point in _diverged(result):
-        name = group.config["algorithm"]
-        values = ", ".join(f"{n} = {v}" for n, v in group.points[point].items())
-        console.print(
-            f"{name} with {values} diverged at round {group.diverged_at[point]}.",
-            highlight=False,
-            soft_wrap=True,
-        )
+    _print_diverged(console, result)
     _print_communication(console, result)
     _print_left_out(console, result)
     compiling = sum(group.compile_seconds for group in result.groups)
@@ -45,20 +35,27 @@ def result(console: Console, result: results.Result) -> None:
     modes = dict.fromkeys(group.config["execution"] for group in result.groups)
     console.print(
         f"Execution {', '.join(modes)}: compiling {compiling:.1f} s, "
-        f"running {running:.1f} s.",
-        highlight=False,
+        f"running {running:.1f} s."
     )
 
 
+def _print_diverged(console: Console, result: results.Result) -> None:
+    """Prints a line per training that diverged."""
+    for group in result.groups:
+        for point, when in zip(group.points, group.diverged_at, strict=True):
+            if when >= 0:
+                values = ", ".join(f"{name} = {value}" for name, value in point.items())
+                name = group.config["algorithm"]
+                console.print(f"{name} with {values} diverged at round {when}.")
+
+
 def _print_communication(console: Console, result: results.Result) -> None:
-    """Numbers sent per round, one line per algorithm."""
+    """Prints the numbers sent per round, one line per algorithm."""
     sent = result.communication().groupby("algorithm", sort=False)
     for algorithm, row in sent[["floats_up", "floats_down"]].mean().iterrows():
         up, down = (f"{value:,.0f}" for value in row)
         console.print(
-            f"{algorithm}: clients send {up} and receive {down} numbers per round.",
-            highlight=False,
-            soft_wrap=True,
+            f"{algorithm}: clients send {up} and receive {down} numbers per round."
         )
 
 
@@ -70,26 +67,28 @@ def _print_left_out(console: Console, result: results.Result) -> None:
         if share < 1:
             console.print(
                 f"{algorithm}: {1 - share:.1%} of rounds left the fairness objective"
-                " out, as losses were all equal, or one of them was not positive.",
-                highlight=False,
-                soft_wrap=True,
+                " out, as losses were all equal, or one of them was not positive."
             )
 
 
 def _print_ranking(console: Console, compared: comparison.Comparison) -> None:
     """Prints a table per environment, the best first, and who is best."""
+    titles = comparison.titles_of(compared)
     for environment in compared.environments:
-        title = f"{environment.title}: clients' own test data, last round"
-        table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-        for place, name in enumerate(comparison.titles_of(compared)):
-            table.add_column(name, justify="left" if place < _TEXTS else "right")
-        for place, row in enumerate(comparison.rows_of(compared, environment)):
-            is_best = compared.is_paired and place == 0
-            bad = "" if row[-1] == "ok" else "red"
-            table.add_row(*row, style="bold" if is_best else bad)
-        console.print(table)
+        rows = comparison.rows_of(compared, environment)
+        styles = ["" if row[-1] == "ok" else "red" for row in rows]
+        if compared.is_paired:
+            styles[0] = "bold"
+        printing.table(
+            console,
+            titles,
+            rows,
+            title=f"{environment.title}: clients' own test data, last round",
+            numbers=titles[2:],
+            styles=styles,
+        )
         if environment.conclusion:
-            console.print(environment.conclusion, highlight=False)
+            console.print(environment.conclusion)
 
 
 def _print_settings(console: Console, summary: "pd.DataFrame") -> None:
@@ -98,28 +97,20 @@ def _print_settings(console: Console, summary: "pd.DataFrame") -> None:
     settings = list(summary.columns[:place])
     models = list(dict.fromkeys(summary["model"]))
     value = summary.columns[place + 1]
-    title = f"All settings: {value}, clients' own test data, last round"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in settings:
-        table.add_column(name.rpartition(".")[2], overflow="fold")
-    for model in models:
-        table.add_column(model.replace(" (", "\n("), justify="right")
-    for setting, rows in summary.groupby(settings, sort=False, dropna=False):
-        cells = rows.set_index("model")[value].replace("", "diverged")
-        shown = cells.reindex(models).fillna("-")
-        is_ok = (rows["status"] == "ok").all()
-        table.add_row(*map(text, setting), *shown, style="" if is_ok else "red")
-    console.print(table)
-
-
-def _diverged(result: results.Result) -> list[tuple[Any, int]]:
-    """Groups and numbers of the points that diverged."""
-    return [
-        (group, point)
-        for group in result.groups
-        for point, when in enumerate(group.diverged_at)
-        if when >= 0
-    ]
+    across = [model.replace(" (", "\n(") for model in models]
+    rows, styles = [], []
+    for setting, trainings in summary.groupby(settings, sort=False, dropna=False):
+        cells = trainings.set_index("model")[value].replace("", "diverged")
+        rows.append([*map(text, setting), *cells.reindex(models).fillna("-")])
+        styles.append("" if (trainings["status"] == "ok").all() else "red")
+    printing.table(
+        console,
+        [*(name.rpartition(".")[2] for name in settings), *across],
+        rows,
+        title=f"All settings: {value}, clients' own test data, last round",
+        numbers=across,
+        styles=styles,
+    )
 
 
 def text(value: Any) -> str:

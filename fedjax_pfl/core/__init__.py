@@ -9,78 +9,40 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
-    from fedjax_pfl.core.checks import InputError
-    from fedjax_pfl.core.exchange import ClientView, Link
-    from fedjax_pfl.core.federation import Batch, ClientData, Federation
-    from fedjax_pfl.core.predictor import Predictor
-    from fedjax_pfl.core.protocols import (
-        Aggregator,
-        Attack,
-        Model,
-        Params,
-        Participation,
-        SequenceModel,
-        ServerOptimizer,
-        Specification,
-        Work,
-    )
-    from fedjax_pfl.core.randomness import (
-        GENERATOR,
-        Key,
-        Stream,
-        new_key,
-        seed_key,
-        stream_key,
-    )
-    from fedjax_pfl.core.sharding import Execution
-    from fedjax_pfl.core.state import (
-        Budget,
-        Downlink,
-        Members,
-        Population,
-        Report,
-        RoundContext,
-        RoundInfo,
-        State,
-        Upload,
-    )
-    from fedjax_pfl.core.struct import pytree_dataclass, static_field
+    from fedjax_pfl.core.checks import InputError as InputError
+    from fedjax_pfl.core.exchange import ClientView as ClientView
+    from fedjax_pfl.core.exchange import Link as Link
+    from fedjax_pfl.core.federation import Batch as Batch
+    from fedjax_pfl.core.federation import ClientData as ClientData
+    from fedjax_pfl.core.federation import Federation as Federation
+    from fedjax_pfl.core.predictor import Predictor as Predictor
+    from fedjax_pfl.core.protocols import Aggregator as Aggregator
+    from fedjax_pfl.core.protocols import Attack as Attack
+    from fedjax_pfl.core.protocols import Model as Model
+    from fedjax_pfl.core.protocols import Params as Params
+    from fedjax_pfl.core.protocols import Participation as Participation
+    from fedjax_pfl.core.protocols import SequenceModel as SequenceModel
+    from fedjax_pfl.core.protocols import ServerOptimizer as ServerOptimizer
+    from fedjax_pfl.core.protocols import Specification as Specification
+    from fedjax_pfl.core.protocols import Work as Work
+    from fedjax_pfl.core.randomness import GENERATOR as GENERATOR
+    from fedjax_pfl.core.randomness import Key as Key
+    from fedjax_pfl.core.randomness import Stream as Stream
+    from fedjax_pfl.core.randomness import new_key as new_key
+    from fedjax_pfl.core.randomness import seed_key as seed_key
+    from fedjax_pfl.core.randomness import stream_key as stream_key
+    from fedjax_pfl.core.sharding import Execution as Execution
+    from fedjax_pfl.core.state import Budget as Budget
+    from fedjax_pfl.core.state import Downlink as Downlink
+    from fedjax_pfl.core.state import Members as Members
+    from fedjax_pfl.core.state import Population as Population
+    from fedjax_pfl.core.state import Report as Report
+    from fedjax_pfl.core.state import RoundContext as RoundContext
+    from fedjax_pfl.core.state import RoundInfo as RoundInfo
+    from fedjax_pfl.core.state import State as State
+    from fedjax_pfl.core.state import Upload as Upload
+    from fedjax_pfl.core.struct import pytree_dataclass as pytree_dataclass
+    from fedjax_pfl.core.struct import static_field as static_field
+    from fedjax_pfl.core.struct import traced_field as traced_field
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
-
-__all__ = [
-    "Aggregator",
-    "Attack",
-    "Batch",
-    "Budget",
-    "ClientData",
-    "ClientView",
-    "Downlink",
-    "Execution",
-    "Federation",
-    "GENERATOR",
-    "InputError",
-    "Key",
-    "Link",
-    "Members",
-    "Model",
-    "Params",
-    "Participation",
-    "Population",
-    "Predictor",
-    "Report",
-    "RoundContext",
-    "RoundInfo",
-    "SequenceModel",
-    "ServerOptimizer",
-    "Specification",
-    "State",
-    "Stream",
-    "Upload",
-    "Work",
-    "new_key",
-    "pytree_dataclass",
-    "seed_key",
-    "static_field",
-    "stream_key",
-]

@@ -14,19 +14,23 @@ import numpy as np
 __all__ = [
     "MAX_SEED",
     "InputError",
+    "alternatives",
     "boolean",
+    "is_text",
     "known",
     "memory",
     "number",
     "one_line",
     "positive_int",
-    "radius",
+    "suggestion",
     "text",
     "whole",
 ]
 
 MAX_SEED = 2**32 - 1
 _MAX_WHOLE = 2**31 - 1  # what a static number may be where it becomes an index
+_NEAR = 0.7  # share of letters in common from which a name is taken for a slip
+_SHORT, _NEAR_SHORT = 3, 0.6  # one slip in three letters leaves two thirds of them
 _MAX_NAMES = 30  # of many allowed ones, so that a message stays a sentence
 
 
@@ -148,23 +152,18 @@ def positive_int(name: str, value: Any) -> None:
     whole(name, value, at_least=1)
 
 
-def radius(rho: Any, quantile: Any) -> None:
-    """Checks a smoothing radius, given as a length or as a quantile of distances.
+def alternatives(**values: Any) -> None:
+    """Checks that of two fields at most one is given.
 
     Args:
-      rho: the length, or None.
-      quantile: the quantile, or None.
+      **values: the two, by name; None where a field is not given.
 
     Raises:
-      InputError: if one of them is out of range, or both are given.
+      InputError: if both are.
     """
-    number("rho", rho, above=0)
-    number("rho_quantile", quantile, above=0, below=1)
-    if rho is not None and quantile is not None:
-        raise InputError(
-            f"Expected at most one of rho and rho_quantile, got rho={rho!r} and"
-            f" rho_quantile={quantile!r}."
-        )
+    if all(value is not None for value in values.values()):
+        both = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        raise InputError(f"Expected {' or '.join(values)}, got both: {both}.")
 
 
 def boolean(name: str, value: Any) -> None:
@@ -179,6 +178,20 @@ def boolean(name: str, value: Any) -> None:
     """
     if not isinstance(value, bool):
         raise InputError(f"Expected {name} to be true or false, got {value!r}.")
+
+
+def is_text(name: str, value: Any) -> None:
+    """Checks that a static field is text.
+
+    Args:
+      name: name shown in the message.
+      value: the static value.
+
+    Raises:
+      InputError: if it is not.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"Expected {name} to be text, got {value!r}.")
 
 
 def text(name: str, value: str) -> None:
@@ -245,9 +258,21 @@ def known(value: Any, allowed: Iterable[str], what: str) -> None:
     allowed = sorted(allowed)
     if value in allowed:
         return
-    near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.5)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    hint = suggestion(value, allowed)
     shown = ", ".join(allowed[:_MAX_NAMES]) or "none"
     if len(allowed) > _MAX_NAMES:
         shown += f" and {len(allowed) - _MAX_NAMES} more"
     raise InputError(f"Unknown {what} {value!r}{hint}; allowed: {shown}.")
+
+
+def suggestion(value: Any, allowed: Iterable[str]) -> str:
+    """Returns ` (did you mean ...?)` where a name is near, else nothing.
+
+    Dotted names are compared by their last parts, since a common head makes no two
+    fields alike; of equal parts the shortest name counts.
+    """
+    parts = {n.rpartition(".")[2]: n for n in sorted(allowed, key=len, reverse=True)}
+    part = str(value).rpartition(".")[2]
+    cutoff = _NEAR if len(part) > _SHORT else _NEAR_SHORT
+    near = difflib.get_close_matches(part, parts, n=1, cutoff=cutoff)
+    return f" (did you mean {parts[near[0]]!r}?)" if near else ""

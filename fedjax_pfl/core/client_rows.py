@@ -12,12 +12,14 @@ from jax.flatten_util import ravel_pytree
 
 __all__ = [
     "broadcast",
+    "dot",
     "finite_rows",
     "gram",
     "magnitude",
     "mix",
     "products",
     "put",
+    "ravel_about",
     "ravel_rows",
     "select_rows",
     "size",
@@ -25,6 +27,11 @@ __all__ = [
     "weighted_mean",
     "weighted_sum",
 ]
+
+
+def dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Multiplies matrices or vectors at highest precision."""
+    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)
 
 
 def take(tree: Any, rows: jax.Array) -> Any:
@@ -83,7 +90,7 @@ def _small_sums(matrix: jax.Array) -> jax.Array:
     if jnp.finfo(matrix.dtype).bits < 32:
         matrix = matrix.astype(jnp.float32)
     small = jnp.full(matrix.shape[1:], 2.0**-64, matrix.dtype)
-    return jnp.matmul(matrix, small, precision=lax.Precision.HIGHEST)
+    return dot(matrix, small)
 
 
 def magnitude(tree: Any) -> jax.Array:
@@ -175,7 +182,7 @@ def products(tree: Any, vector: Any) -> jax.Array:
     """
 
     def product(leaf: jax.Array, x: jax.Array) -> jax.Array:
-        return jnp.matmul(_matrix(leaf), x.reshape(-1), precision=lax.Precision.HIGHEST)
+        return dot(_matrix(leaf), x.reshape(-1))
 
     per_leaf: list[jax.Array] = jax.tree.leaves(jax.tree.map(product, tree, vector))
     return sum(per_leaf[1:], per_leaf[0])
@@ -193,9 +200,7 @@ def mix(tree: Any, weights: jax.Array) -> Any:
     """
 
     def mix_leaf(leaf: jax.Array) -> jax.Array:
-        product = jnp.matmul(
-            weights.astype(leaf.dtype), _matrix(leaf), precision=lax.Precision.HIGHEST
-        )
+        product = dot(weights.astype(leaf.dtype), _matrix(leaf))
         return product.reshape(-1, *leaf.shape[1:])
 
     return jax.tree.map(mix_leaf, tree)
@@ -215,3 +220,20 @@ def ravel_rows(tree: Any) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
     if len(leaves) == 1:  # nothing to copy
         return _matrix(leaves[0]), unravel
     return jax.vmap(lambda row: ravel_pytree(row)[0])(tree), unravel
+
+
+def ravel_about(
+    tree: Any, reference: Any
+) -> tuple[jax.Array, jax.Array, Callable[[jax.Array], Any]]:
+    """Flattens every row of a tree, and a reference like a row.
+
+    Args:
+      tree: pytree of `[K, *P]` with one dtype.
+      reference: pytree of `[*P]`.
+
+    Returns:
+      `[K, D]`, `[D]` and the function that turns `[D]` back into a tree of `[*P]`.
+    """
+    matrix, unravel = ravel_rows(tree)
+    rows, _ = ravel_rows(jax.tree.map(lambda leaf: leaf[None], reference))
+    return matrix, rows[0].astype(matrix.dtype), unravel

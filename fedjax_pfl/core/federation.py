@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import core
 
 from fedjax_pfl.core import checks, struct
@@ -46,6 +47,8 @@ class ClientData:
       client_id: `int32[N]` identity of each client; randomness follows it.
       labels: `[N, M]` labels that replace `y` (poisoned clients), or None.
       noise_scale: `[N]` std of Gaussian noise added to scaled inputs, or None.
+      start: pretrained parameters that the model starts from, or None; for programs,
+        which take them with the data.
       resample_noise: whether training and evaluation draw this noise anew at every
         access; else, and in full gradients, it belongs to the client and the sample.
     """
@@ -60,6 +63,7 @@ class ClientData:
     labels: jax.Array | None = None
     noise_scale: jax.Array | None = None
     constants: Any = None
+    start: Any = None
     resample_noise: bool = struct.static_field(default=False)
 
     __repr__ = struct.array_repr
@@ -219,8 +223,24 @@ class Federation:
         return (
             f"Federation({self.name!r}, {self.num_clients} clients, examples:"
             f" {', '.join(counts)}, inputs {self.train.x.dtype}"
-            f"{list(self.input_shape)}{classes})"
+            f"{list(self.input_shape)}{self._shown_scale()}{classes})"
         )
+
+    def _shown_scale(self) -> str:
+        """Says what models receive where it is not what the pool holds."""
+        x, scale, shift = self.train.x, self.train.scale, self.train.shift
+        is_image = x.dtype == jnp.uint8
+        if not is_image and not jnp.issubdtype(x.dtype, jnp.floating):
+            return ""
+        known = not any(
+            isinstance(value, core.Tracer | jax.ShapeDtypeStruct)
+            for value in (scale, shift)
+        )
+        if not known or scale.size > 1 or np.any(shift):
+            return ", to models as scaled floats"
+        if scale == 1:
+            return ", to models as floats" if is_image else ""
+        return f", to models as floats divided by {1 / float(scale):g}"
 
     @property
     def num_clients(self) -> int:

@@ -1,7 +1,8 @@
 """Packages whose parts are imported when they are first asked for (PEP 562).
 
 What a package offers is written once, as imports below `if TYPE_CHECKING:`, which type
-checkers and editors read as they read any other, and which are made one by one.
+checkers and editors read as they read any other, and which are made one by one. Each
+is written `import A as A`, which says that it is offered; `__all__` follows from that.
 """
 
 import ast
@@ -24,6 +25,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
     """
     module = sys.modules[package]
     offered = _offered(module.__spec__)
+    vars(module)["__all__"] = sorted(offered)
 
     def get(name: str) -> Any:
         if name in offered:
@@ -36,7 +38,12 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         except ModuleNotFoundError as error:
             if error.name != f"{package}.{name}":
                 raise
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        from fedjax_pfl.core import (
+            checks,
+        )  # with NumPy, which naming the extra needs not
+
+        hint = checks.suggestion(name, offered)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
 
     return get, lambda: sorted({*vars(module), *offered})
 

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_pfl.core import struct
 from fedjax_pfl.core.randomness import Key
@@ -39,6 +40,8 @@ class State:
       optimizer: memory of the server optimizer, without a client axis, or None.
       carry: what the clients' local solvers keep from round to round, leading axis N,
         or None; never sent.
+      steps: `int32[N]` local steps that each client has taken, where a schedule asks
+        for them, or None; of all clients in a streamed training, too.
     """
 
     server: Any
@@ -52,6 +55,7 @@ class State:
     aggregate_peak: Any = None
     optimizer: Any = None
     carry: Any = None
+    steps: jax.Array | None = None
 
 
 @struct.pytree_dataclass
@@ -92,17 +96,17 @@ class Budget:
       epochs: `int32[]` cap on local epochs.
       steps: `int32[]` cap on local steps.
       straggler: `bool[]` whether the client was slowed down.
-      round: `int32[]` round number, for schedules of the solver, and
-      carry: what the client's solver kept from its last round, or None; both are set by
-        the link, so that parts which draw budgets leave them None. Without a round it
-        is round 0.
     """
 
     epochs: jax.Array
     steps: jax.Array
     straggler: jax.Array
-    round: jax.Array | None = None
-    carry: Any = None
+
+    @classmethod
+    def unlimited(cls) -> "Budget":
+        """Returns the budget of ONE client without caps, for work outside of rounds."""
+        many = jnp.asarray(2**30, jnp.int32)
+        return cls(epochs=many, steps=many, straggler=jnp.zeros((), bool))
 
 
 @struct.pytree_dataclass
@@ -112,10 +116,12 @@ class Report:
     Attributes:
       values: dict of `[]` values.
       carry: what its solver keeps for the next round, or None.
+      steps: `int32[]` local steps, or None where no local solver tells them.
     """
 
     values: dict[str, Any]
     carry: Any = None
+    steps: jax.Array | None = None
 
 
 @struct.pytree_dataclass

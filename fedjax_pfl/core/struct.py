@@ -5,7 +5,11 @@ JAX is imported with the first of them: what is only a dataclass needs none.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
@@ -13,20 +17,32 @@ import numpy as np
 from fedjax_pfl.core import checks
 
 _T = TypeVar("_T")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_OPTIMIZERS = ("GradientTransformation", "GradientTransformationExtraArgs")
+_FUNCTIONS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    functools.partial,
+)
 _MAX_SHOWN = 8  # entries of a tuple that a representation has
+_LIMITS = ("above", "at_least", "at_most", "below")
 
 __all__ = [
     "array_repr",
     "as_arrays",
+    "check_fields",
     "get_field",
     "is_required",
     "named_fields",
     "plain",
     "plain_fields",
     "pytree_dataclass",
+    "refuse_stand_in",
     "replace_field",
     "same",
     "static_field",
+    "traced_field",
 ]
 
 
@@ -34,28 +50,137 @@ def static_field(**kwargs: Any) -> Any:
     """Marks a dataclass field as static: part of the tree's structure, not a leaf.
 
     A field is static iff it fixes a shape, a loop length, a dtype or which code runs. A
-    new value of a static field costs one compilation.
+    new value of a static field costs one compilation. What is annotated `Literal` is
+    static without the mark.
 
     Args:
-      **kwargs: passed to `dataclasses.field`, for example `default=20`.
+      **kwargs: `above`, `at_least`, `at_most`, `below`: limits of a number, which is
+        whole where the field is annotated `int`; others are passed to
+        `dataclasses.field`, for example `default=20`.
 
     Returns:
       The field description.
+
+    Example:
+      >>> @pytree_dataclass
+      ... class Steps:
+      ...     count: int = static_field(default=3, at_least=1)
+      >>> Steps(count=0)
+      Traceback (most recent call last):
+        ...
+      fedjax_pfl.core.checks.InputError: Expected count to be a whole number of ...
     """
-    return dataclasses.field(metadata={"static": True}, **kwargs)
+    return _limited({"static": True}, kwargs)
+
+
+def traced_field(**kwargs: Any) -> Any:
+    """Marks a dataclass field as a traced number in a range: a leaf of the tree.
+
+    Args:
+      **kwargs: limits and others, as those of `static_field`.
+
+    Returns:
+      The field description.
+
+    Example:
+      >>> @pytree_dataclass
+      ... class Pull:
+      ...     weight: float = traced_field(default=1.0, at_least=0)
+      >>> Pull(weight=-1.0)
+      Traceback (most recent call last):
+        ...
+      fedjax_pfl.core.checks.InputError: Expected weight to be a finite number at ...
+    """
+    return _limited({"limits": {}}, kwargs)
+
+
+def _limited(metadata: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+    """Returns a field with its limits in the metadata."""
+    limits = {name: kwargs.pop(name) for name in _LIMITS if name in kwargs}
+    if limits:
+        metadata["limits"] = limits
+    return dataclasses.field(metadata=metadata, **kwargs)
+
+
+def _choices(kind: Any, name: str) -> tuple[tuple[Any, ...], str]:
+    """Returns what a `Literal` allows, nothing for others, and the noun of messages.
+
+    The noun is the field's name, unless it is `Annotated` with another.
+    """
+    if typing.get_origin(kind) is typing.Annotated:
+        kind, name = typing.get_args(kind)[:2]
+    is_literal = typing.get_origin(kind) is typing.Literal
+    return typing.get_args(kind) if is_literal else (), name
+
+
+def _check_of(
+    field: dataclasses.Field, is_static: bool
+) -> Callable[[Any], None] | None:
+    """Returns what refuses values that a field's declaration does not allow, or None.
+
+    Tracers pass, and so does what JAX puts in place of traced fields.
+    """
+    limits = field.metadata.get("limits")
+    choices, noun = _choices(field.type, field.name)
+    if choices:
+        return lambda value: checks.known(value, choices, noun)
+    if is_static and field.type is bool:
+        return functools.partial(checks.boolean, field.name)
+    kinds = (field.type, *typing.get_args(field.type))
+    check = checks.whole if is_static and int in kinds else checks.number
+    if is_static and field.type in (str, str | None):
+        check, limits = checks.is_text, {}
+    if limits is None:
+        return None
+    allows = functools.partial(check, field.name, **limits)
+    if field.default is not None and type(None) not in kinds:
+        return allows
+    return lambda value: None if value is None else allows(value)
+
+
+def check_fields(self: Any) -> None:
+    """Checks the fields of a dataclass that is no pytree, as they are declared.
+
+    All of them count as static. JAX is not imported.
+
+    Args:
+      self: dataclass; the function is assigned as `__post_init__` in its body.
+
+    Raises:
+      InputError: if a value is not allowed.
+
+    Example:
+      >>> @dataclasses.dataclass
+      ... class Window:
+      ...     length: int = static_field(default=3, at_least=1)
+      ...     __post_init__ = check_fields
+      >>> Window(length=0)
+      Traceback (most recent call last):
+        ...
+      fedjax_pfl.core.checks.InputError: Expected length to be a whole number of ...
+    """
+    for field in dataclasses.fields(self):
+        check = _check_of(field, is_static=True)
+        if check is not None:
+            check(getattr(self, field.name))
 
 
 @dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(static_field,)
+    kw_only_default=True,
+    frozen_default=True,
+    field_specifiers=(static_field, traced_field),
 )
 def pytree_dataclass(cls: type[_T]) -> type[_T]:
     """Makes a class a frozen, keyword-only dataclass that JAX treats as a pytree.
 
-    `__post_init__` also runs when JAX rebuilds the object from tracers; check only
-    static fields there, or use `checks`, which lets tracers pass.
+    Given values are checked as the fields are declared: numbers with limits
+    (`static_field`, `traced_field`), static fields annotated `bool`, `Literal`s. All is
+    checked again when JAX rebuilds the object from tracers, which `__post_init__` has
+    to let pass, as `checks` does.
 
     Args:
-      cls: class with annotated fields; those made by `static_field` are structure.
+      cls: class with annotated fields; those made by `static_field` and `Literal`s are
+        structure.
 
     Returns:
       The registered dataclass.
@@ -71,11 +196,16 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
     """
     import jax
 
+    for name, kind in inspect.get_annotations(cls).items():
+        default = vars(cls).get(name)
+        if _choices(kind, name)[0] and not isinstance(default, dataclasses.Field):
+            setattr(cls, name, static_field(default=default))
     cls = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     fields = dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
     static = [f.name for f in fields if f.metadata.get("static")]
     data = [f.name for f in fields if f.name not in static]
-    cls.__init__ = _named_only(cls.__init__, cls.__name__, [f.name for f in fields])
+    init = _declared(cls.__init__, cls.__name__, fields)
+    cls.__init__ = _checked(init, cls.__name__, fields)
 
     def structure(node: Any) -> tuple[Any, ...]:
         # The class is part of the structure by hand: JAX compares what
@@ -91,30 +221,96 @@ def pytree_dataclass(cls: type[_T]) -> type[_T]:
         return tuple(keyed), structure(node)
 
     def unflatten(known: tuple[Any, ...], children: Iterable[Any]) -> Any:
+        node = object.__new__(cls)
         names = dict(zip(static, known[1:], strict=True))
-        return cls(**names, **dict(zip(data, children, strict=True)))
+        init(node, **names, **dict(zip(data, children, strict=True)))
+        return node
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
 
 
-def _named_only(
-    init: Callable[..., None], cls: str, names: list[str]
+def _checked(
+    init: Callable[..., None], cls: str, fields: Sequence[dataclasses.Field]
 ) -> Callable[..., None]:
-    """Wraps `__init__` to name the fields if it is called with others."""
+    """Wraps `__init__` as users call it to refuse what stands for a part or a number.
+
+    JAX, which rebuilds objects of anything, names included, calls what is wrapped.
+    """
+    data = {f.name: f.default for f in fields if not f.metadata.get("static")}
+    parts = {n: d for n, d in data.items() if dataclasses.is_dataclass(d)}
+
+    @functools.wraps(init)
+    def checked(self: Any, /, *args: Any, **values: Any) -> None:
+        for name in values.keys() & parts:
+            example = f"an object such as {type(parts[name]).__name__}()"
+            refuse_stand_in(f"{name} of {cls}", values[name], example)
+        init(self, *args, **values)
+        for name in data:  # which `__post_init__` may have replaced
+            refuse_stand_in(
+                f"{name} of {cls}", getattr(self, name), "a number or an object"
+            )
+
+    return checked
+
+
+def _declared(
+    init: Callable[..., None], cls: str, fields: Sequence[dataclasses.Field]
+) -> Callable[..., None]:
+    """Wraps `__init__` to name the fields if it is called with others or wrong ones."""
+    names = [field.name for field in fields]
+    declared = {
+        field.name: check
+        for field in fields
+        if (check := _check_of(field, bool(field.metadata.get("static"))))
+    }
 
     @functools.wraps(init)
     def checked(self: Any, /, *args: Any, **values: Any) -> None:
         if args:
+            first = args[0]
+            if dataclasses.is_dataclass(first):
+                first = f"{type(first).__name__}(...)"
             raise checks.InputError(
                 f"Expected fields of {cls} by their names ({', '.join(names)}), got"
-                f" {len(args)} without: {', '.join(map(repr, args))}."
+                f" {len(args)} without: {first}; write {cls}({names[0]}={first})."
             )
         for name in values.keys() - names:
             checks.known(name, names, f"field of {cls}")
+        for name, value in values.items():
+            if name in declared:
+                declared[name](value)
         init(self, **values)
 
     return checked
+
+
+def refuse_stand_in(name: str, value: Any, wanted: str) -> None:
+    """Refuses a name, an optimizer of optax or a function in place of a part.
+
+    Args:
+      name: name shown in the message.
+      value: what was given; anything else passes.
+      wanted: what is expected, for the message.
+
+    Raises:
+      InputError: in one sentence.
+    """
+    if isinstance(value, str):
+        raise checks.InputError(f"Expected {name} to be {wanted}, got {value!r}.")
+    is_function = isinstance(value, _FUNCTIONS)
+    makes_optimizer = is_function and str(value.__module__).startswith("optax.")
+    if type(value).__name__ in _OPTIMIZERS or (makes_optimizer and not _cells(value)):
+        raise checks.InputError(
+            f"Expected {name} to be {wanted}, got an optimizer of optax; local solvers"
+            " wrap one as in fp.Optax(optimizer=optax.adam,"
+            ' hyperparameters={"learning_rate": 0.001}).'
+        )
+    if is_function:
+        raise checks.InputError(
+            f"Expected {name} to be {wanted}, got the function {plain(value)};"
+            " only the learning rates of fp.SGD and fp.Optax follow a schedule."
+        )
 
 
 def array_repr(self: Any) -> str:
@@ -191,7 +387,9 @@ def _children(node: Any) -> Mapping[str, Any] | None:
     Those of a tuple of dataclasses are named by their numbers.
     """
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        return {f.name: getattr(node, f.name) for f in dataclasses.fields(node)}
+        # Flax's modules hide their parents, which are no settings of theirs.
+        fields = [f for f in dataclasses.fields(node) if f.repr]
+        return {f.name: getattr(node, f.name) for f in fields}
     if isinstance(node, Mapping):
         return node
     if isinstance(node, tuple) and node and all(map(dataclasses.is_dataclass, node)):
@@ -245,7 +443,32 @@ def plain(value: Any) -> Any:
         return value
     if dataclasses.is_dataclass(value):
         return type(value).__name__
-    return getattr(value, "__name__", repr(value))
+    if _cells(value):
+        return _of_closure(value)
+    # Without addresses: the name is the same in another process.
+    return getattr(value, "__name__", _ADDRESS.sub("", repr(value)))
+
+
+def _cells(value: Any) -> Any:
+    """Returns what a function has in its closure, if it has any."""
+    return isinstance(value, types.FunctionType) and value.__closure__
+
+
+def _of_closure(function: Callable[..., Any]) -> str:
+    """Returns the call that made a function, as in `constant_schedule(value=0.1)`."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(map(shown, value))}]"
+        if value is None or isinstance(value, bool | int | float | str):
+            return repr(value)
+        if isinstance(value, types.FunctionType) and value is not function:
+            return plain(value)
+        return type(value).__name__
+
+    variables = inspect.getclosurevars(function).nonlocals
+    made_by = function.__qualname__.partition(".<locals>")[0]
+    return f"{made_by}({', '.join(f'{n}={shown(v)}' for n, v in variables.items())})"
 
 
 def get_field(node: Any, name: str) -> Any:

@@ -1,7 +1,7 @@
 """Leaves of a parameter tree by their paths."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ __all__ = [
     "join",
     "join_blocks",
     "names",
+    "nested",
     "split",
 ]
 
@@ -32,6 +33,28 @@ def names(tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(
         lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), tree
     )
+
+
+def nested(leaves: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
+    """Builds nested dictionaries from leaves by their paths.
+
+    Args:
+      leaves: pairs of a path, not empty, and a leaf.
+
+    Returns:
+      The tree.
+
+    Example:
+      >>> nested([(("head", "bias"), 1), (("head", "kernel"), 2)])
+      {'head': {'bias': 1, 'kernel': 2}}
+    """
+    tree: dict[str, Any] = {}
+    for (*above, last), leaf in leaves:
+        place = tree
+        for name in above:
+            place = place.setdefault(name, {})
+        place[last] = leaf
+    return tree
 
 
 def split(tree: Any, pattern: str) -> tuple[Any, Any]:

@@ -5,11 +5,12 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.random import Generator
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import struct
 
 __all__ = [
     "FEATURE_NOISES",
@@ -30,14 +31,13 @@ class _LabelPoisoning(abc.ABC):
         fraction replaces the same labels and more.
     """
 
-    fraction: float = 1.0
+    fraction: float = struct.static_field(default=1.0, at_least=0, at_most=1)
     name: ClassVar[str]
 
-    def __post_init__(self):
-        checks.number("fraction", self.fraction, at_least=0, at_most=1)
+    __post_init__ = struct.check_fields
 
     def __call__(
-        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
+        self, rng: Generator, labels: np.ndarray, num_classes: int
     ) -> np.ndarray:
         """Returns poisoned labels `int32[n]` of one client."""
         rank = rng.permutation(len(labels))
@@ -46,9 +46,7 @@ class _LabelPoisoning(abc.ABC):
         return np.where(is_chosen, wrong, labels).astype(np.int32)
 
     @abc.abstractmethod
-    def wrong(
-        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
-    ) -> np.ndarray:
+    def wrong(self, rng: Generator, labels: np.ndarray, num_classes: int) -> np.ndarray:
         """Returns the replacement of each of the labels `int[n]`."""
 
 
@@ -59,11 +57,9 @@ class UniformLabels(_LabelPoisoning):
     Half of the labels of a binary task stay true; use `FlippedLabels` to flip them.
     """
 
-    name: ClassVar[str] = "uniform_labels"
+    name = "uniform_labels"
 
-    def wrong(
-        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
-    ) -> np.ndarray:
+    def wrong(self, rng: Generator, labels: np.ndarray, num_classes: int) -> np.ndarray:
         """Draws a class for every label."""
         return rng.integers(num_classes, size=len(labels))
 
@@ -72,11 +68,9 @@ class UniformLabels(_LabelPoisoning):
 class FlippedLabels(_LabelPoisoning):
     """Labels `C - 1 - y` instead of y."""
 
-    name: ClassVar[str] = "flipped_labels"
+    name = "flipped_labels"
 
-    def wrong(
-        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
-    ) -> np.ndarray:
+    def wrong(self, rng: Generator, labels: np.ndarray, num_classes: int) -> np.ndarray:
         """Counts the classes from the other end."""
         return num_classes - 1 - labels
 
@@ -85,11 +79,9 @@ class FlippedLabels(_LabelPoisoning):
 class PairwiseLabels(_LabelPoisoning):
     """Labels `(y + 1) mod C`, the next class, instead of y."""
 
-    name: ClassVar[str] = "pairwise_labels"
+    name = "pairwise_labels"
 
-    def wrong(
-        self, rng: np.random.Generator, labels: np.ndarray, num_classes: int
-    ) -> np.ndarray:
+    def wrong(self, rng: Generator, labels: np.ndarray, num_classes: int) -> np.ndarray:
         """Takes the next class."""
         return (labels + 1) % num_classes
 
@@ -105,17 +97,13 @@ class FeatureNoise:
       resample: noise is drawn anew at every access instead of once per example.
     """
 
-    std: float = 0.1
-    who: str = "all"
+    std: float = struct.static_field(default=0.1, at_least=0)
+    who: Annotated[Literal["all", "malicious"], "group of clients"] = "all"
     graded: bool = False
     resample: bool = False
-    name: ClassVar[str] = "feature_noise"
+    name = "feature_noise"
 
-    def __post_init__(self):
-        checks.number("std", self.std, at_least=0)
-        checks.known(self.who, ("all", "malicious"), "group of clients")
-        checks.boolean("graded", self.graded)
-        checks.boolean("resample", self.resample)
+    __post_init__ = struct.check_fields
 
     def scales(self, num_clients: int, malicious: np.ndarray) -> np.ndarray:
         """Returns the standard deviation `float32[N]` of each client's noise.

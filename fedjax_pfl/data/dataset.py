@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -131,15 +131,12 @@ class Dataset:
         with np.errstate(over="ignore"):
             value = np.asarray(getattr(self, field), np.float32)
         checks.number(f"{self.name}.{field} in 32 bits", value)
-        if value.ndim > len(shape) or any(
-            size not in (1, wanted)
-            for size, wanted in zip(value.shape[::-1], shape[::-1], strict=False)
-        ):
+        sizes = zip(value.shape[::-1], shape[::-1], strict=False)
+        if value.ndim > len(shape) or any(size not in (1, own) for size, own in sizes):
             raise checks.InputError(
                 f"The shape {value.shape} of {self.name}.{field} does not fit {shape}."
             )
-        missing = len(shape) - value.ndim if value.ndim else 0
-        return value.reshape((1,) * missing + value.shape)
+        return np.array(value, ndmin=len(shape) if value.ndim else 0)
 
     def _owners(self) -> np.ndarray:
         """Returns the natural clients, checked."""
@@ -179,7 +176,10 @@ class Dataset:
 class Source(Protocol):
     """Origin of a data set: a frozen, hashable dataclass of named options."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """Name in messages and result files."""
+        ...
 
     def load(
         self, *, data_dir: str | None, seed: int, num_clients: int | None

@@ -13,14 +13,14 @@ from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import corruption, sources, splits
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import partition as partitions
+from fedjax_pfl.data.dataset import Dataset
+from fedjax_pfl.data.partition import Partition, Partitioner
 from fedjax_pfl.data.sources import user
 
 __all__ = ["Federation", "FederationSpec", "from_dataset", "load_federation"]
 
 # The device arrays of a data set live as long as the data set.
-_pools: weakref.WeakKeyDictionary[datasets.Dataset, dict[str, Any]] = (
-    weakref.WeakKeyDictionary()
-)
+_pools: weakref.WeakKeyDictionary[Dataset, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +63,12 @@ class FederationSpec:
 
     dataset: Any = "digits"
     partition: Any = partitions.DirichletLabels()
-    num_clients: int | None = 20
-    seed: int = 0
-    malicious_fraction: float = 0.0
-    validation_fraction: float = 0.1
-    test_fraction: float = 0.2
-    train_examples: int | None = None
+    num_clients: int | None = struct.static_field(default=20, at_least=1)
+    seed: int = struct.static_field(default=0, at_least=0, at_most=checks.MAX_SEED)
+    malicious_fraction: float = struct.static_field(default=0.0, at_least=0, at_most=1)
+    validation_fraction: float = struct.static_field(default=0.1, at_least=0, below=1)
+    test_fraction: float = struct.static_field(default=0.2, at_least=0, below=1)
+    train_examples: int | None = struct.static_field(default=None, at_least=1)
     label_poisoning: Any = None
     feature_noise: Any = None
     num_others: int | str = 0
@@ -99,24 +99,11 @@ class FederationSpec:
         if self.data_dir is not None:
             set_field(self, "data_dir", str(self.data_dir))
             checks.text("data_dir", self.data_dir)
-        self._check_numbers()
-
-    def _check_numbers(self) -> None:
-        """Checks the ranges of numbers, and that training examples remain."""
-        for field in ("num_clients", "train_examples"):
-            if getattr(self, field) is not None:
-                checks.positive_int(field, getattr(self, field))
-        checks.whole("seed", self.seed, at_least=0, at_most=checks.MAX_SEED)
+        struct.check_fields(self)
         if isinstance(self.num_others, str):
             checks.known(self.num_others, (splits.HALF,), "number of other clients")
         else:
             checks.whole("num_others", self.num_others, at_least=0)
-        checks.boolean("sample_tests", self.sample_tests)
-        checks.number(
-            "malicious_fraction", self.malicious_fraction, at_least=0, at_most=1
-        )
-        for field in ("validation_fraction", "test_fraction"):
-            checks.number(field, getattr(self, field), at_least=0, below=1)
         if self.validation_fraction + self.test_fraction >= 1:
             raise checks.InputError(
                 "Expected validation_fraction + test_fraction to be below 1, got"
@@ -166,20 +153,11 @@ class FederationSpec:
         return struct.plain_fields(self) | {"dataset": self.dataset.name}
 
     def _client_data(
-        self,
-        dataset: datasets.Dataset,
-        parts: partitions.Partition,
-        malicious: np.ndarray,
+        self, dataset: Dataset, parts: Partition, malicious: np.ndarray
     ) -> dict[str, core.ClientData]:
         """Builds training, validation and test data, which share one pool."""
-        rows = splits.split(
-            parts,
-            dataset,
-            self.seed,
-            self.validation_fraction,
-            self.test_fraction,
-            self.train_examples,
-        )
+        fractions = (self.validation_fraction, self.test_fraction)
+        rows = splits.split(parts, dataset, self.seed, *fractions, self.train_examples)
         labels = {"train": self._poisoned_labels(dataset, rows["train"], malicious)}
         noise_scale, resample_noise = self._noise(dataset, parts, malicious)
         client_id = jax.device_put(np.arange(len(malicious), dtype=np.int32))
@@ -197,10 +175,7 @@ class FederationSpec:
         }
 
     def _poisoned_labels(
-        self,
-        dataset: datasets.Dataset,
-        train: partitions.Partition,
-        malicious: np.ndarray,
+        self, dataset: Dataset, train: Partition, malicious: np.ndarray
     ) -> jax.Array | None:
         """Replaces the training labels `int32[N, M]` of malicious clients."""
         if self.label_poisoning is None:
@@ -218,10 +193,7 @@ class FederationSpec:
         return jax.device_put(labels)
 
     def _noise(
-        self,
-        dataset: datasets.Dataset,
-        parts: partitions.Partition,
-        malicious: np.ndarray,
+        self, dataset: Dataset, parts: Partition, malicious: np.ndarray
     ) -> tuple[jax.Array | None, bool]:
         """Returns each client's noise level `float32[N]`, and whether to redraw it."""
         scale, resample = parts.noise_scale, parts.resample_noise
@@ -269,8 +241,8 @@ def load_federation(
 
 
 def from_dataset(
-    dataset: datasets.Dataset,
-    partition: partitions.Partitioner,
+    dataset: Dataset,
+    partition: Partitioner,
     *,
     num_clients: int | None,
     **options: Any,
@@ -300,9 +272,9 @@ def from_dataset(
 class _Loaded:
     """Source of a data set that is in memory already."""
 
-    dataset: datasets.Dataset
+    dataset: Dataset
 
-    def load(self, **_: Any) -> datasets.Dataset:
+    def load(self, **_: Any) -> Dataset:
         return self.dataset
 
 
@@ -328,7 +300,7 @@ class Federation(core.Federation):
         *,
         num_classes: int | None = None,
         num_clients: int | None = None,
-        partition: partitions.Partitioner | None = None,
+        partition: Partitioner | None = None,
         name: str = "arrays",
         **options: Any,
     ) -> "Federation":
@@ -337,8 +309,9 @@ class Federation(core.Federation):
         Args:
           x: `[S, ...]` inputs: NumPy, JAX, pandas or lists. `uint8` images stay so and
             are scaled by 1/255; other integers are tokens.
-          y: `[S]` labels (whole numbers, booleans or text are classes) or targets.
-          client: `[S]` owner of each example, any numbers or text; with None
+          y: `[S]` labels (whole numbers, booleans or text are classes) or targets;
+            one-hot labels `[S, C]` are taken as classes.
+          client: `[S]` owner of each example, any numbers or text; or None, where
             `partition` distributes the examples over `num_clients`.
           num_classes: C, or None to take it from labels.
           num_clients: N, where `partition` distributes the examples.
@@ -358,10 +331,28 @@ class Federation(core.Federation):
           >>> Federation.from_arrays(x, y, owner).num_clients
           2
         """
-        dataset = user.arrays_dataset(x, y, client, name=name, num_classes=num_classes)
+        owned = (partitions.ByClient, partitions.FeatureSkew)
         if partition is None:
             partition = partitions.IID() if client is None else partitions.ByClient()
+        elif client is not None and not isinstance(partition, owned):
+            raise checks.InputError(
+                "Expected owners of the examples (client) or a partition that"
+                f" distributes them, got both: {type(partition).__name__} would ignore"
+                " the owners."
+            )
+        y, num_classes = _from_one_hot(y, num_classes)
+        dataset = user.arrays_dataset(x, y, client, name=name, num_classes=num_classes)
         return from_dataset(dataset, partition, num_clients=num_clients, **options)
+
+
+def _from_one_hot(y: Any, num_classes: int | None) -> tuple[Any, int | None]:
+    """Returns the classes of one-hot labels, and their number; else what was given."""
+    rows = datasets.as_array(y)
+    if rows.ndim != 2 or rows.shape[1] < 2 or rows.dtype.kind not in "biuf":
+        return y, num_classes
+    if not np.isin(rows, (0, 1)).all() or not (rows.sum(axis=1) == 1).all():
+        return y, num_classes
+    return rows.argmax(axis=1).astype(np.int32), num_classes or rows.shape[1]
 
 
 _PARTS: dict[str, tuple[dict[str, Any], str]] = {  # field -> registry, its method
@@ -371,7 +362,7 @@ _PARTS: dict[str, tuple[dict[str, Any], str]] = {  # field -> registry, its meth
 }
 
 
-def _pool(dataset: datasets.Dataset) -> dict[str, Any]:
+def _pool(dataset: Dataset) -> dict[str, Any]:
     """Returns the device arrays of a data set, which are put there once."""
     if dataset not in _pools:
         _pools[dataset] = {

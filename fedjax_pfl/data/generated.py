@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 
 __all__ = ["Generated", "owners", "require_memory", "rounded"]
@@ -20,6 +20,8 @@ class Generated(abc.ABC):
     """Base class of sources that draw their examples."""
 
     name: ClassVar[str]
+
+    __post_init__ = struct.check_fields
 
     def load(
         self, *, data_dir: str | None, seed: int, num_clients: int | None

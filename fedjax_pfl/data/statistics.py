@@ -1,8 +1,7 @@
 """Statistics of a federation: sizes, classes, shared examples, noise."""
 
 import dataclasses
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ __all__ = ["PartitionStatistics", "describe"]
 
 _MAX_COLUMNS = 12  # classes that have a column of their own in a table
 _TOP = 4  # classes that are named where there are more
+_LARGEST = "largest classes"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,28 +163,29 @@ class PartitionStatistics:
           largest of each client are named as `class:count`.
         """
         num_rows = min(max_rows, self.num_clients)
-        columns: dict[str, list[Any]] = {"client": [*range(num_rows), "all"]}
-        sizes = (self.num_train, self.num_validation, self.num_test)
-        for title, size in zip(("train", "valid", "test"), sizes, strict=True):
-            columns[title] = [*size[:num_rows], size.sum()]
+        columns = []
+
+        def add(title: str, values: Iterable[Any], total: Any = "") -> None:
+            columns.append(_aligned(title, [*list(values)[:num_rows], total]))
+
+        add("client", range(num_rows), "all")
+        add("train", self.num_train, self.num_train.sum())
+        add("valid", self.num_validation, self.num_validation.sum())
+        add("test", self.num_test, self.num_test.sum())
         if self.noise_scale.any():
-            columns["noise"] = [f"{std:.3g}" for std in self.noise_scale[:num_rows]] + [
-                ""
-            ]
+            add("noise", [f"{std:.3g}" for std in self.noise_scale])
         if self.malicious.any():
-            columns["malicious"] = [*np.where(self.malicious[:num_rows], "yes", ""), ""]
+            add("malicious", np.where(self.malicious, "yes", ""))
         if self.poisoned.any():
-            columns["poisoned"] = [*self.poisoned[:num_rows], ""]
+            add("poisoned", self.poisoned)
         if self.label_counts is not None:
-            total = self.label_counts.sum(axis=0, keepdims=True)
-            counts = np.concatenate([self.label_counts[:num_rows], total])
-            if counts.shape[1] > _MAX_COLUMNS:
-                columns["largest classes"] = list(map(_largest, counts))
+            totals = self.label_counts.sum(axis=0)
+            if len(totals) > _MAX_COLUMNS:
+                add(_LARGEST, map(_largest, self.label_counts), _largest(totals))
             else:
-                for label, column in enumerate(counts.T):
-                    columns[f"c{label}"] = [count or "." for count in column]
-        lines = zip(*itertools.starmap(_aligned, columns.items()), strict=True)
-        table = ["  ".join(cells).rstrip() for cells in lines]
+                for label, counts in enumerate(self.label_counts.T):
+                    add(f"c{label}", [n or "." for n in counts], totals[label] or ".")
+        table = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
         if num_rows < self.num_clients:
             table.insert(-1, f"   ...  {self.num_clients - num_rows} more clients")
         return "\n".join(table)
@@ -201,20 +202,18 @@ def describe(federation: core.Federation) -> PartitionStatistics:
     """
     parts = (federation.train, federation.validation, federation.test)
     train, validation, test = pairs = [_pairs(part) for part in parts]
-    client, row = train
-    num_clients, num_classes = federation.num_clients, federation.num_classes
-    num_examples = [np.bincount(owner, minlength=num_clients) for owner, _ in pairs]
+    (client, row), num_clients = train, federation.num_clients
+    num_examples = [np.asarray(part.num_examples, np.int64) for part in parts]
     y = np.asarray(federation.train.y)
     label_counts = None
-    if num_classes is not None and y.ndim == 1:
-        slot = client * num_classes + y[row]
-        counts = np.bincount(slot, minlength=num_clients * num_classes)
-        label_counts = counts.reshape(num_clients, num_classes)
+    if federation.num_classes is not None and y.ndim == 1:
+        label_counts = np.zeros((num_clients, federation.num_classes), np.int64)
+        np.add.at(label_counts, (client, y[row]), 1)
     labels, scale = federation.train.labels, federation.train.noise_scale
     poisoned = np.zeros(num_clients, np.int64)
     if labels is not None:
         wrong = np.asarray(labels)[_is_real(federation.train)] != y[row]
-        poisoned = np.bincount(client[wrong], minlength=num_clients)
+        np.add.at(poisoned, client[wrong], 1)
     return PartitionStatistics(
         name=federation.name,
         class_names=federation.class_names,
@@ -282,5 +281,5 @@ def _largest(counts: np.ndarray) -> str:
 def _aligned(title: str, values: Sequence[Any]) -> list[str]:
     """Formats a column: numbers to the right, the largest classes, which end a line."""
     cells = [title, *map(str, values)]
-    width = 0 if title == "largest classes" else max(map(len, cells))
+    width = 0 if title == _LARGEST else max(map(len, cells))
     return [cell.rjust(width) for cell in cells]

@@ -8,11 +8,10 @@ without noise.
 """
 
 import dataclasses
-from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import generated
 
@@ -34,17 +33,11 @@ class Quadratic(generated.Generated):
       noise: standard deviation of a client's points.
     """
 
-    dim: int = 3
-    examples_per_client: int = 10
-    spread: float = 1.0
-    noise: float = 0.0
-    name: ClassVar[str] = "quadratic"
-
-    def __post_init__(self):
-        checks.positive_int("dim", self.dim)
-        checks.positive_int("examples_per_client", self.examples_per_client)
-        checks.number("spread", self.spread, at_least=0)
-        checks.number("noise", self.noise, at_least=0)
+    dim: int = struct.static_field(default=3, at_least=1)
+    examples_per_client: int = struct.static_field(default=10, at_least=1)
+    spread: float = struct.static_field(default=1.0, at_least=0)
+    noise: float = struct.static_field(default=0.0, at_least=0)
+    name = "quadratic"
 
     def count_numbers(self, num_clients: int) -> int:
         """Counts the numbers that are drawn or computed."""
@@ -82,21 +75,18 @@ class LinearRegression(generated.Generated):
       orthonormal: orthonormalize the designs.
     """
 
-    dim: int = 5
+    dim: int = struct.static_field(default=5, at_least=1)
     examples_per_client: int = 50
-    spread: float = 1.0
-    sigma: float = 0.1
-    curvature: float = 1.0
+    spread: float = struct.static_field(default=1.0, at_least=0)
+    sigma: float = struct.static_field(default=0.1, at_least=0)
+    curvature: float = struct.static_field(default=1.0, at_least=1e-30)
     orthonormal: bool = True
-    name: ClassVar[str] = "linear_regression"
+    name = "linear_regression"
 
     def __post_init__(self):
-        checks.positive_int("dim", self.dim)
-        checks.whole("examples_per_client", self.examples_per_client, at_least=self.dim)
-        checks.number("spread", self.spread, at_least=0)
-        checks.number("sigma", self.sigma, at_least=0)
-        checks.number("curvature", self.curvature, at_least=1e-30)
-        checks.boolean("orthonormal", self.orthonormal)
+        super().__post_init__()
+        least = self.dim
+        checks.whole("examples_per_client", self.examples_per_client, at_least=least)
 
     def count_numbers(self, num_clients: int) -> int:
         """Counts the numbers that are drawn or computed."""
@@ -131,15 +121,10 @@ class LinearRegression(generated.Generated):
 class _Mixture(generated.Generated):
     """A mixture of unit Gaussians, one per class; see the subclasses for the fields."""
 
-    num_classes: int = 4
-    dim: int = 2
-    examples_per_client: int = 50
-    separation: float = 3.0
-
-    def __post_init__(self):
-        for name in ("num_classes", "dim", "examples_per_client"):
-            checks.positive_int(name, getattr(self, name))
-        checks.number("separation", self.separation, at_least=0)
+    num_classes: int = struct.static_field(default=4, at_least=1)
+    dim: int = struct.static_field(default=2, at_least=1)
+    examples_per_client: int = struct.static_field(default=50, at_least=1)
+    separation: float = struct.static_field(default=3.0, at_least=0)
 
     def count_numbers(self, num_clients: int) -> int:
         """Counts the numbers that are drawn or computed."""
@@ -165,12 +150,8 @@ class GaussianClasses(_Mixture):
       shift: standard deviation of the clients' shifts.
     """
 
-    shift: float = 1.0
-    name: ClassVar[str] = "gaussian_classes"
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.number("shift", self.shift, at_least=0)
+    shift: float = struct.static_field(default=1.0, at_least=0)
+    name = "gaussian_classes"
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
         """Draws class means, shifts, labels, then inputs."""
@@ -206,15 +187,14 @@ class ClusteredClasses(_Mixture):
       separation: standard deviation of the components' means.
     """
 
-    num_clusters: int = 4
-    dim: int = 10
-    examples_per_client: int = 20
-    separation: float = 1.0
-    name: ClassVar[str] = "clustered_classes"
+    num_clusters: int = struct.static_field(default=4, at_least=1)
+    dim: int = struct.static_field(default=10, at_least=1)
+    examples_per_client: int = struct.static_field(default=20, at_least=1)
+    separation: float = struct.static_field(default=1.0, at_least=0)
+    name = "clustered_classes"
 
     def __post_init__(self):
         super().__post_init__()
-        checks.positive_int("num_clusters", self.num_clusters)
         checks.whole("num_classes", self.num_classes, at_least=self.num_clusters)
 
     def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:

@@ -14,19 +14,17 @@ labels are mostly class 0. `mode` chooses between the published and a repaired m
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Literal
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import generated
 from fedjax_pfl.data.partition import draws
 
 __all__ = ["Synthetic"]
 
-_MODES = ("class_shift", "paper", "paper_naive")
-_SCALES = ("std", "var")
 _LARGEST = 1e30  # of zeta and beta, so that logits are finite in 64 bits
 
 
@@ -56,29 +54,17 @@ class Synthetic(generated.Generated):
       max_examples: larger sizes are cut to this one; None for no limit.
     """
 
-    zeta: float = 1.0
-    beta: float = 1.0
-    mode: str = "class_shift"
-    scale: str = "std"
-    dim: int = 60
-    num_classes: int = 10
-    mean: float = 4.0
-    sigma: float = 2.0
-    extra: int = 50
-    max_examples: int | None = None
-    name: ClassVar[str] = "synthetic"
-
-    def __post_init__(self):
-        checks.number("zeta", self.zeta, at_least=0, at_most=_LARGEST)
-        checks.number("beta", self.beta, at_least=0, at_most=_LARGEST)
-        checks.known(self.mode, _MODES, "mode")
-        checks.known(self.scale, _SCALES, "scale")
-        for name in ("dim", "num_classes", "extra"):
-            checks.positive_int(name, getattr(self, name))
-        checks.number("mean", self.mean)
-        checks.number("sigma", self.sigma, at_least=0)
-        if self.max_examples is not None:
-            checks.positive_int("max_examples", self.max_examples)
+    zeta: float = struct.static_field(default=1.0, at_least=0, at_most=_LARGEST)
+    beta: float = struct.static_field(default=1.0, at_least=0, at_most=_LARGEST)
+    mode: Literal["class_shift", "paper", "paper_naive"] = "class_shift"
+    scale: Literal["std", "var"] = "std"
+    dim: int = struct.static_field(default=60, at_least=1)
+    num_classes: int = struct.static_field(default=10, at_least=1)
+    mean: float = struct.traced_field(default=4.0)
+    sigma: float = struct.static_field(default=2.0, at_least=0)
+    extra: int = struct.static_field(default=50, at_least=1)
+    max_examples: int | None = struct.static_field(default=None, at_least=1)
+    name = "synthetic"
 
     def count_numbers(self, num_clients: int) -> int:
         """Counts the numbers that are drawn or computed, at least."""

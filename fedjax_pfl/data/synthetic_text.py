@@ -1,11 +1,11 @@
 """Generated sentences of known sentiment, a substitute for tweets."""
 
 import dataclasses
-from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data import generated
 
@@ -46,35 +46,31 @@ class SyntheticSentiment(generated.Generated):
       agreement: share of these whose sentiment is the sentence's.
     """
 
-    num_words: int = 25
+    num_words: int = struct.static_field(default=25, at_least=1)
     min_words: int = 8
-    num_topics: int = 5
+    num_topics: int = struct.static_field(default=5, at_least=1)
     words_per_topic: int = 100
-    polar_words: int = 20
-    embedding_size: int = 50
-    examples_per_client: int = 50
-    topic_shift: float = 0.8
-    balance_shift: float = 0.0
-    polarity: float = 0.3
-    agreement: float = 0.85
-    name: ClassVar[str] = "synthetic_sentiment"
+    polar_words: int = struct.static_field(default=20, at_least=1)
+    embedding_size: int = struct.static_field(default=50, at_least=1)
+    examples_per_client: int = struct.static_field(default=50, at_least=1)
+    topic_shift: float = struct.static_field(default=0.8, at_least=0, at_most=1)
+    balance_shift: float = struct.static_field(default=0.0, at_least=0, at_most=1)
+    polarity: float = struct.static_field(default=0.3, at_least=0, at_most=1)
+    agreement: float = struct.static_field(default=0.85, at_least=0, at_most=1)
+    name = "synthetic_sentiment"
 
     def __post_init__(self):
-        sizes = ("num_words", "num_topics", "polar_words", "embedding_size")
-        for name in (*sizes, "examples_per_client"):
-            checks.positive_int(name, getattr(self, name))
+        super().__post_init__()
         checks.whole("min_words", self.min_words, at_least=1, at_most=self.num_words)
         least = 2 * self.polar_words + 1
         checks.whole("words_per_topic", self.words_per_topic, at_least=least)
-        for name in ("topic_shift", "balance_shift", "polarity", "agreement"):
-            checks.number(name, getattr(self, name), at_least=0, at_most=1)
 
     def count_numbers(self, num_clients: int) -> int:
         """Counts the numbers of the lexicon, the vectors and the sentences."""
         lexicon = self.num_topics * self.words_per_topic * (2 + self.embedding_size)
         return lexicon + 2 * num_clients * self.examples_per_client * self.num_words
 
-    def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
+    def draw(self, rng: Generator, num_clients: int) -> datasets.Dataset:
         """Draws the lexicon, topics and balances of clients, then sentences."""
         ids, sentiment, topic = self._draw_lexicon(rng)
         embeddings = self._draw_embeddings(rng, sentiment, topic)
@@ -103,7 +99,7 @@ class SyntheticSentiment(generated.Generated):
         )
 
     def _draw_lexicon(
-        self, rng: np.random.Generator
+        self, rng: Generator
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Draws ids `[T, words]`, in random order, and sentiment and topic of each id.
 
@@ -119,7 +115,7 @@ class SyntheticSentiment(generated.Generated):
         return ids, sentiment, topic
 
     def _draw_embeddings(
-        self, rng: np.random.Generator, sentiment: np.ndarray, topic: np.ndarray
+        self, rng: Generator, sentiment: np.ndarray, topic: np.ndarray
     ) -> np.ndarray:
         """Draws the vectors `float32[V + 1, E]`; the first is zero."""
         vectors = rng.standard_normal((len(topic), self.embedding_size))
@@ -130,11 +126,7 @@ class SyntheticSentiment(generated.Generated):
         return vectors.astype(np.float32)
 
     def _draw_words(
-        self,
-        rng: np.random.Generator,
-        ids: np.ndarray,
-        y: np.ndarray,
-        preferred: np.ndarray,
+        self, rng: Generator, ids: np.ndarray, y: np.ndarray, preferred: np.ndarray
     ) -> np.ndarray:
         """Draws the ids `int32[S, num_words]` of sentences of length `num_words`."""
         shape = (len(y), self.num_words)

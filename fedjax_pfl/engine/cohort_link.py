@@ -34,6 +34,7 @@ class CohortLink:
       model: the model.
       federation: data of all clients, or of the cohort where there are `members`.
       carry: what local solvers keep, of all clients or of the cohort, or None.
+      steps: `int32[N]` local steps of all clients so far, or None.
       execution: how the map over clients is run.
       aggregator: how messages are combined.
       attack: what malicious clients send, or None.
@@ -50,6 +51,7 @@ class CohortLink:
     model: Any
     federation: core.Federation
     carry: Any
+    steps: jax.Array | None
     execution: sharding.Execution
     aggregator: core.Aggregator
     attack: Any
@@ -93,16 +95,16 @@ class CohortLink:
         keys = self._keys(core.Stream.CLIENT, exchange)
 
         def one(row, everything):
-            key, work, carry, fields, own = row
+            key, work, fields, kept, own = row
             pool, round, shared = everything
-            work = dataclasses.replace(work, round=round, carry=carry)
-            view = ClientView(
-                key=key, round=round, work=work, data=pool.with_rows(fields)
-            )
+            data = pool.with_rows(fields)
+            view = ClientView(key=key, round=round, data=data, work=work, **kept)
             return fn(view, own, shared)
 
         fields = self.take(data.rows())
-        members = (keys, self.work, self.take(self.carry), fields, rows)
+        steps = None if self.steps is None else self.steps[self.ctx.cohort]
+        kept = {"carry": self.take(self.carry), "steps": steps}
+        members = (keys, self.work, fields, kept, rows)
         everything = (data.pool(), self.ctx.round, shared)
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
         work = epochs * fields["num_examples"]

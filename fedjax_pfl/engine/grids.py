@@ -9,7 +9,7 @@ import jax
 
 from fedjax_pfl import core, data
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.engine import groups
+from fedjax_pfl.engine import groups, validate
 from fedjax_pfl.engine.process import FederatedProcess
 
 __all__ = ["Federations", "groups_of"]
@@ -40,6 +40,7 @@ def _make_point(
             key = jax.random.fold_in(key, value)
             spec = struct.replace_field(spec, "seed", int(value))
         elif name == "model":
+            validate.check_model(value)
             model = value
         elif name.startswith("model."):
             model = struct.replace_field(model, name.removeprefix("model."), value)
@@ -107,6 +108,7 @@ def groups_of(
                 f"Expected a list of values for axis {name!r}, got {values!r}."
             )
     named = {name: list(values) for name, values in axes.items()}
+    _check_names(named, process, model, spec)
     for name, values in named.items():
         if not values:
             raise checks.InputError(f"Expected at least one value for axis {name!r}.")
@@ -150,6 +152,31 @@ def groups_of(
         )
         for group in grouped.values()
     ]
+
+
+def _check_names(
+    axes: Mapping[str, Sequence[Any]],
+    process: FederatedProcess,
+    model: Any,
+    spec: core.Specification,
+) -> None:
+    """Refuses names that begin with no part of a training, and completes them."""
+    parts = {"model": model, "federation": spec, "seed": None}
+    parts |= {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
+    swept = [(n, value) for n, values in axes.items() if n in parts for value in values]
+    fields = [
+        field
+        for part, value in (*parts.items(), *swept)
+        for field, _ in struct.named_fields(value, part)
+    ]
+    for name in axes:
+        if name.partition(".")[0] in parts:
+            continue
+        ends = [field for field in fields if field.endswith(f".{name}")]
+        if ends:
+            raise checks.InputError(
+                f"Expected the whole name of axis {name!r}: did you mean {ends[0]!r}?"
+            )
 
 
 def _shared(configs: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -231,8 +231,9 @@ def plan(group: Group, options: Options) -> PlannedGroup:
       InputError: if a part does not fit, in one sentence.
     """
     _check(group, options)
+    model = group.model.for_federation(group.federations[0])
+    group = _started(group)
     first, process = group.federations[0], group.processes[0]
-    model = group.model.for_federation(first)
     execution = options.parsed_execution
     if isinstance(execution, str):
         execution = auto_execution.choose(process, model, first, len(group.points))
@@ -262,6 +263,18 @@ def plan(group: Group, options: Options) -> PlannedGroup:
     if options.stop_when is not None:
         options.stop_when.model_of(planned.names)
     return planned
+
+
+def _started(group: Group) -> Group:
+    """Puts a model's pretrained parameters beside the data, as programs take them."""
+    start = getattr(group.model, "initial_params", None)
+    if start is None:
+        return group
+    federations = []
+    for federation in group.federations:
+        train = dataclasses.replace(federation.train, start=start.on_device)
+        federations.append(dataclasses.replace(federation, train=train))
+    return dataclasses.replace(group, federations=federations)
 
 
 def _check(group: Group, options: Options) -> None:

@@ -1,6 +1,7 @@
 """The one communication round, whatever the algorithm."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -10,10 +11,19 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, sharding, struct
 from fedjax_pfl.engine import cohort_link
 from fedjax_pfl.local import participation as participations
+from fedjax_pfl.local import schedules
 
-__all__ = ["FederatedProcess"]
+__all__ = ["PARTS", "FederatedProcess"]
 
 VMAP = sharding.Execution()
+PARTS = {  # field of a process -> what such a part has, and an example
+    "algorithm": ("predictors", "FedAvg()"),
+    "aggregator": ("incremental", "CoordinateMedian()"),
+    "server_optimizer": ("init", "ServerMomentum()"),
+    "participation": ("cohort_size", "UniformCohort(size=10)"),
+    "work": ("__call__", "FullWork()"),
+    "attack": ("init", "SignFlip()"),
+}
 
 
 @struct.pytree_dataclass
@@ -45,6 +55,9 @@ class FederatedProcess:
 
     def __post_init__(self):
         checks.known(self.on_nonfinite, ("stop", "drop", "freeze"), "on_nonfinite")
+        for name, (_, example) in PARTS.items():
+            wanted = f"an object such as {example}"
+            struct.refuse_stand_in(name, getattr(self, name), wanted)
 
     def used_aggregator(self) -> core.Aggregator:
         """Returns the aggregator of the process, or the algorithm's own."""
@@ -95,13 +108,21 @@ class FederatedProcess:
           `SingleExchange.init`.
         """
         init_key = core.stream_key(key, core.Stream.INIT, 0)
-        pool = train.pool()
-
-        def first(fields: dict[str, Any]) -> tuple[Any, Any, Any]:
-            data = pool.with_rows(fields)
-            return self.algorithm.init(init_key, model, population, data)
-
+        first = functools.partial(
+            self._first, init_key, _started(model, train), population, train.pool()
+        )
         return jax.vmap(first, out_axes=(None, 0, 0))(train.rows())
+
+    def _first(
+        self,
+        key: core.Key,
+        model: core.Model,
+        population: core.Population,
+        pool: core.ClientData,
+        fields: dict[str, Any],
+    ) -> tuple[Any, Any, Any]:
+        """Draws the first states of the server and of ONE client, and its message."""
+        return self.algorithm.init(key, model, population, pool.with_rows(fields))
 
     def starts_with_one_message(
         self, model: core.Model, population: core.Population, train: core.ClientData
@@ -116,11 +137,10 @@ class FederatedProcess:
         Returns:
           False where a client's data have a say in its first message.
         """
-        pool = train.pool()
+        model, pool = _started(model, train), train.pool()
 
         def message(key: core.Key, fields: dict[str, Any]) -> Any:
-            data = pool.with_rows(fields)
-            return self.algorithm.init(key, model, population, data)[2]
+            return self._first(key, model, population, pool, fields)[2]
 
         mapped = jax.vmap(message, in_axes=(None, 0), out_axes=None)
         try:
@@ -177,7 +197,14 @@ class FederatedProcess:
             key=key,
             optimizer=self.first_optimizer(server),
             carry=_first_carry(model, train),
+            steps=self.first_steps(population.num_clients),
         )
+
+    def first_steps(self, num_clients: int) -> jax.Array | None:
+        """Returns the clients' local steps so far, none, where a schedule asks."""
+        if not schedules.counts_steps(self.algorithm):
+            return None
+        return jnp.zeros(num_clients, jnp.int32)
 
     def cohort(self, key: core.Key, round: jax.Array, num_clients: int) -> jax.Array:
         """Draws the cohort of a round.
@@ -237,6 +264,7 @@ class FederatedProcess:
             model=model,
             federation=federation,
             carry=state.carry,
+            steps=state.steps,
             execution=execution,
             aggregator=self.used_aggregator(),
             attack=self.attack,
@@ -317,9 +345,13 @@ class FederatedProcess:
         Returns:
           The algorithm's predictors.
         """
-        return self.algorithm.predictors(
-            key, state.round, state.server, client, model, data
-        )
+        view = core.ClientView(key=key, round=state.round, data=data)
+        return self.algorithm.predictors(view, state.server, client, model)
+
+
+def _started(model: Any, train: core.ClientData) -> Any:
+    """Returns the model, with the pretrained parameters that come with the data."""
+    return model if train.start is None else model.starting_at(train.start)
 
 
 def _first_carry(model: core.Model, train: core.ClientData) -> Any:
@@ -333,14 +365,24 @@ def _first_carry(model: core.Model, train: core.ClientData) -> Any:
 def _keep_carry(
     link: cohort_link.CohortLink, state: core.State, info: core.RoundInfo
 ) -> tuple[core.State, core.RoundInfo]:
-    """Moves what solvers keep from the report into the state.
+    """Moves what solvers keep from the report into the state, and counts their steps.
 
     A row that is not finite leaves the old one.
     """
     report = info.client
-    new = None
+    new = steps = None
     if isinstance(report, core.Report):
-        new, info = report.carry, dataclasses.replace(info, client=report.values)
+        new, steps = report.carry, report.steps
+        info = dataclasses.replace(info, client=report.values)
+    if state.steps is not None:
+        if steps is None:
+            raise checks.InputError(
+                "Expected a method whose clients train through a local solver with a"
+                " schedule of steps, got one with minibatches of its own; add"
+                " per_round=True."
+            )
+        steps = state.steps.at[link.ctx.cohort].add(steps)
+        state = dataclasses.replace(state, steps=steps)
     if state.carry is None:
         return state, info
     if new is None:

@@ -9,21 +9,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, platforms
-from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.engine.process import PARTS, FederatedProcess
 
-__all__ = ["check", "check_key"]
+__all__ = ["check", "check_key", "check_model"]
 
-_PARTS = {  # field of a process -> what such a part has, and an example
-    "algorithm": ("predictors", "FedAvg()"),
-    "aggregator": ("incremental", "CoordinateMedian()"),
-    "server_optimizer": ("init", "ServerMomentum()"),
-    "participation": ("cohort_size", "UniformCohort(size=10)"),
-    "work": ("__call__", "FullWork()"),
-    "attack": ("init", "SignFlip()"),
-}
 _OPTIONAL = ("aggregator", "server_optimizer", "attack")
 
 
@@ -43,24 +36,54 @@ def check(
       InputError: if one of them is not.
     """
     platforms.check_jax()
+    _refuse_tracers(key=key, process=process, federation=federation)
     check_key(key)
     if not isinstance(process, FederatedProcess):
         wanted = "a process such as FederatedProcess(algorithm=FedAvg())"
         raise _error("process", process, wanted)
-    for name, (method, example) in _PARTS.items():
+    for name, (method, example) in PARTS.items():
         part = getattr(process, name)
         _check_part(name, part, method, example, optional=name in _OPTIONAL)
     for path, leaf in jax.tree_util.tree_leaves_with_path(process):
         if not (isinstance(leaf, numbers.Number) or hasattr(leaf, "shape")):
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             raise _error(name, leaf, "a number, an array or an object with fields")
-    _check_part("model", model, "for_federation", "MLP(widths=(64,))")
+    check_model(model)
     if spec and not isinstance(federation, core.Specification):
         wanted = 'a specification such as FederationSpec("digits", num_clients=20)'
         raise _error("spec", federation, wanted)
     if not spec and not isinstance(federation, core.Federation):
         wanted = "a Federation, which load_federation and Federation.from_arrays make"
         raise _error("federation", federation, wanted)
+
+
+def check_model(model: Any) -> None:
+    """Refuses what is not a model; networks of other libraries are told how to be one.
+
+    Raises:
+      InputError: if it is not.
+    """
+    is_network = callable(model) or (hasattr(model, "init") and hasattr(model, "apply"))
+    if is_network and not isinstance(model, type):
+        if not hasattr(model, "for_federation"):
+            raise _error(
+                "model",
+                model,
+                "made by fp.from_flax(module), of a flax module, or by"
+                " fp.from_functions(init, apply), of any other network",
+            )
+    _check_part("model", model, "for_federation", "MLP(widths=(64,))")
+
+
+def _refuse_tracers(**arguments: Any) -> None:
+    """Refuses to be called inside of a transformation of JAX."""
+    for name, value in arguments.items():
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value)):
+            raise checks.InputError(
+                f"Expected {name} to hold values, got tracers: trainings are not run"
+                " inside jax.vmap, jax.jit or jax.grad; fp.grid trains many at once,"
+                ' as in fp.grid(..., axes={"seed": [0, 1]}).'
+            )
 
 
 def check_key(key: Any) -> None:
@@ -73,6 +96,11 @@ def check_key(key: Any) -> None:
       InputError: if it is not.
     """
     dtype = getattr(key, "dtype", None)
+    if dtype == jnp.uint32 and key.shape[-1:] == (2,):
+        raise checks.InputError(
+            "Expected key to be made by jax.random.key(seed), got one of"
+            " jax.random.PRNGKey, uint32 of shape (2,)."
+        )
     if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise _error("key", key, "made by jax.random.key(seed)")
 

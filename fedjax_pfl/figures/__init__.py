@@ -5,13 +5,74 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedjax_pfl import results
+from fedjax_pfl.core import checks
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw", "save_all"]
+__all__ = ["catalog", "draw", "plot", "save_all"]
 
 _SAVED = {"dpi": 200, "pil_kwargs": {"compress_level": 1}}  # sooner than smaller
+_KINDS = {  # of `plot` -> figures, of which the first that shows something is drawn
+    "curves": ("learning_curves",),
+    "clients": ("clients",),
+    "fairness": ("fairness",),
+    "grid": ("grid", "sweep"),
+}
+_NOTHING = {
+    "curves": "nothing was evaluated on clients' own test data",
+    "clients": "no training has a finite value in the last round",
+    "fairness": "there is no finite accuracy with a loss",
+    "grid": "no numeric field was swept; fp.grid sweeps some",
+}
+
+
+def plot(result: results.Result, kind: str = "curves") -> "list[Axes]":
+    """Draws a result, for a notebook or a program.
+
+    Args:
+      result: of `simulate` or `grid`, or several of them merged.
+      kind: `curves`, the metric against rounds; `clients`, its distribution over
+        clients in the last round; `fairness`, mean accuracy against the variance of
+        clients' losses; `grid`, the metric over the two numeric fields with most
+        values, or against the only one.
+
+    Returns:
+      One axes per panel. pyplot knows the figure, `axes[0].figure`: a notebook shows
+      it below its cell, a program with `matplotlib.pyplot.show()`.
+
+    Raises:
+      InputError: if the kind is unknown, if the result has nothing to show in it, or
+        if matplotlib is not installed.
+
+    Example:
+      >>> import jax
+      >>> import fedjax_pfl as fp
+      >>> process = fp.FederatedProcess(algorithm=fp.FedAvg())
+      >>> federation = fp.load_federation("digits", num_clients=4)
+      >>> model = fp.LogisticRegression()
+      >>> result = fp.simulate(
+      ...     jax.random.key(0), process, model, federation, num_rounds=2
+      ... )
+      >>> (axes,) = fp.plot(result)
+      >>> axes.get_xlabel(), axes.get_ylabel()
+      ('round', 'mean accuracy over clients')
+    """
+    checks.known(kind, list(_KINDS), "kind of plot")
+    if not isinstance(result, results.Result):
+        raise checks.InputError(
+            f"Expected a Result to plot, got {type(result).__name__}."
+        )
+    drawn = (draw(name, result) for name in _KINDS[kind])
+    figure = next((figure for figure in drawn if figure is not None), None)
+    if figure is None:
+        raise checks.InputError(f"Cannot plot kind={kind!r}: {_NOTHING[kind]}.")
+    from matplotlib import pyplot
+
+    pyplot.figure(FigureClass=lambda *_, **__: figure)  # pyplot shows it from now on
+    shown = [axes for axes in figure.axes if axes.get_visible()]
+    return [axes for axes in shown if axes.get_label() != "<colorbar>"]
 
 
 def draw(name: str, result: results.Result) -> "Figure | None":
@@ -24,7 +85,7 @@ def draw(name: str, result: results.Result) -> "Figure | None":
     Returns:
       The figure; None where the result has nothing to show in it.
     """
-    select, drawing = _figures()[name]
+    select, drawing = catalog()[name]
     shown = select(result)
     return None if shown is None else drawing(shown)
 
@@ -42,7 +103,7 @@ def save_all(result: results.Result, directory: Path) -> list[Path]:
     folder = directory / "figures"
     folder.mkdir()
     files = []
-    for name in _figures():
+    for name in catalog():
         figure = draw(name, result)
         if figure is not None:
             files.append(folder / f"{name}.png")
@@ -50,17 +111,33 @@ def save_all(result: results.Result, directory: Path) -> list[Path]:
     return files
 
 
-def _figures() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]]]:
-    """Returns how to select and draw contents, by figure; imports matplotlib."""
-    from fedjax_pfl.figures import (
-        attacks,
-        clients,
-        collaboration,
-        curves,
-        heat_maps,
-        lines,
-        series,
-    )
+def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]]]:
+    """Returns how to select and to draw the content of every figure, by its name.
+
+    Returns:
+      Two functions: from a result to what is shown, None where there is nothing, and
+      from that to a figure.
+
+    Raises:
+      InputError: if matplotlib is not installed.
+    """
+    try:
+        from fedjax_pfl.figures import (
+            attacks,
+            clients,
+            collaboration,
+            curves,
+            heat_maps,
+            lines,
+            series,
+        )
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        raise checks.InputError(
+            "Figures need matplotlib, which is not installed: pip install"
+            ' "fedjax_pfl[experiments]".'
+        ) from error
 
     return {
         "learning_curves": (lines.learning_curves, curves.draw),

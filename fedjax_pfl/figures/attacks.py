@@ -1,7 +1,5 @@
 """Metrics of honest clients under attacks: against their number, or as a table."""
 
-import dataclasses
-
 import numpy as np
 import pandas as pd
 
@@ -24,10 +22,7 @@ def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
     """
     if FRACTION not in result.fields:
         return pd.DataFrame(), [], ""
-    rows = result.table()
-    rows = rows[(rows["when"] == "last") & (rows["data"] == summaries.OWN_TEST)]
-    rows = rows[(rows["stat"] == "mean") & rows["model"].isin(selection.MODELS)]
-    rows, metric = selection.reported(result, rows)
+    rows, metric = selection.last_round(result)
     kind = pd.Series(None, rows.index, dtype=object)
     for name in _KINDS:
         kind = kind.fillna(rows[name]) if name in rows else kind
@@ -71,23 +66,21 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
     attacked = [pd.concat([clean, rows[rows["kind"] == kind]]) for kind in kinds]
     parts = [part.assign(kind=k) for part, k in zip(attacked, kinds, strict=True)]
     panels, left_out = multiples.in_panels(
-        multiples.of_few_models(pd.concat(parts), methods),
+        multiples.of_few_models(pd.concat(parts), methods).assign(population="honest"),
         [*methods, "model"],
         [f for f in selection.environments(result) if f in settings],
         lambda line, name, color: multiples.over_seeds(line, FRACTION, name, color),
         also=["kind"],
     )
-    shown = contents.Lines(
+    return contents.Lines(
         panels=panels,
         xlabel="fraction of malicious clients",
-        ylabel=f"mean {metric}",
+        ylabel=f"mean {metric}, last round",
         data=summaries.OWN_TEST,
         spread=selection.band(rows),
         left_out=left_out,
         is_best=is_best,
     )
-    names = f"{shown.data} data, honest clients, last round"
-    return dataclasses.replace(shown, names=names)
 
 
 def _is_table(rows: pd.DataFrame) -> bool:

@@ -1,5 +1,6 @@
 """Clients one by one: distribution of a metric, fairness, and who holds which data."""
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -59,7 +60,13 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
 
 
 def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
-    """Clients of one setting and model."""
+    """Returns the clients of one setting and model."""
+    rounds = np.unique(np.concatenate(list(rows["rounds"])))
+    histories = np.full((len(rows), len(rounds)), np.nan)
+    for row, (seen, values) in enumerate(
+        zip(rows["rounds"], rows["history"], strict=True)
+    ):
+        histories[row, np.searchsorted(rounds, seen)] = values
     return contents.Box(
         setting=setting,
         algorithm=rows["algorithm"].iloc[0],
@@ -69,6 +76,8 @@ def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
         clients=rows["client"].to_numpy(),
         seeds=rows["seed"].to_numpy(),
         sizes=rows["num_train"].to_numpy(),
+        rounds=rounds,
+        histories=histories,
     )
 
 
@@ -87,10 +96,12 @@ def draw_boxes(shown: contents.Boxes) -> Figure:
     figure, panels = drawing.panels(len(shown.panels))
     rows = shown.rows
     rng = np.random.default_rng(0)  # the same whenever they are drawn
+    numbers = itertools.count()
     for axes, panel in zip(panels, shown.panels, strict=True):
         for box in panel.marks:
             heights = rng.uniform(-0.25, 0.25, len(box.values))
-            _draw_box(axes, box, rows[box.setting, box.model], heights)
+            row = rows[box.setting, box.model]
+            _draw_box(axes, box, row, heights, next(numbers))
     labels = [f"{model}\n{setting}" for setting, model in rows]
     panels[0].set_yticks(range(len(rows)), labels)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
@@ -104,7 +115,9 @@ def draw_boxes(shown: contents.Boxes) -> Figure:
     return figure
 
 
-def _draw_box(axes: Axes, box: contents.Box, row: int, heights: np.ndarray) -> None:
+def _draw_box(
+    axes: Axes, box: contents.Box, row: int, heights: np.ndarray, number: int
+) -> None:
     """Draws points, and the box over them."""
     series = drawing.Series(f"{box.setting}, {box.model}", box.algorithm)
     is_vector = len(heights) <= _MAX_DRAWN
@@ -118,7 +131,10 @@ def _draw_box(axes: Axes, box: contents.Box, row: int, heights: np.ndarray) -> N
         rasterized=not is_vector,
     )
     told = zip(box.clients, box.seeds, box.sizes, box.values, strict=True)
-    series.name(points, texts=[_told(*row) for row in told] if is_vector else [])
+    if is_vector:
+        series.name(points, texts=[_told(*row) for row in told], number=number)
+    else:
+        series.name(points)
     drawn = axes.boxplot(
         box.values,
         positions=[row],
@@ -142,7 +158,8 @@ def _told(client: int, seed: float, size: int, value: float) -> str:
 def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
     """Returns mean accuracy against the variance of clients' losses, last round.
 
-    Up and to the left is better; every setting of the result is a point.
+    Up and to the left is better; every setting of the result is a point, of which the
+    best of each method on validation data have colors. Without such data all have.
 
     Args:
       result: what to show.
@@ -151,22 +168,21 @@ def accuracy_and_spread(result: results.Result) -> contents.Spots | None:
       The points, with standard deviations over seeds; None where there is no accuracy,
       or nothing finite.
     """
-    table = result.table()
-    is_last = (table["when"] == "last") & (table["data"] == summaries.OWN_TEST)
-    table = table[is_last & table["model"].isin(selection.MODELS)]
-    accuracy, metric = selection.reported(result, table)
-    loss, _ = selection.reported(result, table, "loss")
+    accuracy, metric = selection.last_round(result)
+    loss, _ = selection.last_round(result, "variance", "loss")
     if metric != "accuracy":
         return None
-    keys = [*selection.settings(result), "model"]
-    on = [*keys, "seed"]
-    points = accuracy.loc[accuracy["stat"] == "mean", [*on, "population", "value"]]
-    spread = loss.loc[loss["stat"] == "variance", [*on, "value"]]
-    points = points.merge(spread, on=on, suffixes=("", "_variance")).dropna(
-        subset=["value", "value_variance"]
-    )
+    has_validation = (result.table()["data"] == selection.VALIDATION).any()
+    settings = selection.settings(result)
+    on = [*settings, "model", "seed"]
+    points = accuracy[[*on, "population", "value"]]
+    points = points.merge(loss[[*on, "value"]], on=on, suffixes=("", "_variance"))
+    points = points.dropna(subset=["value", "value_variance"])
     if points.empty:
         return None
+    best = selection.best_settings(result).assign(is_best=True)
+    points = points.merge(best, on=settings, how="left")
+    points["is_best"] = points["is_best"].notna() | ~has_validation
     methods = selection.methods(result)
     names = selection.varying(points, methods)
     colors = {name: k for k, name in enumerate(points["algorithm"].unique())}
@@ -202,11 +218,14 @@ def _spot(rows: pd.DataFrame, setting: str, colors: dict[str, int]) -> contents.
         y=float(y),
         x_std=float(x_std),
         y_std=float(y_std),
+        is_best=bool(first["is_best"]),
     )
 
 
 def draw_spots(shown: contents.Spots) -> Figure:
     """Draws settings in a plane, one color per algorithm and one marker per model.
+
+    Settings that are not the best of their algorithm are gray.
 
     Args:
       shown: the settings; bars are standard deviations.
@@ -216,21 +235,25 @@ def draw_spots(shown: contents.Spots) -> Figure:
     """
     figure, panels = drawing.panels(len(shown.panels))
     for axes, panel in zip(panels, shown.panels, strict=True):
-        found: dict[str, list[contents.Spot]] = {}
+        groups: dict[tuple[bool, str], list[contents.Spot]] = {}
         for spot in panel.marks:
-            found.setdefault(f"{spot.algorithm}, {spot.model}", []).append(spot)
-        for name, spots in found.items():
+            name = f"{spot.algorithm}, {spot.model}"
+            groups.setdefault((spot.is_best, name), []).append(spot)
+        for (is_best, name), spots in groups.items():
+            shade = drawing.color(spots[0].color) if is_best else drawing.GRAY
             bars = axes.errorbar(
                 [s.x for s in spots],
                 [s.y for s in spots],
                 xerr=[s.x_std for s in spots],
                 yerr=[s.y_std for s in spots],
                 fmt=_MARKERS.get(spots[0].model, _OTHER_MARKER),
-                color=drawing.color(spots[0].color),
+                color=shade,
+                alpha=1 if is_best else 0.5,
+                zorder=2 + is_best,
                 fillstyle="none" if drawing.is_hollow(spots[0].color) else "full",
                 markersize=4,
                 elinewidth=0.7,
-                label=name,
+                label=name if is_best else "",
             )
             series = drawing.Series(name, spots[0].algorithm)
             series.name(*bars.get_children())
@@ -245,6 +268,8 @@ def draw_spots(shown: contents.Spots) -> Figure:
         f"{shown.data} data, {shown.population} clients, last round;"
         " one point per setting"
     )
+    if not all(spot.is_best for spot in shown.marks):
+        title += "\nin color the best on validation data, other settings gray"
     drawing.legend(figure, "\n".join(filter(None, (title, shown.left_out))))
     return figure
 
@@ -272,34 +297,26 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
         for name in selection.environments(result)
         if name in selection.DESCRIPTION or name.startswith("federation.")
     ]
-    kept: list[int] = []
+    different: dict[tuple[object, ...], int] = {}
     for part in selection.groups(rows, names):
         number = int(part.index[0])
-        if not any(_same_holdings(where[number], where[other]) for other in kept):
-            kept.append(number)
-    found = []
+        different.setdefault(_held(*where[number]), number)
+    kept = list(different.values())
+    environments = []
     for title, part in selection.by_environment(rows.loc[kept], names):
         group, point = where[int(part.index[0])]
         counts = None if group.label_counts is None else group.label_counts[point]
         title = title if len(kept) > 1 else _only_title(group)
         shown = partitions.Holdings(title, counts, group.num_train[point])
-        found.append((shown, float(group.leak[point])))
-    return found
+        environments.append((shown, float(group.leak[point])))
+    return environments
 
 
-def _same_holdings(
-    one: tuple[history.History, int], other: tuple[history.History, int]
-) -> bool:
-    """Returns whether clients have as many training examples, of every class."""
-
-    def held(of: tuple[history.History, int]) -> np.ndarray:
-        group, point = of
-        counts = group.label_counts
-        return group.num_train[point] if counts is None else counts[point]
-
+def _held(group: history.History, point: int) -> tuple[object, ...]:
+    """Returns what is equal where clients hold as many examples of every class."""
+    counts = group.num_train if group.label_counts is None else group.label_counts
     names = ("federation.dataset", "federation.partition")
-    settings = [[g.config.get(name) for name in names] for g, _ in (one, other)]
-    return settings[0] == settings[1] and np.array_equal(held(one), held(other))
+    return (*(str(group.config.get(name)) for name in names), counts[point].tobytes())
 
 
 def _only_title(group: history.History) -> str:

@@ -1,6 +1,7 @@
 """Figures of who learns from whom, and of the share from the own cluster."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -88,12 +89,8 @@ def shares(result: results.Result) -> contents.Lines | None:
         environments,
         lambda line, name, color: multiples.over_seeds(line, "round", name, color),
     )
-    parts = [part for _, part in selection.by_environment(rows, environments)]
     return contents.Lines(
-        panels=tuple(
-            contents.Panel(panel.title, (*panel.marks, _equal(part)))
-            for panel, part in zip(panels, parts, strict=False)
-        ),
+        panels=multiples.beside(panels, rows, environments, _equal),
         xlabel="round",
         ylabel="share of weight in the own cluster",
         data="",
@@ -104,17 +101,17 @@ def shares(result: results.Result) -> contents.Lines | None:
 
 def _share_rows(result: results.Result) -> pd.DataFrame:
     """Returns mean shares, and what equal weights give, by point and round."""
-    points = result.communication().drop(columns=["floats_up", "floats_down", "rounds"])
-    parts, start = [], 0
+    points = iter(result.points().drop(columns="status").to_dict("records"))
+    parts = []
     for group in result.groups:
-        own = points.iloc[start : start + len(group.points)]
-        start += len(group.points)
+        own = list(itertools.islice(points, len(group.points)))
         if group.own_cluster is None or group.cluster is None:
             continue
-        shares = _mean_share(group)
-        for k, cluster in enumerate(group.cluster):
-            share = pd.DataFrame({"round": group.rounds, "value": shares[k]})
-            parts.append(share.assign(**own.iloc[k], equal=_equal_share(cluster)))
+        for point, share, cluster in zip(
+            own, _mean_share(group), group.cluster, strict=True
+        ):
+            rows = pd.DataFrame({"round": group.rounds, "value": share})
+            parts.append(rows.assign(**point, equal=_equal_share(cluster)))
     if not parts:
         return pd.DataFrame()
     return pd.concat(parts, ignore_index=True).assign(model="", population="")
@@ -126,11 +123,11 @@ def _equal_share(cluster: np.ndarray) -> float:
     return float(same / max(1, len(cluster) - 1))
 
 
-def _equal(rows: pd.DataFrame) -> contents.Line:
+def _equal(rows: pd.DataFrame) -> list[contents.Line]:
     """Computes the level of equal weights."""
     rows = rows.assign(algorithm="", value=rows["equal"])
     line = multiples.over_seeds(rows, "round", "equal weights", 1)
-    return dataclasses.replace(line, is_level=True)
+    return [dataclasses.replace(line, is_level=True)]
 
 
 def _mean_share(group: history.History) -> np.ndarray:

@@ -19,6 +19,22 @@ class Panel(Generic[_Mark]):
 
 
 @dataclasses.dataclass(frozen=True)
+class _Panels(Generic[_Mark]):
+    """A figure of panels with the same axes.
+
+    Attributes:
+      panels: at least one.
+    """
+
+    panels: tuple[Panel[_Mark], ...]
+
+    @property
+    def marks(self) -> list[_Mark]:
+        """Union over all panels."""
+        return [mark for panel in self.panels for mark in panel.marks]
+
+
+@dataclasses.dataclass(frozen=True)
 class Line:
     """One setting and model: a mean over seeds, and what is around it.
 
@@ -48,16 +64,14 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lines:
+class Lines(_Panels[Line]):
     """A figure of lines.
 
     Attributes:
-      panels: at least one, with the same axes.
       xlabel: of all panels.
       ylabel: of all panels.
       data: on which models are judged; may be empty.
       spread: what bands or bars show, `""` of one seed.
-      names: what the legend's names are; may be empty.
       left_out: which of more lines and panels are shown; `""` where all are.
       around: what is from `low` to `high`.
       log_x: whether x is logarithmic.
@@ -65,29 +79,34 @@ class Lines:
       bars: whether `low` and `high` are bars at points, not a band.
       zooms: whether first rounds may lie outside of the axes, where they would flatten
         the rest.
+      is_loss: whether y is a loss, which may be shown on a logarithmic axis, too.
       is_best: whether every point of a line has the settings that are best on
         validation data, which its name does not say.
     """
 
-    panels: tuple[Panel[Line], ...]
     xlabel: str
     ylabel: str
     data: str
     spread: str
-    names: str = ""
     left_out: str = ""
     around: str = "min to max"
     log_x: bool = False
     log_y: bool = False
     bars: bool = False
     zooms: bool = False
+    is_loss: bool = False
     is_best: bool = False
+
+    @property
+    def names(self) -> str:
+        """Data and clients of all lines; empty where there are no data."""
+        return f"{self.data} data, {self.populations} clients" if self.data else ""
 
     @property
     def populations(self) -> str:
         """Of clients, in all panels, as in `all or honest`."""
-        found = [line.population for panel in self.panels for line in panel.marks]
-        return " or ".join(dict.fromkeys(name for name in found if name))
+        names = dict.fromkeys(line.population for line in self.marks)
+        return " or ".join(name for name in names if name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +122,8 @@ class Box:
       clients: `int[V]` which client.
       seeds: `int[V]` which seed.
       sizes: `int[V]` training examples of the client.
+      rounds: `int[E]` evaluated rounds.
+      histories: `[V, E]` values in these rounds; NaN where there is none.
     """
 
     setting: str
@@ -113,31 +134,30 @@ class Box:
     clients: np.ndarray
     seeds: np.ndarray
     sizes: np.ndarray
+    rounds: np.ndarray
+    histories: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
-class Boxes:
+class Boxes(_Panels[Box]):
     """A figure of distributions over clients; as `Lines`."""
 
-    panels: tuple[Panel[Box], ...]
     xlabel: str
     left_out: str = ""
 
     @property
-    def boxes(self) -> list[Box]:
-        """Union over all panels."""
-        return [box for panel in self.panels for box in panel.marks]
-
-    @property
     def rows(self) -> dict[tuple[str, str], int]:
         """Rows of settings and models, the same in all panels."""
-        names = dict.fromkeys((box.setting, box.model) for box in self.boxes)
+        names = dict.fromkeys((box.setting, box.model) for box in self.marks)
         return {name: row for row, name in enumerate(names)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Spot:
-    """One setting in a plane: means over seeds with standard deviations."""
+    """One setting in a plane: means over seeds with standard deviations.
+
+    Only the best settings on validation data have a color.
+    """
 
     setting: str
     algorithm: str
@@ -147,23 +167,18 @@ class Spot:
     y: float
     x_std: float
     y_std: float
+    is_best: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
-class Spots:
+class Spots(_Panels[Spot]):
     """A figure of settings in a plane; as `Lines`."""
 
-    panels: tuple[Panel[Spot], ...]
     xlabel: str
     ylabel: str
     population: str
     data: str
     left_out: str = ""
-
-    @property
-    def spots(self) -> list[Spot]:
-        """Points of all panels."""
-        return [spot for panel in self.panels for spot in panel.marks]
 
 
 @dataclasses.dataclass(frozen=True)

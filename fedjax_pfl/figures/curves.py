@@ -3,6 +3,7 @@
 Colors are settings, dashes models, panels environments; bands and bars are over seeds.
 """
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 
 from fedjax_pfl.figures import contents, drawing
 
-__all__ = ["draw"]
+__all__ = ["draw", "views"]
 
 _MAX_MARKED = 12  # points of a line
 _MAX_TOLD = 60  # points of a line that say their values
@@ -39,32 +40,54 @@ def draw(shown: contents.Lines) -> Figure:
     if shown.log_y:
         panels[0].set_yscale("log")
     drawing.name(panels, shown.panels, shown.xlabel, shown.ylabel)
-    is_cut = shown.zooms and _zoom(panels[0], shown)
-    cut = "the first rounds lie outside of the axes" if is_cut else ""
+    limits = _zoomed(shown)
+    if limits is not None:
+        panels[0].set_ylim(*limits)
+    cut = "" if limits is None else "the first rounds lie outside of the axes"
     said = (shown.names, shown.spread or "one seed", shown.left_out, cut)
     drawing.legend(figure, "\n".join(filter(None, said)))
     return figure
 
 
-def _zoom(axes: Axes, shown: contents.Lines) -> bool:
-    """Shows only values after the first rounds where those would flatten the rest."""
-    lines = [line for panel in shown.panels for line in panel.marks]
-    end = max(line.x[-1] for line in lines)
-    ends = [np.stack([line.y, line.low, line.high]) for line in lines]
-    late = [y[:, line.x >= _FIRST * end] for line, y in zip(lines, ends, strict=True)]
-    whole, rest = _span(ends), _span(late)
-    if rest is None or whole is None:
-        return False
+def views(shown: contents.Lines) -> dict[str, contents.Lines]:
+    """Returns lines with every y-axis that suits them, by its name.
+
+    Args:
+      shown: what is drawn.
+
+    Returns:
+      At least `full`, which shows all values; first the axis of `shown`.
+    """
+    span = _span(shown)
+    whole = dataclasses.replace(shown, zooms=False, log_y=False)
+    named = {} if _zoomed(shown) is None else {"zoomed": shown}
+    named["full"] = whole
+    if shown.log_y:
+        named = {"logarithmic": shown} | named
+    elif shown.is_loss and span is not None and span[0] > 0:
+        named["logarithmic"] = dataclasses.replace(whole, log_y=True)
+    return named
+
+
+def _zoomed(shown: contents.Lines) -> tuple[float, float] | None:
+    """Returns the limits of values after the first rounds, if others are flat."""
+    whole, rest = _span(shown), _span(shown, _FIRST)
+    if not shown.zooms or rest is None or whole is None:
+        return None
     if not 0 < np.ptp(rest) <= _FLAT * np.ptp(whole):
-        return False
+        return None
     margin = _MARGIN * np.ptp(rest)
-    axes.set_ylim(rest[0] - margin, rest[1] + margin)
-    return True
+    return rest[0] - margin, rest[1] + margin
 
 
-def _span(values: list[np.ndarray]) -> tuple[float, float] | None:
-    """Returns the least and the largest finite value, if there is one."""
-    joined = np.concatenate([part.ravel() for part in values])
+def _span(shown: contents.Lines, start: float = 0) -> tuple[float, float] | None:
+    """Returns the least and the largest finite value from a share of the x-axis on."""
+    end = max(line.x[-1] for line in shown.marks)
+    parts = [
+        np.stack([line.y, line.low, line.high])[:, line.x >= start * end]
+        for line in shown.marks
+    ]
+    joined = np.concatenate([part.ravel() for part in parts])
     joined = joined[np.isfinite(joined)]
     return (joined.min(), joined.max()) if joined.size else None
 

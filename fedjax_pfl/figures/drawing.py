@@ -20,6 +20,7 @@ from fedjax_pfl.figures import contents
 __all__ = [
     "COLORS",
     "FEW_LINES",
+    "GRAY",
     "MARKERS",
     "MAX_LINES",
     "MAX_PANELS",
@@ -27,6 +28,7 @@ __all__ = [
     "TEXT",
     "WIDTH",
     "color",
+    "dash",
     "is_hollow",
     "left_out",
     "legend",
@@ -41,10 +43,9 @@ __all__ = [
 # then gray and wine for the longest comparisons.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 COLORS += ("#999999", "#882255")
-_GRAY = "#7F7F7F"
+GRAY = "#7F7F7F"
 MARKERS = "osD^vPX*h"
 _DASHES = {"": "solid", "personal": "solid", "global": "dash"}
-_OTHER_DASH = "dot"
 FEW_LINES = len(COLORS)  # of which every setting and model is shown
 MAX_LINES = 2 * len(COLORS)  # the second half with hollow marks
 MAX_PANELS = 12
@@ -70,10 +71,15 @@ class Series:
     label: str
     method: str
 
-    def name(self, *artists: Artist, texts: Sequence[str] = ()) -> None:
-        """Makes artists known to the page, with texts of the points of each."""
+    def name(
+        self, *artists: Artist, texts: Sequence[str] = (), number: int | None = None
+    ) -> None:
+        """Makes artists known to the page, with texts of the points of each.
+
+        The number of a box is that of the histories behind its points.
+        """
         lines = [f"{self.label}\n{text}".strip() for text in texts]
-        told = json.dumps([self.label, self.method, lines])
+        told = json.dumps([self.label, self.method, lines, number])
         for artist in artists:
             _told[artist] = f"series:{told}"
 
@@ -118,20 +124,25 @@ def style(line: contents.Line) -> tuple[str, str]:
     Colors are settings and dashes models; what is no method is gray.
     """
     if not line.algorithm:
-        return _GRAY, ("dash", "dot")[line.color % 2]
+        return GRAY, ("dash", "dot")[line.color % 2]
     if line.is_level:
         return color(line.color), "dash"
-    return color(line.color), _DASHES.get(line.model, _OTHER_DASH)
+    return color(line.color), dash(line.model)
+
+
+def dash(model: str) -> str:
+    """Returns the dash of a model."""
+    return _DASHES.get(model, "dot")
 
 
 def left_out(lines: int, panels: int) -> str:
     """Says which of so many lines and panels are shown, if not all are."""
-    found = []
+    parts = []
     if lines > MAX_LINES:
-        found.append(f"the first {MAX_LINES} of {lines} lines")
+        parts.append(f"the first {MAX_LINES} of {lines} lines")
     if panels > MAX_PANELS:
-        found.append(f"the first {MAX_PANELS} of {panels} panels")
-    return " and ".join(found)
+        parts.append(f"the first {MAX_PANELS} of {panels} panels")
+    return " and ".join(parts)
 
 
 def panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -180,11 +191,11 @@ def name(
 
 def legend(figure: Figure, title: str) -> None:
     """Draws one legend, of all panels, below them; they keep their height."""
-    found: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     for panel in figure.axes:
         handles, labels = panel.get_legend_handles_labels()
-        found = dict(zip(labels, handles, strict=True)) | found
-    labels, handles = list(found), list(found.values())
+        named = dict(zip(labels, handles, strict=True)) | named
+    labels, handles = list(named), list(named.values())
     columns = 1 if max(map(len, labels), default=0) > 35 else 2
     rows = math.ceil(len(labels) / columns) + len(title.splitlines())
     width, height = figure.get_size_inches()

@@ -34,11 +34,7 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
       One panel per model and setting of all other fields, with means over seeds, NaN
       where all seeds diverged; None unless an algorithm has two such fields.
     """
-    table = result.table()
-    table = table[(table["when"] == "last") & (table["stat"] == "mean")]
-    table, metric = selection.reported(result, table)
-    is_shown = table["data"] == summaries.OWN_TEST
-    table = table[is_shown & table["model"].isin(selection.MODELS)]
+    table, metric = selection.last_round(result)
     fields = lines.numeric(table, result.fields)[:2]
     if len(fields) < 2:
         return None
@@ -47,15 +43,15 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
     keys = [*selection.DESCRIPTION, *others]
     table = table[table[fields].notna().all(axis=1)]
     names = selection.varying(table, keys) if len(table) else []
-    found = [
+    complete = [
         rows
         for rows in selection.groups(table, [*keys, "model"])
         if rows[x].nunique() > 1 and rows[y].nunique() > 1
     ]
-    if not found:
+    if not complete:
         return None
     panels = []
-    for rows in found[:MAX_PANELS]:
+    for rows in complete[:MAX_PANELS]:
         means = rows.pivot_table(
             index=y, columns=x, values="value", aggfunc="mean", dropna=False
         ).sort_index(ascending=False)
@@ -74,8 +70,9 @@ def over_two_fields(result: results.Result) -> contents.Heats | None:
         panels=tuple(panels),
         xlabel=x,
         ylabel=y,
-        value=f"mean {metric}, {population} clients, {summaries.OWN_TEST}, last round",
-        total=len(found),
+        value=f"mean {metric}, {summaries.OWN_TEST} data, {population} clients,"
+        " last round",
+        total=len(complete),
     )
 
 

@@ -40,7 +40,7 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
     methods = selection.contenders(result, curves)
     ylabel = f"mean {metric} over clients"
     shown = _over_rounds(result, curves, methods, ylabel, data)
-    return dataclasses.replace(shown, zooms=True)
+    return dataclasses.replace(shown, zooms=True, is_loss=metric == "loss")
 
 
 def training_loss(result: results.Result) -> contents.Lines | None:
@@ -78,7 +78,7 @@ def _over_rounds(
         selection.environments(result),
         lambda line, name, color: multiples.over_seeds(line, "round", name, color),
     )
-    shown = contents.Lines(
+    return contents.Lines(
         panels=panels,
         xlabel="round",
         ylabel=ylabel,
@@ -86,8 +86,6 @@ def _over_rounds(
         spread=selection.band(curves),
         left_out=left_out,
     )
-    names = f"{data} data, {shown.populations} clients"
-    return dataclasses.replace(shown, names=names)
 
 
 def swept(result: results.Result) -> contents.Lines | None:
@@ -103,10 +101,7 @@ def swept(result: results.Result) -> contents.Lines | None:
     Returns:
       The lines; None if no numeric field was swept.
     """
-    table = result.table()
-    table = table[(table["when"] == "last") & (table["stat"] == "mean")]
-    table, metric = selection.reported(result, table)
-    table = table[(table["data"] == _DATA) & table["model"].isin(selection.MODELS)]
+    table, metric = selection.last_round(result)
     fields = numeric(table, result.fields)
     if not fields:
         return None
@@ -130,7 +125,7 @@ def swept(result: results.Result) -> contents.Lines | None:
     )
     seeds = table["seed"].nunique()
     spread = f"mean over clients, then mean ± std over {seeds} seeds"
-    shown = contents.Lines(
+    return contents.Lines(
         panels=panels,
         xlabel=field,
         ylabel=f"mean {metric}, last round",
@@ -142,8 +137,6 @@ def swept(result: results.Result) -> contents.Lines | None:
         bars=True,
         is_best=is_best,
     )
-    names = f"{_DATA} data, {shown.populations} clients"
-    return dataclasses.replace(shown, names=names)
 
 
 def _with_levels(

@@ -10,7 +10,14 @@ from fedjax_pfl import results
 from fedjax_pfl.figures import contents, drawing
 from fedjax_pfl.results import selection
 
-__all__ = ["best_of_many", "in_panels", "min_to_max", "of_few_models", "over_seeds"]
+__all__ = [
+    "beside",
+    "best_of_many",
+    "in_panels",
+    "min_to_max",
+    "of_few_models",
+    "over_seeds",
+]
 
 _WITH_HYBRIDS = 6  # lines, hybrids among them, that can be told apart
 _Mark = TypeVar("_Mark")
@@ -24,7 +31,7 @@ def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
     if rows[[*methods, "model"]].drop_duplicates().shape[0] <= drawing.FEW_LINES:
         return rows
     return pd.concat(
-        selection.first_model(found) for found in selection.groups(rows, methods)
+        selection.first_model(setting) for setting in selection.groups(rows, methods)
     )
 
 
@@ -63,10 +70,10 @@ def in_panels(
     rows = rows.reset_index(drop=True)
     settings = [name for name in columns if name != "model"]
     names = selection.varying(rows, settings)
-    found = list(selection.groups(rows.iloc[order], columns))
+    every = list(selection.groups(rows.iloc[order], columns))
     colors: dict[str, int] = {}
     lines = []
-    for line in found[: drawing.MAX_LINES]:
+    for line in every[: drawing.MAX_LINES]:
         setting = selection.label(line.iloc[0], names)
         lines.append((line.index, setting, colors.setdefault(setting, len(colors))))
     shown = pd.Index(np.concatenate([index for index, *_ in lines]))
@@ -80,7 +87,21 @@ def in_panels(
             if part.index.isin(index).any()
         ]
         panels.append(contents.Panel(title, tuple(marks)))
-    return tuple(panels), drawing.left_out(len(found), len(parts))
+    return tuple(panels), drawing.left_out(len(every), len(parts))
+
+
+def beside(
+    panels: Sequence[contents.Panel[_Mark]],
+    rows: pd.DataFrame,
+    environments: Sequence[str],
+    make: Callable[[pd.DataFrame], list[_Mark]],
+) -> tuple[contents.Panel[_Mark], ...]:
+    """Adds marks of no method to every panel, made of its environment's rows."""
+    parts = selection.by_environment(rows, environments)
+    return tuple(
+        contents.Panel(panel.title, (*panel.marks, *make(part)))
+        for panel, (_, part) in zip(panels, parts, strict=False)
+    )
 
 
 def min_to_max(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:

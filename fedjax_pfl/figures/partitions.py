@@ -147,16 +147,16 @@ def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
         (_WIDTH - 0.8) / num_clients, _height_of_classes(num_classes) / num_classes
     )
     largest = (1.3 * min(cell, 18.0)) ** 2
-    found = counts[client, label]
+    held = counts[client, label]
     bubbles = axes.scatter(
         client,
         label,
-        s=largest * found / max(1, counts.max()),
+        s=largest * held / max(1, counts.max()),
         color=_COLOR,
         alpha=0.7,
         lw=0,
     )
-    cells = zip(client, label, found, strict=True)
+    cells = zip(client, label, held, strict=True)
     texts = [f"client {i}, class {c}: {count:,} examples" for i, c, count in cells]
     drawing.Series("", "").name(bubbles, texts=texts)
     axes.set_title(f"area: examples of a class, at most {counts.max():,}", fontsize=8)

@@ -36,12 +36,8 @@ def over_days(result: results.Result) -> contents.Lines | None:
     own = table[table["name"] == "value"]
     own = pd.concat(map(selection.first_model, selection.groups(own, methods)))
     panels, left_out = multiples.in_panels(own, methods, markets, _method)
-    around = [part for _, part in selection.by_environment(table, markets)]
     return contents.Lines(
-        panels=tuple(
-            contents.Panel(panel.title, (*panel.marks, *_beside(part)))
-            for panel, part in zip(panels, around, strict=False)
-        ),
+        panels=multiples.beside(panels, table, markets, _strategies),
         xlabel="trading day of the test",
         ylabel="value, from 1 on",
         data="",
@@ -60,7 +56,7 @@ def _method(rows: pd.DataFrame, name: str, color: int) -> contents.Line:
     )
 
 
-def _beside(table: pd.DataFrame) -> list[contents.Line]:
+def _strategies(table: pd.DataFrame) -> list[contents.Line]:
     """Returns the curves of strategies that no method trains."""
     return [
         _line(table[table["name"] == name], title, color, None)

@@ -5,37 +5,21 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
+    from fedjax_pfl.local.minibatch_scan import LocalInfo as LocalInfo
+    from fedjax_pfl.local.minibatch_scan import full_value as full_value
     from fedjax_pfl.local.minibatch_scan import (
-        LocalInfo,
-        full_value,
-        full_value_and_gradient,
-        local_scan,
+        full_value_and_gradient as full_value_and_gradient,
     )
-    from fedjax_pfl.local.objectives import DataLoss, Objective
-    from fedjax_pfl.local.participation import (
-        AllClients,
-        ClientBudgets,
-        FullWork,
-        Stragglers,
-        UniformCohort,
-    )
-    from fedjax_pfl.local.solvers import SGD, Optax, ToTolerance
+    from fedjax_pfl.local.minibatch_scan import local_scan as local_scan
+    from fedjax_pfl.local.objectives import DataLoss as DataLoss
+    from fedjax_pfl.local.objectives import Objective as Objective
+    from fedjax_pfl.local.participation import AllClients as AllClients
+    from fedjax_pfl.local.participation import ClientBudgets as ClientBudgets
+    from fedjax_pfl.local.participation import FullWork as FullWork
+    from fedjax_pfl.local.participation import Stragglers as Stragglers
+    from fedjax_pfl.local.participation import UniformCohort as UniformCohort
+    from fedjax_pfl.local.solvers import SGD as SGD
+    from fedjax_pfl.local.solvers import Optax as Optax
+    from fedjax_pfl.local.solvers import ToTolerance as ToTolerance
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
-
-__all__ = [
-    "SGD",
-    "AllClients",
-    "ClientBudgets",
-    "DataLoss",
-    "FullWork",
-    "LocalInfo",
-    "Objective",
-    "Optax",
-    "Stragglers",
-    "ToTolerance",
-    "UniformCohort",
-    "full_value",
-    "full_value_and_gradient",
-    "local_scan",
-]

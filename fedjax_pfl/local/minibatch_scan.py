@@ -53,7 +53,7 @@ class LocalInfo:
     def report(self, **values: jax.Array) -> core.Report:
         """Returns the client's report of this work, with further values `[]`."""
         values = {"gradient_evaluations": self.num_examples, **values}
-        return core.Report(values=values, carry=self.carry)
+        return core.Report(values=values, carry=self.carry, steps=self.num_steps)
 
 
 def _sorted_positions(bits: jax.Array, count: jax.Array) -> jax.Array:
@@ -118,11 +118,9 @@ def independent_batch(
 
 
 def local_scan(
-    key: core.Key,
-    work: core.Budget,
+    view: core.ClientView,
     step: Callable[[core.Key, Any, tuple[core.Batch, ...]], Any],
     carry: Any,
-    data: core.ClientData,
     *,
     batch_size: int,
     epochs: int = 1,
@@ -140,12 +138,10 @@ def local_scan(
     a loop runs as long as the longest client of the vmapped chunk.
 
     Args:
-      key: `[]` key of this client in this round.
-      work: budget of this client; its caps apply on top of `epochs`.
+      view: the client; the caps of its budget apply on top of `epochs`.
       step: `(key, carry, batches) -> carry`; `batches` is a tuple of
         `batches_per_step`.
       carry: pytree.
-      data: examples of one client (`index [M]`).
       batch_size: B, examples per batch.
       epochs: local epochs.
       num_steps: local steps in place of epochs, through as many epochs as they take,
@@ -162,8 +158,8 @@ def local_scan(
     Returns:
       The carry and a `LocalInfo`. A client without examples takes no step.
     """
-    batches = _Batches(data, batch_size, batches_per_step, sampler, dtype)
-    limits = _limits(work, data, batches, epochs, num_steps, epoch_steps)
+    batches = _Batches(view.data, batch_size, batches_per_step, sampler, dtype)
+    limits = _limits(view, batches, epochs, num_steps, epoch_steps)
 
     def run_step(index, state, *, order, epoch_key, epoch):
         carry, steps, examples = state
@@ -180,7 +176,7 @@ def local_scan(
         )
 
     def run_epoch(epoch, state):
-        epoch_key = jax.random.fold_in(key, epoch)
+        epoch_key = jax.random.fold_in(view.key, epoch)
         order = batches.order(jax.random.fold_in(epoch_key, 0))
         before, bound = state[1], limits.epoch_steps
         if num_steps is not None:
@@ -267,14 +263,14 @@ class _Limits:
 
 
 def _limits(
-    work: core.Budget,
-    data: core.ClientData,
+    view: core.ClientView,
     batches: _Batches,
     epochs: int,
     num_steps: int | None,
     epoch_steps: int | None,
 ) -> _Limits:
     """Combines the solver's epochs or steps with the client's budget and examples."""
+    work, data = view.work, view.data
     own_steps = -(-data.num_examples // batches.step_size)
     if epoch_steps is not None:
         own_steps = jnp.where(data.num_examples > 0, jnp.int32(epoch_steps), 0)

@@ -92,15 +92,15 @@ def stepwise(objective: Objective, carry: Any) -> Callable[..., tuple[jax.Array,
 
 
 def sampler(
-    objective: Objective, work: core.Budget
+    objective: Objective, view: core.ClientView
 ) -> Callable[..., tuple[jax.Array, jax.Array]] | None:
     """Returns the sampler of `local_scan` that a `SequenceModel` wants, else None."""
-    if work.carry is None:
+    if view.carry is None:
         return None
     model = _sequence_model(objective)
 
     def piece(key, data, batch_size):
-        return model.positions(key, work.round, data, batch_size)
+        return model.positions(key, view.round, data, batch_size)
 
     return piece
 

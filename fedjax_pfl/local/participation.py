@@ -64,11 +64,10 @@ class UniformCohort:
       ((10,), True)
     """
 
-    size: int = struct.static_field()
+    size: int = struct.static_field(at_least=1)
     among: int | None = struct.static_field(default=None)
 
     def __post_init__(self):
-        checks.positive_int("size", self.size)
         if self.among is not None:
             checks.whole("among", self.among, at_least=self.size)
 
@@ -168,12 +167,8 @@ class Stragglers:
       [1, 1, 1073741824, 1073741824]
     """
 
-    fraction: float = 0.5
-    max_epochs: int = struct.static_field(default=20)
-
-    def __post_init__(self):
-        checks.number("fraction", self.fraction, at_least=0, at_most=1)
-        checks.whole("max_epochs", self.max_epochs, at_least=2)
+    fraction: float = struct.traced_field(default=0.5, at_least=0, at_most=1)
+    max_epochs: int = struct.static_field(default=20, at_least=2)
 
     def __call__(self, key: core.Key, client_ids: jax.Array) -> core.Budget:
         """Draws budgets.

@@ -11,7 +11,7 @@ from jax import lax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.local import minibatch_scan, objectives
+from fedjax_pfl.local import minibatch_scan, objectives, schedules
 
 __all__ = ["SGD", "Optax", "ToTolerance"]
 
@@ -26,28 +26,20 @@ class _MinibatchSolver:
     num_steps: int | None
     batch_size: int
 
-    def _check(self) -> None:
-        checks.positive_int("epochs", self.epochs)
-        if self.num_steps is not None:
-            checks.positive_int("num_steps", self.num_steps)
-        checks.positive_int("batch_size", self.batch_size)
-
-    def _init(self, params: Any) -> Any:
+    def _init(self, params: Any, round: Any, step: Any) -> Any:
         raise NotImplementedError
 
     def _update(
-        self, gradient: Any, moments: Any, params: Any, work: core.Budget
+        self, gradient: Any, moments: Any, params: Any, round: Any, step: Any
     ) -> tuple[Any, Any]:
         raise NotImplementedError
 
     def solve(
         self,
-        key: core.Key,
-        work: core.Budget,
+        view: core.ClientView,
         objective: objectives.Objective,
         params: Any,
-        context: Any,
-        data: core.ClientData,
+        context: Any = None,
         *,
         step_end: StepEnd | None = None,
         epoch_end: EpochEnd | None = None,
@@ -55,14 +47,12 @@ class _MinibatchSolver:
         """Minimizes an objective approximately, starting at `params`.
 
         Args:
-          key: `[]` key of this client in this round.
-          work: budget of this client. Where it has a carry, batches are pieces that
-            the `SequenceModel` draws, and the objective must be a `DataLoss`.
+          view: the client. Where it has a carry, batches are pieces that the
+            `SequenceModel` draws, and the objective must be a `DataLoss`.
           objective: `(key, params, batch, context) -> []`.
           params: start.
           context: what the objective reads besides (a prox centre); constant within an
             epoch.
-          data: examples of one client.
           step_end: `(params, context) -> params`, after every step.
           epoch_end: `(epoch, params, context) -> (params, context)`, after every epoch.
 
@@ -70,32 +60,35 @@ class _MinibatchSolver:
           Parameters, context and a `LocalInfo`.
         """
         gradient_of = jax.grad(
-            objectives.stepwise(objective, work.carry), argnums=1, has_aux=True
+            objectives.stepwise(objective, view.carry), argnums=1, has_aux=True
         )
 
         def step(step_key, state, batches):
-            params, moments, context, carry = state
+            params, moments, context, carry, count = state
             gradient, carry = gradient_of(step_key, params, batches[0], context, carry)
-            params, moments = self._update(gradient, moments, params, work)
+            params, moments = self._update(gradient, moments, params, view.round, count)
             if step_end is not None:
                 params = step_end(params, context)
-            return params, moments, context, carry
+            count = None if count is None else count + 1
+            return params, moments, context, carry, count
 
         def end(epoch, state):
-            params, moments, context, carry = state
+            params, moments, context, *others = state
             params, context = epoch_end(epoch, params, context)  # pyright: ignore
-            return params, moments, context, carry
+            return params, moments, context, *others
 
-        (params, _, context, carry), info = minibatch_scan.local_scan(
-            key,
-            work,
+        count = None
+        if schedules.counts_steps(self):
+            count = jnp.zeros((), jnp.int32) if view.steps is None else view.steps
+        moments = self._init(params, view.round, count)
+        (params, _, context, carry, _), info = minibatch_scan.local_scan(
+            view,
             step,
-            (params, self._init(params), context, work.carry),
-            data,
+            (params, moments, context, view.carry, count),
             batch_size=self.batch_size,
             epochs=self.epochs,
             num_steps=self.num_steps,
-            sampler=objectives.sampler(objective, work),
+            sampler=objectives.sampler(objective, view),
             epoch_end=None if epoch_end is None else end,
             dtype=minibatch_scan.params_dtype(params),
         )
@@ -110,7 +103,10 @@ class SGD(_MinibatchSolver):
     `v = 0` at the start of round t and `eta_t = learning_rate decay^t`.
 
     Attributes:
-      learning_rate: `[]` step size, > 0. A traced bad value gives a diverging run.
+      learning_rate: `[]` step size, > 0; a traced bad value gives a diverging run. Or a
+        schedule, such as one of optax: a function from the number of a step, which
+        counts all steps that the client has taken, in the rounds in which it took part
+        (of methods with two solvers, those of both); outside of rounds it begins at 0.
       epochs: local epochs H, at least 1.
       num_steps: local steps in place of epochs, or None; a straggler's budget of epochs
         then counts steps.
@@ -118,46 +114,49 @@ class SGD(_MinibatchSolver):
       momentum: `[]` in [0, 1), or None for none (and no buffer).
       weight_decay: `[]` L2 weight added to the gradient, at least 0.
       decay: `[]` factor of the learning rate per round, in (0, 1], or None for none.
+      per_round: whether a schedule gets the number of the round instead, and its rate
+        is held during the round.
     """
 
-    learning_rate: Any = 0.1
-    epochs: int = struct.static_field(default=1)
-    num_steps: int | None = struct.static_field(default=None)
-    batch_size: int = struct.static_field(default=20)
-    momentum: Any = None
-    weight_decay: Any = 0.0
-    decay: Any = None
+    learning_rate: Any = struct.traced_field(default=0.1, above=0)
+    epochs: int = struct.static_field(default=1, at_least=1)
+    num_steps: int | None = struct.static_field(default=None, at_least=1)
+    batch_size: int = struct.static_field(default=20, at_least=1)
+    momentum: Any = struct.traced_field(default=None, at_least=0, below=1)
+    weight_decay: Any = struct.traced_field(default=0.0, at_least=0)
+    decay: Any = struct.traced_field(default=None, above=0, at_most=1)
+    per_round: bool = struct.static_field(default=False)
 
     def __post_init__(self):
-        checks.number("learning_rate", self.learning_rate, above=0)
-        self._check()
-        checks.number("weight_decay", self.weight_decay, at_least=0)
-        if self.momentum is not None:
-            checks.number("momentum", self.momentum, at_least=0, below=1)
-        if self.decay is not None:
-            checks.number("decay", self.decay, above=0, at_most=1)
+        rate = schedules.scheduled(self.learning_rate, self.per_round)
+        object.__setattr__(self, "learning_rate", rate)  # the class is frozen
 
-    def rate(self, round: Any) -> Any:
+    def rate(self, round: Any, step: Any = None) -> Any:
         """Returns the learning rate eta_t `[]` of a round.
 
         Args:
           round: `int32[]` t, from 0; None counts as 0.
+          step: `int32[]` steps that the client took before, for a schedule of steps.
 
         Returns:
           `learning_rate decay^t`.
+
+        Raises:
+          InputError: if a schedule of steps has no rate of a round.
 
         Example:
           >>> SGD(learning_rate=0.5, decay=0.1).rate(2)
           0.005000000000000001
         """
-        if self.decay is None or round is None:
-            return self.learning_rate
-        return self.learning_rate * self.decay**round
+        rate = self.learning_rate
+        if isinstance(rate, schedules.Schedule):
+            rate = rate.rate(round, step)
+        return rate if self.decay is None or round is None else rate * self.decay**round
 
-    def _init(self, params):
+    def _init(self, params, round, step):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
 
-    def _update(self, gradient, moments, params, work):
+    def _update(self, gradient, moments, params, round, step):
         direction = jax.tree.map(
             lambda g, x: g + self.weight_decay * x, gradient, params
         )
@@ -165,7 +164,7 @@ class SGD(_MinibatchSolver):
             direction = moments = jax.tree.map(
                 lambda v, d: self.momentum * v + d, moments, direction
             )
-        rate = self.rate(work.round)
+        rate = self.rate(round, step)
         params = jax.tree.map(lambda x, d: x - rate * d, params, direction)
         return params, moments
 
@@ -176,33 +175,49 @@ class Optax(_MinibatchSolver):
 
     Attributes:
       hyperparameters: dict of traced `[]` arguments of `optimizer`, by dotted name
-        `local.hyperparameters.learning_rate`.
+        `local.hyperparameters.learning_rate`; the learning rate may be a schedule, as
+        that of `SGD`.
       optimizer: function such as `optax.adam`.
       epochs: local epochs, at least 1.
       num_steps: local steps in place of epochs, or None; see `SGD`.
       batch_size: B, at least 1.
+      per_round: see `SGD`.
     """
 
     hyperparameters: Any
     optimizer: Callable[..., optax.GradientTransformation] = struct.static_field(
         default=optax.adam
     )
-    epochs: int = struct.static_field(default=1)
-    num_steps: int | None = struct.static_field(default=None)
-    batch_size: int = struct.static_field(default=20)
+    epochs: int = struct.static_field(default=1, at_least=1)
+    num_steps: int | None = struct.static_field(default=None, at_least=1)
+    batch_size: int = struct.static_field(default=20, at_least=1)
+    per_round: bool = struct.static_field(default=False)
 
     def __post_init__(self):
-        self._check()
-        if isinstance(self.hyperparameters, dict):
-            for name, value in self.hyperparameters.items():
-                checks.number(f"hyperparameters.{name}", value)
+        if not isinstance(self.hyperparameters, dict):
+            return
+        values = dict(self.hyperparameters)
+        if "learning_rate" in values:
+            rate = schedules.scheduled(values["learning_rate"], self.per_round)
+            values["learning_rate"] = rate
+        for name, value in values.items():
+            checks.number(f"hyperparameters.{name}", value)
+            struct.refuse_stand_in(f"hyperparameters.{name}", value, "a number")
+        object.__setattr__(self, "hyperparameters", values)  # the class is frozen
 
-    def _init(self, params):
-        return self.optimizer(**self.hyperparameters).init(params)
+    def _transformation(self, round: Any, step: Any) -> optax.GradientTransformation:
+        """Makes the optimizer of a step."""
+        values = dict(self.hyperparameters)
+        rate = values.get("learning_rate")
+        if isinstance(rate, schedules.Schedule):
+            values["learning_rate"] = rate.rate(round, step)
+        return self.optimizer(**values)
 
-    def _update(self, gradient, moments, params, work):
-        del work
-        transformation = self.optimizer(**self.hyperparameters)
+    def _init(self, params, round, step):
+        return self._transformation(round, step).init(params)
+
+    def _update(self, gradient, moments, params, round, step):
+        transformation = self._transformation(round, step)
         updates, moments = transformation.update(gradient, moments, params)
         params = jax.tree.map(lambda x, u: (x + u).astype(x.dtype), params, updates)
         return params, moments
@@ -219,49 +234,38 @@ class ToTolerance:
       batch_size: examples per pass of the gradient; bounds memory, not the result.
     """
 
-    learning_rate: Any = 0.1
-    tolerance: Any = 1e-8
-    max_steps: int = struct.static_field(default=1000)
-    batch_size: int = struct.static_field(default=256)
-
-    def __post_init__(self):
-        checks.number("learning_rate", self.learning_rate, above=0)
-        checks.number("tolerance", self.tolerance, at_least=0)
-        checks.positive_int("max_steps", self.max_steps)
-        checks.positive_int("batch_size", self.batch_size)
+    learning_rate: Any = struct.traced_field(default=0.1, above=0)
+    tolerance: Any = struct.traced_field(default=1e-8, at_least=0)
+    max_steps: int = struct.static_field(default=1000, at_least=1)
+    batch_size: int = struct.static_field(default=256, at_least=1)
 
     def solve(
         self,
-        key: core.Key,
-        work: core.Budget,
+        view: core.ClientView,
         objective: objectives.Objective,
         params: Any,
-        context: Any,
-        data: core.ClientData,
+        context: Any = None,
         *,
         tolerance: jax.Array | None = None,
     ) -> tuple[Any, Any, minibatch_scan.LocalInfo]:
         """Minimizes an objective to the tolerance, starting at `params`.
 
         Args:
-          key: unused; full gradients need no randomness.
-          work: budget; its cap on steps applies.
+          view: the client; full gradients need no key, the cap on steps applies.
           objective: `(key, params, batch, context) -> []`.
           params: start.
           context: what the objective reads besides.
-          data: examples of one client.
           tolerance: `[]` in place of the field.
 
         Returns:
           Parameters, the same context and a `LocalInfo`.
         """
-        del key
         goal = self.tolerance if tolerance is None else tolerance
-        bound = jnp.minimum(jnp.int32(self.max_steps), work.steps)
+        bound = jnp.minimum(jnp.int32(self.max_steps), view.work.steps)
 
         def gradient_at(point):
             _, gradient = minibatch_scan.full_value_and_gradient(
-                objective, point, context, data, self.batch_size
+                objective, point, context, view.data, self.batch_size
             )
             norm = sum(jnp.vdot(g, g) for g in jax.tree.leaves(gradient))
             return gradient, norm
@@ -281,7 +285,7 @@ class ToTolerance:
         params, _, norm, steps = lax.while_loop(unfinished, body, start)
         info = minibatch_scan.LocalInfo(
             num_steps=steps,
-            num_examples=(steps + 1) * data.num_examples,
+            num_examples=(steps + 1) * view.data.num_examples,
             converged=norm <= goal,
         )
         return params, context, info

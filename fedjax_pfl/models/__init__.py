@@ -5,34 +5,20 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
-    from fedjax_pfl.models.convolutional import (
-        CNN,
-        CNN1,
-        CNN2,
-        CifarCNN,
-        FedAcsCNN,
-        LeNet5,
-    )
-    from fedjax_pfl.models.exits import EarlyExit
-    from fedjax_pfl.models.linear import LinearRegression, LogisticRegression, Quadratic
-    from fedjax_pfl.models.networks import MLP
-    from fedjax_pfl.models.recurrent import LSTM
-    from fedjax_pfl.models.residual import NFResNet18
+    from fedjax_pfl.models.convolutional import CNN as CNN
+    from fedjax_pfl.models.convolutional import CNN1 as CNN1
+    from fedjax_pfl.models.convolutional import CNN2 as CNN2
+    from fedjax_pfl.models.convolutional import CifarCNN as CifarCNN
+    from fedjax_pfl.models.convolutional import FedAcsCNN as FedAcsCNN
+    from fedjax_pfl.models.convolutional import LeNet5 as LeNet5
+    from fedjax_pfl.models.exits import EarlyExit as EarlyExit
+    from fedjax_pfl.models.linear import LinearRegression as LinearRegression
+    from fedjax_pfl.models.linear import LogisticRegression as LogisticRegression
+    from fedjax_pfl.models.linear import Quadratic as Quadratic
+    from fedjax_pfl.models.networks import MLP as MLP
+    from fedjax_pfl.models.own import from_flax as from_flax
+    from fedjax_pfl.models.own import from_functions as from_functions
+    from fedjax_pfl.models.recurrent import LSTM as LSTM
+    from fedjax_pfl.models.residual import NFResNet18 as NFResNet18
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
-
-__all__ = [
-    "CNN",
-    "CNN1",
-    "CNN2",
-    "LSTM",
-    "MLP",
-    "CifarCNN",
-    "EarlyExit",
-    "FedAcsCNN",
-    "LeNet5",
-    "LinearRegression",
-    "LogisticRegression",
-    "NFResNet18",
-    "Quadratic",
-]

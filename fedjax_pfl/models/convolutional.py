@@ -17,26 +17,36 @@ def _check_rate(name: str, rate: float) -> None:
     checks.number(name, rate, at_least=0, below=1)
 
 
+class _ConvNetwork(base.ImageNetwork):
+    """A network of `convolutions`, `(filters, size, padding)`, and dense `widths`."""
+
+    convolutions: ClassVar[tuple[tuple[int, int, int], ...]]
+    widths: ClassVar[tuple[int, ...]]
+
+    def _module(self, modules: Any, classes: int, **options: Any) -> Any:
+        return modules.ConvNet(
+            convolutions=self.convolutions,
+            widths=self.widths,
+            outputs=classes,
+            initialization=self.initialization,
+            **options,
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CNN(base.ImageNetwork):
+class CNN(_ConvNetwork):
     """FLAME's network for CIFAR-10: 268,650 parameters on 32x32x3 with 10 classes.
 
     3x3 convolutions with 16 and 32 filters, padded by 1; dense 128.
     """
 
     smallest: ClassVar[int] = 4
-
-    def _module(self, modules: Any, classes: int) -> Any:
-        return modules.ConvNet(
-            convolutions=((16, 3, 1), (32, 3, 1)),
-            widths=(128,),
-            outputs=classes,
-            initialization=self.initialization,
-        )
+    convolutions: ClassVar = ((16, 3, 1), (32, 3, 1))
+    widths: ClassVar = (128,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CNN1(base.ImageNetwork):
+class CNN1(_ConvNetwork):
     """FLAME's network for medical images: 206,678 parameters on 64x64x3 with 6 classes.
 
     3x3 convolutions with 32 and 16 filters, unpadded; dropout; dense 64.
@@ -46,6 +56,8 @@ class CNN1(base.ImageNetwork):
     """
 
     smallest: ClassVar[int] = 10
+    convolutions: ClassVar = ((32, 3, 0), (16, 3, 0))
+    widths: ClassVar = (64,)
     dropout: float = 0.2
 
     def __post_init__(self):
@@ -53,17 +65,11 @@ class CNN1(base.ImageNetwork):
         _check_rate("dropout", self.dropout)
 
     def _module(self, modules: Any, classes: int) -> Any:
-        return modules.ConvNet(
-            convolutions=((32, 3, 0), (16, 3, 0)),
-            widths=(64,),
-            outputs=classes,
-            initialization=self.initialization,
-            input_dropout=self.dropout,
-        )
+        return super()._module(modules, classes, input_dropout=self.dropout)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CNN2(base.ImageNetwork):
+class CNN2(_ConvNetwork):
     """FLAME's network for FEMNIST: 51,466 parameters on 28x28 with 10 classes.
 
     A 7x7 convolution with 32 filters, padded by 3, a 3x3 one with 64, padded by 1; no
@@ -74,6 +80,8 @@ class CNN2(base.ImageNetwork):
     """
 
     smallest: ClassVar[int] = 4
+    convolutions: ClassVar = ((32, 7, 3), (64, 3, 1))
+    widths: ClassVar = ()
     outputs: int | None = None
 
     def __post_init__(self):
@@ -82,34 +90,23 @@ class CNN2(base.ImageNetwork):
             checks.whole("outputs", self.outputs, at_least=self.num_classes or 1)
 
     def _module(self, modules: Any, classes: int) -> Any:
-        return modules.ConvNet(
-            convolutions=((32, 7, 3), (64, 3, 1)),
-            widths=(),
-            outputs=classes if self.outputs is None else self.outputs,
-            initialization=self.initialization,
-        )
+        return super()._module(modules, self.outputs or classes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedAcsCNN(base.ImageNetwork):
+class FedAcsCNN(_ConvNetwork):
     """FedACS's network: 582,026 parameters on 28x28, 878,538 on 32x32x3.
 
     5x5 convolutions with 32 and 64 filters, unpadded; dense 512.
     """
 
     smallest: ClassVar[int] = 16
-
-    def _module(self, modules: Any, classes: int) -> Any:
-        return modules.ConvNet(
-            convolutions=((32, 5, 0), (64, 5, 0)),
-            widths=(512,),
-            outputs=classes,
-            initialization=self.initialization,
-        )
+    convolutions: ClassVar = ((32, 5, 0), (64, 5, 0))
+    widths: ClassVar = (512,)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CifarCNN(base.ImageNetwork):
+class CifarCNN(_ConvNetwork):
     """FedPG's network for CIFAR-10: 797,962 parameters on 32x32x3.
 
     5x5 convolutions with 64 filters each, unpadded; dense 384 and 192, each with
@@ -120,6 +117,8 @@ class CifarCNN(base.ImageNetwork):
     """
 
     smallest: ClassVar[int] = 16
+    convolutions: ClassVar = ((64, 5, 0), (64, 5, 0))
+    widths: ClassVar = (384, 192)
     dropout: tuple[float, float] = (0.2, 0.5)
 
     def __post_init__(self):
@@ -132,28 +131,16 @@ class CifarCNN(base.ImageNetwork):
             _check_rate("dropout", rate)
 
     def _module(self, modules: Any, classes: int) -> Any:
-        return modules.ConvNet(
-            convolutions=((64, 5, 0), (64, 5, 0)),
-            widths=(384, 192),
-            outputs=classes,
-            initialization=self.initialization,
-            dropout=self.dropout,
-        )
+        return super()._module(modules, classes, dropout=self.dropout)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeNet5(base.ImageNetwork):
+class LeNet5(_ConvNetwork):
     """LeNet-5 with ReLU and max pools: 62,006 parameters on 32x32x3.
 
     5x5 convolutions with 6 and 16 filters, unpadded; dense 120 and 84.
     """
 
     smallest: ClassVar[int] = 16
-
-    def _module(self, modules: Any, classes: int) -> Any:
-        return modules.ConvNet(
-            convolutions=((6, 5, 0), (16, 5, 0)),
-            widths=(120, 84),
-            outputs=classes,
-            initialization=self.initialization,
-        )
+    convolutions: ClassVar = ((6, 5, 0), (16, 5, 0))
+    widths: ClassVar = (120, 84)

@@ -8,6 +8,7 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks
 
 __all__ = [
+    "are_tokens",
     "classes_of",
     "embedding_size",
     "require_images",
@@ -61,7 +62,7 @@ def require_targets(model: Any, federation: core.Federation) -> None:
         )
 
 
-def _are_tokens(federation: core.Federation) -> bool:
+def are_tokens(federation: core.Federation) -> bool:
     """Tells whether inputs are token ids: whole numbers other than `uint8` pixels."""
     dtype = federation.train.x.dtype
     return jnp.issubdtype(dtype, jnp.integer) and dtype != jnp.uint8
@@ -77,7 +78,7 @@ def require_numbers(model: Any, federation: core.Federation) -> None:
     Raises:
       InputError: if they are.
     """
-    if _are_tokens(federation):
+    if are_tokens(federation):
         raise checks.InputError(
             f"{type(model).__name__} needs floating-point or uint8 inputs, but those "
             f"of {federation.name!r} are {federation.train.x.dtype} token ids; use the "
@@ -127,7 +128,7 @@ def embedding_size(model: Any, federation: core.Federation) -> int:
         missing.
     """
     name, x = type(model).__name__, federation.train.x
-    if not _are_tokens(federation) or len(federation.input_shape) != 1:
+    if not are_tokens(federation) or len(federation.input_shape) != 1:
         raise checks.InputError(
             f"{name} needs sequences of token ids, int32 [tokens], but the inputs of "
             f"{federation.name!r} are {x.dtype} of shape {federation.input_shape}."

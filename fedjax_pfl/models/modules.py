@@ -1,4 +1,4 @@
-"""Linen modules that own the parameters of our layers; only this file imports flax.
+"""Linen modules that own the parameters of our layers.
 
 A network that can be cut names its `layers` before the head, in order, and sows what
 each hands on into `intermediates/layers`, which costs nothing where nobody asks.

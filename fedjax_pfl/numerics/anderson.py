@@ -18,17 +18,14 @@ Limit: without memory the extrapolation is the plain step.
 Reference: Walker, Ni, "Anderson acceleration for fixed-point iterations".
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl.core import struct
+from fedjax_pfl.core.client_rows import dot
 
 __all__ = ["Memory", "accepted"]
-
-_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 def accepted(guess: jax.Array, now: jax.Array, smaller: jax.Array) -> jax.Array:
@@ -96,12 +93,12 @@ class Memory:
         self, gram: jax.Array, point: jax.Array, move: jax.Array
     ) -> jax.Array:
         """Extrapolates to a point `[K]` from the newest point and move `[K]`."""
-        images = _dot(self.moves, gram)
-        normal = _dot(images, self.moves.T)
+        images = dot(self.moves, gram)
+        normal = dot(images, self.moves.T)
         square = jnp.diag(normal)
         unit = jnp.where(square > 0, lax.rsqrt(jnp.where(square > 0, square, 1)), 0)
         normal = unit[:, None] * normal * unit[None]
         ridge = jnp.where(square > 0, 16 * jnp.finfo(gram.dtype).eps, 1)
-        right = unit * _dot(images, move)
+        right = unit * dot(images, move)
         gamma = unit * jnp.linalg.solve(normal + jnp.diag(ridge), right)
-        return point + move - _dot(gamma, self.points + self.moves)
+        return point + move - dot(gamma, self.points + self.moves)

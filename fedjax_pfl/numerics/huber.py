@@ -37,6 +37,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl.core import struct
+from fedjax_pfl.numerics import column_blocks
 
 __all__ = ["Centers", "centers"]
 
@@ -93,14 +94,14 @@ def _of_block(
     rows = jnp.where((p > 0)[:, None], rows, 0) - median[None]
     eps = jnp.finfo(rows.dtype).eps
 
-    def found(s: jax.Array, n: jax.Array) -> jax.Array:
+    def vanishes(s: jax.Array, n: jax.Array) -> jax.Array:
         # Without anybody within rho, s is a difference of sums of shares.
         terms = jnp.where(n > 0, 8 + count**0.5, 8 + count)
         return jnp.abs(s) <= rho * eps * terms
 
     def unfinished(state: tuple[jax.Array, ...]) -> jax.Array:
         number, _, s, n, _, _ = state
-        return (number < _STEPS) & ~found(s, n).all()
+        return (number < _STEPS) & ~vanishes(s, n).all()
 
     def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         number, m, s, n, low, high = state
@@ -108,7 +109,7 @@ def _of_block(
         newton = m + s / jnp.where(n > 0, n, 1)
         within = (n > 0) & (low <= newton) & (newton <= high)
         new = jnp.where(within, newton, low / 2 + high / 2)
-        new = jnp.where(found(s, n), m, new)
+        new = jnp.where(vanishes(s, n), m, new)
         return number + 1, new, *_sums(rows, p, rho, new), low, high
 
     m = jnp.zeros_like(median)
@@ -137,22 +138,5 @@ def centers(
     Returns:
       The centers.
     """
-    columns = matrix.shape[1]
     solve = functools.partial(_of_block, p, rho)
-    if jax.default_backend() != "cpu" or columns <= _COLUMNS:
-        return solve(matrix, median)
-    num_blocks = -(-columns // _COLUMNS)
-
-    def of_block(start: jax.Array) -> Centers:
-        rows = lax.dynamic_slice_in_dim(matrix, start, _COLUMNS, axis=1)
-        return solve(rows, lax.dynamic_slice_in_dim(median, start, _COLUMNS))
-
-    # The last block overlaps the one before: padding would copy the matrix.
-    starts = jnp.minimum(jnp.arange(num_blocks) * _COLUMNS, columns - _COLUMNS)
-    done = (num_blocks - 1) * _COLUMNS
-
-    def joined(found: jax.Array) -> jax.Array:
-        rest = found[-1, _COLUMNS - (columns - done) :]
-        return jnp.concatenate([found[:-1].reshape(-1), rest])
-
-    return jax.tree.map(joined, lax.map(of_block, starts))
+    return column_blocks.in_blocks(solve, _COLUMNS, matrix, median)

@@ -15,7 +15,6 @@ reach. The start has sum(x) = 1, which steps keep, so that every iterate can be
 returned; the one of the best certificate is.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,12 +24,12 @@ from jax import lax
 from jax.scipy import linalg
 
 from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core.client_rows import dot
 
-__all__ = ["Problem", "dot", "or_one", "problem_of", "solve"]
+__all__ = ["Problem", "or_one", "problem_of", "solve"]
 
 _START = 0.1  # of multipliers
 _FRACTION = 0.995  # of the way to the bounds
-dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 def or_one(number: jax.Array) -> jax.Array:
@@ -128,9 +127,9 @@ def solve(problem: Problem, num_iterations: int | None) -> tuple[jax.Array, jax.
     def body(_: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
         last, best, gap = carry
         iterate = _advanced(problem, last)
-        x, found = problem.rated(iterate.x)
-        better = found < gap
-        return iterate, jnp.where(better, x, best), jnp.where(better, found, gap)
+        x, rating = problem.rated(iterate.x)
+        better = rating < gap
+        return iterate, jnp.where(better, x, best), jnp.where(better, rating, gap)
 
     start = _start(problem)
     carry = (start, *problem.rated(start.x))
@@ -166,16 +165,16 @@ def _advanced(problem: Problem, last: _Iterate) -> _Iterate:
     )
     lengths = _lengths(problem, last, room, change)
     length = jnp.minimum(1, _FRACTION * jnp.minimum(*lengths))
-    found = jax.tree.map(lambda a, b: a + length * b, last, change)
-    least = 1e-150 if found.x.dtype == jnp.float64 else 1e-25
-    found = _Iterate(
-        x=jnp.where(problem.mask, jnp.maximum(found.x, least), 0),
-        z=jnp.where(problem.mask, jnp.maximum(found.z, least), 0),
-        w=jnp.where(problem.capped, jnp.maximum(found.w, least), 0),
-        nu=found.nu,
+    iterate = jax.tree.map(lambda a, b: a + length * b, last, change)
+    least = 1e-150 if iterate.x.dtype == jnp.float64 else 1e-25
+    iterate = _Iterate(
+        x=jnp.where(problem.mask, jnp.maximum(iterate.x, least), 0),
+        z=jnp.where(problem.mask, jnp.maximum(iterate.z, least), 0),
+        w=jnp.where(problem.capped, jnp.maximum(iterate.w, least), 0),
+        nu=iterate.nu,
     )
-    finite = jnp.isfinite(found.x + found.z + found.w + found.nu).all()
-    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), found, last)
+    finite = jnp.isfinite(iterate.x + iterate.z + iterate.w + iterate.nu).all()
+    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), iterate, last)
 
 
 def _newton(

@@ -89,7 +89,7 @@ def search(
 
     def about(last: Search) -> Search:
         center = matrix[last.row] / size.divisor[last.row] * size.factor[last.row]
-        gram = size.gram(matrix, center)
+        gram = size.gram(center)
         distance = _distances(gram, valid, squared)
         score = scores(distance, valid, neighbors)
         row = jnp.argmin(score).astype(jnp.int32)

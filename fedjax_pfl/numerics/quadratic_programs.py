@@ -50,6 +50,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core.client_rows import dot
 from fedjax_pfl.numerics import interior_point
 
 __all__ = ["Solution", "box_minimum_norm", "cone", "minimum_norm"]
@@ -143,7 +144,7 @@ def box_minimum_norm(
     width = jnp.minimum((upper - lower) / unit, 1)  # nobody can take more
     # The objective over S, so that its slope is that of x.
     problem = interior_point.problem_of(
-        unit * gram, interior_point.dot(gram, lower), width, mask & (width > eps)
+        unit * gram, dot(gram, lower), width, mask & (width > eps)
     )
     y, gap = interior_point.solve(problem, num_iterations)
     x = jnp.where(spare <= tiny, upper, jnp.clip(lower + unit * y, lower, upper))
@@ -201,7 +202,7 @@ def cone(
     problem = interior_point.problem_of(gram, linear / unit, None, mask, simplex=False)
     x, gap = interior_point.solve(problem, num_iterations)
     x, gap = unit * x, unit * gap
-    value = square / scale + 2 * interior_point.dot(linear, x) + _square(gram, x)
+    value = square / scale + 2 * dot(linear, x) + _square(gram, x)
     return _solution(x, value, gap, scale)
 
 
@@ -240,7 +241,7 @@ def _vector(name: str, values: Any, gram: jax.Array) -> jax.Array:
 
 def _square(gram: jax.Array, x: jax.Array) -> jax.Array:
     """Returns the squared norm of Q^T x."""
-    return interior_point.dot(x, interior_point.dot(gram, x))
+    return dot(x, dot(gram, x))
 
 
 def _solution(

@@ -1,6 +1,5 @@
 """Rows of any finite size, brought to lengths whose squares float32 can hold."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,9 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl.core import struct
+from fedjax_pfl.core.client_rows import dot
 
 __all__ = [
-    "Lengths",
+    "ScaledRows",
     "distances",
     "magnitudes",
     "measure",
@@ -24,7 +24,6 @@ _HUGE = 2.0**50  # in multiples of the median row; its square is far from overfl
 # On a CPU up to so many rows are scaled in blocks of columns, of so many values, and so
 # never written to memory; more rows would miss the threads of one large product.
 _MAX_ROWS, _VALUES = 256, 400_000
-_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 def _blocks(rows: int, columns: int) -> tuple[int, int]:
@@ -53,9 +52,10 @@ def median(values: jax.Array, p: jax.Array) -> jax.Array:
 
 
 def magnitudes(matrix: jax.Array) -> jax.Array:
-    """Returns the largest magnitudes `[K]` of rows `[K, D]`; NaN if there is one.
+    """Returns the largest magnitudes `[K]` of finite rows `[K, D]`.
 
     Two plain reductions, since a CPU would write all absolute values to memory first.
+    Of long rows they may leave out NaN there.
     """
     return jnp.maximum(matrix.max(axis=1), -matrix.min(axis=1))
 
@@ -106,10 +106,11 @@ def precision(dtype: Any) -> float:
 
 
 @struct.pytree_dataclass
-class Lengths:
-    """Scaling of rows to about unit size.
+class ScaledRows:
+    """Rows over a unit of about their size, the longest of them shortened.
 
     Attributes:
+      matrix: `[K, D]` the rows as they are.
       valid: `bool[K]` rows that take part; the others become zeros.
       scale: `[]` a power of two, the unit of the result.
       divisor: `[K]` the scale, or more for a row that would overflow.
@@ -117,6 +118,7 @@ class Lengths:
       norm: `[K]` lengths of the result.
     """
 
+    matrix: jax.Array
     valid: jax.Array
     scale: jax.Array
     divisor: jax.Array
@@ -128,33 +130,26 @@ class Lengths:
         """Returns the rows `bool[K]` that count as less long than they are."""
         return self.factor < 1
 
-    def _part(
-        self, matrix: jax.Array, center: jax.Array, start: Any, width: int
-    ) -> jax.Array:
+    def _part(self, center: jax.Array, start: Any, width: int) -> jax.Array:
         """Slices columns of the centered rows, `[K, width]`."""
-        part = lax.dynamic_slice_in_dim(matrix, start, width, axis=1)
-        found = part / self.divisor[:, None] * self.factor[:, None]
-        found = found - lax.dynamic_slice_in_dim(center, start, width)[None]
-        return jnp.where(self.valid[:, None], found, 0)
+        part = lax.dynamic_slice_in_dim(self.matrix, start, width, axis=1)
+        rows = part / self.divisor[:, None] * self.factor[:, None]
+        rows = rows - lax.dynamic_slice_in_dim(center, start, width)[None]
+        return jnp.where(self.valid[:, None], rows, 0)
 
-    def rows(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
+    def rows(self, center: jax.Array) -> jax.Array:
         """Returns the rows less the center, `[K, D]`."""
-        return self._part(matrix, center, 0, matrix.shape[1])
+        return self._part(center, 0, self.matrix.shape[1])
 
-    def _sum(
-        self,
-        matrix: jax.Array,
-        center: jax.Array,
-        fn: Callable[[jax.Array, Any], jax.Array],
-    ) -> jax.Array:
+    def _sum(self, center: jax.Array, fn: Callable[..., jax.Array]) -> jax.Array:
         """Sums `fn(rows less center, first column)` over blocks of columns."""
-        width, blocks = _blocks(*matrix.shape)
+        width, blocks = _blocks(*self.matrix.shape)
 
         def of_block(start: Any, width: int) -> jax.Array:
-            return fn(self._part(matrix, center, start, width), start)
+            return fn(self._part(center, start, width), start)
 
         last = blocks * width
-        rest = of_block(last, matrix.shape[1] - last)
+        rest = of_block(last, self.matrix.shape[1] - last)
         return rest + lax.fori_loop(
             0,
             blocks,
@@ -162,49 +157,42 @@ class Lengths:
             jnp.zeros_like(rest),
         )
 
-    def gram(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
+    def gram(self, center: jax.Array) -> jax.Array:
         """Computes inner products `[K, K]` of rows less center, exactly symmetric."""
-        total = self._sum(matrix, center, lambda rows, _: _dot(rows, rows.T))
+        total = self._sum(center, lambda rows, _: dot(rows, rows.T))
         return (total + total.T) / 2
 
-    def norms(self, matrix: jax.Array, center: jax.Array) -> jax.Array:
+    def norms(self, center: jax.Array) -> jax.Array:
         """Norms `[K]` of the rows less the center."""
+        squares = self._sum(center, lambda rows, _: jnp.square(rows).sum(axis=1))
+        return jnp.sqrt(squares)
 
-        def squares(rows: jax.Array, start: Any) -> jax.Array:
-            del start
-            return jnp.square(rows).sum(axis=1)
-
-        return jnp.sqrt(self._sum(matrix, center, squares))
-
-    def project(
-        self, matrix: jax.Array, center: jax.Array, vector: jax.Array
-    ) -> jax.Array:
+    def project(self, center: jax.Array, vector: jax.Array) -> jax.Array:
         """Multiplies the rows less the center with a vector `[D]`, to `[K]`."""
 
         def products(rows: jax.Array, start: Any) -> jax.Array:
-            part = lax.dynamic_slice_in_dim(vector, start, rows.shape[1])
-            return _dot(rows, part)
+            return dot(rows, lax.dynamic_slice_in_dim(vector, start, rows.shape[1]))
 
-        return self._sum(matrix, center, products)
+        return self._sum(center, products)
 
-    def combine(
-        self, weights: jax.Array, matrix: jax.Array, center: jax.Array
-    ) -> jax.Array:
+    def combine(self, weights: jax.Array, center: jax.Array) -> jax.Array:
         """Returns the sum `[D]` of the rows less the center by weights `[K]`."""
-        width, blocks = _blocks(*matrix.shape)
+        width, blocks = _blocks(*self.matrix.shape)
 
         def of_block(number: jax.Array) -> jax.Array:
-            return _dot(weights, self._part(matrix, center, number * width, width))
+            return dot(weights, self._part(center, number * width, width))
 
         last = blocks * width
-        rest = _dot(weights, self._part(matrix, center, last, matrix.shape[1] - last))
+        rest = dot(weights, self._part(center, last, self.matrix.shape[1] - last))
         if not blocks:
             return rest
-        found = lax.map(of_block, jnp.arange(blocks)).reshape(-1)
-        return jnp.concatenate([found, rest])
+        sums = lax.map(of_block, jnp.arange(blocks)).reshape(-1)
+        return jnp.concatenate([sums, rest])
 
 
-def measure(matrix: jax.Array, valid: jax.Array, p: jax.Array, rho: Any = 0) -> Lengths:
+def measure(
+    matrix: jax.Array, valid: jax.Array, p: jax.Array, rho: Any = 0
+) -> ScaledRows:
     """Measures rows, so that no square overflows and none hides the others.
 
     A row that is far longer than the median row and rho counts as that long: as an
@@ -217,7 +205,7 @@ def measure(matrix: jax.Array, valid: jax.Array, p: jax.Array, rho: Any = 0) -> 
       rho: `[]` a length that is no outlier's.
 
     Returns:
-      The lengths.
+      The scaled rows.
     """
     rho = jnp.asarray(rho, matrix.dtype)
     largest = jnp.where(valid, magnitudes(matrix), 0)
@@ -229,7 +217,8 @@ def measure(matrix: jax.Array, valid: jax.Array, p: jax.Array, rho: Any = 0) -> 
     limit = jnp.maximum(median(norm, p), rho / scale) / precision(matrix.dtype)
     long = norm > limit
     factor = jnp.where(long, limit / jnp.where(long, norm, 1), 1)
-    return Lengths(
+    return ScaledRows(
+        matrix=matrix,
         valid=valid,
         scale=scale,
         divisor=divisor,

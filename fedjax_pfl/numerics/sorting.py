@@ -14,11 +14,11 @@ smallest tenth, on one core of a busy machine, so that factors below 2 say littl
     `jnp.sort`       55   1,250   2,100       -        -
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from fedjax_pfl.numerics import column_blocks
 
 __all__ = ["mean_of_nearest", "mean_of_ranks"]
 
@@ -50,26 +50,6 @@ def _joined(low: jax.Array, high: jax.Array, columns: int) -> jax.Array:
     return jnp.concatenate([low[:, None], high[:, None]], axis=1).reshape(-1, columns)
 
 
-def _in_blocks(
-    fn: Callable[[jax.Array, jax.Array], jax.Array],
-    matrix: jax.Array,
-    center: jax.Array,
-) -> jax.Array:
-    """Applies `fn` to blocks of columns on a CPU, elsewhere to all columns at once."""
-    columns = matrix.shape[1]
-    if jax.default_backend() != "cpu" or columns <= _COLUMNS:
-        return fn(matrix, center)
-    rows = jnp.pad(matrix, ((0, 0), (0, -columns % _COLUMNS)))
-    centers = jnp.pad(center, (0, -columns % _COLUMNS))
-
-    def of_block(start: jax.Array) -> jax.Array:
-        part = lax.dynamic_slice_in_dim(rows, start, _COLUMNS, axis=1)
-        return fn(part, lax.dynamic_slice_in_dim(centers, start, _COLUMNS))
-
-    found = lax.map(of_block, jnp.arange(0, centers.shape[0], _COLUMNS))
-    return found.reshape(-1)[:columns]
-
-
 def mean_of_ranks(matrix: jax.Array, start: jax.Array, stop: jax.Array) -> jax.Array:
     """Returns the mean of the values of ranks `start <= rank < stop` of every column.
 
@@ -90,8 +70,7 @@ def mean_of_ranks(matrix: jax.Array, start: jax.Array, stop: jax.Array) -> jax.A
       [2.5]
     """
 
-    def of_block(part: jax.Array, center: jax.Array) -> jax.Array:
-        del center
+    def of_block(part: jax.Array) -> jax.Array:
         x = _sorted(part, jnp.asarray(jnp.inf, part.dtype))
         middle = x[start] / 2 + x[stop - 1] / 2
         rank = jnp.arange(x.shape[0])[:, None]
@@ -99,7 +78,7 @@ def mean_of_ranks(matrix: jax.Array, start: jax.Array, stop: jax.Array) -> jax.A
         share = 1 / (stop - start).astype(x.dtype)
         return middle + jnp.where(kept, (x - middle[None]) * share, 0).sum(axis=0)
 
-    return _in_blocks(of_block, matrix, jnp.zeros_like(matrix[0]))
+    return column_blocks.in_blocks(of_block, _COLUMNS, matrix)
 
 
 def mean_of_nearest(
@@ -139,4 +118,4 @@ def mean_of_nearest(
         share = 1 / count.astype(part.dtype)
         return 2 * (center / 2 + jnp.where(kept, half * share, 0).sum(axis=0))
 
-    return _in_blocks(of_block, matrix, center)
+    return column_blocks.in_blocks(of_block, _COLUMNS, matrix, center)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl.core import struct
+from fedjax_pfl.core.client_rows import dot
 from fedjax_pfl.numerics import anderson, scaled_rows
 
 __all__ = ["Frame", "Search", "smallest_radius"]
@@ -23,7 +24,6 @@ __all__ = ["Frame", "Search", "smallest_radius"]
 # of squared distances there, eps 4^2, is in float32 the default bound on the residual.
 _FAR = 4.0
 _MAX_FRAMES = 16
-_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 
 @struct.pytree_dataclass
@@ -87,15 +87,15 @@ def _evaluate(
     gram: jax.Array, p: jax.Array, rho: jax.Array, pi: jax.Array, iterations: jax.Array
 ) -> _Iterate:
     """Computes distances, direction and residual at the weights `pi`."""
-    mixed = _dot(gram, pi)
-    shift = _dot(pi, mixed)
+    mixed = dot(gram, pi)
+    shift = dot(pi, mixed)
     distance = jnp.sqrt(jnp.maximum(jnp.diag(gram) - 2 * mixed + shift, 0))
     pull = p / jnp.maximum(distance, rho)
     total = pull.sum()
     direction = pull - pi * total
-    square = _dot(direction, _dot(gram, direction))
+    square = dot(direction, dot(gram, direction))
     length = jnp.sqrt(jnp.diag(gram))
-    hidden = jnp.finfo(gram.dtype).eps * jnp.square(_dot(jnp.abs(direction), length))
+    hidden = jnp.finfo(gram.dtype).eps * jnp.square(dot(jnp.abs(direction), length))
     huber = jnp.where(
         distance <= rho, distance * (distance / (2 * rho)), distance - rho / 2
     )
@@ -105,7 +105,7 @@ def _evaluate(
         distance=distance,
         total=total,
         residual=jnp.sqrt(jnp.maximum(square, hidden)),
-        objective=_dot(p, huber),
+        objective=dot(p, huber),
         far=jnp.sqrt(jnp.maximum(shift, 0)) > _FAR * scaled_rows.median(distance, p),
         iterations=iterations,
     )
@@ -115,7 +115,7 @@ def _near_medoid(gram: jax.Array, p: jax.Array) -> jax.Array:
     """Weights `[K]` of one step from the medoid, smoothed by its median distance."""
     square = jnp.diag(gram)
     pairs = jnp.sqrt(jnp.maximum(square[:, None] + square[None] - 2 * gram, 0))
-    distance = pairs[jnp.argmin(jnp.where(p > 0, _dot(pairs, p), jnp.inf))]
+    distance = pairs[jnp.argmin(jnp.where(p > 0, dot(pairs, p), jnp.inf))]
     smallest = jnp.sqrt(jnp.finfo(gram.dtype).tiny)
     pull = p / jnp.maximum(
         distance, jnp.maximum(scaled_rows.median(distance, p), smallest)
@@ -128,8 +128,8 @@ def _smallest_eigenvalue(
     gram: jax.Array, p: jax.Array, rho: jax.Array, at: _Iterate
 ) -> jax.Array:
     """Returns the Hessian's least eigenvalue, `a - max eig(S U U^T S)`, S = sqrt(D)."""
-    mixed = _dot(gram, at.pi)
-    products = gram - mixed[:, None] - mixed[None] + _dot(at.pi, mixed)
+    mixed = dot(gram, at.pi)
+    products = gram - mixed[:, None] - mixed[None] + dot(at.pi, mixed)
     outside = at.distance > rho
     length = jnp.maximum(at.distance, rho)
     root = jnp.where(outside, jnp.sqrt(p / length), 0) / length
@@ -160,25 +160,20 @@ class Search:
     max_iterations: int = struct.static_field()
 
     def __call__(
-        self,
-        matrix: jax.Array,
-        size: scaled_rows.Lengths,
-        p: jax.Array,
-        reference: jax.Array | None,
+        self, size: scaled_rows.ScaledRows, p: jax.Array, reference: jax.Array | None
     ) -> Frame:
         """Searches in one frame after the other until one is about the result.
 
         Args:
-          matrix: `[K, D]` rows.
-          size: how they become rows of about unit size.
+          size: rows `[K, D]` of about unit size.
           p: `[K]` probabilities.
           reference: `[D]` where to start, or None: at the mean.
 
         Returns:
           The last frame.
         """
-        count, zero = jnp.zeros((), jnp.int32), jnp.zeros((), matrix.dtype)
-        start, pi = self._start(matrix, size, p, reference)
+        count, zero = jnp.zeros((), jnp.int32), jnp.zeros((), p.dtype)
+        start, pi = self._start(size, p, reference)
         first = Frame(
             center=start,
             pi=pi,
@@ -199,29 +194,25 @@ class Search:
             # Weights without a sum of 1 mean another point about another center.
             at_center = reference is not None
             pi = jnp.zeros_like(frame.pi) if at_center else frame.pi
-            return self._in_frame(matrix, size, p, dataclasses.replace(frame, pi=pi))
+            return self._in_frame(size, p, dataclasses.replace(frame, pi=pi))
 
         return lax.while_loop(again, about, first)
 
     def _start(
-        self,
-        matrix: jax.Array,
-        size: scaled_rows.Lengths,
-        p: jax.Array,
-        reference: jax.Array | None,
+        self, size: scaled_rows.ScaledRows, p: jax.Array, reference: jax.Array | None
     ) -> tuple[jax.Array, jax.Array]:
         """Returns the first center `[D]` and weights `[K]`.
 
         The mean takes the place of a reference that is not finite, or so far away that
         the rows would be one point in its frame.
         """
-        mean = size.combine(p, matrix, jnp.zeros_like(matrix[0]))
+        mean = size.combine(p, jnp.zeros_like(size.matrix[0]))
         if reference is None:
             return mean, p
-        given = reference / size.scale
-        far = scaled_rows.median(size.norm, p) / scaled_rows.precision(matrix.dtype)
-        usable = jnp.isfinite(given).all() & (jnp.abs(given).max() <= far)
-        return jnp.where(usable, given, mean), jnp.zeros_like(p)
+        start = reference / size.scale
+        far = scaled_rows.median(size.norm, p) / scaled_rows.precision(p.dtype)
+        usable = jnp.isfinite(start).all() & (jnp.abs(start).max() <= far)
+        return jnp.where(usable, start, mean), jnp.zeros_like(p)
 
     def _radius(self, distance: jax.Array, p: jax.Array, scale: jax.Array) -> jax.Array:
         """Returns the radius for rows at `distance [K]` from the center; positive."""
@@ -234,22 +225,22 @@ class Search:
         return jnp.maximum(rho, smallest_radius(distance.dtype))
 
     def _in_frame(
-        self, matrix: jax.Array, size: scaled_rows.Lengths, p: jax.Array, frame: Frame
+        self, size: scaled_rows.ScaledRows, p: jax.Array, frame: Frame
     ) -> Frame:
         """Searches with the Gram matrix about the last iterate."""
-        gram = size.gram(matrix, frame.center)
+        gram = size.gram(frame.center)
         rho = self._radius(jnp.sqrt(jnp.diag(gram)), p, size.scale)
         at = functools.partial(_evaluate, gram, p, rho)
         # The frame is about this iterate: not far, so that there is a step.
         start = at(frame.pi, frame.iterations)
         start = dataclasses.replace(start, far=jnp.zeros((), bool))
         jump = at(_near_medoid(gram, p), frame.iterations)
-        nearer = _dot(p, jump.distance) < _dot(p, start.distance)
+        nearer = dot(p, jump.distance) < dot(p, start.distance)
         swap = nearer & (frame.number > 0)  # the search starts where it was told to
         start = jax.tree.map(lambda a, b: jnp.where(swap, b, a), start, jump)
         end = self._steps(gram, rho, at, start)
         return Frame(
-            center=frame.center + size.combine(end.pi, matrix, frame.center),
+            center=frame.center + size.combine(end.pi, frame.center),
             pi=end.pi,
             outside=(p > 0) & (end.distance > rho),
             residual=end.residual,

@@ -27,22 +27,17 @@ line and none is within rho, Hess is singular; a multiple of rounding added to i
 the result finite.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from fedjax_pfl.core.client_rows import dot
 from fedjax_pfl.numerics import scaled_rows
 
 __all__ = ["cotangents"]
 
-_dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-
 
 def cotangents(
-    matrix: jax.Array,
-    size: scaled_rows.Lengths,
+    size: scaled_rows.ScaledRows,
     p: jax.Array,
     center: jax.Array,
     rho: jax.Array,
@@ -51,8 +46,7 @@ def cotangents(
     """Pulls a cotangent of the median back to rows, probabilities and radius.
 
     Args:
-      matrix: `[K, D]` rows.
-      size: how they become rows of about unit size; its numbers count as constants.
+      size: rows `[K, D]` of about unit size; its other numbers count as constants.
       p: `[K]` probabilities; rows with 0 may hold anything.
       center: `[D]` the median, in units of the rows.
       rho: `[]` the radius, in units of the rows.
@@ -62,7 +56,7 @@ def cotangents(
       `[K, D]`, `[K]` and `[]`; zeros for rows that take no part, and for all of them if
       none does.
     """
-    gram = size.gram(matrix, center)
+    gram = size.gram(center)
     distance = jnp.sqrt(jnp.diag(gram))
     outside = distance > rho
     length = jnp.maximum(distance, rho)
@@ -73,13 +67,13 @@ def cotangents(
     ridge = 4 * jnp.finfo(p.dtype).eps * total
     system = (total + ridge) * jnp.eye(p.shape[0], dtype=p.dtype)
     system = system - root[:, None] * gram * root[None]
-    toward = size.project(matrix, center, cotangent)
+    toward = size.project(center, cotangent)
     mix = root * jnp.linalg.solve(system, root * toward)
-    v = (cotangent + size.combine(mix, matrix, center)) / total
-    along = (toward + _dot(gram, mix)) / total
+    v = (cotangent + size.combine(mix, center)) / total
+    along = (toward + dot(gram, mix)) / total
     back = jnp.where(outside, pull * along / jnp.square(length), 0)
     shrunk = size.factor * (size.scale / size.divisor)
-    rows = size.rows(matrix, center)
+    rows = size.rows(center)
     of_rows = shrunk[:, None] * (pull[:, None] * v[None] - back[:, None] * rows)
     of_p = size.scale * along / length
     of_rho = -jnp.where(outside, 0, p * along).sum() / jnp.square(rho)

@@ -11,73 +11,41 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
+    from fedjax_pfl.portfolio.backtesting import Backtest as Backtest
+    from fedjax_pfl.portfolio.backtesting import backtest as backtest
     from fedjax_pfl.portfolio.backtesting import (
-        Backtest,
-        backtest,
-        buy_and_hold_weights,
-        uniform_weights,
+        buy_and_hold_weights as buy_and_hold_weights,
     )
-    from fedjax_pfl.portfolio.costs import (
-        MAX_COST,
-        drifted,
-        exact_factor,
-        first_order_factor,
-        turnover,
-    )
-    from fedjax_pfl.portfolio.markets.augmentation import GENERATORS
-    from fedjax_pfl.portfolio.markets.files import PriceFile, StockPrices
-    from fedjax_pfl.portfolio.markets.gan import WassersteinGAN
+    from fedjax_pfl.portfolio.backtesting import uniform_weights as uniform_weights
+    from fedjax_pfl.portfolio.costs import MAX_COST as MAX_COST
+    from fedjax_pfl.portfolio.costs import drifted as drifted
+    from fedjax_pfl.portfolio.costs import exact_factor as exact_factor
+    from fedjax_pfl.portfolio.costs import first_order_factor as first_order_factor
+    from fedjax_pfl.portfolio.costs import turnover as turnover
+    from fedjax_pfl.portfolio.markets.augmentation import GENERATORS as GENERATORS
+    from fedjax_pfl.portfolio.markets.files import PriceFile as PriceFile
+    from fedjax_pfl.portfolio.markets.files import StockPrices as StockPrices
+    from fedjax_pfl.portfolio.markets.gan import WassersteinGAN as WassersteinGAN
     from fedjax_pfl.portfolio.markets.generators import (
-        GeometricBrownianMotion,
-        VariableOrderMarkov,
+        GeometricBrownianMotion as GeometricBrownianMotion,
     )
-    from fedjax_pfl.portfolio.markets.named import MARKETS
-    from fedjax_pfl.portfolio.markets.spec import PortfolioSpec
-    from fedjax_pfl.portfolio.markets.synthetic import SyntheticMarket
-    from fedjax_pfl.portfolio.metrics import (
-        annualized_return,
-        max_drawdown,
-        mean_turnover,
-        sharpe_ratio,
-        summary,
+    from fedjax_pfl.portfolio.markets.generators import (
+        VariableOrderMarkov as VariableOrderMarkov,
     )
-    from fedjax_pfl.portfolio.policies import EIIE
-    from fedjax_pfl.portfolio.tables import (
-        PriceTables,
-        batch_positions,
-        previous_example,
-        windows,
+    from fedjax_pfl.portfolio.markets.named import MARKETS as MARKETS
+    from fedjax_pfl.portfolio.markets.spec import PortfolioSpec as PortfolioSpec
+    from fedjax_pfl.portfolio.markets.synthetic import (
+        SyntheticMarket as SyntheticMarket,
     )
+    from fedjax_pfl.portfolio.metrics import annualized_return as annualized_return
+    from fedjax_pfl.portfolio.metrics import max_drawdown as max_drawdown
+    from fedjax_pfl.portfolio.metrics import mean_turnover as mean_turnover
+    from fedjax_pfl.portfolio.metrics import sharpe_ratio as sharpe_ratio
+    from fedjax_pfl.portfolio.metrics import summary as summary
+    from fedjax_pfl.portfolio.policies import EIIE as EIIE
+    from fedjax_pfl.portfolio.tables import PriceTables as PriceTables
+    from fedjax_pfl.portfolio.tables import batch_positions as batch_positions
+    from fedjax_pfl.portfolio.tables import previous_example as previous_example
+    from fedjax_pfl.portfolio.tables import windows as windows
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
-
-__all__ = [
-    "Backtest",
-    "EIIE",
-    "GENERATORS",
-    "GeometricBrownianMotion",
-    "MARKETS",
-    "MAX_COST",
-    "PortfolioSpec",
-    "PriceFile",
-    "PriceTables",
-    "StockPrices",
-    "SyntheticMarket",
-    "VariableOrderMarkov",
-    "WassersteinGAN",
-    "annualized_return",
-    "backtest",
-    "batch_positions",
-    "buy_and_hold_weights",
-    "drifted",
-    "exact_factor",
-    "first_order_factor",
-    "max_drawdown",
-    "mean_turnover",
-    "previous_example",
-    "sharpe_ratio",
-    "summary",
-    "turnover",
-    "uniform_weights",
-    "windows",
-]

@@ -21,7 +21,7 @@ figure). Without source: `centred`.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,6 @@ from fedjax_pfl.models import initializers, objectives
 
 __all__ = ["EIIE", "Held"]
 
-EVALUATORS = ("recurrent", "convolutional")
 _KERNEL, _FILTERS = 2, (3, 10)  # of the convolutional evaluator
 
 
@@ -75,10 +74,12 @@ class EIIE:
       assets: m, or None until `for_federation`.
     """
 
-    evaluator: str = "recurrent"
-    units: int = 20
-    cost: float = 0.002
-    sampling_decay: float = 5e-5
+    evaluator: Literal["recurrent", "convolutional"] = "recurrent"
+    units: int = struct.static_field(default=20, at_least=1)
+    cost: float = struct.static_field(
+        default=0.002, at_least=0, at_most=portfolio.MAX_COST
+    )
+    sampling_decay: float = struct.static_field(default=5e-5, above=0, at_most=1)
     centred: bool = False
     initialization: str = "pytorch"
     features: int | None = None
@@ -86,12 +87,8 @@ class EIIE:
     assets: int | None = None
 
     def __post_init__(self):
-        checks.known(self.evaluator, EVALUATORS, "evaluator")
-        checks.positive_int("units", self.units)
-        checks.number("cost", self.cost, at_least=0, at_most=portfolio.MAX_COST)
-        checks.number("sampling_decay", self.sampling_decay, above=0, at_most=1)
-        checks.boolean("centred", self.centred)
         initializers.check_scheme(self.initialization)
+        struct.check_fields(self)
 
     def for_federation(self, federation: core.Federation) -> "EIIE":
         """Returns the policy with the federation's features and window."""

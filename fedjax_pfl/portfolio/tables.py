@@ -42,22 +42,16 @@ class PriceTables:
     """
 
     prices: jax.Array
-    days: int = struct.static_field()
+    days: int = struct.static_field(at_least=1)
     train_days: int = struct.static_field()
-    window: int = struct.static_field(default=30)
-    years: int = struct.static_field(default=0)
-    rounds_per_year: int = struct.static_field(default=20)
-    year_days: int = struct.static_field(default=252)
+    window: int = struct.static_field(default=30, at_least=1)
+    years: int = struct.static_field(default=0, at_least=0)
+    rounds_per_year: int = struct.static_field(default=20, at_least=1)
+    year_days: int = struct.static_field(default=252, at_least=1)
 
     def __post_init__(self):
-        checks.positive_int("days", self.days)
-        checks.positive_int("window", self.window)
-        checks.whole("years", self.years, at_least=0)
-        checks.positive_int("rounds_per_year", self.rounds_per_year)
-        checks.positive_int("year_days", self.year_days)
-        checks.whole(
-            "train_days", self.train_days, at_least=self.window + 1, at_most=self.days
-        )
+        least = self.window + 1
+        checks.whole("train_days", self.train_days, at_least=least, at_most=self.days)
 
     @property
     def block(self) -> int:

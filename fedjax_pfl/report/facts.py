@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import numpy as np
+
 from fedjax_pfl import results
 from fedjax_pfl.report import sources, tables
 from fedjax_pfl.results import history
@@ -27,7 +29,7 @@ def overview(loaded: sources.Loaded) -> list[tuple[str, str]]:
     status = f"{len(points) - diverged} of {len(points)} finite"
     status += f", {diverged} diverged" if diverged else ""
     status += f", {early} ended early" if early else ""
-    found = [
+    facts = [
         ("methods", ", ".join(methods(result))),
         ("data", "; ".join(data)),
         ("clients", ", ".join(clients)),
@@ -36,24 +38,23 @@ def overview(loaded: sources.Loaded) -> list[tuple[str, str]]:
         ("trainings", status),
     ]
     if loaded.unfinished:
-        found.append(("not finished, left out", ", ".join(loaded.unfinished)))
-    return found
+        facts.append(("not finished, left out", ", ".join(loaded.unfinished)))
+    return facts
 
 
 def methods(result: results.Result) -> list[str]:
-    """Algorithms in order of appearance."""
+    """Names the algorithms in order of appearance."""
     return list(dict.fromkeys(_algorithm(group) for group in result.groups))
 
 
 def timing(loaded: sources.Loaded) -> tables.Table:
     """Returns the seconds of every static group, and on what."""
-    counts = loaded.result.communication()["rounds"].tolist()
     parts = []
     for source in loaded.sources:
         rows = []
         for group in source.groups:
-            rounds = sum(counts[: len(group.points)])
-            del counts[: len(group.points)]
+            sent = group.per_round.get("floats_up", np.zeros(0))
+            rounds = int((~np.isnan(sent)).sum())
             speed = rounds / group.run_seconds if group.run_seconds > 0 else None
             row = (
                 _algorithm(group),
@@ -88,7 +89,7 @@ def timing(loaded: sources.Loaded) -> tables.Table:
 
 
 def configuration(loaded: sources.Loaded) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Settings by dotted name: what all groups share, then each group's own."""
+    """Returns settings by dotted name: what all groups share, then each group's own."""
     groups = [group for source in loaded.sources for group in source.groups]
     shared = {
         name: value
@@ -97,30 +98,30 @@ def configuration(loaded: sources.Loaded) -> list[tuple[str, list[tuple[str, str
     }
     if len(groups) == 1:
         return [("settings", _shown(shared | _swept(groups[0])))]
-    found = [("all groups", _shown(shared))]
+    settings = [("all groups", _shown(shared))]
     for number, group in enumerate(groups, start=1):
         own = {n: v for n, v in group.config.items() if n not in shared}
         title = f"group {number}: {_algorithm(group)}"
-        found.append((title, _shown(own | _swept(group))))
-    return found
+        settings.append((title, _shown(own | _swept(group))))
+    return settings
 
 
 def _swept(group: history.History) -> dict[str, list[Any]]:
     """Returns values of every swept field."""
-    found = {}
+    swept = {}
     for name in dict.fromkeys(n for point in group.points for n in point):
         values = dict.fromkeys(json.dumps(point.get(name)) for point in group.points)
-        found[name] = [json.loads(value) for value in values]
-    return found
+        swept[name] = [json.loads(value) for value in values]
+    return swept
 
 
 def provenance(source: sources.Source) -> list[tuple[str, str]]:
     """Says when, with what and where a result was made."""
-    found = source.provenance
-    versions = ", ".join(f"{n} {found[n]}" for n in _VERSIONS if found.get(n))
-    shown = [("started", found.get("started")), ("commit", found.get("commit"))]
-    shown += [("versions", versions), ("platform", found.get("platform"))]
-    return [(name, str(value)) for name, value in shown if value]
+    known = source.provenance
+    versions = ", ".join(f"{n} {known[n]}" for n in _VERSIONS if known.get(n))
+    facts = known | {"versions": versions}
+    names = ("started", "commit", "versions", "platform")
+    return [(name, str(facts[name])) for name in names if facts.get(name)]
 
 
 def _algorithm(group: history.History) -> str:
@@ -146,15 +147,13 @@ def _data(group: history.History) -> str:
     return ", ".join(str(name) for name in names if name) or "own data"
 
 
-def _place(found: dict[str, Any]) -> str:
-    """Devices and platform."""
-    kinds = [
-        kind for kind in dict.fromkeys((found.get("device"), found.get("backend")))
-    ]
+def _place(provenance: dict[str, Any]) -> str:
+    """Formats devices and platform."""
+    kinds = dict.fromkeys(provenance.get(name) for name in ("device", "backend"))
     device = ", ".join(str(kind) for kind in kinds if kind) or "device not known"
-    number = found.get("num_devices")
+    number, platform = provenance.get("num_devices"), provenance.get("platform")
     device = f"{number} × {device}" if number else device
-    return ", ".join(str(part) for part in (device, found.get("platform")) if part)
+    return f"{device}, {platform}" if platform else device
 
 
 def _clients(group: history.History) -> str:
@@ -169,12 +168,12 @@ def _clients(group: history.History) -> str:
 
 
 def _shown(settings: dict[str, Any]) -> list[tuple[str, str]]:
-    """Settings as text."""
+    """Formats settings."""
     return [
         (n, v if isinstance(v, str) else json.dumps(v)) for n, v in settings.items()
     ]
 
 
 def _short(speed: float) -> str:
-    """Rounds per second."""
+    """Formats rounds per second."""
     return f"{speed:,.0f}" if speed >= 100 else f"{speed:.3g}"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import jinja2
 
-from fedjax_pfl.report import facts, sections, sources, svg, tables
+from fedjax_pfl.figures import contents
+from fedjax_pfl.report import facts, histories, sections, sources, svg, tables
 from fedjax_pfl.results import comparison
 
 __all__ = ["FOLDER", "Content", "render"]
@@ -61,7 +62,7 @@ def render(content: Content) -> str:
     return environment.get_template("page.html.jinja").render(
         title=_title(loaded),
         overview=facts.overview(loaded),
-        contents=named,
+        chapters=named,
         methods=facts.methods(loaded.result),
         headline=content.headline,
         details=content.details,
@@ -76,12 +77,27 @@ def render(content: Content) -> str:
             }
             for source in loaded.sources
         ],
-        drawn={s.name: svg.inline(s.figure, s.name, s.title) for s in content.sections},
+        drawn={section.name: _drawn(section) for section in content.sections},
+        histories={
+            section.name: histories.packed(section.content)
+            for section in content.sections
+            if isinstance(section.content, contents.Boxes)
+        },
         folder=FOLDER,
         texts=_texts,
         css=_own("page.css"),
         js=_own("page.js"),
     )
+
+
+def _drawn(section: sections.Section) -> dict[str, str]:
+    """Returns a section's figure by the name of its y-axis."""
+    return {
+        view: svg.inline(
+            figure, "-".join(filter(None, (section.name, view))), section.title
+        )
+        for view, figure in section.views()
+    }
 
 
 def _title(loaded: sources.Loaded) -> str:
@@ -96,11 +112,11 @@ def _title(loaded: sources.Loaded) -> str:
 
 def _texts(row: comparison.Row) -> str:
     """Returns text and verdict of a row's differences to every row, as JSON."""
-    found = [
+    texts = [
         ("reference", "reference") if d is None else (d.text, d.verdict)
         for d in row.differences
     ]
-    return json.dumps(found)
+    return json.dumps(texts)
 
 
 def _own(name: str) -> str:

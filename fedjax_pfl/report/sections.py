@@ -7,17 +7,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from fedjax_pfl import results
-from fedjax_pfl.figures import (
-    attacks,
-    clients,
-    collaboration,
-    contents,
-    curves,
-    heat_maps,
-    lines,
-    series,
-)
+from fedjax_pfl import figures, results
+from fedjax_pfl.figures import attacks, clients, contents, curves, lines, partitions
 from fedjax_pfl.results import selection
 
 __all__ = ["WIDER", "Section", "all_of"]
@@ -55,175 +46,160 @@ class Section:
 
     @functools.cached_property
     def figure(self) -> Figure:
-        """Figure of the page and of the files."""
+        """Figure of the files, and the first of the page."""
         return self.draw(self.content)
+
+    def views(self) -> Iterator[tuple[str, Figure]]:
+        """Yields the figures of the page by the name of their y-axis."""
+        if not isinstance(self.content, contents.Lines):
+            yield "", self.figure
+            return
+        first, *others = curves.views(self.content).items()
+        yield first[0], self.figure
+        for name, content in others:
+            yield name, self.draw(content)
 
 
 def all_of(result: results.Result) -> list[Section]:
     """Returns everything that a result has to show, in the order of a page."""
-    return [
-        *_learning_curves(result),
-        *_series(result),
-        *_clients(result),
-        *_robustness(result),
-        *_grids(result),
-        *_mixing(result),
-        _partition(result),
-    ]
+    sections = []
+    catalog = figures.catalog()
+    for name, (title, figure, describe) in _SECTIONS.items():
+        select, draw = catalog[figure]
+        if name.startswith("learning_curves_"):
+            data = WIDER[name.removeprefix("learning_curves_")]
+            shown = lines.learning_curves(result, data)
+        else:
+            shown = select(result)
+        caption = None if shown is None else describe(result, shown)
+        if caption is not None:
+            sections.append(Section(name, title, caption, shown, draw))
+    return sections
 
 
-def _learning_curves(result: results.Result) -> Iterator[Section]:
-    """Yields curves on every kind of test data, and losses on training data."""
-    best = _BEST if selection.tuned(result) else ""
-    drawn = {"learning_curves": lines.learning_curves(result)}
-    for name, data in WIDER.items():
-        drawn[f"learning_curves_{name}"] = lines.learning_curves(result, data)
-    for name, shown in drawn.items():
-        if shown is not None:
-            title = f"Learning curves on {shown.data} data"
-            yield _of_lines(result, name, title, shown, best)
-    loss = lines.training_loss(result)
-    if loss is not None:
-        yield _of_lines(result, "training_loss", "Training loss", loss, "")
-
-
-def _of_lines(
-    result: results.Result, name: str, title: str, shown: contents.Lines, more: str
-) -> Section:
+def _of_lines(result: results.Result, shown: contents.Lines) -> str:
     """Describes lines against rounds."""
+    more = _BEST if shown.zooms and selection.tuned(result) else ""
     if more and len(shown.panels) > 1:
         more += _BY_PANEL
-    caption = (
+    if any(status != "ok" for status in result.status):
+        ended = " Seeds that diverged or ended early leave the mean from then on."
+    else:
+        ended = ""
+    return (
         f"Each line is a model's {shown.ylabel}, {shown.populations} clients,"
         f" {shown.data} data, in every evaluated round;"
-        f" {shown.spread or 'one seed'}."
-        f"{more}{_limited(shown)}{_ended(result)}"
+        f" {shown.spread or 'one seed'}.{more}{_limited(shown)}{ended}"
     )
-    return Section(name, title, caption, shown, curves.draw)
 
 
-def _series(result: results.Result) -> Iterator[Section]:
-    """Yields values of portfolios."""
-    shown = series.over_days(result)
-    if shown is not None:
-        caption = (
-            f"Named models, honest clients, own test data, last round:"
-            f" {shown.ylabel}; {shown.spread}, of the first method.{_limited(shown)}"
+def _of_series(_: results.Result, shown: contents.Lines) -> str:
+    """Describes values of portfolios."""
+    return (
+        f"Named models, honest clients, own test data, last round: {shown.ylabel};"
+        f" {shown.spread}, of the first method.{_limited(shown)}"
+    )
+
+
+def _of_clients(_: results.Result, shown: contents.Boxes) -> str:
+    """Describes distributions over clients."""
+    return (
+        f"{_sentence(shown.xlabel)}. Settings are those of the learning curves."
+        " A point is a client with one seed. The box spans the quartiles, with the"
+        f" median as a line and the mean as a triangle.{_limited(shown)}"
+    )
+
+
+def _of_fairness(_: results.Result, shown: contents.Spots) -> str | None:
+    """Describes points of settings; None of a single one, which nothing is beside."""
+    if len(shown.marks) < 2:
+        return None
+    has_bars = any(spot.x_std or spot.y_std for spot in shown.marks)
+    bars = "bars are standard deviations over seeds" if has_bars else "one seed"
+    best = ""
+    if not all(spot.is_best for spot in shown.marks):
+        best = (
+            " The setting of each method that is best on validation data has a color,"
+            " the others are gray."
         )
-        yield Section("values", "Values of portfolios", caption, shown, curves.draw)
+    return (
+        f"Models, {shown.population} clients, {shown.data} data, last round; every"
+        f" setting is a point, {bars}. Up and to the left is better."
+        f"{best}{_limited(shown)}"
+    )
 
 
-def _clients(result: results.Result) -> Iterator[Section]:
-    """Yields distributions over clients, and fairness."""
-    boxes = clients.values_of_clients(result)
-    if boxes is not None:
-        caption = (
-            f"{_sentence(boxes.xlabel)}. Settings are those of the learning curves."
-            " A point is a client with one seed. The box spans the quartiles, with the"
-            f" median as a line and the mean as a triangle.{_limited(boxes)}"
-        )
-        yield Section(
-            "clients", "Clients one by one", caption, boxes, clients.draw_boxes
-        )
-    spots = clients.accuracy_and_spread(result)
-    if spots is not None and len(spots.spots) > 1:
-        has_bars = any(spot.x_std or spot.y_std for spot in spots.spots)
-        bars = "bars are standard deviations over seeds" if has_bars else "one seed"
-        caption = (
-            f"Models, {spots.population} clients, {spots.data} data, last round;"
-            f" every setting is a point, {bars}. Up and to the left is better."
-            f"{_limited(spots)}"
-        )
-        yield Section("fairness", "Fairness", caption, spots, clients.draw_spots)
+def _of_attackers(_: results.Result, shown: contents.Lines) -> str:
+    """Describes the metric against the fraction of malicious clients."""
+    return (
+        f"Models, honest clients, {shown.data} data, last round, against the share of"
+        f" clients that are malicious; {shown.spread or 'one seed'}."
+        f"{_BEST_EACH if shown.is_best else ''}{_limited(shown)}"
+    )
 
 
-def _robustness(result: results.Result) -> Iterator[Section]:
-    """Yields the metric under attacks."""
-    shown = attacks.with_attackers(result)
-    if shown is not None:
-        caption = (
-            f"Models, honest clients, {shown.data} data, last round, against the"
-            f" share of clients that are malicious; {shown.spread or 'one seed'}."
-            f"{_BEST_EACH if shown.is_best else ''}{_limited(shown)}"
-        )
-        yield Section(
-            "robustness", "Robustness to attacks", caption, shown, curves.draw
-        )
-    table = attacks.under_attacks(result)
-    if table is not None:
-        caption = f"{_sentence(table.value)}, mean over seeds; a row per model."
-        yield Section("attacks", "Attacks", caption, table, heat_maps.draw)
+def _of_attacks(_: results.Result, shown: contents.Heats) -> str:
+    """Describes the table of attacks."""
+    return f"{_sentence(shown.value)}, mean over seeds; a row per model."
 
 
-def _grids(result: results.Result) -> Iterator[Section]:
-    """Yields the metric over swept fields."""
-    heats = heat_maps.over_two_fields(result)
-    if heats is not None:
-        more = ""
-        if heats.total > len(heats.panels):
-            more = f" The first {len(heats.panels)} of {heats.total} tables."
-        caption = (
-            f"{_sentence(heats.value)}, over {heats.xlabel} and {heats.ylabel}; mean"
-            f" over seeds, empty where all diverged."
-            f"{more}"
-        )
-        yield Section("grid", "Grid of two fields", caption, heats, heat_maps.draw)
-    shown = lines.swept(result)
-    is_robustness = shown is not None and shown.xlabel == attacks.FRACTION
-    if shown is not None and not is_robustness:
-        caption = (
-            f"{_sentence(shown.ylabel)}, of {shown.populations} clients on"
-            f" {shown.data} data, against {shown.xlabel};"
-            f" {shown.spread or 'one seed'}. Dashed levels do not have this field."
-            f"{_BEST if shown.is_best else ''}{_limited(shown)}"
-        )
-        yield Section("sweep", "A swept field", caption, shown, curves.draw)
+def _of_grid(_: results.Result, shown: contents.Heats) -> str:
+    """Describes the metric over two swept fields."""
+    more = ""
+    if shown.total > len(shown.panels):
+        more = f" The first {len(shown.panels)} of {shown.total} tables."
+    return (
+        f"{_sentence(shown.value)}, over {shown.xlabel} and {shown.ylabel}; mean over"
+        f" seeds, empty where all diverged.{more}"
+    )
 
 
-def _mixing(result: results.Result) -> Iterator[Section]:
-    """Draws who learns from whom."""
-    heats = collaboration.between_clients(result)
-    if heats is not None:
-        caption = (
-            "Weight with which a client (row) would get another's message (column)"
-            " after the last round, but for its own; first grid point of each method."
-        )
-        yield Section(
-            "collaboration", "Who learns from whom", caption, heats, heat_maps.draw
-        )
-    shown = collaboration.shares(result)
-    if shown is not None:
-        caption = f"{_sentence(shown.ylabel)}: {shown.spread}.{_limited(shown)}"
-        yield Section(
-            "own_cluster", "Learning from one's own", caption, shown, curves.draw
-        )
+def _of_sweep(_: results.Result, shown: contents.Lines) -> str | None:
+    """Describes the metric against one field, unless robustness shows the same."""
+    if shown.xlabel == attacks.FRACTION:
+        return None
+    return (
+        f"{_sentence(shown.ylabel)}, of {shown.populations} clients on {shown.data}"
+        f" data, against {shown.xlabel}; {shown.spread or 'one seed'}. Dashed levels"
+        f" do not have this field.{_BEST if shown.is_best else ''}{_limited(shown)}"
+    )
 
 
-def _partition(result: results.Result) -> Section:
-    """Draws who holds which training data, in every environment."""
-    found = clients.holdings(result)
-    shown = found[: clients.MAX_HOLDINGS]
+def _of_mixing(_: results.Result, __: contents.Heats) -> str:
+    """Describes who learns from whom."""
+    return (
+        "Weight with which a client (row) would get another's message (column) after"
+        " the last round, but for its own; first grid point of each method."
+    )
+
+
+def _of_shares(_: results.Result, shown: contents.Lines) -> str:
+    """Describes the share of weight in the own cluster."""
+    return f"{_sentence(shown.ylabel)}: {shown.spread}.{_limited(shown)}"
+
+
+def _of_partition(
+    result: results.Result, environments: list[tuple[partitions.Holdings, float]]
+) -> str:
+    """Describes who holds which training data, in every environment."""
+    shown = environments[: clients.MAX_HOLDINGS]
     caption = "Training examples, in every environment those of its first training."
-    if len(found) == 1:
+    if len(environments) == 1:
         caption = f"{_sentence(shown[0][0].title)}: training examples."
-    if sum(len(g.points) for g in result.groups) > len(found):
+    if len(result.status) > len(environments):
         caption += " Every seed has clients of its own."
-    if len(found) > len(shown):
-        caption += f" Shown are the first {len(shown)} of {len(found)} environments."
+    if len(environments) > len(shown):
+        caption += (
+            f" Shown are the first {len(shown)} of {len(environments)} environments."
+        )
     for holdings, leak in shown:
         if leak > 0:
-            where = f" of {holdings.title}" if len(found) > 1 else ""
+            where = f" of {holdings.title}" if len(environments) > 1 else ""
             caption += (
                 f" {leak:.1%} of the test examples{where} are examples that another"
                 " client trains on."
             )
-    return Section(
-        "partition",
-        "Who holds which data",
-        caption,
-        found,
-        clients.draw_holdings,
-    )
+    return caption
 
 
 def _limited(shown: contents.Lines | contents.Boxes | contents.Spots) -> str:
@@ -231,13 +207,28 @@ def _limited(shown: contents.Lines | contents.Boxes | contents.Spots) -> str:
     return f" Shown are {shown.left_out}." if shown.left_out else ""
 
 
-def _ended(result: results.Result) -> str:
-    """Returns a sentence where some trainings are not in every mean."""
-    if all(status == "ok" for status in result.status):
-        return ""
-    return " Seeds that diverged or ended early leave the mean from then on."
-
-
-def _sentence(text: Any) -> str:
+def _sentence(text: str) -> str:
     """Returns text with a capital."""
-    return f"{str(text)[:1].upper()}{str(text)[1:]}"
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+_CURVES = "Learning curves on {} data"
+_SECTIONS: dict[str, tuple[str, str, Callable[..., str | None]]] = {
+    # name -> title, figure, caption, in the order of a page
+    "learning_curves": (_CURVES.format("own test"), "learning_curves", _of_lines),
+    **{
+        f"learning_curves_{name}": (_CURVES.format(data), "learning_curves", _of_lines)
+        for name, data in WIDER.items()
+    },
+    "training_loss": ("Training loss", "training_loss", _of_lines),
+    "values": ("Values of portfolios", "values", _of_series),
+    "clients": ("Clients one by one", "clients", _of_clients),
+    "fairness": ("Fairness", "fairness", _of_fairness),
+    "robustness": ("Robustness to attacks", "attacks", _of_attackers),
+    "attacks": ("Attacks", "attacks_table", _of_attacks),
+    "grid": ("Grid of two fields", "grid", _of_grid),
+    "sweep": ("A swept field", "sweep", _of_sweep),
+    "collaboration": ("Who learns from whom", "collaboration", _of_mixing),
+    "own_cluster": ("Learning from one's own", "own_cluster", _of_shares),
+    "partition": ("Who holds which data", "partition", _of_partition),
+}

@@ -1,7 +1,6 @@
 """Result directories that a report is about, read and put together."""
 
 import dataclasses
-import functools
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,29 +15,6 @@ from fedjax_pfl.results import history, selection
 __all__ = ["Loaded", "Runs", "Source", "merged", "read"]
 
 _WATCHED = ("eval_every", "evaluate_on")  # settings that change no training
-
-
-class _Result(results.Result):
-    """A result that makes each of its tables once."""
-
-    @functools.cached_property
-    def fields(self) -> tuple[str, ...]:  # pyright: ignore
-        return super().fields
-
-    def table(self) -> pd.DataFrame:
-        return self._made_once("table")
-
-    def curves(self) -> pd.DataFrame:
-        return self._made_once("curves")
-
-    def clients(self) -> pd.DataFrame:
-        return self._made_once("clients")
-
-    def _made_once(self, name: str) -> pd.DataFrame:
-        kept = vars(self).setdefault("_made", {})
-        if name not in kept:
-            kept[name] = getattr(super(), name)()
-        return kept[name]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,13 +92,13 @@ def read(directories: Sequence[Path], runs: Runs) -> Loaded:
             raise checks.InputError(
                 f"Expected different directories, got '{directories[k]}' twice."
             )
-    found, unfinished = [], []
+    folders, unfinished = [], []
     for directory in directories:
         finished, missing = _runs(directory, runs)
-        found += finished
+        folders += finished
         unfinished += missing
-    names = _names(found)
-    read = [_read(directory) for directory in found]
+    names = _names(folders)
+    read = [_read(folder) for folder in folders]
     sources = [
         Source(
             name,
@@ -130,7 +106,7 @@ def read(directories: Sequence[Path], runs: Runs) -> Loaded:
             runs.repeated_by(directory) if runs.is_begun(directory) else None,
             result.groups,
         )
-        for name, directory, result in zip(names, found, read, strict=True)
+        for name, directory, result in zip(names, folders, read, strict=True)
     ]
     result = merged(read)
     if _has_twins(result):
@@ -170,7 +146,7 @@ def _names(directories: Sequence[Path]) -> list[str]:
 
 def _read(directory: Path) -> results.Result:
     """Returns the result, if its table says the same as its histories."""
-    result = _Result(**vars(results.Result.load(directory)))
+    result = results.Result.load(directory)
     file = directory / "summary.csv"
     try:
         stored = pd.read_csv(file, low_memory=False)
@@ -187,9 +163,9 @@ def _read(directory: Path) -> results.Result:
     return result
 
 
-def merged(found: Sequence[results.Result]) -> results.Result:
+def merged(parts: Sequence[results.Result]) -> results.Result:
     """Returns all groups as one result; how often they were judged tells none apart."""
-    result = _Result.merge(found)
+    result = results.Result.merge(parts)
     groups = []
     for group in result.groups:
         config = {n: v for n, v in group.config.items() if n not in _WATCHED}
@@ -199,8 +175,7 @@ def merged(found: Sequence[results.Result]) -> results.Result:
 
 def _has_twins(result: results.Result) -> bool:
     """Returns whether two trainings cannot be told apart."""
-    points = result.communication().drop(columns=["floats_up", "floats_down", "rounds"])
-    return bool(points.duplicated().any())
+    return bool(result.points().drop(columns="status").duplicated().any())
 
 
 def _named(result: results.Result, name: str) -> results.Result:
@@ -209,4 +184,4 @@ def _named(result: results.Result, name: str) -> results.Result:
         dataclasses.replace(group, config=group.config | {selection.RUN: name})
         for group in result.groups
     ]
-    return _Result(groups=tuple(groups), provenance=result.provenance)
+    return dataclasses.replace(result, groups=tuple(groups))

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from fedjax_pfl.figures import drawing
 
-__all__ = ["inline"]
+__all__ = ["inline", "page_color"]
 
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _COLORS = {  # what cannot be read on a dark page -> a property of the page
@@ -25,7 +25,8 @@ def inline(figure: Figure, name: str, title: str) -> str:
     """Returns a figure as an element of a page.
 
     Series (`drawing.Series`) have `data-key` and `data-method`, entries of the legend
-    `data-name`; points say their texts as titles.
+    `data-name`; points say their texts as titles, boxes their number
+    as `data-box`.
 
     Args:
       figure: whose artists may be named by series.
@@ -60,13 +61,19 @@ def _adapt(element: ElementTree.Element, name: str) -> None:
     own = element.attrib.pop("id", "")
     kind, _, told = own.partition(":")
     if kind == "legend":
-        label, method, _ = json.loads(told.partition(":")[2])
+        label, method, *_ = json.loads(told.partition(":")[2])
         element.attrib |= {"data-name": label, "data-method": method}
         element.attrib |= {"role": "button", "tabindex": "0", "aria-pressed": "true"}
     elif kind == "series":
-        label, method, texts = json.loads(told)
+        label, method, texts, number = json.loads(told)
         element.attrib |= {"data-key": label, "data-method": method}
+        if number is not None:
+            element.set("data-box", str(number))
         points = [*element.iter(f"{{{_SVG}}}use")]
+        if points and len({point.get("style") for point in points}) == 1:
+            element.set("style", points[0].get("style", ""))  # once, not per point
+            for point in points:
+                point.attrib.pop("style", None)
         if len(points) != len(texts):  # one shape
             points = [element]
         for point, text in zip(points, texts, strict=False):
@@ -78,4 +85,9 @@ def _adapt(element: ElementTree.Element, name: str) -> None:
             element.set(key, f"#{name}-{value[1:]}")
         elif key in ("style", "clip-path", "fill", "stroke"):
             value = value.replace("url(#", f"url(#{name}-")
-            element.set(key, _COLOR.sub(lambda m: _COLORS[m[0].lower()], value))
+            element.set(key, page_color(value))
+
+
+def page_color(text: str) -> str:
+    """Replaces colors that cannot be read on a dark page by properties of the page."""
+    return _COLOR.sub(lambda match: _COLORS[match[0].lower()], text)

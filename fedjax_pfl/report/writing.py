@@ -1,5 +1,6 @@
 """A report as files: the page, and figures and tables of it beside it."""
 
+import functools
 from pathlib import Path
 
 from fedjax_pfl.core import checks
@@ -47,30 +48,21 @@ def content_of(loaded: sources.Loaded) -> page.Content:
     """Returns everything that there is to say about results."""
     result = loaded.result
     own = comparison.rank(result)
-    shown = [own]
-    for name, data in sections.WIDER.items():
-        title = f"Methods on {data} data"
-        shown.append(
-            comparison.compare(result, name=name, title=title, when="last", data=data)
-        )
-    when = "best (validation)"
+    compare = functools.partial(comparison.compare, result)
+    on_own = functools.partial(compare, data=summaries.OWN_TEST)
+    wider = [
+        compare(name=name, title=f"Methods on {data} data", when="last", data=data)
+        for name, data in sections.WIDER.items()
+    ]
     title = "Methods, best round by validation"
-    best = comparison.compare(
-        result, name="best", title=title, when=when, data=summaries.OWN_TEST
-    )
-    every = comparison.compare(
-        result,
-        name="all_settings",
-        title="All settings",
-        when="last",
-        data=summaries.OWN_TEST,
-        only_best=False,
-    )
+    best = on_own(name="best", title=title, when="best (validation)")
+    title = "All settings"
+    every = on_own(name="all_settings", title=title, when="last", only_best=False)
     if own is not None and every is not None and _size(own) == _size(every):
         every = None  # it says the same
     return page.Content(
         loaded=loaded,
-        headline=tuple(table for table in shown if table is not None),
+        headline=tuple(table for table in (own, *wider) if table is not None),
         details=tuple(table for table in (best, every) if table is not None),
         sections=tuple(sections.all_of(result)),
         timing=facts.timing(loaded),

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -26,6 +25,10 @@ _BOUND = "hybrid (oracle)"  # not a method
 _REFERENCES = (("FedAvg", "global"), ("Local", "personal"))  # what all must beat
 _DIFFERENCE = 3  # its column, beside the measure that it is of
 _SHARES = "better / worse off"
+_ROUNDS = {
+    "last": "last round",
+    "best (validation)": "round that is best on validation data",
+}
 _FORM = "+.4f"  # as many digits as a result's summary has
 _VERDICTS = {"holds": "better", "does not hold": "worse", "undecided": ""}
 
@@ -149,26 +152,39 @@ def compare(
     if only_best:
         kept = selection.best_settings(result)
         points = points.merge(kept, on=list(kept.columns))
-    summary = _Summary(result, when, data)
-    names = selection.varying(points, selection.methods(result))
-    shares = _Shares(result, points, metric, only_best and when == "last")
-    environments = [
-        _environment(result, rows, names, summary, shares, metric, only_best)
-        for rows in selection.groups(points, selection.environments(result))
-    ]
-    is_paired = only_best and any(len(e.rows) > 1 for e in environments)
-    population = " and ".join(points["population"].unique())
-    seeds = sorted(points["seed"].dropna().unique().tolist())
-    caption = _caption(metric, population, data, when, seeds, is_paired)
-    if shares.measures:
-        caption += (
-            f" {_SHARES.capitalize()}: share of clients, over all seeds, whose own test"
-            f" {metric.replace('_', ' ')} is better and worse than with Local."
-        )
+    is_paired = only_best and _has_rivals(result, points)
+    caption = _caption(points, metric, data, when, is_paired)
+    points, measures = _with_cells(result, points, when, data)
+    if only_best and when == "last" and data == summaries.OWN_TEST:
+        shares = _shares(result, points, metric)
+        if shares is not None:
+            points = _joined(points, shares, _columns(result))
+            both = zip(points["cells"], points["share"].fillna("–"), strict=True)
+            points["cells"] = [(*cells[:-1], share, cells[-1]) for cells, share in both]
+            measures.insert(-1, _SHARES)
+            caption += (
+                f" {_SHARES.capitalize()}: share of clients, over all seeds, whose own"
+                f" test {metric.replace('_', ' ')} is better and worse than with Local."
+            )
     if not (points["status"] == "ok").all():
         caption += " Seeds that diverged do not count; status says how many did."
-    measures = _with(summary.measures, shares.measures)
-    return Comparison(name, title, caption, measures, tuple(environments), is_paired)
+    names = selection.varying(points, selection.methods(result))
+    environments = tuple(
+        _environment(result, rows, names, metric, only_best)
+        for rows in selection.groups(points, selection.environments(result))
+    )
+    return Comparison(name, title, caption, tuple(measures), environments, is_paired)
+
+
+def _columns(result: results.Result) -> list[str]:
+    """Columns that tell rows of all environments apart."""
+    return [*selection.environments(result), *selection.methods(result), "model"]
+
+
+def _has_rivals(result: results.Result, points: pd.DataFrame) -> bool:
+    """Returns whether some environment has several rows."""
+    rows = points[_columns(result)].drop_duplicates()
+    return bool(rows.duplicated(selection.environments(result)).any())
 
 
 def _points(result: results.Result, when: str, data: str) -> tuple[pd.DataFrame, str]:
@@ -179,112 +195,91 @@ def _points(result: results.Result, when: str, data: str) -> tuple[pd.DataFrame,
     return selection.reported(result, rows)
 
 
-class _Summary:
-    """The rows of a result's summary by the columns that name them."""
-
-    def __init__(self, result: results.Result, when: str, data: str):
-        summary = result.summary(when, data)
-        columns = list(summary.columns)
-        first = columns.index("model") + 1
-        self._keys = columns[:first]
-        self.measures = tuple(name.replace("_", " ") for name in columns[first:])
-        keys = map(_key, summary[self._keys].to_numpy())
-        texts = summary[columns[first:]].to_numpy()
-        self._rows = dict(zip(keys, texts, strict=True))
-
-    def cells(self, row: pd.Series) -> tuple[str, ...]:
-        """Returns the texts of a row."""
-        return tuple(text or "–" for text in self._rows[_key(row[self._keys])])
+def _with_cells(
+    result: results.Result, points: pd.DataFrame, when: str, data: str
+) -> tuple[pd.DataFrame, list[str]]:
+    """Adds the texts of the result's summary, of which it returns the titles."""
+    summary = result.summary(when, data)
+    place = list(summary.columns).index("model") + 1
+    keys, measures = list(summary.columns[:place]), list(summary.columns[place:])
+    texts = summary[measures].replace("", "–").itertuples(index=False, name=None)
+    points = _joined(points, summary[keys].assign(cells=list(texts)), keys)
+    return points, [name.replace("_", " ") for name in measures]
 
 
-class _Shares:
-    """Shares of clients that a model serves better, and worse, than Local does.
+def _joined(rows: pd.DataFrame, more: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Adds columns by equal keys; groups forget the type of keys that are missing."""
+    return rows.merge(more.astype(dict(rows[keys].dtypes)), on=keys, how="left")
 
-    Attributes:
-      measures: title of their column, none where there is no Local.
+
+def _shares(
+    result: results.Result, points: pd.DataFrame, metric: str
+) -> pd.DataFrame | None:
+    """Returns shares of clients that a model serves better, and worse, than Local does.
+
+    Args:
+      result: what is compared.
+      points: of the rows, in which Local's are found.
+      metric: by which clients are better off.
+
+    Returns:
+      The columns of rows, and their `share`, for example `62 % / 21 %`; None unless
+      there are Local and others.
     """
-
-    def __init__(
-        self, result: results.Result, points: pd.DataFrame, metric: str, is_wanted: bool
-    ):
-        is_local = (points["algorithm"] == "Local") & (points["model"] == "personal")
-        is_own = (points["data"] == summaries.OWN_TEST).all()
-        has_others = bool(points.loc[~is_local, "algorithm"].ne("Local").any())
-        self.measures: tuple[str, ...] = ()
-        if not (is_wanted and is_own and is_local.any() and has_others):
-            return
-        self.measures = (_SHARES,)
-        self._environment = selection.environments(result)
-        self._columns = [*self._environment, *selection.methods(result), "model"]
-        clients, _ = selection.reported(result, result.clients(), metric)
-        by_client = ["seed", "client"]
-        self._values = {
-            _key(rows[self._columns].iloc[0]): rows.set_index(by_client)["value"]
-            for rows in selection.groups(clients, self._columns)
-        }
-        local = points[is_local].drop_duplicates(self._columns)
-        self._local = {
-            _key(row[self._environment]): self._values[_key(row[self._columns])]
-            for _, row in local.iterrows()
-        }
-        self._sign = metrics.sign(metric)
-
-    def cells(self, row: pd.Series) -> tuple[str, ...]:
-        """Returns the text of a row, for example `62 % / 21 %`."""
-        if not self.measures:
-            return ()
-        local = self._local.get(_key(row[self._environment]))
-        if local is None or (row["algorithm"], row["model"]) == ("Local", "personal"):
-            return ("–",)
-        gap = self._sign * self._values[_key(row[self._columns])].sub(local).dropna()
-        if gap.empty:
-            return ("–",)
-        return (f"{(gap > 0).mean():.0%} / {(gap < 0).mean():.0%}".replace("%", " %"),)
-
-
-def _key(values: Any) -> tuple[Any, ...]:
-    """Returns values to look up; those that are missing are the same."""
-    return tuple(None if pd.isna(value) else value for value in values)
+    is_local = (points["algorithm"] == "Local") & (points["model"] == "personal")
+    if not is_local.any() or (points["algorithm"] == "Local").all():
+        return None
+    columns = _columns(result)
+    who = [*selection.environments(result), "seed", "client"]
+    clients, _ = selection.reported(result, result.clients(), metric)
+    clients = clients[[*dict.fromkeys([*columns, *who]), "value"]]
+    local = clients.merge(points.loc[is_local, columns].drop_duplicates())
+    local = local.drop_duplicates(who, keep="last")[[*who, "value"]]
+    pairs = clients.merge(local, on=who, suffixes=("", "_local"))
+    is_self = (pairs["algorithm"] == "Local") & (pairs["model"] == "personal")
+    gap = metrics.sign(metric) * (pairs["value"] - pairs["value_local"])
+    pairs = pairs.assign(better=gap > 0, worse=gap < 0)[gap.notna() & ~is_self]
+    means = pairs.groupby(columns, dropna=False)[["better", "worse"]].mean()
+    texts = [
+        f"{better:.0%} / {worse:.0%}".replace("%", " %")
+        for better, worse in means.to_numpy()
+    ]
+    return means.reset_index()[columns].assign(share=texts)
 
 
 def _environment(
     result: results.Result,
     points: pd.DataFrame,
     names: Sequence[str],
-    summary: _Summary,
-    shares: _Shares,
     metric: str,
     is_paired: bool,
 ) -> Environment:
     """Returns the rows of one environment."""
-    columns = [*selection.methods(result), "model"]
-    groups = list(selection.groups(points, columns))
-    means = [rows["value"].mean() for rows in groups]
-    order = sorted(range(len(groups)), key=lambda k: metrics.score(metric, means[k]))
-    order.reverse()
-    groups, means = [groups[k] for k in order], [means[k] for k in order]
-    heads = [rows.iloc[0] for rows in groups]
+    groups = sorted(
+        selection.groups(points, _columns(result)),
+        key=lambda rows: metrics.score(metric, rows["value"].mean()),
+    )[::-1]
+    heads = pd.concat([rows.head(1) for rows in groups])
     values = [rows.set_index("seed")["value"] for rows in groups]
     rows = tuple(
         Row(
             setting=selection.label(head, names),
             algorithm=head["algorithm"],
             model=head["model"],
-            value=float(mean),
-            cells=_with(summary.cells(head), shares.cells(head)),
-            differences=_differences(values, k, metric) if is_paired else (),
+            value=float(values[k].mean()),
+            cells=head["cells"],
+            differences=tuple(
+                None if other is values[k] else _difference(values[k], other, metric)
+                for other in values
+                if is_paired
+            ),
         )
-        for k, (head, mean) in enumerate(zip(heads, means, strict=True))
+        for k, (_, head) in enumerate(heads.iterrows())
     )
-    reference = _reference(result, heads, columns, metric) if is_paired else 0
+    reference = _reference(result, heads, metric) if is_paired else 0
     conclusion = _conclusion(rows, reference, metric) if is_paired else ""
-    title = selection.title(heads[0], selection.environments(result))
+    title = selection.title(heads.iloc[0], selection.environments(result))
     return Environment(title, rows, reference, conclusion)
-
-
-def _with(cells: tuple[str, ...], shares: tuple[str, ...]) -> tuple[str, ...]:
-    """Inserts shares, or their title, before the status."""
-    return (*cells[:-1], *shares, cells[-1])
 
 
 def _conclusion(rows: Sequence[Row], reference: int, metric: str) -> str:
@@ -311,71 +306,46 @@ def _model_of(row: Row) -> str:
     return f"{row.model.removesuffix(' (validation)')} model of {row.setting}"
 
 
-def _differences(
-    values: Sequence[pd.Series], row: int, metric: str
-) -> tuple[Difference | None, ...]:
-    """Returns a row minus every other one, paired by seed."""
-    found: list[Difference | None] = []
-    for k, others in enumerate(values):
-        if k == row:
-            found.append(None)
-            continue
-        interval = paired.interval(values[row], others)
-        better = interval
-        if metrics.sign(metric) < 0:  # less is better
-            better = dataclasses.replace(interval, mean=-interval.mean)
-        found.append(Difference(interval.text(_FORM), _VERDICTS[better.verdict]))
-    return tuple(found)
+def _difference(values: pd.Series, others: pd.Series, metric: str) -> Difference:
+    """Returns one row minus another, paired by seed."""
+    interval = paired.interval(values, others)
+    gain = dataclasses.replace(interval, mean=metrics.sign(metric) * interval.mean)
+    return Difference(interval.text(_FORM), _VERDICTS[gain.verdict])
 
 
-def _reference(
-    result: results.Result,
-    heads: Sequence[pd.Series],
-    columns: Sequence[str],
-    metric: str,
-) -> int:
+def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:
     """Picks FedAvg, else Local, else the best on validation data, else the first row.
 
     Hybrids are never the best: they were chosen on these data, client by client.
     """
-    names = [(head["algorithm"], head["model"]) for head in heads]
+    names = list(zip(heads["algorithm"], heads["model"], strict=True))
     for name in _REFERENCES:
         if name in names:
             return names.index(name)
+    columns = _columns(result)
     judged, _ = _points(result, "last", selection.VALIDATION)
-    judged = judged[judged["metric"] == metric]
-    columns = [*selection.environments(result), *columns]
-    means = {
-        _key(rows[columns].iloc[0]): rows["value"].mean(skipna=False)
-        for rows in selection.groups(judged, columns)
-    }
+    judged = judged[judged["metric"] == metric].groupby(columns, dropna=False)["value"]
+    means = judged.agg(lambda values: values.mean(skipna=False)).reset_index()
+    values = _joined(heads[columns], means, columns)["value"]
     scores = [
-        metrics.score(metric, means.get(_key(head[columns]), math.nan))
-        if not head["model"].startswith(selection.HYBRID)
-        else -math.inf
-        for head in heads
+        -math.inf
+        if model.startswith(selection.HYBRID)
+        else metrics.score(metric, value)
+        for model, value in zip(heads["model"], values, strict=True)
     ]
     return scores.index(max(scores))
 
 
 def _caption(
-    metric: str,
-    population: str,
-    data: str,
-    when: str,
-    seeds: Sequence[int],
-    is_paired: bool,
+    points: pd.DataFrame, metric: str, data: str, when: str, is_paired: bool
 ) -> str:
     """Describes which model, on whose data, when and with how many seeds."""
-    rounds = {
-        "last": "last round",
-        "best (validation)": "round that is best on validation data",
-    }[when]
-    count = len(seeds)
-    shown = ", ".join(map(str, seeds))
+    population = " and ".join(points["population"].unique())
+    seeds = sorted(points["seed"].dropna().unique().tolist())
+    count, shown = len(seeds), ", ".join(map(str, seeds))
     shown_metric = metric.replace("_", " ")
     text = (
-        f"The models of {population} clients on {data} data, {rounds}:"
+        f"The models of {population} clients on {data} data, {_ROUNDS[when]}:"
         f" {shown_metric} is the mean over clients, worst 10 % the mean of the worst"
         " tenth of them, loss variance that of their losses."
     )
@@ -387,16 +357,12 @@ def _caption(
         text += f" Mean ± standard deviation over {count} seeds ({shown})."
     else:
         text += f" One seed ({shown}): no intervals, and no spread over seeds."
-    if is_paired:
-        text += (
-            f" Differences are of {shown_metric}, row minus reference, paired by seed"
-        )
-        text += (
-            ", with 95 % intervals of Student's t, not corrected for their number."
-            if count > 1
-            else "."
-        )
-    return text
+    if not is_paired:
+        return text
+    text += f" Differences are of {shown_metric}, row minus reference, paired by seed"
+    if count > 1:
+        text += ", with 95 % intervals of Student's t, not corrected for their number"
+    return f"{text}."
 
 
 def titles_of(compared: Comparison) -> tuple[str, ...]:

@@ -82,7 +82,10 @@ def writing(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unwritable(directory, error) from error
+        reason = error.strerror or error
+        raise checks.InputError(
+            f"Cannot write the directory '{directory}': {reason}."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -101,16 +104,15 @@ def locked(directory: Path) -> Iterator[None]:
     import filelock  # its modules are needed only where something is written
 
     lock = filelock.FileLock(directory / _LOCK)
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except filelock.Timeout:
-        raise checks.InputError(
-            f"Another process is writing in '{directory}': {_owner(directory)}; wait"
-            " until it has ended, or use another directory."
-        ) from None
-    except OSError as error:
-        raise _unwritable(directory, error) from error
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:  # which is an error of the operating system, too
+            raise checks.InputError(
+                f"Another process is writing in '{directory}': {_owner(directory)};"
+                " wait until it has ended, or use another directory."
+            ) from None
     try:
         _write_owner(directory)
         yield
@@ -124,10 +126,8 @@ def _write_owner(directory: Path) -> None:
     """Says who holds the lock."""
     now = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
     owner = {"pid": os.getpid(), "host": platform.node(), "since": now}
-    try:
+    with writing(directory):
         (directory / _OWNER).write_text(json.dumps(owner), "utf-8")
-    except OSError as error:
-        raise _unwritable(directory, error) from error
 
 
 def _owner(directory: Path) -> str:
@@ -155,16 +155,15 @@ def filled(directory: Path, last: str) -> Iterator[Path]:
     """
     folder = directory / _FILLING
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        yield folder
-        for name in sorted(os.listdir(folder), key=lambda name: name == last):
-            target = directory / name
-            if target.is_dir():  # left by a process that was killed here
-                shutil.rmtree(target)
-            os.replace(folder / name, target)
-    except OSError as error:
-        raise _unwritable(directory, error) from error
+        with writing(directory):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            yield folder
+            for name in sorted(os.listdir(folder), key=lambda name: name == last):
+                target = directory / name
+                if target.is_dir():  # left by a process that was killed here
+                    shutil.rmtree(target)
+                os.replace(folder / name, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -196,10 +195,8 @@ def check_writable(directory: Path, *, named: Path | None = None) -> None:
     Raises:
       InputError: if they cannot.
     """
-    try:
+    with writing(named or directory):
         os.rmdir(tempfile.mkdtemp(dir=nearest(directory), prefix=".check-"))
-    except OSError as error:
-        raise _unwritable(named or directory, error) from error
 
 
 def nearest(directory: Path) -> Path:
@@ -208,9 +205,3 @@ def nearest(directory: Path) -> Path:
     while not os.path.lexists(ancestor):
         ancestor = ancestor.parent
     return ancestor
-
-
-def _unwritable(directory: Path, error: OSError) -> checks.InputError:
-    """Returns the sentence for a directory that cannot be written."""
-    reason = error.strerror or error
-    return checks.InputError(f"Cannot write the directory '{directory}': {reason}.")

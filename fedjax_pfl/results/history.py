@@ -77,6 +77,11 @@ class History:
     __repr__ = struct.array_repr
 
     @property
+    def ends(self) -> np.ndarray:
+        """`int[G]` last round of each point, which early stopping may have chosen."""
+        return np.where(self.stopped_at < 0, self.rounds[-1], self.stopped_at)
+
+    @property
     def status(self) -> tuple[str, ...]:
         """How each point ended, in words."""
         return tuple(

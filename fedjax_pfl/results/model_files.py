@@ -72,11 +72,4 @@ def nested(arrays: Mapping[str, Any]) -> Any:
     """
     if _PARAMS in arrays:
         return arrays[_PARAMS]
-    tree: dict[str, Any] = {}
-    for name, value in arrays.items():
-        *above, last = name.split("/")[1:]
-        place = tree
-        for part in above:
-            place = place.setdefault(part, {})
-        place[last] = value
-    return tree
+    return tree_paths.nested((n.split("/")[1:], value) for n, value in arrays.items())

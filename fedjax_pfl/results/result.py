@@ -35,6 +35,7 @@ _FORMAT = "fedjax_pfl result 1"
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 _OWN_TEST = summaries.OWN_TEST
 _SENT = ("floats_up", "floats_down")
+_HISTORY = ("rounds", "history")  # columns of a client's course
 _MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
 
 
@@ -143,7 +144,7 @@ class Result:
         """The table, which figures and summaries read again and again."""
         rows = []
         for group in self.groups:
-            parts = _parts(group)
+            parts = list(summaries.parts(group))
             for point, status in enumerate(group.status):
                 head = self._head(group, point)
                 for part in parts:
@@ -166,41 +167,58 @@ class Result:
         for group in self.groups:
             heads = [self._head(group, point) for point in range(len(group.points))]
             rounds = group.rounds.tolist()
-            ends = np.where(group.stopped_at < 0, group.rounds[-1], group.stopped_at)
-            for part, metric in itertools.product(_parts(group), group.metrics):
+            for part, metric in itertools.product(
+                summaries.parts(group), group.metrics
+            ):
                 for d, data in enumerate(part.data):
                     name = (*part.name, data, metric)
                     for point, head in enumerate(heads):
                         means = part.means[metric][point, :, d].tolist()
                         shown = part.evaluated[point, :, d]
-                        shown = shown & (group.rounds <= ends[point])
+                        shown = shown & (group.rounds <= group.ends[point])
                         for e in np.flatnonzero(shown).tolist():
                             rows.append((*head, *name, rounds[e], means[e]))
         tail = ("model", "population", "data", "metric", "round", "value")
         return _frame(rows, [*self._columns, *tail])
 
-    def clients(self) -> "pd.DataFrame":
+    def clients(self, *, histories: bool = False) -> "pd.DataFrame":
         """Returns every client's own test metrics in the last round, one row per value.
+
+        Args:
+          histories: whether to add columns `rounds` and `history`, whose cells are the
+            evaluated rounds and the client's values in them, NaN where it was not
+            evaluated.
 
         Returns:
           The columns of `table` up to metric, then `client`, `num_train` and `value`.
         """
+        rows = self._histories_of_clients
+        return rows.copy() if histories else rows.drop(columns=list(_HISTORY))
+
+    @functools.cached_property
+    def _histories_of_clients(self) -> "pd.DataFrame":
+        """Clients' values and histories, which figures and the ranking both read."""
         rows = []
         for group in self.groups:
-            for part in _parts(group):
+            for part, metric in itertools.product(
+                summaries.parts(group), group.metrics
+            ):
                 if _OWN_TEST not in part.data:
                     continue
                 d = part.data.index(_OWN_TEST)
-                for metric, values in part.values.items():
-                    for point, counts in enumerate(part.masks[metric][:, -1, d]):
-                        name = (*self._head(group, point), *part.name, part.data[d])
-                        for client in np.flatnonzero(counts).tolist():
-                            size = int(group.num_train[point, client])
-                            value = float(values[point, -1, d, client])
-                            who = int(group.clients[client])
-                            rows.append((*name, metric, who, size, value))
+                for point, mask in enumerate(part.masks[metric][:, :, d]):
+                    name = (*self._head(group, point), *part.name, _OWN_TEST, metric)
+                    values = part.values[metric][point, :, d]
+                    seen = group.rounds <= group.ends[point]
+                    shown = np.where(mask, values, np.nan)[seen]
+                    for client in np.flatnonzero(mask[-1]).tolist():
+                        size = int(group.num_train[point, client])
+                        who = int(group.clients[client])
+                        value = float(values[-1, client])
+                        history = (group.rounds[seen], shown[:, client])
+                        rows.append((*name, who, size, value, *history))
         tail = ("model", "population", "data", "metric", "client", "num_train", "value")
-        return _frame(rows, [*self._columns, *tail])
+        return _frame(rows, [*self._columns, *tail, *_HISTORY])
 
     def series(self) -> "pd.DataFrame":
         """Returns what became of clients' test series after the last round.
@@ -210,25 +228,16 @@ class Result:
           series, `moment` from 0, and over the honest clients `mean`, `10 %`, `median`
           and `90 %`. Empty for models without series.
         """
-        import pandas as pd
-
-        tables = []
+        rows = []
         for group in self.groups:
             for name, values in group.series.items():
                 for point, m in np.ndindex(values.shape[:2]):
-                    rows = values[point, m, ~group.malicious[point]]
-                    low, middle, high = np.quantile(rows, (0.1, 0.5, 0.9), axis=0)
-                    columns = {"moment": np.arange(rows.shape[1])}
-                    columns |= {"mean": rows.mean(axis=0), "10 %": low}
-                    columns |= {"median": middle, "90 %": high}
+                    honest = values[point, m, ~group.malicious[point]]
+                    quantiles = np.quantile(honest, (0.1, 0.5, 0.9), axis=0)
                     head = (*self._head(group, point), group.models[m], name)
-                    names = (*self._columns, "model", "name")
-                    table = pd.DataFrame(columns)
-                    tables.append(table.assign(**dict(zip(names, head, strict=True))))
-        shown = [*self._columns, "model", "name", *_MOMENTS]
-        if not tables:
-            return pd.DataFrame(columns=pd.Index(shown))
-        return pd.concat(tables, ignore_index=True).reindex(columns=shown)
+                    moments = zip(honest.mean(axis=0), *quantiles, strict=True)
+                    rows += [(*head, k, *numbers) for k, numbers in enumerate(moments)]
+        return _frame(rows, [*self._columns, "model", "name", *_MOMENTS])
 
     def communication(self) -> "pd.DataFrame":
         """Returns how many numbers were sent, one row per point.
@@ -400,18 +409,6 @@ class Result:
         return tuple(
             json.dumps(v) if isinstance(v, tuple | list | dict) else v for v in values
         )
-
-
-def _parts(group: history.History) -> list[summaries.Part]:
-    """Yields every model in every population of a group."""
-    return summaries.parts(
-        group.metrics,
-        group.models,
-        group.data,
-        group.evaluated,
-        group.malicious,
-        group.times_selected,
-    )
 
 
 def _frame(rows: list[Any], columns: list[str] | None = None) -> "pd.DataFrame":

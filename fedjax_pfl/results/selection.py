@@ -1,5 +1,6 @@
 """Selection and naming of the rows that a figure shows."""
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "groups",
     "judge",
     "label",
+    "last_round",
     "methods",
     "reported",
     "settings",
@@ -164,19 +166,32 @@ def _best_curves(
     """Returns the curves of the best settings, and the metric."""
     table = result.curves()
     if model is not None:
-        single = sorted(n for n in set(table["model"]) if not n.startswith(HYBRID))
+        single = {name for name in table["model"] if not name.startswith(HYBRID)}
         checks.known(model, single, "model to choose by")
     if metric is not None:
-        checks.known(metric, sorted(set(table["metric"])), "metric")
+        checks.known(metric, set(table["metric"]), "metric")
     curves, metric = reported(result, table, metric)
-    best = _best_settings(curves, metric, model, tuned(result), _compared(result))
-    return best, metric
+    if not tuned(result):
+        return curves, metric
+    kept = []
+    for candidates in groups(curves, _compared(result)):
+        judges = model or judge(candidates["model"].unique())
+        score = functools.partial(_score, metric=metric, model=judges)
+        kept.append(max(groups(candidates, tuned(result)), key=score))
+    return pd.concat(kept), metric
+
+
+def _score(setting: pd.DataFrame, metric: str, model: str) -> float:
+    """Scores a model of a setting on validation data in the last round."""
+    last = setting[setting["round"] == setting["round"].max()]
+    last = last[(last["data"] == VALIDATION) & (last["model"] == model)]
+    return metrics.score(metric, last["value"].mean(skipna=False))
 
 
 def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
-    """Returns clients' values in the last round of `shown_curves`, and the metric."""
+    """Returns clients' values and histories under `shown_curves`, and the metric."""
     curves, metric = shown_curves(result)
-    clients, _ = reported(result, result.clients(), metric)
+    clients, _ = reported(result, result.clients(histories=True), metric)
     clients = clients[clients["model"].isin(MODELS)]
     kept = curves[settings(result)].drop_duplicates()
     return clients.merge(kept, on=settings(result)), metric
@@ -209,6 +224,16 @@ def reported(
     return rows[(rows["metric"] == metric) & (rows["population"] == population)], metric
 
 
+def last_round(
+    result: results.Result, stat: str = "mean", metric: str | None = None
+) -> tuple[pd.DataFrame, str]:
+    """Returns `reported` statistics over clients on own test data in the last round."""
+    rows = result.table()
+    rows = rows[(rows["when"] == "last") & (rows["data"] == summaries.OWN_TEST)]
+    rows = rows[(rows["stat"] == stat) & rows["model"].isin(MODELS)]
+    return reported(result, rows, metric)
+
+
 def groups(rows: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
     """Returns rows by equal keys, missing ones included, in order of appearance."""
     for _, group in rows.groupby(list(keys), sort=False, dropna=False):
@@ -218,29 +243,6 @@ def groups(rows: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
 def first_model(rows: pd.DataFrame) -> pd.DataFrame:
     """Keeps the model that stands for a setting, the first there is of `MODELS`."""
     return rows[rows["model"] == judge(rows["model"].unique())]
-
-
-def _best_settings(
-    curves: pd.DataFrame,
-    metric: str,
-    model: str | None,
-    tuned: Sequence[str],
-    compared: Sequence[str],
-) -> pd.DataFrame:
-    """Keeps, of every compared algorithm, the tuned setting that validates best."""
-    if not tuned:
-        return curves
-    kept = []
-    for candidates in groups(curves, compared):
-        scores = []
-        judges = model or judge(candidates["model"].unique())
-        for setting in groups(candidates, tuned):
-            last = setting[setting["round"] == setting["round"].max()]
-            last = last[(last["data"] == VALIDATION) & (last["model"] == judges)]
-            score = metrics.score(metric, last["value"].mean(skipna=False))
-            scores.append((score, setting))
-        kept.append(max(scores, key=lambda pair: pair[0])[1])
-    return pd.concat(kept)
 
 
 def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:

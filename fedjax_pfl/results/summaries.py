@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedjax_pfl.results import history
 from fedjax_pfl.results.metrics import headline, sign
 
 if TYPE_CHECKING:
@@ -120,15 +121,6 @@ def populations(
     return masks
 
 
-def _without_empty(
-    metrics: Mapping[str, np.ndarray],
-) -> tuple[dict[str, np.ndarray], list[int]]:
-    """Metrics and numbers of the data of which some client has examples."""
-    found = [~np.isnan(values).all(axis=(0, 1, 2, 4)) for values in metrics.values()]
-    kept = np.flatnonzero(np.any(found, axis=0)).tolist()
-    return {n: v[:, :, :, kept] for n, v in metrics.items()}, kept
-
-
 def _has_examples(metric: np.ndarray) -> np.ndarray:
     """Tells which clients have examples: to `bool[G, data, N]`.
 
@@ -223,52 +215,40 @@ class Part:
                         yield *self.name, data, metric, stat, when, value
 
 
-def parts(
-    metrics: Mapping[str, np.ndarray],
-    models: Sequence[str],
-    data: Sequence[str],
-    evaluated: np.ndarray,
-    malicious: np.ndarray,
-    times_selected: np.ndarray,
-) -> list[Part]:
+def parts(record: history.History) -> Iterator[Part]:
     """Takes apart the metrics of one static group.
 
     Args:
-      metrics: by name, `[G, E, model, data, N]`.
-      models: names along the model axis.
-      data: names along the data axis.
-      evaluated: `bool[G, E, data, N]` which clients were evaluated.
-      malicious: `bool[G, N]`.
-      times_selected: `int[G, E, N]` rounds in which the client took part by then.
+      record: the group.
 
-    Returns:
+    Yields:
       One part for every model and population; data of which no client has examples are
       left out, and choose nothing.
     """
-    metrics, kept = _without_empty(metrics)
-    data, evaluated = [data[d] for d in kept], evaluated[:, :, kept]
-    present = {name: _has_examples(values) for name, values in metrics.items()}
-    names = tuple(_DATA_NAMES[name] for name in data)
-    found = []
-    for model, values in model_metrics(metrics, models, data).items():
+    examples = {name: _has_examples(v) for name, v in record.metrics.items()}
+    some = np.any([known.any(axis=(0, 2)) for known in examples.values()], axis=0)
+    kept = np.flatnonzero(some).tolist()
+    metrics = {n: v[:, :, :, kept] for n, v in record.metrics.items()}
+    data, evaluated = [record.data[d] for d in kept], record.evaluated[:, :, kept]
+    groups = populations(record.malicious, record.times_selected)
+    for model, values in model_metrics(metrics, record.models, data).items():
         counted = _judged(model, data, evaluated)
         when = np.logical_or.reduce(counted, axis=-1)
-        for population, mask in populations(malicious, times_selected).items():
+        for population, mask in groups.items():
             masks = {
-                n: mask[:, :, None] & counted & present[n][:, None] for n in values
+                n: mask[:, :, None] & counted & examples[n][:, None, kept]
+                for n in values
             }
             means = {n: _clients_mean(v, masks[n]) for n, v in values.items()}
-            part = Part(
+            yield Part(
                 name=(model, population),
-                data=names,
+                data=tuple(_DATA_NAMES[name] for name in data),
                 values=values,
                 masks=masks,
                 evaluated=when,
                 means=means,
                 reported=_reported(means, data, when),
             )
-            found.append(part)
-    return found
 
 
 def _judged(model: str, data: Sequence[str], evaluated: np.ndarray) -> np.ndarray:

@@ -113,10 +113,10 @@ class TrainedModels:
             checks.known(name, list(self.table.columns), "column")
         chosen = [r for r in rows if all(r[n] == v for n, v in columns.items())]
         if len(chosen) != 1:
-            given = ", ".join(f"{n} = {v!r}" for n, v in columns.items()) or "nothing"
+            wanted = ", ".join(f"{n} = {v!r}" for n, v in columns.items()) or "nothing"
             raise checks.InputError(
-                f"Expected what one model in '{self.directory}' has, got {given}, which"
-                f" {len(chosen)} of {len(rows)} have{_differing(chosen or rows)}."
+                f"Expected what one model in '{self.directory}' has, got {wanted},"
+                f" which {len(chosen)} of {len(rows)} have{_differing(chosen or rows)}."
             )
         return self._read(chosen[0])
 
@@ -181,13 +181,13 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
 
 def _differing(rows: Sequence[dict[str, Any]]) -> str:
     """Describes the columns that distinguish these models."""
-    found = ""
+    text = ""
     for name in rows[0] if rows else ():
         values = list(dict.fromkeys(str(row[name]) for row in rows))
         if len(values) > 1 and name not in _COLUMNS[1:]:
             more = ", ..." if len(values) > _SHOWN else ""
-            found += f"; {name} is {', '.join(values[:_SHOWN])}{more}"
-    return found
+            text += f"; {name} is {', '.join(values[:_SHOWN])}{more}"
+    return text
 
 
 def _unreadable(path: Path, error: Exception) -> checks.InputError:

@@ -18,7 +18,7 @@ _AXES = {
     "diagnostics": ("point", "round"),
     "series": ("point", "model", "client", "moment"),
 }
-_CLIENT_ARRAYS = {
+_ARRAYS = {
     "times_selected": ("point", "round", "client"),
     "malicious": ("point", "client"),
     "num_train": ("point", "client"),
@@ -27,13 +27,13 @@ _CLIENT_ARRAYS = {
     "diverged_at": ("point",),
     "stopped_at": ("point",),
     "reached_target": ("point",),
-}
-_OPTIONAL = {  # arrays that some histories do not have
     "label_counts": ("point", "client", "class"),
     "collaboration": ("point", "client", "sender"),
     "own_cluster": ("point", "round", "client"),
     "cluster": ("point", "client"),
 }
+_OPTIONAL = {"label_counts", "collaboration", "own_cluster", "cluster"}
+"""Arrays that some histories do not have."""
 _DESCRIPTIONS = {
     "accuracy": ("fraction of examples classified correctly", "1"),
     "loss": ("mean loss per example", "1"),
@@ -88,9 +88,8 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
     }
     for field in record.points[0]:
         coords[field] = ("point", _coordinate([p[field] for p in record.points]))
-    arrays = {n: (d, getattr(record, n)) for n, d in _CLIENT_ARRAYS.items()}
-    optional = {n: (d, getattr(record, n)) for n, d in _OPTIONAL.items()}
-    arrays |= {n: pair for n, pair in optional.items() if pair[1] is not None}
+    arrays = {n: (dims, getattr(record, n)) for n, dims in _ARRAYS.items()}
+    arrays = {n: pair for n, pair in arrays.items() if pair[1] is not None}
     for kind, dims in _AXES.items():
         named = getattr(record, kind)
         arrays |= {_variable(kind, n): (dims, v) for n, v in named.items()}
@@ -123,7 +122,7 @@ def from_dataset(dataset: "xr.Dataset", stored: dict[str, Any]) -> history.Histo
         kind, dot, short = str(name).partition(".")
         if dot:
             named[kind][short] = dataset[name].to_numpy()
-        elif name not in _CLIENT_ARRAYS and name not in _OPTIONAL:
+        elif name not in _ARRAYS:
             named["metrics"][str(name)] = dataset[name].to_numpy()
     return history.History(
         points=tuple(stored["points"]),
@@ -134,8 +133,12 @@ def from_dataset(dataset: "xr.Dataset", stored: dict[str, Any]) -> history.Histo
         config=stored["config"],
         compile_seconds=stored["compile_seconds"],
         run_seconds=stored["run_seconds"],
-        **{name: dataset[name].to_numpy() for name in _CLIENT_ARRAYS},
-        **{n: dataset[n].to_numpy() if n in dataset else None for n in _OPTIONAL},
+        **{
+            name: None
+            if name in _OPTIONAL and name not in dataset
+            else dataset[name].to_numpy()
+            for name in _ARRAYS
+        },
         **named,
     )
 

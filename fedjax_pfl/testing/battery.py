@@ -71,24 +71,9 @@ def _problem(comparisons: Iterator[Comparison]) -> str | None:
 
 
 CASES: dict[str, Callable[[], Iterator[Comparison]]] = {
-    case.__name__.replace("_", " "): case
-    for case in (
-        products.vmapped_products,
-        products.crowded_ranks,
-        products.fused_rows,
-        products.matrix_products,
-        operations.reductions,
-        operations.extremes_of_nan,
-        operations.sorts,
-        products.convolutions,
-        operations.indexing,
-        operations.loops,
-        operations.integers,
-        operations.random_bits,
-        operations.half_precision,
-        operations.functions,
-        products.linear_systems,
-    )
+    name.replace("_", " "): getattr(module, name)
+    for module in (products, operations)
+    for name in module.__all__
 }
 """Cases by name."""
 

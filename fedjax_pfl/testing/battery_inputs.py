@@ -1,12 +1,13 @@
 """Inputs, compilation and error bounds of the battery's cases."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-__all__ = ["EPS", "Comparison", "compiled", "normal", "product_bound", "rng"]
+__all__ = ["EPS", "Comparison", "normal", "product_bound", "rng", "run"]
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -24,12 +25,18 @@ def normal(*shape: int) -> np.ndarray:
     return rng().normal(size=shape).astype(np.float32)
 
 
-def compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a function whose products are not rounded on accelerators."""
+def run(fn: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
+    """Runs a function compiled, with products that accelerators do not round."""
+    return _compiled(fn, **static)(*arrays)
 
-    def exact(*arguments: Any) -> Any:
+
+@functools.cache
+def _compiled(fn: Callable[..., Any], **static: Any) -> Callable[..., Any]:
+    """Compiles a function for arguments that are the same in every call."""
+
+    def exact(*arrays: Any) -> Any:
         with jax.default_matmul_precision("highest"):
-            return fn(*arguments)
+            return fn(*arrays, **static)
 
     return jax.jit(exact)
 

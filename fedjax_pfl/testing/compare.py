@@ -1,6 +1,6 @@
 """Comparisons of trees that say which leaf differs, where and by how much."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -42,48 +42,46 @@ def _pairs(actual: Any, expected: Any, what: str):
         yield name, a, b
 
 
-def _first(wrong: np.ndarray, *values: np.ndarray) -> str:
-    """Describes the first wrong place and the values there."""
+def _refuse(
+    wrong: np.ndarray,
+    what: str,
+    name: str,
+    kind: str,
+    values: Sequence[np.ndarray],
+    expected: str = "",
+) -> None:
+    """Raises for the numbers of a leaf that are wrong, and shows the first of them."""
+    if not wrong.any():
+        return
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
     shown = " in place of ".join(f"{value[place]}" for value in values)
     at = f" at {list(place)}" if place else ""
-    return f"{shown}{at}"
+    raise AssertionError(
+        f"{what}, {wrong.sum()} of the {wrong.size} numbers of leaf {name} are {kind},"
+        f" the first {shown}{at}{expected}."
+    )
 
 
 def same(actual: Any, expected: Any, what: str) -> None:
     """Raises unless all leaves have the same numbers, bit for bit (NaN equals NaN)."""
     for name, a, b in _pairs(actual, expected, what):
         wrong = ~((a == b) | ((a != a) & (b != b)))
-        if wrong.any():
-            raise AssertionError(
-                f"{what}, {wrong.sum()} of the {a.size} numbers of leaf {name} are"
-                f" others, the first {_first(wrong, a, b)}; expected the same bits."
-            )
+        _refuse(wrong, what, name, "others", (a, b), "; expected the same bits")
 
 
 def close(actual: Any, expected: Any, what: str, tolerance: float) -> None:
     """Raises unless all leaves agree, absolutely or relatively (NaN equals NaN)."""
+    allowed = f"; allowed are differences of {tolerance:.1e}, absolutely or relatively"
     for name, a, b in _pairs(actual, expected, what):
         wrong = ~np.isclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
-        if wrong.any():
-            raise AssertionError(
-                f"{what}, {wrong.sum()} of the {a.size} numbers of leaf {name} are"
-                f" others, the first {_first(wrong, a, b)}; allowed are differences of"
-                f" {tolerance:.1e}, absolutely or relatively."
-            )
+        _refuse(wrong, what, name, "others", (a, b), allowed)
 
 
 def finite(tree: Any, what: str) -> None:
     """Raises unless all numbers are finite."""
     for name, leaf in _named(tree):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            continue
-        wrong = ~np.isfinite(leaf)
-        if wrong.any():
-            raise AssertionError(
-                f"{what}, {wrong.sum()} of the {leaf.size} numbers of leaf {name} are"
-                f" not finite, the first {_first(wrong, leaf)}."
-            )
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            _refuse(~np.isfinite(leaf), what, name, "not finite", (leaf,))
 
 
 def same_layout(actual: Any, expected: Any, what: str) -> None:

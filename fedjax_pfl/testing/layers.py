@@ -9,13 +9,13 @@ __all__ = ["LEVELS", "draw", "edges", "imported", "rooms", "violations"]
 
 PACKAGE = "fedjax_pfl"
 ROOT = "__init__"
+_ENTRY = "__main__"  # of `python -m fedjax_pfl`: above all rooms, and none itself
 LEVELS = (
     ("core",),
     ("numerics", "data", "models", "local", "attacks", "results"),
     ("aggregators", "engine", "portfolio"),
-    ("algorithms",),
+    ("algorithms", "figures"),
     (ROOT, "testing"),
-    ("figures",),
     ("report",),
     ("command",),
 )
@@ -28,7 +28,7 @@ def rooms(package: Path) -> set[str]:
     """Returns the names of the rooms in a directory, and that of its root module."""
     folders = {path.parent.name for path in package.glob("*/__init__.py")}
     modules = {path.stem for path in package.glob("*.py")}
-    return folders | modules
+    return (folders | modules) - {_ENTRY}
 
 
 def edges(package: Path) -> Edges:
@@ -44,6 +44,8 @@ def edges(package: Path) -> Edges:
     known = rooms(package)
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
+        if parts[0] == _ENTRY:
+            continue
         for name in imported(ast.parse(path.read_text("utf-8"))):
             whole = name.split(".")
             if whole[0] != PACKAGE:

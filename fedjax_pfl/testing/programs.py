@@ -1,40 +1,22 @@
 """The compiled programs that properties share, and groups of trainings."""
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from fedjax_pfl import core, data
-from fedjax_pfl.core import sharding
 from fedjax_pfl.engine import groups
 from fedjax_pfl.engine.process import FederatedProcess
 
 __all__ = ["group", "init", "run_round"]
 
 
-@functools.partial(jax.jit, static_argnames=("model", "execution"))
-def run_round(
-    process: FederatedProcess,
-    state: core.State,
-    model: core.Model,
-    federation: core.Federation,
-    execution: sharding.Execution,
-) -> tuple[core.State, core.RoundInfo]:
-    """Runs one compiled round."""
-    return process.round(state, model, federation, execution)
+run_round = jax.jit(FederatedProcess.round, static_argnames=("model", "execution"))
+"""One compiled round of a process, whose arguments are those of its method."""
 
-
-@functools.partial(jax.jit, static_argnames="model")
-def init(
-    process: FederatedProcess,
-    key: core.Key,
-    model: core.Model,
-    federation: core.Federation,
-) -> core.State:
-    """Returns the first state, compiled."""
-    return process.init(key, model, federation)
+init = jax.jit(FederatedProcess.init, static_argnames="model")
+"""The first state of a process, compiled."""
 
 
 def group(

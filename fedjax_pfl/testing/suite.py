@@ -32,27 +32,9 @@ def _named(fn: Callable[..., None]) -> Callable[..., None]:
 
 
 PROPERTIES: dict[str, Callable[..., None]] = {
-    fn.__name__: _named(fn)
-    for fn in (
-        rounds.states_keep_their_layout,
-        rounds.states_stay_finite,
-        rounds.same_key_same_result,
-        rounds.randomness_comes_from_keys,
-        rounds.padding_changes_nothing,
-        rounds.permuting_clients_permutes_results,
-        rounds.absent_clients_are_bit_identical,
-        rounds.nonfinite_messages_never_enter,
-        rounds.loop_reference,
-        rounds.chunks_change_rounding_only,
-        rounds.devices_change_rounding_only,
-        rounds.float32_changes_rounding_only,
-        rounds.round_exports_for_tpu_and_cuda,
-        runs.scan_equals_python_loop,
-        runs.segments_are_bit_identical,
-        runs.grid_equals_single_runs,
-        runs.new_values_do_not_retrace,
-        runs.a_resumed_grid_is_bit_identical,
-    )
+    name: _named(getattr(module, name))
+    for module in (rounds, runs)
+    for name in module.__all__
 }
 """Property by name, a function of a `Subject`; in the order in which they are run."""
 

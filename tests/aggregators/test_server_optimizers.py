@@ -87,8 +87,8 @@ class Follower(fp.SingleExchange):
         params = model.init(key)
         return params, params, None
 
-    def client_update(self, key, round, work, down, client, model, data):
-        pull = jax.tree.map(lambda w: w / 2 + data.client_id + 1.0, down.shared)
+    def client_update(self, view, down, client, model):
+        pull = jax.tree.map(lambda w: w / 2 + view.data.client_id + 1.0, down.shared)
         return client, fp.Upload(message=pull, weight=jnp.ones(())), {}
 
     def server_update(self, ctx, server, aggregate, uploads):
@@ -98,7 +98,7 @@ class Follower(fp.SingleExchange):
     def finish(self, ctx, server, clients):
         return jax.tree.map(lambda c, s: 0 * c + s[None], clients, server)
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view, server, client, model):
         return {"global": lambda x: model.apply(server, x)}
 
 

@@ -310,8 +310,8 @@ def test_outliers_and_rows_without_weight(rule, dtype):
 @pytest.mark.parametrize(
     ("kind", "fields", "match"),
     [
-        (Geometric, {"rho": 1.0, "rho_quantile": 0.5}, "at most one of rho and rho_q"),
-        (Coordinate, {"rho": 1.0, "rho_quantile": 0.5}, "rho=1.0 and rho_quantile=0.5"),
+        (Geometric, {"rho": 1.0, "rho_quantile": 0.5}, "rho or rho_quantile, got both"),
+        (Coordinate, {"rho": 1.0, "rho_quantile": 0.5}, "rho=1.0, rho_quantile=0.5"),
         (Geometric, {"rho_quantile": 1.0}, "rho_quantile .* below 1, got 1.0"),
         (Coordinate, {"rho": 0.0}, "rho .* above 0, got 0.0"),
         (Coordinate, {"weighting": "sizes"}, "allowed: examples, uniform"),

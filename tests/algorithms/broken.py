@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_pfl import core
 from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import struct
 
@@ -30,11 +29,9 @@ class Means(base.SingleExchange):
         x, real = own_examples(data)
         return x.sum(axis=0) / real.sum()
 
-    def client_update(self, key, round, work, down, client, model, data):
-        mean = {"mean": self.mean(key, data)}
-        weight = base.example_weight(data, mean)
-        upload = core.Upload(message=mean, weight=weight)
-        return {"rounds": client["rounds"] + 1}, upload, {}
+    def client_update(self, view, down, client, model):
+        mean = {"mean": self.mean(view.key, view.data)}
+        return {"rounds": client["rounds"] + 1}, view.upload(mean), {}
 
     def server_update(self, ctx, server, aggregate, uploads):
         return base.mixture(aggregate, server, self.step)

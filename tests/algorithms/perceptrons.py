@@ -75,7 +75,8 @@ def predictions(algorithm, federation, state, client, x):
     own, rows = jax.tree.map(lambda leaf: leaf[client], (state.clients, train.rows()))
     data = train.pool().with_rows(rows)
     model = MODEL.for_federation(federation)
-    found = algorithm.predictors(KEY, 0, state.server, own, model, data)
+    view = fp.ClientView(key=KEY, round=0, data=data)
+    found = algorithm.predictors(view, state.server, own, model)
     return {name: np.asarray(fn(jnp.asarray(x))) for name, fn in found.items()}
 
 

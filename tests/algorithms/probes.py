@@ -12,10 +12,10 @@ from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import client_rows, struct, tree_paths
 
 
-def _full_batch(solver_rate, key, work, model, params, data, rate=1.0):
+def _full_batch(solver_rate, view, model, params, rate=1.0):
     """One full-batch step of plain SGD on a client's loss."""
     solver = local.SGD(learning_rate=solver_rate * rate, batch_size=64)
-    theta, _, _ = solver.solve(key, work, local.DataLoss(model), params, None, data)
+    theta, _, _ = solver.solve(view, local.DataLoss(model), params, None)
     return theta
 
 
@@ -47,13 +47,13 @@ class OwnDown(base.SingleExchange):
             shared=None, own=jax.tree.map(lambda leaf: leaf[ctx.cohort], mixed)
         )
 
-    def client_update(self, key, round, work, down, client, model, data):
-        theta = _full_batch(self.learning_rate, key, work, model, down.own, data)
-        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
+    def client_update(self, view, down, client, model):
+        theta = _full_batch(self.learning_rate, view, model, down.own)
+        upload = view.upload(theta)
         return theta, upload, {}
 
-    def predictors(self, key, round, server, client, model, data):
-        return {"personal": base.model_predictor(model, client, data.constants)}
+    def predictors(self, view, server, client, model):
+        return {"personal": base.model_predictor(model, client, view.data.constants)}
 
 
 @struct.pytree_dataclass
@@ -74,8 +74,7 @@ class TwoExchanges(base.SingleExchange):
             loss, gradient = local.full_value_and_gradient(
                 objective, shared, None, view.data, 16
             )
-            weight = base.example_weight(view.data, shared)
-            return core.Upload(message=gradient, weight=weight, aux=loss)
+            return view.upload(gradient, aux=loss)
 
         def losses(view, row, shared):
             return local.full_value_and_gradient(
@@ -110,8 +109,8 @@ class TwoExchanges(base.SingleExchange):
             report, info, floats_up=client_rows.size(sent.message), floats_down=0
         )
 
-    def predictors(self, key, round, server, client, model, data):
-        return {"global": base.model_predictor(model, server, data.constants)}
+    def predictors(self, view, server, client, model):
+        return {"global": base.model_predictor(model, server, view.data.constants)}
 
 
 @struct.pytree_dataclass
@@ -126,7 +125,7 @@ class Memory(base.SingleExchange):
         zeros = jax.tree.map(jnp.zeros_like, params)
         return params, zeros, None
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view, down, client, model):
         objective = local.DataLoss(model)
 
         def step(step_key, carry, batches):
@@ -142,20 +141,18 @@ class Memory(base.SingleExchange):
             return theta, velocity
 
         (theta, velocity), info = local.local_scan(
-            key,
-            work,
+            view,
             step,
             (down.shared, client),
-            data,
             batch_size=2,
             batches_per_step=2,
             dtype=jnp.result_type(*jax.tree.leaves(down.shared)),
         )
-        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
+        upload = view.upload(theta)
         return velocity, upload, {"steps": info.num_steps}
 
-    def predictors(self, key, round, server, client, model, data):
-        return {"global": base.model_predictor(model, server, data.constants)}
+    def predictors(self, view, server, client, model):
+        return {"global": base.model_predictor(model, server, view.data.constants)}
 
 
 @struct.pytree_dataclass
@@ -168,7 +165,7 @@ class OwnSampler(base.SingleExchange):
     def init(self, key, model, population, data):
         return model.init(key), None, None
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view, down, client, model):
         objective = local.DataLoss(model)
 
         def sampler(key, data, batch_size):
@@ -182,20 +179,18 @@ class OwnSampler(base.SingleExchange):
             )
 
         theta, _ = local.local_scan(
-            key,
-            work,
+            view,
             step,
             down.shared,
-            data,
             batch_size=self.batch_size,
             sampler=sampler,
             dtype=jnp.result_type(*jax.tree.leaves(down.shared)),
         )
-        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
+        upload = view.upload(theta)
         return client, upload, {}
 
-    def predictors(self, key, round, server, client, model, data):
-        return {"global": base.model_predictor(model, server, data.constants)}
+    def predictors(self, view, server, client, model):
+        return {"global": base.model_predictor(model, server, view.data.constants)}
 
 
 @struct.pytree_dataclass
@@ -209,16 +204,16 @@ class BodyHead(base.SingleExchange):
         head, body = tree_paths.split(model.init(key), self.head)
         return body, head, None
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view, down, client, model):
         params = tree_paths.join(client, down.shared)
-        theta = _full_batch(self.learning_rate, key, work, model, params, data)
+        theta = _full_batch(self.learning_rate, view, model, params)
         head, body = tree_paths.split(theta, self.head)
-        upload = core.Upload(message=body, weight=base.example_weight(data, theta))
+        upload = view.upload(body)
         return head, upload, {}
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view, server, client, model):
         params = tree_paths.join(client, server)
-        return {"personal": base.model_predictor(model, params, data.constants)}
+        return {"personal": base.model_predictor(model, params, view.data.constants)}
 
 
 @struct.pytree_dataclass
@@ -230,16 +225,17 @@ class WeightZero(base.SingleExchange):
     def init(self, key, model, population, data):
         return model.init(key), None, None
 
-    def client_update(self, key, round, work, down, client, model, data):
-        theta = _full_batch(self.learning_rate, key, work, model, down.shared, data)
-        odd = data.client_id % 2 == 1
-        poison = jnp.where(data.client_id % 4 == 1, jnp.nan, 1e38)
+    def client_update(self, view, down, client, model):
+        theta = _full_batch(self.learning_rate, view, model, down.shared)
+        odd = view.data.client_id % 2 == 1
+        poison = jnp.where(view.data.client_id % 4 == 1, jnp.nan, 1e38)
         theta = jax.tree.map(lambda x: jnp.where(odd, poison.astype(x.dtype), x), theta)
-        weight = jnp.where(odd, 0, base.example_weight(data, theta))
-        return client, core.Upload(message=theta, weight=weight), {}
+        upload = view.upload(theta)
+        weight = jnp.where(odd, 0, upload.weight)
+        return client, dataclasses.replace(upload, weight=weight), {}
 
-    def predictors(self, key, round, server, client, model, data):
-        return {"global": base.model_predictor(model, server, data.constants)}
+    def predictors(self, view, server, client, model):
+        return {"global": base.model_predictor(model, server, view.data.constants)}
 
 
 @struct.pytree_dataclass
@@ -253,19 +249,17 @@ class Schedule(base.SingleExchange):
         params = model.init(key)
         return params, params, None
 
-    def client_update(self, key, round, work, down, client, model, data):
-        rate = self.decay**round
-        theta = _full_batch(
-            self.learning_rate, key, work, model, down.shared, data, rate
-        )
-        upload = core.Upload(message=theta, weight=base.example_weight(data, theta))
+    def client_update(self, view, down, client, model):
+        rate = self.decay**view.round
+        theta = _full_batch(self.learning_rate, view, model, down.shared, rate)
+        upload = view.upload(theta)
         return client, upload, {}
 
     def finish(self, ctx, server, clients):
         return jax.tree.map(lambda c, s: (c + s[None]) / 2, clients, server)
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view, server, client, model):
         return {
-            "global": base.model_predictor(model, server, data.constants),
-            "personal": base.model_predictor(model, client, data.constants),
+            "global": base.model_predictor(model, server, view.data.constants),
+            "personal": base.model_predictor(model, client, view.data.constants),
         }

@@ -169,8 +169,8 @@ def test_personal_predictor_mixes_with_the_latest_global_model(mix):
     algorithm, model, federation, state = network_state(mix)
     x = jnp.asarray(np.random.default_rng(0).normal(size=(7, 4)))
     row = jax.tree.map(lambda leaf: leaf[3], state.clients)
-    data = federation.train.pool()
-    found = algorithm.predictors(KEY, 0, state.server, row, model, data)
+    view = fp.ClientView(key=KEY, round=0, data=federation.train.pool())
+    found = algorithm.predictors(view, state.server, row, model)
     own, together = (model.apply(p, x) for p in (row.v, state.server))
     mixed = row.alpha * own + (1 - row.alpha) * together
     if mix == "parameters":

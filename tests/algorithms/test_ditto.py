@@ -114,7 +114,9 @@ def test_with_equal_curvatures_the_fixed_point_is_that_of_flame():
     )
     whole = process(algorithm, aggregator=fp.aggregators.Mean())
     states, _, _ = problems.run(whole, problem, 80)
-    w, theta = closed_forms.isotropic_optimum(2.0, problem.estimates, lam)
+    w, theta = closed_forms.regression_optimum(
+        problem.curvature, problem.estimates, lam
+    )
     np.testing.assert_allclose(states.server["theta"][-1], w, atol=1e-9)
     np.testing.assert_allclose(states.clients.v["theta"][-1], theta, atol=1e-9)
 
@@ -232,12 +234,10 @@ def test_predictors_are_the_own_and_the_global_model():
     problem = problems.waves()
     v, w = np.array([0.3, -1.0, 0.7]), np.array([1.0, 2.0, 3.0])
     found = algorithms.Ditto().predictors(
-        KEY,
-        jnp.zeros((), jnp.int32),
+        fp.ClientView(key=KEY, round=0, data=problem.federation.train.pool()),
         {"theta": jnp.asarray(w)},
         ditto.DittoClient(v={"theta": jnp.asarray(v)}),
         problem.model,
-        problem.federation.train.pool(),
     )
     x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
     assert set(found) == {"personal", "global"}

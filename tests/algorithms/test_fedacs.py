@@ -35,7 +35,7 @@ def random_matrix(seed=0, common=0.0, count=7):
 
 @jax.jit
 def compiled_weights(algorithm, first, models):
-    return algorithm.weights(first, models)
+    return algorithm.cohort_weights(None, first, models)
 
 
 @jax.jit

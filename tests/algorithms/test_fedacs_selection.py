@@ -43,7 +43,7 @@ def test_quantiles_that_select_nobody_else_are_warned_of(count):
     first, models = {"theta": matrix[0]}, {"theta": jnp.asarray(matrix)}
     for quantile, alone in ((limit - 1e-9, False), (limit + 1e-9, True)):
         algorithm = FedACS(pick_quantile=quantile)
-        weights, info = algorithm.weights(first, models)
+        weights, info = algorithm.cohort_weights(None, first, models)
         assert (info["neighbours"] == 1) == alone
         assert (np.asarray(weights) == np.eye(count)).all() == alone
     FedACS(pick_quantile=limit - 1e-9).check_cohort(count)  # or the warning fails

@@ -133,7 +133,9 @@ def test_fixed_points_have_weight_a_over_beta(mixing):
     states, infos, _ = problems.run(process, problem, 1500)
     models = states.clients["theta"]
     np.testing.assert_allclose(models[-1], models[-2], atol=1e-10)
-    weights, _ = algorithm.weights({"theta": models[0, 0]}, {"theta": models[-1]})
+    weights, _ = algorithm.cohort_weights(
+        None, {"theta": models[0, 0]}, {"theta": models[-1]}
+    )
     w, mixture = models[-1], np.asarray(weights) @ models[-1]
     # W minus the mixture is a (I - A) W.
     pull = (w - mixture) / beta
@@ -148,7 +150,9 @@ def test_without_local_steps_connected_clients_agree():
     algorithm = FedACS(pick_quantile=0.2)
     spreads = [np.ptp(models, axis=0).max()]
     for _ in range(30):
-        weights, _ = algorithm.weights({"theta": models[0]}, {"theta": models})
+        weights, _ = algorithm.cohort_weights(
+            None, {"theta": models[0]}, {"theta": models}
+        )
         models = np.asarray(weights) @ models
         spreads.append(np.ptp(models, axis=0).max())
     assert (np.diff(spreads) <= 1e-15).all()

@@ -29,7 +29,7 @@ def random_matrix(seed=0, common=1.0, count=7):
 
 @jax.jit
 def compiled_weights(algorithm, models):
-    return algorithm.weights(jnp.asarray(0), models)
+    return algorithm.cohort_weights(jnp.asarray(0), None, models)
 
 
 def weights_of(algorithm, matrix, dtype=None):
@@ -228,7 +228,8 @@ def test_rounds_solve_the_proximal_problem(kind, fields, proximal):
     for number in range(5):
         before, after = states.clients["theta"][number : number + 2]
         cohort = infos.cohort[number]
-        weights, _ = algorithm.weights(jnp.asarray(number), {"theta": before[cohort]})
+        models = {"theta": before[cohort]}
+        weights, _ = algorithm.cohort_weights(jnp.asarray(number), None, models)
         mixtures = np.asarray(weights) @ before[cohort]
         for i, u in zip(cohort, mixtures, strict=True):
             first = u if algorithm.start == "received" else before[i]

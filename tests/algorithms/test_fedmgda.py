@@ -173,9 +173,8 @@ def test_clients_keep_what_they_trained():
         (process.algorithm, {"personal": own, "global": last}),
         (fp.FedMGDA(), {"global": last}),
     ):
-        made = algorithm.predictors(
-            KEY, 3, last, own, problem.model, problem.federation.train
-        )
+        view = fp.ClientView(key=KEY, round=3, data=problem.federation.train)
+        made = algorithm.predictors(view, last, own, problem.model)
         assert made.keys() == names.keys()
         x = problem.federation.train.x[:1]
         for name, params in names.items():

@@ -143,8 +143,8 @@ def test_a_networks_head_stays_and_predicts_with_the_latest_body():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 4)))
     for i in (absent, info.cohort[0]):
         row = jax.tree.map(lambda leaf, i=i: leaf[i], state.clients)
-        data = federation.train.pool()
-        found = algorithm.predictors(KEY, 0, state.server, row, model, data)
+        view = fp.ClientView(key=KEY, round=0, data=federation.train.pool())
+        found = algorithm.predictors(view, state.server, row, model)
         params = state.server | {"head": row["head"]}
         np.testing.assert_array_equal(found["personal"](x), model.apply(params, x))
 

@@ -271,7 +271,8 @@ def test_predictors_are_the_model_its_anchor_and_the_center():
     data = problem.federation.train.pool().with_rows(
         jax.tree.map(lambda leaf: leaf[2], problem.federation.train.rows())
     )
-    found = algorithm.predictors(None, 0, state.server, w, problem.model, data)
+    view = fp.ClientView(key=jax.random.key(0), round=0, data=data)
+    found = algorithm.predictors(view, state.server, w, problem.model)
     assert list(found) == ["personal", "anchor", "global"]
     origin = jnp.zeros((1, 2))
     c = state.server.c["theta"]

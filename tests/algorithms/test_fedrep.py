@@ -103,7 +103,8 @@ def test_predictors_have_the_latest_body_under_three_heads():
 
     @jax.jit
     def outputs(data):
-        found = algorithm.predictors(KEY, 0, server, own, problem.model, data)
+        view = fp.ClientView(key=KEY, round=0, data=data)
+        found = algorithm.predictors(view, server, own, problem.model)
         return {name: fn(jnp.asarray(x)) for name, fn in found.items()}
 
     tuned = -0.7

@@ -92,13 +92,14 @@ class Edge(fp.local.ToTolerance):
     smoothness: float = 1.0
     alternate: bool = fp.static_field(default=False)
 
-    def solve(self, key, work, objective, params, context, data, *, tolerance=None):
+    def solve(self, view, objective, params, context, *, tolerance=None):
         tight, context, info = super().solve(
-            key, work, objective, params, context, data, tolerance=jnp.asarray(1e-26)
+            view, objective, params, context, tolerance=jnp.asarray(1e-26)
         )
-        direction = jnp.ones_like(tight["theta"]) * (1 - 2 * (data.client_id % 2))
+        even = 1 - 2 * (view.data.client_id % 2)
+        direction = jnp.ones_like(tight["theta"]) * even
         if not self.alternate:
-            direction = jax.random.normal(key, direction.shape)
+            direction = jax.random.normal(view.key, direction.shape)
         direction = direction / jnp.linalg.norm(direction)
         move = jnp.sqrt(tolerance) / self.smoothness * direction
         return {"theta": tight["theta"] + move}, context, info

@@ -71,7 +71,8 @@ def test_predictors(name):
     data = problem.federation.train
     w, theta = ({"theta": np.full(3, value)} for value in (1.0, 2.0))
     one = data.pool().with_rows(jax.tree.map(lambda leaf: leaf[0], data.rows()))
-    given = (jax.random.key(0), 0, w, theta, problem.model, one)
+    view = fp.ClientView(key=jax.random.key(0), round=0, data=one)
+    given = (view, w, theta, problem.model)
     x = np.zeros((2, 3))
     found = MAKE[name](keeps_local=True).predictors(*given)
     assert set(found) == {"global", "personal"}

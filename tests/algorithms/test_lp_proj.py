@@ -253,12 +253,10 @@ def test_rows_are_random_directions_of_length_1(orthogonal):
 def test_only_the_personal_model_predicts():
     problem, theta = problems.waves(), np.array([0.3, -1.0, 0.7])
     found = fp.LpProj().predictors(
-        KEY,
-        jnp.zeros((), jnp.int32),
+        fp.ClientView(key=KEY, round=0, data=problem.federation.train.pool()),
         None,
         lp_proj.LpProjClient(theta={"theta": jnp.asarray(theta)}),
         problem.model,
-        problem.federation.train.pool(),
     )
     assert list(found) == ["personal"]
     x = np.random.default_rng(0).normal(size=(5, 3))

@@ -27,17 +27,16 @@ class Half(base.SingleExchange):
     def init(self, key, model, population, data):
         return model.init(key), None, None
 
-    def client_update(self, key, round, work, down, client, model, data):
+    def client_update(self, view, down, client, model):
         w, objective = down.shared, local.DataLoss(model)
-        trained, _, info = self.local.solve(key, work, objective, w, None, data)
-        weight = base.example_weight(data, w)
-        return None, core.Upload(message=trained, weight=weight), info.report()
+        theta, _, info = self.local.solve(view, objective, w, None)
+        return None, view.upload(theta), info.report()
 
     def server_update(self, ctx, server, aggregate, uploads):
         return base.mixture(aggregate, server, self.share)
 
-    def predictors(self, key, round, server, client, model, data):
-        return {"global": base.model_predictor(model, server, data.constants)}
+    def parameters(self, server, client):
+        return {"global": server}
 
 
 @struct.pytree_dataclass

@@ -157,12 +157,10 @@ def test_the_personal_model_is_adapted_to_all_training_examples(steps):
         data = problem.federation.train
         rows = jax.tree.map(lambda leaf, i=i: leaf[i], data.rows())
         found = algorithm.predictors(
-            KEY,
-            jnp.zeros((), jnp.int32),
+            fp.ClientView(key=KEY, round=0, data=data.pool().with_rows(rows)),
             {"theta": jnp.asarray(w)},
             None,
             problem.model,
-            data.pool().with_rows(rows),
         )
         adapted = problem.descend(i, w, w, 0.0, steps, a)
         np.testing.assert_allclose(found["personal"](x), x @ adapted, **CLOSE)
@@ -179,15 +177,12 @@ def test_the_batches_of_a_step_are_drawn_independently():
     data = federation.train
     rows = jax.tree.map(lambda leaf: leaf[0], data.rows())
     client = data.pool().with_rows(rows)
-    budget = fp.local.FullWork()(KEY, jnp.zeros(1, jnp.int32))
-    budget = jax.tree.map(lambda leaf: leaf[0], budget)
 
     @jax.vmap
     def draw(key):
         down = fp.Downlink(shared={"theta": jnp.zeros(4)})
-        _, upload, _ = algorithm.client_update(
-            key, jnp.zeros((), jnp.int32), budget, down, None, model, client
-        )
+        view = fp.ClientView(key=key, round=0, data=client)
+        _, upload, _ = algorithm.client_update(view, down, None, model)
         return upload.message["theta"]
 
     # w = 0: wt = x_D / 2, and w+ = -(wt - x_D') = x_D' - x_D / 2.

@@ -278,12 +278,10 @@ def test_the_personal_model_is_theta_and_not_w_local():
     problem, algorithm = problems.waves(), algorithms.PFedMe()
     theta, w = np.array([0.3, -1.0, 0.7]), np.array([1.0, 2.0, 3.0])
     found = algorithm.predictors(
-        KEY,
-        jnp.zeros((), jnp.int32),
+        fp.ClientView(key=KEY, round=0, data=problem.federation.train.pool()),
         {"theta": jnp.asarray(w)},
         {"theta": jnp.asarray(theta)},
         problem.model,
-        problem.federation.train.pool(),
     )
     x = jnp.asarray(np.random.default_rng(0).normal(size=(5, 3)))
     assert set(found) == {"personal", "global"}

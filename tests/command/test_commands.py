@@ -15,7 +15,7 @@ import typer.testing
 
 from experiments import run, sweep
 from fedjax_pfl.command import arguments as arguments_of
-from fedjax_pfl.command import batch, job, logs, run_folder, show
+from fedjax_pfl.command import batch, invocation, job, logs, run_folder, show
 from fedjax_pfl.command.presets import experiment
 from fedjax_pfl.core import checks
 
@@ -199,6 +199,6 @@ def test_names_that_exist_are_left_to_the_experiment():
 def test_messages_name_the_command_that_there_is(monkeypatch):
     """An installed package has no `experiments`; a clone may not be installed."""
     folder = pathlib.Path("a b")
-    assert run_folder.report_line(folder) == "python -m experiments.report 'a b'"
+    assert invocation.of("report", folder) == "python -m experiments.report 'a b'"
     monkeypatch.delitem(sys.modules, "experiments")
-    assert run_folder.report_line(folder) == "fedjax-pfl report 'a b'"
+    assert invocation.of("report", folder) == "fedjax-pfl report 'a b'"

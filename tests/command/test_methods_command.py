@@ -3,7 +3,7 @@
 import typer.testing
 
 from fedjax_pfl import algorithms
-from fedjax_pfl.command.__main__ import app
+from fedjax_pfl.command.application import app
 
 RUNNER = typer.testing.CliRunner()
 

@@ -88,7 +88,7 @@ def test_rows_without_clients_are_distributed(table):
 
 
 def test_numbers_without_clients_are_distributed_at_random(table):
-    data = arguments.Data(path=table, label="score", client=None, data_dir=None)
+    data = arguments.DataOptions(data=table, label="score")
     experiment = own_data.with_data(presets.get("own_data").single(), data)
     spec = experiment.grids[0].spec
     assert isinstance(spec.partition, fp.IID) and spec.num_clients == 20
@@ -181,3 +181,18 @@ def test_kappa_is_printed_for_natural_clients(table):
 def test_a_pipe_is_no_table():
     os.mkfifo("my.csv")
     refuse("to be a file, but it is a pipe", "--data", "my.csv", "--label", "y")
+
+
+@pytest.mark.parametrize(
+    ("options", "preset"),
+    [
+        ({}, "digits"),
+        ({"data": "my.csv"}, "own_data"),
+        ({"problem": "classification"}, "digits"),
+        ({"problem": "classification", "data": "my.csv"}, "own_data"),
+        ({"problem": "portfolio", "data": "my.csv"}, "portfolio"),
+        ({"preset": "mnist", "data": "my.csv"}, "mnist"),
+    ],
+)
+def test_own_data_have_a_preset_of_their_own(options, preset):
+    assert arguments.Options(command="sweep", **options).preset_name == preset

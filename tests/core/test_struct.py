@@ -1,6 +1,8 @@
 """Pytrees, dotted names and argument checks."""
 
+import dataclasses
 import itertools
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -98,3 +100,81 @@ def test_tracers_and_placeholders_pass():
 def test_a_compiled_function_rebuilds_objects_without_complaint():
     solver = jax.jit(lambda s: s)(struct.as_arrays(fp.SGD(learning_rate=0.5)))
     assert float(solver.learning_rate) == 0.5
+
+
+@struct.pytree_dataclass
+class Declared:
+    """A field of every kind of declaration."""
+
+    share: float = struct.traced_field(default=0.5, at_least=0, below=1)
+    plain: float | None = struct.traced_field(default=None)
+    steps: int | None = struct.static_field(default=None, at_least=1)
+    part: float = struct.static_field(default=0.5, above=0, at_most=1)
+    is_even: bool = struct.static_field(default=False)
+    rule: Literal["sum", "mean"] = "sum"
+    center: Annotated[Literal["own", "other"], "center of the rule"] = "own"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"share": 1.0}, "share to be a finite number at least 0 and below 1, got 1.0"),
+        ({"share": "x"}, "share to be a finite number .* got 'x'"),
+        ({"plain": np.nan}, "plain to be a finite number, got nan"),
+        ({"steps": 0}, "steps to be a whole number of at least 1, got 0"),
+        ({"steps": 1.5}, "steps to be a whole number of at least 1, got 1.5"),
+        ({"part": 0.0}, "part to be a finite number above 0 and at most 1, got 0.0"),
+        ({"is_even": 1}, "is_even to be true or false, got 1"),
+        (
+            {"rule": "men"},
+            "Unknown rule 'men' .* allowed: mean, sum",
+        ),
+        ({"center": "x"}, "Unknown center of the rule 'x'; allowed: other, own"),
+    ],
+)
+def test_values_that_a_declaration_does_not_allow_get_one_sentence(fields, message):
+    with pytest.raises(checks.InputError, match=message):
+        Declared(**fields)
+
+
+def test_declared_fields_let_tracers_placeholders_and_defaults_pass():
+    declared = Declared(share=np.zeros(3), plain=None, steps=None, rule="mean")
+    assert jax.tree.leaves(Declared(share=0.25)) == [0.25]  # literals are structure
+    assert jax.tree.structure(declared) != jax.tree.structure(Declared())
+    assert jax.tree.map(lambda _: None, declared).share is None
+    assert float(jax.jit(lambda d: d.share + 1)(Declared(share=0.25))) == 1.25
+
+
+@dataclasses.dataclass
+class Options:
+    """A dataclass that is no pytree, whose fields all count as static."""
+
+    size: int | None = struct.static_field(default=3, at_least=1)
+    share: float = struct.static_field(default=0.5, at_least=0, below=1)
+    is_even: bool = False
+    title: str = "a"
+    subtitle: str | None = "b"
+    rule: Literal["sum", "mean"] = "sum"
+
+    __post_init__ = struct.check_fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"size": 0}, "size to be a whole number of at least 1, got 0"),
+        ({"size": 1.5}, "size to be a whole number of at least 1, got 1.5"),
+        ({"share": 1.0}, "share to be a finite number at least 0 and below 1, got 1.0"),
+        ({"is_even": None}, "is_even to be true or false, got None"),
+        ({"title": None}, "title to be text, got None"),
+        ({"subtitle": 3}, "subtitle to be text, got 3"),
+        ({"rule": "men"}, "Unknown rule 'men' .* allowed: mean, sum"),
+        ({"size": None, "subtitle": None, "share": 0, "rule": "mean"}, None),
+    ],
+)
+def test_fields_of_a_plain_dataclass_are_checked_as_declared(fields, message):
+    if message is None:
+        assert Options(**fields) == dataclasses.replace(Options(), **fields)
+        return
+    with pytest.raises(checks.InputError, match=message):
+        Options(**fields)

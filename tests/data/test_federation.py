@@ -403,3 +403,8 @@ def test_few_training_examples_without_classes():
     assert np.asarray(federation.train.num_examples).tolist() == [7] * 12
     with pytest.raises(checks.InputError, match="train_examples .* got 0"):
         spec(train_examples=0)
+
+
+def test_ragged_targets_get_one_sentence():
+    with pytest.raises(checks.InputError, match="arrays.y as numbers, booleans"):
+        data.Federation.from_arrays(np.eye(2), [[1], [2, 3]])

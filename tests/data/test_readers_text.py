@@ -159,9 +159,9 @@ def test_prices_stand_on_one_calendar():
     table = prices.parse_prices(TABLE, PATH)
     assert table.dates.astype(str).tolist() == ["2020-01-01", "2020-01-03"]
     assert table.tickers == ("B", "A")
-    np.testing.assert_array_equal(table.values, [[9.5, np.nan], [10, 2.5]])
+    np.testing.assert_array_equal(table.values[..., 0], [[9.5, np.nan], [10, 2.5]])
     plain = TABLE.replace(b",adj_close", b",volume").replace(b"\n", b"\r\n")
-    closes = prices.parse_prices(plain, PATH).values
+    closes = prices.parse_prices(plain, PATH).values[..., 0]
     np.testing.assert_array_equal(closes, [[19, np.nan], [20.5, 3]])
 
 

@@ -137,7 +137,7 @@ def test_centers_and_inputs_have_their_spread(scale, std):
         ({"beta": -0.5}, "beta .* at least 0 .*, got -0.5"),
         ({"beta": 1e31}, "beta .* at most 1e.30, got 1e.31"),
         ({"mode": "papers"}, "Unknown mode 'papers' .did you mean 'paper'"),
-        ({"scale": "variance"}, "Unknown scale 'variance' .* allowed: std, var"),
+        ({"scale": "variance"}, "Unknown scale 'variance'; allowed: std, var"),
         ({"dim": 0}, "dim .* at least 1, got 0"),
         ({"num_classes": 0}, "num_classes .* got 0"),
         ({"extra": 0}, "extra .* at least 1, got 0"),

@@ -80,8 +80,8 @@ def test_floating_targets_are_a_regression():
     ],
 )
 def test_clients_are_numbered_in_sorted_order(client, numbers, names):
-    dataset = make(client=client, ordered=True)
-    assert dataset.client.tolist() == numbers and dataset.ordered
+    dataset = make(client=client)
+    assert dataset.client.tolist() == numbers
     assert dataset.client_names == (names or ("('w', 3)", "('x', 1)", "('x', 2)"))
 
 

@@ -10,7 +10,6 @@ import pytest
 from jax import lax
 
 import fedjax_pfl as fp
-from fedjax_pfl import core
 from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import client_rows, struct
 from fedjax_pfl.engine import cohort_link
@@ -40,12 +39,11 @@ class Reports(base.SingleExchange):
         zero = jnp.zeros((), jnp.int32)
         return self._message(zero, zero), None, self._message(zero, data.client_id)
 
-    def client_update(self, key, round, work, down, client, model, data):
-        message = self._message(round, data.client_id)
-        weight = base.example_weight(data, message)
-        return client, core.Upload(message=message, weight=weight), {}
+    def client_update(self, view, down, client, model):
+        message = self._message(view.round, view.data.client_id)
+        return client, view.upload(message), {}
 
-    def predictors(self, key, round, server, client, model, data):
+    def predictors(self, view, server, client, model):
         return {}
 
 

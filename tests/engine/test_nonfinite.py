@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl import core, data
+from fedjax_pfl import data
 from fedjax_pfl.algorithms import base
 from fedjax_pfl.core import client_rows, struct
 from tests import problems
@@ -37,13 +37,11 @@ class Faulty(base.SingleExchange):
         bad = (self.source == source) & when
         return jax.tree.map(lambda leaf: jnp.where(bad, jnp.nan, leaf), tree)
 
-    def client_update(self, key, round, work, down, client, model, data):
-        pull = data.client_id + 1.0
+    def client_update(self, view, down, client, model):
+        pull = view.data.client_id + 1.0
         theta = jax.tree.map(lambda s, c: s / 2 + c / 4 + pull, down.shared, client)
-        when = (round == self.at) & (data.client_id == 1)
-        weight = base.example_weight(data, theta)
-        aux = self._poisoned(3, when, {"loss": pull})
-        upload = core.Upload(message=theta, weight=weight, aux=aux)
+        when = (view.round == self.at) & (view.data.client_id == 1)
+        upload = view.upload(theta, aux=self._poisoned(3, when, {"loss": pull}))
         return self._poisoned(1, when, theta), upload, {}
 
     def server_update(self, ctx, server, aggregate, uploads):
@@ -54,8 +52,8 @@ class Faulty(base.SingleExchange):
     def finish(self, ctx, server, clients):
         return jax.tree.map(lambda c, s: (c + s[None]) / 2, clients, server)
 
-    def predictors(self, key, round, server, client, model, data):
-        return {"personal": base.model_predictor(model, client, data.constants)}
+    def predictors(self, view, server, client, model):
+        return {"personal": base.model_predictor(model, client, view.data.constants)}
 
 
 def _faulty(mode, source=0.0, first=faults.NEVER, value=jnp.nan):

@@ -267,7 +267,7 @@ def test_wrong_arguments_get_one_sentence(change, message):
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"algorithm.lmda": [1.0]}, "did you mean 'lam'"),
+        ({"algorithm.lamda": [1.0]}, "did you mean 'lam'"),
         ({"algorithm.lam": []}, "at least one value"),
         ({"algorithm.kappa": [0.0]}, "kappa to be a finite number above 0, got 0.0"),
         ({"algorithm.lam": [float("nan")]}, "got nan"),

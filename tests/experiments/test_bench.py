@@ -12,7 +12,6 @@ import typer.testing
 
 import fedjax_pfl as fp
 from experiments.bench import (
-    agreement,
     catalog,
     cold,
     command,
@@ -60,8 +59,9 @@ def tiny(monkeypatch):
     monkeypatch.setattr(machine, "_COPIED", 4096)
     monkeypatch.setattr(machine, "pin", lambda threads: None)
 
-    def here(request, options, advance):
-        return json.loads(json.dumps(worker.measure(request, advance)))
+    def here(arguments, settings, advance):
+        name, repeat, *peers = arguments
+        return json.loads(json.dumps(worker.measure(name, peers, int(repeat), advance)))
 
     monkeypatch.setattr(command, "launch", here)
 
@@ -70,9 +70,7 @@ def tiny(monkeypatch):
 
 
 def test_a_loop_over_single_trainings_agrees_with_the_grid():
-    found = agreement.without_order(
-        TINY_GRID, ["loop-jit"], lambda name, given: catalog.make(name, given, 1)
-    )
+    found = TINY_GRID.differences(["loop-jit"])
     assert found["loop-jit"] < 1e-12
 
 
@@ -86,39 +84,39 @@ def test_pytorch_agrees(name, method):
     else:
         workload = TINY if method == "flame" else TINY_GRID
     with jax.enable_x64(False):
-        found = agreement.without_order(
-            workload, [name], lambda name, given: catalog.make(name, given, 1)
-        )
+        found = workload.differences([name])
     # A few hundred float32 operations on the largest parameter.
     assert found[name] < 500 * np.finfo(np.float32).eps
 
 
 def test_scipy_agrees():
-    program = programs.Program("tiny", "a tiny one", 5, 2)
-    made = {name: catalog.make(name, program, 1) for name in ("ours", "scipy")}
+    program = programs.Program("tiny", "a tiny one", ("scipy",), 5, 2)
+    made = {name: program.contender(name) for name in ("ours", "scipy")}
     for contender in made.values():
         contender.run()
     results = {name: contender.result() for name, contender in made.items()}
-    found = catalog.compare(program, results, 1)
+    found = program.agreement(results)
     # Squared lengths agree to 1e-6 of the rows'.
     assert found["scipy"]["difference"] < 1e-3 / found["ours"]["loss"]
     assert found["scipy"]["loss"] == pytest.approx(found["ours"]["loss"], rel=1e-4)
 
 
-def test_a_peer_that_computes_something_else_is_seen():
+def test_a_peer_that_computes_something_else_is_seen(monkeypatch):
     other = dataclasses.replace(
         TINY, process=fp.FederatedProcess(algorithm=fp.Flame(lam=2.0))
-    )
+    ).without_order()
 
-    def make(name, given):
-        return contenders.Ours(given if name == "ours" else other.without_order())
+    def make(work, name):
+        group = (work if name == "ours" else other).group()
+        return contenders.Ours(group, work.rounds)
 
-    assert agreement.without_order(TINY, ["other"], make)["other"] > 1e-3
+    monkeypatch.setattr(workloads.Workload, "contender", make)
+    assert TINY.differences(["other"])["other"] > 1e-3
 
 
 def test_a_training_can_go_on_for_ever(monkeypatch):
     monkeypatch.setattr(contenders, "_CALLS", 2)
-    ours = contenders.Ours(TINY)
+    ours = TINY.contender("ours")
     results = []
     for _ in range(3):
         ours.run()
@@ -129,11 +127,11 @@ def test_a_training_can_go_on_for_ever(monkeypatch):
 
 def test_a_cold_start_trains_the_same():
     warm = workloads.cohorts((6, 5, 7), 2, rounds=3)
-    process = cold.Cold(cold.workload(warm), "ours", 1)
+    process = cold.Cold(workloads.ColdStart.of(warm), "ours")
     folder = process._path
     task = json.loads((folder / "task.json").read_text("utf-8"))
     np.savez(folder / "model.npz", **cold._train_ours(folder, task))
-    ours = contenders.Ours(warm)
+    ours = warm.contender("ours")
     ours.run()
     np.testing.assert_array_equal(
         process.result()["head"]["kernel"], ours.result()["head"]["kernel"]
@@ -143,10 +141,10 @@ def test_a_cold_start_trains_the_same():
 def test_a_cold_start_in_pytorch_trains_the_same():
     pytest.importorskip("torch")
     warm = workloads.cohorts((6, 6), 2, rounds=3)  # one batch of all: no order
-    process = cold.Cold(cold.workload(warm), "torch", 1)
+    process = cold.Cold(workloads.ColdStart.of(warm), "torch")
     task = json.loads((process._path / "task.json").read_text("utf-8"))
     theirs = cold._train_torch(process._path, task)
-    ours = contenders.Ours(warm)
+    ours = warm.contender("ours")
     ours.run()
     np.testing.assert_allclose(
         theirs["kernel"], ours.result()["head"]["kernel"], rtol=1e-4, atol=1e-6
@@ -154,20 +152,20 @@ def test_a_cold_start_in_pytorch_trains_the_same():
 
 
 def test_a_process_that_fails_is_a_peer_that_cannot_run():
-    training = cold.workload(workloads.cohorts((6, 6), 2, rounds=3))
-    process = cold.Cold(training, "nobody", 1)
-    with pytest.raises(contenders.UnavailableError, match="nobody"):
+    training = workloads.ColdStart.of(workloads.cohorts((6, 6), 2, rounds=3))
+    process = cold.Cold(training, "nobody")
+    with pytest.raises(machine.UnavailableError, match="nobody"):
         process.run()
 
 
 def test_accuracy_and_loss_of_known_models():
     zero = {"head": {"kernel": np.zeros((1, 10, 16)), "bias": np.zeros((1, 10))}}
-    accuracy, loss = agreement.accuracy_and_loss(TINY, zero)
+    accuracy, loss = TINY.quality({"zero": zero})["zero"].values()
     labels = np.asarray(TINY.spec.build().train.y)
     assert loss == pytest.approx(math.log(10))
     assert accuracy == pytest.approx((labels == 0).mean())
     sure = {"head": zero["head"] | {"bias": 50.0 * np.eye(10)[labels[:1]]}}
-    accuracy, loss = agreement.accuracy_and_loss(TINY, sure)
+    accuracy, loss = TINY.quality({"sure": sure})["sure"].values()
     share = (labels == labels[0]).mean()
     assert accuracy == pytest.approx(share)
     assert loss == pytest.approx(50 * (1 - share))
@@ -220,9 +218,9 @@ def test_a_run_is_checked_against_an_earlier_one(
 
 def test_a_peer_that_cannot_run_is_reported(tiny, monkeypatch, tmp_path):
     def fail(module):
-        raise contenders.UnavailableError(f"{module} is not installed")
+        raise machine.UnavailableError(f"{module} is not installed")
 
-    monkeypatch.setattr(contenders, "imported", fail)
+    monkeypatch.setattr(contenders, "library", fail)
     done = run("--only", "tiny", "--against", "torch", "--repeat", 3)
     assert done.exit_code == 0, done.output
     assert "tiny: torch cannot run: " in done.stdout
@@ -257,29 +255,19 @@ def test_the_list_names_everything():
 def test_a_workload_that_fails_is_named_and_others_are_kept(
     tiny, monkeypatch, tmp_path
 ):
-    def fail(name, timed, threads):
-        if timed.name == "grid":
-            raise RuntimeError("no memory")
-        return made(name, timed, threads)
-
-    made = catalog.make
-    monkeypatch.setattr(catalog, "make", fail)
     launch = command.launch
 
-    def launched(request, options, advance):
-        try:
-            return launch(request, options, advance)
-        except RuntimeError as error:
-            raise command.subprocess.CalledProcessError(
-                1, "python", stderr=f"Traceback\n{error}\n"
-            ) from error
+    def launched(arguments, settings, advance):
+        if arguments[0] == "grid":
+            machine.output("no_memory")
+        return launch(arguments, settings, advance)
 
     monkeypatch.setattr(command, "launch", launched)
     file = tmp_path / "found.json"
     done = run("--only", "grid,rule", "--repeat", 3, "--json", file)
     assert done.exit_code == 1
     assert [one["name"] for one in report.read(file)["workloads"]] == ["rule"]
-    assert "grid failed: no memory." in done.stderr
+    assert "grid failed: " in done.stderr and "bench.no_memory" in done.stderr
     assert " rule " in done.stdout
 
 
@@ -308,7 +296,7 @@ def test_runs_are_compared(tmp_path, capsys):
         ("W1", pytest.approx(0.05), 0),
         ("W2", pytest.approx(0.2), 0),
     ]
-    assert report.print_difference(Console(), earlier, later) == ["W2"]
+    assert report.changes(Console(), earlier, later) == ["W2"]
     assert "+20.0 %" in capsys.readouterr().out
 
 

@@ -30,7 +30,7 @@ def card(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("\n".join(lines))
     monkeypatch.setattr(tables, "FOLDER", tmp_path)
     runs = {"ours": "one", "other": "two"}
-    table = methods.Methods("Table 9", "t.csv", runs, MEASURES, METHODS)
+    table = methods.Methods("Table 9", runs, "t.csv", MEASURES, METHODS)
     reasons = {"other": "GPU wanted"}
     return dataclasses.replace(test_cards.CARD, printed=[table], reasons=reasons)
 

@@ -45,15 +45,12 @@ def test_one_round_losses_and_thresholds_of_f2(attack):
     setting = _setting(attack)
     values = (*setting.losses(Q), *setting.losses(1.0), *setting.thresholds())
     np.testing.assert_allclose(values, COLUMNS[attack], atol=1e-12)
-    assert setting.is_no_worse(Q) == (False, False)
+    assert Q < 2 * min(setting.thresholds()) - 1  # worse than q = 1
 
 
 def test_fairness_of_f2():
     assert np.isclose(F2.squared_distance_variance(Q), 0.727430555556, atol=1e-12)
     assert np.isclose(F2.squared_distance_variance(1.0), 0.07421875)
-    values = (*F2.loss_variances(Q), *F2.loss_variances(1.0))
-    expected = (0.727430555556, 0.008980624143, 0.07421875, 0.000916280864)
-    np.testing.assert_allclose(values, expected, atol=1e-12)
     assert not F2.is_fairer(Q) and not F2.is_fairer(0.999)
 
 
@@ -88,7 +85,7 @@ def test_losses_are_parabolas_about_their_thresholds(attack, seed):
         assert np.isclose(left, right, rtol=1e-12) and middle < left
         for q in (0.2, 0.6, 0.9):
             no_worse = setting.losses(q)[which] <= setting.losses(1.0)[which]
-            assert setting.is_no_worse(q)[which] == no_worse
+            assert (q >= 2 * best - 1) == no_worse
 
 
 def test_fairness_criterion_is_exact():
@@ -193,16 +190,15 @@ def test_optimum_is_stationary(uniform):
     np.testing.assert_allclose(w, weights @ theta, atol=1e-13)
 
 
-def test_isotropic_optimum_is_a_special_case():
+def test_the_optimum_of_isotropic_problems():
+    """Means weighted by b / (b + lam): of estimates, then of an estimate and w."""
     _, estimates, _ = _random_designs()
     b = np.array([0.5, 1, 2, 3, 0.1])
     curvature = b[:, None, None] * np.eye(3)
-    general = closed_forms.regression_optimum(curvature, estimates, 0.8)
-    special = closed_forms.isotropic_optimum(b, estimates, 0.8)
-    for one, other in zip(general, special, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-13)
-    w, _ = closed_forms.isotropic_optimum(2.0, estimates, 0.8)
-    np.testing.assert_allclose(w, estimates.mean(axis=0), atol=1e-15)
+    w, theta = closed_forms.regression_optimum(curvature, estimates, 0.8)
+    share = (b / (b + 0.8))[:, None]
+    np.testing.assert_allclose(w, np.average(estimates, 0, share[:, 0]), atol=1e-13)
+    np.testing.assert_allclose(theta, share * estimates + (1 - share) * w, atol=1e-13)
 
 
 TABLE = {  # kappa: (deviation, mean) at h = 1
@@ -235,7 +231,7 @@ def test_convergence_factors_of_the_table(center):
 def test_convergence_factors_of_the_iteration(center, kappa):
     b, lam = 1.4, 0.7
     estimates = np.random.default_rng(3).normal(size=(4, 2))
-    best, _ = closed_forms.isotropic_optimum(b, estimates, lam)
+    best = estimates.mean(axis=0)
     copies, dual, w = np.zeros((4, 2)), np.zeros((4, 2)), np.zeros(2)
     errors = []
     for _ in range(60):

@@ -108,7 +108,7 @@ def test_rows_know_whether_they_hold(fields, holds):
 
 
 def test_mean_rows_have_the_standard_error_of_the_mean():
-    row = rows.mean_row("x", {}, 2.0, np.array([1.0, 2.0, 6.0]))
+    row = rows.Findings("x").add_mean("x", {}, 2.0, np.array([1.0, 2.0, 6.0]))
     assert row.simulation == 3.0
     assert row.standard_error == pytest.approx(math.sqrt(7 / 3))  # variance 7, n = 3
     assert row.z == pytest.approx(1 / math.sqrt(7 / 3))
@@ -116,7 +116,7 @@ def test_mean_rows_have_the_standard_error_of_the_mean():
 
 def test_tables_have_a_column_for_every_setting():
     other = dataclasses.replace(ROW, settings={"b": 2})
-    table = rows.table({"p": [ROW], "q": [other]})
+    table = rows.table([("p", ROW), ("q", other)])
     assert table["a"].tolist() == [1, ""] and table["b"].tolist() == ["", 2]
     assert table["page"].tolist() == ["p", "q"]
 
@@ -153,9 +153,11 @@ def test_rounds_of_the_simulator_have_the_losses_of_theory():
     measured = draws.losses(0.6, 2000, 0, one_round.ATTACKS[attack], malicious)
     setting = closed_forms.OneRound(problem, malicious, attack, one_round.VARIANCE)
     for values, expected in zip(measured, setting.losses(0.6), strict=True):
-        row = rows.mean_row("x", {}, expected, values[:, :3].mean(axis=1))
+        row = rows.Findings("x").add_mean("x", {}, expected, values[:, :3].mean(axis=1))
         assert row.holds == "yes" and row.standard_error < 0.02 * expected
-        wrong = rows.mean_row("x", {}, 1.1 * expected, values[:, :3].mean(axis=1))
+        wrong = rows.Findings("x").add_mean(
+            "x", {}, 1.1 * expected, values[:, :3].mean(axis=1)
+        )
         assert wrong.holds == "no"
 
 

@@ -8,7 +8,7 @@ import pytest
 from matplotlib import image
 
 from fedjax_pfl import figures
-from fedjax_pfl.figures import clients, contents
+from fedjax_pfl.figures import clients, contents, drawing
 from tests import histories
 
 
@@ -129,7 +129,10 @@ def test_fairness_has_one_point_per_setting():
         "FedAvg, global",
     }
     lines = {c.get_label(): c.lines[0] for c in axes.containers}
-    assert len(lines["Flame, personal"].get_xdata()) == 6
+    assert len(lines["Flame, personal"].get_xdata()) == 1  # the best one
+    others = [c.lines[0] for c in axes.containers if c.get_label().startswith("_")]
+    assert [len(line.get_xdata()) for line in others] == [5, 5, 5]
+    assert {line.get_color() for line in others} == {drawing.GRAY}
     (x,), (y,) = lines["FedAvg, global"].get_data()
     metrics = result.groups[1].metrics
     assert y == pytest.approx(metrics["accuracy"][:, -1, 0, 0].mean(-1).mean())

@@ -26,13 +26,17 @@ def budget(epochs=2**30, steps=2**30):
     )
 
 
+def view(data, round=0, **caps):
+    return fp.ClientView(key=KEY, round=round, data=data, work=budget(**caps))
+
+
 def client(number, **kwargs):
     data = toy.make_federation(classes=False, **kwargs).train
     rows = client_rows.take(data.rows(), jnp.asarray(number))
     return data.pool().with_rows(rows)
 
 
-def seen_positions(data, *, epochs, batch_size, work=None, **kwargs):
+def seen_positions(data, *, epochs, batch_size, caps=None, **kwargs):
     """Values of the first coordinate in the order in which examples were visited."""
     capacity = 200
     start = (jnp.full((capacity,), jnp.nan), jnp.zeros((), jnp.int32))
@@ -47,11 +51,9 @@ def seen_positions(data, *, epochs, batch_size, work=None, **kwargs):
         return log, count
 
     (log, count), info = local.local_scan(
-        KEY,
-        work or budget(),
+        view(data, **(caps or {})),
         step,
         start,
-        data,
         batch_size=batch_size,
         epochs=epochs,
         dtype=jnp.float64,
@@ -148,7 +150,7 @@ def test_pairs_of_a_shuffle_are_as_good_as_independent():
 )
 def test_budgets_cap_the_work(epochs, steps, expected):
     _, info = seen_positions(
-        client(2), epochs=3, batch_size=4, work=budget(epochs, steps)
+        client(2), epochs=3, batch_size=4, caps={"epochs": epochs, "steps": steps}
     )
     assert int(info.num_steps) == expected
 
@@ -161,9 +163,7 @@ def test_a_client_without_examples_takes_no_step():
         | {"num_examples": jnp.zeros((), jnp.int32)}
     )
     start = {"theta": jnp.ones(4)}
-    params, _, info = fp.SGD(batch_size=4).solve(
-        KEY, budget(), quadratic, start, None, data
-    )
+    params, _, info = fp.SGD(batch_size=4).solve(view(data), quadratic, start, None)
     np.testing.assert_array_equal(params["theta"], 1.0)
     assert int(info.num_steps) == 0
 
@@ -229,9 +229,7 @@ def test_sgd_equals_numpy(number, momentum, decay):
     solver = fp.SGD(
         learning_rate=0.2, epochs=3, batch_size=4, momentum=momentum, weight_decay=decay
     )
-    params, _, _ = solver.solve(
-        KEY, budget(), quadratic, {"theta": jnp.zeros(4)}, None, data
-    )
+    params, _, _ = solver.solve(view(data), quadratic, {"theta": jnp.zeros(4)}, None)
     expected = reference_sgd(
         data,
         number,
@@ -254,8 +252,8 @@ def test_optax_sgd_equals_own_sgd():
         epochs=2,
         batch_size=4,
     )
-    a, _, _ = own.solve(KEY, budget(), quadratic, start, None, data)
-    b, _, _ = other.solve(KEY, budget(), quadratic, start, None, data)
+    a, _, _ = own.solve(view(data), quadratic, start, None)
+    b, _, _ = other.solve(view(data), quadratic, start, None)
     np.testing.assert_allclose(a["theta"], b["theta"], rtol=0, atol=1e-15)
 
 
@@ -270,12 +268,10 @@ def test_epoch_end_changes_the_context_of_the_next_epoch():
         return quadratic(key, params, batch, None) + 0 * context
 
     _, context, _ = fp.SGD(epochs=3, batch_size=4).solve(
-        KEY,
-        budget(epochs=2),
+        view(data, epochs=2),
         objective,
         {"theta": jnp.zeros(4)},
         0.0,
-        data,
         epoch_end=end,
     )
     assert float(context) == 2.0, seen
@@ -285,13 +281,13 @@ def test_to_tolerance_meets_it_and_reports_a_cap():
     data = client(2)
     start = {"theta": jnp.zeros(4)}
     solver = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=100)
-    params, _, info = solver.solve(KEY, budget(), quadratic, start, None, data)
+    params, _, info = solver.solve(view(data), quadratic, start, None)
     gradient = np.asarray(params["theta"]) - toy.targets()[2]
     assert gradient @ gradient <= 1e-12
     assert bool(info.converged)
     assert int(info.num_examples) == (int(info.num_steps) + 1) * 9
     capped = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-12, max_steps=3)
-    _, _, info = capped.solve(KEY, budget(), quadratic, start, None, data)
+    _, _, info = capped.solve(view(data), quadratic, start, None)
     assert not bool(info.converged)
     assert int(info.num_steps) == 3
 
@@ -353,12 +349,10 @@ def test_steps_in_place_of_epochs_go_through_as_many_as_they_take(count, cap):
 
     solver = fp.SGD(learning_rate=1e-300, num_steps=count, epochs=99, batch_size=4)
     params, _, info = solver.solve(
-        KEY,
-        budget(epochs=cap),
+        view(data, epochs=cap),
         quadratic,
         {"theta": jnp.zeros(4)},
         None,
-        data,
         step_end=step,
     )
     taken = min(count, cap)
@@ -380,10 +374,8 @@ def test_the_learning_rate_decays_with_the_round():
     model = fp.models.Quadratic().for_federation(toy.make_federation(classes=False))
     plain = local.DataLoss(model)
     for number in (None, 0, 3):
-        work = dataclasses.replace(
-            budget(), round=None if number is None else jnp.asarray(number)
-        )
-        found, _, _ = solver.solve(KEY, work, plain, model.init(KEY), None, data)
+        seen = view(data, round=None if number is None else jnp.asarray(number))
+        found, _, _ = solver.solve(seen, plain, model.init(KEY), None)
         left = (1 - 0.5 * 0.8 ** (number or 0)) ** 2
         np.testing.assert_allclose(found["theta"], (1 - left) * mean, rtol=1e-12)
 

@@ -9,7 +9,6 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import core, local, portfolio
-from fedjax_pfl.algorithms import common
 from fedjax_pfl.core import checks
 from fedjax_pfl.portfolio import policies
 
@@ -192,8 +191,8 @@ def test_memory_is_read_and_written(federation, policy):
     memory = jnp.asarray(drawn[:, 1:])
     solver = local.SGD(learning_rate=0.5, num_steps=1, batch_size=7)
     params = draw(policy, 3.0)
-    work = dataclasses.replace(common.unlimited(), carry=memory)
-    moved, _, info = solver.solve(KEY, work, local.DataLoss(policy), params, None, data)
+    view = core.ClientView(key=KEY, round=0, data=data, carry=memory)
+    moved, _, info = solver.solve(view, local.DataLoss(policy), params, None)
     changed = np.flatnonzero((np.asarray(info.carry) != drawn[:, 1:]).any(axis=1))
     assert len(changed) == 7 and (np.diff(changed) == 1).all()
     batch = batch_of(data, changed)

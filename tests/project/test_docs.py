@@ -14,6 +14,8 @@ import pytest
 import typer
 
 import fedjax_pfl as fp
+from experiments import presets as of_papers
+from fedjax_pfl.command import application as installed
 from fedjax_pfl.command import job, presets
 from tests.command import test_commands
 
@@ -27,11 +29,11 @@ INCLUDED = {name: (ROOT / name).read_text("utf-8") for name in ("README.md",)}
 COMMANDED = {
     name: text
     for name, text in (PAGES | INCLUDED).items()
-    if "python -m experiments." in text
+    if re.search(r"python -m experiments\.|^(?:\$ )?fedjax-pfl ", text, re.M)
 }
 ROOMS = (
     *("core", "numerics", "data", "models", "local", "attacks", "aggregators"),
-    *("engine", "portfolio", "algorithms", "results", "testing"),
+    *("engine", "portfolio", "algorithms", "results", "figures", "testing"),
 )
 INNER_ROOMS = (
     *("algorithms.common_descent", "algorithms.phi", "aggregators.functions"),
@@ -39,7 +41,9 @@ INNER_ROOMS = (
     *("core.client_rows", "core.client_map", "core.sharding", "core.struct"),
 )
 DIRECTIVE = r"^\.\. (?:auto(?:class|exception|function)|py:data):: (\S+)$"
-INCLUDE = re.compile(r"^```\{include\} (\S+)\n((?::.*\n)*)```$", re.M)
+INCLUDE = re.compile(r"^```\{(include|literalinclude)\} (\S+)\n((?::.*\n)*)```$", re.M)
+PROGRAM = r"^```(?:python|\{executed\})\n(?:(?::[^\n]*\n)+\n)?(.*?)^```$"
+COMMAND = r"(?:python -m (?=experiments)|(?=^(?:\$ )?fedjax-pfl ))(?:\$ )?(.*)"
 TEST = re.compile(r"`(tests/\S+?)::(test_\w+)(?:\[\w+\])?`( \(wide\))?")
 CODE = re.compile(r"^```.*?^```$", re.M | re.S)
 
@@ -49,17 +53,23 @@ def blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
+def programs_in(text):
+    """Python of a text: what is only shown, and what runs while pages are built."""
+    return re.findall(PROGRAM, text, re.M | re.S)
+
+
 def named(path):
     """The object of a dotted name."""
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
 
 
-def included(page):
+def included(page, directives=("include",)):
     """Its includes: the file, and the texts between which it is taken."""
-    for file, options in INCLUDE.findall(PAGES[page]):
+    for directive, file, options in INCLUDE.findall(PAGES[page]):
         marks = re.findall(r'^:(start-after|end-before): "(.*)"$', options, re.M)
-        yield (DOCS / page).parent / file, dict(marks)
+        if directive in directives:
+            yield (DOCS / page).parent / file, dict(marks)
 
 
 def anchors(page):
@@ -105,9 +115,54 @@ def test_every_algorithm_has_a_page_that_names_its_class_and_its_module():
             assert f"](../cards/{name}.md)" in text and f"cards/{name}.md" in PAGES
 
 
+@pytest.mark.parametrize(
+    "registry",
+    [
+        fp.algorithms.ALGORITHMS,
+        fp.algorithms.AGGREGATORS,
+        fp.algorithms.SERVER_OPTIMIZERS,
+        fp.algorithms.ATTACKS,
+        fp.data.PARTITIONS,
+        fp.data.DATASETS,
+        fp.portfolio.MARKETS,
+        fp.portfolio.GENERATORS,
+        fp.algorithms.MODELS,
+        fp.algorithms.LOCAL_SOLVERS,
+        fp.algorithms.PARTICIPATIONS,
+        fp.algorithms.WORK,
+    ],
+)
+def test_the_tables_name_every_part(registry):
+    pages = ("methods/index.md", "parts.md", "models.md", "data.md")
+    rows = [row for page in pages for row in PAGES[page].splitlines()]
+    for name in registry:
+        assert any(r.startswith("|") and f"`{name}`" in r for r in rows), name
+
+
+@pytest.mark.parametrize("page", ["README.md", "methods/flame.md"])
+def test_the_demo_has_the_setting_of_the_main_job(page, monkeypatch):
+    """Programs of the demo, with their trainings noted instead of done."""
+    job, calls = presets.get("digits"), []
+
+    def note(key, process, model, spec, axes, *, num_rounds):
+        seeds = tuple(axes["seed"])
+        fields = {k: tuple(v) for k, v in axes.items() if k != "seed"}
+        described = (process, model, spec, fields, seeds, num_rounds)
+        calls.append(repr(described).replace("kappa=None", "kappa=1.0"))
+
+    monkeypatch.setattr(fp, "grid", note)
+    monkeypatch.setattr(fp.Result, "merge", lambda results: None)
+    exec(blocks((PAGES | INCLUDED)[page], "python")[0], {})
+    expected = [
+        repr((g.process, g.model, g.spec, dict(g.axes), job.seeds, job.num_rounds))
+        for g in job.grids
+    ]
+    assert calls == expected[: len(calls)] and len(calls) in (1, len(expected))
+
+
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_links_and_includes_lead_somewhere(page):
-    for file, marks in included(page):
+    for file, marks in included(page, ("include", "literalinclude")):
         content = file.read_text("utf-8")
         for text in marks.values():
             assert text in content, f"{file.name} has no {text!r} any more."
@@ -151,28 +206,30 @@ def test_the_tests_of_the_errata_exist():
 
 
 def commands(text, language):
-    """Every command of a text: its name and its words."""
+    """Every command of a text: its program's name and its words."""
     for block in blocks(text, language):
-        for line in re.findall(r"python -m experiments\.(.*)", block):
+        for line in re.findall(COMMAND, block, re.M):
             command, *words = shlex.split(line)
             yield command, words
 
 
 def application(command):
     """The command's program: a module, or a package with a `__main__`."""
-    module = importlib.import_module(f"experiments.{command}")
+    if not command.startswith("experiments."):
+        return installed.app
+    module = importlib.import_module(command)
     if hasattr(module, "__path__"):
-        module = importlib.import_module(f"experiments.{command}.__main__")
+        module = importlib.import_module(f"{command}.__main__")
     return module.app
 
 
 @pytest.mark.parametrize("page", COMMANDED)
 def test_commands_have_the_options_that_pages_name(page):
     for command, words in commands(COMMANDED[page], "(?:sh|console)"):
-        if command != "bench":  # which parses its options by hand
-            program = typer.main.get_command(application(command))
-            if hasattr(program, "commands"):
-                program = program.commands[words[0]]
+        if command != "experiments.bench":  # which parses its options by hand
+            program, rest = typer.main.get_command(application(command)), iter(words)
+            while hasattr(program, "commands"):
+                program = program.commands[next(rest)]
             known = {option for p in program.params for option in p.opts}
             given = {word for word in words if word.startswith("--")}
             assert given <= known, (command, words)
@@ -183,8 +240,8 @@ def test_commands_have_the_options_that_pages_name(page):
 
 @pytest.fixture
 def my_methods(tmp_path, monkeypatch):
-    """The README's own method and the template's, saved as they say."""
-    (program,) = [c for c in blocks(INCLUDED["README.md"], "python") if "Damped" in c]
+    """The page's own method and the template's, saved as it says."""
+    (program,) = [c for c in blocks(PAGES["extending.md"], "python") if "Damped" in c]
     method = program.partition("process = ")[0]
     imports = "import jax\nimport fedjax_pfl as fp\n\n"
     (tmp_path / "my_methods.py").write_text(imports + method, "utf-8")
@@ -197,12 +254,16 @@ def my_methods(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", COMMANDED)
 def test_commands_make_experiments(page):
     for command, words in commands(COMMANDED[page], "sh"):
-        if command in ("run", "sweep") and not {"--resume", "--data"} & set(words):
+        name = words[0] if command == "fedjax-pfl" else command.rpartition(".")[2]
+        if name in ("run", "sweep") and not {"--resume", "--data"} & set(words):
             options = test_commands.options_of(words, application(command))
-            if options.preset_name in presets.PRESETS:
+            known = set(presets.PRESETS)  # with those of the papers
+            if command == "fedjax-pfl":
+                known -= set(of_papers.PAPERS)
+            if options.preset_name in known:
                 assert job._experiment(options).grids
             else:
-                assert fnmatch.filter(presets.PRESETS, options.preset_name)
+                assert fnmatch.filter(known, options.preset_name), options.preset_name
 
 
 def short(code):
@@ -213,7 +274,7 @@ def short(code):
 def programs():
     """Pages with programs; those that train take seconds each."""
     for page, text in sorted(PAGES.items()):
-        code = blocks(text, "python")
+        code = programs_in(text)
         if code:
             trains = any("simulate(" in c or "grid(" in c for c in code)
             yield pytest.param(page, marks=[pytest.mark.wide] * trains, id=page)
@@ -224,6 +285,6 @@ def test_programs_run_in_order(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names, printed = {}, io.StringIO()
     with contextlib.redirect_stdout(printed):
-        for code in blocks(PAGES[page], "python"):
+        for code in programs_in(PAGES[page]):
             exec(compile(short(code), page, "exec"), names)
     assert "diverged" not in printed.getvalue()

@@ -2,6 +2,7 @@
 
 import html.parser
 import importlib.util
+import json
 import pathlib
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import fedjax_pfl as fp
 
 ROOT = pathlib.Path(__file__).parents[2]
+PAGE = (ROOT / "docs/gallery.md").read_text("utf-8")
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src"}
 
 pytestmark = [
@@ -68,3 +70,23 @@ def test_pages_of_cards_have_pictures_of_their_runs(built):
     name = "flame_lam_mnist-swept.png"
     assert (built / "_images" / name).exists()
     assert f"_images/{name}" in (built / "cards/flame-settings.html").read_text("utf-8")
+
+
+def test_programs_show_what_they_print_and_draw(built):
+    tutorial = (built / "tutorial.html").read_text("utf-8")
+    assert "has the best mean accuracy" in tutorial and "_images/tutorial-" in tutorial
+    pictures = list((built / "_images").glob("gallery-*.png"))
+    assert len(pictures) == PAGE.count(":alt:")
+
+
+def test_the_front_page_has_numbers_with_their_machine(built):
+    front = (built / "index.html").read_text("utf-8")
+    run = json.loads((ROOT / "docs/speed-one-thread-xeon.json").read_text("utf-8"))
+    assert all(workload["title"] in front for workload in run["workloads"])
+    assert run["machine"]["processor"] in front and "reference" in front
+
+
+def test_titles_in_search_results_name_the_kind_of_page(built):
+    index = (built / "searchindex.js").read_text("utf-8")
+    assert "API reference: data" in index and "Card: FLAME" in index
+    assert '"Data"' in index  # the guide

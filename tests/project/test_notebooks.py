@@ -1,15 +1,24 @@
-"""Notebooks: stored without outputs, started alike, executed at a reduced size."""
+"""Notebooks: stored without outputs, started alike, executed alone at a small size."""
 
 import ast
 import contextlib
+import importlib.util
 import io
 import json
 import os
 import pathlib
 import re
+import shutil
+import subprocess
+import sys
+import types
 
-import matplotlib.pyplot as plt
 import pytest
+from IPython.core import inputtransformer2
+
+import fedjax_pfl as fp
+from fedjax_pfl.command import presets
+from tests.project import test_packages
 
 ROOT = pathlib.Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
@@ -19,14 +28,17 @@ NOTEBOOKS = {
 PAGE = (ROOT / "docs/notebooks.md").read_text("utf-8")
 # What replaces the parameters of a notebook, so that it ends soon.
 REDUCED = {
-    "quickstart": "NUM_ROUNDS = 2",
+    "quickstart": "NUM_SEEDS, NUM_ROUNDS = 2, 2",
     "methods": "NUM_CLIENTS, NUM_SEEDS, NUM_ROUNDS = 6, 2, 2",
     "grids": "LAMS, KAPPAS, NUM_SEEDS = [0.1, 1.0], [1.0, 2.0], 1\n"
     "NUM_ROUNDS, LOOPED, CHUNKS = 2, 1, [1, 4]",
-    "theory": "NUM_ROUNDS, NUM_STARTS, QUICK_RATES = 5, 1, True",
+    "theory": "NUM_ROUNDS, NUM_STARTS = 5, 1\nKAPPAS, RATIOS = [1.0, 2.0], [1.0]",
     "attacks": "NUM_SEEDS, NUM_ROUNDS, FRACTIONS = 1, 2, [0.0, 0.2]",
     "own_method": "NUM_CLIENTS, NUM_SEEDS, NUM_ROUNDS = 6, 1, 2",
 }
+# The oldest and the newest supported Python (by minor version), with what is installed
+# before the first cell and has to stay: as on Colab a JAX, not the newest; or nothing.
+PYTHONS = {11: ("jax==0.10.0", "jaxlib==0.10.0"), 13: ()}
 WHERE = re.compile(
     r"Run from top to bottom on (\d{4}-\d{2}-\d{2}) on (.*?), JAX ([\d.]+):"
     r" (\d+) s of CPU time\. Not run on a GPU, on a TPU or on Colab\."
@@ -72,9 +84,46 @@ def test_it_is_stored_without_outputs(name):
 
 
 def test_all_start_in_the_same_way():
-    firsts = {sources(name, "code")[0] for name in NOTEBOOKS}
-    assert len(firsts) == 1
-    assert '%pip install -q "{REPOSITORY}[experiments]"' in firsts.pop()
+    assert len({sources(name, "code")[0] for name in NOTEBOOKS}) == 1
+
+
+def start(monkeypatch, source=None):
+    """Executes the first cell where the package is missing; what pip was told."""
+    cell = sources("quickstart", "code")[0]
+    if source is not None:
+        cell = re.sub(r"^SOURCE = .*", f"SOURCE = {source!r}", cell, flags=re.M)
+    told = []
+    shell = types.SimpleNamespace(run_line_magic=lambda *words: told.append(words))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    names = {"get_ipython": lambda: shell}
+    exec(inputtransformer2.TransformerManager().transform_cell(cell), names)
+    return told[0][1].format(**names)
+
+
+def test_the_first_cell_installs_the_wheel_beside_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"No fedjax_pfl-\*\.whl in .*: put a"):
+        start(monkeypatch)
+    wheel = tmp_path / "fedjax_pfl-1.0-py3-none-any.whl"
+    wheel.touch()
+    told = start(monkeypatch)
+    assert told == f'install -q "fedjax_pfl[experiments] @ {wheel.as_uri()}"'
+    assert f"was installed from {wheel.as_uri()} and is in" in capsys.readouterr().out
+
+
+def test_the_first_cell_installs_from_an_address(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    told = start(monkeypatch, "https://example.org/fedjax_pfl-1.0-py3-none-any.whl")
+    assert "@ https://example.org/fedjax_pfl-1.0-py3-none-any.whl" in told
+    assert "was installed from https://example.org/" in capsys.readouterr().out
+
+
+@every_notebook
+def test_it_needs_no_clone(name):
+    text = "\n".join(sources(name, "code"))
+    assert not re.search(r"^\s*(import|from) (experiments|tests)\b", text, re.M)
+    links = re.findall(r"\]\(([^)\s]+)\)", "\n".join(sources(name, "markdown")))
+    assert all(x.startswith("https:") or x.endswith(".ipynb") for x in links), links
 
 
 @every_notebook
@@ -100,37 +149,127 @@ def test_its_links_lead_somewhere(name):
             assert (FOLDER / target.partition("#")[0]).exists(), target
 
 
-def test_the_quickstart_runs():
-    _, parameters, *programs = sources("quickstart", "code")
-    plt.switch_backend("Agg")
-    names, printed = {}, io.StringIO()
+def quickstart(names, *ids):
+    """Executes cells of the quickstart; what they printed."""
+    cells = {
+        cell["id"]: "".join(cell["source"]) for cell in NOTEBOOKS["quickstart"]["cells"]
+    }
+    printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        for code in (parameters, REDUCED["quickstart"], *programs):
-            exec(compile(code, "quickstart", "exec"), names)
-    assert "jax" in printed.getvalue()
-    lines = names["axes"].lines
-    assert len(lines) == 3 and all(line.get_xdata().size == 3 for line in lines)
-    plt.close(names["figure"])
+        for cell in ids:
+            exec(compile(cells[cell], cell, "exec"), names)
+    return printed.getvalue()
 
 
-@pytest.mark.wide  # up to a minute each
+def test_the_quickstart_is_the_main_job():
+    names = {}
+    quickstart(names, "parameters", "imports", "methods")
+    job = presets.get("digits")
+    assert (range(names["NUM_SEEDS"]), names["NUM_ROUNDS"]) == (
+        range(len(job.seeds)),
+        job.num_rounds,
+    )
+    described = [
+        (grid.process.algorithm, {k: list(v) for k, v in grid.axes.items()})
+        for grid in job.grids
+    ]
+    said = repr(names["methods"]).replace("kappa=None", "kappa=1.0")  # what it means
+    assert said == repr(described)
+    assert all(repr(names["spec"]) == repr(grid.spec) for grid in job.grids)
+    assert all(grid.model == fp.LogisticRegression() for grid in job.grids)
+
+
+def test_the_quickstart_runs():
+    names = {}
+    quickstart(names, "parameters", "imports", "methods")
+    names |= {"NUM_SEEDS": 2, "NUM_ROUNDS": 2}
+    printed = quickstart(names, "train", "ranking", "figure")
+    assert "reference" in printed and "has the best mean accuracy" in printed
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def environment(request, tmp_path_factory):
+    """A folder with one Python and a kernel, and what else is in it."""
+    minor = request.param
+    root = pathlib.Path(os.environ.get("PYENV_ROOT", pathlib.Path.home() / ".pyenv"))
+    programs = [shutil.which(f"python3.{minor}")]
+    programs += sorted(root.glob(f"versions/3.{minor}.*/bin/python3.{minor}"))
+    check = f"import ensurepip, sys; sys.exit(sys.version_info.minor != {minor})"
+    for program in filter(None, programs):
+        # pyenv has a program for every version, which fails unless it is chosen.
+        if not subprocess.run([program, "-c", check], capture_output=True).returncode:
+            break
+    else:
+        pytest.skip(f"no Python 3.{minor}")
+    folder = tmp_path_factory.mktemp(f"python3.{minor}")
+    subprocess.run([program, "-m", "venv", folder], check=True)
+    pip(folder, "install", "ipykernel", *PYTHONS[minor])
+    return folder, PYTHONS[minor]
+
+
+def pip(environment, *words):
+    """Runs an environment's pip, without the constraints of the tests."""
+    variables = {k: v for k, v in os.environ.items() if k != "PIP_CONSTRAINT"}
+    variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1"}
+    line = [environment / "bin/python", "-m", "pip", "-q", *words]
+    return subprocess.run(
+        line, env=variables, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built as a user would."""
+    folder = tmp_path_factory.mktemp("wheel")
+    tree = test_packages.copied(folder)
+    line = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, tree]
+    subprocess.run(line, check=True)
+    (file,) = folder.glob("*.whl")
+    return file
+
+
+@pytest.mark.wide  # minutes each
 @every_notebook
-def test_it_runs_from_top_to_bottom(name, monkeypatch):
+def test_it_runs_alone_with_the_wheel(name, environment, wheel, tmp_path, monkeypatch):
     import nbclient
     import nbformat
 
+    environment, present = environment
+    for variable in ("PIP_CONSTRAINT", "PYTHONPATH"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+    monkeypatch.setenv("PIP_NO_COMPILE", "1")  # only what is imported
+    monkeypatch.setenv("XLA_FLAGS", "")  # those of the tests are of another XLA
     # A kernel compiles much and runs little, like the tests: see conftest.py.
-    monkeypatch.setenv("XLA_FLAGS", os.environ["FEDJAX_PFL_TESTS_XLA_FLAGS"])
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    kernel = tmp_path / "jupyter/kernels/alone/kernel.json"
+    kernel.parent.mkdir(parents=True)
+    python = str(environment / "bin/python")
+    argv = [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.write_text(json.dumps({"argv": argv, "display_name": "alone"}))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    shutil.copy(wheel, folder)
+    pip(environment, "uninstall", "-y", "fedjax_pfl")  # what another notebook installed
+
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     nbformat.validate(notebook)
     (at,) = [k for k, cell in enumerate(notebook.cells) if is_parameters(cell)]
     notebook.cells.insert(at + 1, nbformat.v4.new_code_cell(REDUCED[name]))
-    resources = {"metadata": {"path": str(FOLDER)}}
-    nbclient.NotebookClient(notebook, timeout=600, resources=resources).execute()
+    nbclient.NotebookClient(
+        notebook,
+        timeout=900,
+        kernel_name="alone",
+        resources={"metadata": {"path": str(folder)}},
+    ).execute()
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in code)
+    said = "".join(o.get("text", "") for o in code[0].outputs)
+    assert f"was installed from {(folder / wheel.name).as_uri()} and is in" in said
+    assert str(environment) in said.rpartition(" is in ")[2]
+    assert set(present) <= set(pip(environment, "freeze").splitlines())
     outputs = [output for cell in code for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs)
-    said = "".join(o.text for o in outputs if o.get("name") == "stderr")
-    assert "Warning" not in said
+    warned = "".join(o.text for o in outputs if o.get("name") == "stderr")
+    assert "Warning" not in warned

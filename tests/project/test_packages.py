@@ -32,12 +32,15 @@ def test_type_checkers_may_read_the_annotations():
     assert (ROOT / "fedjax_pfl/py.typed").read_bytes() == b""
 
 
+def copied(folder):
+    """A copy of what a build looks at, in which it may write."""
+    ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "dist")
+    return shutil.copytree(ROOT, folder / "tree", ignore=ignored)
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A copy of what a build looks at, in which it may write."""
-    tree = tmp_path_factory.mktemp("clone") / "tree"
-    ignored = shutil.ignore_patterns(".*", "build", "*.egg-info", "dist")
-    return shutil.copytree(ROOT, tree, ignore=ignored)
+    return copied(tmp_path_factory.mktemp("clone"))
 
 
 def built(tree, tmp_path, kind):

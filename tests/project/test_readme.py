@@ -7,17 +7,13 @@ import re
 
 import pytest
 
-import fedjax_pfl as fp
-
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def block_after(marker):
+def block_after(marker, text=README):
     """Content of the fenced block that follows a marker's line."""
-    found = re.findall(
-        rf"^{re.escape(marker)}\n```\w*\n(.*?)^```$", README, re.M | re.S
-    )
+    found = re.findall(rf"^{re.escape(marker)}\n```\w*\n(.*?)^```$", text, re.M | re.S)
     assert len(found) == 1, marker
     return found[0]
 
@@ -66,29 +62,3 @@ def test_programs_of_the_readme_run_in_order(tmp_path, monkeypatch):
     assert "Flame" in first and "hybrid (validation)" in first
     assert "has the best mean accuracy" in first
     assert "Damped" in last and "diverged" not in last
-
-
-@pytest.mark.parametrize(
-    "registry",
-    [
-        fp.algorithms.ALGORITHMS,
-        fp.algorithms.AGGREGATORS,
-        fp.algorithms.SERVER_OPTIMIZERS,
-        fp.algorithms.ATTACKS,
-        fp.data.PARTITIONS,
-        fp.data.DATASETS,
-        fp.portfolio.MARKETS,
-        fp.portfolio.GENERATORS,
-        fp.algorithms.MODELS,
-        fp.algorithms.LOCAL_SOLVERS,
-        fp.algorithms.PARTICIPATIONS,
-        fp.algorithms.WORK,
-    ],
-)
-def test_the_tables_name_every_method(registry):
-    methods = README.partition("\n## Methods\n")[2].partition("\n## ")[0]
-    tables = methods + (ROOT / "docs/parts.md").read_text("utf-8")
-    tables += (ROOT / "docs/models.md").read_text("utf-8")
-    tables += (ROOT / "docs/data.md").read_text("utf-8")
-    for name in registry:
-        assert any(row.count(f"`{name}`") for row in tables.splitlines()), name

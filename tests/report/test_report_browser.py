@@ -4,6 +4,7 @@
 one is taken, or one that is installed.
 """
 
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -11,6 +12,7 @@ import shutil
 import pytest
 
 from fedjax_pfl.report import page
+from tests import histories
 from tests.report import reports
 
 playwright = pytest.importorskip(
@@ -52,11 +54,11 @@ def opened(browser, file):
     def open_file(path=file, **options):
         contexts.append(browser.new_context(**options))
         shown = contexts[-1].new_page()
+        shown.set_default_timeout(5000)
         shown.on("console", lambda message: said.append(message.text))
         shown.on("pageerror", lambda error: said.append(str(error)))
         shown.on("request", lambda request: asked.append(request.url))
         shown.goto(pathlib.Path(path).as_uri())
-        shown.wait_for_selector("html[data-ready]", state="attached")
         return shown
 
     yield open_file
@@ -173,9 +175,6 @@ def test_values_are_said_where_the_pointer_is(opened):
 
 
 def test_names_that_are_programs_do_not_run(opened, tmp_path):
-    import dataclasses
-
-    from tests import histories
     from tests.report import test_report_files
 
     evil = test_report_files.EVIL
@@ -191,3 +190,74 @@ def test_names_that_are_programs_do_not_run(opened, tmp_path):
     texts = shown.locator("#clients text").all_text_contents()
     assert any("<script>alert(1)</script>" in text for text in texts)
     assert shown.evaluate("document.querySelectorAll('img').length") == 0
+
+
+def cells(shown, column):
+    """Texts of a column of the first table, from above."""
+    return shown.locator(f"#headline tbody tr > :nth-child({column})").all_inner_texts()
+
+
+def test_heads_of_columns_sort_rows(opened):
+    shown = opened()
+    ranked = cells(shown, 1)
+    worst = shown.locator("#headline thead button", has_text="worst 10 %")
+    worst.click()
+    values = [float(text.split()[0]) for text in cells(shown, 5)]
+    assert values == sorted(values, reverse=True)
+    worst.press("Enter")  # as the keyboard does
+    assert [float(text.split()[0]) for text in cells(shown, 5)] == values[::-1]
+    head = shown.locator("#headline th[aria-sort]")
+    assert head.get_attribute("aria-sort") == "ascending"
+    shown.locator("#headline thead button", has_text="difference").click()
+    shown.locator("#headline select").select_option("3")  # the order follows
+    gaps = [0 if "ref" in x else float(x.split()[0]) for x in cells(shown, 4)]
+    assert gaps == sorted(gaps, reverse=True)
+    shown.locator("#headline thead button", has_text="method").click()
+    assert cells(shown, 1) == sorted(ranked)
+
+
+def test_the_axis_of_curves_can_be_chosen(opened, tmp_path):
+    made = histories.make_history(metrics=("loss",))
+    loss = made.metrics["loss"] / 10 + 0.5
+    loss[:, 0] = 10
+    made = histories.with_metrics(made, loss=loss)
+    file = tmp_path / "report.html"
+    file.write_text(page.render(reports.content(histories.make_result(made))), "utf-8")
+    shown = opened(file)
+    select = shown.locator("#learning_curves .axis")
+    assert select.locator("option").all_text_contents() == [
+        *("zoomed", "full", "logarithmic")
+    ]
+    views = shown.locator("#learning_curves .view")
+    assert [view.is_visible() for view in views.all()] == [True, False, False]
+    shown.locator("#learning_curves [data-name]").first.click()
+    select.select_option("logarithmic")
+    assert [view.is_visible() for view in views.all()] == [False, False, True]
+    names = views.nth(2).locator("[data-name]")  # what was hidden stays hidden
+    assert names.first.get_attribute("aria-pressed") == "false"
+    assert shown.locator("#clients .axis").count() == 0
+
+
+def test_a_click_on_a_client_draws_its_history(opened):
+    shown = opened()
+    result = reports.grid_result()
+    place = shown.locator("#clients .history")
+    assert place.locator("svg").count() == 0
+    box = shown.locator("#clients [data-box]", has_text="FedAvg, global")
+    box.locator("use").nth(23).dispatch_event("click")  # client 3 with seed 1
+    titles = place.locator("circle title").all_text_contents()
+    told = [title for title in titles if title.startswith("FedAvg, global")]
+    values = result.groups[1].metrics["accuracy"][1, :, 0, 0, 3]
+    for text, number, value in zip(told, (0, 5, 10), values, strict=True):
+        assert f"round {number}: " in text
+        assert float(text.split()[-1]) == pytest.approx(value, rel=1e-3)
+    assert len(titles) == 3 * place.locator("li").count() == 3 * 4
+    assert "seed 1" in shown.locator("#clients [role=status]").inner_text()
+    shown.locator("#methods button", has_text="FedAvg").click()
+    assert place.locator("g:not(.hidden)").count() == 3
+    shown.locator("#clients input").fill("7")
+    shown.locator("#clients input").press("Enter")
+    assert "client 7" in place.locator("svg").first.get_attribute("aria-label")
+    shown.locator("#clients input").fill("99")
+    shown.locator("#clients input").press("Enter")
+    assert "no client 99" in shown.locator("#clients [role=status]").inner_text()

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import typer.testing
 
-from fedjax_pfl.command import report_command, run_folder
+from fedjax_pfl.command import application, run_folder
 from fedjax_pfl.report import page, sources, tables
 from fedjax_pfl.results import selection
 from tests import histories
@@ -18,7 +18,7 @@ EVIL = """<script>alert(1)</script>"'><img src=x onerror=alert(2)>%{x}</title>""
 
 
 def report(*arguments):
-    return RUNNER.invoke(report_command.app, list(map(str, arguments)))
+    return RUNNER.invoke(application.alone("report"), list(map(str, arguments)))
 
 
 @pytest.mark.smoke

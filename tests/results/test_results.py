@@ -12,7 +12,7 @@ import xarray as xr
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import recorder
-from fedjax_pfl.results import directories
+from fedjax_pfl.results import directories, summaries
 from tests.histories import make_history, make_result, pick, with_metrics
 
 
@@ -330,10 +330,39 @@ def test_summary_of_another_round_and_other_data():
         assert text == f"{values.mean():.4f} ± {values.std():.4f}"
 
 
-@pytest.mark.parametrize("name", ["table", "curves"])
+@pytest.mark.parametrize("name", ["table", "curves", "clients"])
 def test_a_table_is_the_callers(name):
     result = make_result(make_history())
     first = getattr(result, name)()
     first["value"] = 0.0
     assert getattr(result, name)()["value"].abs().sum() > 0
     assert result == make_result(make_history())
+
+
+def test_histories_of_clients_end_where_their_training_did():
+    made = make_history()
+    evaluated = made.evaluated.copy()
+    evaluated[:, 1, :, 3] = False
+    made = dataclasses.replace(
+        made, evaluated=evaluated, stopped_at=np.array([-1, 5]), rounds=made.rounds
+    )
+    rows = make_result(made).clients(histories=True)
+    plain = make_result(made).clients()
+    pd.testing.assert_frame_equal(rows.drop(columns=["rounds", "history"]), plain)
+    rows = rows[(rows["metric"] == "loss") & (rows["model"] == "global")]
+    last = rows.set_index(["seed", "client"]).loc[(0, 3)]
+    values = made.metrics["loss"][0, :, 1, 0, 3].tolist()
+    assert last["rounds"].tolist() == [0, 5, 10]
+    assert last["history"][[0, 2]].tolist() == [values[0], values[2]]
+    assert np.isnan(last["history"][1])  # it was not evaluated
+    stopped = rows.set_index(["seed", "client"]).loc[(1, 4)]
+    assert stopped["rounds"].tolist() == [0, 5]
+    assert len(stopped["history"]) == 2
+
+
+def test_values_of_clients_are_computed_once(monkeypatch):
+    """Figures and the ranking of one command both ask for them."""
+    result = make_result()
+    first = result.clients()
+    monkeypatch.setattr(summaries, "parts", None)  # what they are computed of
+    pd.testing.assert_frame_equal(result.clients(), first)

@@ -293,7 +293,7 @@ def test_what_cannot_be_saved_is_refused_before_training(tmp_path, monkeypatch):
         def init(self, key, model, population, data):
             return model.init(key), None, None
 
-        def predictors(self, key, round, server, client, model, data):
+        def predictors(self, view, server, client, model):
             return {"global": lambda x: model.apply(server, x)}
 
     with pytest.raises(checks.InputError, match="'global' of Function is a function"):

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "fedjax_pfl"
 
 ONLY_IN = {  # what is imported or used -> the files that may
-    "flax": {"models/modules.py"},
+    "flax": {"models/modules.py", "models/own_flax.py"},
     "tensorflow_datasets": {"data/sources/prepared.py"},
     "jax.jit": {
         "core/client_map.py",

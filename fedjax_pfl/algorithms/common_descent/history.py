@@ -1,14 +1,16 @@
 """Absent clients whose last gradients stand in for them."""
 
+from typing import Literal, get_args
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl.core import checks
 
-__all__ = ["HISTORIES", "absent"]
+__all__ = ["History", "absent"]
 
-HISTORIES = ("window", "last_round", "none")
+History = Literal["window", "last_round", "none"]
 
 
 def absent(
@@ -16,7 +18,7 @@ def absent(
     cohort: jax.Array,
     round: jax.Array,
     *,
-    history: str = "window",
+    history: History = "window",
     cap: int,
 ) -> tuple[jax.Array, jax.Array]:
     """Chooses absent clients whose last gradients become rows (FedLF, Section 3.3).
@@ -42,7 +44,7 @@ def absent(
       >>> sorted(rows[used].tolist())  # tau = 3
       [1, 2]
     """
-    checks.known(history, HISTORIES, "history")
+    checks.known(history, get_args(History), "history")
     members, everyone = cohort.shape[0], last_round.shape[0]
     size = 0 if history == "none" else min(everyone - members, cap)
     if size <= 0:

@@ -1,20 +1,19 @@
 """Personal steps that do not raise the losses of others, to first order."""
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fedjax_pfl.algorithms.common_descent import direction
 from fedjax_pfl.algorithms.common_descent.rows import Rows
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, client_rows
 from fedjax_pfl.numerics import quadratic_programs
 
-__all__ = ["LENGTHS", "PROTECTIONS", "protected_coefficients", "protected_moves"]
+__all__ = ["Length", "Protection", "protected_coefficients", "protected_moves"]
 
-PROTECTIONS = ("cone", "orthogonal")
-LENGTHS = ("own", "mean", "raw")
+Protection = Literal["cone", "orthogonal"]
+Length = Literal["own", "mean", "raw"]
 
 _LONGEST = 10.0  # times the scaled row
 _NULL = 1e-6  # eigenvalues below this share of the largest are noise
@@ -31,13 +30,13 @@ def _orthogonal(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
     values, vectors = jnp.linalg.eigh(block)
     kept = values > _NULL * values[-1]
     target = jnp.where(mask, gram[own], 0)
-    along = jnp.matmul(target, vectors, precision=lax.Precision.HIGHEST)
+    along = client_rows.dot(target, vectors)
     inverse = jnp.where(kept, along / jnp.where(kept, values, 1), 0)
-    return -jnp.matmul(vectors, inverse, precision=lax.Precision.HIGHEST)
+    return -client_rows.dot(vectors, inverse)
 
 
 def protected_coefficients(
-    rows: Rows, *, protection: str = "cone"
+    rows: Rows, *, protection: Protection = "cone"
 ) -> tuple[jax.Array, jax.Array]:
     """Finds the members' protected directions `p_i = -sum_j a_ij q_j`.
 
@@ -52,15 +51,15 @@ def protected_coefficients(
       `a [K, J]` and norms `[K]` of p_i; both 0 where no protected direction is longer
       than what the Gram matrix resolves.
     """
-    checks.known(protection, PROTECTIONS, "protection")
+    checks.known(protection, get_args(Protection), "protection")
     gram, size = rows.whole, rows.mask.shape[0]
     others = rows.gradients
     find = _in_cone if protection == "cone" else _orthogonal
 
     def one(own: jax.Array) -> jax.Array:
-        found = find(gram, own, others & (jnp.arange(size) != own))
+        row = find(gram, own, others & (jnp.arange(size) != own))
         # Solvers keep masked entries at 0; a client without a row has none to protect.
-        return jnp.where(rows.mask[own], found.at[own].set(1), 0)
+        return jnp.where(rows.mask[own], row.at[own].set(1), 0)
 
     coefficients = jax.vmap(one)(jnp.arange(rows.num_members))
     norms = combined_norms(gram, coefficients)
@@ -70,7 +69,7 @@ def protected_coefficients(
 
 def combined_norms(gram: jax.Array, coefficients: jax.Array) -> jax.Array:
     """Returns the norms `[K]` of combinations `[K, J]` of rows."""
-    along = jnp.matmul(coefficients, gram, precision=lax.Precision.HIGHEST)
+    along = client_rows.dot(coefficients, gram)
     return jnp.sqrt(jnp.maximum((along * coefficients).sum(axis=1), 0))
 
 
@@ -78,8 +77,8 @@ def protected_moves(
     rows: Rows,
     *,
     gamma: Any = 0.0,
-    protection: str = "cone",
-    length: str = "own",
+    protection: Protection = "cone",
+    length: Length = "own",
     mean_norm: Any = None,
 ) -> tuple[Any, dict[str, jax.Array]]:
     """Mixes the protected with the plain descent of every member.
@@ -102,7 +101,7 @@ def protected_moves(
       `protected_norm`, `||p_i|| / mu`, and `conflict`, the largest cosine between
       another row and u_i (negative if all others would descend).
     """
-    checks.known(length, LENGTHS, "personal_length")
+    checks.known(length, get_args(Length), "personal_length")
     count, gram = rows.num_members, rows.whole
     coefficients, norms = protected_coefficients(rows, protection=protection)
     own = jnp.eye(count, rows.mask.shape[0], dtype=gram.dtype) * rows.mask[None, :]
@@ -121,7 +120,7 @@ def protected_moves(
     weights = -coefficients * stretch[:, None]
     moves = rows.combine(jnp.repeat(weights[:, None], len(rows.gram), axis=1))
 
-    products = -jnp.matmul(coefficients, gram, precision=lax.Precision.HIGHEST)
+    products = -client_rows.dot(coefficients, gram)
     size = rows.mask.shape[0]
     others = rows.gradients[None, :] & ~jnp.eye(count, size, dtype=bool)
     lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))

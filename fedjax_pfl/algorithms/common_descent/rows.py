@@ -1,6 +1,6 @@
 """The rows whose convex hull is searched: scaled gradients and their Gram matrix."""
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,17 @@ from fedjax_pfl.algorithms.common_descent import angle
 from fedjax_pfl.core import checks, client_rows, struct, tree_paths
 
 __all__ = [
-    "FAIR_FROM",
-    "NORMALIZATIONS",
-    "SCALES",
+    "FairFrom",
+    "Normalization",
     "Rows",
+    "Scale",
     "layer_names",
     "make_rows",
 ]
 
-SCALES = ("median", "mean")
-FAIR_FROM = ("scaled", "raw")
-NORMALIZATIONS = ("scale", "none")
+Scale = Literal["median", "mean"]
+FairFrom = Literal["scaled", "raw"]
+Normalization = Literal["scale", "none"]
 
 _STATIONARY = 1e-6  # a client with a smaller gradient has nothing to say
 _NO_FAIR_ROW = 1e-12
@@ -77,17 +77,17 @@ class Rows:
           Pytree of `[I, *P]`, at highest precision.
         """
         parts, tree = jax.tree.flatten(self.vectors)
-        given = weights * self.scales[None, None, :]
+        factors = weights * self.scales[None, None, :]
         mixed = [
-            client_rows.mix(leaf, given[:, layer])
+            client_rows.mix(leaf, factors[:, layer])
             for leaf, layer in zip(parts, self.layers, strict=True)
         ]
         return jax.tree.unflatten(tree, mixed)
 
     def products(self, vector: Any) -> jax.Array:
         """Returns the inner products `[J]` of the scaled rows with a vector `[*P]`."""
-        found = client_rows.products(self.vectors, vector)
-        return jnp.where(self.mask, self.scales * found, 0)
+        along = client_rows.products(self.vectors, vector)
+        return jnp.where(self.mask, self.scales * along, 0)
 
 
 def layer_names(params: Any) -> list[str]:
@@ -137,9 +137,9 @@ def make_rows(
     history: Any = None,
     used: jax.Array | None = None,
     *,
-    scale: str = "median",
-    fair_from: str = "scaled",
-    normalize: str = "scale",
+    scale: Scale = "median",
+    fair_from: FairFrom = "scaled",
+    normalize: Normalization = "scale",
     fair_row: bool = True,
     layerwise: bool = False,
 ) -> Rows:
@@ -164,9 +164,9 @@ def make_rows(
     Returns:
       The rows. Gradients with a norm below 1e-6, or one that overflows, are left out.
     """
-    checks.known(scale, SCALES, "scale")
-    checks.known(fair_from, FAIR_FROM, "fair_from")
-    checks.known(normalize, NORMALIZATIONS, "normalize")
+    checks.known(scale, get_args(Scale), "scale")
+    checks.known(fair_from, get_args(FairFrom), "fair_from")
+    checks.known(normalize, get_args(Normalization), "normalize")
     num_members = present.shape[0]
     nothing = jax.tree.map(jnp.zeros_like, members)
     members = client_rows.select_rows(present, members, nothing)
@@ -186,9 +186,9 @@ def make_rows(
     vectors = jax.tree.map(lambda *rows: jnp.concatenate(rows), *parts)
     layers, gram = _gram(vectors, layerwise)
     sizes = jnp.sqrt(jnp.diagonal(gram, axis1=1, axis2=2).sum(axis=0))
-    given = [here, *([] if used is None else [used & _speaks(sizes[num_members:-1])])]
+    masks = [here, *([] if used is None else [used & _speaks(sizes[num_members:-1])])]
     has_fair = fair.usable & (sizes[-1] >= _NO_FAIR_ROW) & fair_row
-    mask = jnp.concatenate([*given, has_fair[None]])
+    mask = jnp.concatenate([*masks, has_fair[None]])
     others = mu / jnp.where(mask, sizes, 1)[num_members:]
     scales = jnp.where(mask, jnp.concatenate([scales, others]), 0)
     both = (scales[:, None] * scales[None, :])[None]

@@ -10,7 +10,7 @@ from jax import lax
 
 from fedjax_pfl.algorithms.common_descent import angle
 from fedjax_pfl.algorithms.common_descent.direction import Direction, threshold
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import struct
 
 __all__ = ["Armijo", "Searched"]
 
@@ -57,14 +57,9 @@ class Armijo:
         the paper takes the smallest even then.
     """
 
-    doublings: int = struct.static_field(default=1)
-    decrease: Any = 1e-4
+    doublings: int = struct.static_field(default=1, at_least=0, at_most=30)
+    decrease: Any = struct.traced_field(default=1e-4, at_least=0, below=1)
     reject_increase: bool = struct.static_field(default=False)
-
-    def __post_init__(self):
-        checks.whole("doublings", self.doublings, at_least=0, at_most=30)
-        checks.number("decrease", self.decrease, at_least=0, below=1)
-        checks.boolean("reject_increase", self.reject_increase)
 
     def bounds(self, rate: Any, sigma: Any, is_missing: Any) -> tuple[Any, Any]:
         """Returns the largest and smallest step `([], [])`.
@@ -120,7 +115,7 @@ class Armijo:
             is_fair=is_fair,
         )
 
-        def block(carry):
+        def block(carry: Any):
             number, before, best = carry
             # Trial -1 is step 0.
             trials = number * _BLOCK - 1 + jnp.arange(_BLOCK, dtype=jnp.int32)
@@ -133,7 +128,7 @@ class Armijo:
             best = best.updated(trials, losses, tried & passed, tried & smaller, mean)
             return number + 1, before, best
 
-        def unfinished(carry):
+        def unfinished(carry: Any):
             number, _, best = carry
             return (best.trials[0] == _NONE) & (number * _BLOCK - 1 < count)
 

@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import aggregators
+from fedjax_pfl.aggregators.base import Weighting
 from fedjax_pfl.core import checks, struct
 
 __all__ = ["L1", "L2", "Diagonal", "Indicator", "Phi", "Squared", "Zero"]
@@ -90,9 +91,9 @@ class Phi(abc.ABC):
     def envelope(self, x: Any, rho: Any) -> jax.Array:
         """Returns the Moreau envelope, `[]`."""
 
-    @abc.abstractmethod
     def gradient(self, x: Any, rho: Any) -> Any:
         """Returns the envelope's gradient, `[*P]`."""
+        return jax.grad(self.envelope)(x, rho)
 
     def penalty(self, x: Any, rho: Any) -> jax.Array:
         """Returns the scaled envelope `min_v rho phi(v) + |x - v|^2 / 2`, `[]`."""
@@ -107,7 +108,7 @@ class Phi(abc.ABC):
         """Returns the fraction `[]` longer than the radius: 0 where prox is 0."""
 
     @abc.abstractmethod
-    def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
+    def aggregator(self, rho: Any, rho_quantile: Any, weighting: Weighting) -> Any:
         """Returns the rule whose aggregate minimizes the summed envelopes.
 
         Args:
@@ -137,7 +138,7 @@ class _Averaged(Phi):
         """Returns zero."""
         return jnp.zeros((), jnp.result_type(*jax.tree.leaves(x)))
 
-    def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
+    def aggregator(self, rho: Any, rho_quantile: Any, weighting: Weighting) -> Any:
         """Returns the plain or the weighted mean."""
         uniform = weighting == "uniform"
         return aggregators.Mean() if uniform else aggregators.WeightedMean()
@@ -196,11 +197,6 @@ class Diagonal(_Averaged):
             jax.tree.map(lambda a, q: q * a**2 / (2 * (1 + rho * q)), x, weights)
         )
 
-    def gradient(self, x: Any, rho: Any) -> Any:
-        """Returns `q_i x_i / (1 + rho q_i)`."""
-        weights = self._weights(x)
-        return jax.tree.map(lambda a, q: q * a / (1 + rho * q), x, weights)
-
 
 @struct.pytree_dataclass
 class Squared(_Averaged):
@@ -222,10 +218,6 @@ class Squared(_Averaged):
     def envelope(self, x: Any, rho: Any) -> jax.Array:
         """Returns `|x|^2 / (2 (1 + rho))`."""
         return _square(x) / (2 * (1 + rho))
-
-    def gradient(self, x: Any, rho: Any) -> Any:
-        """Returns `x / (1 + rho)`."""
-        return self.prox(x, rho)
 
 
 @struct.pytree_dataclass
@@ -252,11 +244,6 @@ class L2(Phi):
         """Returns `|x|^2 / (2 rho)` up to rho, `|x| - rho / 2` beyond."""
         return _huber(_norm(x), rho)
 
-    def gradient(self, x: Any, rho: Any) -> Any:
-        """Returns `x / max(|x|, rho)`."""
-        longest = jnp.maximum(_norm(x), rho)
-        return jax.tree.map(lambda a: a / longest, x)
-
     def lengths(self, x: Any) -> jax.Array:
         """Returns the norm `[]`."""
         return _norm(x)
@@ -266,7 +253,7 @@ class L2(Phi):
         norm = _norm(x)
         return (norm > rho).astype(norm.dtype)
 
-    def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
+    def aggregator(self, rho: Any, rho_quantile: Any, weighting: Weighting) -> Any:
         """Returns the smoothed geometric median, started at the server's center."""
         return aggregators.GeometricMedian(
             rho=rho if rho_quantile is None else None,
@@ -297,10 +284,6 @@ class L1(Phi):
         """Returns the envelope of `L2`, summed over the coordinates."""
         return _total(jax.tree.map(lambda a: _huber(jnp.abs(a), rho), x))
 
-    def gradient(self, x: Any, rho: Any) -> Any:
-        """Returns `clip(x_i / rho, -1, 1)`."""
-        return jax.tree.map(lambda a: jnp.clip(a / rho, -1, 1), x)
-
     def lengths(self, x: Any) -> jax.Array:
         """Returns the root mean square of the coordinates, `[]`."""
         size = sum(leaf.size for leaf in jax.tree.leaves(x))
@@ -313,7 +296,7 @@ class L1(Phi):
         above = [(jnp.abs(leaf) > rho).astype(leaf.dtype) for leaf in leaves]
         return _total(above) / size
 
-    def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
+    def aggregator(self, rho: Any, rho_quantile: Any, weighting: Weighting) -> Any:
         """Returns the smoothed coordinate median."""
         return aggregators.CoordinateMedian(
             rho=rho if rho_quantile is None else None,
@@ -343,10 +326,6 @@ class Indicator(_Averaged):
         """Returns `|x|^2 / (2 rho)`."""
         return _square(x) / (2 * rho)
 
-    def gradient(self, x: Any, rho: Any) -> Any:
-        """Returns `x / rho`."""
-        return jax.tree.map(lambda a: a / rho, x)
-
 
 @struct.pytree_dataclass
 class Zero(_Averaged):
@@ -368,7 +347,3 @@ class Zero(_Averaged):
     def envelope(self, x: Any, rho: Any) -> jax.Array:
         """Returns 0."""
         return self.value(x)
-
-    def gradient(self, x: Any, rho: Any) -> Any:
-        """Returns zeros."""
-        return jax.tree.map(jnp.zeros_like, x)

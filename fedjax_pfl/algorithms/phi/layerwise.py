@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import aggregators
+from fedjax_pfl.aggregators.base import Weighting
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.algorithms.phi import functions
 from fedjax_pfl.core import checks, struct, tree_paths
@@ -71,8 +72,8 @@ class LayerWise(functions.Phi):
     @property
     def _scales(self) -> jax.Array:
         """Factors `[L]` of the radii."""
-        given = (1.0,) * len(self.patterns) if self.scales is None else self.scales
-        return jnp.stack([jnp.asarray(scale) for scale in given])
+        scales = (1.0,) * len(self.patterns) if self.scales is None else self.scales
+        return jnp.stack([jnp.asarray(scale) for scale in scales])
 
     def check(self, params: Any) -> None:
         """Refuses a pattern without leaves and a leaf without pattern."""
@@ -82,23 +83,15 @@ class LayerWise(functions.Phi):
         """Returns the tree once per block, None in place of other blocks' leaves."""
         return tree_paths.blocks(x, self.patterns)
 
-    def _each(self, method: str, x: Any, rho: Any) -> list[Any]:
-        """Calls a method of every block's function, with the block's radius."""
-        radii = self._scales * rho
-        return [
-            getattr(phi, method)(block, radii[number])
-            for number, (phi, block) in enumerate(
-                zip(self._functions, self._blocks(x), strict=True)
-            )
-        ]
+    def _each(self, method: str, x: Any, rho: Any = None) -> list[Any]:
+        """Calls a method of every block's function, with the block's radius if any."""
+        radii = [()] * len(self.phis) if rho is None else (self._scales * rho)[:, None]
+        parts = zip(self._functions, self._blocks(x), radii, strict=True)
+        return [getattr(phi, method)(block, *radius) for phi, block, radius in parts]
 
     def value(self, x: Any) -> jax.Array:
         """Returns `sum_l c_l phi_l`."""
-        found = [
-            phi.value(block)
-            for phi, block in zip(self._functions, self._blocks(x), strict=True)
-        ]
-        return (self._scales * jnp.stack(found)).sum()
+        return (self._scales * jnp.stack(self._each("value", x))).sum()
 
     def prox(self, x: Any, rho: Any) -> Any:
         """Returns every block's proximal point, with radius `c_l rho_l`."""
@@ -112,23 +105,9 @@ class LayerWise(functions.Phi):
         """Returns `sum_l c_l rho_l Phi_l` with radius `c_l rho_l`."""
         return jnp.stack(self._each("penalty", x, rho)).sum()
 
-    def gradient(self, x: Any, rho: Any) -> Any:
-        """Returns every block's gradient with radius `c_l rho_l`, times c_l."""
-        found = self._each("gradient", x, rho)
-        scaled = [
-            jax.tree.map(lambda leaf, c=scale: c * leaf, block)
-            for scale, block in zip(self._scales, found, strict=True)
-        ]
-        return tree_paths.join_blocks(scaled)
-
     def lengths(self, x: Any) -> jax.Array:
         """Returns every block's length, `[L]`."""
-        return jnp.stack(
-            [
-                phi.lengths(block)
-                for phi, block in zip(self._functions, self._blocks(x), strict=True)
-            ]
-        )
+        return jnp.stack(self._each("lengths", x))
 
     def radii(self, rho: Any, quantiles: jax.Array) -> jax.Array:
         """Returns radii `[L]` that are the quantiles once they are scaled."""
@@ -136,15 +115,15 @@ class LayerWise(functions.Phi):
 
     def clipped(self, x: Any, rho: Any) -> jax.Array:
         """Returns the mean of the blocks whose radius is a distance; 0 without any."""
-        found = self._each("clipped", x, rho)
+        shares = self._each("clipped", x, rho)
         counted = [
             value
-            for value, phi in zip(found, self._functions, strict=True)
+            for value, phi in zip(shares, self._functions, strict=True)
             if phi.has_lengths
         ]
-        return jnp.stack(counted).mean() if counted else found[0]
+        return jnp.stack(counted).mean() if counted else shares[0]
 
-    def aggregator(self, rho: Any, rho_quantile: Any, weighting: str) -> Any:
+    def aggregator(self, rho: Any, rho_quantile: Any, weighting: Weighting) -> Any:
         """Returns every block's own rule."""
         radii = self._scales * rho
         return aggregators.Blockwise(

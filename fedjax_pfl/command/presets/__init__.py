@@ -6,7 +6,7 @@ Names are known without JAX, which is imported when an experiment is made.
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import fedjax_pfl as fp
@@ -28,15 +28,11 @@ def digits() -> experiment.Experiment:
     sgd = fp.SGD(learning_rate=0.1, epochs=2, batch_size=10)
     axes = {"algorithm.lam": (0.03, 0.1, 0.3, 1.0, 3.0)}
     flame, ditto = fp.Flame(kappa=1.0, local=sgd), fp.Ditto(local=sgd)
-    compared = (
-        (flame, axes),
-        (ditto, axes),
-        (fp.FedAvg(local=sgd, fine_tune=sgd), {}),
-        (fp.Local(local=sgd), {}),
-    )
+    tuned = fp.FedAvg(local=sgd, fine_tune=sgd)
+    methods = ((flame, axes), (ditto, axes), tuned, fp.Local(local=sgd))
     return experiment.Experiment(
         name="digits",
-        grids=_grids(compared, fp.LogisticRegression(), spec),
+        grids=experiment.grids_of(methods, fp.LogisticRegression(), spec),
         num_rounds=100,
         seeds=(0, 1, 2, 3, 4),
         eval_every=10,
@@ -50,17 +46,17 @@ def own_data() -> experiment.Experiment:
     """
     sgd = fp.SGD(learning_rate=0.1, epochs=1, batch_size=20)
     axes = {"algorithm.lam": (0.01, 0.1, 1.0)}
-    compared = (
+    methods = (
         (fp.Flame(kappa=1.0, local=sgd), axes),
         (fp.Ditto(local=sgd), axes),
-        (fp.FedACS(local=sgd), {}),
-        (fp.FedAvg(local=sgd, fine_tune=sgd), {}),
-        (fp.Local(local=sgd), {}),
+        fp.FedACS(local=sgd),
+        fp.FedAvg(local=sgd, fine_tune=sgd),
+        fp.Local(local=sgd),
     )
     spec = fp.FederationSpec("digits", fp.DirichletLabels(concentration=0.5))
     return experiment.Experiment(
         name="own_data",
-        grids=_grids(compared, fp.MLP(widths=(64,)), spec),
+        grids=experiment.grids_of(methods, fp.MLP(widths=(64,)), spec),
         num_rounds=50,
         seeds=(0, 1, 2),
         eval_every=5,
@@ -72,114 +68,85 @@ def quadratic() -> experiment.Experiment:
     solver = fp.local.ToTolerance(learning_rate=0.5, tolerance=1e-10)
     flame = fp.Flame(lam=1.0, kappa=2.0, local=solver, eps_decay=0.0)
     spec = fp.FederationSpec("quadratic", "by_client", num_clients=4)
-    process = fp.FederatedProcess(algorithm=flame)
     return experiment.Experiment(
         name="quadratic",
-        grids=(experiment.Grid(process, fp.models.Quadratic(), spec),),
+        grids=experiment.grids_of([flame], fp.models.Quadratic(), spec),
         num_rounds=20,
     )
 
 
 def mnist() -> experiment.Experiment:
     """MNIST by a power law: 1,000 clients of one digit each, 50 of them per round."""
-    return _compare(
-        fp.FederationSpec("mnist", fp.data.PowerLaw(), num_clients=1000),
-        fp.LogisticRegression(),
-        fp.SGD(learning_rate=0.03, epochs=1, batch_size=10),
-        num_rounds=50,
-        cohort=50,
-    )
+    spec = fp.FederationSpec("mnist", fp.data.PowerLaw(), num_clients=1000)
+    sgd = fp.SGD(learning_rate=0.03, epochs=1, batch_size=10)
+    return _compare(spec, fp.LogisticRegression(), sgd, num_rounds=50, cohort=50)
 
 
 def fashion_mnist() -> experiment.Experiment:
     """Fashion-MNIST with two classes per client, 100 clients, 10 of them per round."""
-    return _compare(
-        fp.FederationSpec(
-            "fashion_mnist", fp.data.PathologicalBlocks(), num_clients=100
-        ),
-        fp.MLP(widths=(200, 200)),
-        fp.SGD(learning_rate=0.05, epochs=1, batch_size=50),
-        num_rounds=50,
-        cohort=10,
+    spec = fp.FederationSpec(
+        "fashion_mnist", fp.data.PathologicalBlocks(), num_clients=100
     )
+    sgd = fp.SGD(learning_rate=0.05, epochs=1, batch_size=50)
+    return _compare(spec, fp.MLP(widths=(200, 200)), sgd, num_rounds=50, cohort=10)
 
 
 def cifar10() -> experiment.Experiment:
     """CIFAR-10 with Dirichlet(0.5) labels, 20 clients, and a small CNN."""
-    return _compare(
-        fp.FederationSpec("cifar10", num_clients=20),
-        fp.CNN(),
-        fp.SGD(learning_rate=0.05, epochs=1, batch_size=50),
-        num_rounds=20,
-        cohort=10,
-    )
+    spec = fp.FederationSpec("cifar10", num_clients=20)
+    sgd = fp.SGD(learning_rate=0.05, epochs=1, batch_size=50)
+    return _compare(spec, fp.CNN(), sgd, num_rounds=20, cohort=10)
 
 
 def cifar100() -> experiment.Experiment:
     """CIFAR-100's coarse classes, Dirichlet(0.5) labels, 10 clients, LeNet-5."""
-    return _compare(
-        fp.FederationSpec(data.Cifar100(labels="coarse"), num_clients=10),
-        fp.models.LeNet5(),
-        fp.SGD(learning_rate=0.05, epochs=1, batch_size=20),
-        num_rounds=30,
-    )
+    spec = fp.FederationSpec(data.Cifar100(labels="coarse"), num_clients=10)
+    sgd = fp.SGD(learning_rate=0.05, epochs=1, batch_size=20)
+    return _compare(spec, fp.models.LeNet5(), sgd, num_rounds=30)
 
 
 def medical_mnist() -> experiment.Experiment:
     """Medical MNIST with two labels per client, 10 clients."""
-    return _compare(
-        fp.FederationSpec(
-            "medical_mnist", fp.LabelShards(labels_per_client=2), num_clients=10
-        ),
-        fp.models.CNN1(),
-        fp.SGD(learning_rate=0.01, epochs=1, batch_size=100),
-        num_rounds=5,
+    spec = fp.FederationSpec(
+        "medical_mnist", fp.LabelShards(labels_per_client=2), num_clients=10
     )
+    sgd = fp.SGD(learning_rate=0.01, epochs=1, batch_size=100)
+    return _compare(spec, fp.models.CNN1(), sgd, num_rounds=5)
 
 
 def femnist() -> experiment.Experiment:
     """FEMNIST: every writer with 20 or more characters is a client."""
-    return _compare(
-        fp.FederationSpec("femnist", fp.ByClient(min_examples=20), num_clients=None),
-        fp.models.CNN2(),
-        fp.SGD(learning_rate=0.1, epochs=1, batch_size=20),
-        num_rounds=15,
-    )
+    spec = _natural("femnist", min_examples=20)
+    sgd = fp.SGD(learning_rate=0.1, epochs=1, batch_size=20)
+    return _compare(spec, fp.models.CNN2(), sgd, num_rounds=15)
 
 
 def sent140() -> experiment.Experiment:
     """Sentiment of tweets: every account with five or more of them a client."""
-    return _compare(
-        fp.FederationSpec("sent140", fp.ByClient(min_examples=5), num_clients=None),
-        fp.models.LSTM(width=64),
-        fp.SGD(learning_rate=0.3, epochs=1, batch_size=10),
-        num_rounds=40,
-    )
+    spec = _natural("sent140", min_examples=5)
+    sgd = fp.SGD(learning_rate=0.3, epochs=1, batch_size=10)
+    return _compare(spec, fp.models.LSTM(width=64), sgd, num_rounds=40)
 
 
 def shakespeare() -> experiment.Experiment:
     """The next character of a play: speakers with 25 examples or more are clients."""
+    spec = _natural(data.Shakespeare(stride=40), min_examples=25)
+    sgd = fp.SGD(learning_rate=1.0, epochs=1, batch_size=20)
     return _compare(
-        fp.FederationSpec(
-            data.Shakespeare(stride=40),
-            fp.ByClient(min_examples=25),
-            num_clients=None,
-        ),
-        fp.models.LSTM(width=64, num_layers=1),
-        fp.SGD(learning_rate=1.0, epochs=1, batch_size=20),
-        num_rounds=20,
-        cohort=20,
+        spec, fp.models.LSTM(width=64, num_layers=1), sgd, num_rounds=20, cohort=20
     )
 
 
 def stocks() -> experiment.Experiment:
-    """Returns whether a stock rises on the next day: every ticker a client."""
-    return _compare(
-        fp.FederationSpec("stocks", fp.ByClient(), num_clients=None),
-        fp.LogisticRegression(),
-        fp.SGD(learning_rate=0.01, epochs=1, batch_size=50),
-        num_rounds=20,
-    )
+    """Whether a stock rises on the next day: every ticker a client."""
+    spec = _natural("stocks")
+    sgd = fp.SGD(learning_rate=0.01, epochs=1, batch_size=50)
+    return _compare(spec, fp.LogisticRegression(), sgd, num_rounds=20)
+
+
+def _natural(dataset: Any, **fields: Any) -> fp.FederationSpec:
+    """Returns a federation of a data set's own clients."""
+    return fp.FederationSpec(dataset, fp.ByClient(**fields), num_clients=None)
 
 
 def _compare(
@@ -190,37 +157,17 @@ def _compare(
     num_rounds: int,
     cohort: int | None = None,
 ) -> experiment.Experiment:
-    """FedAvg with fine-tuning, FLAME, and Local with one solver on one data set."""
-    who = None if cohort is None else fp.UniformCohort(size=cohort)
-    compared = (
-        (fp.FedAvg(local=sgd, fine_tune=sgd), {}),
-        (fp.Flame(lam=1.0, kappa=1.0, local=sgd), {}),
-        (fp.Local(local=sgd), {}),
+    """Compares FedAvg with fine-tuning, FLAME, and Local with one solver."""
+    methods = (
+        fp.FedAvg(local=sgd, fine_tune=sgd),
+        fp.Flame(lam=1.0, kappa=1.0, local=sgd),
+        fp.Local(local=sgd),
     )
     return experiment.Experiment(
         name=spec.dataset.name,
-        grids=_grids(compared, model, spec, who),
+        grids=experiment.grids_of(methods, model, spec, cohort=cohort),
         num_rounds=num_rounds,
         eval_every=max(1, num_rounds // 5),
-    )
-
-
-def _grids(
-    compared: Iterable[tuple[Any, Mapping[str, Any]]],
-    model: Any,
-    spec: fp.FederationSpec,
-    participation: Any = None,
-) -> tuple[experiment.Grid, ...]:
-    """Makes a grid of each algorithm with its axes, on one federation."""
-    who = fp.AllClients() if participation is None else participation
-    return tuple(
-        experiment.Grid(
-            fp.FederatedProcess(algorithm=algorithm, participation=who),
-            model,
-            spec,
-            axes,
-        )
-        for algorithm, axes in compared
     )
 
 

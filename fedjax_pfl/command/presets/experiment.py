@@ -24,42 +24,30 @@ from fedjax_pfl.algorithms import own_methods
 from fedjax_pfl.command.presets import json_fields
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Experiment", "Grid", "apply_settings", "parse"]
+__all__ = ["Experiment", "Grid", "apply_settings", "grids_of", "parse"]
 
-_COMPONENTS = {  # setting -> registry, by room
-    "algorithm": "algorithms.ALGORITHMS",
-    "algorithm.local": "algorithms.LOCAL_SOLVERS",
-    "algorithm.fine_tune": "algorithms.LOCAL_SOLVERS",
-    "algorithm.head_local": "algorithms.LOCAL_SOLVERS",
-    "algorithm.personal": "algorithms.LOCAL_SOLVERS",
-    "algorithm.inner": "algorithms.LOCAL_SOLVERS",
-    "algorithm.phi": "algorithms.PHIS",
-    "algorithm.search": "algorithms.STEP_SEARCHES",
-    "aggregator": "algorithms.AGGREGATORS",
-    "server_optimizer": "algorithms.SERVER_OPTIMIZERS",
-    "aggregator.rule": "algorithms.AGGREGATORS",
-    "attack": "algorithms.ATTACKS",
-    "participation": "algorithms.PARTICIPATIONS",
-    "work": "algorithms.WORK",
-    "model": "algorithms.MODELS",
-    "federation.dataset": "data.DATASETS",
-    "federation.partition": "data.PARTITIONS",
-    "federation.market": "portfolio.MARKETS",
-    "federation.label_poisoning": "data.LABEL_POISONINGS",
-    "federation.feature_noise": "data.FEATURE_NOISES",
+_COMPONENTS = {  # setting -> registry, by room, and whether there may be none
+    "algorithm": ("algorithms.ALGORITHMS", False),
+    "algorithm.local": ("algorithms.LOCAL_SOLVERS", False),
+    "algorithm.fine_tune": ("algorithms.LOCAL_SOLVERS", True),
+    "algorithm.head_local": ("algorithms.LOCAL_SOLVERS", True),
+    "algorithm.personal": ("algorithms.LOCAL_SOLVERS", True),
+    "algorithm.inner": ("algorithms.LOCAL_SOLVERS", True),
+    "algorithm.phi": ("algorithms.PHIS", False),
+    "algorithm.search": ("algorithms.STEP_SEARCHES", True),
+    "aggregator": ("algorithms.AGGREGATORS", True),
+    "server_optimizer": ("algorithms.SERVER_OPTIMIZERS", True),
+    "aggregator.rule": ("algorithms.AGGREGATORS", False),
+    "attack": ("algorithms.ATTACKS", True),
+    "participation": ("algorithms.PARTICIPATIONS", False),
+    "work": ("algorithms.WORK", False),
+    "model": ("algorithms.MODELS", False),
+    "federation.dataset": ("data.DATASETS", False),
+    "federation.partition": ("data.PARTITIONS", False),
+    "federation.market": ("portfolio.MARKETS", False),
+    "federation.label_poisoning": ("data.LABEL_POISONINGS", True),
+    "federation.feature_noise": ("data.FEATURE_NOISES", True),
 }
-_OPTIONAL = (
-    "algorithm.fine_tune",
-    "algorithm.head_local",
-    "algorithm.personal",
-    "algorithm.inner",
-    "algorithm.search",
-    "aggregator",
-    "server_optimizer",
-    "attack",
-    "federation.label_poisoning",
-    "federation.feature_noise",
-)
 _EITHER = (
     ("algorithm.kappa", "algorithm.rho"),
     ("algorithm.alpha", "algorithm.theta"),
@@ -81,7 +69,14 @@ _FROM_DATA = {
 
 def _registry(name: str) -> Mapping[str, Any]:
     """Returns the classes that a component may be, by their names."""
-    return operator.attrgetter(_COMPONENTS[name])(fp)
+    path, _ = _COMPONENTS[name]
+    return operator.attrgetter(path)(fp)
+
+
+def _is_none(name: str, value: Any) -> bool:
+    """Tells whether a component is to be left out, which not all may be."""
+    _, is_optional = _COMPONENTS[name]
+    return is_optional and value in (None, "none")
 
 
 def _evaluate_on() -> tuple[tuple[str, int | None], ...]:
@@ -136,6 +131,36 @@ class Grid:
         return [
             name for name, _ in struct.named_fields(self.root) if name not in _FROM_DATA
         ]
+
+
+def grids_of(
+    methods: Iterable[Any],
+    model: Any,
+    spec: core.Specification,
+    axes: Mapping[str, tuple[Any, ...]] | None = None,
+    *,
+    cohort: int | None = None,
+    **fields: Any,
+) -> tuple[Grid, ...]:
+    """Makes a grid of each method, on one federation.
+
+    Args:
+      methods: processes, or algorithms that become ones; pairs have axes of their own.
+      model: what they train.
+      spec: the federation.
+      axes: values by dotted name, for all methods.
+      cohort: clients of a round; None for all of them.
+      **fields: further fields of the processes of algorithms.
+    """
+    if cohort is not None:
+        fields["participation"] = fp.UniformCohort(size=cohort)
+    grids = []
+    for method in methods:
+        process, own = method if isinstance(method, tuple) else (method, {})
+        if not isinstance(process, fp.FederatedProcess):
+            process = fp.FederatedProcess(algorithm=process, **fields)
+        grids.append(Grid(process, model, spec, {**(axes or {}), **own}))
+    return tuple(grids)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,8 +271,7 @@ def _check_component(name: str, values: Iterable[Any]) -> None:
     what = name.rpartition(".")[2].replace("_", " ")
     for value in values:
         is_own = name == "algorithm" and ":" in str(value)
-        is_none = name in _OPTIONAL and value in (None, "none")
-        if not (is_own or is_none):
+        if not (is_own or _is_none(name, value)):
             checks.known(value, registry, what)
 
 
@@ -335,18 +359,15 @@ def _set_component(
     grid: Grid, name: str, parsed: Mapping[str, tuple[Any, ...]]
 ) -> list[Grid]:
     """Makes one grid per named component."""
-    registry, found = _registry(name), []
+    current, grids = struct.get_field(grid.root, name), []
     for value in parsed[name]:
-        if name in _OPTIONAL and value in (None, "none"):
-            found.append(grid.replace(name, None))
-            continue
-        current = struct.get_field(grid.root, name)
-        if type(current) is not registry[value]:
-            component = _build(name, value, parsed)
-            found.append(grid.replace(name, component))
-        else:  # the preset's own settings of this component stay
-            found.append(grid)
-    return found
+        if _is_none(name, value):
+            grids.append(grid.replace(name, None))
+        elif type(current) is _registry(name)[value]:
+            grids.append(grid)  # with the preset's own settings of this component
+        else:
+            grids.append(grid.replace(name, _build(name, value, parsed)))
+    return grids
 
 
 def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
@@ -380,8 +401,8 @@ def _set_field(
     owner = struct.get_field(grid.root, head) if head else grid.process
     annotation: Any = float
     if dataclasses.is_dataclass(owner):
-        found = {f.name: f for f in dataclasses.fields(owner)}
-        annotation = json_fields.annotation(type(owner), found[field])
+        fields = {f.name: f for f in dataclasses.fields(owner)}
+        annotation = json_fields.annotation(type(owner), fields[field])
     other = _ALTERNATIVES.get(name)
     if other in parsed:
         raise checks.InputError(f"Expected {name} or {other}, got both.")

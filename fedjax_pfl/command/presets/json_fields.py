@@ -8,7 +8,7 @@ from typing import Any
 
 from fedjax_pfl.core import checks
 
-__all__ = ["annotation", "check"]
+__all__ = ["annotation", "check", "fits"]
 
 _WORDS = {
     int: "a whole number",
@@ -29,7 +29,7 @@ def annotation(cls: type, field: dataclasses.Field) -> Any:
 
 def check(name: str, value: Any, annotation: Any) -> Any:
     """Returns the value, whole numbers as floats where the field is one."""
-    if not _fits(value, annotation):
+    if not fits(value, annotation):
         expected = f"Expected {name} to be {describe(annotation)}"
         raise checks.InputError(f"{expected}, got {json.dumps(value)}.")
     if isinstance(value, str):
@@ -57,12 +57,12 @@ def _fits_exactly(value: Any, annotation: Any) -> bool:
     return type(value) in _members(annotation)
 
 
-def _fits(value: Any, annotation: Any) -> bool:
+def fits(value: Any, annotation: Any) -> bool:
     """Returns whether a JSON value may be put into a field of this type."""
     for member in _members(annotation):
-        if typing.get_origin(member) is tuple and isinstance(value, tuple):
+        if typing.get_origin(member) is type(value):  # a tuple or a list
             inner = typing.get_args(member)[0]
-            if all(_fits(v, inner) for v in value):
+            if all(fits(v, inner) for v in value):
                 return True
         if type(value) is member or (member is float and type(value) is int):
             return True

@@ -20,25 +20,8 @@ from fedjax_pfl.data.partition.natural import ByClient, FeatureSkew
 from fedjax_pfl.data.partition.sizes import IID, QualitySkew, QuantitySkew
 from fedjax_pfl.data.partition.windows import ClassWindows
 
-__all__ = [
-    "IID",
-    "PARTITIONS",
-    "ByClient",
-    "ClassWindows",
-    "DirichletLabels",
-    "FeatureSkew",
-    "HybridSkew",
-    "LabelShards",
-    "LeakyDirichletLabels",
-    "LeakyHybridSkew",
-    "LeakyQuantitySkew",
-    "Partition",
-    "Partitioner",
-    "PathologicalBlocks",
-    "PowerLaw",
-    "QualitySkew",
-    "QuantitySkew",
-]
+# The classes of the partitions are the values of `PARTITIONS`.
+__all__ = ["PARTITIONS", "Partition", "Partitioner"]
 
 PARTITIONS: dict[str, Any] = {
     kind.name: kind

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.random import Generator
 
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.data.dataset import Dataset
 from fedjax_pfl.data.partition import draws
 
 __all__ = [
@@ -56,11 +57,8 @@ class Partition:
           >>> Partition.from_rows([[3, 1], [2]]).index.tolist()
           [[3, 1], [2, 0]]
         """
-        num_examples = np.array([len(client) for client in rows], np.int32)
-        index = np.zeros((len(rows), max(1, num_examples.max())), np.int32)
-        for padded, client in zip(index, rows, strict=True):
-            padded[: len(client)] = client
-        return cls(index, num_examples, leaky=leaky)
+        parts = cls.from_sizes(np.concatenate(rows), np.array(list(map(len, rows))))
+        return dataclasses.replace(parts, leaky=leaky)
 
     @classmethod
     def from_sizes(cls, rows: np.ndarray, sizes: np.ndarray) -> "Partition":
@@ -99,8 +97,7 @@ class Partition:
             row, but no client may have it twice.
         """
         num_rows = self.index.shape[-1]
-        shapes = self.index.shape[:-1], self.num_examples.shape
-        if shapes != ((num_clients,), (num_clients,)):
+        if not self.index.shape[:-1] == self.num_examples.shape == (num_clients,):
             raise checks.InputError(
                 f"Expected a partition over {num_clients} clients, got index of shape"
                 f" {self.index.shape} and num_examples of shape"
@@ -121,14 +118,13 @@ class Partition:
                 f"Expected a partition {wanted}, got row {row} {times.max()}"
                 f" times{where}."
             )
-        if self.noise_scale is None:
-            return
-        if self.noise_scale.shape != (num_clients,):
-            raise checks.InputError(
-                f"Expected noise_scale of a partition to have shape ({num_clients},),"
-                f" got {self.noise_scale.shape}."
-            )
-        checks.number("noise_scale of a partition", self.noise_scale, at_least=0)
+        if self.noise_scale is not None:
+            checks.number("noise_scale of a partition", self.noise_scale, at_least=0)
+            if self.noise_scale.shape != (num_clients,):
+                raise checks.InputError(
+                    "Expected noise_scale of a partition to have shape"
+                    f" ({num_clients},), got {self.noise_scale.shape}."
+                )
 
 
 def _check_range(name: str, values: np.ndarray, largest: int) -> None:
@@ -143,13 +139,8 @@ def _check_range(name: str, values: np.ndarray, largest: int) -> None:
 class Partitioner(Protocol):
     """A frozen, hashable dataclass that distributes examples."""
 
-    name: ClassVar[str]
-
     def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+        self, rng: Generator, dataset: Dataset, num_clients: int | None
     ) -> Partition:
         """Draws a partition; None means as many clients as the data set has."""
         ...
@@ -160,11 +151,10 @@ class Drawn(abc.ABC):
 
     name: ClassVar[str]
 
+    __post_init__ = struct.check_fields
+
     def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
+        self, rng: Generator, dataset: Dataset, num_clients: int | None
     ) -> Partition:
         """Draws a partition; rejects None, which only natural clients allow."""
         if num_clients is None:
@@ -177,14 +167,12 @@ class Drawn(abc.ABC):
         return self.draw(rng, dataset, num_clients)
 
     @abc.abstractmethod
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
 
     def require_samples(
         self,
-        dataset: datasets.Dataset,
+        dataset: Dataset,
         num_clients: int = 1,
         each: int = 1,
         num_samples: int | None = None,
@@ -200,7 +188,7 @@ class Drawn(abc.ABC):
 
     def require_examples(
         self,
-        dataset: datasets.Dataset,
+        dataset: Dataset,
         classes: Sequence[np.ndarray],
         needed: Sequence[int],
         *,
@@ -215,7 +203,7 @@ class Drawn(abc.ABC):
                 )
 
     def class_rows(
-        self, dataset: datasets.Dataset, rng: np.random.Generator | None = None
+        self, dataset: Dataset, rng: Generator | None = None
     ) -> list[np.ndarray]:
         """Groups the rows of a data set by class.
 
@@ -258,16 +246,12 @@ class DirichletDrawn(Drawn):
       min_examples: minimum number of examples of a client.
     """
 
-    concentration: float = 0.5
-    min_examples: int = 10
-
-    def __post_init__(self):
-        checks.number("concentration", self.concentration, above=0)
-        checks.positive_int("min_examples", self.min_examples)
+    concentration: float = struct.static_field(default=0.5, above=0)
+    min_examples: int = struct.static_field(default=10, at_least=1)
 
     def draw_counts(
         self,
-        rng: np.random.Generator,
+        rng: Generator,
         sizes: Sequence[int],
         num_clients: int,
         *,

@@ -2,19 +2,20 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
-from fedjax_pfl.core import checks
-from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.partition import base, draws
+from fedjax_pfl.core import struct
+from fedjax_pfl.data.dataset import Dataset
+from fedjax_pfl.data.partition import draws
+from fedjax_pfl.data.partition.base import Drawn, Partition
 
 __all__ = ["PathologicalBlocks", "PowerLaw"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PathologicalBlocks(base.Drawn):
+class PathologicalBlocks(Drawn):
     """Label skew: classes are dealt in order, k to each client.
 
     Class c goes to the first `N k / C` clients that still have a free slot, in equal
@@ -31,19 +32,12 @@ class PathologicalBlocks(base.Drawn):
         `min_examples / k`.
     """
 
-    labels_per_client: int = 2
+    labels_per_client: int = struct.static_field(default=2, at_least=1)
     unbalanced: bool = False
-    min_examples: int = 10
-    name: ClassVar[str] = "pathological_blocks"
+    min_examples: int = struct.static_field(default=10, at_least=1)
+    name = "pathological_blocks"
 
-    def __post_init__(self):
-        checks.positive_int("labels_per_client", self.labels_per_client)
-        checks.positive_int("min_examples", self.min_examples)
-        checks.boolean("unbalanced", self.unbalanced)
-
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
         classes = self.class_rows(dataset, rng)
         owners = _deal_classes(num_clients, self.labels_per_client, len(classes))
@@ -59,7 +53,7 @@ class PathologicalBlocks(base.Drawn):
         return dataclasses.replace(parts, cluster=cluster.reshape(-1).astype(np.int32))
 
     def _sizes(
-        self, rng: np.random.Generator, total: int, count: int, smallest: int
+        self, rng: Generator, total: int, count: int, smallest: int
     ) -> np.ndarray:
         """Draws the sizes of the parts of one class."""
         equal = (total + np.arange(count, 0, -1) - 1) // max(1, count)
@@ -71,7 +65,7 @@ class PathologicalBlocks(base.Drawn):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PowerLaw(base.Drawn):
+class PowerLaw(Drawn):
     """Few classes and very different sizes: lognormal shares of every class.
 
     Client i holds the classes `(i + j) mod C` for `j < k`. It gets `min_examples`,
@@ -86,20 +80,12 @@ class PowerLaw(base.Drawn):
       min_examples: minimum number of examples of a client.
     """
 
-    labels_per_client: int | None = 1
-    sigma: float = 2.0
-    min_examples: int = 10
-    name: ClassVar[str] = "power_law"
+    labels_per_client: int | None = struct.static_field(default=1, at_least=1)
+    sigma: float = struct.static_field(default=2.0, at_least=0)
+    min_examples: int = struct.static_field(default=10, at_least=1)
+    name = "power_law"
 
-    def __post_init__(self):
-        if self.labels_per_client is not None:
-            checks.positive_int("labels_per_client", self.labels_per_client)
-        checks.number("sigma", self.sigma, at_least=0)
-        checks.positive_int("min_examples", self.min_examples)
-
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
         self.require_samples(dataset, num_clients, self.min_examples)
         slot = np.arange(self.labels_per_client or 1)
@@ -119,9 +105,7 @@ class PowerLaw(base.Drawn):
         owners = [clients for clients, _ in holders]
         return _assemble(classes, owners, sizes, num_clients)
 
-    def _sizes(
-        self, rng: np.random.Generator, total: int, smallest: np.ndarray
-    ) -> np.ndarray:
+    def _sizes(self, rng: Generator, total: int, smallest: np.ndarray) -> np.ndarray:
         """Adds shares of the rest of `total` to the smallest sizes of one class."""
         if len(smallest) == 0:
             return smallest
@@ -155,11 +139,11 @@ def _assemble(
     owners: Sequence[np.ndarray],
     sizes: Sequence[np.ndarray],
     num_clients: int,
-) -> base.Partition:
+) -> Partition:
     """Cuts each class into parts of the given sizes, one for each of its owners."""
     rows = np.concatenate(
         [own[: size.sum()] for own, size in zip(classes, sizes, strict=True)]
     )
     client = np.repeat(np.concatenate(owners), np.concatenate(sizes))
     counts = np.bincount(client, minlength=num_clients)
-    return base.Partition.from_sizes(rows[np.argsort(client, kind="stable")], counts)
+    return Partition.from_sizes(rows[np.argsort(client, kind="stable")], counts)

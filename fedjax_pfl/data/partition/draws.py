@@ -4,6 +4,7 @@ import heapq
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 __all__ = [
     "MAX_DRAWS",
@@ -18,7 +19,7 @@ MAX_DRAWS = 100
 
 
 def dirichlet(
-    rng: np.random.Generator, concentration: float, shape: tuple[int, int]
+    rng: Generator, concentration: float, shape: tuple[int, int]
 ) -> np.ndarray:
     """Draws symmetric Dirichlet rows by logarithms of Gamma variates.
 
@@ -33,14 +34,14 @@ def dirichlet(
     return _shares(logs)
 
 
-def lognormal(rng: np.random.Generator, sigma: float, count: int) -> np.ndarray:
+def lognormal(rng: Generator, sigma: float, count: int) -> np.ndarray:
     """Draws shares `[count]` in proportion to lognormal variates of scale `sigma`."""
     # A huge sigma makes a single share of 1 instead of inf / inf.
     return _shares(min(sigma, 1e300) * rng.standard_normal((1, count)))[0]
 
 
 def lognormal_sizes(
-    rng: np.random.Generator, mean: float, sigma: float, count: int
+    rng: Generator, mean: float, sigma: float, count: int
 ) -> np.ndarray:
     """Draws `lognormal(mean, sigma)` variates `int[count]`, rounded down.
 
@@ -74,9 +75,7 @@ def raised(sizes: np.ndarray, minimum: int) -> np.ndarray:
     return new
 
 
-def fill(
-    rng: np.random.Generator, clients: list[np.ndarray], min_examples: int
-) -> list[Any]:
+def fill(rng: Generator, clients: list[np.ndarray], min_examples: int) -> list[Any]:
     """Moves random examples, one by one, from the largest clients to small ones."""
     if min(map(len, clients)) >= min_examples:
         return clients

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
-from fedjax_pfl.core import checks
-from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.partition import base, draws
+from fedjax_pfl.core import struct
+from fedjax_pfl.data.dataset import Dataset
+from fedjax_pfl.data.partition import draws
+from fedjax_pfl.data.partition.base import DirichletDrawn, Drawn, Partition
 
 __all__ = [
     "DirichletLabels",
@@ -20,7 +21,7 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DirichletLabels(base.DirichletDrawn):
+class DirichletLabels(DirichletDrawn):
     """Label skew: each class is cut in proportions drawn from a Dirichlet distribution.
 
     For each class `p_k ~ Dir_N(concentration)`, and the shuffled class is cut at
@@ -29,11 +30,9 @@ class DirichletLabels(base.DirichletDrawn):
     clients.
     """
 
-    name: ClassVar[str] = "dirichlet_labels"
+    name = "dirichlet_labels"
 
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
         classes = self.class_rows(dataset, rng)
         self.require_samples(dataset, num_clients, self.min_examples)
@@ -43,11 +42,11 @@ class DirichletLabels(base.DirichletDrawn):
             for rows, count in zip(classes, counts, strict=True)
         ]
         clients = [np.concatenate(part) for part in zip(*parts, strict=True)]
-        return base.Partition.from_rows(draws.fill(rng, clients, self.min_examples))
+        return Partition.from_rows(draws.fill(rng, clients, self.min_examples))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LabelShards(base.Drawn):
+class LabelShards(Drawn):
     """Label skew: every client gets shards of single classes.
 
     Each shuffled class is cut into `ceil(labels_per_client * N / C)` nearly equal
@@ -60,27 +59,20 @@ class LabelShards(base.Drawn):
       in_file_order: cut the classes as they are stored, without shuffling them.
     """
 
-    labels_per_client: int = 2
+    labels_per_client: int = struct.static_field(default=2, at_least=1)
     distinct_labels: bool = False
     in_file_order: bool = False
-    name: ClassVar[str] = "label_shards"
+    name = "label_shards"
 
-    def __post_init__(self):
-        checks.positive_int("labels_per_client", self.labels_per_client)
-        checks.boolean("distinct_labels", self.distinct_labels)
-        checks.boolean("in_file_order", self.in_file_order)
-
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
         classes = self.class_rows(dataset, None if self.in_file_order else rng)
         clients = deal_shards(rng, self, dataset, classes, num_clients)
-        return base.Partition.from_rows(clients)
+        return Partition.from_rows(clients)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HalfLabelled(base.DirichletDrawn):
+class HalfLabelled(DirichletDrawn):
     """Base class of partitions with label shards for `ceil(N / 2)` clients.
 
     Attributes:
@@ -89,11 +81,7 @@ class HalfLabelled(base.DirichletDrawn):
       min_examples: minimum number of examples of the other clients.
     """
 
-    labels_per_client: int = 2
-
-    def __post_init__(self):
-        checks.positive_int("labels_per_client", self.labels_per_client)
-        super().__post_init__()
+    labels_per_client: int = struct.static_field(default=2, at_least=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,19 +97,15 @@ class HybridSkew(HalfLabelled):
       min_examples: minimum number of examples of the other clients.
     """
 
-    name: ClassVar[str] = "hybrid_skew"
+    name = "hybrid_skew"
 
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
         num_labelled = -(-num_clients // 2)
         num_sized = num_clients - num_labelled
         classes = self.class_rows(dataset, rng)
-        cuts = [len(rows) * num_labelled // num_clients for rows in classes]
-        halves = [
-            np.split(rows, [cut]) for rows, cut in zip(classes, cuts, strict=True)
-        ]
+        cuts = (len(rows) * num_labelled // num_clients for rows in classes)
+        halves = map(np.split, classes, ([cut] for cut in cuts))
         first, second = zip(*halves, strict=True)
         clients = deal_shards(rng, self, dataset, first, num_labelled)
         if num_sized:
@@ -130,13 +114,13 @@ class HybridSkew(HalfLabelled):
             (sizes,) = self.draw_counts(rng, [len(rows)], num_sized)
             sizes = draws.raised(sizes, self.min_examples)
             clients += np.split(rows, np.cumsum(sizes)[:-1])
-        return base.Partition.from_rows(clients)
+        return Partition.from_rows(clients)
 
 
 def deal_shards(
-    rng: np.random.Generator,
+    rng: Generator,
     partition: LabelShards | HalfLabelled,
-    dataset: datasets.Dataset,
+    dataset: Dataset,
     classes: Sequence[np.ndarray],
     num_clients: int,
 ) -> list[np.ndarray]:
@@ -177,7 +161,7 @@ def deal_shards(
 
 
 def _deal_distinct(
-    rng: np.random.Generator, shape: tuple[int, int], num_classes: int, num_shards: int
+    rng: Generator, shape: tuple[int, int], num_classes: int, num_shards: int
 ) -> np.ndarray:
     """Deals different classes `[N, labels_per_client]` to each client."""
     # Taking from the fullest classes keeps what is left level to 1, so while enough

@@ -6,18 +6,20 @@ measures the leak.
 """
 
 import dataclasses
-from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
-from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.partition import base, draws, labels
+from fedjax_pfl.core import struct
+from fedjax_pfl.data.dataset import Dataset
+from fedjax_pfl.data.partition import draws, labels
+from fedjax_pfl.data.partition.base import DirichletDrawn, Partition
 
 __all__ = ["LeakyDirichletLabels", "LeakyHybridSkew", "LeakyQuantitySkew"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeakyDirichletLabels(base.DirichletDrawn):
+class LeakyDirichletLabels(DirichletDrawn):
     """Label skew: every client draws its Dirichlet share of each class.
 
     It draws `floor(p_ki n_k)` examples without replacement from the full class,
@@ -28,11 +30,9 @@ class LeakyDirichletLabels(base.DirichletDrawn):
     rest from the pool.
     """
 
-    name: ClassVar[str] = "leaky_dirichlet_labels"
+    name = "leaky_dirichlet_labels"
 
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
         classes = self.class_rows(dataset)
         self.require_samples(dataset, each=self.min_examples)
@@ -53,26 +53,24 @@ class LeakyDirichletLabels(base.DirichletDrawn):
                 extra = extra[~np.isin(extra, rows)][:missing]
                 rows = np.concatenate([rows, extra])
             clients.append(rows)
-        return base.Partition.from_rows(clients, leaky=True)
+        return Partition.from_rows(clients, leaky=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeakyQuantitySkew(base.DirichletDrawn):
+class LeakyQuantitySkew(DirichletDrawn):
     """Quantity skew: every client draws its Dirichlet share of the full pool.
 
     It draws `max(min_examples, floor(p_i S))` examples without replacement,
     independently of other clients.
     """
 
-    min_examples: int = 100
-    name: ClassVar[str] = "leaky_quantity_skew"
+    min_examples: int = struct.static_field(default=100, at_least=1)
+    name = "leaky_quantity_skew"
 
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
         clients = _draw_independently(rng, self, dataset, num_clients)
-        return base.Partition.from_rows(clients, leaky=True)
+        return Partition.from_rows(clients, leaky=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,12 +86,10 @@ class LeakyHybridSkew(labels.HalfLabelled):
       min_examples: minimum number of examples of the other clients.
     """
 
-    min_examples: int = 100
-    name: ClassVar[str] = "leaky_hybrid_skew"
+    min_examples: int = struct.static_field(default=100, at_least=1)
+    name = "leaky_hybrid_skew"
 
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
         num_labelled = -(-num_clients // 2)
         classes = self.class_rows(dataset)
@@ -101,14 +97,11 @@ class LeakyHybridSkew(labels.HalfLabelled):
         if num_clients > 1:
             num_sized = num_clients - num_labelled
             clients += _draw_independently(rng, self, dataset, num_sized)
-        return base.Partition.from_rows(clients, leaky=True)
+        return Partition.from_rows(clients, leaky=True)
 
 
 def _draw_independently(
-    rng: np.random.Generator,
-    partition: base.DirichletDrawn,
-    dataset: datasets.Dataset,
-    num_clients: int,
+    rng: Generator, partition: DirichletDrawn, dataset: Dataset, num_clients: int
 ) -> list[np.ndarray]:
     """Draws from the pool for each client, in sizes of Dirichlet proportions."""
     partition.require_samples(dataset, each=partition.min_examples)
@@ -118,6 +111,6 @@ def _draw_independently(
     return [_sample(rng, dataset.num_samples, count) for count in sizes.tolist()]
 
 
-def _sample(rng: np.random.Generator, total: int, count: int) -> np.ndarray:
+def _sample(rng: Generator, total: int, count: int) -> np.ndarray:
     """Draws distinct numbers below `total`; their order has no meaning."""
     return rng.choice(total, count, replace=False, shuffle=False)

@@ -1,13 +1,13 @@
 """Natural clients, one by one or in groups."""
 
 import dataclasses
-from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
-from fedjax_pfl.core import checks
-from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.partition import base
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.data.dataset import Dataset
+from fedjax_pfl.data.partition.base import Partition
 
 __all__ = ["ByClient", "FeatureSkew"]
 
@@ -22,18 +22,14 @@ class ByClient:
       min_examples: natural clients with fewer examples are left out.
     """
 
-    min_examples: int = 1
-    name: ClassVar[str] = "by_client"
+    min_examples: int = struct.static_field(default=1, at_least=1)
+    name = "by_client"
 
-    def __post_init__(self):
-        checks.positive_int("min_examples", self.min_examples)
+    __post_init__ = struct.check_fields
 
     def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
-    ) -> base.Partition:
+        self, rng: Generator, dataset: Dataset, num_clients: int | None
+    ) -> Partition:
         """Groups the examples by natural client."""
         client = _natural_clients(self.name, dataset)
         ids, owner, sizes = np.unique(client, return_inverse=True, return_counts=True)
@@ -55,7 +51,7 @@ class ByClient:
             large = np.sort(rng.choice(large, num_clients, replace=False))
         rows = np.argsort(owner, kind="stable")
         rows = rows[np.isin(owner[rows], large)]
-        parts = base.Partition.from_sizes(rows, sizes[large])
+        parts = Partition.from_sizes(rows, sizes[large])
         if dataset.cluster is None:
             return parts
         cluster = dataset.cluster[ids[large]].astype(np.int32)
@@ -74,19 +70,14 @@ class FeatureSkew:
         clients there are `floor(writers / g)`, and g is 1 by default.
     """
 
-    clients_per_client: int | None = None
-    name: ClassVar[str] = "feature_skew"
+    clients_per_client: int | None = struct.static_field(default=None, at_least=1)
+    name = "feature_skew"
 
-    def __post_init__(self):
-        if self.clients_per_client is not None:
-            checks.positive_int("clients_per_client", self.clients_per_client)
+    __post_init__ = struct.check_fields
 
     def __call__(
-        self,
-        rng: np.random.Generator,
-        dataset: datasets.Dataset,
-        num_clients: int | None,
-    ) -> base.Partition:
+        self, rng: Generator, dataset: Dataset, num_clients: int | None
+    ) -> Partition:
         """Groups the natural clients; `rng` is not used."""
         client = _natural_clients(self.name, dataset)
         _, first, owner = np.unique(client, return_index=True, return_inverse=True)
@@ -106,10 +97,10 @@ class FeatureSkew:
         position = position[owner]
         rows = np.argsort(position, kind="stable")
         sizes = np.bincount(position // group, minlength=num_clients)[:num_clients]
-        return base.Partition.from_sizes(rows, sizes)
+        return Partition.from_sizes(rows, sizes)
 
 
-def _natural_clients(name: str, dataset: datasets.Dataset) -> np.ndarray:
+def _natural_clients(name: str, dataset: Dataset) -> np.ndarray:
     """Returns the natural client `int[S]` of each example; rejects data without any."""
     if dataset.client is None:
         raise checks.InputError(

@@ -1,55 +1,52 @@
 """Partitions of a shuffled pool: into equal, unequal or increasingly noisy parts."""
 
 import dataclasses
-from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
-from fedjax_pfl.core import checks
-from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.partition import base, draws
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.data.dataset import Dataset
+from fedjax_pfl.data.partition import draws
+from fedjax_pfl.data.partition.base import DirichletDrawn, Drawn, Partition
 
 __all__ = ["IID", "QualitySkew", "QuantitySkew"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class IID(base.Drawn):
+class IID(Drawn):
     """A shuffled pool cut into parts whose sizes differ by at most 1."""
 
-    name: ClassVar[str] = "iid"
+    name = "iid"
 
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
         self.require_samples(dataset, num_clients)
         shuffled = rng.permutation(dataset.num_samples)
-        return base.Partition.from_rows(np.array_split(shuffled, num_clients))
+        return Partition.from_rows(np.array_split(shuffled, num_clients))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QuantitySkew(base.DirichletDrawn):
+class QuantitySkew(DirichletDrawn):
     """A shuffled pool cut into parts whose sizes are proportional to `Dir_N` shares.
 
     Redrawn while a client has fewer than `min_examples`, 100 times at most; then the
     largest clients give to those below.
     """
 
-    name: ClassVar[str] = "quantity_skew"
+    name = "quantity_skew"
 
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition."""
         self.require_samples(dataset, num_clients, self.min_examples)
         (sizes,) = self.draw_counts(rng, [dataset.num_samples], num_clients)
-        return base.Partition.from_sizes(
+        return Partition.from_sizes(
             rng.permutation(dataset.num_samples), draws.raised(sizes, self.min_examples)
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QualitySkew(base.Drawn):
+class QualitySkew(Drawn):
     """A shuffled pool cut into equal parts; noise on the scaled inputs grows with i.
 
     Client `i = 0 .. N-1` has noise of standard deviation `sigma * (i + index_from) /
@@ -66,22 +63,14 @@ class QualitySkew(base.Drawn):
         the other, this is an extreme label skew.
     """
 
-    sigma: float = 0.1
+    sigma: float = struct.static_field(default=0.1, at_least=0)
     noise_is_std: bool = True
-    index_from: int = 0
+    index_from: int = struct.static_field(default=0, at_least=0)
     resample: bool = False
     in_file_order: bool = False
-    name: ClassVar[str] = "quality_skew"
+    name = "quality_skew"
 
-    def __post_init__(self):
-        checks.number("sigma", self.sigma, at_least=0)
-        checks.whole("index_from", self.index_from, at_least=0)
-        for field in ("noise_is_std", "resample", "in_file_order"):
-            checks.boolean(field, getattr(self, field))
-
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition; the noise itself is drawn where a batch is formed."""
         self.require_samples(dataset, num_clients)
         if dataset.x.dtype == np.int32:
@@ -96,7 +85,7 @@ class QualitySkew(base.Drawn):
         if not self.noise_is_std:
             scale = np.sqrt(scale)
         return dataclasses.replace(
-            base.Partition.from_rows(np.array_split(rows, num_clients)),
+            Partition.from_rows(np.array_split(rows, num_clients)),
             noise_scale=scale.astype(np.float32),
             resample_noise=self.resample,
         )

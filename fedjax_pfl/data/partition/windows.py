@@ -2,19 +2,20 @@
 
 import dataclasses
 import warnings
-from typing import ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
-from fedjax_pfl.core import checks
-from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.partition import base, draws
+from fedjax_pfl.core import struct
+from fedjax_pfl.data.dataset import Dataset
+from fedjax_pfl.data.partition import draws
+from fedjax_pfl.data.partition.base import Drawn, Partition
 
 __all__ = ["ClassWindows"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassWindows(base.Drawn):
+class ClassWindows(Drawn):
     """Label skew: client i holds the classes `(i + j) mod C`, j < k.
 
     Its size is `int(lognormal(mean, sigma)) + extra`, split over its classes into parts
@@ -34,23 +35,14 @@ class ClassWindows(base.Drawn):
       min_per_class: minimum number of examples of each of a client's classes.
     """
 
-    labels_per_client: int = 5
-    mean: float = 4.0
-    sigma: float = 1.0
-    extra: int = 5
-    min_per_class: int = 2
-    name: ClassVar[str] = "class_windows"
+    labels_per_client: int = struct.static_field(default=5, at_least=1)
+    mean: float = struct.traced_field(default=4.0)
+    sigma: float = struct.static_field(default=1.0, at_least=0)
+    extra: int = struct.static_field(default=5, at_least=0)
+    min_per_class: int = struct.static_field(default=2, at_least=1)
+    name = "class_windows"
 
-    def __post_init__(self):
-        checks.positive_int("labels_per_client", self.labels_per_client)
-        checks.number("mean", self.mean)
-        checks.number("sigma", self.sigma, at_least=0)
-        checks.whole("extra", self.extra, at_least=0)
-        checks.positive_int("min_per_class", self.min_per_class)
-
-    def draw(
-        self, rng: np.random.Generator, dataset: datasets.Dataset, num_clients: int
-    ) -> base.Partition:
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
         """Draws the partition: sizes, then the order of the classes."""
         sizes = draws.lognormal_sizes(rng, self.mean, self.sigma, num_clients)
         classes = self.class_rows(dataset, rng)
@@ -75,10 +67,10 @@ class ClassWindows(base.Drawn):
             ]
             dealt[labels] += counts
             clients.append(np.concatenate(rows))
-        return base.Partition.from_rows(clients, leaky=bool(is_short.any()))
+        return Partition.from_rows(clients, leaky=bool(is_short.any()))
 
     def _warn(
-        self, dataset: datasets.Dataset, wanted: np.ndarray, available: np.ndarray
+        self, dataset: Dataset, wanted: np.ndarray, available: np.ndarray
     ) -> None:
         """Warns that clients share examples."""
         label = (wanted / np.maximum(available, 1)).argmax()

@@ -1,34 +1,17 @@
 """Members of tar archives, read in memory; nothing is ever extracted."""
 
-import gzip
 import io
 import pathlib
 import tarfile
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from fedjax_pfl.core import checks
+from fedjax_pfl.data.readers import files
 
 __all__ = ["read_members"]
 
-_CHUNK = 1 << 20
-_SPARE = 64 << 20  # bytes of headers, and of members that are not wanted
-
-
-class _Metered:
-    """A stream that raises an error after a number of bytes."""
-
-    def __init__(self, stream: io.BufferedIOBase, limit: int):
-        self._stream, self._left = stream, limit
-
-    def read(self, size: int) -> bytes:
-        """Reads at most `size` bytes."""
-        part = self._stream.read(size)
-        self._left -= len(part)
-        if self._left < 0:
-            raise tarfile.ReadError("it unpacks to far more than it should")
-        return part
+_KIND = ".tar.gz archive"
 
 
 def read_members(
@@ -49,42 +32,23 @@ def read_members(
     Raises:
       InputError: if the archive is damaged, or a member is missing or too large.
     """
+    unpacked = io.BytesIO(files.unpacked(content, path, _KIND))
     members = {}
-    try:
-        with gzip.open(io.BytesIO(content)) as unpacked:
-            stream: Any = _Metered(unpacked, 2 * sum(max_sizes.values()) + _SPARE)
-            with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for member in archive:
-                    if member.name in max_sizes and member.isfile():
-                        limit = max_sizes[member.name]
-                        members[member.name] = _read(archive, member, path, limit)
-            while stream.read(_CHUNK):  # the checksum comes last
-                pass
-    except checks.InputError:
-        raise
-    except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError) as error:
-        raise checks.InputError(
-            f"The file '{path}' is not a complete .tar.gz archive: {error}."
-        ) from error
+    with files.complete(path, _KIND, tarfile.TarError, EOFError, OSError, ValueError):
+        with tarfile.open(fileobj=unpacked, mode="r:") as archive:
+            for member in archive:
+                if member.name not in max_sizes or not member.isfile():
+                    continue
+                if member.size > max_sizes[member.name]:
+                    raise checks.InputError(
+                        f"Expected at most {max_sizes[member.name]} bytes in"
+                        f" {member.name} of '{path}', got {member.size}."
+                    )
+                stream: Any = archive.extractfile(member)
+                members[member.name] = stream.read()
     missing = [name for name in max_sizes if name not in members]
     if missing:
         raise checks.InputError(
             f"The archive '{path}' lacks {', '.join(missing)}; download it again."
         )
     return members
-
-
-def _read(
-    archive: tarfile.TarFile, member: tarfile.TarInfo, path: pathlib.Path, limit: int
-) -> bytes:
-    """Reads one regular member whose header promises at most `limit` bytes."""
-    if member.size > limit:
-        raise checks.InputError(
-            f"Expected at most {limit} bytes in {member.name} of '{path}', got"
-            f" {member.size}."
-        )
-    file = archive.extractfile(member)
-    content = b"" if file is None else file.read()
-    if len(content) != member.size:
-        raise EOFError(f"{member.name} ends after {len(content)} bytes")
-    return content

@@ -5,7 +5,7 @@ import math
 import pathlib
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import IO
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.lib import format as npy
 
 from fedjax_pfl.core import checks
 
-__all__ = ["array_names", "read_arrays"]
+__all__ = ["read_arrays"]
 
 _HEADER_READERS = {
     (1, 0): npy.read_array_header_1_0,
@@ -22,24 +22,11 @@ _HEADER_READERS = {
 _KINDS = "biufU"  # bool, int, unsigned int, float, text
 
 
-def array_names(path: pathlib.Path) -> list[str]:
-    """Lists the arrays of an archive, in its order.
-
-    Args:
-      path: the archive.
-
-    Returns:
-      The names.
-
-    Raises:
-      InputError: if the file cannot be read or is not an archive of arrays.
-    """
-    with _archive(path) as archive:
-        return _names(archive)
-
-
 def read_arrays(
-    path: pathlib.Path, names: Iterable[str], max_bytes: int
+    path: pathlib.Path,
+    names: Collection[str],
+    max_bytes: int,
+    optional: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
     """Reads arrays of numbers, truth values or text from an `.npz` archive.
 
@@ -47,6 +34,7 @@ def read_arrays(
       path: the archive; nothing is extracted to disk.
       names: the arrays; others are not read.
       max_bytes: limit of the memory of these arrays together.
+      optional: arrays that are read where the archive has them.
 
     Returns:
       The arrays by name.
@@ -57,8 +45,11 @@ def read_arrays(
     """
     arrays, left = {}, max_bytes
     with _archive(path) as archive:
-        for name in names:
-            checks.known(name, _names(archive), f"array of '{path}'")
+        # Without odd names that damage leaves.
+        members = [name for name in archive.namelist() if name.isprintable()]
+        own = [name[:-4] for name in members if name.endswith(".npy")]
+        for name in dict.fromkeys([*names, *(n for n in optional if n in own)]):
+            checks.known(name, own, f"array of '{path}'")
             info = archive.getinfo(f"{name}.npy")
             with archive.open(info) as member:
                 size = _check_header(member, info, name, path)
@@ -94,12 +85,6 @@ def _archive(path: pathlib.Path) -> Iterator[zipfile.ZipFile]:
         raise checks.InputError(
             f"The file '{path}' is not a complete npz archive of numbers or text."
         ) from error
-
-
-def _names(archive: zipfile.ZipFile) -> list[str]:
-    """Lists the arrays of an open archive, without odd names that damage leaves."""
-    members = [name for name in archive.namelist() if name.isprintable()]
-    return [name.removesuffix(".npy") for name in members if name.endswith(".npy")]
 
 
 def _check_header(

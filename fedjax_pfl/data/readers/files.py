@@ -16,13 +16,14 @@ __all__ = [
     "check_directory",
     "check_inside",
     "check_sha256",
-    "find_file",
+    "complete",
     "find_files",
     "fingerprint",
     "read_bytes",
     "read_content",
     "read_text",
     "readable",
+    "unpacked",
 ]
 
 
@@ -80,20 +81,6 @@ def check_inside(path: pathlib.Path, root: str) -> None:
         )
 
 
-def find_file(directory: pathlib.Path, name: str) -> pathlib.Path | None:
-    """Finds a file under its plain name or, failing that, compressed with gzip.
-
-    Args:
-      directory: where to look.
-      name: plain file name.
-
-    Returns:
-      The path of `name` or `name.gz`, or None.
-    """
-    candidates = (directory / name, directory / f"{name}.gz")
-    return next((path for path in candidates if path.is_file()), None)
-
-
 def find_files(directory: pathlib.Path, pattern: str) -> tuple[pathlib.Path, ...]:
     """Finds the files of a pattern, plain or compressed with gzip.
 
@@ -107,13 +94,7 @@ def find_files(directory: pathlib.Path, pattern: str) -> tuple[pathlib.Path, ...
     """
     matching = {*directory.glob(pattern), *directory.glob(f"{pattern}.gz")}
     paths = {path for path in matching if path.is_file()}
-    return tuple(
-        sorted(
-            path
-            for path in paths
-            if path.suffix != ".gz" or path.with_suffix("") not in paths
-        )
-    )
+    return tuple(sorted(paths - {path.with_name(f"{path.name}.gz") for path in paths}))
 
 
 def fingerprint(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, int], ...]:
@@ -172,20 +153,48 @@ def read_content(path: pathlib.Path) -> bytes:
       InputError: if the file cannot be read or is not a complete gzip file.
     """
     content = read_bytes(path)
-    if path.suffix != ".gz":
-        return content
+    return unpacked(content, path) if path.suffix == ".gz" else content
+
+
+@contextlib.contextmanager
+def complete(path: pathlib.Path, kind: str, *errors: type[Exception]) -> Iterator[None]:
+    """Reports errors of some classes as those of an incomplete or damaged file.
+
+    Args:
+      path: shown in the message.
+      kind: what the file should be.
+      *errors: the classes.
+
+    Raises:
+      InputError: if the block raises one of them, or an `InputError` itself.
+    """
     try:
-        return _decompressed(content, path)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        yield
+    except checks.InputError:
+        raise
+    except errors as error:
         raise checks.InputError(
-            f"The file '{path}' is not a complete gzip file: {error}."
+            f"The file '{path}' is not a complete {kind}: {error}."
         ) from error
 
 
-def _decompressed(content: bytes, path: pathlib.Path) -> bytes:
-    """Decompresses in blocks, as a small file may unpack to very much."""
+def unpacked(content: bytes, path: pathlib.Path, kind: str = "gzip file") -> bytes:
+    """Decompresses in blocks, as a small file may unpack to very much.
+
+    Args:
+      content: compressed with gzip.
+      path: shown in messages.
+      kind: what the file should be.
+
+    Returns:
+      The content.
+
+    Raises:
+      InputError: if it is damaged, or far larger than the file.
+    """
     parts, size = [], 0
-    with gzip.open(io.BytesIO(content)) as stream:
+    errors = EOFError, zlib.error, gzip.BadGzipFile
+    with complete(path, kind, *errors), gzip.open(io.BytesIO(content)) as stream:
         while part := stream.read(_BLOCK):
             parts.append(part)
             size += len(part)

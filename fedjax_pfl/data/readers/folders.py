@@ -14,9 +14,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import files
 
-__all__ = ["LAYOUTS", "decoding", "list_images", "quiet_pillow", "read_images"]
-
-LAYOUTS = ("auto", "class", "client")
+__all__ = ["decoding", "list_images", "quiet_pillow", "read_images"]
 
 _PATTERNS = {"class": "class/file", "client": "client/class/file"}
 _DEPTHS = {2: "class", 3: "client"}  # names on the way from the root to an image

@@ -56,10 +56,8 @@ def _read_file(path: pathlib.Path) -> _Users:
     if not _all_of(users, str) or not _all_of(counts, int):
         raise _wrong(path, "users must be a list of names, num_samples one of counts")
     if len(users) != len(counts) or len(set(users)) != len(users):
-        raise _wrong(
-            path,
-            f"its {len(users)} users repeat or have {len(counts)} num_samples",
-        )
+        counted = f"its {len(users)} users repeat or have {len(counts)} num_samples"
+        raise _wrong(path, counted)
     if not isinstance(data, dict):
         raise _wrong(path, "user_data must be an object")
     examples = {}

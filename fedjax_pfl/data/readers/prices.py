@@ -25,17 +25,14 @@ class Prices:
     Attributes:
       dates: `datetime64[D][T]`, every date of the table, ascending.
       tickers: A names, in the order of their first row.
-      values: `float64[T, A]`; NaN where the table has no price, for example before an
-        asset's first day.
-      high: `float64[T, A]` highest prices of the days, or None where not asked for.
-      low: `float64[T, A]` lowest prices.
+      values: `float64[T, A, F]` the price and, where asked for, the highest and the
+        lowest of the day; NaN where the table has none, for example before an asset's
+        first day.
     """
 
     dates: np.ndarray
     tickers: tuple[str, ...]
     values: np.ndarray
-    high: np.ndarray | None = None
-    low: np.ndarray | None = None
 
 
 def parse_prices(
@@ -74,7 +71,7 @@ def parse_prices(
     lines = [line for line, _ in rows]
     used = {"date", "ticker", price, "close", "high", "low"} & set(names)
     columns = {name: [row[names.index(name)] for _, row in rows] for name in used}
-    prices = _prices(columns, price, with_range, lines, path)
+    values = _prices(columns, price, with_range, lines, path)
     days, day = np.unique(_dates(columns["date"], lines, path), return_inverse=True)
     tickers = {name: k for k, name in enumerate(dict.fromkeys(columns["ticker"]))}
     asset = np.array([tickers[name] for name in columns["ticker"]])
@@ -87,10 +84,9 @@ def parse_prices(
             f"Line {lines[row]} of '{path}' repeats date {columns['date'][row]} and"
             f" ticker {columns['ticker'][row]!r}, expected one row for each."
         )
-    grids = {name: np.full((len(days), len(tickers)), np.nan) for name in prices}
-    for name, values in prices.items():
-        grids[name][day, asset] = values
-    return Prices(days, tuple(tickers), **grids)
+    grid = np.full((len(days), len(tickers), values.shape[1]), np.nan)
+    grid[day, asset] = values
+    return Prices(days, tuple(tickers), grid)
 
 
 def _prices(
@@ -99,11 +95,11 @@ def _prices(
     with_range: bool,
     lines: list[int],
     path: pathlib.Path,
-) -> dict[str, np.ndarray]:
-    """Parses values, high and low of every row, in units of the column `price`."""
+) -> np.ndarray:
+    """Parses the features `float64[rows, F]` of every row, in units of `price`."""
     values = _positive(columns[price], lines, path)
     if not with_range:
-        return {"values": values}
+        return values[:, None]
     close, high, low = (
         _positive(columns[name], lines, path) if name in columns else values
         for name in ("close", "high", "low")
@@ -116,38 +112,32 @@ def _prices(
             f" between its low {low[row]:g} and its high {high[row]:g}."
         )
     factor = values / close
-    return {"values": values, "high": high * factor, "low": low * factor}
+    return np.stack([values, high * factor, low * factor], axis=1)
 
 
-def parse_date(text: Any) -> np.datetime64:
+def parse_date(text: Any) -> np.datetime64 | None:
     """Parses a day written `YYYY-MM-DD`.
 
     Args:
       text: possibly no text.
 
     Returns:
-      `datetime64[D]`.
-
-    Raises:
-      ValueError: if it is not such a text, or not a day of the calendar.
+      `datetime64[D]`, or None if it is not such a text or not a day of the calendar.
     """
-    if not isinstance(text, str) or not _DATE.fullmatch(text):
-        raise ValueError(text)
-    return np.datetime64(text, "D")
+    if isinstance(text, str) and _DATE.fullmatch(text):
+        with contextlib.suppress(ValueError):
+            return np.datetime64(text, "D")
+    return None
 
 
 def _dates(texts: list[str], lines: list[int], path: pathlib.Path) -> np.ndarray:
     """Parses dates to `datetime64[D]`."""
-    days: dict[str, np.datetime64] = {}
+    days = {text: parse_date(text) for text in set(texts)}
     for text, line in zip(texts, lines, strict=True):
-        if text in days:
-            continue
-        try:
-            days[text] = parse_date(text)
-        except ValueError as error:
+        if days[text] is None:
             raise checks.InputError(
                 f"Line {line} of '{path}' has the date {text!r}, expected YYYY-MM-DD."
-            ) from error
+            )
     return np.array([days[text] for text in texts], "datetime64[D]")
 
 

@@ -4,7 +4,6 @@ import concurrent.futures
 import io
 import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -33,25 +32,20 @@ def read_sheets(
     """
     height, width = tile
 
-    def cut(sheet: tuple[Any, pathlib.Path, int]) -> np.ndarray:
-        image, path, num_tiles = sheet
-        with folders.decoding(path, _FORMATS):
-            pixels = np.asarray(image.convert("RGB"))
-        grid = pixels.reshape(-1, height, image.width // width, width, 3)
-        return grid.swapaxes(1, 2).reshape(num_tiles, height, width, 3)
-
-    images = []
-    with folders.quiet_pillow():
-        for content, path, num_tiles in sheets:
-            with folders.decoding(path, _FORMATS) as pillow:
-                image = pillow.open(io.BytesIO(content), formats=_FORMATS)
+    def cut(sheet: tuple[bytes, pathlib.Path, int]) -> np.ndarray:
+        content, path, num_tiles = sheet
+        with folders.decoding(path, _FORMATS) as pillow:
+            image = pillow.open(io.BytesIO(content), formats=_FORMATS)
             rows, columns = image.height // height, image.width // width
-            is_whole = (rows * height, columns * width) == (image.height, image.width)
+            is_whole = (columns * width, rows * height) == image.size
             if not is_whole or rows * columns != num_tiles:
                 raise checks.InputError(
                     f"The sheet '{path}' has {image.height} x {image.width} pixels,"
                     f" expected {num_tiles} tiles of {height} x {width}."
                 )
-            images.append((image, path, num_tiles))
-        with concurrent.futures.ThreadPoolExecutor() as pool:
-            return list(pool.map(cut, images))
+            pixels = np.asarray(image.convert("RGB"))
+        grid = pixels.reshape(rows, height, columns, width, 3)
+        return grid.swapaxes(1, 2).reshape(num_tiles, height, width, 3)
+
+    with folders.quiet_pillow(), concurrent.futures.ThreadPoolExecutor() as pool:
+        return list(pool.map(cut, sheets))

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import functools
+import itertools
 import os
 import pathlib
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import arrays, files
 from fedjax_pfl.data.sources import prepared
@@ -59,14 +60,12 @@ class Layout:
         self, directory: pathlib.Path
     ) -> tuple[tuple[pathlib.Path, ...], list[str]]:
         """Returns the files that are in a directory, and names of missing ones."""
-        candidates = {name: files.find_file(directory, name) for name in self.files}
-        paths = [path for path in candidates.values() if path is not None]
-        missing = [name for name, path in candidates.items() if path is None]
-        for pattern in self.patterns:
-            paths += files.find_files(directory, pattern)
-        if self.patterns and not paths:
+        names = self.files + self.patterns
+        paths = {name: files.find_files(directory, name) for name in names}
+        missing = [name for name in self.files if not paths[name]]
+        if self.patterns and not any(paths.values()):
             missing.append(" or ".join(self.patterns))
-        return tuple(paths), missing
+        return tuple(itertools.chain(*paths.values())), missing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,12 +116,11 @@ class FileSource(CachedSource):
     verify: bool = True
     more_folders: ClassVar[tuple[str, ...]] = ()  # besides the one of its name
     layouts: ClassVar[tuple[Layout, ...]]  # the first that is complete is read
-    builder: ClassVar[str | None] = None  # of tensorflow-datasets
+    builder: ClassVar[str] = ""  # of tensorflow-datasets
     advice: ClassVar[Mapping[str, str]] = {}  # about files that are not read
     sha256: ClassVar[Mapping[str, str]] = {}  # of uncompressed files, by name
 
-    def __post_init__(self):
-        checks.boolean("verify", self.verify)
+    __post_init__ = struct.check_fields
 
     def locate(self, data_dir: str | None) -> Located:
         """Finds the files.
@@ -146,10 +144,8 @@ class FileSource(CachedSource):
                         return Located(directory, layout.name, paths)
                     if paths:
                         incomplete.append((directory, missing))
-            if self.builder is not None:
-                paths = prepared.find_prepared(root, self.builder)
-                if paths:
-                    return Located(root, prepared.LAYOUT, paths)
+            if self.builder and (paths := prepared.find_prepared(root, self.builder)):
+                return Located(root, prepared.LAYOUT, paths)
         if incomplete:
             directory, missing = min(incomplete, key=lambda place: len(place[1]))
             raise MissingFilesError(
@@ -181,11 +177,9 @@ class FileSource(CachedSource):
 
     def _wanted(self) -> str:
         """Lists the files of every layout."""
-        alternatives = [
-            ", ".join(layout.files + layout.patterns) for layout in self.layouts
-        ]
-        wanted = f"{self.name}/ with {'; or '.join(alternatives)} (plain or .gz)"
-        if self.builder is not None:
+        layouts = (", ".join(layout.files + layout.patterns) for layout in self.layouts)
+        wanted = f"{self.name}/ with {'; or '.join(layouts)} (plain or .gz)"
+        if self.builder:
             wanted += (
                 "; or files that tensorflow-datasets prepared as array_record, in"
                 f" {self.builder}/"

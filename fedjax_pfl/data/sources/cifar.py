@@ -4,13 +4,13 @@ import abc
 import dataclasses
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.readers import archives, cifar, files, sheets
+from fedjax_pfl.data.readers import archives, binary, files, sheets
 from fedjax_pfl.data.sources import base, names, prepared
 
 __all__ = ["Cifar10", "Cifar100"]
@@ -19,7 +19,7 @@ _ARCHIVE, _FOLDER, _SHEETS = "binary archive", "binary folder", "WebP sheets"
 
 
 def _layouts(
-    archive: str, members: Iterable[str], sheets: tuple[str, ...]
+    archive: str, members: Iterable[str], sheets: Iterable[str]
 ) -> tuple[base.Layout, ...]:
     """Returns the layouts of the files of one data set."""
     return (
@@ -38,6 +38,12 @@ def _never_read(*names: str, instead: str) -> dict[str, str]:
     )
 
 
+def _checksums(lines: str) -> dict[str, str]:
+    """Returns checksums by file, from lines as `sha256sum` writes them."""
+    pairs = (line.split() for line in lines.strip().splitlines())
+    return {name: checksum for checksum, name in pairs}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Cifar(base.FileSource):
     """Color images of 32 x 32 pixels.
@@ -48,21 +54,13 @@ class _Cifar(base.FileSource):
         which maps bytes to [-1, 1].
     """
 
-    normalization: str = "standard"
+    normalization: Literal["standard", "half"] = "standard"
     archive: ClassVar[str]
     members: ClassVar[Mapping[str, int]]  # of archive or folder: numbers of images
     classes: ClassVar[Mapping[str, tuple[str, ...]]]  # names by label of a record
     mean: ClassVar[tuple[float, float, float]]
     std: ClassVar[tuple[float, float, float]]
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.known(self.normalization, ("standard", "half"), "normalization")
-
-    @property
-    def target(self) -> str:
-        """Returns the name of the predicted label."""
-        return "label"
+    target = "label"  # the one of `classes` that is predicted
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x uint8[S, 32, 32, 3]`, train then test."""
@@ -73,7 +71,7 @@ class _Cifar(base.FileSource):
             y, sizes = self.sheet_labels(label_path)
             contents = [self.content(path) for path in sheet_paths]
             tiles = list(zip(contents, sheet_paths, sizes, strict=True))
-            x = np.concatenate(sheets.read_sheets(tiles, cifar.IMAGE_SHAPE[:2]))
+            x = np.concatenate(sheets.read_sheets(tiles, (32, 32)))
         else:
             x, y = self._read_binary(located)
         mean, std = np.array([self.mean, self.std])
@@ -95,21 +93,20 @@ class _Cifar(base.FileSource):
     def _read_binary(self, located: base.Located) -> tuple[np.ndarray, np.ndarray]:
         """Reads images and labels `uint8[S, len(classes)]` of the official files."""
         num_labels = len(self.classes)
-        if located.layout == _FOLDER:
-            contents = [(self.content(path), path) for path in located.paths]
-        else:
+        paths, contents = located.paths, map(self.content, located.paths)
+        if located.layout == _ARCHIVE:
             (archive,) = located.paths
             content = files.read_bytes(archive)
             self.verify_content(content, archive, archive.name)
-            size = cifar.record_size(num_labels)
+            size = binary.cifar_record(num_labels).itemsize
             sizes = {name: number * size for name, number in self.members.items()}
             members = archives.read_members(content, archive, sizes)
-            contents = [(members[name], archive / name) for name in self.members]
+            paths = [archive / name for name in self.members]
+            contents = [members[name] for name in self.members]
         x, y = [], []
-        for (content, path), number in zip(
-            contents, self.members.values(), strict=True
-        ):
-            images, labels = cifar.parse_records(content, path, num_labels)
+        numbers = self.members.values()
+        for path, content, number in zip(paths, contents, numbers, strict=True):
+            images, labels = binary.parse_records(content, path, num_labels)
             if self.verify and len(images) != number:
                 raise checks.InputError(
                     f"The file '{path}' holds {len(images)} images, but the official"
@@ -126,42 +123,34 @@ class Cifar10(_Cifar):
     The WebP sheets hold the first 30,000 train images and the test images.
     """
 
-    name: ClassVar[str] = "cifar10"
-    builder: ClassVar[str] = "cifar10"
-    archive: ClassVar[str] = "cifar-10-binary.tar.gz"
-    members: ClassVar[Mapping[str, int]] = {
+    name = "cifar10"
+    builder = "cifar10"
+    archive = "cifar-10-binary.tar.gz"
+    members = {
         f"cifar-10-batches-bin/{batch}.bin": 10_000
         for batch in (*(f"data_batch_{k}" for k in range(1, 6)), "test_batch")
     }
-    layouts: ClassVar[tuple[base.Layout, ...]] = _layouts(
+    layouts = _layouts(
         archive,
         members,
-        (*(f"data_batch_{k}.webp" for k in (1, 2, 3)), "test_batch.webp"),
+        [*(f"data_batch_{k}.webp" for k in (1, 2, 3)), "test_batch.webp"],
     )
-    classes: ClassVar[Mapping[str, tuple[str, ...]]] = {"label": names.CIFAR10}
-    mean: ClassVar[tuple[float, float, float]] = (0.4914, 0.4822, 0.4465)
-    std: ClassVar[tuple[float, float, float]] = (0.2470, 0.2435, 0.2616)
-    advice: ClassVar[Mapping[str, str]] = _never_read(
+    classes = {"label": names.CIFAR10}
+    mean = (0.4914, 0.4822, 0.4465)
+    std = (0.2470, 0.2435, 0.2616)
+    advice = _never_read(
         "cifar-10-python.tar.gz", "cifar-10-batches-py", instead=archive
     )
     # The archive's is the one that tensorflow-datasets lists.
-    sha256: ClassVar[Mapping[str, str]] = {
+    sha256 = {
         archive: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        "data_batch_1.webp": (
-            "7862ba6f532eb26481636723b49a74914d0a8186dde88a2afa9047668b1214b8"
-        ),
-        "data_batch_2.webp": (
-            "223eb5388d46cd9050b630ada011bb521e9e66e56f8922c4e3c90068bfb4de74"
-        ),
-        "data_batch_3.webp": (
-            "72340f10fb016c6a6f645cbf5e19c99d4d83b500574b3838a6850d00fc20b354"
-        ),
-        "test_batch.webp": (
-            "ab0dec7042a003e447ef1969363ca6ea01395ed08b74191b1480e5b880c3ffde"
-        ),
-        "labels.npz": (
-            "14cb445a47c1781e5be070e093d9f8ff1169e50e96c99dff09d914d456922913"
-        ),
+        **_checksums("""
+    7862ba6f532eb26481636723b49a74914d0a8186dde88a2afa9047668b1214b8  data_batch_1.webp
+    223eb5388d46cd9050b630ada011bb521e9e66e56f8922c4e3c90068bfb4de74  data_batch_2.webp
+    72340f10fb016c6a6f645cbf5e19c99d4d83b500574b3838a6850d00fc20b354  data_batch_3.webp
+    ab0dec7042a003e447ef1969363ca6ea01395ed08b74191b1480e5b880c3ffde  test_batch.webp
+    14cb445a47c1781e5be070e093d9f8ff1169e50e96c99dff09d914d456922913  labels.npz
+        """),
     }
 
     def sheet_labels(self, path: pathlib.Path) -> tuple[np.ndarray, list[int]]:
@@ -186,44 +175,32 @@ class Cifar100(_Cifar):
       labels: "fine", 100 classes, or "coarse", 20 groups of five of them.
     """
 
-    labels: str = "fine"
-    name: ClassVar[str] = "cifar100"
-    more_folders: ClassVar[tuple[str, ...]] = ("cifar100_subset",)
-    builder: ClassVar[str] = "cifar100"
-    archive: ClassVar[str] = "cifar-100-binary.tar.gz"
-    members: ClassVar[Mapping[str, int]] = {
+    labels: Literal["fine", "coarse"] = "fine"
+    name = "cifar100"
+    more_folders = ("cifar100_subset",)
+    builder = "cifar100"
+    archive = "cifar-100-binary.tar.gz"
+    members = {
         "cifar-100-binary/train.bin": 50_000,
         "cifar-100-binary/test.bin": 10_000,
     }
-    layouts: ClassVar[tuple[base.Layout, ...]] = _layouts(
-        archive, members, ("train.webp", "test.webp")
-    )
-    classes: ClassVar[Mapping[str, tuple[str, ...]]] = {
+    layouts = _layouts(archive, members, ("train.webp", "test.webp"))
+    classes = {
         "coarse_label": names.CIFAR100_COARSE,
         "label": names.CIFAR100_FINE,
     }
-    mean: ClassVar[tuple[float, float, float]] = (0.5071, 0.4865, 0.4409)
-    std: ClassVar[tuple[float, float, float]] = (0.2673, 0.2564, 0.2762)
-    advice: ClassVar[Mapping[str, str]] = _never_read(
-        "cifar-100-python.tar.gz", "cifar-100-python", instead=archive
-    )
+    mean = (0.5071, 0.4865, 0.4409)
+    std = (0.2673, 0.2564, 0.2762)
+    advice = _never_read("cifar-100-python.tar.gz", "cifar-100-python", instead=archive)
     # The archive's is the one that tensorflow-datasets lists.
-    sha256: ClassVar[Mapping[str, str]] = {
+    sha256 = {
         archive: "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        "train.webp": (
-            "1964e870451aa58370aaaf1d60cdd03c3d51938c603e0a26c1e4c6d75df8fc76"
-        ),
-        "test.webp": (
-            "05fea4886d56e20291f0bb8899a190acb585f1b054c93e74562f2599c2b7fc7e"
-        ),
-        "labels.npz": (
-            "a4d21359ea6344da96f89a4e3b3125720143ee8408389ca1ada1ae583d2b0de7"
-        ),
+        **_checksums("""
+    1964e870451aa58370aaaf1d60cdd03c3d51938c603e0a26c1e4c6d75df8fc76  train.webp
+    05fea4886d56e20291f0bb8899a190acb585f1b054c93e74562f2599c2b7fc7e  test.webp
+    a4d21359ea6344da96f89a4e3b3125720143ee8408389ca1ada1ae583d2b0de7  labels.npz
+        """),
     }
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.known(self.labels, ("fine", "coarse"), "labels")
 
     @property
     def target(self) -> str:

@@ -8,7 +8,6 @@ import io
 import pathlib
 import zlib
 from importlib import util
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,7 +24,7 @@ _SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
 class Digits:
     """The 1,797 handwritten digits of 8 x 8 pixels that ship inside scikit-learn."""
 
-    name: ClassVar[str] = "digits"
+    name = "digits"
 
     def load(
         self, *, data_dir: str | None, seed: int, num_clients: int | None

@@ -2,22 +2,20 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.readers import idx
-from fedjax_pfl.data.sources import base, prepared
+from fedjax_pfl.data.readers import binary
+from fedjax_pfl.data.sources import base, names, prepared
 
 __all__ = ["FashionMnist", "MedicalMnist", "Mnist"]
 
 _MEAN, _STD = 0.1307, 0.3081  # of MNIST's pixels in [0, 1]
 _SMALL_STD = 0.001  # added to that of a pixel, of bytes from 0 to 255
 _MEDICAL = "medical_mnist_28x28.npz"
-_ROWS = 10_000  # of images, squared at a time
 _TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -34,13 +32,9 @@ class _IdxImages(base.FileSource):
         `unit` as `byte / 255`.
     """
 
-    standardize: str = "global"
-    layouts: ClassVar[tuple[base.Layout, ...]] = (base.Layout("idx", _TRAIN + _TEST),)
+    standardize: Literal["global", "pixel", "unit"] = "global"
+    layouts = (base.Layout("idx", _TRAIN + _TEST),)
     class_names: ClassVar[tuple[str, ...]]
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.known(self.standardize, ("global", "pixel", "unit"), "standardize")
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns the train part followed by the test part, `x uint8[S, 28, 28]`."""
@@ -69,8 +63,8 @@ class _IdxImages(base.FileSource):
         """Reads images and labels of the four files, train then test."""
         x, y = [], []
         for image_path, label_path in zip(paths[::2], paths[1::2], strict=True):
-            images = idx.parse_idx(self.content(image_path), image_path, 3)
-            labels = idx.parse_idx(self.content(label_path), label_path, 1)
+            images = binary.parse_idx(self.content(image_path), image_path, 3)
+            labels = binary.parse_idx(self.content(label_path), label_path, 1)
             shape = (len(labels), 28, 28)
             if images.shape != shape:
                 raise checks.InputError(
@@ -84,10 +78,10 @@ class _IdxImages(base.FileSource):
 class Mnist(_IdxImages):
     """MNIST: 60,000 + 10,000 handwritten digits, normalized by mean and std."""
 
-    name: ClassVar[str] = "mnist"
-    builder: ClassVar[str] = "mnist"
-    class_names: ClassVar[tuple[str, ...]] = tuple(map(str, range(10)))
-    sha256: ClassVar[Mapping[str, str]] = {
+    name = "mnist"
+    builder = "mnist"
+    class_names = tuple(map(str, range(10)))
+    sha256 = {
         _TRAIN[0]: "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
         _TRAIN[1]: "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
         _TEST[0]: "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
@@ -98,21 +92,10 @@ class Mnist(_IdxImages):
 class FashionMnist(_IdxImages):
     """Fashion-MNIST: 60,000 + 10,000 garments; `global` uses MNIST's constants."""
 
-    name: ClassVar[str] = "fashion_mnist"
-    builder: ClassVar[str] = "fashion_mnist"
-    class_names: ClassVar[tuple[str, ...]] = (
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
-    )
-    sha256: ClassVar[Mapping[str, str]] = {
+    name = "fashion_mnist"
+    builder = "fashion_mnist"
+    class_names = names.FASHION_MNIST
+    sha256 = {
         _TRAIN[0]: "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
         _TRAIN[1]: "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
         _TEST[0]: "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
@@ -132,16 +115,16 @@ class MedicalMnist(base.FileSource):
       verify: compare the file with the checksum of the known one.
     """
 
-    name: ClassVar[str] = "medical_mnist"
-    layouts: ClassVar[tuple[base.Layout, ...]] = (base.Layout("npz", (_MEDICAL,)),)
-    sha256: ClassVar[Mapping[str, str]] = {
+    name = "medical_mnist"
+    layouts = (base.Layout("npz", (_MEDICAL,)),)
+    sha256 = {
         _MEDICAL: "fb0b95c7270b0183fa76f0ef61536ae618f67ab078baa3490ef0291ac5e95ba2"
     }
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x uint8[S, 28, 28]`."""
         mean, std = 0.3, 0.3  # of pixels in [0, 1], as in FLAME's code
-        images, labels, names = self.arrays(
+        images, labels, class_names = self.arrays(
             located.paths[0],
             {"images": base.IMAGES, "labels": base.INTEGERS, "names": base.TEXTS},
         )
@@ -149,7 +132,7 @@ class MedicalMnist(base.FileSource):
             name=self.name,
             x=images,
             y=labels,
-            class_names=tuple(names.tolist()),
+            class_names=tuple(class_names.tolist()),
             scale=1 / (255 * std),
             shift=-mean / std,
         )
@@ -162,10 +145,7 @@ def _per_pixel(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     count = len(x)
     total = x.sum(axis=0, dtype=np.int64)
-    squares = sum(
-        np.square(part, dtype=np.int64).sum(axis=0)
-        for part in np.array_split(x, -(-count // _ROWS))
-    )
+    squares = np.einsum("s...,s...->...", x, x, dtype=np.int64)
     std = np.sqrt(count * squares - total**2) / count
     scale = 1 / (std + _SMALL_STD)
     return scale, -total / count * scale

@@ -1,6 +1,11 @@
-"""Names of the classes of CIFAR, in the order of their labels."""
+"""Names of the classes of images, in the order of their labels."""
 
-__all__ = ["CIFAR10", "CIFAR100_COARSE", "CIFAR100_FINE"]
+__all__ = ["CIFAR10", "CIFAR100_COARSE", "CIFAR100_FINE", "FASHION_MNIST"]
+
+FASHION_MNIST = (
+    *"T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag".split(),
+    "Ankle boot",
+)
 
 CIFAR10 = tuple(
     """

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks
 
-__all__ = ["LAYOUT", "as_text", "find_prepared", "read_examples", "read_images"]
+__all__ = ["LAYOUT", "find_prepared", "read_examples", "read_images"]
 
 LAYOUT = "tensorflow-datasets"
 
@@ -69,7 +69,8 @@ def read_examples(
       splits: names of splits.
 
     Yields:
-      Examples: values by name of the feature.
+      Examples: values by name of the feature; of texts that are not UTF-8, the bytes
+      that do not fit are replaced.
 
     Raises:
       InputError: if a package is missing or the files cannot be read.
@@ -82,7 +83,9 @@ def read_examples(
             builder, data_dir=str(folder.parent), split=list(splits), download=False
         )
         for source in sources:
-            yield from (source[row] for row in range(len(source)))
+            for row in range(len(source)):
+                example = source[row].items()
+                yield {name: _decoded(value) for name, value in example}
     except ImportError as error:  # of this package, or of what it needs for images
         raise checks.InputError(
             f"The prepared data set '{folder}' needs tensorflow-datasets"
@@ -99,6 +102,6 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:200].rstrip(".")
 
 
-def as_text(value: bytes | str) -> str:
-    """Returns the text of a feature; bytes that are not UTF-8 are replaced."""
-    return value if isinstance(value, str) else value.decode(errors="replace")
+def _decoded(value: Any) -> Any:
+    """Returns text in place of bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

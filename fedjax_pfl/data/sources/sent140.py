@@ -2,12 +2,11 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Sequence
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import files, leaf, text
 from fedjax_pfl.data.sources import base, grouped, prepared
@@ -37,29 +36,27 @@ class Sent140(base.FileSource):
       glove: name of the GloVe file, or a pattern that only one file matches.
     """
 
-    num_words: int = 25
+    num_words: int = struct.static_field(default=25, at_least=1)
     restrict_vocabulary: bool = True
     glove: str = "glove.*.txt"
-    name: ClassVar[str] = "sent140"
-    layouts: ClassVar[tuple[base.Layout, ...]] = (
+    name = "sent140"
+    layouts = (
         base.Layout("LEAF train/ and test/", (), ("train/*.json", "test/*.json")),
         base.Layout("LEAF", (), ("*.json",)),
     )
-    builder: ClassVar[str] = "sentiment140"
-    sha256: ClassVar[Mapping[str, str]] = {
+    builder = "sentiment140"
+    sha256 = {
         "glove.6B.50d.5k.txt": (
             "f50b07b377a4f6a3d2187d8e1afc2f592cdc36faee5061b93ad8bcd376c2481b"
         )
     }
 
     def __post_init__(self):
-        super().__post_init__()
-        checks.positive_int("num_words", self.num_words)
-        checks.boolean("restrict_vocabulary", self.restrict_vocabulary)
         if not isinstance(self.glove, str) or not self.glove or "/" in self.glove:
             raise checks.InputError(
                 f"Expected glove to be the name of a file, got {self.glove!r}."
             )
+        super().__post_init__()
 
     def locate(self, data_dir: str | None) -> base.Located:
         """Finds the tweets and, as the last file, the word vectors."""
@@ -140,6 +137,6 @@ def _prepared(paths: Sequence[pathlib.Path]) -> _Tweets:
     for example in prepared.read_examples(builder, paths, splits):
         label = _POLARITY.get(int(example["polarity"]))
         if label is not None:
-            tweets = accounts.setdefault(prepared.as_text(example["user"]), [])
-            tweets.append((prepared.as_text(example["text"]), label))
+            tweets = accounts.setdefault(example["user"], [])
+            tweets.append((example["text"], label))
     return accounts

@@ -2,12 +2,10 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import text
 from fedjax_pfl.data.sources import base, grouped, prepared
@@ -30,19 +28,12 @@ class Shakespeare(base.FileSource):
       stride: characters between the ends of two examples.
     """
 
-    context: int = 80
-    stride: int = 10
-    name: ClassVar[str] = "shakespeare"
-    layouts: ClassVar[tuple[base.Layout, ...]] = (base.Layout("text", (_FILE,)),)
-    builder: ClassVar[str] = "tiny_shakespeare"
-    sha256: ClassVar[Mapping[str, str]] = {
-        _FILE: "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-    }
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive_int("context", self.context)
-        checks.positive_int("stride", self.stride)
+    context: int = struct.static_field(default=80, at_least=1)
+    stride: int = struct.static_field(default=10, at_least=1)
+    name = "shakespeare"
+    layouts = (base.Layout("text", (_FILE,)),)
+    builder = "tiny_shakespeare"
+    sha256 = {_FILE: "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x int32[S, context]`, ids of characters, one-hot `embeddings`."""
@@ -80,4 +71,4 @@ def _prepared(paths: tuple[pathlib.Path, ...]) -> bytes:
     """Joins the three parts into which tensorflow-datasets cuts the text."""
     splits = ("train", "validation", "test")
     examples = prepared.read_examples(Shakespeare.builder, paths, splits)
-    return "".join(prepared.as_text(example["text"]) for example in examples).encode()
+    return "".join(example["text"] for example in examples).encode()

@@ -2,12 +2,10 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
-from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import prices
 from fedjax_pfl.data.sources import base, grouped
@@ -30,26 +28,23 @@ class Stocks(base.FileSource):
       window: returns of an input.
     """
 
-    window: int = 30
-    name: ClassVar[str] = "stocks"
-    layouts: ClassVar[tuple[base.Layout, ...]] = (base.Layout("csv", (), ("*.csv",)),)
-    sha256: ClassVar[Mapping[str, str]] = {
+    window: int = struct.static_field(default=30, at_least=1)
+    name = "stocks"
+    layouts = (base.Layout("csv", (), ("*.csv",)),)
+    sha256 = {
         "sp500_50_daily_2006_2019.csv": (
             "a9da0f28a7196c925650276c2d52cf26aac49a3d475275a74c2cb7da61d08bb6"
         )
     }
 
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive_int("window", self.window)
-
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x float32[S, window]`; `y` is 1 where the next return is > 0."""
         path = self.only_path(located)
         table = prices.parse_prices(self.content(path), path)
+        closes = table.values[..., 0].T
         returns = {
             ticker: np.diff(np.log(column[~np.isnan(column)]))
-            for ticker, column in zip(table.tickers, table.values.T, strict=True)
+            for ticker, column in zip(table.tickers, closes, strict=True)
         }
         deviation = np.concatenate(list(returns.values())).std()
         windows, client, names = grouped.windows(returns, self.window)

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 
-__all__ = ["arrays_dataset", "codes", "encode_classes", "stem"]
+__all__ = ["arrays_dataset", "encode_classes", "numbered", "stem"]
 
 
 def arrays_dataset(
@@ -19,7 +19,7 @@ def arrays_dataset(
     *,
     name: str,
     num_classes: int | None = None,
-    ordered: bool = False,
+    labels: str = "",
 ) -> datasets.Dataset:
     """Creates a data set of arrays: NumPy, JAX, pandas or lists.
 
@@ -33,7 +33,7 @@ def arrays_dataset(
       name: shown in messages and result files.
       num_classes: number of classes; whole numbers are then the classes themselves, and
         some may have no example.
-      ordered: whether the examples of a client are in order of time.
+      labels: what holds the targets, as messages name it; by default `name.y`.
 
     Returns:
       The data set.
@@ -48,7 +48,7 @@ def arrays_dataset(
     """
     x = datasets.as_array(x)
     x = x.astype(np.float32) if x.dtype == bool else x
-    y, class_names = _targets(f"{name}.y", y, num_classes)
+    y, class_names = _targets(labels or f"{name}.y", y, num_classes)
     client_names = None
     if client is not None:
         client, client_names = _clients(f"{name}.client", client)
@@ -61,7 +61,6 @@ def arrays_dataset(
         client=client,
         class_names=class_names,
         client_names=client_names,
-        ordered=ordered,
     )
 
 
@@ -101,7 +100,7 @@ def _clients(name: str, client: Any) -> tuple[np.ndarray, tuple[str, ...]]:
         ) from error
     if any(value != value for value in distinct):
         raise checks.InputError(f"Expected a client for every example in {name}.")
-    return codes(values, distinct), tuple(map(str, distinct))
+    return numbered(values, distinct)
 
 
 def encode_classes(
@@ -124,21 +123,24 @@ def encode_classes(
         raise checks.InputError(
             f"Expected {what} to hold at least two classes, got {distinct}."
         )
-    return codes(values, distinct), tuple(map(str, distinct))
+    return numbered(values, distinct)
 
 
-def codes(values: Iterable[Hashable], distinct: Sequence[Hashable]) -> np.ndarray:
-    """Returns the position `int32[S]` of every value among the distinct ones.
+def numbered(
+    values: Iterable[Hashable], distinct: Iterable[Hashable]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Numbers values by their positions among the distinct ones.
 
     Args:
       values: S values.
-      distinct: all possible values.
+      distinct: all possible values, each once.
 
     Returns:
-      The positions.
+      The positions `int32[S]`, and the distinct values as text.
     """
     position = {value: number for number, value in enumerate(distinct)}
-    return np.fromiter(map(position.__getitem__, values), np.int32)
+    codes = np.fromiter(map(position.__getitem__, values), np.int32)
+    return codes, tuple(map(str, position))
 
 
 def stem(path: pathlib.Path) -> str:

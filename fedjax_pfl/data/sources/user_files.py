@@ -4,11 +4,11 @@ import dataclasses
 import numbers
 import os
 import pathlib
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import arrays, files, folders, leaf
 from fedjax_pfl.data.sources import base, user_arrays
@@ -21,7 +21,6 @@ __all__ = [
     "as_path",
     "as_sizes",
     "as_tuple",
-    "check_text",
     "json_files",
     "locate",
 ]
@@ -41,6 +40,7 @@ class UserSource(base.CachedSource):
 
     def __post_init__(self):
         object.__setattr__(self, "path", as_path(self.path))
+        struct.check_fields(self)
 
     def locate(self, data_dir: str | None) -> base.Located:
         """Finds the file."""
@@ -63,28 +63,22 @@ class Npz(UserSource):
     x: str = "x"
     y: str = "y"
     client: str | None = None
-    max_bytes: int = _MAX_BYTES
-    name: ClassVar[str] = "npz"
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_text("x", self.x)
-        check_text("y", self.y)
-        check_text("client", self.client, optional=True)
-        checks.whole("max_bytes", self.max_bytes, at_least=1, at_most=1 << 50)
+    max_bytes: int = struct.static_field(
+        default=_MAX_BYTES, at_least=1, at_most=1 << 50
+    )
+    name = "npz"
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns the arrays; clients are numbered in sorted order."""
-        path, client = located.root, self.client
-        if client is None and "client" in arrays.array_names(path):
-            client = "client"
-        names = [self.x, self.y] + ([] if client is None else [client])
-        values = arrays.read_arrays(path, names, self.max_bytes)
+        names, optional = [self.x, self.y], ["client"]
+        if self.client is not None:
+            names, optional = [*names, self.client], []
+        values = arrays.read_arrays(located.root, names, self.max_bytes, optional)
         return user_arrays.arrays_dataset(
             values[self.x],
             values[self.y],
-            None if client is None else values[client],
-            name=user_arrays.stem(path),
+            values.get(self.client or "client"),
+            name=user_arrays.stem(located.root),
         )
 
 
@@ -102,7 +96,7 @@ class LeafJson(UserSource):
     """
 
     shape: tuple[int, ...] | None = None
-    name: ClassVar[str] = "leaf"
+    name = "leaf"
 
     def __post_init__(self):
         super().__post_init__()
@@ -175,13 +169,12 @@ class ImageFolder(UserSource):
       size: height and width to which images are resized; None requires equal sizes.
     """
 
-    layout: str = "auto"
+    layout: Literal["auto", "class", "client"] = "auto"
     size: tuple[int, int] | None = None
-    name: ClassVar[str] = "images"
+    name = "images"
 
     def __post_init__(self):
         super().__post_init__()
-        checks.known(self.layout, folders.LAYOUTS, "layout")
         if self.size is not None:
             size = as_sizes("size", self.size)
             if len(size) != 2:
@@ -197,22 +190,15 @@ class ImageFolder(UserSource):
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x uint8[S, H, W]` or, in colors, `uint8[S, H, W, 3]`."""
-        client = client_names = None
+        client = None
         if located.layout == "client":
-            clients = [path.parents[1].name for path in located.paths]
-            client_names = tuple(sorted(set(clients)))
-            client = user_arrays.codes(clients, client_names)
-        y, class_names = user_arrays.encode_classes(
-            [path.parent.name for path in located.paths], f"the folder '{located.root}'"
-        )
-        return datasets.Dataset(
+            client = [path.parents[1].name for path in located.paths]
+        return user_arrays.arrays_dataset(
+            folders.read_images(located.paths, self.size, _MAX_BYTES),
+            [path.parent.name for path in located.paths],
+            client,
             name=user_arrays.stem(located.root),
-            x=folders.read_images(located.paths, self.size, _MAX_BYTES),
-            y=y,
-            class_names=class_names,
-            scale=1 / 255,
-            client=client,
-            client_names=client_names,
+            labels=f"the folder '{located.root}'",
         )
 
 
@@ -232,21 +218,6 @@ def as_path(value: Any) -> str:
         raise checks.InputError(f"Expected path to be text, got {value!r}.")
     checks.text("path", str(value))
     return str(value)
-
-
-def check_text(name: str, value: Any, *, optional: bool = False) -> None:
-    """Checks an option that is text.
-
-    Args:
-      name: of the option.
-      value: its value.
-      optional: whether None is allowed.
-
-    Raises:
-      InputError: if it is not text.
-    """
-    if not isinstance(value, str) and not (optional and value is None):
-        raise checks.InputError(f"Expected {name} to be text, got {value!r}.")
 
 
 def as_tuple(name: str, value: Any, kind: type, example: str) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """A user's own table: features, a column to predict, perhaps a column of clients."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Literal
 
 import numpy as np
 
@@ -12,8 +12,6 @@ from fedjax_pfl.data.sources import base, user_arrays, user_files
 
 __all__ = ["Csv"]
 
-_TASKS = ("auto", "classification", "regression")
-_SCALINGS = ("standard", "minmax", "none")
 _MAX_CATEGORIES = 100
 _TOO_LARGE = 2**53  # of whole numbers as floats
 _MAX_CLASSES = 100  # of whole numbers, where the task is told from the data
@@ -42,18 +40,14 @@ class Csv(user_files.UserSource):
 
     label: str = ""
     client: str | None = None
-    task: str = "auto"
-    scaling: str = "standard"
+    task: Literal["auto", "classification", "regression"] = "auto"
+    scaling: Literal["standard", "minmax", "none"] = "standard"
     drop: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
-    name: ClassVar[str] = "csv"
+    name = "csv"
 
     def __post_init__(self):
         super().__post_init__()
-        user_files.check_text("label", self.label)
-        user_files.check_text("client", self.client, optional=True)
-        checks.known(self.task, _TASKS, "task")
-        checks.known(self.scaling, _SCALINGS, "scaling")
         for field in ("drop", "categories"):
             value = user_files.as_tuple(
                 field, getattr(self, field), str, "('age', 'city')"
@@ -84,8 +78,7 @@ class Csv(user_files.UserSource):
         client = client_names = None
         if self.client is not None:
             texts = table.texts(self.client)
-            client_names = tuple(dict.fromkeys(texts))
-            client = user_arrays.codes(texts, client_names)
+            client, client_names = user_arrays.numbered(texts, dict.fromkeys(texts))
         return datasets.Dataset(
             name=user_arrays.stem(path),
             x=np.concatenate(features, axis=1),
@@ -107,7 +100,7 @@ def _feature(table: tables.Table, name: str, options: Csv) -> np.ndarray:
         texts = [text.casefold() for text in table.texts(name)]
         if not set(texts) <= {"true", "false"}:
             return _one_hot(table, name)
-        numbers = user_arrays.codes(texts, ("false", "true")).astype(np.float64)
+        numbers = (np.array(texts) == "true").astype(np.float64)
     return _scaled(numbers, options.scaling).astype(np.float32)[:, None]
 
 
@@ -120,9 +113,8 @@ def _one_hot(table: tables.Table, name: str) -> np.ndarray:
             f"Column {name!r} of '{table.path}' holds {len(categories)} texts,"
             f" expected at most {_MAX_CATEGORIES}; leave it out with drop={(name,)}."
         )
-    return np.eye(len(categories), dtype=np.float32)[
-        user_arrays.codes(texts, categories)
-    ]
+    codes, _ = user_arrays.numbered(texts, categories)
+    return np.eye(len(categories), dtype=np.float32)[codes]
 
 
 def _scaled(numbers: np.ndarray, scaling: str) -> np.ndarray:

@@ -151,6 +151,7 @@ class Training:
             round=jnp.zeros((), jnp.int32),
             key=key,
             optimizer=process.first_optimizer(server),
+            steps=process.first_steps(population.total.num_clients),
         )
         if process.keeps_mean:
             mean = self._mean_of_all()

@@ -62,10 +62,9 @@ def generate_years(
         return prices
 
     rng = functools.partial(datasets.generator, seed)
-    clients = range(num_clients)
-    own_kind = [rng(_ASSIGNMENT, client).integers(len(kinds)) for client in clients]
+    drawn = [rng(_ASSIGNMENT, k).integers(len(kinds)) for k in range(num_clients)]
     for number, generator in enumerate(kinds):
-        own = [client for client in clients if own_kind[client] == number]
+        own = [client for client, kind in enumerate(drawn) if kind == number]
         fits = [rng(_YEARS, client, 0) for client in own]
         histories = [returns[:, universes[client]] for client in own]
         for client, sample in zip(own, generator.fit(fits, histories), strict=True):

@@ -1,13 +1,12 @@
 """Prices of a market on the host."""
 
 import dataclasses
-from typing import ClassVar, Protocol
 
 import numpy as np
 
 from fedjax_pfl.core import checks
 
-__all__ = ["Market", "MarketSource", "check_features"]
+__all__ = ["Market", "Split", "check_features"]
 
 _HOLE_DAYS = 14  # the longest closures of exchanges are shorter
 
@@ -66,14 +65,24 @@ class Market:
         )
 
 
-class MarketSource(Protocol):
-    """Source of prices: a frozen, hashable dataclass of named options."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Split:
+    """Lengths of the successive periods of a market.
 
-    name: ClassVar[str]
+    Attributes:
+      train_days: R.
+      validation_days: days after these.
+      test_days: the last days.
+    """
 
-    def load(self, *, data_dir: str | None, features: int) -> Market:
-        """Reads or generates; equal arguments give the same object within a process."""
-        ...
+    train_days: int
+    validation_days: int
+    test_days: int
+
+    @property
+    def days(self) -> int:
+        """Number of all days T."""
+        return self.train_days + self.validation_days + self.test_days
 
 
 def check_features(features: int) -> None:

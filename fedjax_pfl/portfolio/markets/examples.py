@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_pfl import core, portfolio
 from fedjax_pfl.core import checks
-from fedjax_pfl.portfolio.markets import periods
+from fedjax_pfl.portfolio.markets import base
 
 __all__ = ["client_data"]
 
@@ -18,7 +18,7 @@ _LARGEST = 1e30  # of prices and relative changes, and 1 over the smallest
 def client_data(
     real: np.ndarray,
     generated: np.ndarray,
-    split: periods.Split,
+    split: base.Split,
     *,
     window: int,
     rounds_per_year: int,
@@ -66,9 +66,7 @@ def client_data(
         start = start + slots
         num_examples = np.full(num_clients, count, np.int32)
         parts[name] = core.ClientData(
-            **pool,
-            index=jax.device_put(index),
-            num_examples=jax.device_put(num_examples),
+            **pool, **jax.device_put({"index": index, "num_examples": num_examples})
         )
     return parts
 
@@ -114,13 +112,10 @@ def _growth(
 ) -> np.ndarray:
     """Computes the growth `float64[N, examples, m+1]` of every example, cash first."""
     paid = real[:, 1:] / real[:, :-1]  # [N, T-1, m], by the day before
-    last = np.broadcast_to(
-        real[:, None, None, tables.train_days - 1],
-        (*generated.shape[:2], 1, real.shape[-1]),
-    )
-    before = np.concatenate([last, generated[:, :, :-1]], axis=2)
-    later = (generated / before).reshape(len(real), -1, real.shape[-1])
     end = tables.train_days - 1
+    before = np.roll(generated, 1, axis=2)
+    before[:, :, 0] = real[:, None, end]
+    later = (generated / before).reshape(len(real), -1, real.shape[-1])
     parts = [paid[:, tables.window - 1 : end], later, paid[:, end:]]
     growth = np.concatenate(parts, axis=1)
     return np.concatenate([np.ones_like(growth[..., :1]), growth], axis=-1)

@@ -4,11 +4,10 @@ import dataclasses
 import functools
 import os
 import pathlib
-from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.readers import files, prices
 from fedjax_pfl.data.sources import stocks
 from fedjax_pfl.portfolio.markets import base
@@ -30,7 +29,7 @@ class PriceFile:
     """
 
     path: str
-    name: ClassVar[str] = "prices"
+    name = "prices"
 
     def __post_init__(self):
         object.__setattr__(self, "path", str(self.path))
@@ -51,10 +50,9 @@ class StockPrices:
     """
 
     verify: bool = True
-    name: ClassVar[str] = "stocks"
+    name = "stocks"
 
-    def __post_init__(self):
-        checks.boolean("verify", self.verify)
+    __post_init__ = struct.check_fields
 
     def load(self, *, data_dir: str | None, features: int) -> base.Market:
         """Reads the market once per process and modification of the file."""
@@ -71,28 +69,17 @@ def _read(
     source: stocks.Stocks | None = None,
 ) -> base.Market:
     """Reads a market, which specifications that differ elsewhere share."""
+    import pandas as pd  # slow to import, and needed by files of prices only
+
     base.check_features(features)
     content = files.read_content(path) if source is None else source.content(path)
     table = prices.parse_prices(content, path, with_range=features == 3)
-    listed = (~np.isnan(table.values)).argmax(axis=0)
-    close = _filled(table.values, listed)
-    columns = [close]
-    if table.high is not None and table.low is not None:
-        columns += [
-            np.where(np.isnan(column), close, column)
-            for column in (table.high, table.low)
-        ]
+    close = table.values[..., 0]
+    filled = pd.DataFrame(close).ffill().bfill().to_numpy()[..., None]
     return base.Market(
         name=path.name.removesuffix(".gz").removesuffix(".csv"),
         dates=table.dates,
         tickers=table.tickers,
-        prices=np.stack(columns, axis=-1),
-        listed=listed,
+        prices=np.where(np.isnan(table.values), filled, table.values),
+        listed=(~np.isnan(close)).argmax(axis=0),
     )
-
-
-def _filled(values: np.ndarray, listed: np.ndarray) -> np.ndarray:
-    """Fills gaps of prices `[T, A]` with the last price or, before any, the first."""
-    day = np.arange(len(values))[:, None]
-    known = np.where(np.isnan(values), listed, day)
-    return np.take_along_axis(values, np.maximum.accumulate(known, axis=0), axis=0)

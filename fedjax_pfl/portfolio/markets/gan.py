@@ -12,7 +12,7 @@ a large bias of yearly ones.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ import optax
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import struct
 from fedjax_pfl.portfolio.markets import generators
 
 __all__ = ["WassersteinGAN"]
@@ -49,22 +49,15 @@ class WassersteinGAN(generators.Generator):
       penalty: weight of the gradient penalty.
     """
 
-    block: int = 30
-    latent: int = 16
-    width: int = 64
-    num_steps: int = 400
-    critic_steps: int = 3
-    batch_size: int = 32
-    learning_rate: float = 5e-4
-    penalty: float = 10.0
-    name: ClassVar[str] = "gan"
-
-    def __post_init__(self):
-        checks.whole("block", self.block, at_least=1, at_most=10_000)
-        for field in ("latent", "width", "num_steps", "critic_steps", "batch_size"):
-            checks.positive_int(field, getattr(self, field))
-        checks.number("learning_rate", self.learning_rate, above=0)
-        checks.number("penalty", self.penalty, at_least=0)
+    block: int = struct.static_field(default=30, at_least=1, at_most=10_000)
+    latent: int = struct.static_field(default=16, at_least=1)
+    width: int = struct.static_field(default=64, at_least=1)
+    num_steps: int = struct.static_field(default=400, at_least=1)
+    critic_steps: int = struct.static_field(default=3, at_least=1)
+    batch_size: int = struct.static_field(default=32, at_least=1)
+    learning_rate: float = struct.static_field(default=5e-4, above=0)
+    penalty: float = struct.static_field(default=10.0, at_least=0)
+    name = "gan"
 
     def fit(
         self, rngs: Sequence[np.random.Generator], histories: Sequence[np.ndarray]

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 
 __all__ = [
     "Generator",
@@ -31,6 +31,8 @@ class Generator(abc.ABC):
     """Generator of daily log-returns: a frozen dataclass of named options."""
 
     name: ClassVar[str]
+
+    __post_init__ = struct.check_fields
 
     @abc.abstractmethod
     def fit(
@@ -75,10 +77,7 @@ class GeometricBrownianMotion(_Deterministic):
     """
 
     correlated: bool = False
-    name: ClassVar[str] = "gbm"
-
-    def __post_init__(self):
-        checks.boolean("correlated", self.correlated)
+    name = "gbm"
 
     def fit_one(self, returns: np.ndarray) -> Sampler:
         """Estimates the moments."""
@@ -125,15 +124,13 @@ class VariableOrderMarkov(_Deterministic):
       min_count: times that a context must have been seen; the empty one always counts.
     """
 
-    bins: int = 5
-    order: int = 3
-    min_count: int = 5
-    name: ClassVar[str] = "markov"
+    bins: int = struct.static_field(default=5, at_least=2, at_most=1000)
+    order: int = struct.static_field(default=3, at_least=0, at_most=16)
+    min_count: int = struct.static_field(default=5, at_least=1)
+    name = "markov"
 
     def __post_init__(self):
-        checks.whole("bins", self.bins, at_least=2, at_most=1000)
-        checks.whole("order", self.order, at_least=0, at_most=16)
-        checks.positive_int("min_count", self.min_count)
+        super().__post_init__()
         if self.bins**self.order > _MAX_CONTEXTS:
             raise checks.InputError(
                 f"Expected at most {_MAX_CONTEXTS:,} contexts, got bins ** order ="

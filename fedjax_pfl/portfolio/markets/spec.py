@@ -11,9 +11,9 @@ import numpy as np
 
 from fedjax_pfl import core, data
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.data import splits
+from fedjax_pfl.data import dataset, splits
 from fedjax_pfl.data.readers import prices
-from fedjax_pfl.portfolio.markets import augmentation, base, examples, named, periods
+from fedjax_pfl.portfolio.markets import augmentation, base, examples, named
 from fedjax_pfl.portfolio.markets.generators import Generator
 
 __all__ = ["PortfolioSpec"]
@@ -66,20 +66,20 @@ class PortfolioSpec:
     """
 
     market: Any = "synthetic"
-    num_clients: int = 50
-    assets_per_client: int = 9
-    window: int = 30
-    test_days: int = _YEAR_DAYS
-    validation_days: int = 0
+    num_clients: int = struct.static_field(default=50, at_least=1)
+    assets_per_client: int = struct.static_field(default=9, at_least=1)
+    window: int = struct.static_field(default=30, at_least=2)
+    test_days: int = struct.static_field(default=_YEAR_DAYS, at_least=1)
+    validation_days: int = struct.static_field(default=0, at_least=0)
     train_from: str | None = None
     test_from: str | None = None
     test_to: str | None = None
-    years: int = 40
-    rounds_per_year: int = 20
+    years: int = struct.static_field(default=40, at_least=0, at_most=100_000)
+    rounds_per_year: int = struct.static_field(default=20, at_least=1)
     generators: tuple[str | Generator, ...] = ("gbm", "markov")
     features: int = 1
-    seed: int = 0
-    malicious_fraction: float = 0.0
+    seed: int = struct.static_field(default=0, at_least=0, at_most=checks.MAX_SEED)
+    malicious_fraction: float = struct.static_field(default=0.0, at_least=0, at_most=1)
     data_dir: str | None = None
 
     def __post_init__(self):
@@ -89,26 +89,23 @@ class PortfolioSpec:
         if self.data_dir is not None:
             set_field(self, "data_dir", str(self.data_dir))
             checks.text("data_dir", self.data_dir)
-        for field in ("num_clients", "assets_per_client", "test_days"):
-            checks.positive_int(field, getattr(self, field))
-        checks.whole("window", self.window, at_least=2)
-        checks.whole("validation_days", self.validation_days, at_least=0)
-        checks.whole("years", self.years, at_least=0, at_most=100_000)
-        checks.positive_int("rounds_per_year", self.rounds_per_year)
         base.check_features(self.features)
-        checks.whole("seed", self.seed, at_least=0, at_most=checks.MAX_SEED)
-        checks.number(
-            "malicious_fraction", self.malicious_fraction, at_least=0, at_most=1
-        )
         names = ("train_from", "test_from", "test_to")
-        texts = {name: getattr(self, name) for name in names}
-        dates = {n: _parse_date(n, t) for n, t in texts.items() if t is not None}
+        dates: dict[str, Any] = {n: getattr(self, n) for n in names}
+        dates = {name: text for name, text in dates.items() if text is not None}
+        for name, text in dates.items():
+            dates[name] = prices.parse_date(text)
+            if dates[name] is None:
+                raise checks.InputError(
+                    f"Expected {name} to be a date YYYY-MM-DD, got {text!r}."
+                )
         for before, after in itertools.pairwise(dates):
             if dates[before] > dates[after]:
                 raise checks.InputError(
-                    f"Expected {before} before {after}, got {texts[before]} and"
-                    f" {texts[after]}."
+                    f"Expected {before} before {after}, got {dates[before]} and"
+                    f" {dates[after]}."
                 )
+        struct.check_fields(self)
 
     def build(self) -> core.Federation:
         """Draws assets and generated years on the host, then moves to the device.
@@ -130,17 +127,12 @@ class PortfolioSpec:
         """
         market, split = self._split()
         key = dataclasses.replace(self, malicious_fraction=0.0, data_dir=None)
-        parts = _build(key, market, split)
+        parts: dict[str, Any] = _build(key, market, split)
         malicious = splits.malicious_clients(
             self.seed, self.num_clients, self.malicious_fraction
         )
-        return data.Federation(
-            train=parts["train"],
-            validation=parts["validation"],
-            test=parts["test"],
-            malicious=jax.device_put(malicious),
-            name=market.name,
-        )
+        malicious = jax.device_put(malicious)
+        return data.Federation(**parts, malicious=malicious, name=market.name)
 
     def tickers(self) -> tuple[tuple[str, ...], ...]:
         """Returns the names of every party's assets, in the order of its tables.
@@ -152,21 +144,63 @@ class PortfolioSpec:
           InputError: see `build`.
         """
         market, split = self._split()
-        assets = _draw_assets(self, market, split)
+        assets = self._assets(market, split)
         return tuple(tuple(market.tickers[k] for k in row) for row in assets)
 
     def describe(self) -> dict[str, Any]:
         """Returns the flat configuration by dotted name, as JSON knows it."""
         return struct.plain_fields(self) | {"dataset": self.market.name}
 
-    def _split(self) -> tuple[base.Market, periods.Split]:
-        """Loads the market between the dates, and splits its days."""
+    def _split(self) -> tuple[base.Market, base.Split]:
+        """Loads the market between the dates, and splits its days.
+
+        Raises:
+          InputError: if there is no test day, or fewer than `window + 1` training days.
+        """
         market = self.market.load(data_dir=self.data_dir, features=self.features)
         market = _between(market, self.train_from, self.test_to)
-        test_from = None if self.test_from is None else np.datetime64(self.test_from)
-        return market, periods.split(
-            market, self.test_days, self.validation_days, test_from, self.window
+        days, test_days = len(market.dates), self.test_days
+        if self.test_from is not None:
+            first = np.searchsorted(market.dates, np.datetime64(self.test_from))
+            test_days = days - int(first)
+            if test_days == 0:
+                raise checks.InputError(
+                    f"Market {market.name!r} has no day from test_from={self.test_from}"
+                    f" on: its last one is {market.dates[-1]}."
+                )
+        train_days = days - test_days - self.validation_days
+        if train_days <= self.window:
+            raise checks.InputError(
+                f"Market {market.name!r} has {days} days from {market.dates[0]} to"
+                f" {market.dates[-1]}; after {test_days} for the test and"
+                f" {self.validation_days} for validation, {max(train_days, 0)} are left"
+                f" for training, of which a window of {self.window} needs at least"
+                f" {self.window + 1}."
+            )
+        return market, base.Split(
+            train_days=train_days,
+            validation_days=self.validation_days,
+            test_days=test_days,
         )
+
+    def _assets(self, market: base.Market, split: base.Split) -> np.ndarray:
+        """Draws the assets `int64[N, m]` of every party, without replacement.
+
+        Only assets with at least `window + 1` training prices of their own take part. A
+        party's draws do not depend on the number of parties.
+        """
+        tradable = np.flatnonzero(market.listed + self.window < split.train_days)
+        if len(tradable) < self.assets_per_client:
+            raise checks.InputError(
+                f"Market {market.name!r} has {len(tradable)} assets with at least"
+                f" {self.window + 1} training prices, expected assets_per_client="
+                f"{self.assets_per_client} or more."
+            )
+        assets = []
+        for client in range(self.num_clients):
+            rng = dataset.generator(self.seed, dataset.Purpose.PARTITION, client)
+            assets.append(rng.choice(tradable, self.assets_per_client, replace=False))
+        return np.sort(np.stack(assets), axis=1)
 
 
 def _check_generators(parts: Any) -> tuple[Any, ...]:
@@ -184,16 +218,6 @@ def _check_generators(parts: Any) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-def _parse_date(name: str, text: Any) -> np.datetime64:
-    """Parses a date of a field."""
-    try:
-        return prices.parse_date(text)
-    except ValueError as error:
-        raise checks.InputError(
-            f"Expected {name} to be a date YYYY-MM-DD, got {text!r}."
-        ) from error
-
-
 @functools.lru_cache(maxsize=16)
 def _between(market: base.Market, start: str | None, end: str | None) -> base.Market:
     """Returns one object per market and dates, so that federations are shared."""
@@ -201,17 +225,9 @@ def _between(market: base.Market, start: str | None, end: str | None) -> base.Ma
     return market.between(*limits)
 
 
-def _draw_assets(
-    spec: PortfolioSpec, market: base.Market, split: periods.Split
-) -> np.ndarray:
-    """Draws the assets `int64[N, m]` of every party."""
-    sizes = (spec.window, spec.num_clients, spec.assets_per_client)
-    return periods.universes(market, split, *sizes, spec.seed)
-
-
 @functools.lru_cache(maxsize=4)
 def _build(
-    spec: PortfolioSpec, market: base.Market, split: periods.Split
+    spec: PortfolioSpec, market: base.Market, split: base.Split
 ) -> dict[str, core.ClientData]:
     """Builds training, validation and test data of all parties, with one pool."""
     years = spec.years if spec.generators else 0
@@ -222,7 +238,7 @@ def _build(
         24 * numbers,
         "reduce parties, assets or generated years",
     )
-    assets = _draw_assets(spec, market, split)
+    assets = spec._assets(market, split)
     real = market.prices[:, assets].swapaxes(0, 1)  # [N, T, m, F]
     kinds = [
         augmentation.GENERATORS[kind]() if isinstance(kind, str) else kind

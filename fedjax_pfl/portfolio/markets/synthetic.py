@@ -19,11 +19,10 @@ of each other given both closes.
 import dataclasses
 import functools
 import math
-from typing import ClassVar
 
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.portfolio.markets import base
 
@@ -64,35 +63,35 @@ class SyntheticMarket:
       ((500, 50, 3), '2007-12-03')
     """
 
-    seed: int = 0
-    num_assets: int = 50
-    num_days: int = 3271 + 252
-    num_sectors: int = 5
-    drift: float = 0.08
-    drift_spread: float = 0.08
-    beta_spread: float = 0.25
-    market_volatility: float = 0.12
-    sector_volatility: float = 0.08
-    own_volatility: float = 0.18
-    stress: float = 2.5
-    calm_days: float = 120.0
-    stress_days: float = 30.0
-    degrees: float = 5.0
-    name: ClassVar[str] = "synthetic"
+    seed: int = struct.static_field(default=0, at_least=0, at_most=checks.MAX_SEED)
+    num_assets: int = struct.static_field(default=50, at_least=1)
+    num_days: int = struct.static_field(
+        default=3271 + 252, at_least=1, at_most=1_000_000
+    )
+    num_sectors: int = struct.static_field(default=5, at_least=1)
+    drift: float = struct.static_field(
+        default=0.08, at_least=-_LARGEST, at_most=_LARGEST
+    )
+    drift_spread: float = struct.static_field(
+        default=0.08, at_least=0, at_most=_LARGEST
+    )
+    beta_spread: float = struct.static_field(default=0.25, at_least=0, at_most=_LARGEST)
+    market_volatility: float = struct.static_field(
+        default=0.12, at_least=0, at_most=_LARGEST
+    )
+    sector_volatility: float = struct.static_field(
+        default=0.08, at_least=0, at_most=_LARGEST
+    )
+    own_volatility: float = struct.static_field(
+        default=0.18, at_least=0, at_most=_LARGEST
+    )
+    stress: float = struct.static_field(default=2.5, at_least=1, at_most=100)
+    calm_days: float = struct.static_field(default=120.0, at_least=1)
+    stress_days: float = struct.static_field(default=30.0, at_least=1)
+    degrees: float = struct.static_field(default=5.0, above=2)
+    name = "synthetic"
 
-    def __post_init__(self):
-        checks.whole("seed", self.seed, at_least=0, at_most=checks.MAX_SEED)
-        checks.positive_int("num_assets", self.num_assets)
-        checks.positive_int("num_sectors", self.num_sectors)
-        checks.whole("num_days", self.num_days, at_least=1, at_most=1_000_000)
-        checks.number("drift", self.drift, at_least=-_LARGEST, at_most=_LARGEST)
-        for field in ("drift_spread", "beta_spread", *_VOLATILITIES):
-            value = getattr(self, field)
-            checks.number(field, value, at_least=0, at_most=_LARGEST)
-        checks.number("stress", self.stress, at_least=1, at_most=100)
-        checks.number("calm_days", self.calm_days, at_least=1)
-        checks.number("stress_days", self.stress_days, at_least=1)
-        checks.number("degrees", self.degrees, above=2)
+    __post_init__ = struct.check_fields
 
     def load(self, *, data_dir: str | None, features: int) -> base.Market:
         """Draws the market, once per process; closes do not depend on `features`."""

@@ -62,8 +62,7 @@ class Checkpoints:
         Raises:
           InputError: if there is anything else, in one sentence.
         """
-        found = os.listdir(self.path) if self.path.is_dir() else []
-        for name in sorted(found):
+        for name in sorted(path.name for path in self.path.glob("*")):
             number, dash, _ = name.partition("-")
             known = dash and number.isdecimal() and int(number) < groups
             if not known and not name.startswith("."):
@@ -74,7 +73,12 @@ class Checkpoints:
 
 
 class Store:
-    """Checkpoints of one static group of grid points."""
+    """Checkpoints of one static group of grid points.
+
+    Attributes:
+      folder: directory of the checkpoints.
+      keep: how many are kept.
+    """
 
     def __init__(self, folder: Path, options: Checkpoints):
         """Makes a store.
@@ -83,22 +87,13 @@ class Store:
           folder: of this group.
           options: how many are kept, and how often they are written.
         """
-        self._folder, self._options = folder, options
+        self.folder, self.keep = folder, options.keep
+        self._min_seconds = options.min_seconds
         self._written = time.monotonic()
 
     def due(self) -> bool:
         """Returns whether the last checkpoint is old enough for the next."""
-        return time.monotonic() - self._written >= self._options.min_seconds
-
-    @property
-    def folder(self) -> Path:
-        """Directory of the checkpoints."""
-        return self._folder
-
-    @property
-    def keep(self) -> int:
-        """Checkpoints that are kept."""
-        return self._options.keep
+        return time.monotonic() - self._written >= self._min_seconds
 
     def has_ended(self) -> bool:
         """Returns whether the newest checkpoint says that its training has ended."""
@@ -152,7 +147,7 @@ class Store:
         if problems:
             raise checks.InputError(
                 f"Checkpoint {' and '.join(problems)}, and no other one is left; remove"
-                f" '{self._folder}' to train its points from the start."
+                f" '{self.folder}' to train its points from the start."
             )
         return None
 
@@ -167,16 +162,16 @@ class Store:
           InputError: if it cannot be written; earlier checkpoints are still there.
         """
         self._clean()
-        final = self._folder / f"{progress.done:08d}"
-        temporary = self._folder / f".new-{final.name}-{os.getpid()}"
+        final = self.folder / f"{progress.done:08d}"
+        temporary = self.folder / f".new-{final.name}-{os.getpid()}"
         try:
             temporary.mkdir(parents=True)
             files.write(temporary, identity, progress)
             if final.exists():  # damaged, or the same
                 _remove(final)
             temporary.rename(final)
-            files.flush(self._folder)
-            keep = 1 if progress.ended else self._options.keep
+            files.flush(self.folder)
+            keep = 1 if progress.ended else self.keep
             for path in self._paths()[:-keep]:
                 _remove(path)
         except OSError as error:
@@ -189,17 +184,14 @@ class Store:
 
     def _paths(self) -> list[Path]:
         """Checkpoints, oldest first."""
-        if not self._folder.is_dir():
-            return []
-        names = sorted(os.listdir(self._folder))
-        return [self._folder / name for name in names if _ROUNDS.fullmatch(name)]
+        paths = sorted(self.folder.glob("*"))
+        return [path for path in paths if _ROUNDS.fullmatch(path.name)]
 
     def _clean(self) -> None:
         """Removes what killed processes left half written or half removed."""
-        found = os.listdir(self._folder) if self._folder.is_dir() else []
-        for name in found:
-            if name.startswith(_UNFINISHED):
-                shutil.rmtree(self._folder / name, ignore_errors=True)
+        for unfinished in _UNFINISHED:
+            for path in self.folder.glob(f"{unfinished}*"):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

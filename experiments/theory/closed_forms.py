@@ -1,8 +1,13 @@
-"""Federated linear regression: optima, and one round from zero under attacks.
+"""Closed forms and conditions that simulations are compared with.
 
-Problem: client i observes `y_i = X_i t_i + z_i` with `X_i [N, d]` and noise of variance
-sigma^2, and minimizes `f_i(theta) = |X_i theta - y_i|^2 / (2 N)`. With least-squares
-estimates `that_i` and `A_i = X_i^T X_i / N`, FLAME minimizes over `theta_i` and w
+Shapes: m clients, d features or D parameters. NumPy in float64; nothing is traced.
+
+Federated linear regression
+---------------------------
+
+Client i observes `y_i = X_i t_i + z_i` with `X_i [N, d]` and noise of variance sigma^2,
+and minimizes `f_i(theta) = |X_i theta - y_i|^2 / (2 N)`. With least-squares estimates
+`that_i` and `A_i = X_i^T X_i / N`, FLAME minimizes over `theta_i` and w
 
     sum_i alpha_i (f_i(theta_i) + lam/2 |theta_i - w|^2).
 
@@ -13,7 +18,18 @@ noise, and averaged over (benign) clients.
 Reference: Zhu et al., "On ADMM in Heterogeneous Federated Learning: Personalization,
 Robustness, and Fairness". Where a formula differs from the printed one (optimum for
 general A_i, personal loss at the optimum, losses and thresholds under sign flipping,
-fairness), the printed one contradicts a direct computation.
+fairness, iota), the printed one contradicts a direct computation.
+
+Mixing of models by similarities
+--------------------------------
+
+FedACS's objective is `F(W) + lam R(W)`, `R(W) = 1/4 sum_ij s_ij |w_i - w_j|^2` with
+frozen similarities s. Rounds alternate `U = W - alpha grad R(W)` and
+`W = U - beta grad F(U)`.
+
+Reference: Chen, Li, Shen, "Personalized Federated Learning with Attention-based Client
+Selection". The paper prints R without 1/4 and the gradient `w_i - sum_j s_ij w_j`,
+which is the gradient only of R above, and only for symmetric s with rows of sum 1.
 """
 
 import dataclasses
@@ -26,11 +42,20 @@ from fedjax_pfl.core import checks
 
 __all__ = [
     "OneRound",
+    "PaperConditions",
     "Regression",
-    "isotropic_optimum",
+    "convergence_factors",
+    "descent_factors",
+    "doubly_stochastic",
+    "incremental_bound",
+    "mixing_gradient",
+    "paper_conditions",
     "regression_optimum",
     "shrinkage",
+    "smallest_kappa",
 ]
+
+_SINKHORN_STEPS = 500
 
 
 def regression_optimum(
@@ -64,20 +89,6 @@ def regression_optimum(
     system = identity - lam * np.einsum("i,ijk->jk", weights, inverse)
     w = np.linalg.solve(system, mixed)
     return w, np.einsum("ijk,ik->ij", inverse, moment + lam * w)
-
-
-def isotropic_optimum(
-    curvature: np.ndarray | float, estimates: np.ndarray, lam: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Solves the regression problem for `A_i = b_i I` and equal client weights.
-
-    With `c_i = b_i / (b_i + lam)`: `w = sum c_i that_i / sum c_i` `[d]` and
-    `theta_i = c_i that_i + (1 - c_i) w` `[m, d]`; curvature is `[m]` or `[]`.
-    """
-    b = np.broadcast_to(np.asarray(curvature, float), estimates.shape[:1])[:, None]
-    share = b / (b + lam)
-    w = (share * estimates).sum(axis=0) / share.sum()
-    return w, share * estimates + (1 - share) * w
 
 
 def shrinkage(curvature: float, lam: float, kappa: float) -> float:
@@ -138,15 +149,6 @@ class Regression:
         """Returns `V(q)`, the variance over clients of `|q tbar - t_i|^2`."""
         difference = q * self.params.mean(axis=0) - self.params
         return float(np.square(difference).sum(axis=1).var())
-
-    def loss_variances(self, q: float) -> tuple[float, float]:
-        """Returns variances over clients of test losses of w and theta, one round.
-
-        They are `b^2 / 4 V(q)` and `b^2 lam^4 / (4 (b + lam)^4) V(q)`.
-        """
-        b, lam = self.curvature, self.lam
-        shared = b**2 / 4 * self.squared_distance_variance(q)
-        return shared, (lam / (b + lam)) ** 4 * shared
 
     def is_fairer(self, q: float) -> bool:
         """Tells whether q < 1 makes losses no more uneven than q = 1.
@@ -239,7 +241,206 @@ class OneRound:
         own = self.problem.curvature * self.problem.estimate_variance * d / m
         return slope / bend, (lam * slope - own) / (lam * bend)
 
-    def is_no_worse(self, q: float) -> tuple[bool, bool]:
-        """Tells whether q < 1 is no worse than 1, `q >= 2 q* - 1`, for w and theta."""
-        shared, personal = self.thresholds()
-        return q >= 2 * shared - 1, q >= 2 * personal - 1
+
+def convergence_factors(kappa: float, ratio: float, center: str) -> tuple[float, float]:
+    """Computes FLAME's error factors per round: `A_i = b I`, exact, all clients.
+
+    The error of a coordinate splits into deviations from the mean, with state (x, y),
+    and the mean, with state (x, y, w); x is that of `w_i`, y that of `kappa p`:
+
+        deviation  x+ = (c - y) / (1 + kappa)               y+ = y + kappa x+
+        mean       x+ = (c + kappa w - y) / (1 + kappa)     y+ = y + kappa (x+ - w)
+                   w+ = x+ + y+ / kappa
+
+    c is the error of theta: `x / (1 + h)` about the client's own center, 0 and
+    `w / (1 + h)` about the received one.
+
+    Args:
+      kappa: `rho / (lam alpha)`, > 0.
+      ratio: `h = b / lam`, > 0.
+      center: `local` (prox center `w_i`) or `global` (the received w).
+
+    Returns:
+      Spectral radii of the deviations and of the mean; the larger one governs.
+
+    Example:
+      >>> [round(f, 4) for f in convergence_factors(2.0, 1.0, "local")]
+      [0.4082, 0.8333]
+    """
+    checks.known(center, ("local", "global"), "prox center")
+    pull = 1 / (1 + ratio)
+    own, received = (pull, 0.0) if center == "local" else (0.0, pull)
+    x = np.array([own, -1.0]) / (1 + kappa)
+    deviation = np.stack([x, np.array([0.0, 1.0]) + kappa * x])
+    x = np.array([own, -1.0, received + kappa]) / (1 + kappa)
+    y = np.array([0.0, 1.0, -kappa]) + kappa * x
+    mean = np.stack([x, y, x + y / kappa])
+    radii = [float(np.abs(np.linalg.eigvals(a)).max()) for a in (deviation, mean)]
+    return radii[0], radii[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperConditions:
+    """The paper's sufficient conditions for descent, per client (`[m]` arrays).
+
+    Attributes:
+      c1: `a^2 (1 + rho) / rho^2 < (a + rho) / 2`, with `a = lam alpha`.
+      c2: `rho >= a`.
+      c3: `c > 0`.
+      c: `(1 - rho^2) / rho^2 a^2 - (L alpha + rho) / 2`.
+      iota: `1 / (4 c (1 - ups))`, the Lyapunov weight that the criterion needs.
+      printed_iota: `alpha^2 / (c (1 - ups))`; with it the claim fails.
+      descent: `[]` D1, `min_i {rho / 2, (a + rho) / 2 - a^2 (1 + rho) / rho^2}`.
+    """
+
+    c1: np.ndarray
+    c2: np.ndarray
+    c3: np.ndarray
+    c: np.ndarray
+    iota: np.ndarray
+    printed_iota: np.ndarray
+    descent: float
+
+
+def paper_conditions(
+    alpha: np.ndarray, lam: float, rho: float, smoothness: float, decay: float = 0.5
+) -> PaperConditions:
+    """Evaluates C1 to C3 and the constants of the paper's descent lemma.
+
+    They are compatible only for `rho < (sqrt(17) - 3) / 4` and a narrow band of kappa.
+
+    Args:
+      alpha: `[m]` client weights.
+      lam: weight of the distance to w.
+      rho: penalty.
+      smoothness: `[]` or `[m]` smoothness constants L of `f_i`.
+      decay: factor ups in (0, 1) of the inexactness budget.
+
+    Returns:
+      The conditions; iota means something only where c3 holds.
+    """
+    a = lam * alpha
+    slack = (a + rho) / 2 - a**2 * (1 + rho) / rho**2
+    c = (1 - rho**2) / rho**2 * a**2 - (smoothness * alpha + rho) / 2
+    return PaperConditions(
+        c1=slack > 0,
+        c2=rho >= a,
+        c3=c > 0,
+        c=c,
+        iota=1 / (4 * c * (1 - decay)),
+        printed_iota=alpha**2 / (c * (1 - decay)),
+        descent=float(min(rho / 2, slack.min())),
+    )
+
+
+def descent_factors(
+    alpha: np.ndarray,
+    lam: float,
+    rho: float,
+    smoothness: float,
+    *,
+    balance: float = 1.0,
+    slack: float = 0.0,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Factors of the descent of the augmented Lagrangian, for any participation.
+
+    If both are positive for every client, the Lagrangian, plus `ups / (4 s (1 - ups))`
+    times the budgets where `s > 0`, falls by at least their products with `|dw_i|^2`
+    and `|dtheta_i|^2` of the selected clients:
+
+        (a + rho) / 2 - a^2 / rho (1 + 1 / k)
+        alpha (lam - L) / 2 - a^2 / rho (1 + k) - s
+
+    Args:
+      alpha: `[m]` client weights; `a = lam alpha`.
+      lam: weight of the distance to w.
+      rho: penalty.
+      smoothness: `[]` or `[m]` L; 0 will do for convex losses, -mu for strongly convex.
+      balance: `[]` or `[m]` k > 0, free.
+      slack: `[]` or `[m]` s >= 0, free; 0 is for exact solves.
+
+    Returns:
+      `[m]` factors of the clients' copies of w and of their personal parameters.
+    """
+    a = lam * alpha
+    copies = (a + rho) / 2 - a**2 / rho * (1 + 1 / balance)
+    personal = alpha * (lam - smoothness) / 2 - a**2 / rho * (1 + balance) - slack
+    return copies, personal
+
+
+def smallest_kappa(smoothness_ratio: float) -> float:
+    """Returns the infimum of kappa with positive `descent_factors` for some k.
+
+    With `g = 1 - L / lam`: the positive root of `g x^2 + (g - 2) x - 2 (1 + g) = 0`.
+
+    Args:
+      smoothness_ratio: `L / lam` < 1; 0 for convex losses, `-mu / lam` for strongly so.
+
+    Returns:
+      The bound on kappa. No kappa is enough for `L >= lam`, which is an error.
+
+    Example:
+      >>> round(smallest_kappa(0.0), 3)
+      2.562
+    """
+    checks.number("smoothness_ratio", smoothness_ratio, below=1)
+    g = 1 - smoothness_ratio
+    return (2 - g + math.sqrt((g - 2) ** 2 + 8 * g * (1 + g))) / (2 * g)
+
+
+def mixing_gradient(similarity: np.ndarray, models: np.ndarray) -> np.ndarray:
+    """Returns the gradient of R for any s: `1/2 sum_j (s_ij + s_ji) (w_i - w_j)`.
+
+    For symmetric s with rows of sum 1 it is `(I - S) W`.
+
+    Args:
+      similarity: `[m, m]` weights s.
+      models: `[..., m, D]` models W.
+
+    Returns:
+      Like `models`.
+    """
+    both = (similarity + similarity.T) / 2
+    return both.sum(axis=1)[:, None] * models - both @ models
+
+
+def doubly_stochastic(similarity: np.ndarray) -> np.ndarray:
+    """Scales a positive symmetric matrix until rows and columns have sum 1.
+
+    Args:
+      similarity: `[m, m]` symmetric, positive.
+
+    Returns:
+      `[m, m]` of the form `D s D` with a diagonal D; symmetric.
+    """
+    scale = np.ones(len(similarity))
+    for _ in range(_SINKHORN_STEPS):
+        scale = np.sqrt(scale / (similarity @ scale))
+    return scale[:, None] * similarity * scale
+
+
+def incremental_bound(
+    num_rounds: int, gap: float, smoothness: float, largest: float
+) -> float:
+    """Bounds `min_k |grad (F + lam R)(W^k)|^2`, k from 0 to K, for frozen s.
+
+    For `beta = 1 / sqrt(K)` and `alpha = lam / sqrt(K)` it is
+
+        6 (gap + 16 L B^2) / sqrt(K) + 3 B^2 / K
+
+    Args:
+      num_rounds: K.
+      gap: start minus minimum of the objective.
+      smoothness: L, a Lipschitz constant of `grad F` and of `lam grad R`.
+      largest: B, a bound of `|grad F|` and of `lam |grad R|` along the run.
+
+    Returns:
+      The bound.
+
+    Example:
+      >>> incremental_bound(4, gap=1.0, smoothness=1.0, largest=1.0)
+      51.75
+    """
+    squared = largest**2
+    rate = 6 * (gap + 16 * smoothness * squared) / math.sqrt(num_rounds)
+    return rate + 3 * squared / num_rounds

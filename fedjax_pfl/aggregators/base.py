@@ -1,0 +1,59 @@
+"""Base of rules that work on a matrix whose rows are the messages."""
+
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import core
+from fedjax_pfl.core import client_rows
+
+__all__ = ["MatrixRule", "Weighting"]
+
+Weighting = Literal["uniform", "examples"]
+"""Whether rows count alike or by the weights of their uploads."""
+
+
+class MatrixRule:
+    """A rule for the rows of a matrix, one per message; subclasses define `combine`.
+
+    Rows of weight 0 and rows with a non-finite value take no part; if none is left, the
+    reference is returned.
+    """
+
+    incremental = None  # such a rule needs all messages together
+
+    def combine(
+        self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """Combines rows.
+
+        Args:
+          matrix: `[K, D]`; rows that are not valid may hold anything.
+          valid: `bool[K]` rows that take part.
+          weights: `[K]` of all rows.
+          center: `[D]` the reference, which may hold anything.
+
+        Returns:
+          `[D]`, anything where no row is valid, and a report.
+        """
+        raise NotImplementedError
+
+    def __call__(
+        self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+    ) -> tuple[Any, Any]:
+        """Combines messages.
+
+        Args:
+          key: `[]` unused.
+          messages: pytree of `[K, *P]` with one dtype.
+          weights: `[K]`, at least 0; 0 means dropped.
+          reference: pytree of `[*P]`, returned if no row takes part.
+
+        Returns:
+          Pytree of `[*P]`, and the rule's report.
+        """
+        matrix, center, unravel = client_rows.ravel_about(messages, reference)
+        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
+        row, report = self.combine(matrix, valid, weights, center)
+        return unravel(jnp.where(valid.any(), row, center)), report

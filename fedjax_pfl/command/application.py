@@ -1,0 +1,36 @@
+"""The commands as one application, and each as one of its own."""
+
+import typer
+
+from fedjax_pfl import command
+from fedjax_pfl.command import cli, data_command, methods_command, report_command
+
+__all__ = ["alone", "app"]
+
+_STYLE = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
+_MAINS = {
+    "run": cli.make_main("run"),
+    "sweep": cli.make_main("sweep"),
+    "plan": cli.make_main("plan"),
+    "report": report_command.main,
+    "methods": methods_command.main,
+}
+
+
+def alone(name: str) -> typer.Typer:
+    """Makes the application of one command, which `python -m experiments.NAME` runs."""
+    app = typer.Typer(add_completion=False, **_STYLE)
+    app.command(help=command.COMMANDS[name])(_MAINS[name])
+    return app
+
+
+app = typer.Typer(
+    # `fedjax-pfl --install-completion` sets up the shell.
+    no_args_is_help=True,
+    help="Trains, compares and reports personalized federated learning.",
+    **_STYLE,
+)
+for _name, _main in _MAINS.items():
+    _texts = {"help": command.COMMANDS[_name], "short_help": command.sentence(_name)}
+    app.command(_name, **_texts)(_main)
+app.add_typer(data_command.app, name="data", short_help=command.sentence("data"))

@@ -1,0 +1,82 @@
+"""The console and the tables of commands, as wide as the terminal is."""
+
+import os
+import sys
+from collections.abc import Container, Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["console", "table"]
+
+_WIDTH = 160  # of files and pipes, where rich would assume 80
+_GAP = 2  # between columns; the edges take one of them and one more
+
+
+def console(*, quiet: bool = False) -> Console:
+    """Makes a console that prints text as it is, and leaves lines to the terminal.
+
+    Args:
+      quiet: whether it prints nothing.
+    """
+    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(
+        quiet=quiet,
+        width=None if is_known else _WIDTH,
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def table(
+    console: Console,
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    title: str | None = None,
+    numbers: Container[str] = (),
+    styles: Sequence[str] = (),
+) -> None:
+    """Prints a table whose cells are broken between words where lines are short.
+
+    Args:
+      console: where to.
+      titles: of the columns; empty ones only make a table without a header.
+      rows: cells; an empty row ends a section.
+      title: of the table.
+      numbers: titles of columns that stand to the right.
+      styles: of the rows, where they differ.
+    """
+    rows = list(rows)
+    columns = list(zip(titles, *filter(None, rows), strict=True))
+    made = Table(
+        title=title, box=box.SIMPLE_HEAD, show_header=any(titles), padding=(0, 1, 0, 0)
+    )
+    for name, width in zip(titles, _widths(columns, console.width), strict=True):
+        justify = "right" if name in numbers else "left"
+        made.add_column(name, width=width, justify=justify, overflow="fold")
+    for number, row in enumerate(rows):
+        if row:
+            made.add_row(*row, style=styles[number] if styles else None)
+        else:
+            made.add_section()
+    console.print(made, soft_wrap=False, crop=False)
+
+
+def _widths(columns: Sequence[Sequence[str]], available: int) -> list[int]:
+    """Narrows the widest columns until all fit, though not below their words."""
+    widths = [_longest(cells, "\n") for cells in columns]
+    words = [_longest(cells, None) for cells in columns]
+    while sum(widths) + _GAP * len(widths) + 1 > available:
+        wide = [k for k, width in enumerate(widths) if width > words[k]]
+        if not wide:
+            break
+        widths[max(wide, key=lambda k: widths[k])] -= 1
+    return widths
+
+
+def _longest(cells: Sequence[str], separator: str | None) -> int:
+    """Returns the length of the longest line or, without a separator, word."""
+    return max(len(part) for cell in cells for part in cell.split(separator) or [""])

@@ -1,0 +1,97 @@
+"""Learning rates that follow a function, such as those of optax."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl.core import checks, struct
+
+__all__ = ["Schedule", "counts_steps", "scheduled"]
+
+
+@struct.pytree_dataclass
+class Schedule:
+    """A learning rate that changes from step to step, or from round to round.
+
+    Attributes:
+      function: static; from a number `int32[]`, which begins at 0, to the rate `[]`.
+      per_round: static; whether that is the number of the round, so that a rate is held
+        during a round. Else it is that of the client's local step: all steps count that
+        the client has taken, in the rounds in which it took part.
+    """
+
+    function: Callable[[Any], Any] = struct.static_field()
+    per_round: bool = struct.static_field(default=False)
+
+    def rate(self, round: Any, step: Any) -> jax.Array:
+        """Returns the rate `[]` of a step, in the default float type.
+
+        Args:
+          round: `int32[]` number of the round; None counts as 0.
+          step: `int32[]` steps that the client took before; None where no step is
+            taken.
+
+        Returns:
+          The rate.
+
+        Raises:
+          InputError: if the rate of a whole round is wanted of a schedule of steps.
+        """
+        number = step
+        if self.per_round:
+            number = 0 if round is None else round
+        elif step is None:
+            raise checks.InputError(
+                "Expected a learning rate that is held during a round, of which this"
+                " method's rule is made, got a schedule of steps; add per_round=True."
+            )
+        return jnp.asarray(self.function(number), jnp.zeros(()).dtype)
+
+
+def scheduled(rate: Any, per_round: bool) -> Any:
+    """Returns a learning rate as solvers keep it: a function as a `Schedule`.
+
+    Args:
+      rate: number, function or schedule.
+      per_round: see `Schedule`.
+
+    Returns:
+      The number, or the schedule.
+
+    Raises:
+      InputError: if a function is not one from numbers of steps to rates.
+    """
+    checks.boolean("per_round", per_round)
+    if isinstance(rate, Schedule):
+        return dataclasses.replace(rate, per_round=per_round)
+    if not callable(rate):
+        return rate
+    if problem := _problem(rate):
+        raise checks.InputError(
+            "Expected learning_rate to be a number or a function from the number of a"
+            " step to one, such as optax.cosine_decay_schedule(0.1, 1000), got"
+            f" {struct.plain(rate)}, {problem}."
+        )
+    return Schedule(function=rate, per_round=per_round)
+
+
+@functools.lru_cache(maxsize=128)
+def _problem(function: Callable[[Any], Any]) -> str:
+    """Says what keeps a function from being a schedule, if anything does."""
+    try:
+        rate = jax.eval_shape(function, jnp.zeros((), jnp.int32))
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0].rstrip(".")
+        return f"which says {type(error).__name__}: {said}"
+    shape = getattr(rate, "shape", None)
+    return "" if shape == () else "which does not return one number"
+
+
+def counts_steps(tree: Any) -> bool:
+    """Tells whether a schedule of steps is among the fields of a method."""
+    nodes = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Schedule))
+    return any(isinstance(node, Schedule) and not node.per_round for node in nodes)

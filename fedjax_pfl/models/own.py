@@ -1,0 +1,401 @@
+"""Models made of a network that knows nothing of this package."""
+
+import abc
+import dataclasses
+import functools
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, tree_paths
+from fedjax_pfl.models import inputs, objectives
+
+__all__ = ["FunctionModel", "OwnModel", "Pretrained", "from_flax", "from_functions"]
+
+_HEAD = "head"
+
+
+class Pretrained:
+    """Parameters to start from; equal to others of the same content.
+
+    Programs take them as an argument, so that they are compiled into none.
+
+    Attributes:
+      params: the tree; NumPy arrays, or tracers inside a program.
+      digest: SHA-256 of names, types and values.
+    """
+
+    def __init__(self, params: Any, digest: str | None = None):
+        """Takes a tree; the digest is only given for tracers."""
+        self.params, self.digest = params, digest or _digest(params)
+
+    @functools.cached_property
+    def on_device(self) -> Any:
+        """The tree on the device, for all trainings that start from it."""
+        return jax.device_put(self.params)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pretrained) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Pretrained(sha256 {self.digest})"
+
+
+def _digest(params: Any) -> str:
+    """Computes the digest of a tree of arrays."""
+    digest = hashlib.sha256()
+    for name, leaf in _by_name(params).items():
+        digest.update(f"{name} {leaf.dtype} {leaf.shape} ".encode())
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _by_name(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of a tree by their paths."""
+    names = jax.tree.leaves(tree_paths.names(tree))
+    return dict(zip(names, jax.tree.leaves(tree), strict=True))
+
+
+def pretrained(params: Any) -> Pretrained | None:
+    """Takes a user's initial parameters to the host.
+
+    Args:
+      params: tree of arrays, or None.
+
+    Returns:
+      The parameters, or None.
+
+    Raises:
+      InputError: if a leaf is not an array of finite numbers.
+    """
+    if params is None:
+        return None
+    for name, leaf in _by_name(params).items():
+        values = np.asarray(leaf)
+        if values.dtype.kind not in "fiuV" or not np.isfinite(values).all():
+            raise checks.InputError(
+                f"Expected initial_params of finite numbers, but {name!r} has others."
+            )
+    return Pretrained(jax.tree.map(np.array, params))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnModel(abc.ABC):
+    """A network of the user's, as a model; abstract.
+
+    Where the federation has classes, outputs are logits `[B, C]`, judged as those of
+    `Classification`; else they are numbers `[B]` or `[B, 1]`, judged as those of
+    `Regression`. Parameters have the floating type of the run.
+
+    Attributes:
+      initial_params: what every training starts from, or None to draw parameters.
+      head: regular expression searched in the names of parameters, whose matches are
+        moved below `head/`, where methods with personal heads look; None leaves them.
+      input_shape: shape of one input, or None until `for_federation`.
+      input_dtype: its type, or None until `for_federation`.
+      num_classes: C, or None for targets that are numbers.
+    """
+
+    initial_params: Pretrained | None = None
+    head: str | None = None
+    input_shape: tuple[int, ...] | None = None
+    input_dtype: str | None = None
+    num_classes: int | None = None
+
+    def __post_init__(self):
+        if self.head is not None:
+            tree_paths.check_pattern("head", self.head)
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """Name of the network, for messages."""
+
+    @abc.abstractmethod
+    def _draw(self, key: core.Key, x: jax.Array) -> Any:
+        """Draws the network's own parameters; `x [1, ...]` is an input of zeros."""
+
+    @abc.abstractmethod
+    def _call(self, params: Any, x: Any, key: Any, constants: Any) -> Any:
+        """Runs the network with its own parameters; no key is evaluation."""
+
+    def for_federation(self, federation: core.Federation) -> Self:
+        """Returns the model with the federation's shapes, once it fits them."""
+        if federation.num_classes is None:
+            inputs.require_targets(self, federation)
+        else:
+            inputs.classes_of(self, federation)
+        dtype = federation.train.x.dtype
+        if not inputs.are_tokens(federation):
+            dtype = jnp.zeros(()).dtype
+        model = dataclasses.replace(
+            self,
+            input_shape=federation.input_shape,
+            input_dtype=str(dtype),
+            num_classes=federation.num_classes,
+        )
+        model._check(federation)
+        return model
+
+    def _zeros(self, count: int = 1) -> jax.Array:
+        """Returns inputs `[count, ...]` of zeros."""
+        if self.input_shape is None:
+            raise checks.InputError("Expected input_shape; call for_federation.")
+        return jnp.zeros((count, *self.input_shape), self.input_dtype)
+
+    def _check(self, federation: core.Federation) -> None:
+        """Refuses a network that does not fit the data, or parameters not the network.
+
+        Raises:
+          InputError: in one sentence.
+        """
+        key, x = core.seed_key(0), self._zeros(2)
+        constants = federation.train.constants
+        try:
+            drawn = jax.eval_shape(self._draw, key, x[:1])
+            for mode in (None, key):
+                outputs = jax.eval_shape(self._call, drawn, x, mode, constants)
+        except checks.InputError as error:
+            raise checks.InputError(str(error)) from None  # without JAX's notes
+        except Exception as error:
+            said = str(error).strip().partition("\n")[0].rstrip(".")
+            raise checks.InputError(
+                f"Expected {self.name} to take inputs {self.input_dtype}"
+                f"{[len(x), *x.shape[1:]]} of {federation.name!r}, but it says:"
+                f" {type(error).__name__}: {said}."
+            ) from error
+        self._check_params(drawn)
+        shape, wanted = tuple(getattr(outputs, "shape", ())), "[B] or [B, 1]"
+        fits = shape in ((2,), (2, 1))
+        if (classes := federation.num_classes) is not None:
+            wanted = f"[B, {classes}], a logit per class of {federation.name!r},"
+            fits = len(shape) == 2 and shape[0] == 2 and shape[1] >= classes
+        if not fits:
+            raise checks.InputError(
+                f"Expected {self.name} to map inputs [B, ...] to {wanted} got"
+                f" {[*shape]} for B = 2."
+            )
+
+    def _check_params(self, drawn: Any) -> None:
+        """Refuses parameters that cannot be trained, started from or cut."""
+        own = _by_name(drawn)
+        if not own:
+            raise checks.InputError(f"Expected {self.name} to have parameters.")
+        for name, leaf in own.items():
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                raise checks.InputError(
+                    f"Expected parameters of floating-point numbers, but {name!r} of"
+                    f" {self.name} is {leaf.dtype}."
+                )
+        if self.initial_params is not None:
+            _check_like(self.name, _by_name(self.initial_params.params), own)
+        if self.head is not None:
+            tree_paths.head_and_body(drawn, self.head)
+            _packed(drawn, self.head)
+
+    def init(self, key: core.Key) -> core.Params:
+        """Draws the parameters, or returns those to start from."""
+        if self.initial_params is None:
+            params = self._draw(key, self._zeros())
+        else:
+            params = self.initial_params.params
+        dtype = jnp.zeros(()).dtype
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
+        return params if self.head is None else _packed(params, self.head)
+
+    def starting_at(self, params: Any) -> Self:
+        """Returns the model with an argument of the program to start from."""
+        assert self.initial_params is not None
+        start = Pretrained(params, self.initial_params.digest)
+        return dataclasses.replace(self, initial_params=start)
+
+    def own_params(self, params: core.Params) -> Any:
+        """Returns parameters as the network itself names them."""
+        if self.head is None:
+            return params
+        leaves = _leaves(params)
+        return tree_paths.nested((p[p[0] == _HEAD :], leaf) for p, leaf in leaves)
+
+    def apply(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
+        """Logits `[B, C]` or predictions `[B]`, in the parameters' dtype."""
+        dtype = jnp.result_type(*jax.tree.leaves(params))
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            x = x.astype(dtype)
+        outputs = self._call(self.own_params(params), x, key, constants).astype(dtype)
+        return outputs.reshape(-1) if self.num_classes is None else outputs
+
+    @property
+    def _objective(self) -> Any:
+        is_regression = self.num_classes is None
+        return objectives.Regression() if is_regression else objectives.Classification()
+
+    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
+        """Returns the weighted mean loss `[]`; 0 for an empty batch."""
+        return self._objective.loss(outputs, batch)
+
+    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
+        """Returns the per-example loss `[B]`, of classes also the accuracy."""
+        return self._objective.metrics(outputs, batch)
+
+
+def _check_like(name: str, start: dict[str, Any], own: dict[str, Any]) -> None:
+    """Refuses initial parameters that are not like those of the network."""
+    for leaf in sorted(start.keys() ^ own.keys()):
+        problem = "have no" if leaf in own else "also have"
+        raise checks.InputError(
+            f"Expected initial_params with the leaves of {name}'s own parameters, but"
+            f" they {problem} {leaf!r}; its own are {', '.join(own)}."
+        )
+    for leaf, like in own.items():
+        shape, dtype = start[leaf].shape, start[leaf].dtype
+        if shape != like.shape or not jnp.issubdtype(dtype, jnp.floating):
+            raise checks.InputError(
+                f"Expected initial_params like those of {name}, where {leaf!r} is"
+                f" {like.dtype}{[*like.shape]}, got {dtype}{[*shape]}."
+            )
+
+
+def _leaves(params: Any) -> list[tuple[list[str], Any]]:
+    """Returns the paths and the leaves of nested dictionaries."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    for path, _ in leaves:
+        if not path or not all(isinstance(k, jax.tree_util.DictKey) for k in path):
+            raise checks.InputError(
+                "Expected parameters in nested dictionaries, whose head can be named,"
+                f" got {type(params).__name__} with {jax.tree_util.keystr(path)!r}."
+            )
+    return [([str(key.key) for key in path], leaf) for path, leaf in leaves]
+
+
+def _packed(params: Any, head: str) -> dict[str, Any]:
+    """Moves the leaves whose names match below `head`."""
+    moved = []
+    for path, leaf in _leaves(params):
+        if re.search(head, "/".join(path)):
+            path = [_HEAD, *path]
+        elif path[0] == _HEAD:
+            raise checks.InputError(
+                f"Expected head={head!r} to match every parameter below 'head/', which"
+                f" is where heads are kept, but not {'/'.join(path)!r}."
+            )
+        moved.append((path, leaf))
+    return tree_paths.nested(moved)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FunctionModel(OwnModel):
+    """A network of two functions; see `from_functions`.
+
+    Attributes:
+      draw: draws parameters.
+      call: maps them and inputs to outputs.
+    """
+
+    draw: Callable[..., Any]
+    call: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the function that is applied."""
+        return getattr(self.call, "__name__", type(self.call).__name__)
+
+    def _draw(self, key: core.Key, x: jax.Array) -> Any:
+        names = inspect.signature(self.draw).parameters.values()
+        needed = [p for p in names if p.default is p.empty and p.kind < p.KEYWORD_ONLY]
+        return self.draw(key, x) if len(needed) > 1 else self.draw(key)
+
+    def _call(self, params: Any, x: Any, key: Any, constants: Any) -> Any:
+        names = inspect.signature(self.call).parameters
+        known = {"key": key, "constants": constants}
+        return self.call(params, x, **{n: v for n, v in known.items() if n in names})
+
+
+def from_functions(
+    init: Callable[..., Any],
+    apply: Callable[..., Any],
+    *,
+    initial_params: Any = None,
+    head: str | None = None,
+) -> FunctionModel:
+    """Makes a model of two functions, of any library.
+
+    Args:
+      init: `(key) -> params` or `(key, x) -> params`, with `x [1, ...]` an input of
+        zeros; `params` is any tree of floating-point arrays.
+      apply: `(params, x) -> outputs` for inputs `[B, ...]`: logits `[B, C]` where the
+        federation has classes, else numbers `[B]`. With an argument `key` it gets a key
+        in training and None in evaluation; with `constants`, the federation's.
+      initial_params: parameters from which every training starts, or None to draw them.
+      head: regular expression searched in the names of parameters: the part that
+        methods with personal heads keep at the client. None where it is named `head`.
+
+    Returns:
+      The model, for any method, `simulate` and `grid`.
+
+    Raises:
+      InputError: if an argument does not fit, in one sentence.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> model = from_functions(
+      ...     init=lambda key, x: {"w": jnp.zeros((x.shape[1], 3))},
+      ...     apply=lambda params, x: x @ params["w"],
+      ... )
+      >>> model.name
+      '<lambda>'
+    """
+    for role, function in (("init", init), ("apply", apply)):
+        if not callable(function) or isinstance(function, type):
+            raise checks.InputError(
+                f"Expected {role} to be a function, got {function!r}."
+            )
+    return FunctionModel(
+        draw=init, call=apply, initial_params=pretrained(initial_params), head=head
+    )
+
+
+def from_flax(
+    module: Any, *, initial_params: Any = None, head: str | None = None
+) -> OwnModel:
+    """Makes a model of a flax module.
+
+    Dropout acts in training. Modules with running statistics, such as batch
+    normalization, are refused.
+
+    Args:
+      module: a linen module, whose argument `train`, `training`, `is_training` or
+        `deterministic` is set where `__call__` has one; or what makes an nnx module of
+        `rngs`, such as its class; or an nnx module, whose parameters every training
+        starts from.
+      initial_params: the module's parameters from which every training starts, or None
+        to draw them; variables of linen and states of nnx are fine.
+      head: regular expression searched in the names of parameters, for example
+        `"^Dense_1/"`: the part that methods with personal heads keep at the client.
+        None where it is named `head`.
+
+    Returns:
+      The model, for any method, `simulate` and `grid`.
+
+    Raises:
+      InputError: if an argument does not fit, in one sentence.
+    """
+    from fedjax_pfl.models import own_flax  # imports flax
+
+    return own_flax.model_of(module, initial_params, head)

@@ -1,0 +1,123 @@
+"""What an installed package offers: one command, its completion, and `python -m`."""
+
+import ast
+import contextlib
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import typer.testing
+
+import fedjax_pfl as fp
+from fedjax_pfl import __main__ as page
+from fedjax_pfl import command
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+RUNNER = typer.testing.CliRunner()
+
+
+@pytest.fixture
+def no_extra(monkeypatch):
+    """An environment without one package of the extra."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: None if name == "typer" else find(name),
+    )
+
+
+def test_one_script_starts_the_command_line():
+    assert PROJECT["scripts"] == {"fedjax-pfl": "fedjax_pfl.command:main"}
+    assert list(command.NEEDED) == PROJECT["optional-dependencies"]["experiments"]
+    assert command.lacking() is None
+
+
+def test_help_names_all_commands(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["fedjax-pfl", "--help"])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert "Usage: fedjax-pfl " in said and "--install-completion" in said
+    assert all(f"\n  {name} " in said for name in command.COMMANDS)
+    words = " ".join(said.split())
+    assert all(command.sentence(name) in words for name in command.COMMANDS)
+
+
+def test_the_shell_completes_commands_and_options(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fedjax-pfl"])
+    for words, expected in (
+        ("fedjax-pfl re", "report"),
+        ("fedjax-pfl run --ro", "--ro"),
+    ):
+        for name, value in {
+            "_FEDJAX_PFL_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
+        }.items():
+            monkeypatch.setenv(name, value)
+        said = subprocess.run(
+            [sys.executable, "-m", "fedjax_pfl.command"],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        ).stdout
+        assert any(line.startswith(expected) for line in said.splitlines()), said
+
+
+def test_the_page_names_commands_and_fits_a_terminal(capsys):
+    page.main()
+    said = capsys.readouterr().out
+    assert all(f"\n  {name} " in said for name in command.COMMANDS)
+    assert max(map(len, said.splitlines())) <= 80
+    assert "docs/" in said and fp.__version__ in said
+
+
+def test_the_program_of_the_page_has_arguments_that_exist(capsys, monkeypatch):
+    page.main()
+    lines = capsys.readouterr().out.splitlines()
+    program = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    program = program[program.index("import jax") :]
+    calls = []
+    monkeypatch.setattr(
+        fp, "simulate", lambda *args, **more: calls.append((args, more))
+    )
+    with contextlib.redirect_stdout(None):
+        exec(compile(ast.parse(program), "page", "exec"), {})
+    ((_, process, model, federation), more) = calls[0]
+    assert isinstance(process.algorithm, fp.Flame) and more == {"num_rounds": 20}
+    assert federation.num_clients == 10 and isinstance(model, fp.LogisticRegression)
+
+
+@pytest.mark.parametrize("main", [command.main, page.main])
+def test_without_the_extra_there_is_the_line_that_installs_it(no_extra, capsys, main):
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.startswith("The commands need typer, ")
+    line = said.partition("brings: ")[2]
+    for needed in PROJECT["optional-dependencies"]["experiments"]:
+        assert f'"{needed}"' in line
+    assert "-m pip install" in line and "fedjax" not in line.partition("install")[2]
+
+
+def test_commands_without_any_package_say_what_to_install():
+    alone = {**os.environ, "PYTHONPATH": str(ROOT)}  # with -S nothing is installed
+    for flags, status, shown in (
+        (["-m", "experiments.sweep"], 1, "The commands need"),
+        (["-c", "import experiments"], 1, "ModuleNotFoundError: The commands need"),
+        (["-m", "fedjax_pfl.command"], 2, "The commands need"),
+        (["-m", "fedjax_pfl"], 2, "The commands need"),
+    ):
+        run = [sys.executable, "-S", *flags]
+        done = subprocess.run(run, env=alone, capture_output=True, text=True)
+        assert done.returncode == status
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith(shown) and "typer, matplotlib, jinja2" in last

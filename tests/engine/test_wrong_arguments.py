@@ -1,0 +1,152 @@
+"""Mistakes of newcomers, each answered where it is made and with what to write."""
+
+import functools
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import fedjax_pfl as fp
+
+X, OWNERS = np.eye(12, 3), ["ann", "bob"] * 6
+
+
+@pytest.fixture(scope="module")
+def federation():
+    return fp.Federation.from_arrays(X, [0, 1, 1] * 4, OWNERS)
+
+
+def simulate(federation, key=None, **fields):
+    process = fp.FederatedProcess(**{"algorithm": fp.Flame()} | fields)
+    key = jax.random.key(0) if key is None else key
+    return fp.simulate(key, process, fp.LogisticRegression(), federation, num_rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: fp.FedAvg(local="sgd"), "local of FedAvg .* SGD.., got 'sgd'"),
+        (lambda: fp.FedPG(local="sgd"), "local of FedPG .*'sgd'"),
+        (lambda: fp.FedAvg(local=optax.adam(0.1)), r"fp.Optax\(optimizer=optax.adam"),
+        (lambda: fp.FedAvg(local=optax.adam), r"fp.Optax\(optimizer=optax.adam"),
+        (
+            lambda: fp.FederatedProcess(algorithm=fp.FedAvg(), aggregator="median"),
+            "aggregator .*CoordinateMedian.., got 'median'",
+        ),
+        (
+            lambda: fp.FederatedProcess(algorithm="fedavg"),
+            "algorithm .*FedAvg.., got 'fedavg'",
+        ),
+        (
+            lambda: fp.FederatedProcess(fp.Flame()),
+            r"write FederatedProcess\(algorithm=Flame\(\.\.\.\)\)",
+        ),
+        (
+            lambda: fp.Flame(lam=optax.cosine_decay_schedule(0.1, 100)),
+            r"lam of Flame .*cosine_decay_schedule\(.*decay_steps=100.*learning rates",
+        ),
+        (
+            lambda: fp.SGD(momentum=optax.constant_schedule(0.9)),
+            r"momentum of SGD .*constant_schedule\(value=0.9\)",
+        ),
+        (
+            lambda: fp.Flame(lam=functools.partial(float, 1)),
+            "lam of Flame .*only the learning rates",
+        ),
+    ],
+)
+def test_stand_ins_for_parts_are_refused_where_they_are_given(make, words):
+    with pytest.raises(fp.InputError, match=words):
+        make()
+
+
+def test_trees_may_hold_names_in_place_of_numbers():
+    upload = fp.Upload(message=1.0, weight=2.0)
+    assert jax.tree.map(lambda _: "a name", upload).weight == "a name"
+
+
+def test_misspelled_names_of_the_package_are_suggested_when_near():
+    with pytest.raises(AttributeError, match="did you mean 'Flame'"):
+        fp.Flme  # noqa: B018
+    with pytest.raises(AttributeError, match="attribute 'qqzzxxyy'$"):
+        fp.qqzzxxyy  # noqa: B018
+
+
+def test_legacy_keys_are_named(federation):
+    key = jax.random.PRNGKey(0)
+    with pytest.raises(fp.InputError, match=r"jax.random.key\(seed\).*PRNGKey"):
+        simulate(federation, key)
+    process, model = fp.FederatedProcess(algorithm=fp.FedAvg()), fp.MLP()
+    with pytest.raises(fp.InputError, match=r"jax.random.key\(seed\).*PRNGKey"):
+        fp.grid(key, process, model, fp.FederationSpec(), {}, num_rounds=1)
+
+
+@pytest.mark.parametrize("transform", [jax.vmap, jax.jit])
+def test_transformed_calls_are_told_of_grids(federation, transform):
+    keys = jax.random.split(jax.random.key(0))
+    with pytest.raises(fp.InputError, match="key .* fp.grid"):
+        transform(functools.partial(simulate, federation))(keys)
+
+
+def test_gradients_of_trainings_are_told_of_grids(federation):
+    def loss(lam):
+        return simulate(federation, algorithm=fp.Flame(lam=lam))
+
+    with pytest.raises(fp.InputError, match="process .* fp.grid"):
+        jax.grad(loss)(0.1)
+
+
+@pytest.mark.parametrize(
+    ("axis", "whole"),
+    [
+        ("lam", "algorithm.lam"),
+        ("local.learning_rate", "algorithm.local.learning_rate"),
+        ("num_clients", "federation.num_clients"),
+        ("widths", "model.widths"),
+        ("alpha", "algorithm.alpha"),
+    ],
+)
+def test_short_names_of_axes_are_completed(axis, whole):
+    process = fp.FederatedProcess(algorithm=fp.Flame())
+    axes = {axis: [1], "algorithm": [fp.Flame(), fp.APFL()]}
+    with pytest.raises(fp.InputError, match=f"{axis!r}: did you mean {whole!r}"):
+        fp.grid(
+            jax.random.key(0),
+            process,
+            fp.MLP(),
+            fp.FederationSpec(),
+            axes,
+            num_rounds=1,
+        )
+
+
+def test_owners_and_a_partition_that_ignores_them_are_refused():
+    with pytest.raises(fp.InputError, match="got both: IID"):
+        fp.Federation.from_arrays(X, [0, 1, 1] * 4, OWNERS, partition=fp.IID())
+    by_owner = fp.Federation.from_arrays(
+        X, [0, 1, 1] * 4, OWNERS, partition=fp.ByClient()
+    )
+    assert by_owner.num_clients == 2
+
+
+def test_one_hot_labels_are_classes():
+    classes = np.arange(12) % 3
+    federation = fp.Federation.from_arrays(X, np.eye(4)[classes], OWNERS)
+    assert federation.num_classes == 4
+    np.testing.assert_array_equal(federation.train.y, classes)
+    targets = fp.Federation.from_arrays(X, np.eye(4)[classes] / 2, OWNERS)
+    assert targets.num_classes is None
+
+
+@pytest.mark.parametrize(
+    ("x", "shown"),
+    [
+        (np.zeros((12, 2, 2), np.uint8), "uint8[2, 2], to models as floats divided by"),
+        (np.zeros((12, 2), np.uint8), "uint8[2], to models as floats, 2 classes"),
+        (np.zeros((12, 2)), "float32[2], 2 classes"),
+        (np.zeros((12, 2), np.int32), "int32[2], 2 classes"),
+    ],
+)
+def test_federations_say_what_models_receive(x, shown):
+    assert shown in repr(fp.Federation.from_arrays(x, [0, 1, 1] * 4, OWNERS))

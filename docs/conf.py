@@ -16,9 +16,12 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "benchmark",
     "cards",
     "docstrings",
     "mathml",
+    "programs",
+    "search_titles",
 ]
 exclude_patterns = ["extensions"]
 

@@ -7,6 +7,7 @@ translated. Module docstrings, which say what a method is, are parsed as Markdow
 import importlib
 import inspect
 import re
+from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
@@ -45,7 +46,7 @@ def translate(lines: list[str]) -> list[str]:
 
 
 def _inline(line: str, code: bool) -> tuple[str, bool]:
-    """One line of text, and whether code goes on in the next one."""
+    """Returns one line of text, and whether code goes on in the next one."""
     name = None if code else _ARGUMENT.match(line)
     start = name.end() if name else len(line) - len(line.lstrip())
     if line.lstrip().startswith("* ") and not code:
@@ -59,16 +60,29 @@ def _inline(line: str, code: bool) -> tuple[str, bool]:
     return text, code
 
 
-def _translate(app, what, name, obj, options, lines) -> None:
+def _translate(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Translates a docstring in place."""
     lines[:] = translate(lines)
 
 
-def _unnoted(app, what, name, obj, options, signature, returned):
-    """Signatures without annotations that say nothing."""
+def _unnoted(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    signature: str,
+    returned: str,
+) -> tuple[str, str]:
+    """Returns signatures without annotations that say nothing."""
     return signature and signature.replace(": ~typing.Any", ""), returned
 
 
-def _skip(app, what, name, obj, skip, options) -> bool | None:
+def _skip(
+    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
     """Leaves out what is not ours, and hooks, which the base class documents."""
     foreign = not getattr(obj, "__module__", _PACKAGE).startswith(_PACKAGE)
     owner = getattr(obj, "__qualname__", "").partition(".")[0]

@@ -1,5 +1,7 @@
 """Formulas as MathML, which browsers draw themselves: no script, font or network."""
 
+from typing import Any
+
 from docutils import nodes
 from docutils.utils.math import MathError, latex2mathml
 from sphinx.application import Sphinx
@@ -9,7 +11,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def _mathml(node: nodes.Element, as_block: bool) -> str:
-    """The formula of a node; a command that is not known is a warning."""
+    """Returns the formula of a node; a command that is not known is a warning."""
     try:
         return latex2mathml.tex2mathml(node.astext(), as_block=as_block)
     except MathError as error:
@@ -17,12 +19,12 @@ def _mathml(node: nodes.Element, as_block: bool) -> str:
         return ""
 
 
-def _inline(translator, node: nodes.math) -> None:
+def _inline(translator: Any, node: nodes.math) -> None:
     translator.body.append(_mathml(node, as_block=False))
     raise nodes.SkipNode
 
 
-def _block(translator, node: nodes.math_block) -> None:
+def _block(translator: Any, node: nodes.math_block) -> None:
     formula = _mathml(node, as_block=True)
     translator.body.append(f'<div class="formula">{formula}</div>\n')
     raise nodes.SkipNode

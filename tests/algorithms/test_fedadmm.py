@@ -275,7 +275,7 @@ def test_clients_without_examples_are_left_alone():
         ({"server_learning_rate": 0.0}, "server_learning_rate .* above 0, got 0.0"),
         ({"server_learning_rate": 1.0}, "server_mode='delta_selected' with a"),
         ({"eps_decay": 1.0}, "eps_decay .* below 1, got 1.0"),
-        ({"server_mode": "mean"}, "server_mode 'mean'.*'mean_all'"),
+        ({"server_mode": "mean"}, "server_mode 'mean'.*mean_all"),
         ({"weighting": "example"}, "weighting 'example' .*'examples'"),
     ],
 )

@@ -192,7 +192,7 @@ def test_predictors_add_the_own_head():
 def test_wrong_fields_and_models_get_one_sentence():
     with pytest.raises(fp.InputError, match="hyper_width to be a whole number of at"):
         algorithms.FedROD(hyper_width=0)
-    with pytest.raises(fp.InputError, match="head to be a regular expression, got 3"):
+    with pytest.raises(fp.InputError, match="head to be text, got 3"):
         algorithms.FedROD(head=3)  # pyright: ignore[reportArgumentType]
     process = fp.FederatedProcess(algorithm=algorithms.FedROD())
     with pytest.raises(fp.InputError, match="a model of classes for FedROD, whose los"):

@@ -57,6 +57,7 @@ def refuse(message, *arguments, app=sweep.app):
         ("federation.partition=dirichlet", "did you mean 'dirichlet_labels'?"),
         ("federation.partition=3", "Unknown partition 3"),
         ("algorithm.weighting=exampels", "did you mean 'examples'?"),
+        ("algorithm.weighting=3", "algorithm.weighting to be a name, got 3"),
         ("on_nonfinite=halt", "Unknown on_nonfinite 'halt'"),
         ("algorithm.lam=abc", 'algorithm.lam to be a number, got "abc"'),
         ("algorithm.lam=true", "algorithm.lam to be a number, got true"),
@@ -96,6 +97,14 @@ def refuse(message, *arguments, app=sweep.app):
 )
 def test_wrong_settings(setting, message):
     refuse(message, "--preset", "own_data", "--set", setting)
+
+
+
+def test_fields_that_are_one_of_some_names_take_their_names():
+    grids = settings("algorithm=flame", "algorithm.weighting=uniform,examples").grids
+    weightings = {grid.process.algorithm.weighting for grid in grids}
+    swept = [v for grid in grids for v in grid.axes.get("algorithm.weighting", ())]
+    assert {*weightings, *swept} >= {"uniform", "examples"}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """README and CI say and run the same things."""
 
 import contextlib
+import importlib.util
 import io
+import json
 import pathlib
 import re
 
@@ -62,3 +64,21 @@ def test_programs_of_the_readme_run_in_order(tmp_path, monkeypatch):
     assert "Flame" in first and "hybrid (validation)" in first
     assert "has the best mean accuracy" in first
     assert "Damped" in last and "diverged" not in last
+
+
+def test_the_speed_of_the_readme_is_that_of_the_bench():
+    file = ROOT / "docs/extensions/benchmark.py"
+    spec = importlib.util.spec_from_file_location("benchmark", file)
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    run = json.loads((ROOT / "docs/speed-one-thread-xeon.json").read_text("utf-8"))
+    shown = re.findall(r"^  (\| \D.* \| [\d.,]+ \|)$", README, re.M)
+    assert len(shown) >= 3 and set(shown) <= set(benchmark.rows(run))
+    machine = run["machine"]
+    assert machine["threads"] == 1 and "Xeon" in machine["processor"]
+    slower = [row for row in benchmark.rows(run) if float(row.split(" | ")[-1][:4]) < 1]
+    assert slower and set(slower) <= set(shown)  # not only where it is fast
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150

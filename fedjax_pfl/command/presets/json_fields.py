@@ -46,9 +46,15 @@ def check(name: str, value: Any, annotation: Any) -> Any:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Returns the alternatives of a union, or the type itself."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
+    """Returns the alternatives of a union, or the type itself; names are texts.
+
+    Which of the names a component knows, it says itself, with a suggestion.
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return tuple(member for part in arguments for member in _members(part))
+    if origin is typing.Literal:
+        return tuple({type(name) for name in arguments})
     return (annotation,)
 
 

@@ -99,7 +99,6 @@ def test_wrong_settings(setting, message):
     refuse(message, "--preset", "own_data", "--set", setting)
 
 
-
 def test_fields_that_are_one_of_some_names_take_their_names():
     grids = settings("algorithm=flame", "algorithm.weighting=uniform,examples").grids
     weightings = {grid.process.algorithm.weighting for grid in grids}

@@ -38,9 +38,8 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         except ModuleNotFoundError as error:
             if error.name != f"{package}.{name}":
                 raise
-        from fedjax_pfl.core import (
-            checks,
-        )  # with NumPy, which naming the extra needs not
+        # It imports NumPy, which naming the extra does without.
+        from fedjax_pfl.core import checks
 
         hint = checks.suggestion(name, offered)
         raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")

@@ -20,8 +20,7 @@ from fedjax_pfl.data.sources.embedded import Digits
 from fedjax_pfl.data.sources.femnist import Femnist
 from fedjax_pfl.data.sources.mnist import FashionMnist, MedicalMnist, Mnist
 from fedjax_pfl.data.sources.sent140 import Sent140
-from fedjax_pfl.data.sources.shakespeare import Shakespeare
-from fedjax_pfl.data.sources.stocks import Stocks
+from fedjax_pfl.data.sources.sequences import Shakespeare, Stocks
 from fedjax_pfl.data.sources.user import Csv, ImageFolder, LeafJson, Npz
 
 # The classes of the data sets are the values of `DATASETS`.
@@ -161,18 +160,17 @@ def check(data_dir: str | os.PathLike[str] | None = None) -> list[Inspection]:
       InputError: if the directory does not exist or cannot be read.
     """
     base.data_directory(data_dir)
+    place = None if data_dir is None else str(data_dir)
     kinds = [kind for kind in DATASETS.values() if issubclass(kind, base.FileSource)]
-    return [_inspected(kind(), data_dir) for kind in kinds]
+    return [_inspected(kind(), place) for kind in kinds]
 
 
-def _inspected(
-    source: base.FileSource, data_dir: str | os.PathLike[str] | None
-) -> Inspection:
+def _inspected(source: base.FileSource, data_dir: str | None) -> Inspection:
     """Reads one data set."""
     start = time.perf_counter()
     facts: dict[str, Any] = {"status": "ok"}
     try:
-        located = source.locate(None if data_dir is None else str(data_dir))
+        located = source.locate(data_dir)
         facts["layout"] = located.layout
         data = source.read(located)
         facts |= {"num_samples": data.num_samples, "num_classes": data.num_classes}

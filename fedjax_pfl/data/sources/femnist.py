@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import leaf
-from fedjax_pfl.data.sources import base, grouped
+from fedjax_pfl.data.sources import base
 
 __all__ = ["Femnist"]
 
@@ -102,7 +102,12 @@ def _read_leaf(paths: tuple[pathlib.Path, ...]) -> _Examples:
         raise checks.InputError(f"The file '{paths[0]}' and its like hold no examples.")
     x = [_images(user, pixels) for user, (pixels, _) in users.items()]
     y = [_labels(user, labels) for user, (_, labels) in users.items()]
-    return np.concatenate(x), np.concatenate(y), grouped.owners(y), list(users)
+    return (
+        np.concatenate(x),
+        np.concatenate(y),
+        datasets.owners(map(len, y)),
+        list(users),
+    )
 
 
 def _images(user: str, pixels: list[Any]) -> np.ndarray:

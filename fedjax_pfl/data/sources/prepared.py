@@ -51,11 +51,9 @@ def read_images(
     Raises:
       InputError: see `read_examples`.
     """
-    x, y = [], []
-    for example in read_examples(builder, paths, ("train", "test")):
-        x.append(example["image"])
-        y.append([example[label] for label in labels])
-    return np.stack(x), np.array(y)
+    examples = list(read_examples(builder, paths, ("train", "test")))
+    y = [[example[label] for label in labels] for example in examples]
+    return np.stack([example["image"] for example in examples]), np.array(y)
 
 
 def read_examples(

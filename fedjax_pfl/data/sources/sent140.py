@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import files, leaf, text
-from fedjax_pfl.data.sources import base, grouped, prepared
+from fedjax_pfl.data.sources import base, prepared
 
 __all__ = ["Sent140"]
 
@@ -104,7 +104,7 @@ class Sent140(base.FileSource):
             x=ids,
             y=np.array([label for _, label in tweets]),
             class_names=("negative", "positive"),
-            client=grouped.owners(accounts.values()),
+            client=datasets.owners(map(len, accounts.values())),
             client_names=tuple(accounts),
             constants={"embeddings": np.pad(vectors, ((1, 0), (0, 0)))},
         )

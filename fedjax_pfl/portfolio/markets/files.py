@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.readers import files, prices
-from fedjax_pfl.data.sources import stocks
+from fedjax_pfl.data.sources import sequences
 from fedjax_pfl.portfolio.markets import base
 
 __all__ = ["PriceFile", "StockPrices"]
@@ -56,7 +56,7 @@ class StockPrices:
 
     def load(self, *, data_dir: str | None, features: int) -> base.Market:
         """Reads the market once per process and modification of the file."""
-        source = stocks.Stocks(verify=self.verify)
+        source = sequences.Stocks(verify=self.verify)
         path = source.only_path(source.locate(data_dir))
         return _read(path, files.fingerprint([path]), features, source)
 
@@ -66,7 +66,7 @@ def _read(
     path: pathlib.Path,
     fingerprint: tuple[tuple[int, int], ...],
     features: int,
-    source: stocks.Stocks | None = None,
+    source: sequences.Stocks | None = None,
 ) -> base.Market:
     """Reads a market, which specifications that differ elsewhere share."""
     import pandas as pd  # slow to import, and needed by files of prices only

@@ -12,10 +12,15 @@ from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.portfolio.backtesting import Backtest as Backtest
+    from fedjax_pfl.portfolio.backtesting import annualized_return as annualized_return
     from fedjax_pfl.portfolio.backtesting import backtest as backtest
     from fedjax_pfl.portfolio.backtesting import (
         buy_and_hold_weights as buy_and_hold_weights,
     )
+    from fedjax_pfl.portfolio.backtesting import max_drawdown as max_drawdown
+    from fedjax_pfl.portfolio.backtesting import mean_turnover as mean_turnover
+    from fedjax_pfl.portfolio.backtesting import sharpe_ratio as sharpe_ratio
+    from fedjax_pfl.portfolio.backtesting import summary as summary
     from fedjax_pfl.portfolio.backtesting import uniform_weights as uniform_weights
     from fedjax_pfl.portfolio.costs import MAX_COST as MAX_COST
     from fedjax_pfl.portfolio.costs import drifted as drifted
@@ -32,16 +37,11 @@ if TYPE_CHECKING:
     from fedjax_pfl.portfolio.markets.generators import (
         VariableOrderMarkov as VariableOrderMarkov,
     )
-    from fedjax_pfl.portfolio.markets.named import MARKETS as MARKETS
+    from fedjax_pfl.portfolio.markets.spec import MARKETS as MARKETS
     from fedjax_pfl.portfolio.markets.spec import PortfolioSpec as PortfolioSpec
     from fedjax_pfl.portfolio.markets.synthetic import (
         SyntheticMarket as SyntheticMarket,
     )
-    from fedjax_pfl.portfolio.metrics import annualized_return as annualized_return
-    from fedjax_pfl.portfolio.metrics import max_drawdown as max_drawdown
-    from fedjax_pfl.portfolio.metrics import mean_turnover as mean_turnover
-    from fedjax_pfl.portfolio.metrics import sharpe_ratio as sharpe_ratio
-    from fedjax_pfl.portfolio.metrics import summary as summary
     from fedjax_pfl.portfolio.policies import EIIE as EIIE
     from fedjax_pfl.portfolio.tables import PriceTables as PriceTables
     from fedjax_pfl.portfolio.tables import batch_positions as batch_positions

@@ -150,7 +150,6 @@ class SyntheticMarket:
         return (returns[..., None] + root * np.array([1, -1])) / 2
 
 
-_VOLATILITIES = ("market_volatility", "sector_volatility", "own_volatility")
 _REGIMES, _ASSETS, _RETURNS, _RANGES = range(4)
 
 

@@ -1,7 +1,7 @@
 """Statistics of a federation: sizes, classes, shared examples, noise."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -166,7 +166,10 @@ class PartitionStatistics:
         columns = []
 
         def add(title: str, values: Iterable[Any], total: Any = "") -> None:
-            columns.append(_aligned(title, [*list(values)[:num_rows], total]))
+            cells = [title, *map(str, list(values)[:num_rows]), str(total)]
+            # The largest classes end a line; other columns are aligned to the right.
+            width = 0 if title == _LARGEST else max(map(len, cells))
+            columns.append([cell.rjust(width) for cell in cells])
 
         add("client", range(num_rows), "all")
         add("train", self.num_train, self.num_train.sum())
@@ -276,10 +279,3 @@ def _largest(counts: np.ndarray) -> str:
     present = int((counts > 0).sum())
     cell = " ".join(f"{label}:{counts[label]}" for label in order[: min(present, _TOP)])
     return cell + (f" +{present - _TOP}" if present > _TOP else "")
-
-
-def _aligned(title: str, values: Sequence[Any]) -> list[str]:
-    """Formats a column: numbers to the right, the largest classes, which end a line."""
-    cells = [title, *map(str, values)]
-    width = 0 if title == _LARGEST else max(map(len, cells))
-    return [cell.rjust(width) for cell in cells]

@@ -44,29 +44,28 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
     if clients.empty:
         return None
     methods = selection.contenders(result, clients)
-    panels, left_out = multiples.in_panels(
-        multiples.of_few_models(clients, methods),
-        [*methods, "model"],
-        selection.environments(result),
-        _box,
-    )
     populations = " or ".join(clients["population"].unique())
     seeds = max(1, clients["seed"].nunique())  # of a single one it may not be known
     label = (
         f"{metric} of each client, {populations} clients, {summaries.OWN_TEST} data,"
         f" last round ({seeds} seed{'s' if seeds > 1 else ''})"
     )
-    return contents.Boxes(panels, xlabel=label, left_out=left_out)
+    return multiples.in_panels(
+        contents.Boxes,
+        multiples.of_few_models(clients, methods),
+        [*methods, "model"],
+        selection.environments(result),
+        _box,
+        xlabel=label,
+    )
 
 
 def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
     """Returns the clients of one setting and model."""
     rounds = np.unique(np.concatenate(list(rows["rounds"])))
     histories = np.full((len(rows), len(rounds)), np.nan)
-    for row, (seen, values) in enumerate(
-        zip(rows["rounds"], rows["history"], strict=True)
-    ):
-        histories[row, np.searchsorted(rounds, seen)] = values
+    for own, client in zip(histories, rows.itertuples(), strict=True):
+        own[np.searchsorted(rounds, client.rounds)] = client.history
     return contents.Box(
         setting=setting,
         algorithm=rows["algorithm"].iloc[0],
@@ -119,7 +118,7 @@ def _draw_box(
     axes: Axes, box: contents.Box, row: int, heights: np.ndarray, number: int
 ) -> None:
     """Draws points, and the box over them."""
-    series = drawing.Series(f"{box.setting}, {box.model}", box.algorithm)
+    series = drawing.Series(box.label, box.algorithm)
     is_vector = len(heights) <= _MAX_DRAWN
     points = axes.scatter(
         box.values,

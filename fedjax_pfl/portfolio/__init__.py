@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fedjax_pfl.portfolio.costs import exact_factor as exact_factor
     from fedjax_pfl.portfolio.costs import first_order_factor as first_order_factor
     from fedjax_pfl.portfolio.costs import turnover as turnover
-    from fedjax_pfl.portfolio.markets.augmentation import GENERATORS as GENERATORS
     from fedjax_pfl.portfolio.markets.files import PriceFile as PriceFile
     from fedjax_pfl.portfolio.markets.files import StockPrices as StockPrices
     from fedjax_pfl.portfolio.markets.gan import WassersteinGAN as WassersteinGAN
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.portfolio.markets.generators import (
         VariableOrderMarkov as VariableOrderMarkov,
     )
+    from fedjax_pfl.portfolio.markets.spec import GENERATORS as GENERATORS
     from fedjax_pfl.portfolio.markets.spec import MARKETS as MARKETS
     from fedjax_pfl.portfolio.markets.spec import PortfolioSpec as PortfolioSpec
     from fedjax_pfl.portfolio.markets.synthetic import (

@@ -55,6 +55,8 @@ def parse_prices(
         is not a positive number or not between low and high, or the date and ticker of
         an earlier row.
     """
+    import pandas as pd  # slow to import, and needed by files of prices only
+
     (_, header), *rows = tables.parse_rows(content, path)
     names = [name.strip() for name in header]
     price = next((name for name in _PRICE_COLUMNS if name in names), None)
@@ -73,13 +75,10 @@ def parse_prices(
     columns = {name: [row[names.index(name)] for _, row in rows] for name in used}
     values = _prices(columns, price, with_range, lines, path)
     days, day = np.unique(_dates(columns["date"], lines, path), return_inverse=True)
-    tickers = {name: k for k, name in enumerate(dict.fromkeys(columns["ticker"]))}
-    asset = np.array([tickers[name] for name in columns["ticker"]])
-    cell = day * len(tickers) + asset
-    order = np.argsort(cell, kind="stable")
-    repeated = order[1:][cell[order[1:]] == cell[order[:-1]]]
+    asset, tickers = pd.factorize(np.array(columns["ticker"], object))
+    repeated = np.flatnonzero(pd.DataFrame({"day": day, "asset": asset}).duplicated())
     if len(repeated):
-        row = repeated.min()
+        row = repeated[0]
         raise checks.InputError(
             f"Line {lines[row]} of '{path}' repeats date {columns['date'][row]} and"
             f" ticker {columns['ticker'][row]!r}, expected one row for each."

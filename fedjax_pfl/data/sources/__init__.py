@@ -17,9 +17,8 @@ from fedjax_pfl.data.sources import base
 from fedjax_pfl.data.sources.base import MissingFilesError
 from fedjax_pfl.data.sources.cifar import Cifar10, Cifar100
 from fedjax_pfl.data.sources.embedded import Digits
-from fedjax_pfl.data.sources.femnist import Femnist
+from fedjax_pfl.data.sources.leaf_sets import Femnist, Sent140
 from fedjax_pfl.data.sources.mnist import FashionMnist, MedicalMnist, Mnist
-from fedjax_pfl.data.sources.sent140 import Sent140
 from fedjax_pfl.data.sources.sequences import Shakespeare, Stocks
 from fedjax_pfl.data.sources.user import Csv, ImageFolder, LeafJson, Npz
 

@@ -13,22 +13,24 @@ from fedjax_pfl import core, data
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset, splits
 from fedjax_pfl.data.readers import prices
-from fedjax_pfl.portfolio.markets import (
-    augmentation,
-    base,
-    examples,
-    files,
-    synthetic,
+from fedjax_pfl.portfolio.markets import base, examples, files, gan, synthetic
+from fedjax_pfl.portfolio.markets.generators import (
+    Generator,
+    GeometricBrownianMotion,
+    VariableOrderMarkov,
 )
-from fedjax_pfl.portfolio.markets.generators import Generator
 
-__all__ = ["MARKETS", "PortfolioSpec"]
+__all__ = ["GENERATORS", "MARKETS", "PortfolioSpec"]
 
 _YEAR_DAYS = 252
 
 MARKETS: dict[str, Any] = {
     kind.name: kind
     for kind in (synthetic.SyntheticMarket, files.StockPrices, files.PriceFile)
+}
+GENERATORS: dict[str, type[Generator]] = {
+    kind.name: kind
+    for kind in (GeometricBrownianMotion, VariableOrderMarkov, gan.WassersteinGAN)
 }
 
 
@@ -96,7 +98,18 @@ class PortfolioSpec:
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
         set_field(self, "market", _market(self.market))
-        set_field(self, "generators", _check_generators(self.generators))
+        parts = self.generators
+        if isinstance(parts, str) or not isinstance(parts, Sequence):
+            parts = (parts,)
+        for part in parts:
+            if isinstance(part, str):
+                checks.known(part, GENERATORS, "generator")
+            elif isinstance(part, type) or not hasattr(part, "fit"):
+                raise checks.InputError(
+                    "Expected generators to be names in GENERATORS or objects such as"
+                    f" GeometricBrownianMotion(), got {part!r}."
+                )
+        set_field(self, "generators", tuple(parts))
         if self.data_dir is not None:
             set_field(self, "data_dir", str(self.data_dir))
             checks.text("data_dir", self.data_dir)
@@ -230,21 +243,6 @@ def _market(source: Any) -> Any:
     return source
 
 
-def _check_generators(parts: Any) -> tuple[Any, ...]:
-    """Returns generators or their names as a tuple, checked."""
-    if isinstance(parts, str) or not isinstance(parts, Sequence):
-        parts = (parts,)
-    for part in parts:
-        if isinstance(part, str):
-            checks.known(part, augmentation.GENERATORS, "generator")
-        elif isinstance(part, type) or not hasattr(part, "fit"):
-            raise checks.InputError(
-                "Expected generators to be names in GENERATORS or objects such as"
-                f" GeometricBrownianMotion(), got {part!r}."
-            )
-    return tuple(parts)
-
-
 @functools.lru_cache(maxsize=16)
 def _between(market: base.Market, start: str | None, end: str | None) -> base.Market:
     """Returns one object per market and dates, so that federations are shared."""
@@ -268,10 +266,10 @@ def _build(
     assets = spec._assets(market, train_days)
     real = market.prices[:, assets].swapaxes(0, 1)  # [N, T, m, F]
     kinds = [
-        augmentation.GENERATORS[kind]() if isinstance(kind, str) else kind
+        GENERATORS[kind]() if isinstance(kind, str) else kind
         for kind in spec.generators
     ]
-    generated = augmentation.generate_years(
+    generated = examples.generate_years(
         market,
         assets,
         train_days,

@@ -16,7 +16,7 @@ _MAX_PANELS = 4
 
 
 def between_clients(result: results.Result) -> contents.Heats | None:
-    """Weights between clients after the last round, ordered by cluster.
+    """Returns weights between clients after the last round, ordered by cluster.
 
     One panel per static group that mixes messages, for its first grid point; a client's
     weight for itself is left out, because it hides the others.

@@ -20,7 +20,7 @@ class Panel(Generic[_Mark]):
 
 @dataclasses.dataclass(frozen=True)
 class _Shown:
-    """What stands for one setting and model.
+    """Line, box or point of one setting and model.
 
     Attributes:
       setting: what a legend calls the setting.

@@ -176,7 +176,7 @@ def _name(axes: Axes, panel: contents.Heat, max_rows: int) -> None:
 
 
 def _write(axes: Axes, values: np.ndarray, low: float, high: float) -> None:
-    """Numbers in the fields."""
+    """Writes numbers into the fields."""
     for i, j in np.ndindex(values.shape):
         if np.isfinite(values[i, j]):
             is_light = values[i, j] > low + 0.6 * (high - low)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -126,7 +125,7 @@ def swept(result: results.Result) -> contents.Lines | None:
         methods,
         [name for name in selection.environments(result) if name != field],
         lambda line, name, color: dataclasses.replace(
-            multiples.over_seeds(line, name, color, field, _mean_and_std),
+            multiples.over_seeds(line, name, color, field, has_std=True),
             model="",  # panels say it
             is_level=bool(line[_LEVEL].all()),
         ),
@@ -155,12 +154,6 @@ def _with_levels(
     if not knows.all():
         parts += [table[~knows].assign(**{field: x, _LEVEL: True}) for x in values]
     return pd.concat(parts)
-
-
-def _mean_and_std(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:
-    """Returns the mean, and what is a standard deviation below and above it."""
-    mean, std = values.mean(), values.std().fillna(0)
-    return mean, mean - std, mean + std
 
 
 def numeric(table: pd.DataFrame, fields: Sequence[str]) -> list[str]:
@@ -195,7 +188,7 @@ def over_days(result: results.Result) -> contents.Lines | None:
     table = result.series()
     if table.empty:
         return None
-    table = table[table["model"].isin(selection.MODELS)]
+    table = table[table["model"].isin(selection.MODELS)].assign(population="honest")
     methods, markets = selection.methods(result), selection.environments(result)
     own = table[table["name"] == "value"]
     own = pd.concat(map(selection.first_model, selection.groups(own, methods)))
@@ -215,28 +208,17 @@ def over_days(result: results.Result) -> contents.Lines | None:
 
 def _strategies(table: pd.DataFrame) -> list[contents.Line]:
     """Returns the curves of strategies that no method trains."""
-    rows = table.assign(algorithm="", model="")
-    lines = [
+    rows = table.assign(algorithm="", model="", population="")
+    return [
         _by_day(rows[rows["name"] == name], title, color)
         for color, (name, title) in enumerate(_BESIDE.items())
     ]
-    return [dataclasses.replace(line, population="") for line in lines]
 
 
 def _by_day(rows: pd.DataFrame, setting: str, color: int) -> contents.Line:
     """Returns means by day; only the first method has a band."""
-    first, by_day = rows.iloc[0], rows.groupby("moment")
+    by_day = rows.groupby("moment")
     mean, low, high = (by_day[name].mean() for name in ("mean", "10 %", "90 %"))
-    if color or not first["algorithm"]:
+    if color or not rows["algorithm"].iloc[0]:
         low = high = mean * np.nan
-    return contents.Line(
-        setting=setting,
-        algorithm=first["algorithm"],
-        model=first["model"],
-        population="honest",
-        color=color,
-        x=mean.index.to_numpy(),
-        y=mean.to_numpy(),
-        low=low.to_numpy(),
-        high=high.to_numpy(),
-    )
+    return multiples.line(rows, setting, color, mean, low, high)

@@ -15,14 +15,13 @@ __all__ = [
     "beside",
     "best_of_many",
     "in_panels",
-    "min_to_max",
+    "line",
     "of_few_models",
     "over_seeds",
 ]
 
 _WITH_HYBRIDS = 6  # lines, hybrids among them, that can be told apart
 _Shown = TypeVar("_Shown")
-Spread = Callable[[Any], tuple[pd.Series, pd.Series, pd.Series]]
 
 
 def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
@@ -111,20 +110,34 @@ def beside(
     return dataclasses.replace(shown, panels=tuple(panels))
 
 
-def min_to_max(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:
-    """Returns the mean, minimum and maximum of groups."""
-    return values.mean(), values.min(), values.max()
-
-
 def over_seeds(
     rows: pd.DataFrame,
     setting: str,
     color: int,
     by: str = "round",
-    spread: Spread = min_to_max,
+    has_std: bool = False,
 ) -> contents.Line:
-    """Makes a line of rows of one setting and model, against one of their columns."""
-    mean, low, high = spread(rows.groupby(by)["value"])
+    """Makes a line of rows of one setting and model, against one of their columns.
+
+    Around the mean are minimum and maximum, or a standard deviation.
+    """
+    values = rows.groupby(by)["value"]
+    mean, low, high = values.mean(), values.min(), values.max()
+    if has_std:
+        std = values.std().fillna(0)
+        low, high = mean - std, mean + std
+    return line(rows, setting, color, mean, low, high)
+
+
+def line(
+    rows: pd.DataFrame,
+    setting: str,
+    color: int,
+    mean: pd.Series,
+    low: pd.Series,
+    high: pd.Series,
+) -> contents.Line:
+    """Makes a line of means, and of what is around them, of the method of rows."""
     first = rows.iloc[0]
     return contents.Line(
         setting=setting,

@@ -63,7 +63,7 @@ def draw(several: Sequence[Holdings]) -> Figure:
 
 
 def _heights(holdings: Holdings) -> list[float]:
-    """Inches of the panels of one federation, from above."""
+    """Returns the inches of the panels of one federation, from above."""
     counts = holdings.label_counts
     is_small = len(holdings.sizes) <= _MAX_BARS
     sizes = _SIZES if is_small else _HISTOGRAM
@@ -97,7 +97,7 @@ def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
 
 
 def _height_of_classes(num_classes: int) -> float:
-    """Inches of the panel of classes."""
+    """Returns the inches of the panel of classes."""
     return float(np.clip(0.2 * num_classes, 0.8, 3.0 if num_classes <= 26 else 4.0))
 
 

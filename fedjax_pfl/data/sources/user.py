@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.readers import arrays, files, images, leaf, tables
+from fedjax_pfl.data.readers import binary, files, images, leaf, tables
 from fedjax_pfl.data.sources import base, user_arrays
 from fedjax_pfl.data.sources.user_arrays import arrays_dataset
 
@@ -126,7 +126,7 @@ class Npz(_UserSource):
         names, optional = [self.x, self.y], ["client"]
         if self.client is not None:
             names, optional = [*names, self.client], []
-        values = arrays.read_arrays(located.root, names, self.max_bytes, optional)
+        values = binary.read_arrays(located.root, names, self.max_bytes, optional)
         return arrays_dataset(
             values[self.x],
             values[self.y],

@@ -127,14 +127,6 @@ class PartitionStatistics:
                 f"Label skew is {self.skew:.2f} (mean total variation), with"
                 f" {mean:.1f} effective classes per client."
             )
-        unusual = self._unusual()
-        if unusual:
-            text = "; ".join(unusual)
-            sentences.append(f"{text[0].upper()}{text[1:]}.")
-        return " ".join(sentences)
-
-    def _unusual(self) -> list[str]:
-        """Lists clauses about shared examples, noise and malicious clients."""
         clauses = []
         for leak, data in ((self.leak, "test"), (self.validation_leak, "validation")):
             if leak > 0:
@@ -150,7 +142,10 @@ class PartitionStatistics:
                 f"{_plural(self.malicious.sum(), 'malicious client')} with"
                 f" {_plural(self.poisoned.sum(), 'poisoned label')}"
             )
-        return clauses
+        if clauses:
+            text = "; ".join(clauses)
+            sentences.append(f"{text[0].upper()}{text[1:]}.")
+        return " ".join(sentences)
 
     def table(self, max_rows: int = 20) -> str:
         """Formats the clients as plain ASCII text, one row each, with totals below.

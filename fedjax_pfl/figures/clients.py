@@ -24,6 +24,7 @@ __all__ = [
 
 _MARKERS = {"personal": "o", "global": "D", "fine-tuned": "s"}
 _OTHER_MARKER = "X"
+_HELD = ("federation.dataset", "federation.partition")
 MAX_HOLDINGS = 6  # environments of which it is shown who holds which data
 _MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one image
 
@@ -299,7 +300,10 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
     different: dict[tuple[object, ...], int] = {}
     for part in selection.groups(rows, names):
         number = int(part.index[0])
-        different.setdefault(_held(*where[number]), number)
+        group, point = where[number]
+        counts = group.num_train if group.label_counts is None else group.label_counts
+        held = (*map(str, map(group.config.get, _HELD)), counts[point].tobytes())
+        different.setdefault(held, number)
     kept = list(different.values())
     environments = []
     for title, part in selection.by_environment(rows.loc[kept], names):
@@ -311,17 +315,10 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
     return environments
 
 
-def _held(group: history.History, point: int) -> tuple[object, ...]:
-    """Returns what is equal where clients hold as many examples of every class."""
-    counts = group.num_train if group.label_counts is None else group.label_counts
-    names = ("federation.dataset", "federation.partition")
-    return (*(str(group.config.get(name)) for name in names), counts[point].tobytes())
-
-
 def _only_title(group: history.History) -> str:
     """Returns the data, partition and seed of a group's first federation."""
     config = group.config | group.points[0]
-    names = [config.get("federation.dataset"), config.get("federation.partition")]
+    names = [*map(config.get, _HELD)]
     if "seed" in config:
         names.append(f"seed {config['seed']}")
     return ", ".join(str(name) for name in names if name is not None)

@@ -160,23 +160,23 @@ def check(data_dir: str | os.PathLike[str] | None = None) -> list[Inspection]:
     """
     base.data_directory(data_dir)
     place = None if data_dir is None else str(data_dir)
-    kinds = [kind for kind in DATASETS.values() if issubclass(kind, base.FileSource)]
-    return [_inspected(kind(), place) for kind in kinds]
-
-
-def _inspected(source: base.FileSource, data_dir: str | None) -> Inspection:
-    """Reads one data set."""
-    start = time.perf_counter()
-    facts: dict[str, Any] = {"status": "ok"}
-    try:
-        located = source.locate(data_dir)
-        facts["layout"] = located.layout
-        data = source.read(located)
-        facts |= {"num_samples": data.num_samples, "num_classes": data.num_classes}
-        if data.client is not None:
-            facts["num_clients"] = len(np.unique(data.client))
-    except checks.InputError as error:
-        is_missing = isinstance(error, MissingFilesError)
-        facts["status"] = "missing" if is_missing else "damaged"
-        facts["problem"] = str(error)
-    return Inspection(name=source.name, seconds=time.perf_counter() - start, **facts)
+    inspections = []
+    for kind in DATASETS.values():
+        if not issubclass(kind, base.FileSource):
+            continue
+        facts: dict[str, Any] = {"name": kind.name, "status": "ok"}
+        start, source = time.perf_counter(), kind()
+        try:
+            located = source.locate(place)
+            facts["layout"] = located.layout
+            data = source.read(located)
+            facts |= {"num_samples": data.num_samples, "num_classes": data.num_classes}
+            if data.client is not None:
+                facts["num_clients"] = len(np.unique(data.client))
+        except checks.InputError as error:
+            is_missing = isinstance(error, MissingFilesError)
+            facts["status"] = "missing" if is_missing else "damaged"
+            facts["problem"] = str(error)
+        seconds = time.perf_counter() - start
+        inspections.append(Inspection(seconds=seconds, **facts))
+    return inspections

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from fedjax_pfl.portfolio.backtesting import uniform_weights as uniform_weights
     from fedjax_pfl.portfolio.markets.files import PriceFile as PriceFile
     from fedjax_pfl.portfolio.markets.files import StockPrices as StockPrices
-    from fedjax_pfl.portfolio.markets.gan import WassersteinGAN as WassersteinGAN
+    from fedjax_pfl.portfolio.markets.generators import GENERATORS as GENERATORS
     from fedjax_pfl.portfolio.markets.generators import (
         GeometricBrownianMotion as GeometricBrownianMotion,
     )
     from fedjax_pfl.portfolio.markets.generators import (
         VariableOrderMarkov as VariableOrderMarkov,
     )
-    from fedjax_pfl.portfolio.markets.spec import GENERATORS as GENERATORS
+    from fedjax_pfl.portfolio.markets.generators import WassersteinGAN as WassersteinGAN
     from fedjax_pfl.portfolio.markets.spec import MARKETS as MARKETS
     from fedjax_pfl.portfolio.markets.spec import PortfolioSpec as PortfolioSpec
     from fedjax_pfl.portfolio.markets.synthetic import (

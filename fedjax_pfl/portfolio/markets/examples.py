@@ -57,7 +57,7 @@ def client_data(
         rounds_per_year=rounds_per_year,
         year_days=year_days,
     )
-    # Of every example: the day on which it is observed, and the next, which pays it.
+    # Of every example: the day whose growth pays it, and the day of the decision.
     paid = np.r_[window:train_days, days : days + later, train_days:days]
     observed = paid - 1
     is_first = (paid >= days) & ((paid - days) % year_days == 0)

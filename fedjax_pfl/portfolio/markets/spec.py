@@ -13,24 +13,16 @@ from fedjax_pfl import core, data
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset, splits
 from fedjax_pfl.data.readers import prices
-from fedjax_pfl.portfolio.markets import base, examples, files, gan, synthetic
-from fedjax_pfl.portfolio.markets.generators import (
-    Generator,
-    GeometricBrownianMotion,
-    VariableOrderMarkov,
-)
+from fedjax_pfl.portfolio.markets import base, examples, files, synthetic
+from fedjax_pfl.portfolio.markets.generators import GENERATORS, Generator
 
-__all__ = ["GENERATORS", "MARKETS", "PortfolioSpec"]
+__all__ = ["MARKETS", "PortfolioSpec"]
 
 _YEAR_DAYS = 252
 
 MARKETS: dict[str, Any] = {
     kind.name: kind
     for kind in (synthetic.SyntheticMarket, files.StockPrices, files.PriceFile)
-}
-GENERATORS: dict[str, type[Generator]] = {
-    kind.name: kind
-    for kind in (GeometricBrownianMotion, VariableOrderMarkov, gan.WassersteinGAN)
 }
 
 

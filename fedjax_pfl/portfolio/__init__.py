@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.portfolio.backtesting import summary as summary
     from fedjax_pfl.portfolio.backtesting import turnover as turnover
     from fedjax_pfl.portfolio.backtesting import uniform_weights as uniform_weights
+    from fedjax_pfl.portfolio.markets.files import MARKETS as MARKETS
     from fedjax_pfl.portfolio.markets.files import PriceFile as PriceFile
     from fedjax_pfl.portfolio.markets.files import StockPrices as StockPrices
     from fedjax_pfl.portfolio.markets.generators import GENERATORS as GENERATORS
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         VariableOrderMarkov as VariableOrderMarkov,
     )
     from fedjax_pfl.portfolio.markets.generators import WassersteinGAN as WassersteinGAN
-    from fedjax_pfl.portfolio.markets.spec import MARKETS as MARKETS
     from fedjax_pfl.portfolio.markets.spec import PortfolioSpec as PortfolioSpec
     from fedjax_pfl.portfolio.markets.synthetic import (
         SyntheticMarket as SyntheticMarket,

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from scipy import special
 
 __all__ = [
     "MAX_DRAWS",
@@ -30,13 +29,13 @@ def dirichlet(
     """
     a = max(concentration, 1e-300)  # the division below must not overflow
     logs = np.log(rng.standard_gamma(a + 1, shape))
-    return special.softmax(logs - rng.standard_exponential(shape) / a, axis=1)
+    return _shares(logs - rng.standard_exponential(shape) / a)
 
 
 def lognormal(rng: Generator, sigma: float, count: int) -> np.ndarray:
     """Draws shares `[count]` in proportion to lognormal variates of scale `sigma`."""
     # A huge sigma makes a single share of 1 instead of inf / inf.
-    return special.softmax(min(sigma, 1e300) * rng.standard_normal(count))
+    return _shares(min(sigma, 1e300) * rng.standard_normal(count))
 
 
 def lognormal_sizes(
@@ -48,6 +47,12 @@ def lognormal_sizes(
     """
     logs = mean + min(sigma, 1e300) * rng.standard_normal(count)
     return np.floor(np.exp(np.minimum(logs, 40.0))).astype(np.int64)
+
+
+def _shares(logs: np.ndarray) -> np.ndarray:
+    """Returns the softmax along the last axis."""
+    shares = np.exp(logs - logs.max(axis=-1, keepdims=True))
+    return shares / shares.sum(axis=-1, keepdims=True)
 
 
 def raised(sizes: np.ndarray, minimum: int) -> np.ndarray:

@@ -13,17 +13,12 @@ from fedjax_pfl import core, data
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset, splits
 from fedjax_pfl.data.readers import prices
-from fedjax_pfl.portfolio.markets import base, examples, files, synthetic
+from fedjax_pfl.portfolio.markets import base, examples, files
 from fedjax_pfl.portfolio.markets.generators import GENERATORS, Generator
 
-__all__ = ["MARKETS", "PortfolioSpec"]
+__all__ = ["PortfolioSpec"]
 
 _YEAR_DAYS = 252
-
-MARKETS: dict[str, Any] = {
-    kind.name: kind
-    for kind in (synthetic.SyntheticMarket, files.StockPrices, files.PriceFile)
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +84,7 @@ class PortfolioSpec:
 
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
-        set_field(self, "market", _market(self.market))
+        set_field(self, "market", files.market(self.market))
         parts = self.generators
         if isinstance(parts, str) or not isinstance(parts, Sequence):
             parts = (parts,)
@@ -213,26 +208,6 @@ class PortfolioSpec:
             rng = dataset.generator(self.seed, dataset.Purpose.PARTITION, client)
             assets.append(rng.choice(tradable, self.assets_per_client, replace=False))
         return np.sort(np.stack(assets), axis=1)
-
-
-def _market(source: Any) -> Any:
-    """Returns the source of prices with a name or a path, or a source itself."""
-    if isinstance(source, str):
-        if source.endswith((".csv", ".csv.gz")):
-            return files.PriceFile(path=source)
-        checks.known(source, MARKETS, "market")
-        if source == files.PriceFile.name:
-            raise checks.InputError(
-                "Expected the path of a .csv or .csv.gz file in place of the market"
-                f" {source!r}."
-            )
-        return MARKETS[source]()
-    if isinstance(source, type) or not hasattr(source, "load"):
-        raise checks.InputError(
-            "Expected market to be a name in MARKETS, the path of a .csv file or an"
-            f" object such as SyntheticMarket(), got {source!r}."
-        )
-    return source
 
 
 @functools.lru_cache(maxsize=16)

@@ -94,12 +94,12 @@ def _print_data_sets() -> None:
 
 def _origin(kind: type) -> str:
     """Returns the origin of the examples of a data set."""
-    from fedjax_pfl.data import generated
+    from fedjax_pfl.data import synthetic
     from fedjax_pfl.data.sources import base, embedded
 
     origins = {
         base.FileSource: "files",
-        generated.Generated: "generated",
+        synthetic.Generated: "generated",
         embedded.Digits: "embedded",
     }
     return next(

@@ -50,7 +50,6 @@ class _LabelPoisoning(abc.ABC):
         """Returns the replacement of each of the labels `int[n]`."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class UniformLabels(_LabelPoisoning):
     """Labels drawn uniformly from all classes, which may hit the true one.
 
@@ -64,7 +63,6 @@ class UniformLabels(_LabelPoisoning):
         return rng.integers(num_classes, size=len(labels))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class FlippedLabels(_LabelPoisoning):
     """Labels `C - 1 - y` instead of y."""
 
@@ -75,7 +73,6 @@ class FlippedLabels(_LabelPoisoning):
         return num_classes - 1 - labels
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PairwiseLabels(_LabelPoisoning):
     """Labels `(y + 1) mod C`, the next class, instead of y."""
 

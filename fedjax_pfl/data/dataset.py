@@ -2,14 +2,14 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Dataset", "Purpose", "Source", "as_array", "generator"]
+__all__ = ["Dataset", "Purpose", "Source", "as_array", "generator", "owners"]
 
 
 _ALIGNMENT = 64  # bytes
@@ -194,6 +194,20 @@ def as_array(values: Any) -> np.ndarray:
         return np.asarray(values)
     except (ValueError, OverflowError):
         return np.asarray(None)
+
+
+def owners(sizes: Iterable[int]) -> np.ndarray:
+    """Returns the client `int32[S]` of each example, one client after the other.
+
+    Args:
+      sizes: examples of the clients 0, 1, ....
+
+    Example:
+      >>> owners([3, 1])
+      array([0, 0, 0, 1], dtype=int32)
+    """
+    counts = np.fromiter(sizes, np.int64)
+    return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
 
 
 def _numeric(name: str, values: Any) -> np.ndarray:

@@ -365,12 +365,8 @@ _PARTS: dict[str, tuple[dict[str, Any], str]] = {  # field -> registry, its meth
 def _pool(dataset: Dataset) -> dict[str, Any]:
     """Returns the device arrays of a data set, which are put there once."""
     if dataset not in _pools:
-        _pools[dataset] = {
-            # Data sets own their arrays, so a CPU device need not copy them.
-            "x": jax.device_put(dataset.x, may_alias=True),
-            "y": jax.device_put(dataset.y, may_alias=True),
-            "scale": jax.device_put(dataset.scale),
-            "shift": jax.device_put(dataset.shift),
-            "constants": jax.device_put(dataset.constants),
-        }
+        others = {n: getattr(dataset, n) for n in ("scale", "shift", "constants")}
+        # Data sets own their arrays, so a CPU device need not copy them.
+        own = jax.device_put({"x": dataset.x, "y": dataset.y}, may_alias=True)
+        _pools[dataset] = own | jax.device_put(others)
     return _pools[dataset]

@@ -1,7 +1,7 @@
 """Statistics of a federation: sizes, classes, shared examples, noise."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,14 +127,6 @@ class PartitionStatistics:
                 f"Label skew is {self.skew:.2f} (mean total variation), with"
                 f" {mean:.1f} effective classes per client."
             )
-        unusual = self._unusual()
-        if unusual:
-            text = "; ".join(unusual)
-            sentences.append(f"{text[0].upper()}{text[1:]}.")
-        return " ".join(sentences)
-
-    def _unusual(self) -> list[str]:
-        """Lists clauses about shared examples, noise and malicious clients."""
         clauses = []
         for leak, data in ((self.leak, "test"), (self.validation_leak, "validation")):
             if leak > 0:
@@ -150,7 +142,10 @@ class PartitionStatistics:
                 f"{_plural(self.malicious.sum(), 'malicious client')} with"
                 f" {_plural(self.poisoned.sum(), 'poisoned label')}"
             )
-        return clauses
+        if clauses:
+            text = "; ".join(clauses)
+            sentences.append(f"{text[0].upper()}{text[1:]}.")
+        return " ".join(sentences)
 
     def table(self, max_rows: int = 20) -> str:
         """Formats the clients as plain ASCII text, one row each, with totals below.
@@ -166,7 +161,10 @@ class PartitionStatistics:
         columns = []
 
         def add(title: str, values: Iterable[Any], total: Any = "") -> None:
-            columns.append(_aligned(title, [*list(values)[:num_rows], total]))
+            cells = [title, *map(str, list(values)[:num_rows]), str(total)]
+            # The largest classes end a line; other columns are aligned to the right.
+            width = 0 if title == _LARGEST else max(map(len, cells))
+            columns.append([cell.rjust(width) for cell in cells])
 
         add("client", range(num_rows), "all")
         add("train", self.num_train, self.num_train.sum())
@@ -276,10 +274,3 @@ def _largest(counts: np.ndarray) -> str:
     present = int((counts > 0).sum())
     cell = " ".join(f"{label}:{counts[label]}" for label in order[: min(present, _TOP)])
     return cell + (f" +{present - _TOP}" if present > _TOP else "")
-
-
-def _aligned(title: str, values: Sequence[Any]) -> list[str]:
-    """Formats a column: numbers to the right, the largest classes, which end a line."""
-    cells = [title, *map(str, values)]
-    width = 0 if title == _LARGEST else max(map(len, cells))
-    return [cell.rjust(width) for cell in cells]

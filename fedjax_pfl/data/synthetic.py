@@ -7,19 +7,87 @@ matters, split with `test_fraction=0` and `validation_fraction=0`, or generate d
 without noise.
 """
 
+import abc
 import dataclasses
+import functools
+from typing import ClassVar
 
 import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data import generated
 
-__all__ = ["ClusteredClasses", "GaussianClasses", "LinearRegression", "Quadratic"]
+__all__ = [
+    "ClusteredClasses",
+    "GaussianClasses",
+    "Generated",
+    "LinearRegression",
+    "Quadratic",
+    "require_memory",
+    "rounded",
+]
+
+_COPIES = 4  # of the examples while they are drawn
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Quadratic(generated.Generated):
+class Generated(abc.ABC):
+    """Base class of sources that draw their examples."""
+
+    name: ClassVar[str]
+
+    __post_init__ = struct.check_fields
+
+    def load(
+        self, *, data_dir: str | None, seed: int, num_clients: int | None
+    ) -> datasets.Dataset:
+        """Draws the data set, once per seed and number of clients."""
+        if num_clients is None:
+            raise checks.InputError(
+                f"Data set {self.name!r} is generated for a number of clients: expected"
+                " num_clients, got None."
+            )
+        require_memory(self.name, num_clients, self.count_numbers(num_clients))
+        return _generate(self, seed, num_clients)
+
+    @abc.abstractmethod
+    def count_numbers(self, num_clients: int) -> int:
+        """Counts the numbers that are drawn or computed, at least."""
+
+    @abc.abstractmethod
+    def draw(self, rng: np.random.Generator, num_clients: int) -> datasets.Dataset:
+        """Draws the data set from a generator."""
+
+
+@functools.lru_cache(maxsize=64)
+def _generate(source: Generated, seed: int, num_clients: int) -> datasets.Dataset:
+    """Draws a data set, which specifications that differ elsewhere share."""
+    rng = datasets.generator(seed, datasets.Purpose.DATASET)
+    return source.draw(rng, num_clients)
+
+
+def require_memory(name: str, num_clients: int, count: int) -> None:
+    """Checks that `count` numbers fit into memory, before they are drawn."""
+    checks.memory(
+        f"Data set {name!r} of {num_clients} clients",
+        _COPIES * 8 * count,
+        "generate fewer clients, or fewer or smaller examples",
+    )
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """Rounds to float32, the stored precision, in float64."""
+    largest = np.abs(values).max()
+    if not largest <= np.finfo(np.float32).max:
+        raise checks.InputError(
+            "Expected generated values that fit into 32 bits, got one of size"
+            f" {largest:g}; use smaller options."
+        )
+    return values.astype(np.float32).astype(np.float64)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quadratic(Generated):
     """Points around one target per client, for the loss `b/2 |theta - x|^2`.
 
     Examples are `t_i + noise * z`, in `x` and in `y`, with `t_i ~ N(0, spread^2 I)`.
@@ -48,18 +116,18 @@ class Quadratic(generated.Generated):
         targets = self.spread * rng.standard_normal((num_clients, self.dim))
         shape = (num_clients, self.examples_per_client, self.dim)
         points = targets[:, None] + self.noise * rng.standard_normal(shape)
-        x = generated.rounded(points)
+        x = rounded(points)
         return datasets.Dataset(
             name=self.name,
             x=x.reshape(-1, self.dim),
             y=x.reshape(-1, self.dim),
-            client=generated.owners(num_clients, self.examples_per_client),
+            client=datasets.owners([self.examples_per_client] * num_clients),
             truth={"parameters": targets, "minimizers": x.mean(axis=1)},
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LinearRegression(generated.Generated):
+class LinearRegression(Generated):
     """Linear regression `y = X_i t_i + z`, for the loss `1/(2n) |X_i theta - y|^2`.
 
     Truth: `parameters [N, dim]` (the `t_i ~ N(0, spread^2 I)`), `minimizers [N, dim]`
@@ -99,16 +167,16 @@ class LinearRegression(generated.Generated):
         designs = rng.standard_normal((num_clients, num_rows, self.dim))
         if self.orthonormal:
             designs = np.linalg.qr(designs).Q * np.sqrt(num_rows)
-        x = generated.rounded(np.sqrt(self.curvature) * designs)
+        x = rounded(np.sqrt(self.curvature) * designs)
         noise = self.sigma * rng.standard_normal((num_clients, num_rows))
-        y = generated.rounded(np.einsum("ind,id->in", x, parameters) + noise)
+        y = rounded(np.einsum("ind,id->in", x, parameters) + noise)
         hessians = np.einsum("ind,ine->ide", x, x) / num_rows
         moments = np.einsum("ind,in->id", x, y) / num_rows
         return datasets.Dataset(
             name=self.name,
             x=x.reshape(-1, self.dim),
             y=y.reshape(-1),
-            client=generated.owners(num_clients, num_rows),
+            client=datasets.owners([num_rows] * num_clients),
             truth={
                 "parameters": parameters,
                 "minimizers": np.linalg.solve(hessians, moments[..., None])[..., 0],
@@ -118,7 +186,7 @@ class LinearRegression(generated.Generated):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Mixture(generated.Generated):
+class _Mixture(Generated):
     """A mixture of unit Gaussians, one per class; see the subclasses for the fields."""
 
     num_classes: int = struct.static_field(default=4, at_least=1)
@@ -157,7 +225,7 @@ class GaussianClasses(_Mixture):
         """Draws class means, shifts, labels, then inputs."""
         means = self.draw_means(rng)
         means = means + self.shift * rng.standard_normal((num_clients, 1, self.dim))
-        client = generated.owners(num_clients, self.examples_per_client)
+        client = datasets.owners([self.examples_per_client] * num_clients)
         y = rng.integers(self.num_classes, size=len(client))
         x = means[client, y] + rng.standard_normal((len(client), self.dim))
         return datasets.Dataset(
@@ -201,7 +269,7 @@ class ClusteredClasses(_Mixture):
         """Draws means, components, then inputs."""
         means = self.draw_means(rng)
         clusters = np.arange(num_clients) % self.num_clusters
-        client = generated.owners(num_clients, self.examples_per_client)
+        client = datasets.owners([self.examples_per_client] * num_clients)
         component = rng.integers(self.num_classes, size=len(client))
         x = means[component] + rng.standard_normal((len(client), self.dim))
         return datasets.Dataset(

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedjax_pfl.core import struct
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data import generated
+from fedjax_pfl.data import synthetic
 from fedjax_pfl.data.partition import draws
 
 __all__ = ["Synthetic"]
@@ -29,7 +29,7 @@ _LARGEST = 1e30  # of zeta and beta, so that logits are finite in 64 bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Synthetic(generated.Generated):
+class Synthetic(synthetic.Generated):
     """Synthetic(zeta, beta): one linear classifier per client, lognormal sizes.
 
     Truth: `weights [N, dim, C]` (E_k), `biases [N, C]` (e_k), `shifts [N, C]` (u_k of
@@ -79,7 +79,7 @@ class Synthetic(generated.Generated):
             sizes = np.minimum(sizes, self.max_examples)
         total = sum(sizes.tolist())  # may exceed 64 bits
         models = num_clients * self.num_classes
-        generated.require_memory(self.name, num_clients, self.dim * (total + models))
+        synthetic.require_memory(self.name, num_clients, self.dim * (total + models))
         shape = (num_clients, self.dim, self.num_classes)
         weights = rng.standard_normal(shape)
         biases = rng.standard_normal(shape[::2])
@@ -88,10 +88,10 @@ class Synthetic(generated.Generated):
         shifts = np.broadcast_to(shifts, biases.shape)
         centers = self._std(self.beta) * rng.standard_normal((num_clients, 1))
         centers = centers + rng.standard_normal(shape[:2])
-        client = generated.owners(num_clients, sizes)
+        client = datasets.owners(sizes)
         x = rng.standard_normal((total, self.dim))
         x *= np.arange(1, self.dim + 1) ** -0.6  # variances j^-1.2
-        x = generated.rounded(x + centers[client])
+        x = synthetic.rounded(x + centers[client])
         parts = np.split(x, np.cumsum(sizes)[:-1])
         clients = zip(parts, weights, biases, shifts, strict=True)
         y = np.concatenate([self._labels(*client_model) for client_model in clients])

@@ -7,13 +7,13 @@ from numpy.random import Generator
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data import generated
+from fedjax_pfl.data import synthetic
 
 __all__ = ["SyntheticSentiment"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SyntheticSentiment(generated.Generated):
+class SyntheticSentiment(synthetic.Generated):
     """Generated sentences with a sentiment; every client prefers words of one topic.
 
     Every word belongs to one topic and is positive, negative or neutral. A sentence of
@@ -76,7 +76,7 @@ class SyntheticSentiment(generated.Generated):
         embeddings = self._draw_embeddings(rng, sentiment, topic)
         preferred = rng.integers(self.num_topics, size=num_clients)
         positive = (1 + self.balance_shift * rng.uniform(-1, 1, num_clients)) / 2
-        client = generated.owners(num_clients, self.examples_per_client)
+        client = datasets.owners([self.examples_per_client] * num_clients)
         y = (rng.random(len(client)) < positive[client]).astype(np.int64)
         x = self._draw_words(rng, ids, y, preferred[client])
         length = rng.integers(self.min_words, self.num_words + 1, (len(client), 1))

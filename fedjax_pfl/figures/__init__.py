@@ -129,7 +129,6 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
             curves,
             heat_maps,
             lines,
-            series,
         )
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
@@ -151,5 +150,5 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
         "partition": (clients.holdings, clients.draw_holdings),
         "collaboration": (collaboration.between_clients, heat_maps.draw),
         "own_cluster": (collaboration.shares, curves.draw),
-        "values": (series.over_days, curves.draw),
+        "values": (lines.over_days, curves.draw),
     }

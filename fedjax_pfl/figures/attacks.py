@@ -1,5 +1,7 @@
 """Metrics of honest clients under attacks: against their number, or as a table."""
 
+import functools
+
 import numpy as np
 import pandas as pd
 
@@ -27,17 +29,13 @@ def _attacked(result: results.Result) -> tuple[pd.DataFrame, list[str], str]:
     for name in _KINDS:
         kind = kind.fillna(rows[name]) if name in rows else kind
     if not any(name in rows for name in _KINDS):  # one attack, the same everywhere
-        kind = pd.Series(_only_kind(result), rows.index, dtype=object)
+        config = result.groups[0].config
+        only = next((config[name] for name in _KINDS if config.get(name)), None)
+        kind = pd.Series(only, rows.index, dtype=object)
     kind = kind.where(kind.notna() & (rows[FRACTION] > 0), _NONE)
     others = [f for f in result.fields if f not in (FRACTION, *_KINDS, _TOLD)]
     described = [*selection.DESCRIPTION, *others]
     return rows.assign(kind=kind), described, metric
-
-
-def _only_kind(result: results.Result) -> str | None:
-    """Returns the attack that all trainings have."""
-    config = result.groups[0].config
-    return next((config[name] for name in _KINDS if config.get(name)), None)
 
 
 def with_attackers(result: results.Result) -> contents.Lines | None:
@@ -63,22 +61,18 @@ def with_attackers(result: results.Result) -> contents.Lines | None:
     methods = [name for name in selection.methods(result) if name != _TOLD]
     rows, methods, is_best = multiples.best_of_many(result, rows, methods)
     clean = rows[rows["kind"] == _NONE]
-    attacked = [pd.concat([clean, rows[rows["kind"] == kind]]) for kind in kinds]
-    parts = [part.assign(kind=k) for part, k in zip(attacked, kinds, strict=True)]
-    panels, left_out = multiples.in_panels(
+    parts = [pd.concat([clean, rows[rows["kind"] == k]]).assign(kind=k) for k in kinds]
+    return multiples.in_panels(
+        contents.Lines,
         multiples.of_few_models(pd.concat(parts), methods).assign(population="honest"),
         [*methods, "model"],
         [f for f in selection.environments(result) if f in settings],
-        lambda line, name, color: multiples.over_seeds(line, FRACTION, name, color),
+        functools.partial(multiples.over_seeds, by=FRACTION),
         also=["kind"],
-    )
-    return contents.Lines(
-        panels=panels,
         xlabel="fraction of malicious clients",
         ylabel=f"mean {metric}, last round",
         data=summaries.OWN_TEST,
         spread=selection.band(rows),
-        left_out=left_out,
         is_best=is_best,
     )
 

@@ -24,6 +24,7 @@ __all__ = [
 
 _MARKERS = {"personal": "o", "global": "D", "fine-tuned": "s"}
 _OTHER_MARKER = "X"
+_HELD = ("federation.dataset", "federation.partition")
 MAX_HOLDINGS = 6  # environments of which it is shown who holds which data
 _MAX_DRAWN = 2000  # points that are lines in vector graphics; more are one image
 
@@ -44,29 +45,28 @@ def values_of_clients(result: results.Result) -> contents.Boxes | None:
     if clients.empty:
         return None
     methods = selection.contenders(result, clients)
-    panels, left_out = multiples.in_panels(
-        multiples.of_few_models(clients, methods),
-        [*methods, "model"],
-        selection.environments(result),
-        _box,
-    )
     populations = " or ".join(clients["population"].unique())
     seeds = max(1, clients["seed"].nunique())  # of a single one it may not be known
     label = (
         f"{metric} of each client, {populations} clients, {summaries.OWN_TEST} data,"
         f" last round ({seeds} seed{'s' if seeds > 1 else ''})"
     )
-    return contents.Boxes(panels, xlabel=label, left_out=left_out)
+    return multiples.in_panels(
+        contents.Boxes,
+        multiples.of_few_models(clients, methods),
+        [*methods, "model"],
+        selection.environments(result),
+        _box,
+        xlabel=label,
+    )
 
 
 def _box(rows: pd.DataFrame, setting: str, color: int) -> contents.Box:
     """Returns the clients of one setting and model."""
     rounds = np.unique(np.concatenate(list(rows["rounds"])))
     histories = np.full((len(rows), len(rounds)), np.nan)
-    for row, (seen, values) in enumerate(
-        zip(rows["rounds"], rows["history"], strict=True)
-    ):
-        histories[row, np.searchsorted(rounds, seen)] = values
+    for own, client in zip(histories, rows.itertuples(), strict=True):
+        own[np.searchsorted(rounds, client.rounds)] = client.history
     return contents.Box(
         setting=setting,
         algorithm=rows["algorithm"].iloc[0],
@@ -119,7 +119,7 @@ def _draw_box(
     axes: Axes, box: contents.Box, row: int, heights: np.ndarray, number: int
 ) -> None:
     """Draws points, and the box over them."""
-    series = drawing.Series(f"{box.setting}, {box.model}", box.algorithm)
+    series = drawing.Series(box.label, box.algorithm)
     is_vector = len(heights) <= _MAX_DRAWN
     points = axes.scatter(
         box.values,
@@ -300,7 +300,10 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
     different: dict[tuple[object, ...], int] = {}
     for part in selection.groups(rows, names):
         number = int(part.index[0])
-        different.setdefault(_held(*where[number]), number)
+        group, point = where[number]
+        counts = group.num_train if group.label_counts is None else group.label_counts
+        held = (*map(str, map(group.config.get, _HELD)), counts[point].tobytes())
+        different.setdefault(held, number)
     kept = list(different.values())
     environments = []
     for title, part in selection.by_environment(rows.loc[kept], names):
@@ -312,17 +315,10 @@ def holdings(result: results.Result) -> list[tuple[partitions.Holdings, float]]:
     return environments
 
 
-def _held(group: history.History, point: int) -> tuple[object, ...]:
-    """Returns what is equal where clients hold as many examples of every class."""
-    counts = group.num_train if group.label_counts is None else group.label_counts
-    names = ("federation.dataset", "federation.partition")
-    return (*(str(group.config.get(name)) for name in names), counts[point].tobytes())
-
-
 def _only_title(group: history.History) -> str:
     """Returns the data, partition and seed of a group's first federation."""
     config = group.config | group.points[0]
-    names = [config.get("federation.dataset"), config.get("federation.partition")]
+    names = [*map(config.get, _HELD)]
     if "seed" in config:
         names.append(f"seed {config['seed']}")
     return ", ".join(str(name) for name in names if name is not None)

@@ -16,7 +16,7 @@ _MAX_PANELS = 4
 
 
 def between_clients(result: results.Result) -> contents.Heats | None:
-    """Weights between clients after the last round, ordered by cluster.
+    """Returns weights between clients after the last round, ordered by cluster.
 
     One panel per static group that mixes messages, for its first grid point; a client's
     weight for itself is left out, because it hides the others.
@@ -83,20 +83,17 @@ def shares(result: results.Result) -> contents.Lines | None:
     if rows.empty:
         return None
     methods, environments = selection.methods(result), selection.environments(result)
-    panels, left_out = multiples.in_panels(
+    shown = multiples.in_panels(
+        contents.Lines,
         rows,
         methods,
         environments,
-        lambda line, name, color: multiples.over_seeds(line, "round", name, color),
-    )
-    return contents.Lines(
-        panels=multiples.beside(panels, rows, environments, _equal),
+        multiples.over_seeds,
         xlabel="round",
         ylabel="share of weight in the own cluster",
-        data="",
         spread="mean over clients, then over seeds; band from min to max",
-        left_out=left_out,
     )
+    return multiples.beside(shown, rows, environments, _equal)
 
 
 def _share_rows(result: results.Result) -> pd.DataFrame:
@@ -110,23 +107,19 @@ def _share_rows(result: results.Result) -> pd.DataFrame:
         for point, share, cluster in zip(
             own, _mean_share(group), group.cluster, strict=True
         ):
+            same = (cluster[:, None] == cluster).sum() / len(cluster) - 1
+            equal = float(same / max(1, len(cluster) - 1))  # all others weigh the same
             rows = pd.DataFrame({"round": group.rounds, "value": share})
-            parts.append(rows.assign(**point, equal=_equal_share(cluster)))
+            parts.append(rows.assign(**point, equal=equal))
     if not parts:
         return pd.DataFrame()
     return pd.concat(parts, ignore_index=True).assign(model="", population="")
 
 
-def _equal_share(cluster: np.ndarray) -> float:
-    """Returns the mean share of the own cluster where all others weigh the same."""
-    same = (cluster[:, None] == cluster).sum() / len(cluster) - 1
-    return float(same / max(1, len(cluster) - 1))
-
-
 def _equal(rows: pd.DataFrame) -> list[contents.Line]:
     """Computes the level of equal weights."""
     rows = rows.assign(algorithm="", value=rows["equal"])
-    line = multiples.over_seeds(rows, "round", "equal weights", 1)
+    line = multiples.over_seeds(rows, "equal weights", 1)
     return [dataclasses.replace(line, is_level=True)]
 
 

@@ -19,14 +19,44 @@ class Panel(Generic[_Mark]):
 
 
 @dataclasses.dataclass(frozen=True)
+class _Shown:
+    """Line, box or point of one setting and model.
+
+    Attributes:
+      setting: what a legend calls the setting.
+      algorithm: its algorithm; may be empty.
+      model: whose metric it is; may be empty.
+      color: number of the setting's color, the same in all panels.
+    """
+
+    setting: str
+    algorithm: str
+    model: str
+    color: int
+
+    @property
+    def label(self) -> str:
+        """Setting and model, as a legend names them."""
+        return f"{self.setting}, {self.model}" if self.model else self.setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Panels(Generic[_Mark]):
     """A figure of panels with the same axes.
 
     Attributes:
       panels: at least one.
+      xlabel: of all panels.
+      ylabel: of all panels.
+      data: on which models are judged; may be empty.
+      left_out: which of more lines and panels are shown; `""` where all are.
     """
 
     panels: tuple[Panel[_Mark], ...]
+    xlabel: str
+    ylabel: str = ""
+    data: str = ""
+    left_out: str = ""
 
     @property
     def marks(self) -> list[_Mark]:
@@ -35,15 +65,11 @@ class _Panels(Generic[_Mark]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
-    """One setting and model: a mean over seeds, and what is around it.
+class Line(_Shown):
+    """A mean over seeds, and what is around it.
 
     Attributes:
-      setting: what a legend calls the setting.
-      algorithm: its algorithm; may be empty.
-      model: whose metric it is; may be empty.
       population: of clients; may be empty.
-      color: number of the setting's color, the same in all panels.
       x: `[X]` ascending.
       y: `[X]` means.
       low: `[X]` lower end of the band; NaN where there is none.
@@ -51,11 +77,7 @@ class Line:
       is_level: whether it is the same for all `x`, of which it knows nothing.
     """
 
-    setting: str
-    algorithm: str
-    model: str
     population: str
-    color: int
     x: np.ndarray
     y: np.ndarray
     low: np.ndarray
@@ -63,16 +85,12 @@ class Line:
     is_level: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Lines(_Panels[Line]):
     """A figure of lines.
 
     Attributes:
-      xlabel: of all panels.
-      ylabel: of all panels.
-      data: on which models are judged; may be empty.
       spread: what bands or bars show, `""` of one seed.
-      left_out: which of more lines and panels are shown; `""` where all are.
       around: what is from `low` to `high`.
       log_x: whether x is logarithmic.
       log_y: whether y is logarithmic.
@@ -84,11 +102,7 @@ class Lines(_Panels[Line]):
         validation data, which its name does not say.
     """
 
-    xlabel: str
-    ylabel: str
-    data: str
     spread: str
-    left_out: str = ""
     around: str = "min to max"
     log_x: bool = False
     log_y: bool = False
@@ -110,14 +124,10 @@ class Lines(_Panels[Line]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Box:
-    """Values of single clients under one setting and model.
+class Box(_Shown):
+    """Values of single clients.
 
     Attributes:
-      setting: what a legend calls the setting.
-      algorithm: its algorithm.
-      model: whose metric it is.
-      color: number of the setting's color.
       values: `[V]` one per client and seed.
       clients: `int[V]` which client.
       seeds: `int[V]` which seed.
@@ -126,10 +136,6 @@ class Box:
       histories: `[V, E]` values in these rounds; NaN where there is none.
     """
 
-    setting: str
-    algorithm: str
-    model: str
-    color: int
     values: np.ndarray
     clients: np.ndarray
     seeds: np.ndarray
@@ -138,12 +144,8 @@ class Box:
     histories: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True)
 class Boxes(_Panels[Box]):
-    """A figure of distributions over clients; as `Lines`."""
-
-    xlabel: str
-    left_out: str = ""
+    """A figure of distributions over clients."""
 
     @property
     def rows(self) -> dict[tuple[str, str], int]:
@@ -153,16 +155,12 @@ class Boxes(_Panels[Box]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Spot:
-    """One setting in a plane: means over seeds with standard deviations.
+class Spot(_Shown):
+    """A point of a plane: means over seeds with standard deviations.
 
     Only the best settings on validation data have a color.
     """
 
-    setting: str
-    algorithm: str
-    model: str
-    color: int
     x: float
     y: float
     x_std: float
@@ -170,15 +168,11 @@ class Spot:
     is_best: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Spots(_Panels[Spot]):
-    """A figure of settings in a plane; as `Lines`."""
+    """A figure of settings in a plane."""
 
-    xlabel: str
-    ylabel: str
     population: str
-    data: str
-    left_out: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

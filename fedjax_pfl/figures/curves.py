@@ -95,10 +95,9 @@ def _span(shown: contents.Lines, start: float = 0) -> tuple[float, float] | None
 def _line(axes: Axes, line: contents.Line, shown: contents.Lines) -> None:
     """Draws one line and what is around it."""
     color, dash = drawing.style(line)
-    label = f"{line.setting}, {line.model}" if line.model else line.setting
-    series = drawing.Series(label, line.algorithm)
+    series = drawing.Series(line.label, line.algorithm)
     style = {"color": color, "linestyle": _DASHES[dash], "linewidth": 1.2}
-    style |= {"label": label} | _marks(line)
+    style |= {"label": line.label} | _marks(line)
     if shown.bars and not line.is_level:
         bars = axes.errorbar(line.x, line.y, line.high - line.y, capsize=3, **style)
         series.name(*bars.get_children())

@@ -56,7 +56,7 @@ _LOW = 1.9  # inches of a panel where there are several rows of them
 _LETTERS = 84  # of titles side by side
 
 _told: weakref.WeakKeyDictionary[Artist, str] = weakref.WeakKeyDictionary()
-"""What a page is told of artists, as `told` writes it."""
+"""Texts that a page is told of artists, as `told` writes it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +176,7 @@ def name(
     xlabel: str,
     ylabel: str,
 ) -> None:
-    """Titles, and names of the axes in the middle below and beside every row."""
+    """Writes titles, and names of the axes in the middle below and beside every row."""
     columns, rows = shape(shown)
     for axes, panel in zip(shown, panels, strict=True):
         whole = panel.title.replace(" = ", "\u00a0=\u00a0")  # never ends a line

@@ -176,17 +176,13 @@ def _name(axes: Axes, panel: contents.Heat, max_rows: int) -> None:
 
 
 def _write(axes: Axes, values: np.ndarray, low: float, high: float) -> None:
-    """Numbers in the fields."""
+    """Writes numbers into the fields."""
     for i, j in np.ndindex(values.shape):
         if np.isfinite(values[i, j]):
-            color = _ink(values[i, j], low, high)
+            is_light = values[i, j] > low + 0.6 * (high - low)
+            color = "#111111" if is_light else "white"  # can be read on its field
             text = _number(values[i, j], low, high)
             axes.text(j, i, text, ha="center", va="center", color=color, fontsize=6)
-
-
-def _ink(value: float, low: float, high: float) -> str:
-    """Returns the color of a number that can be read on the color of its value."""
-    return "#111111" if value > low + 0.6 * (high - low) else "white"
 
 
 def _number(value: float, low: float, high: float) -> str:

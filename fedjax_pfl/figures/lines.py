@@ -1,9 +1,9 @@
-"""Lines of learning curves, and of a metric against a swept field."""
+"""Lines of learning curves, of swept fields, and of clients' series by day."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
@@ -11,10 +11,18 @@ from fedjax_pfl import results
 from fedjax_pfl.figures import contents, multiples
 from fedjax_pfl.results import selection, summaries
 
-__all__ = ["is_wide", "learning_curves", "numeric", "swept", "training_loss"]
+__all__ = [
+    "is_wide",
+    "learning_curves",
+    "numeric",
+    "over_days",
+    "swept",
+    "training_loss",
+]
 
 _DATA = summaries.OWN_TEST
 _TRAINING = "own training"
+_BESIDE = {"uniform_value": "equal shares, rebalanced", "hold_value": "bought and held"}
 _WIDE = 10  # ratio of the largest to the smallest value that asks for logarithms
 _LEVEL = "is level"  # column: whether a row knows nothing of what it is drawn against
 
@@ -72,19 +80,16 @@ def _over_rounds(
 ) -> contents.Lines:
     """Makes one line per method and model, with a band over seeds."""
     rows = multiples.of_few_models(curves, methods)
-    panels, left_out = multiples.in_panels(
+    return multiples.in_panels(
+        contents.Lines,
         rows,
         [*methods, "model"],
         selection.environments(result),
-        lambda line, name, color: multiples.over_seeds(line, "round", name, color),
-    )
-    return contents.Lines(
-        panels=panels,
+        multiples.over_seeds,
         xlabel="round",
         ylabel=ylabel,
         data=data,
         spread=selection.band(curves),
-        left_out=left_out,
     )
 
 
@@ -112,26 +117,23 @@ def swept(result: results.Result) -> contents.Lines | None:
         table, methods, is_best = multiples.best_of_many(result, table, methods)
     values = sorted(table[field].dropna().unique())
     rows = _with_levels(table, field, values)
-    panels, left_out = multiples.in_panels(
+    seeds = table["seed"].nunique()
+    spread = f"mean over clients, then mean ± std over {seeds} seeds"
+    return multiples.in_panels(
+        contents.Lines,
         rows,
         methods,
         [name for name in selection.environments(result) if name != field],
         lambda line, name, color: dataclasses.replace(
-            multiples.over_seeds(line, field, name, color, _mean_and_std),
+            multiples.over_seeds(line, name, color, field, has_std=True),
             model="",  # panels say it
             is_level=bool(line[_LEVEL].all()),
         ),
         also=["model"],
-    )
-    seeds = table["seed"].nunique()
-    spread = f"mean over clients, then mean ± std over {seeds} seeds"
-    return contents.Lines(
-        panels=panels,
         xlabel=field,
         ylabel=f"mean {metric}, last round",
         data=_DATA,
         spread=spread if seeds > 1 else "",
-        left_out=left_out,
         around="mean ± std",
         log_x=is_wide(values),
         bars=True,
@@ -145,23 +147,13 @@ def _with_levels(
     """Returns rows of models with the field; those without for each of its values."""
     knows = table[field].notna()
     table = table[table["model"].isin(table.loc[knows, "model"])]
-    table = table.sort_values("model", key=_order, kind="stable")
+    order = list(selection.MODELS).index
+    table = table.sort_values("model", key=lambda m: m.map(order), kind="stable")
     knows = table[field].notna()
     parts = [table[knows].assign(**{_LEVEL: False})]
     if not knows.all():
         parts += [table[~knows].assign(**{field: x, _LEVEL: True}) for x in values]
     return pd.concat(parts)
-
-
-def _order(models: pd.Series) -> pd.Series:
-    """Returns the positions of models among all."""
-    return models.map(list(selection.MODELS).index)
-
-
-def _mean_and_std(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:
-    """Returns the mean, and what is a standard deviation below and above it."""
-    mean, std = values.mean(), values.std().fillna(0)
-    return mean, mean - std, mean + std
 
 
 def numeric(table: pd.DataFrame, fields: Sequence[str]) -> list[str]:
@@ -177,3 +169,56 @@ def numeric(table: pd.DataFrame, fields: Sequence[str]) -> list[str]:
 def is_wide(values: Sequence[float]) -> bool:
     """Returns whether positive values in ascending order ask for a logarithmic axis."""
     return values[0] > 0 and values[-1] >= _WIDE * values[0]
+
+
+def over_days(result: results.Result) -> contents.Lines | None:
+    """Returns values of portfolios over the test days, one panel per market.
+
+    Means over parties and seeds of the personal model, or of the first there is; the
+    band is from the 10 % to the 90 % quantile of the parties of a seed, averaged over
+    seeds, of the first method.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      The lines; those without an algorithm are of no method. None for trainings without
+      such series.
+    """
+    table = result.series()
+    if table.empty:
+        return None
+    table = table[table["model"].isin(selection.MODELS)].assign(population="honest")
+    methods, markets = selection.methods(result), selection.environments(result)
+    own = table[table["name"] == "value"]
+    own = pd.concat(map(selection.first_model, selection.groups(own, methods)))
+    shown = multiples.in_panels(
+        contents.Lines,
+        own,
+        methods,
+        markets,
+        _by_day,
+        xlabel="trading day of the test",
+        ylabel="value, from 1 on",
+        spread="mean over parties and seeds; band: 10 % to 90 % of parties",
+        around="10 % to 90 %",
+    )
+    return multiples.beside(shown, table, markets, _strategies)
+
+
+def _strategies(table: pd.DataFrame) -> list[contents.Line]:
+    """Returns the curves of strategies that no method trains."""
+    rows = table.assign(algorithm="", model="", population="")
+    return [
+        _by_day(rows[rows["name"] == name], title, color)
+        for color, (name, title) in enumerate(_BESIDE.items())
+    ]
+
+
+def _by_day(rows: pd.DataFrame, setting: str, color: int) -> contents.Line:
+    """Returns means by day; only the first method has a band."""
+    by_day = rows.groupby("moment")
+    mean, low, high = (by_day[name].mean() for name in ("mean", "10 %", "90 %"))
+    if color or not rows["algorithm"].iloc[0]:
+        low = high = mean * np.nan
+    return multiples.line(rows, setting, color, mean, low, high)

@@ -1,5 +1,6 @@
 """Small multiples: a panel per environment, the same methods in all of them."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,14 +15,13 @@ __all__ = [
     "beside",
     "best_of_many",
     "in_panels",
-    "min_to_max",
+    "line",
     "of_few_models",
     "over_seeds",
 ]
 
 _WITH_HYBRIDS = 6  # lines, hybrids among them, that can be told apart
-_Mark = TypeVar("_Mark")
-Spread = Callable[[Any], tuple[pd.Series, pd.Series, pd.Series]]
+_Shown = TypeVar("_Shown")
 
 
 def of_few_models(rows: pd.DataFrame, methods: Sequence[str]) -> pd.DataFrame:
@@ -48,23 +48,27 @@ def best_of_many(
 
 
 def in_panels(
+    figure: Callable[..., _Shown],
     rows: pd.DataFrame,
     columns: Sequence[str],
     environments: Sequence[str],
-    make: Callable[[pd.DataFrame, str, int], _Mark],
+    make: Callable[[pd.DataFrame, str, int], Any],
     also: Sequence[str] = (),
-) -> tuple[tuple[contents.Panel[_Mark], ...], str]:
+    **named: Any,
+) -> _Shown:
     """Makes small multiples: a panel per environment, in each the same lines.
 
     Args:
+      figure: class of the contents.
       rows: of all lines.
       columns: those that tell lines apart.
       environments: columns that tell panels apart.
       make: line of its rows, its setting's name and number of its color.
       also: further columns that tell panels apart, named in every title.
+      **named: further fields of the contents.
 
     Returns:
-      Panels, and a sentence about what is left out.
+      The contents, which say what is left out.
     """
     order = rows.index.argsort(kind="stable")  # of the result: one color in all figures
     rows = rows.reset_index(drop=True)
@@ -87,33 +91,53 @@ def in_panels(
             if part.index.isin(index).any()
         ]
         panels.append(contents.Panel(title, tuple(marks)))
-    return tuple(panels), drawing.left_out(len(every), len(parts))
+    left_out = drawing.left_out(len(every), len(parts))
+    return figure(panels=tuple(panels), left_out=left_out, **named)
 
 
 def beside(
-    panels: Sequence[contents.Panel[_Mark]],
+    shown: contents.Lines,
     rows: pd.DataFrame,
     environments: Sequence[str],
-    make: Callable[[pd.DataFrame], list[_Mark]],
-) -> tuple[contents.Panel[_Mark], ...]:
-    """Adds marks of no method to every panel, made of its environment's rows."""
+    make: Callable[[pd.DataFrame], list[contents.Line]],
+) -> contents.Lines:
+    """Adds lines of no method to every panel, made of its environment's rows."""
     parts = selection.by_environment(rows, environments)
-    return tuple(
+    panels = [
         contents.Panel(panel.title, (*panel.marks, *make(part)))
-        for panel, (_, part) in zip(panels, parts, strict=False)
-    )
-
-
-def min_to_max(values: Any) -> tuple[pd.Series, pd.Series, pd.Series]:
-    """Returns the mean, minimum and maximum of groups."""
-    return values.mean(), values.min(), values.max()
+        for panel, (_, part) in zip(shown.panels, parts, strict=False)
+    ]
+    return dataclasses.replace(shown, panels=tuple(panels))
 
 
 def over_seeds(
-    rows: pd.DataFrame, by: str, setting: str, color: int, spread: Spread = min_to_max
+    rows: pd.DataFrame,
+    setting: str,
+    color: int,
+    by: str = "round",
+    has_std: bool = False,
 ) -> contents.Line:
-    """Makes a line of rows of one setting and model, against one of their columns."""
-    mean, low, high = spread(rows.groupby(by)["value"])
+    """Makes a line of rows of one setting and model, against one of their columns.
+
+    Around the mean are minimum and maximum, or a standard deviation.
+    """
+    values = rows.groupby(by)["value"]
+    mean, low, high = values.mean(), values.min(), values.max()
+    if has_std:
+        std = values.std().fillna(0)
+        low, high = mean - std, mean + std
+    return line(rows, setting, color, mean, low, high)
+
+
+def line(
+    rows: pd.DataFrame,
+    setting: str,
+    color: int,
+    mean: pd.Series,
+    low: pd.Series,
+    high: pd.Series,
+) -> contents.Line:
+    """Makes a line of means, and of what is around them, of the method of rows."""
     first = rows.iloc[0]
     return contents.Line(
         setting=setting,

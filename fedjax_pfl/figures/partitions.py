@@ -63,7 +63,7 @@ def draw(several: Sequence[Holdings]) -> Figure:
 
 
 def _heights(holdings: Holdings) -> list[float]:
-    """Inches of the panels of one federation, from above."""
+    """Returns the inches of the panels of one federation, from above."""
     counts = holdings.label_counts
     is_small = len(holdings.sizes) <= _MAX_BARS
     sizes = _SIZES if is_small else _HISTOGRAM
@@ -97,7 +97,7 @@ def _draw_in(figure: FigureBase, holdings: Holdings) -> None:
 
 
 def _height_of_classes(num_classes: int) -> float:
-    """Inches of the panel of classes."""
+    """Returns the inches of the panel of classes."""
     return float(np.clip(0.2 * num_classes, 0.8, 3.0 if num_classes <= 26 else 4.0))
 
 
@@ -134,11 +134,6 @@ def _bins(sizes: np.ndarray) -> tuple[np.ndarray, bool]:
     return np.arange(low, high + width, width) - 0.5, False
 
 
-def _shares(counts: np.ndarray) -> np.ndarray:
-    """Turns counts into shares `[N, C]` of the classes of each client."""
-    return counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-
-
 def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
     """Draws areas by the number of examples; the largest fills its cell of the grid."""
     num_clients, num_classes = counts.shape
@@ -168,7 +163,8 @@ def _bubbles(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
 
 def _heat_map(figure: FigureBase, axes: Axes, counts: np.ndarray) -> None:
     """Draws the shares of the classes among the examples of each client."""
-    image = axes.imshow(_shares(counts).T, aspect="auto", cmap="Blues", vmin=0)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    image = axes.imshow(shares.T, aspect="auto", cmap="Blues", vmin=0)
     axes.set_xlabel("client", fontsize=9)
     axes.set_ylabel("class", fontsize=9)
     bar = figure.colorbar(image, ax=axes, pad=0.01)

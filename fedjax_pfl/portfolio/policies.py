@@ -117,9 +117,23 @@ class EIIE:
                 "Expected features and window; call for_federation."
             )
         evaluator_key, head_key = jax.random.split(key)
-        evaluator, width = self._init_evaluator(
-            evaluator_key, self.features, self.window
-        )
+        keys, units = jax.random.split(evaluator_key), self.units
+        if self.evaluator == "recurrent":
+            layer = self._layer(keys[0], (units, self.features), units, units)
+            scheme, width = self.initialization, units
+            state = initializers.weights(keys[1], (units, units), units, units, scheme)
+            evaluator = {
+                "input_kernel": layer["kernel"],
+                "state_kernel": state,
+                "bias": layer["bias"],
+            }
+        else:
+            few, width = _FILTERS
+            short, long = _KERNEL * self.features, (self.window - _KERNEL + 1) * few
+            evaluator = {
+                "short": self._layer(keys[0], (few, short), short, few),
+                "long": self._layer(keys[1], (width, long), long, width),
+            }
         return {
             "evaluator": evaluator,
             "head": self._layer(head_key, (width + 1,), width + 1, 1),
@@ -135,27 +149,6 @@ class EIIE:
         bias = initializers.biases(keys[1], shape[:-1][:1], inputs, scheme)
         weights = initializers.weights(keys[0], shape, inputs, outputs, scheme)
         return {"kernel": weights, "bias": bias}
-
-    def _init_evaluator(
-        self, key: core.Key, features: int, window: int
-    ) -> tuple[dict[str, Any], int]:
-        """Draws the evaluator's parameters; returns them and its output's width."""
-        keys, units = jax.random.split(key), self.units
-        if self.evaluator == "recurrent":
-            layer = self._layer(keys[0], (units, features), units, units)
-            scheme = self.initialization
-            state = initializers.weights(keys[1], (units, units), units, units, scheme)
-            return {
-                "input_kernel": layer["kernel"],
-                "state_kernel": state,
-                "bias": layer["bias"],
-            }, units
-        few, many = _FILTERS
-        inputs = (_KERNEL * features, (window - _KERNEL + 1) * few)
-        return {
-            "short": self._layer(keys[0], (few, inputs[0]), inputs[0], few),
-            "long": self._layer(keys[1], (many, inputs[1]), inputs[1], many),
-        }, many
 
     def _evaluate(self, params: Any, x: jax.Array, tables: Any) -> jax.Array:
         """Evaluates all assets on all days: hidden states `[width, B, m]`."""

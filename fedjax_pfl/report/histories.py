@@ -51,7 +51,7 @@ def _record(box: contents.Box, panel: int, kept: int) -> dict[str, object]:
     scaled = (values - low) / (high - low or 1) * _STEPS
     numbers = np.where(np.isfinite(values), scaled.round(), _NOTHING).astype("<u2")
     return {
-        "label": f"{box.setting}, {box.model}",
+        "label": box.label,
         "method": box.algorithm,
         "color": svg.page_color(drawing.color(box.color)),
         "dash": _DASHES[drawing.dash(box.model)],

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_pfl.core import checks
-from fedjax_pfl.data.readers import archives, binary, files, sheets
+from fedjax_pfl.data.readers import binary, files, images
 from tests.data import samples
 
 PATH = pathlib.Path("a_file")
@@ -64,14 +64,14 @@ DAMAGE = {
 
 
 def wanted(sizes):
-    return lambda content: archives.read_members(content, PATH, sizes)
+    return lambda content: binary.read_members(content, PATH, sizes)
 
 
 def test_members_are_read_by_exact_name():
     rng = np.random.default_rng(0)
     a, b = rng.bytes(5000), rng.bytes(70_000)
     content = tar([("d/readme", b"hello"), ("d/a", a), ("x/a", b"no"), ("d/b", b)])
-    found = archives.read_members(content, PATH, {"d/b": 70_000, "d/a": 10_000})
+    found = binary.read_members(content, PATH, {"d/b": 70_000, "d/a": 10_000})
     assert found == {"d/a": a, "d/b": b}
 
 
@@ -119,7 +119,7 @@ def test_damaged_archives_are_refused_or_unchanged(changes, keep):
         gzip.compress(inside, 1),  # damage that the checksum of gzip does not see
     ):
         try:
-            found = archives.read_members(content, PATH, {"d/a": 3000})
+            found = binary.read_members(content, PATH, {"d/a": 3000})
         except checks.InputError:
             continue
         assert set(found) == {"d/a"} and len(found["d/a"]) <= 3000
@@ -151,7 +151,7 @@ def test_sheets_are_cut_row_by_row():
         row, column = divmod(k, 3)
         sheet[4 * row : 4 * row + 4, 5 * column : 5 * column + 5] = one
     two = np.concatenate([tiles[5], tiles[0]], axis=1)
-    first, second = sheets.read_sheets(
+    first, second = images.read_sheets(
         [(webp(sheet), PATH, 6), (webp(two), PATH, 2)], (4, 5)
     )
     np.testing.assert_array_equal(first, tiles)
@@ -163,7 +163,7 @@ def test_sheets_are_cut_row_by_row():
 )
 def test_sheets_of_the_wrong_size(shape, num_tiles):
     content = webp(np.zeros((*shape, 3), np.uint8))
-    sentence = refusal(sheets.read_sheets, [(content, PATH, num_tiles)], (4, 5))
+    sentence = refusal(images.read_sheets, [(content, PATH, num_tiles)], (4, 5))
     assert f"{shape[0]} x {shape[1]} pixels" in sentence
     assert f"expected {num_tiles} tiles of 4 x 5" in sentence
 
@@ -174,12 +174,12 @@ def test_other_images_and_bombs_are_no_sheets(monkeypatch):
     good = webp(np.zeros((8, 8, 3), np.uint8))
     for content in (png.getvalue(), b"", b"RIFF", good[:20]):
         assert "decoded as WEBP" in refusal(
-            sheets.read_sheets, [(content, PATH, 4)], (4, 4)
+            images.read_sheets, [(content, PATH, 4)], (4, 4)
         )
     for limit in (40, 20):  # Pillow warns above its limit and raises above twice
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
         assert f"at most {limit} pixels" in refusal(
-            sheets.read_sheets, [(good, PATH, 4)], (4, 4)
+            images.read_sheets, [(good, PATH, 4)], (4, 4)
         )
 
 
@@ -189,7 +189,7 @@ def test_damaged_sheets(changes, keep):
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
     content = mutated(webp(pixels), changes, keep)
     try:
-        (tiles,) = sheets.read_sheets([(content, PATH, 4)], (4, 4))
+        (tiles,) = images.read_sheets([(content, PATH, 4)], (4, 4))
     except checks.InputError:
         return
     assert tiles.shape == (4, 4, 4, 3) and tiles.dtype == np.uint8

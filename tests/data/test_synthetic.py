@@ -4,20 +4,20 @@ from scipy import optimize
 
 from fedjax_pfl import data
 from fedjax_pfl.core import checks
-from fedjax_pfl.data import generated, sources, synthetic
+from fedjax_pfl.data import sources, synthetic
 
 
 def load(source, seed=0, num_clients=6):
     return source.load(data_dir=None, seed=seed, num_clients=num_clients)
 
 
-KINDS = [k for k in sources.DATASETS.values() if issubclass(k, generated.Generated)]
+KINDS = [k for k in sources.DATASETS.values() if issubclass(k, synthetic.Generated)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_generated_sets_are_a_function_of_the_seed(kind):
     dataset = load(kind())
-    generated._generate.cache_clear()
+    synthetic._generate.cache_clear()
     again, other = load(kind()), load(kind(), seed=1)
     for name in ("x", "y", "client"):
         np.testing.assert_array_equal(getattr(dataset, name), getattr(again, name))

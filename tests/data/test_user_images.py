@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedjax_pfl.core import checks
-from fedjax_pfl.data.readers import folders
+from fedjax_pfl.data.readers import images
 from fedjax_pfl.data.sources import user
 from tests.data import samples
 
@@ -233,9 +233,9 @@ def test_warnings_of_pillow_stay_inside(tmp_path, monkeypatch):
 
 def test_images_are_read_once_until_they_change(tmp_path, monkeypatch):
     decoded = []
-    original = folders.read_images
+    original = images.read_images
     monkeypatch.setattr(
-        folders,
+        images,
         "read_images",
         lambda paths, *rest: decoded.append(paths) or original(paths, *rest),
     )

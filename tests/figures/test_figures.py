@@ -145,9 +145,8 @@ def test_no_two_algorithms_look_alike_in_the_scatter():
         contents.Spot(f"m{k}", f"m{k}", "personal", k, 0.1, 0.5, 0.0, 0.0)
         for k in range(12)
     )
-    shown = contents.Spots(
-        (contents.Panel("", spots),), "x", "y", "all", "own test", ""
-    )
+    panels = (contents.Panel("", spots),)
+    shown = contents.Spots(panels=panels, xlabel="x", population="all")
     (axes,) = clients.draw_spots(shown).axes
     marks = [bar.lines[0] for bar in axes.containers]
     looks = {(m.get_color(), m.get_marker(), m.get_fillstyle()) for m in marks}

@@ -9,7 +9,11 @@ repeat published code, and in `class_windows` where a class has too few examples
 from typing import Any
 
 from fedjax_pfl.data.partition.base import Partition, Partitioner
-from fedjax_pfl.data.partition.blocks import PathologicalBlocks, PowerLaw
+from fedjax_pfl.data.partition.blocks import (
+    ClassWindows,
+    PathologicalBlocks,
+    PowerLaw,
+)
 from fedjax_pfl.data.partition.labels import DirichletLabels, HybridSkew, LabelShards
 from fedjax_pfl.data.partition.leaky import (
     LeakyDirichletLabels,
@@ -18,7 +22,6 @@ from fedjax_pfl.data.partition.leaky import (
 )
 from fedjax_pfl.data.partition.natural import ByClient, FeatureSkew
 from fedjax_pfl.data.partition.sizes import IID, QualitySkew, QuantitySkew
-from fedjax_pfl.data.partition.windows import ClassWindows
 
 # The classes of the partitions are the values of `PARTITIONS`.
 __all__ = ["PARTITIONS", "Partition", "Partitioner"]

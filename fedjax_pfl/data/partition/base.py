@@ -81,6 +81,28 @@ class Partition:
         index[is_real] = rows[: sizes.sum()]
         return cls(index, sizes.astype(np.int32))
 
+    @classmethod
+    def dealt(cls, classes: Sequence[np.ndarray], counts: np.ndarray) -> "Partition":
+        """Deals the rows of every class in their order; rows left over are unused.
+
+        Args:
+          classes: rows `int[n_c]` of each of C classes.
+          counts: `int[C, N]` rows that each client gets of each class.
+
+        Returns:
+          The partition, the rows of a client in the order of the classes.
+
+        Example:
+          >>> counts = np.array([[1, 1], [0, 2]])
+          >>> Partition.dealt([np.arange(3), np.arange(3, 5)], counts).index.tolist()
+          [[0, 0, 0], [1, 3, 4]]
+        """
+        totals = counts.sum(axis=1)
+        rows = [own[:total] for own, total in zip(classes, totals, strict=True)]
+        client = np.repeat(np.indices(counts.shape)[1].ravel(), counts.ravel())
+        order = np.argsort(client, kind="stable")
+        return cls.from_sizes(np.concatenate(rows)[order], counts.sum(axis=0))
+
     def rows(self, client: int) -> np.ndarray:
         """Returns the rows `int32[n]` of one client, without padding."""
         return self.index[client, : self.num_examples[client]]
@@ -146,6 +168,7 @@ class Partitioner(Protocol):
         ...
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Drawn(abc.ABC):
     """Base class of partitions that need a number of clients."""
 
@@ -230,8 +253,7 @@ class Drawn(abc.ABC):
                 f" classes of {dataset.name}, got {labels_per_client}."
             )
         rows = np.arange(dataset.num_samples)
-        if rng is not None:
-            rows = rng.permutation(dataset.num_samples)
+        rows = rows if rng is None else rng.permutation(rows)
         by_class = rows[np.argsort(dataset.y[rows], kind="stable")]
         sizes = np.bincount(dataset.y, minlength=num_classes)
         return np.split(by_class, np.cumsum(sizes)[:-1])

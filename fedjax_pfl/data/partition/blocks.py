@@ -1,7 +1,7 @@
-"""Few classes per client, dealt in order: blocks of equal clients, and power laws."""
+"""Few classes per client, dealt in order: blocks, power laws, moving windows."""
 
 import dataclasses
-from collections.abc import Sequence
+import warnings
 
 import numpy as np
 from numpy.random import Generator
@@ -11,7 +11,7 @@ from fedjax_pfl.data.dataset import Dataset
 from fedjax_pfl.data.partition import draws
 from fedjax_pfl.data.partition.base import Drawn, Partition
 
-__all__ = ["PathologicalBlocks", "PowerLaw"]
+__all__ = ["ClassWindows", "PathologicalBlocks", "PowerLaw"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,13 +43,11 @@ class PathologicalBlocks(Drawn):
         owners = _deal_classes(num_clients, self.labels_per_client, len(classes))
         smallest = -(-self.min_examples // self.labels_per_client)
         self.require_examples(dataset, classes, [smallest * len(own) for own in owners])
-        sizes = [
-            self._sizes(rng, len(rows), len(clients), smallest)
-            for rows, clients in zip(classes, owners, strict=True)
-        ]
-        parts = _assemble(classes, owners, sizes, num_clients)
-        holds = np.stack([np.isin(np.arange(num_clients), own) for own in owners])
-        _, cluster = np.unique(holds, axis=1, return_inverse=True)
+        counts = np.zeros((len(classes), num_clients), np.int64)
+        for own, rows, clients in zip(counts, classes, owners, strict=True):
+            own[clients] = self._sizes(rng, len(rows), len(clients), smallest)
+        parts = Partition.dealt(classes, counts)
+        _, cluster = np.unique(counts > 0, axis=1, return_inverse=True)
         return dataclasses.replace(parts, cluster=cluster.reshape(-1).astype(np.int32))
 
     def _sizes(
@@ -93,25 +91,81 @@ class PowerLaw(Drawn):
             classes = [rng.permutation(dataset.num_samples)]
         else:
             classes = self.class_rows(dataset, rng)
-        shares = (self.min_examples + slot[::-1]) // len(slot)
-        held = (np.arange(num_clients)[:, None] + slot) % len(classes)  # [N, k]
-        holders = [np.nonzero(held == c) for c in range(len(classes))]
-        smallest = [shares[slots] for _, slots in holders]
-        self.require_examples(dataset, classes, [sum(sizes) for sizes in smallest])
-        sizes = [
-            self._sizes(rng, len(rows), least)
-            for rows, least in zip(classes, smallest, strict=True)
-        ]
-        owners = [clients for clients, _ in holders]
-        return _assemble(classes, owners, sizes, num_clients)
+        counts = np.zeros((len(classes), num_clients), np.int64)
+        client = np.arange(num_clients)[:, None]
+        held = (client + slot) % len(classes)  # [N, k]
+        counts[held, client] = (self.min_examples + slot[::-1]) // len(slot)
+        needed = counts.sum(axis=1)
+        self.require_examples(dataset, classes, needed.tolist())
+        for label in np.unique(held):
+            holds = (held == label).any(axis=1)
+            shares = draws.lognormal(rng, self.sigma, holds.sum())
+            rest = shares * (len(classes[label]) - needed[label])
+            counts[label, holds] += np.floor(rest).astype(np.int64)
+        return Partition.dealt(classes, counts)
 
-    def _sizes(self, rng: Generator, total: int, smallest: np.ndarray) -> np.ndarray:
-        """Adds shares of the rest of `total` to the smallest sizes of one class."""
-        if len(smallest) == 0:
-            return smallest
-        shares = draws.lognormal(rng, self.sigma, len(smallest))
-        rest = np.floor(shares * (total - smallest.sum())).astype(np.int64)
-        return smallest + rest
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassWindows(Drawn):
+    """Label skew: client i holds the classes `(i + j) mod C`, j < k.
+
+    Its size is `int(lognormal(mean, sigma)) + extra`, split over its classes into parts
+    that differ by 1 at most. Parts are then raised to `min_per_class`, and capped at
+    the number of examples of the class.
+
+    Examples of a class are dealt in one shuffled order, client after client, without
+    replacement. If the clients want more than there are, the order starts over: then
+    clients share examples, one may train on another's test examples, the partition is
+    `leaky`, and a warning is issued. No client has an example twice.
+
+    Attributes:
+      labels_per_client: k, at most the number of classes.
+      mean: of the logarithms of the sizes.
+      sigma: standard deviation of the logarithms of the sizes, at least 0.
+      extra: examples added to every size.
+      min_per_class: minimum number of examples of each of a client's classes.
+    """
+
+    labels_per_client: int = struct.static_field(default=5, at_least=1)
+    mean: float = struct.traced_field(default=4.0)
+    sigma: float = struct.static_field(default=1.0, at_least=0)
+    extra: int = struct.static_field(default=5, at_least=0)
+    min_per_class: int = struct.static_field(default=2, at_least=1)
+    name = "class_windows"
+
+    def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
+        """Draws the partition: sizes, then the order of the classes."""
+        sizes = draws.lognormal_sizes(rng, self.mean, self.sigma, num_clients)
+        classes = self.class_rows(dataset, rng)
+        slot = np.arange(self.labels_per_client)
+        held = (np.arange(num_clients)[:, None] + slot) % len(classes)  # [N, k]
+        needed = [self.min_per_class * (c in held) for c in range(len(classes))]
+        advice = "a smaller min_per_class"
+        self.require_examples(dataset, classes, needed, advice=advice)
+        parts = (sizes[:, None] + self.extra + slot[::-1]) // self.labels_per_client
+        available = np.array([len(rows) for rows in classes])
+        parts = np.minimum(np.maximum(parts, self.min_per_class), available[held])
+        wanted = np.bincount(held.ravel(), parts.ravel(), len(classes)).astype(np.int64)
+        num_short = (wanted > available).sum()
+        if num_short:
+            label = (wanted / np.maximum(available, 1)).argmax()
+            warnings.warn(
+                f"Partition {self.name!r} wants {wanted[label]} examples of class"
+                f" {label} of {dataset.name}, which has {available[label]};"
+                f" {num_short} of its classes have too few, so that clients share"
+                " examples and test scores are too good.",
+                stacklevel=2,
+            )
+        dealt = np.zeros(len(classes), np.int64)
+        clients = []
+        for labels, counts in zip(held, parts, strict=True):
+            rows = [
+                classes[c].take(np.arange(start, start + count), mode="wrap")
+                for c, start, count in zip(labels, dealt[labels], counts, strict=True)
+            ]
+            dealt[labels] += counts
+            clients.append(np.concatenate(rows))
+        return Partition.from_rows(clients, leaky=bool(num_short))
 
 
 def _deal_classes(
@@ -132,18 +186,3 @@ def _deal_classes(
         free[clients] -= 1
         owners.append(clients)
     return owners
-
-
-def _assemble(
-    classes: Sequence[np.ndarray],
-    owners: Sequence[np.ndarray],
-    sizes: Sequence[np.ndarray],
-    num_clients: int,
-) -> Partition:
-    """Cuts each class into parts of the given sizes, one for each of its owners."""
-    rows = np.concatenate(
-        [own[: size.sum()] for own, size in zip(classes, sizes, strict=True)]
-    )
-    client = np.repeat(np.concatenate(owners), np.concatenate(sizes))
-    counts = np.bincount(client, minlength=num_clients)
-    return Partition.from_sizes(rows[np.argsort(client, kind="stable")], counts)

@@ -28,16 +28,14 @@ def dirichlet(
     distribution.)
     """
     a = max(concentration, 1e-300)  # the division below must not overflow
-    logs = (
-        np.log(rng.standard_gamma(a + 1, shape)) - rng.standard_exponential(shape) / a
-    )
-    return _shares(logs)
+    logs = np.log(rng.standard_gamma(a + 1, shape))
+    return _shares(logs - rng.standard_exponential(shape) / a)
 
 
 def lognormal(rng: Generator, sigma: float, count: int) -> np.ndarray:
     """Draws shares `[count]` in proportion to lognormal variates of scale `sigma`."""
     # A huge sigma makes a single share of 1 instead of inf / inf.
-    return _shares(min(sigma, 1e300) * rng.standard_normal((1, count)))[0]
+    return _shares(min(sigma, 1e300) * rng.standard_normal(count))
 
 
 def lognormal_sizes(
@@ -52,9 +50,9 @@ def lognormal_sizes(
 
 
 def _shares(logs: np.ndarray) -> np.ndarray:
-    """Returns the softmax of every row."""
-    shares = np.exp(logs - logs.max(axis=1, keepdims=True))
-    return shares / shares.sum(axis=1, keepdims=True)
+    """Returns the softmax along the last axis."""
+    shares = np.exp(logs - logs.max(axis=-1, keepdims=True))
+    return shares / shares.sum(axis=-1, keepdims=True)
 
 
 def raised(sizes: np.ndarray, minimum: int) -> np.ndarray:

@@ -11,16 +11,9 @@ from fedjax_pfl.data.dataset import Dataset
 from fedjax_pfl.data.partition import draws
 from fedjax_pfl.data.partition.base import DirichletDrawn, Drawn, Partition
 
-__all__ = [
-    "DirichletLabels",
-    "HalfLabelled",
-    "HybridSkew",
-    "LabelShards",
-    "deal_shards",
-]
+__all__ = ["DirichletLabels", "HybridSkew", "LabelShards", "deal_shards"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class DirichletLabels(DirichletDrawn):
     """Label skew: each class is cut in proportions drawn from a Dirichlet distribution.
 
@@ -37,11 +30,8 @@ class DirichletLabels(DirichletDrawn):
         classes = self.class_rows(dataset, rng)
         self.require_samples(dataset, num_clients, self.min_examples)
         counts = self.draw_counts(rng, [len(rows) for rows in classes], num_clients)
-        parts = [
-            np.split(rows, np.cumsum(count)[:-1])
-            for rows, count in zip(classes, counts, strict=True)
-        ]
-        clients = [np.concatenate(part) for part in zip(*parts, strict=True)]
+        parts = Partition.dealt(classes, counts)
+        clients = [parts.rows(client) for client in range(num_clients)]
         return Partition.from_rows(draws.fill(rng, clients, self.min_examples))
 
 
@@ -72,20 +62,7 @@ class LabelShards(Drawn):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HalfLabelled(DirichletDrawn):
-    """Base class of partitions with label shards for `ceil(N / 2)` clients.
-
-    Attributes:
-      labels_per_client: shards of each client with label skew.
-      concentration: of the Dirichlet distribution of the other clients' sizes, > 0.
-      min_examples: minimum number of examples of the other clients.
-    """
-
-    labels_per_client: int = struct.static_field(default=2, at_least=1)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HybridSkew(HalfLabelled):
+class HybridSkew(DirichletDrawn):
     """Label shards for `ceil(N / 2)` clients, quantity skew for the other clients.
 
     Every shuffled class is cut in the ratio of the two numbers of clients, rounded
@@ -97,6 +74,7 @@ class HybridSkew(HalfLabelled):
       min_examples: minimum number of examples of the other clients.
     """
 
+    labels_per_client: int = struct.static_field(default=2, at_least=1)
     name = "hybrid_skew"
 
     def draw(self, rng: Generator, dataset: Dataset, num_clients: int) -> Partition:
@@ -119,7 +97,7 @@ class HybridSkew(HalfLabelled):
 
 def deal_shards(
     rng: Generator,
-    partition: LabelShards | HalfLabelled,
+    partition: LabelShards | HybridSkew,
     dataset: Dataset,
     classes: Sequence[np.ndarray],
     num_clients: int,

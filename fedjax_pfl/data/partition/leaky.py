@@ -18,7 +18,6 @@ from fedjax_pfl.data.partition.base import DirichletDrawn, Partition
 __all__ = ["LeakyDirichletLabels", "LeakyHybridSkew", "LeakyQuantitySkew"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class LeakyDirichletLabels(DirichletDrawn):
     """Label skew: every client draws its Dirichlet share of each class.
 
@@ -74,7 +73,7 @@ class LeakyQuantitySkew(DirichletDrawn):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LeakyHybridSkew(labels.HalfLabelled):
+class LeakyHybridSkew(labels.HybridSkew):
     """Label shards of the whole pool, then leaky quantity skew of the whole pool.
 
     `ceil(N / 2)` clients have label skew, with shards cut in file order; the others

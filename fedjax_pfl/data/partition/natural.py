@@ -92,9 +92,7 @@ class FeatureSkew:
                 f" clients for {num_clients} clients of {max(1, group)} each, but data"
                 f" set {dataset.name!r} has {num_writers}."
             )
-        position = np.empty(num_writers, np.int64)  # of each writer, in file order
-        position[np.argsort(first)] = np.arange(num_writers)
-        position = position[owner]
+        position = np.argsort(np.argsort(first))[owner]  # of the writer, in file order
         rows = np.argsort(position, kind="stable")
         sizes = np.bincount(position // group, minlength=num_clients)[:num_clients]
         return Partition.from_sizes(rows, sizes)

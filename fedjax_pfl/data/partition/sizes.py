@@ -13,7 +13,6 @@ from fedjax_pfl.data.partition.base import DirichletDrawn, Drawn, Partition
 __all__ = ["IID", "QualitySkew", "QuantitySkew"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class IID(Drawn):
     """A shuffled pool cut into parts whose sizes differ by at most 1."""
 
@@ -26,7 +25,6 @@ class IID(Drawn):
         return Partition.from_rows(np.array_split(shuffled, num_clients))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class QuantitySkew(DirichletDrawn):
     """A shuffled pool cut into parts whose sizes are proportional to `Dir_N` shares.
 
@@ -79,11 +77,9 @@ class QualitySkew(Drawn):
                 f" set {dataset.name!r} are whole numbers such as words of a text."
             )
         rows = np.arange(dataset.num_samples)
-        if not self.in_file_order:
-            rows = rng.permutation(rows)
+        rows = rows if self.in_file_order else rng.permutation(rows)
         scale = self.sigma * (np.arange(num_clients) + self.index_from) / num_clients
-        if not self.noise_is_std:
-            scale = np.sqrt(scale)
+        scale = scale if self.noise_is_std else np.sqrt(scale)
         return dataclasses.replace(
             Partition.from_rows(np.array_split(rows, num_clients)),
             noise_scale=scale.astype(np.float32),

@@ -55,6 +55,8 @@ def parse_prices(
         is not a positive number or not between low and high, or the date and ticker of
         an earlier row.
     """
+    import pandas as pd  # slow to import, and needed by files of prices only
+
     (_, header), *rows = tables.parse_rows(content, path)
     names = [name.strip() for name in header]
     price = next((name for name in _PRICE_COLUMNS if name in names), None)
@@ -71,15 +73,29 @@ def parse_prices(
     lines = [line for line, _ in rows]
     used = {"date", "ticker", price, "close", "high", "low"} & set(names)
     columns = {name: [row[names.index(name)] for _, row in rows] for name in used}
-    values = _prices(columns, price, with_range, lines, path)
+    prices = {
+        name: _positive(columns[name], lines, path)
+        for name in (price, "close", "high", "low")
+        if name in columns and (with_range or name == price)
+    }
+    values = prices[price][:, None]
+    if with_range:
+        close = prices.get("close", prices[price])
+        high, low = prices["high"], prices["low"]
+        wrong = np.flatnonzero((high < close) | (close < low))
+        if len(wrong):
+            row = wrong[0]
+            raise checks.InputError(
+                f"Line {lines[row]} of '{path}' has the close {close[row]:g}, which is"
+                f" not between its low {low[row]:g} and its high {high[row]:g}."
+            )
+        factor = prices[price] / close
+        values = np.stack([prices[price], high * factor, low * factor], axis=1)
     days, day = np.unique(_dates(columns["date"], lines, path), return_inverse=True)
-    tickers = {name: k for k, name in enumerate(dict.fromkeys(columns["ticker"]))}
-    asset = np.array([tickers[name] for name in columns["ticker"]])
-    cell = day * len(tickers) + asset
-    order = np.argsort(cell, kind="stable")
-    repeated = order[1:][cell[order[1:]] == cell[order[:-1]]]
+    asset, tickers = pd.factorize(np.array(columns["ticker"], object))
+    repeated = np.flatnonzero(pd.DataFrame({"day": day, "asset": asset}).duplicated())
     if len(repeated):
-        row = repeated.min()
+        row = repeated[0]
         raise checks.InputError(
             f"Line {lines[row]} of '{path}' repeats date {columns['date'][row]} and"
             f" ticker {columns['ticker'][row]!r}, expected one row for each."
@@ -87,32 +103,6 @@ def parse_prices(
     grid = np.full((len(days), len(tickers), values.shape[1]), np.nan)
     grid[day, asset] = values
     return Prices(days, tuple(tickers), grid)
-
-
-def _prices(
-    columns: dict[str, list[str]],
-    price: str,
-    with_range: bool,
-    lines: list[int],
-    path: pathlib.Path,
-) -> np.ndarray:
-    """Parses the features `float64[rows, F]` of every row, in units of `price`."""
-    values = _positive(columns[price], lines, path)
-    if not with_range:
-        return values[:, None]
-    close, high, low = (
-        _positive(columns[name], lines, path) if name in columns else values
-        for name in ("close", "high", "low")
-    )
-    wrong = np.flatnonzero((high < close) | (close < low))
-    if len(wrong):
-        row = wrong[0]
-        raise checks.InputError(
-            f"Line {lines[row]} of '{path}' has the close {close[row]:g}, which is not"
-            f" between its low {low[row]:g} and its high {high[row]:g}."
-        )
-    factor = values / close
-    return np.stack([values, high * factor, low * factor], axis=1)
 
 
 def parse_date(text: Any) -> np.datetime64 | None:

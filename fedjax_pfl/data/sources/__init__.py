@@ -17,11 +17,9 @@ from fedjax_pfl.data.sources import base
 from fedjax_pfl.data.sources.base import MissingFilesError
 from fedjax_pfl.data.sources.cifar import Cifar10, Cifar100
 from fedjax_pfl.data.sources.embedded import Digits
-from fedjax_pfl.data.sources.femnist import Femnist
+from fedjax_pfl.data.sources.leaf_sets import Femnist, Sent140
 from fedjax_pfl.data.sources.mnist import FashionMnist, MedicalMnist, Mnist
-from fedjax_pfl.data.sources.sent140 import Sent140
-from fedjax_pfl.data.sources.shakespeare import Shakespeare
-from fedjax_pfl.data.sources.stocks import Stocks
+from fedjax_pfl.data.sources.sequences import Shakespeare, Stocks
 from fedjax_pfl.data.sources.user import Csv, ImageFolder, LeafJson, Npz
 
 # The classes of the data sets are the values of `DATASETS`.
@@ -161,25 +159,24 @@ def check(data_dir: str | os.PathLike[str] | None = None) -> list[Inspection]:
       InputError: if the directory does not exist or cannot be read.
     """
     base.data_directory(data_dir)
-    kinds = [kind for kind in DATASETS.values() if issubclass(kind, base.FileSource)]
-    return [_inspected(kind(), data_dir) for kind in kinds]
-
-
-def _inspected(
-    source: base.FileSource, data_dir: str | os.PathLike[str] | None
-) -> Inspection:
-    """Reads one data set."""
-    start = time.perf_counter()
-    facts: dict[str, Any] = {"status": "ok"}
-    try:
-        located = source.locate(None if data_dir is None else str(data_dir))
-        facts["layout"] = located.layout
-        data = source.read(located)
-        facts |= {"num_samples": data.num_samples, "num_classes": data.num_classes}
-        if data.client is not None:
-            facts["num_clients"] = len(np.unique(data.client))
-    except checks.InputError as error:
-        is_missing = isinstance(error, MissingFilesError)
-        facts["status"] = "missing" if is_missing else "damaged"
-        facts["problem"] = str(error)
-    return Inspection(name=source.name, seconds=time.perf_counter() - start, **facts)
+    place = None if data_dir is None else str(data_dir)
+    inspections = []
+    for kind in DATASETS.values():
+        if not issubclass(kind, base.FileSource):
+            continue
+        facts: dict[str, Any] = {"name": kind.name, "status": "ok"}
+        start, source = time.perf_counter(), kind()
+        try:
+            located = source.locate(place)
+            facts["layout"] = located.layout
+            data = source.read(located)
+            facts |= {"num_samples": data.num_samples, "num_classes": data.num_classes}
+            if data.client is not None:
+                facts["num_clients"] = len(np.unique(data.client))
+        except checks.InputError as error:
+            is_missing = isinstance(error, MissingFilesError)
+            facts["status"] = "missing" if is_missing else "damaged"
+            facts["problem"] = str(error)
+        seconds = time.perf_counter() - start
+        inspections.append(Inspection(seconds=seconds, **facts))
+    return inspections

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.readers import arrays, files
+from fedjax_pfl.data.readers import binary, files
 from fedjax_pfl.data.sources import prepared
 
 __all__ = [
@@ -202,7 +202,7 @@ class FileSource(CachedSource):
     ) -> list[np.ndarray]:
         """Reads arrays of an `.npz` file by name, each of a type and a shape."""
         self.content(path)
-        values = arrays.read_arrays(path, expected, _MAX_BYTES)
+        values = binary.read_arrays(path, expected, _MAX_BYTES)
         for name, (kind, shape) in expected.items():
             array = values[name]
             fits = array.ndim == len(shape) and all(

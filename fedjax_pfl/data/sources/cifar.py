@@ -10,12 +10,35 @@ import numpy as np
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.readers import archives, binary, files, sheets
-from fedjax_pfl.data.sources import base, names, prepared
+from fedjax_pfl.data.readers import binary, files, images
+from fedjax_pfl.data.sources import base, prepared
 
 __all__ = ["Cifar10", "Cifar100"]
 
 _ARCHIVE, _FOLDER, _SHEETS = "binary archive", "binary folder", "WebP sheets"
+_COARSE = tuple(
+    """
+    aquatic_mammals fish flowers food_containers fruit_and_vegetables
+    household_electrical_devices household_furniture insects large_carnivores
+    large_man-made_outdoor_things large_natural_outdoor_scenes
+    large_omnivores_and_herbivores medium_mammals non-insect_invertebrates people
+    reptiles small_mammals trees vehicles_1 vehicles_2
+    """.split()
+)
+_FINE = tuple(
+    """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy
+    bridge bus butterfly camel can castle caterpillar cattle chair chimpanzee clock
+    cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+    forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion
+    lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange
+    orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+    possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper
+    snail snake spider squirrel streetcar sunflower sweet_pepper table tank
+    telephone television tiger tractor train trout tulip turtle wardrobe whale
+    willow_tree wolf woman worm
+    """.split()
+)
 
 
 def _layouts(
@@ -71,7 +94,7 @@ class _Cifar(base.FileSource):
             y, sizes = self.sheet_labels(label_path)
             contents = [self.content(path) for path in sheet_paths]
             tiles = list(zip(contents, sheet_paths, sizes, strict=True))
-            x = np.concatenate(sheets.read_sheets(tiles, (32, 32)))
+            x = np.concatenate(images.read_sheets(tiles, (32, 32)))
         else:
             x, y = self._read_binary(located)
         mean, std = np.array([self.mean, self.std])
@@ -100,11 +123,10 @@ class _Cifar(base.FileSource):
             self.verify_content(content, archive, archive.name)
             size = binary.cifar_record(num_labels).itemsize
             sizes = {name: number * size for name, number in self.members.items()}
-            members = archives.read_members(content, archive, sizes)
+            members = binary.read_members(content, archive, sizes)
             paths = [archive / name for name in self.members]
             contents = [members[name] for name in self.members]
-        x, y = [], []
-        numbers = self.members.values()
+        parts, numbers = [], self.members.values()
         for path, content, number in zip(paths, contents, numbers, strict=True):
             images, labels = binary.parse_records(content, path, num_labels)
             if self.verify and len(images) != number:
@@ -112,9 +134,9 @@ class _Cifar(base.FileSource):
                     f"The file '{path}' holds {len(images)} images, but the official"
                     f" one {number} (verify=False accepts it)."
                 )
-            x.append(images)
-            y.append(labels)
-        return np.concatenate(x), np.concatenate(y)
+            parts.append((images, labels))
+        x, y = map(np.concatenate, zip(*parts, strict=True))
+        return x, y
 
 
 class Cifar10(_Cifar):
@@ -135,23 +157,25 @@ class Cifar10(_Cifar):
         members,
         [*(f"data_batch_{k}.webp" for k in (1, 2, 3)), "test_batch.webp"],
     )
-    classes = {"label": names.CIFAR10}
+    classes = {
+        "label": tuple(
+            "airplane automobile bird cat deer dog frog horse ship truck".split()
+        )
+    }
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2470, 0.2435, 0.2616)
     advice = _never_read(
         "cifar-10-python.tar.gz", "cifar-10-batches-py", instead=archive
     )
     # The archive's is the one that tensorflow-datasets lists.
-    sha256 = {
-        archive: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        **_checksums("""
-    7862ba6f532eb26481636723b49a74914d0a8186dde88a2afa9047668b1214b8  data_batch_1.webp
-    223eb5388d46cd9050b630ada011bb521e9e66e56f8922c4e3c90068bfb4de74  data_batch_2.webp
-    72340f10fb016c6a6f645cbf5e19c99d4d83b500574b3838a6850d00fc20b354  data_batch_3.webp
-    ab0dec7042a003e447ef1969363ca6ea01395ed08b74191b1480e5b880c3ffde  test_batch.webp
-    14cb445a47c1781e5be070e093d9f8ff1169e50e96c99dff09d914d456922913  labels.npz
-        """),
-    }
+    sha256 = _checksums("""
+c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd  cifar-10-binary.tar.gz
+7862ba6f532eb26481636723b49a74914d0a8186dde88a2afa9047668b1214b8  data_batch_1.webp
+223eb5388d46cd9050b630ada011bb521e9e66e56f8922c4e3c90068bfb4de74  data_batch_2.webp
+72340f10fb016c6a6f645cbf5e19c99d4d83b500574b3838a6850d00fc20b354  data_batch_3.webp
+ab0dec7042a003e447ef1969363ca6ea01395ed08b74191b1480e5b880c3ffde  test_batch.webp
+14cb445a47c1781e5be070e093d9f8ff1169e50e96c99dff09d914d456922913  labels.npz
+    """)
 
     def sheet_labels(self, path: pathlib.Path) -> tuple[np.ndarray, list[int]]:
         """Reads the labels of batches 1 to 3 of five, and of the test batch."""
@@ -186,21 +210,19 @@ class Cifar100(_Cifar):
     }
     layouts = _layouts(archive, members, ("train.webp", "test.webp"))
     classes = {
-        "coarse_label": names.CIFAR100_COARSE,
-        "label": names.CIFAR100_FINE,
+        "coarse_label": _COARSE,
+        "label": _FINE,
     }
     mean = (0.5071, 0.4865, 0.4409)
     std = (0.2673, 0.2564, 0.2762)
     advice = _never_read("cifar-100-python.tar.gz", "cifar-100-python", instead=archive)
     # The archive's is the one that tensorflow-datasets lists.
-    sha256 = {
-        archive: "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        **_checksums("""
-    1964e870451aa58370aaaf1d60cdd03c3d51938c603e0a26c1e4c6d75df8fc76  train.webp
-    05fea4886d56e20291f0bb8899a190acb585f1b054c93e74562f2599c2b7fc7e  test.webp
-    a4d21359ea6344da96f89a4e3b3125720143ee8408389ca1ada1ae583d2b0de7  labels.npz
-        """),
-    }
+    sha256 = _checksums("""
+58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec cifar-100-binary.tar.gz
+1964e870451aa58370aaaf1d60cdd03c3d51938c603e0a26c1e4c6d75df8fc76  train.webp
+05fea4886d56e20291f0bb8899a190acb585f1b054c93e74562f2599c2b7fc7e  test.webp
+a4d21359ea6344da96f89a4e3b3125720143ee8408389ca1ada1ae583d2b0de7  labels.npz
+    """)
 
     @property
     def target(self) -> str:

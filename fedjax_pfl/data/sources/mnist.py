@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data import dataset as datasets
 from fedjax_pfl.data.readers import binary
-from fedjax_pfl.data.sources import base, names, prepared
+from fedjax_pfl.data.sources import base, prepared
 
 __all__ = ["FashionMnist", "MedicalMnist", "Mnist"]
 
@@ -61,7 +61,7 @@ class _IdxImages(base.FileSource):
         self, paths: tuple[pathlib.Path, ...]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Reads images and labels of the four files, train then test."""
-        x, y = [], []
+        parts = []
         for image_path, label_path in zip(paths[::2], paths[1::2], strict=True):
             images = binary.parse_idx(self.content(image_path), image_path, 3)
             labels = binary.parse_idx(self.content(label_path), label_path, 1)
@@ -70,9 +70,9 @@ class _IdxImages(base.FileSource):
                 raise checks.InputError(
                     f"Expected {shape} images in '{image_path}', got {images.shape}."
                 )
-            x.append(images)
-            y.append(labels)
-        return np.concatenate(x), np.concatenate(y)
+            parts.append((images, labels))
+        x, y = map(np.concatenate, zip(*parts, strict=True))
+        return x, y
 
 
 class Mnist(_IdxImages):
@@ -94,7 +94,10 @@ class FashionMnist(_IdxImages):
 
     name = "fashion_mnist"
     builder = "fashion_mnist"
-    class_names = names.FASHION_MNIST
+    class_names = (
+        *"T-shirt/top Trouser Pullover Dress Coat Sandal Shirt Sneaker Bag".split(),
+        "Ankle boot",
+    )
     sha256 = {
         _TRAIN[0]: "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
         _TRAIN[1]: "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",

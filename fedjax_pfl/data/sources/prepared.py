@@ -51,11 +51,9 @@ def read_images(
     Raises:
       InputError: see `read_examples`.
     """
-    x, y = [], []
-    for example in read_examples(builder, paths, ("train", "test")):
-        x.append(example["image"])
-        y.append([example[label] for label in labels])
-    return np.stack(x), np.array(y)
+    examples = list(read_examples(builder, paths, ("train", "test")))
+    y = [[example[label] for label in labels] for example in examples]
+    return np.stack([example["image"] for example in examples]), np.array(y)
 
 
 def read_examples(
@@ -84,8 +82,12 @@ def read_examples(
         )
         for source in sources:
             for row in range(len(source)):
-                example = source[row].items()
-                yield {name: _decoded(value) for name, value in example}
+                yield {
+                    name: value.decode(errors="replace")
+                    if isinstance(value, bytes)
+                    else value
+                    for name, value in source[row].items()
+                }
     except ImportError as error:  # of this package, or of what it needs for images
         raise checks.InputError(
             f"The prepared data set '{folder}' needs tensorflow-datasets"
@@ -100,8 +102,3 @@ def read_examples(
 def _one_line(error: Exception) -> str:
     """Returns the beginning of a message."""
     return " ".join(str(error).split())[:200].rstrip(".")
-
-
-def _decoded(value: Any) -> Any:
-    """Returns text in place of bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

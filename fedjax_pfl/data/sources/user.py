@@ -1,17 +1,26 @@
-"""A user's own data: tables, arrays, folders of images, LEAF's JSON."""
+"""A user's own files: tables, arrays, folders of images, LEAF's JSON."""
 
+import dataclasses
+import numbers
+import os
 import pathlib
+from typing import Any, Literal
 
-from fedjax_pfl.core import checks
+import numpy as np
+
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.sources import user_files
+from fedjax_pfl.data.readers import binary, files, images, leaf, tables
+from fedjax_pfl.data.sources import base, user_arrays
 from fedjax_pfl.data.sources.user_arrays import arrays_dataset
-from fedjax_pfl.data.sources.user_files import ImageFolder, LeafJson, Npz
-from fedjax_pfl.data.sources.user_tables import Csv
 
 __all__ = ["Csv", "ImageFolder", "LeafJson", "Npz", "arrays_dataset", "source_for"]
 
 _TABLES = (".csv", ".tsv", ".txt")
+_MAX_BYTES = 8 << 30
+_MAX_CATEGORIES = 100
+_TOO_LARGE = 2**53  # of whole numbers as floats
+_MAX_CLASSES = 100  # of whole numbers, where the task is told from the data
 
 
 def source_for(
@@ -42,7 +51,7 @@ def source_for(
       >>> source_for("images.npz")
       Npz(path='images.npz', x='x', y='y', client=None, max_bytes=8589934592)
     """
-    path = user_files.as_path(path)
+    path = _as_path(path)
     suffix = pathlib.Path(path.lower().removesuffix(".gz")).suffix
     if suffix in _TABLES:
         if not label:
@@ -55,13 +64,13 @@ def source_for(
     if suffix == ".json":
         source = LeafJson(path=path)
     else:
-        folder = user_files.locate(path, data_dir)
+        folder = _locate(path, data_dir)
         if not folder.is_dir():
             raise checks.InputError(
                 f"Expected data in a file of the kind {', '.join(_TABLES)} or .json"
                 f" (plain or .gz), in an .npz file, or in a folder, got '{path}'."
             )
-        kind = LeafJson if user_files.json_files(folder) else ImageFolder
+        kind = LeafJson if _json_files(folder) else ImageFolder
         source = kind(path=path)
     for option, value in (("label", label), ("client", client)):
         if value is not None:
@@ -70,3 +79,385 @@ def source_for(
                 f" --{option} ({option}={value!r})."
             )
     return source
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _UserSource(base.CachedSource):
+    """A user's own file or folder.
+
+    Attributes:
+      path: relative to the current directory or else to the data directory.
+    """
+
+    path: str = ""
+
+    def __post_init__(self):
+        object.__setattr__(self, "path", _as_path(self.path))
+        struct.check_fields(self)
+
+    def locate(self, data_dir: str | None) -> base.Located:
+        """Finds the file."""
+        path = _locate(self.path, data_dir)
+        return base.Located(path, self.name, (path,))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Npz(_UserSource):
+    """Arrays in an archive of `numpy.savez`, interpreted as by `arrays_dataset`.
+
+    Attributes:
+      path: the file; relative to the current directory or else to the data directory.
+      x: name of the array of inputs.
+      y: name of the array of targets.
+      client: name of the array of clients, or None for `client` if there is one.
+      max_bytes: limit of the memory of these arrays together.
+    """
+
+    x: str = "x"
+    y: str = "y"
+    client: str | None = None
+    max_bytes: int = struct.static_field(
+        default=_MAX_BYTES, at_least=1, at_most=1 << 50
+    )
+    name = "npz"
+
+    def read(self, located: base.Located) -> datasets.Dataset:
+        """Returns the arrays; clients are numbered in sorted order."""
+        names, optional = [self.x, self.y], ["client"]
+        if self.client is not None:
+            names, optional = [*names, self.client], []
+        values = binary.read_arrays(located.root, names, self.max_bytes, optional)
+        return arrays_dataset(
+            values[self.x],
+            values[self.y],
+            values.get(self.client or "client"),
+            name=user_arrays.stem(located.root),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeafJson(_UserSource):
+    """Files in LEAF's JSON format with inputs of numbers; each user is a client.
+
+    Examples of a user in several files come together, those in folders called `test`
+    last. Targets are whole numbers, numbered as classes in sorted order.
+
+    Attributes:
+      path: a `.json` or `.json.gz` file, or a folder of such files at any depth;
+        relative to the current directory or else to the data directory.
+      shape: of one input, for example `(28, 28)`; None leaves it as stored.
+    """
+
+    shape: tuple[int, ...] | None = None
+    name = "leaf"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.shape is not None:
+            object.__setattr__(self, "shape", _as_sizes("shape", self.shape))
+
+    def locate(self, data_dir: str | None) -> base.Located:
+        """Finds the file, or the files of the folder."""
+        located = super().locate(data_dir)
+        if not located.root.is_dir():
+            return located
+        files.check_directory(located.root)
+        paths = _json_files(located.root)
+        if not paths:
+            raise checks.InputError(
+                f"The folder '{located.root}' holds no .json or .json.gz file."
+            )
+        return dataclasses.replace(located, paths=paths)
+
+    def read(self, located: base.Located) -> datasets.Dataset:
+        """Returns all users' examples; clients are numbered in sorted order."""
+        users = leaf.read_leaf(located.paths)
+        if not users:
+            raise checks.InputError(
+                f"The LEAF data in '{located.root}' hold no example."
+            )
+        place = f"of the LEAF data in '{located.root}'"
+        x = datasets.as_array([row for inputs, _ in users.values() for row in inputs])
+        y = datasets.as_array([row for _, targets in users.values() for row in targets])
+        if x.dtype.kind not in "iuf":
+            raise checks.InputError(
+                f"Expected x {place} to be inputs of numbers, equally long."
+            )
+        # Some writers of LEAF's files have 3.0 for 3; beyond 2^53 floats have gaps.
+        if (
+            y.dtype.kind not in "iuf"
+            or y.ndim != 1
+            or not ((y == np.round(y)) & (np.abs(y) <= 2**53)).all()
+        ):
+            raise checks.InputError(
+                f"Expected y {place} to be one whole number per input."
+            )
+        if self.shape is not None:
+            if np.prod(x.shape[1:]) != np.prod(self.shape):
+                raise checks.InputError(
+                    f"Expected inputs of the shape {self.shape} in '{located.root}',"
+                    f" got {x.shape[1:]}."
+                )
+            x = x.reshape(len(x), *self.shape)
+        return arrays_dataset(
+            x,
+            y.astype(np.int64),
+            [user for user, (_, targets) in users.items() for _ in targets],
+            name=user_arrays.stem(located.root),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageFolder(_UserSource):
+    """A folder of PNG, JPEG, WebP or BMP images, shown as numbers from 0 to 1.
+
+    Examples, classes and clients are in the order of their names. Images are grey if
+    all are and in three colors otherwise.
+
+    Attributes:
+      path: the folder; relative to the current directory or else to the data directory.
+      layout: `"class"` for `class/file`, `"client"` for `client/class/file`, or
+        `"auto"` for either.
+      size: height and width to which images are resized; None requires equal sizes.
+    """
+
+    layout: Literal["auto", "class", "client"] = "auto"
+    size: tuple[int, int] | None = None
+    name = "images"
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.size is not None:
+            size = _as_sizes("size", self.size)
+            if len(size) != 2:
+                raise checks.InputError(
+                    f"Expected size to be a height and a width, got {self.size!r}."
+                )
+            object.__setattr__(self, "size", size)
+
+    def locate(self, data_dir: str | None) -> base.Located:
+        """Finds the images."""
+        root = _locate(self.path, data_dir)
+        return base.Located(root, *images.list_images(root, self.layout))
+
+    def read(self, located: base.Located) -> datasets.Dataset:
+        """Returns `x uint8[S, H, W]` or, in colors, `uint8[S, H, W, 3]`."""
+        clients = [path.parents[1].name for path in located.paths]
+        return arrays_dataset(
+            images.read_images(located.paths, self.size, _MAX_BYTES),
+            [path.parent.name for path in located.paths],
+            clients if located.layout == "client" else None,
+            name=user_arrays.stem(located.root),
+            labels=f"the folder '{located.root}'",
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Csv(_UserSource):
+    """A table in a file: comma, semicolon or tab separated, with a header, in UTF-8.
+
+    A column whose every value is a number is one feature, as is one of true and false.
+    A column of text becomes one feature of zeros and ones for each of its texts in
+    sorted order. Mixed columns, and missing or infinite values, are refused.
+
+    Attributes:
+      path: the file, plain or `.gz`; relative to the current directory or else to the
+        data directory.
+      label: column to predict.
+      client: column that names each example's client, or None.
+      task: `"classification"`; `"regression"`; or `"auto"`: classes if the label is
+        text or whole numbers of at most 100 different values.
+      scaling: of columns of numbers, over all rows: `"standard"` to mean 0 and variance
+        1, `"minmax"` to [0, 1], or `"none"`. A constant column becomes 0.
+      drop: columns to leave out.
+      categories: columns of numbers that are codes and are treated as text.
+    """
+
+    label: str = ""
+    client: str | None = None
+    task: Literal["auto", "classification", "regression"] = "auto"
+    scaling: Literal["standard", "minmax", "none"] = "standard"
+    drop: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    name = "csv"
+
+    def __post_init__(self):
+        super().__post_init__()
+        for field in ("drop", "categories"):
+            value = _as_tuple(field, getattr(self, field), str, "('age', 'city')")
+            object.__setattr__(self, field, value)
+        columns = [self.label, self.client, *self.drop, *self.categories]
+        for column in columns:
+            if column and columns.count(column) > 1:
+                raise checks.InputError(
+                    f"Expected {column!r} once in label, client, drop and categories."
+                )
+
+    def read(self, located: base.Located) -> datasets.Dataset:
+        """Returns `x float32[S, F]`; clients are numbered as they first appear."""
+        path = located.root
+        owners = [] if self.client is None else [self.client]
+        others = [self.label, *owners, *self.drop]
+        table = tables.read_table(path, [self.label, *owners, *self.categories])
+        for column in (*others, *self.categories):
+            checks.known(column, table.columns, f"column of '{path}'")
+        names = [name for name in table.columns if name not in others]
+        if not names:
+            raise checks.InputError(
+                f"The table '{path}' has no column left besides {', '.join(others)}."
+            )
+        features = [_feature(table, name, self) for name in names]
+        y, class_names = _targets(table, self)
+        client = client_names = None
+        if self.client is not None:
+            texts = table.texts(self.client)
+            client, client_names = user_arrays.numbered(texts, dict.fromkeys(texts))
+        return datasets.Dataset(
+            name=user_arrays.stem(path),
+            x=np.concatenate(features, axis=1),
+            y=y,
+            class_names=class_names,
+            client=client,
+            client_names=client_names,
+        )
+
+
+def _feature(table: tables.Table, name: str, options: Csv) -> np.ndarray:
+    """Returns `float32[S, 1]` for numbers or `float32[S, categories]` for text."""
+    if name in options.categories:
+        return _one_hot(table, name)
+    numbers = table.numbers(
+        name, f"list the column in categories={(name,)} or drop={(name,)}"
+    )
+    if numbers is None:
+        texts = [text.casefold() for text in table.texts(name)]
+        if not set(texts) <= {"true", "false"}:
+            return _one_hot(table, name)
+        numbers = (np.array(texts) == "true").astype(np.float64)
+    return _scaled(numbers, options.scaling).astype(np.float32)[:, None]
+
+
+def _one_hot(table: tables.Table, name: str) -> np.ndarray:
+    """Returns zeros and ones `float32[S, categories]`, categories in sorted order."""
+    texts = table.texts(name)
+    categories = sorted(set(texts))
+    if len(categories) > _MAX_CATEGORIES:
+        raise checks.InputError(
+            f"Column {name!r} of '{table.path}' holds {len(categories)} texts,"
+            f" expected at most {_MAX_CATEGORIES}; leave it out with drop={(name,)}."
+        )
+    codes, _ = user_arrays.numbered(texts, categories)
+    return np.eye(len(categories), dtype=np.float32)[codes]
+
+
+def _scaled(numbers: np.ndarray, scaling: str) -> np.ndarray:
+    """Scales numbers `float64[S]` as the option `scaling` says."""
+    low, high = numbers.min(), numbers.max()
+    if scaling == "none":
+        return numbers
+    if low == high:  # rounding would leave a constant column at +-1 or NaN
+        return np.zeros_like(numbers)
+    if scaling == "minmax":
+        return (numbers - low) / (high - low)
+    centered = numbers - numbers.mean()
+    centered /= np.abs(centered).max()  # the squares of tiny numbers would be 0
+    return centered / np.sqrt(np.mean(centered**2))
+
+
+def _targets(
+    table: tables.Table, options: Csv
+) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """Returns the targets `[S]` and, for classes, their names."""
+    texts = table.texts(options.label)
+    if options.task == "classification":
+        numbers = tables.parse_numbers(texts)
+    else:
+        numbers = table.numbers(options.label, "pass task='classification'")
+        if numbers is None and options.task == "regression":
+            raise checks.InputError(
+                f"Expected numbers as the label of '{table.path}', got {texts[0]!r}."
+            )
+    if numbers is not None:
+        is_whole = (numbers == np.round(numbers)).all()
+        is_class = is_whole and len(np.unique(numbers)) <= _MAX_CLASSES
+        if options.task == "regression" or (options.task == "auto" and not is_class):
+            return numbers, None
+        row = int(np.abs(numbers).argmax())
+        if abs(numbers[row]) >= _TOO_LARGE:
+            raise checks.InputError(
+                f"The label of '{table.path}' holds {texts[row]}, too large to be"
+                " exact; write text, or pass task='regression'."
+            )
+        texts = [int(n) if n.is_integer() else n for n in numbers.tolist()]
+    return user_arrays.encode_classes(
+        texts, f"the label {options.label!r} of '{table.path}'"
+    )
+
+
+def _as_path(value: Any) -> str:
+    """Converts the option `path`, text or a path object, to text."""
+    if not isinstance(value, str | os.PathLike):
+        raise checks.InputError(f"Expected path to be text, got {value!r}.")
+    checks.text("path", str(value))
+    return str(value)
+
+
+def _as_tuple(name: str, value: Any, kind: type, example: str) -> tuple[Any, ...]:
+    """Converts an option that is a list of items of a kind to a tuple, for hashing."""
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(item, kind) for item in value
+    ):
+        raise checks.InputError(
+            f"Expected {name} to be a list such as {example}, got {value!r}."
+        )
+    return tuple(value)
+
+
+def _as_sizes(name: str, value: Any) -> tuple[int, ...]:
+    """Converts an option that is a list of sizes, whole numbers of at least 1."""
+    sizes = _as_tuple(name, value, numbers.Integral, "(28, 28)")
+    for size in sizes:
+        checks.positive_int(f"each number of {name}", size)
+    return tuple(map(int, sizes))
+
+
+def _locate(path: str, data_dir: str | None) -> pathlib.Path:
+    """Finds a user's file or folder; returns its absolute path.
+
+    A relative path counts from the current directory or else from the data directory:
+    `data_dir`, or the environment's.
+    """
+    if not path:
+        raise checks.InputError(
+            "Expected path to name the file or folder of the data, got ''."
+        )
+    relative = pathlib.Path(os.path.expanduser(path))  # pathlib's refuses a wrong user
+    candidates = [relative.absolute()]
+    directory = data_dir or os.environ.get(base.DATA_DIR_VARIABLE)
+    # With ".." the path would lead out of the data directory.
+    if directory and not relative.is_absolute() and ".." not in relative.parts:
+        root = pathlib.Path(os.path.expanduser(directory))
+        candidates.append(root.absolute() / relative)
+    try:
+        for candidate in candidates:
+            if candidate.exists():
+                return candidate
+    except OSError as error:  # too long, or no permission
+        raise checks.InputError(f"The path {path!r} cannot be looked up.") from error
+    places = " or ".join(repr(str(candidate)) for candidate in candidates)
+    raise checks.InputError(f"There is no file or folder {places}.")
+
+
+def _json_files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
+    """Finds the files `.json` and `.json.gz` in a folder and the folders below it.
+
+    A file that is there twice, plain and compressed, counts once, plain. The order is
+    that of the names, those in folders called `test` last.
+    """
+    with files.readable(f"The folder '{folder}'"):
+        paths = files.find_files(folder, "**/*.json")
+        paths = [path for path in paths if not path.name.startswith(".")]
+        root = os.path.realpath(folder)
+        for path in paths:
+            files.check_inside(path, root)
+    return tuple(sorted(paths, key=lambda path: path.parent.name == "test"))

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks
 
-__all__ = ["Market", "Split", "check_features"]
+__all__ = ["Market", "check_features"]
 
 _HOLE_DAYS = 14  # the longest closures of exchanges are shorter
 
@@ -63,26 +63,6 @@ class Market:
             prices=self.prices[first:last],
             listed=np.maximum(self.listed - first, 0),
         )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Split:
-    """Lengths of the successive periods of a market.
-
-    Attributes:
-      train_days: R.
-      validation_days: days after these.
-      test_days: the last days.
-    """
-
-    train_days: int
-    validation_days: int
-    test_days: int
-
-    @property
-    def days(self) -> int:
-        """Number of all days T."""
-        return self.train_days + self.validation_days + self.test_days
 
 
 def check_features(features: int) -> None:

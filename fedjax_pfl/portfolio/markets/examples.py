@@ -1,5 +1,7 @@
-"""The decisions of all parties as examples of a federation."""
+"""The decisions of all parties as examples, and their generated years."""
 
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,9 +10,10 @@ import numpy as np
 
 from fedjax_pfl import core, portfolio
 from fedjax_pfl.core import checks
-from fedjax_pfl.portfolio.markets import base
+from fedjax_pfl.data import dataset as datasets
+from fedjax_pfl.portfolio.markets import base, generators
 
-__all__ = ["client_data"]
+__all__ = ["client_data", "generate_years"]
 
 _LARGEST = 1e30  # of prices and relative changes, and 1 over the smallest
 
@@ -18,7 +21,8 @@ _LARGEST = 1e30  # of prices and relative changes, and 1 over the smallest
 def client_data(
     real: np.ndarray,
     generated: np.ndarray,
-    split: base.Split,
+    train_days: int,
+    validation_days: int,
     *,
     window: int,
     rounds_per_year: int,
@@ -28,7 +32,8 @@ def client_data(
     Args:
       real: `float64[N, T, m, F]` prices of every party's assets.
       generated: `float64[N, P, Y, m, F]` generated prices.
-      split: of the T days.
+      train_days: R, the first days.
+      validation_days: days after these; the test has the others.
       window: l, days that a decision sees.
       rounds_per_year: see `portfolio.PriceTables`.
 
@@ -40,26 +45,46 @@ def client_data(
       InputError: if prices or their changes do not fit into 32 bits.
     """
     num_clients, years, year_days = generated.shape[:3]
-    later = generated.reshape(num_clients, years * year_days, *real.shape[2:])
-    prices = _stored("prices", np.concatenate([real, later], axis=1))
+    days, later = real.shape[1], years * year_days
+    generated = generated.reshape(num_clients, later, *real.shape[2:])
+    prices = np.concatenate([real, generated], axis=1)
     tables = portfolio.PriceTables(
-        prices=jax.device_put(prices.reshape(-1, *real.shape[2:])),
-        days=split.days,
-        train_days=split.train_days,
+        prices=jax.device_put(_stored("prices", prices).reshape(-1, *real.shape[2:])),
+        days=days,
+        train_days=train_days,
         window=window,
         years=years,
         rounds_per_year=rounds_per_year,
         year_days=year_days,
     )
-    growth = _stored("growth", _growth(real[..., 0], generated[..., 0], tables))
-    pool = _pool(tables, growth)
+    # Of every example: the day whose growth pays it, and the day of the decision.
+    paid = np.r_[window:train_days, days : days + later, train_days:days]
+    observed = paid - 1
+    is_first = (paid >= days) & ((paid - days) % year_days == 0)
+    observed[is_first] = train_days - 1
+    close = prices[..., 0]
+    growth = close[:, paid] / close[:, observed]
+    growth = np.pad(growth, ((0, 0), (0, 0), (1, 0)), constant_values=1)  # of cash
+    party = np.arange(num_clients, dtype=np.int32)
+    x = np.full((num_clients, len(paid), 3), -1, np.int32)
+    x[..., 0] = party[:, None] * tables.block
+    x[..., 1] = observed
+    x[:, : tables.slots, 2] = np.arange(tables.slots)
+    pool: dict[str, Any] = {
+        "x": jax.device_put(x.reshape(-1, 3)),
+        "y": jax.device_put(_stored("growth", growth).reshape(-1, growth.shape[-1])),
+        "scale": jnp.ones((), jnp.float32),
+        "shift": jnp.zeros((), jnp.float32),
+        "constants": tables,
+        "client_id": jax.device_put(party),
+    }
+    test_days = days - train_days - validation_days
     sizes = {  # slots, of which so many are counted as examples
         "train": (tables.slots, tables.n_real),
-        "validation": (split.validation_days, split.validation_days),
-        "test": (split.test_days, split.test_days),
+        "validation": (validation_days, validation_days),
+        "test": (test_days, test_days),
     }
-    start = np.arange(num_clients)[:, None] * growth.shape[1]
-    parts = {}
+    start, parts = np.arange(num_clients)[:, None] * len(paid), {}
     for name, (slots, count) in sizes.items():
         index = np.zeros((num_clients, max(1, slots)), np.int32)
         index[:, :slots] = start + np.arange(slots)
@@ -69,31 +94,6 @@ def client_data(
             **pool, **jax.device_put({"index": index, "num_examples": num_examples})
         )
     return parts
-
-
-def _pool(tables: portfolio.PriceTables, growth: np.ndarray) -> dict[str, Any]:
-    """Builds the fields that all parts share, from the growth of all examples."""
-    num_clients, num_examples, _ = growth.shape
-    in_year = np.arange(tables.year_days)
-    starts = tables.days + np.arange(tables.years)[:, None] * tables.year_days
-    generated = np.where(in_year == 0, tables.train_days - 1, starts + in_year - 1)
-    days = [
-        np.arange(tables.window - 1, tables.train_days - 1),
-        generated.reshape(-1),
-        np.arange(tables.train_days - 1, tables.days - 1),
-    ]
-    x = np.full((num_clients, num_examples, 3), -1, np.int32)
-    x[..., 0] = np.arange(num_clients)[:, None] * tables.block
-    x[..., 1] = np.concatenate(days)
-    x[:, : tables.slots, 2] = np.arange(tables.slots)
-    return {
-        "x": jax.device_put(x.reshape(-1, 3)),
-        "y": jax.device_put(growth.reshape(-1, growth.shape[-1])),
-        "scale": jnp.ones((), jnp.float32),
-        "shift": jnp.zeros((), jnp.float32),
-        "constants": tables,
-        "client_id": jax.device_put(np.arange(num_clients, dtype=np.int32)),
-    }
 
 
 def _stored(name: str, values: np.ndarray) -> np.ndarray:
@@ -107,15 +107,63 @@ def _stored(name: str, values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32)
 
 
-def _growth(
-    real: np.ndarray, generated: np.ndarray, tables: portfolio.PriceTables
+def generate_years(
+    market: base.Market,
+    universes: np.ndarray,
+    train_days: int,
+    kinds: Sequence[generators.Generator],
+    *,
+    seed: int,
+    years: int,
+    year_days: int,
 ) -> np.ndarray:
-    """Computes the growth `float64[N, examples, m+1]` of every example, cash first."""
-    paid = real[:, 1:] / real[:, :-1]  # [N, T-1, m], by the day before
-    end = tables.train_days - 1
-    before = np.roll(generated, 1, axis=2)
-    before[:, :, 0] = real[:, None, end]
-    later = (generated / before).reshape(len(real), -1, real.shape[-1])
-    parts = [paid[:, tables.window - 1 : end], later, paid[:, end:]]
-    growth = np.concatenate(parts, axis=1)
-    return np.concatenate([np.ones_like(growth[..., :1]), growth], axis=-1)
+    """Generates prices that continue from the last training price.
+
+    Every client draws one of the generators. Year p of client k depends on the seed, k,
+    p and the client's training prices. High and low, where the market has them, are
+    those of random training days, relative to the close.
+
+    Args:
+      market: A assets with F features.
+      universes: `int64[N, m]` assets of every client.
+      train_days: R.
+      kinds: generators, of which each client has one.
+      seed: of assignment, fits and years.
+      years: P.
+      year_days: days of a year.
+
+    Returns:
+      `float64[N, P, year_days, m, F]`.
+    """
+    train = market.prices[:train_days]
+    returns = np.diff(np.log(train[..., 0]), axis=0)
+    # The first return is the one after the first price.
+    before = np.arange(1, train_days)[:, None] <= market.listed
+    returns = np.where(before, np.nan, returns)
+    num_clients, num_assets = universes.shape
+    prices = np.empty((num_clients, years, year_days, num_assets, train.shape[-1]))
+    if years == 0:
+        return prices
+
+    rng = functools.partial(datasets.generator, seed)
+    drawn = [
+        rng(datasets.Purpose.GENERATORS, k).integers(len(kinds))
+        for k in range(num_clients)
+    ]
+    for number, generator in enumerate(kinds):
+        own = [client for client, kind in enumerate(drawn) if kind == number]
+        fits = [rng(datasets.Purpose.AUGMENTATION, client, 0) for client in own]
+        histories = [returns[:, universes[client]] for client in own]
+        for client, sample in zip(own, generator.fit(fits, histories), strict=True):
+            rngs = [
+                rng(datasets.Purpose.AUGMENTATION, client, 1 + year)
+                for year in range(years)
+            ]
+            path = np.cumsum(sample(rngs, year_days), axis=1)
+            past = train[:, universes[client]]
+            close = past[-1, :, 0] * np.exp(path)
+            first = int(market.listed[universes[client]].max())
+            days = [r.integers(first, train_days, year_days) for r in rngs]
+            relative = past / past[..., :1]
+            prices[client] = close[..., None] * relative[np.stack(days)]
+    return prices

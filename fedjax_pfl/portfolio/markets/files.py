@@ -1,18 +1,19 @@
-"""Markets from tables of prices: a user's own file, and fifty known stocks."""
+"""Markets by name: generated, of fifty known stocks, or a user's table of prices."""
 
 import dataclasses
 import functools
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data.readers import files, prices
-from fedjax_pfl.data.sources import stocks
-from fedjax_pfl.portfolio.markets import base
+from fedjax_pfl.data.sources import sequences
+from fedjax_pfl.portfolio.markets import base, synthetic
 
-__all__ = ["PriceFile", "StockPrices"]
+__all__ = ["MARKETS", "PriceFile", "StockPrices", "market"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class StockPrices:
 
     def load(self, *, data_dir: str | None, features: int) -> base.Market:
         """Reads the market once per process and modification of the file."""
-        source = stocks.Stocks(verify=self.verify)
+        source = sequences.Stocks(verify=self.verify)
         path = source.only_path(source.locate(data_dir))
         return _read(path, files.fingerprint([path]), features, source)
 
@@ -66,7 +67,7 @@ def _read(
     path: pathlib.Path,
     fingerprint: tuple[tuple[int, int], ...],
     features: int,
-    source: stocks.Stocks | None = None,
+    source: sequences.Stocks | None = None,
 ) -> base.Market:
     """Reads a market, which specifications that differ elsewhere share."""
     import pandas as pd  # slow to import, and needed by files of prices only
@@ -83,3 +84,38 @@ def _read(
         prices=np.where(np.isnan(table.values), filled, table.values),
         listed=(~np.isnan(close)).argmax(axis=0),
     )
+
+
+MARKETS: dict[str, Any] = {
+    kind.name: kind for kind in (synthetic.SyntheticMarket, StockPrices, PriceFile)
+}
+
+
+def market(source: Any) -> Any:
+    """Returns the source of prices with a name or a path, or a source itself.
+
+    Args:
+      source: a name in `MARKETS`, the path of a table of prices, or a source.
+
+    Returns:
+      The source.
+
+    Raises:
+      InputError: if it is none of these.
+    """
+    if isinstance(source, str):
+        if source.endswith((".csv", ".csv.gz")):
+            return PriceFile(path=source)
+        checks.known(source, MARKETS, "market")
+        if source == PriceFile.name:
+            raise checks.InputError(
+                "Expected the path of a .csv or .csv.gz file in place of the market"
+                f" {source!r}."
+            )
+        return MARKETS[source]()
+    if isinstance(source, type) or not hasattr(source, "load"):
+        raise checks.InputError(
+            "Expected market to be a name in MARKETS, the path of a .csv file or an"
+            f" object such as SyntheticMarket(), got {source!r}."
+        )
+    return source

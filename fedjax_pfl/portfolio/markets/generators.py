@@ -6,24 +6,34 @@ generator per client, and every year has one of its own.
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
+from jax import lax
 
+from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
 
 __all__ = [
+    "GENERATORS",
     "Generator",
     "GeometricBrownianMotion",
     "Sampler",
     "VariableOrderMarkov",
+    "WassersteinGAN",
 ]
 
 Sampler = Callable[[Sequence[np.random.Generator], int], np.ndarray]
 """`(rngs of P years, days) -> float64[P, days, m]` log-returns."""
 
 _MAX_CONTEXTS = 100_000
+_CALIBRATION = 2000  # windows that measure mean and standard deviation
+_COMMON_DAYS = 252  # with fewer, days before a listing count as returns of 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -192,3 +202,178 @@ class VariableOrderMarkov(_Deterministic):
         starts = np.concatenate([[0], inner, [len(values)]])
         # Without the last entry, which is 1: rounding must not lead beyond it.
         return values, starts, cumulative[:, :-1], last
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WassersteinGAN(Generator):
+    """Windows of returns by a Wasserstein GAN with gradient penalty.
+
+    The federated paper names such a generator without its architecture; this is a
+    reconstruction: a Wasserstein GAN with gradient penalty (Gulrajani et al.) on
+    windows of `block` successive standardized log-returns of all assets of the party,
+    so that their correlations are learned too. Generator and critic are perceptrons of
+    two hidden layers. Successive windows of a generated year are independent. After
+    training, mean and standard deviation of each asset are corrected, because a small
+    bias of daily returns is a large bias of yearly ones.
+
+    Training takes about a second per party on one core, and is the same for the same
+    seed, backend and versions. On the synthetic market, correlations of nine assets
+    come out within 0.05 on average; tails do not: a kurtosis of 12 becomes 4.
+
+    Attributes:
+      block: days of a window; fewer where there are fewer training days.
+      latent: dimension of the noise that a window is made from.
+      width: of the hidden layers.
+      num_steps: steps of the generator.
+      critic_steps: steps of the critic before each of these.
+      batch_size: windows per step.
+      learning_rate: of Adam (0.5, 0.9), for both.
+      penalty: weight of the gradient penalty.
+    """
+
+    block: int = struct.static_field(default=30, at_least=1, at_most=10_000)
+    latent: int = struct.static_field(default=16, at_least=1)
+    width: int = struct.static_field(default=64, at_least=1)
+    num_steps: int = struct.static_field(default=400, at_least=1)
+    critic_steps: int = struct.static_field(default=3, at_least=1)
+    batch_size: int = struct.static_field(default=32, at_least=1)
+    learning_rate: float = struct.static_field(default=5e-4, above=0)
+    penalty: float = struct.static_field(default=10.0, at_least=0)
+    name = "gan"
+
+    def fit(
+        self, rngs: Sequence[np.random.Generator], histories: Sequence[np.ndarray]
+    ) -> list[Sampler]:
+        """Trains the networks of all parties in one compiled program."""
+        if not histories:
+            return []
+        mean = np.stack([np.nanmean(returns, axis=0) for returns in histories])
+        std = np.stack([np.nanstd(returns, axis=0) for returns in histories])
+        # An asset that never moves keeps the value 0.
+        scale = np.where(std > 0, std, 1)[:, None]
+        standard = (np.stack(histories) - mean[:, None]) / scale
+        first = [_first_common_day(returns) for returns in histories]
+        keys = [core.seed_key(int(rng.integers(2**32))) for rng in rngs]
+        block = min(self.block, standard.shape[1])
+        parameters = lax.map(
+            lambda party: self._train(block, *party),
+            (
+                jnp.stack(keys),
+                jnp.asarray(np.nan_to_num(standard), jnp.float32),
+                jnp.asarray(first, jnp.int32),
+            ),
+        )
+        parameters = jax.tree.map(lambda x: np.asarray(x, np.float64), parameters)
+        samplers = []
+        for party, rng in enumerate(rngs):
+            layers = jax.tree.map(lambda leaf, k=party: leaf[k], parameters)
+            sample = _sampler(layers, block, self.latent)
+            returns = sample([rng], _CALIBRATION * block)[0]
+            spread = returns.std(axis=0)
+            factor = std[party] / np.where(spread > 0, spread, 1)
+            shift = mean[party] - factor * returns.mean(axis=0)
+            samplers.append(_sampler(layers, block, self.latent, shift, factor))
+        return samplers
+
+    def _train(
+        self, block: int, key: core.Key, returns: jax.Array, first: jax.Array
+    ) -> Any:
+        """Trains one party's generator; `returns` is `float32[R-1, m]`."""
+        size = block * returns.shape[1]
+        generator_key, critic_key, key = jax.random.split(key, 3)
+        sizes = (self.width, self.width)
+        generator = _layers(generator_key, (self.latent, *sizes, size))
+        critic = _layers(critic_key, (size, *sizes, 1))
+        optimizer = optax.adam(self.learning_rate, b1=0.5, b2=0.9)
+        last = returns.shape[0] - block
+
+        def noise(key: jax.Array) -> jax.Array:
+            shape = (self.batch_size, self.latent)
+            return jax.random.normal(key, shape, jnp.float32)
+
+        def real(key: jax.Array) -> jax.Array:
+            starts = jnp.minimum(first, last)
+            starts = jax.random.randint(key, (self.batch_size,), starts, last + 1)
+            days = starts[:, None] + jnp.arange(block)[None]
+            return returns[days].reshape(self.batch_size, size)
+
+        def criticize(critic: Any, generator: Any, key: jax.Array) -> jax.Array:
+            keys = jax.random.split(key, 3)
+            true, fake = real(keys[0]), _run(generator, noise(keys[1]))
+            share = jax.random.uniform(keys[2], (self.batch_size, 1), jnp.float32)
+            between = share * true + (1 - share) * fake
+            slope = jax.grad(lambda x: _run(critic, x).sum())(between)
+            length = jnp.sqrt((slope**2).sum(axis=1) + 1e-12)
+            distance = _run(critic, true).mean() - _run(critic, fake).mean()
+            return self.penalty * ((length - 1) ** 2).mean() - distance
+
+        def deceive(generator: Any, critic: Any, key: jax.Array) -> jax.Array:
+            return -_run(critic, _run(generator, noise(key))).mean()
+
+        def step(loss: Any, params: Any, state: Any, other: Any, key: jax.Array) -> Any:
+            gradient = jax.grad(loss)(params, other, key)
+            updates, state = optimizer.update(gradient, state, params)
+            return optax.apply_updates(params, updates), state
+
+        def both(carry: Any, key: jax.Array) -> tuple[Any, None]:
+            generator, critic, states = carry
+            keys = jax.random.split(key, self.critic_steps + 1)
+
+            def once(carry: Any, key: jax.Array) -> tuple[Any, None]:
+                return step(criticize, carry[0], carry[1], generator, key), None
+
+            (critic, critic_state), _ = lax.scan(once, (critic, states[1]), keys[1:])
+            generator, state = step(deceive, generator, states[0], critic, keys[0])
+            return (generator, critic, (state, critic_state)), None
+
+        states = (optimizer.init(generator), optimizer.init(critic))
+        keys = jax.random.split(key, self.num_steps)
+        (generator, _, _), _ = lax.scan(both, (generator, critic, states), keys)
+        return generator
+
+
+def _sampler(
+    layers: Any, block: int, latent: int, mean: Any = 0.0, factor: Any = 1.0
+) -> Sampler:
+    """Returns a sampler of successive windows of a trained network, corrected."""
+
+    def sample(rngs: Sequence[np.random.Generator], days: int) -> np.ndarray:
+        count = math.ceil(days / block)
+        x = np.stack([rng.standard_normal((count, latent)) for rng in rngs])
+        for number, (kernel, bias) in enumerate(layers):
+            x = x if number == 0 else np.where(x > 0, x, 0.2 * x)
+            x = x @ kernel + bias
+        return mean + factor * x.reshape(len(rngs), count * block, -1)[:, :days]
+
+    return sample
+
+
+def _first_common_day(returns: np.ndarray) -> int:
+    """Returns the first day with all assets listed, or an earlier one for more days."""
+    common = int((~np.isnan(returns).any(axis=1)).argmax())
+    return min(common, max(len(returns) - _COMMON_DAYS, 0))
+
+
+def _layers(key: jax.Array, sizes: Sequence[int]) -> list[tuple[jax.Array, jax.Array]]:
+    """Draws kernels and biases of a perceptron by He's initialization."""
+    layers = []
+    for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+        key, own = jax.random.split(key)
+        kernel = jax.random.normal(own, (fan_in, fan_out), jnp.float32)
+        bias = jnp.zeros(fan_out, jnp.float32)
+        layers.append((kernel * math.sqrt(2 / fan_in), bias))
+    return layers
+
+
+def _run(layers: Any, x: jax.Array) -> jax.Array:
+    """Applies a perceptron with leaky rectifiers."""
+    for number, (kernel, bias) in enumerate(layers):
+        x = x if number == 0 else jax.nn.leaky_relu(x, 0.2)
+        x = x @ kernel + bias[None]
+    return x
+
+
+GENERATORS: dict[str, type[Generator]] = {
+    kind.name: kind
+    for kind in (GeometricBrownianMotion, VariableOrderMarkov, WassersteinGAN)
+}

@@ -13,8 +13,8 @@ from fedjax_pfl import core, data
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset, splits
 from fedjax_pfl.data.readers import prices
-from fedjax_pfl.portfolio.markets import augmentation, base, examples, named
-from fedjax_pfl.portfolio.markets.generators import Generator
+from fedjax_pfl.portfolio.markets import base, examples, files
+from fedjax_pfl.portfolio.markets.generators import GENERATORS, Generator
 
 __all__ = ["PortfolioSpec"]
 
@@ -84,8 +84,19 @@ class PortfolioSpec:
 
     def __post_init__(self):
         set_field = object.__setattr__  # the class is frozen
-        set_field(self, "market", named.market(self.market))
-        set_field(self, "generators", _check_generators(self.generators))
+        set_field(self, "market", files.market(self.market))
+        parts = self.generators
+        if isinstance(parts, str) or not isinstance(parts, Sequence):
+            parts = (parts,)
+        for part in parts:
+            if isinstance(part, str):
+                checks.known(part, GENERATORS, "generator")
+            elif isinstance(part, type) or not hasattr(part, "fit"):
+                raise checks.InputError(
+                    "Expected generators to be names in GENERATORS or objects such as"
+                    f" GeometricBrownianMotion(), got {part!r}."
+                )
+        set_field(self, "generators", tuple(parts))
         if self.data_dir is not None:
             set_field(self, "data_dir", str(self.data_dir))
             checks.text("data_dir", self.data_dir)
@@ -125,9 +136,9 @@ class PortfolioSpec:
         Raises:
           InputError: if the market cannot be read, or has too few days or assets.
         """
-        market, split = self._split()
+        market, train_days = self._periods()
         key = dataclasses.replace(self, malicious_fraction=0.0, data_dir=None)
-        parts: dict[str, Any] = _build(key, market, split)
+        parts: dict[str, Any] = _build(key, market, train_days)
         malicious = splits.malicious_clients(
             self.seed, self.num_clients, self.malicious_fraction
         )
@@ -143,16 +154,16 @@ class PortfolioSpec:
         Raises:
           InputError: see `build`.
         """
-        market, split = self._split()
-        assets = self._assets(market, split)
+        market, train_days = self._periods()
+        assets = self._assets(market, train_days)
         return tuple(tuple(market.tickers[k] for k in row) for row in assets)
 
     def describe(self) -> dict[str, Any]:
         """Returns the flat configuration by dotted name, as JSON knows it."""
         return struct.plain_fields(self) | {"dataset": self.market.name}
 
-    def _split(self) -> tuple[base.Market, base.Split]:
-        """Loads the market between the dates, and splits its days.
+    def _periods(self) -> tuple[base.Market, int]:
+        """Loads the market between the dates, and counts its days for training.
 
         Raises:
           InputError: if there is no test day, or fewer than `window + 1` training days.
@@ -177,19 +188,15 @@ class PortfolioSpec:
                 f" for training, of which a window of {self.window} needs at least"
                 f" {self.window + 1}."
             )
-        return market, base.Split(
-            train_days=train_days,
-            validation_days=self.validation_days,
-            test_days=test_days,
-        )
+        return market, train_days
 
-    def _assets(self, market: base.Market, split: base.Split) -> np.ndarray:
+    def _assets(self, market: base.Market, train_days: int) -> np.ndarray:
         """Draws the assets `int64[N, m]` of every party, without replacement.
 
         Only assets with at least `window + 1` training prices of their own take part. A
         party's draws do not depend on the number of parties.
         """
-        tradable = np.flatnonzero(market.listed + self.window < split.train_days)
+        tradable = np.flatnonzero(market.listed + self.window < train_days)
         if len(tradable) < self.assets_per_client:
             raise checks.InputError(
                 f"Market {market.name!r} has {len(tradable)} assets with at least"
@@ -203,21 +210,6 @@ class PortfolioSpec:
         return np.sort(np.stack(assets), axis=1)
 
 
-def _check_generators(parts: Any) -> tuple[Any, ...]:
-    """Returns generators or their names as a tuple, checked."""
-    if isinstance(parts, str) or not isinstance(parts, Sequence):
-        parts = (parts,)
-    for part in parts:
-        if isinstance(part, str):
-            checks.known(part, augmentation.GENERATORS, "generator")
-        elif isinstance(part, type) or not hasattr(part, "fit"):
-            raise checks.InputError(
-                "Expected generators to be names in GENERATORS or objects such as"
-                f" GeometricBrownianMotion(), got {part!r}."
-            )
-    return tuple(parts)
-
-
 @functools.lru_cache(maxsize=16)
 def _between(market: base.Market, start: str | None, end: str | None) -> base.Market:
     """Returns one object per market and dates, so that federations are shared."""
@@ -227,27 +219,27 @@ def _between(market: base.Market, start: str | None, end: str | None) -> base.Ma
 
 @functools.lru_cache(maxsize=4)
 def _build(
-    spec: PortfolioSpec, market: base.Market, split: base.Split
+    spec: PortfolioSpec, market: base.Market, train_days: int
 ) -> dict[str, core.ClientData]:
     """Builds training, validation and test data of all parties, with one pool."""
     years = spec.years if spec.generators else 0
-    block = split.days + years * _YEAR_DAYS
+    block = len(market.dates) + years * _YEAR_DAYS
     numbers = spec.num_clients * block * (spec.assets_per_client + 4) * spec.features
     checks.memory(
         f"A federation of {spec.num_clients} parties of {block} days",
         24 * numbers,
         "reduce parties, assets or generated years",
     )
-    assets = spec._assets(market, split)
+    assets = spec._assets(market, train_days)
     real = market.prices[:, assets].swapaxes(0, 1)  # [N, T, m, F]
     kinds = [
-        augmentation.GENERATORS[kind]() if isinstance(kind, str) else kind
+        GENERATORS[kind]() if isinstance(kind, str) else kind
         for kind in spec.generators
     ]
-    generated = augmentation.generate_years(
+    generated = examples.generate_years(
         market,
         assets,
-        split.train_days,
+        train_days,
         kinds,
         seed=spec.seed,
         years=years,
@@ -256,7 +248,8 @@ def _build(
     return examples.client_data(
         real,
         generated,
-        split,
+        train_days,
+        spec.validation_days,
         window=spec.window,
         rounds_per_year=spec.rounds_per_year,
     )

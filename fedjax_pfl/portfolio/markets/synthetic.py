@@ -34,6 +34,9 @@ _FIRST_DATE = "2006-01-03"
 _LARGEST = 5.0  # of volatilities, drifts and spreads; prices then fit into 32 bits
 
 
+_spread = functools.partial(struct.static_field, at_least=0, at_most=_LARGEST)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SyntheticMarket:
     """Fifty assets over fourteen years, on business days from 2006-01-03 on.
@@ -72,19 +75,11 @@ class SyntheticMarket:
     drift: float = struct.static_field(
         default=0.08, at_least=-_LARGEST, at_most=_LARGEST
     )
-    drift_spread: float = struct.static_field(
-        default=0.08, at_least=0, at_most=_LARGEST
-    )
-    beta_spread: float = struct.static_field(default=0.25, at_least=0, at_most=_LARGEST)
-    market_volatility: float = struct.static_field(
-        default=0.12, at_least=0, at_most=_LARGEST
-    )
-    sector_volatility: float = struct.static_field(
-        default=0.08, at_least=0, at_most=_LARGEST
-    )
-    own_volatility: float = struct.static_field(
-        default=0.18, at_least=0, at_most=_LARGEST
-    )
+    drift_spread: float = _spread(default=0.08)
+    beta_spread: float = _spread(default=0.25)
+    market_volatility: float = _spread(default=0.12)
+    sector_volatility: float = _spread(default=0.08)
+    own_volatility: float = _spread(default=0.18)
     stress: float = struct.static_field(default=2.5, at_least=1, at_most=100)
     calm_days: float = struct.static_field(default=120.0, at_least=1)
     stress_days: float = struct.static_field(default=30.0, at_least=1)
@@ -150,7 +145,6 @@ class SyntheticMarket:
         return (returns[..., None] + root * np.array([1, -1])) / 2
 
 
-_VOLATILITIES = ("market_volatility", "sector_volatility", "own_volatility")
 _REGIMES, _ASSETS, _RETURNS, _RANGES = range(4)
 
 

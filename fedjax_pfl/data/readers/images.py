@@ -1,5 +1,6 @@
-"""Folders of images: `class/file`, or `client/class/file`."""
+"""Images: folders of `class/file` or `client/class/file`, and sheets of tiles."""
 
+import concurrent.futures
 import contextlib
 import io
 import math
@@ -14,7 +15,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.data.readers import files
 
-__all__ = ["decoding", "list_images", "quiet_pillow", "read_images"]
+__all__ = ["list_images", "read_images", "read_sheets"]
 
 _PATTERNS = {"class": "class/file", "client": "client/class/file"}
 _DEPTHS = {2: "class", 3: "client"}  # names on the way from the root to an image
@@ -126,7 +127,7 @@ def read_images(
       InputError: if a file cannot be read or decoded, is too large, has more than 8
         bits per value, or if the sizes differ and `size` is None.
     """
-    with quiet_pillow():
+    with _quiet_pillow():
         headers = [_header(path) for path in paths]
         mode = "L" if all(mode in _GREY for _, mode in headers) else "RGB"
         height, width = size or headers[0][0]
@@ -174,13 +175,13 @@ def _decode(path: pathlib.Path, mode: str, size: tuple[int, int]) -> np.ndarray:
 def _opened(path: pathlib.Path) -> Iterator[tuple[Any, Any]]:
     """Yields an image whose header is read, and Pillow's module."""
     content = files.read_bytes(path)
-    with decoding(path, _FORMATS) as pillow:
+    with _decoding(path, _FORMATS) as pillow:
         with pillow.open(io.BytesIO(content), formats=_FORMATS) as image:
             yield image, pillow
 
 
 @contextlib.contextmanager
-def quiet_pillow() -> Iterator[None]:
+def _quiet_pillow() -> Iterator[None]:
     """Silences Pillow, but for too large images, whose warning becomes an error.
 
     Warnings are filtered for the whole process, hence outside of any thread.
@@ -193,19 +194,8 @@ def quiet_pillow() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def decoding(path: pathlib.Path, formats: Sequence[str]) -> Iterator[Any]:
-    """Reports every error of a decoder in one sentence about the file.
-
-    Args:
-      path: shown in messages.
-      formats: names of the accepted formats.
-
-    Yields:
-      The module `PIL.Image`, which only readers of images import.
-
-    Raises:
-      InputError: if the block raises an exception.
-    """
+def _decoding(path: pathlib.Path, formats: Sequence[str]) -> Iterator[Any]:
+    """Yields Pillow; reports all errors of a decoder in one sentence on the file."""
     from PIL import Image
 
     try:
@@ -220,3 +210,39 @@ def decoding(path: pathlib.Path, formats: Sequence[str]) -> Iterator[Any]:
         raise checks.InputError(
             f"The file '{path}' cannot be decoded as {' or '.join(formats)}."
         ) from error
+
+
+def read_sheets(
+    sheets: Sequence[tuple[bytes, pathlib.Path, int]], tile: tuple[int, int]
+) -> list[np.ndarray]:
+    """Cuts WebP sheets into their tiles, row by row; sheets are decoded in parallel.
+
+    Args:
+      sheets: content, path shown in messages, and expected number of tiles of each.
+      tile: height and width of a tile.
+
+    Returns:
+      `uint8[num_tiles, height, width, 3]` of each sheet.
+
+    Raises:
+      InputError: if a file is damaged or not WebP, or its size does not fit.
+    """
+    height, width = tile
+
+    def cut(sheet: tuple[bytes, pathlib.Path, int]) -> np.ndarray:
+        content, path, num_tiles = sheet
+        with _decoding(path, ("WEBP",)) as pillow:
+            image = pillow.open(io.BytesIO(content), formats=("WEBP",))
+            rows, columns = image.height // height, image.width // width
+            is_whole = (columns * width, rows * height) == image.size
+            if not is_whole or rows * columns != num_tiles:
+                raise checks.InputError(
+                    f"The sheet '{path}' has {image.height} x {image.width} pixels,"
+                    f" expected {num_tiles} tiles of {height} x {width}."
+                )
+            pixels = np.asarray(image.convert("RGB"))
+        grid = pixels.reshape(rows, height, columns, width, 3)
+        return grid.swapaxes(1, 2).reshape(num_tiles, height, width, 3)
+
+    with _quiet_pillow(), concurrent.futures.ThreadPoolExecutor() as pool:
+        return list(pool.map(cut, sheets))

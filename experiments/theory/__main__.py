@@ -18,9 +18,7 @@ __all__ = ["app"]
 
 _SEEDS, _QUICK_SEEDS = 20, 3
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = cli.application()
 
 
 # Pages by method.

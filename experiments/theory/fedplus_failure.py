@@ -155,10 +155,7 @@ def aggregated(
     return Aggregated(np.asarray(score), float(distance), float(jump))
 
 
-@training.compiled
-def _first(run: training.Training, key: jax.Array) -> core.State:
-    """Returns the state before the first round."""
-    return run.init(key)
+_first = training.compiled(training.Training.init)
 
 
 @training.compiled

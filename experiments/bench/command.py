@@ -5,7 +5,6 @@ first. Every workload runs in a process of its own, whose memory is then the wor
 """
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,11 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "launch"]
 
-_WIDTH = 160  # of files and pipes, where rich would assume 80
-
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = cli.application()
 
 
 def _names(text: str | None) -> list[str]:
@@ -87,11 +82,10 @@ def main(
 
     def work() -> None:
         machine.pin(count)
-        from rich.console import Console
-
         from experiments.bench import report
+        from fedjax_pfl.command import printing
 
-        console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+        console = printing.console()
         workloads, peers = _checked(_names(only), _names(against))
         if only_list:
             _print_names(console)
@@ -136,8 +130,7 @@ def _print_names(console: "Console") -> None:
     from experiments.bench import catalog
 
     for name, timed in catalog.TIMED.items():
-        line = f"{name}: {timed.title}; peers {', '.join(timed.peers)}"
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(f"{name}: {timed.title}; peers {', '.join(timed.peers)}")
 
 
 def _time(

@@ -19,7 +19,6 @@ __all__ = [
     "Ours",
     "Repeated",
     "Timed",
-    "differences",
     "library",
     "relative_difference",
 ]
@@ -89,7 +88,19 @@ class Timed:
           Numbers by contender: the largest `difference` of each peer, relative to our
           largest value, and the `loss` where there is one.
         """
-        return differences(results)
+        numbers: dict[str, dict[str, float]] = {name: {} for name in results}
+        for name, result in results.items():
+            if name != "ours" and result is not None:
+                difference = relative_difference(results["ours"], result)
+                numbers[name]["difference"] = difference
+            loss = self.loss(result)
+            if loss is not None:
+                numbers[name]["loss"] = loss
+        return numbers
+
+    def loss(self, result: Any) -> float | None:
+        """Returns how bad a result is; None where nothing says so."""
+        return None
 
 
 class Repeated:
@@ -197,13 +208,3 @@ def relative_difference(ours: Any, theirs: Any) -> float:
     pairs = list(zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True))
     difference = max(float(np.abs(a - b).max()) for a, b in pairs)
     return difference / max(float(np.abs(a).max()) for a, _ in pairs)
-
-
-def differences(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Returns by peer its `difference` from ours; see `Timed.agreement`."""
-    return {
-        name: {}
-        if name == "ours" or result is None
-        else {"difference": relative_difference(results["ours"], result)}
-        for name, result in results.items()
-    }

@@ -16,10 +16,10 @@ import psutil
 import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 import fedjax_pfl as fp
 from experiments.bench import machine, workloads
+from fedjax_pfl.command import cli, printing
 from fedjax_pfl.engine import cost, grids, groups, simulation
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.resident import Resident
@@ -129,9 +129,7 @@ def measure(case: Case) -> dict[str, Any]:
     }
 
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = cli.application()
 
 
 @app.command(help="Compares the plans of twelve trainings with what these take.")
@@ -152,7 +150,7 @@ def main(
     if case is not None:
         print(json.dumps(measure(CASES[case])))
         return
-    console, rows = Console(), []
+    rows, cells = [], []
     flags = f"{os.environ.get('XLA_FLAGS', '')} {_DEVICES}".strip()
     environment = os.environ | {"XLA_FLAGS": flags}  # before JAX starts
     for number in track(range(len(CASES)), console=Console(stderr=True)):
@@ -163,21 +161,16 @@ def main(
             raise SystemExit(f"{CASES[number].name} failed: {error}") from None
     if out is not None:
         out.write_text(json.dumps(rows, indent=1), "utf-8")
-    table = Table(
-        "training", "execution", "planned", "measured", "ratio", "s", "s", "ratio"
-    )
     for row in rows:
-        texts = []
-        for unit, form in (("bytes", _megabytes), ("seconds", "{:.2f}".format)):
+        texts = [row["name"], row["execution"]]
+        for unit, scale, form in (("bytes", 1e6, ",.0f"), ("seconds", 1, ".2f")):
             estimate, measurement = row[f"planned_{unit}"], row[f"measured_{unit}"]
-            ratio = f"{estimate / measurement:.2f}"
-            texts += [form(estimate), form(measurement), ratio]
-        table.add_row(row["name"], row["execution"], *texts)
-    console.print(table)
-
-
-def _megabytes(value: float) -> str:
-    return f"{value / 1e6:,.0f} MB"
+            pair = (f"{value / scale:{form}}" for value in (estimate, measurement))
+            texts += [*pair, f"{estimate / measurement:.2f}"]
+        cells.append(texts)
+    titles = ("training", "execution", "planned MB", "measured MB", "ratio")
+    titles += ("planned s", "measured s", "ratio")
+    printing.table(printing.console(), titles, cells, numbers=titles[2:])
 
 
 if __name__ == "__main__":

@@ -14,9 +14,12 @@ from experiments.bench import contenders
 from fedjax_pfl.engine import grids, groups
 from fedjax_pfl.portfolio import windows
 
-__all__ = ["PORTFOLIOS", "Portfolio", "Task"]
+__all__ = ["LEARNING_RATE", "NUM_STEPS", "PORTFOLIOS", "Portfolio", "Task"]
 
-_ASSETS, _WINDOW = 9, 30
+_PARTIES, _ASSETS, _WINDOW = 50, 9, 30
+_BATCH, _TEST = 50, 10  # days of an iteration, and of the test
+NUM_STEPS, LEARNING_RATE = 50, 1.0
+"""Local iterations of a round, and the rate of SGD."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,48 +27,31 @@ class Portfolio(contenders.Timed):
     """FedAvg's rounds with the recurrent policy, closes alone.
 
     Every batch is the most recent piece of days, so that all contenders see the same.
-
-    Attributes:
-      parties: N.
-      num_steps: local iterations of a round.
-      batch_size: days of an iteration.
-      days: training days.
-      learning_rate: of SGD.
     """
-
-    parties: int = 50
-    num_steps: int = 50
-    batch_size: int = 50
-    days: int = 3000
-    learning_rate: float = 1.0
 
     @property
     def steps_per_round(self) -> float:
         """Returns the iterations of single parties in a round."""
-        return float(self.parties * self.num_steps)
+        return float(_PARTIES * NUM_STEPS)
 
     @property
     def flops_per_round(self) -> float:
         """Returns operations of the products with the state, forward and backward."""
-        model = fp.portfolio.EIIE()
-        rows = self.batch_size * _ASSETS * _WINDOW
-        return self.steps_per_round * rows * 3 * 2.0 * model.units**2
+        rows = _BATCH * _ASSETS * _WINDOW
+        return self.steps_per_round * rows * 3 * 2.0 * fp.portfolio.EIIE().units ** 2
 
     def group(self) -> groups.Group:
         """Returns the one training."""
         spec = fp.portfolio.PortfolioSpec(
-            fp.portfolio.SyntheticMarket(num_days=self.days + 10),
-            num_clients=self.parties,
+            fp.portfolio.SyntheticMarket(num_days=3000 + _TEST),
+            num_clients=_PARTIES,
             assets_per_client=_ASSETS,
             window=_WINDOW,
-            test_days=10,
+            test_days=_TEST,
             years=0,
         )
-        solver = fp.SGD(
-            learning_rate=self.learning_rate,
-            num_steps=self.num_steps,
-            batch_size=self.batch_size,
-        )
+        steps = {"num_steps": NUM_STEPS, "batch_size": _BATCH}
+        solver = fp.SGD(learning_rate=LEARNING_RATE, **steps)
         process = fp.FederatedProcess(algorithm=fp.FedAvg(local=solver))
         key = jax.random.key(0, impl="threefry2x32")
         model = fp.portfolio.EIIE(sampling_decay=1.0)
@@ -77,7 +63,7 @@ class Portfolio(contenders.Timed):
         if name == "ours":
             return contenders.Ours(self.group(), self.rounds)
         if name == "floor":
-            return _floor(self)
+            return _floor()
         module = contenders.library("experiments.bench.torch_portfolio")
         return module.TorchPortfolio(self.task())
 
@@ -88,7 +74,7 @@ class Portfolio(contenders.Timed):
         model = group.model.for_federation(federation)
         train = federation.train
         count = train.constants.n_real
-        recent = np.asarray(train.index)[:, count - self.batch_size : count]
+        recent = np.asarray(train.index)[:, count - _BATCH : count]
         x = np.asarray(train.x)[recent]
         prices = windows(train.constants, jnp.asarray(x))[..., 0]
         start = process.init(group.keys[0], model, federation).server
@@ -96,8 +82,6 @@ class Portfolio(contenders.Timed):
             prices=np.asarray(prices),
             growth=np.asarray(train.y)[recent],
             params=jax.tree.map(np.array, start),
-            num_steps=self.num_steps,
-            learning_rate=self.learning_rate,
             cost=model.cost,
         )
 
@@ -110,39 +94,33 @@ class Task:
       prices: `float32[N, B, m, l]` windows in units of their last close.
       growth: `float32[N, B, m+1]` what the days pay.
       params: the start, a tree of NumPy arrays.
-      num_steps: iterations of a round.
-      learning_rate: of SGD.
       cost: rate c.
     """
 
     prices: np.ndarray
     growth: np.ndarray
     params: Any
-    num_steps: int
-    learning_rate: float
     cost: float
 
 
-def _floor(portfolio: Portfolio) -> contenders.Repeated:
+def _floor() -> contenders.Repeated:
     """Returns the products and sigmoids of a recurrent evaluator, and nothing else.
 
     Per day of a window one product and one sigmoid forwards, and two products
     backwards, for two parties at a time, which is as fast as any other number.
     """
-    units, rows = fp.portfolio.EIIE().units, portfolio.batch_size * _ASSETS
+    units = fp.portfolio.EIIE().units
     key = jax.random.key(0, impl="threefry2x32")
-    shape = (portfolio.parties, units, units)
-    kernels = jax.random.normal(key, shape) / units**0.5
-    start = jnp.ones((portfolio.parties, units, rows)) / 2
-    products = functools.partial(_products, portfolio.num_steps)
-    work = jax.jit(functools.partial(lax.map, products, batch_size=2))
+    kernels = jax.random.normal(key, (_PARTIES, units, units)) / units**0.5
+    start = jnp.ones((_PARTIES, units, _BATCH * _ASSETS)) / 2
+    work = jax.jit(functools.partial(lax.map, _products, batch_size=2))
     return contenders.Repeated(
         lambda: work((kernels, start)).block_until_ready(),
         lambda _: None,  # there is nothing to compare
     )
 
 
-def _products(num_steps: int, party: tuple[jax.Array, jax.Array]) -> jax.Array:
+def _products(party: tuple[jax.Array, jax.Array]) -> jax.Array:
     """Computes a party's products and sigmoids."""
     kernel, start = party
 
@@ -159,7 +137,7 @@ def _products(num_steps: int, party: tuple[jax.Array, jax.Array]) -> jax.Array:
         (_, total), _ = lax.scan(backward, (last, jnp.zeros_like(kernel)), states)
         return 1e-30 * total
 
-    return lax.fori_loop(0, num_steps, step, jnp.zeros_like(kernel))
+    return lax.fori_loop(0, NUM_STEPS, step, jnp.zeros_like(kernel))
 
 
 _TITLE = "FedAvg, recurrent policy, 50 parties x 50 iterations of 50 days"

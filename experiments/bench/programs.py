@@ -1,7 +1,6 @@
 """Quadratic programs: the shortest combination of rows, ours and SciPy's."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from experiments.bench.contenders import Repeated, Timed, differences
+from experiments.bench.contenders import Repeated, Timed
 from fedjax_pfl.numerics import quadratic_programs
 
 __all__ = ["PROGRAMS", "Program"]
@@ -51,12 +50,9 @@ class Program(Timed):
             return Repeated(_ours(rows), points, "vmap")
         return Repeated(_scipy(rows), points)
 
-    def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Compares shortest points; the loss is their mean length."""
-        numbers = differences(results)
-        for name, points in results.items():
-            numbers[name]["loss"] = float(np.linalg.norm(points, axis=1).mean())
-        return numbers
+    def loss(self, result: np.ndarray) -> float:
+        """Returns the mean length of the shortest points."""
+        return float(np.linalg.norm(result, axis=1).mean())
 
 
 def _ours(rows: np.ndarray) -> Any:

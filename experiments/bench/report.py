@@ -86,8 +86,8 @@ def read(file: Path) -> dict[str, Any]:
 def print_all(console: Console, run: Mapping[str, Any]) -> None:
     """Prints the machine and all tables."""
     for line in _machine_lines(run["machine"]):
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print(_table("Ours", map(_own_row, run["workloads"])))
+        console.print(line)
+    _print_table(console, "Ours", map(_own_row, run["workloads"]))
     rows = [
         _peer_row(workload, name, peer)
         for workload in run["workloads"]
@@ -95,11 +95,10 @@ def print_all(console: Console, run: Mapping[str, Any]) -> None:
         if name != "ours"
     ]
     if rows:
-        console.print(_table("Beside peers, in turn, in one process", rows))
+        _print_table(console, "Beside peers, in turn, in one process", rows)
     for workload in run["workloads"]:
         for name, reason in workload["failures"].items():
-            line = f"{workload['name']}: {name} cannot run: {reason}."
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(f"{workload['name']}: {name} cannot run: {reason}.")
 
 
 def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
@@ -116,8 +115,10 @@ def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _table(title: str, rows: Iterable[Iterable[tuple[str, str]]]) -> Table:
-    """Returns a table of headings and texts, whose first two columns are text."""
+def _print_table(
+    console: Console, title: str, rows: Iterable[Iterable[tuple[str, str]]]
+) -> None:
+    """Prints a table of headings and texts, whose first two columns are text."""
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for row in rows:
         names, texts = zip(*row, strict=True)
@@ -125,7 +126,7 @@ def _table(title: str, rows: Iterable[Iterable[tuple[str, str]]]) -> Table:
             for number, name in enumerate(names):
                 table.add_column(name, justify="left" if number < 2 else "right")
         table.add_row(*texts)
-    return table
+    console.print(table, soft_wrap=False)
 
 
 def _own_row(workload: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -230,5 +231,5 @@ def changes(
         )
         for name, wall, cpu in differences
     ]
-    console.print(_table("Change from the earlier run, ours", rows))
+    _print_table(console, "Change from the earlier run, ours", rows)
     return [name for name, wall, _ in differences if abs(wall) > TOLERANCE]

@@ -2,14 +2,14 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.bench.contenders import Repeated, Timed, differences, library
+from experiments.bench.contenders import Repeated, Timed, library
 from fedjax_pfl import aggregators
 
 __all__ = ["RULES", "Rule"]
@@ -75,15 +75,12 @@ class Rule(Timed):
         )
         return Repeated(lambda: rule(*arguments)[0].block_until_ready())
 
-    def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """Compares aggregates; a geometric median's loss is the rows' mean distance."""
-        numbers = differences(results)
-        if self.kind == "geometric_median":
-            rows = self.messages().astype(np.float64)
-            for name, center in results.items():
-                norms = np.linalg.norm(rows - center.astype(np.float64), axis=1)
-                numbers[name]["loss"] = float(norms.mean())
-        return numbers
+    def loss(self, result: np.ndarray) -> float | None:
+        """Returns the rows' mean distance to a geometric median."""
+        if self.kind != "geometric_median":
+            return None
+        away = self.messages().astype(np.float64) - result.astype(np.float64)
+        return float(np.linalg.norm(away, axis=1).mean())
 
 
 def _torch(rule: Rule, messages: Any) -> Call:

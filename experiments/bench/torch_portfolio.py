@@ -23,7 +23,7 @@ class TorchPortfolio:
         self._growth = torch.from_numpy(task.growth)
         shape = task.prices.shape[:3]
         self._memory = torch.full(shape, 1 / shape[-1])
-        self._task = task
+        self._cost = task.cost
 
     def run(self) -> None:
         """Runs one round."""
@@ -34,8 +34,8 @@ class TorchPortfolio:
         """Returns the party's model after its iterations."""
         leaves = [leaf.clone().requires_grad_() for leaf in self._server]
         prices, growth = self._prices[party], self._growth[party]
-        optimizer = torch.optim.SGD(leaves, lr=self._task.learning_rate)
-        for _ in range(self._task.num_steps):
+        optimizer = torch.optim.SGD(leaves, lr=portfolios.LEARNING_RATE)
+        for _ in range(portfolios.NUM_STEPS):
             # What was held before the first of these days, none of them trains on.
             uniform = torch.full((1, prices.shape[1]), 1 / prices.shape[1])
             held = torch.cat([uniform, self._memory[party, :-1]])
@@ -70,7 +70,7 @@ class TorchPortfolio:
         grown = weights * growth
         before = (grown / grown.sum(dim=1, keepdim=True))[:-1]
         traded = (before - weights[1:])[:, 1:].abs().sum(dim=1)
-        factor = torch.cat([torch.ones(1), 1 - self._task.cost * traded])
+        factor = torch.cat([torch.ones(1), 1 - self._cost * traded])
         return -torch.log(factor * grown.sum(dim=1)).mean()
 
     def result(self) -> Any:

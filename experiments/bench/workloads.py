@@ -12,6 +12,7 @@ import numpy as np
 
 import fedjax_pfl as fp
 from experiments.bench import contenders
+from fedjax_pfl import core
 from fedjax_pfl.core import struct
 from fedjax_pfl.engine import grids, groups
 from fedjax_pfl.models import base
@@ -31,7 +32,6 @@ __all__ = [
 
 CLASSES = 10
 _BLOCK = 4096  # images made at once
-_EVALUATED = 8192  # examples evaluated at once
 _INEXACT = ("pfl",)  # peers that weigh or draw clients in another way
 
 
@@ -178,20 +178,17 @@ class Workload(contenders.Timed):
         model = self.model.for_federation(federation)
         pairs = zip(*examples_of(federation), strict=True)
         x, y = (np.concatenate(parts) for parts in pairs)
-        logits = jax.jit(jax.vmap(model.apply, (0, None)))
-        numbers = {}
-        for name, params in results.items():
-            right = loss = 0.0
-            for start in range(0, len(y), _EVALUATED):
-                labels = y[start : start + _EVALUATED]
-                scores = logits(params, x[start : start + _EVALUATED])
-                scores = jax.nn.log_softmax(scores)
-                is_right = scores.argmax(axis=-1) == labels[None]
-                right += float(is_right.mean(axis=0).sum())
-                own = scores[:, jnp.arange(len(labels)), labels]
-                loss -= float(own.mean(axis=0).sum())
-            numbers[name] = {"accuracy": right / len(y), "loss": loss / len(y)}
-        return numbers
+        batch = core.Batch(x=x, y=y, weight=np.ones(len(y)))
+
+        @jax.jit
+        def means(params: Any, batch: core.Batch) -> dict[str, jax.Array]:
+            by_point = jax.vmap(lambda p: model.metrics(model.apply(p, batch.x), batch))
+            return jax.tree.map(jnp.mean, by_point(params))
+
+        return {
+            name: {n: float(v) for n, v in means(params, batch).items()}
+            for name, params in results.items()
+        }
 
     def differences(self, peers: Sequence[str]) -> dict[str, float]:
         """Compares models after two rounds in which no draw decides the result.

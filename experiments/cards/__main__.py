@@ -22,9 +22,7 @@ CARDS = {
     for module in (flame, fedacs, fedpg, fedplus, portfolio)
 }
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = cli.application()
 
 
 @app.command(help="Writes the cards of all methods, or of one, from kept runs.")

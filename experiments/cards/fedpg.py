@@ -5,12 +5,12 @@ The numbers in `printed/fedpg_tables.csv` are those printed in the supplement of
 submission 6989.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Mapping
 
 from experiments.cards import claims, methods, pages
 from experiments.cards.runs import DATA, WIDER, Side
+from experiments.presets import fedpg as presets
 
 __all__ = ["CARD"]
 
@@ -52,8 +52,13 @@ _METHODS = (
         for gamma in _GAMMAS[1:]
     ),
 )
-_GLOBAL = Side("FedPG", "global", _SETTINGS[0.0], _EVERYBODY)
-_PERSONAL = Side("FedPG", "personal", _SETTINGS[0.0], _EVERYBODY)
+
+
+def _ours(
+    model: str, where: Mapping[str, object] = _SETTINGS[0.0], data: str = _EVERYBODY
+) -> Side:
+    """Returns FedPG with some values of its fields."""
+    return Side("FedPG", model, where, data)
 
 
 def _theirs(algorithm: str, model: str = "global") -> Side:
@@ -61,52 +66,36 @@ def _theirs(algorithm: str, model: str = "global") -> Side:
     return Side(algorithm, model, data=_EVERYBODY)
 
 
-def _with(side: Side, where: Mapping[str, object], data: str = _EVERYBODY) -> Side:
-    """Returns a side of FedPG with other values of its fields."""
-    return dataclasses.replace(side, where=where, data=data)
-
-
 def _of_table(run: str, subject: str) -> list[claims.Claim]:
     """Returns the claims of the tables, in one run."""
     fedavg, fedavg_personal = _theirs("FedAvg"), _theirs("FedAvg", "personal")
-    own = _with(_PERSONAL, _SETTINGS[0.0], DATA[0])
-    searched = _with(_GLOBAL, _SEARCH)
+    shared, own = _ours("global"), _ours("personal", data=DATA[0])
     pairs = [
-        ("FedPG's GM is better than FedAvg's", _GLOBAL, fedavg),
-        ("FedPG's GM is better than FedMGDA+'s", _GLOBAL, _theirs("FedMGDA")),
+        ("FedPG's GM is better than FedAvg's", shared, fedavg),
+        ("FedPG's GM is better than FedMGDA+'s", shared, _theirs("FedMGDA")),
         (
             "FedAvg's GM is better on everybody's data than its P-models",
             fedavg,
             fedavg_personal,
         ),
-        ("FedPG's G-acc is better than FedAvg's", _PERSONAL, fedavg_personal),
-        ("FedPG's L-acc is better than its GM", own, _GLOBAL),
-        ("S-FedPG's GM is better than FedPG's", searched, _GLOBAL),
+        ("FedPG's G-acc is better than FedAvg's", _ours("personal"), fedavg_personal),
+        ("FedPG's L-acc is better than its GM", own, shared),
+        ("S-FedPG's GM is better than FedPG's", _ours("global", _SEARCH), shared),
     ]
     for low, high in itertools.pairwise(_GAMMAS):
-        less, more = (_with(_PERSONAL, _SETTINGS[gamma]) for gamma in (low, high))
-        local = [_with(_PERSONAL, _SETTINGS[gamma], DATA[0]) for gamma in (high, low)]
-        pairs += [
-            (f"L-acc rises from gamma {low} to {high}", *local),
-            (f"G-acc falls from gamma {low} to {high}", less, more),
-        ]
+        for text, data, better, worse in (
+            ("L-acc rises", DATA[0], high, low),
+            ("G-acc falls", _EVERYBODY, low, high),
+        ):
+            sides = (_ours("personal", _SETTINGS[g], data) for g in (better, worse))
+            pairs.append((f"{text} from gamma {low} to {high}", *sides))
     return claims.of(run, subject, pairs)
 
 
 def _ablations(run: str, subject: str) -> list[claims.Claim]:
     """Returns the claims of FedPG as it is against one change."""
-    whole = {
-        "algorithm.history": "window",
-        "algorithm.fair_row": True,
-        "algorithm.scale": "median",
-        "algorithm.guard": 0.01,
-        "algorithm.fair_from": "scaled",
-        "algorithm.layerwise": False,
-        "algorithm.protection": "cone",
-        "algorithm.personal_length": "own",
-        "algorithm.personal": "stored",
-        "algorithm.gradient": "epochs",
-    }
+    plain = presets.fedpg()
+    whole = {f"algorithm.{n}": getattr(plain, n) for c in presets.CHANGES for n in c}
     changes = {
         "without history": {"algorithm.history": "none"},
         "with the last round's history only": {"algorithm.history": "last_round"},
@@ -114,13 +103,13 @@ def _ablations(run: str, subject: str) -> list[claims.Claim]:
         "with a program per layer": {"algorithm.layerwise": True},
         "with exact gradients": {"algorithm.gradient": "exact"},
     }
-    ours = _with(_GLOBAL, whole)
+    ours = _ours("global", whole)
     pairs = [
-        (f"FedPG's GM is better than {text}", ours, _with(_GLOBAL, whole | change))
+        (f"FedPG's GM is better than {text}", ours, _ours("global", whole | change))
         for text, change in changes.items()
     ]
     fair, unfair = (
-        _with(_GLOBAL, whole | {"algorithm.fair_row": is_fair}, DATA[0])
+        _ours("global", whole | {"algorithm.fair_row": is_fair}, DATA[0])
         for is_fair in (True, False)
     )
     text = "the fairness row makes the angle of GM's accuracies smaller"
@@ -144,8 +133,8 @@ _TABLES = {  # runs with their headings
 
 def _under(run: str, subject: str) -> list[claims.Claim]:
     """Returns the claims of Table 3 on an attack."""
-    median = _with(_GLOBAL, _MEDIAN)
-    mean = _with(_GLOBAL, {"algorithm.scale": "mean"})
+    median = _ours("global", _MEDIAN)
+    mean = _ours("global", {"algorithm.scale": "mean"})
     others = {"FedAvg": "FedAvg", "FedMGDA+": "FedMGDA", "Ditto": "Ditto"}
     pairs = [
         (f"FedPG's GM is better than {name}'s", median, _theirs(algorithm))
@@ -158,7 +147,7 @@ def _under(run: str, subject: str) -> list[claims.Claim]:
 def _figures() -> list[claims.Drawing]:
     """Returns the figures; more doublings than one are claimed not to help."""
     one, more = (
-        _with(_GLOBAL, {"algorithm.search.doublings": count}) for count in (1, 5)
+        _ours("global", {"algorithm.search.doublings": count}) for count in (1, 5)
     )
     figures = []
     for data, name in _NAMES.items():
@@ -181,7 +170,7 @@ CARD = pages.Card(
     method="fedpg",
     title="FedPG and S-FedPG",
     text=pages.text_of("fedpg"),
-    reference=_with(_GLOBAL, _SETTINGS[0.0], DATA[0]),
+    reference=_ours("global", data=DATA[0]),
     claims=[
         *_of_table("fedpg_fmnist_10", "FMNIST"),
         *_under("fedpg_fmnist_a1", "A1"),

@@ -6,52 +6,51 @@ Robust Personalized Federated Learning".
 
 import dataclasses
 import itertools
+from typing import Any
 
 from experiments.cards import claims, pages
 from experiments.cards.runs import Side
 
-__all__ = [
-    "CARD",
-    "CO",
-    "FEDAVG",
-    "FEDPROX",
-    "GEO",
-    "LOCAL",
-    "MEAN",
-    "MEDIAN",
-    "RFA",
-]
+__all__ = ["CARD", "SIDES"]
 
-_NONE = {"algorithm.rho_quantile": None}
-MEAN = Side("FedPlus", "personal", {"algorithm.phi": "Squared"})
-GEO = Side("FedPlus", "personal", {"algorithm.phi": "L2"} | _NONE)
-CO = Side("FedPlus", "personal", {"algorithm.phi": "L1"} | _NONE)
-_FREE = {"algorithm.rho_quantile": 0.5}
-_GEO_FREE = Side("FedPlus", "personal", {"algorithm.phi": "L2"} | _FREE)
-_CO_FREE = Side("FedPlus", "personal", {"algorithm.phi": "L1"} | _FREE)
-LOCAL = Side("Local", "personal")
+
+def _plus(phi: str, **fields: Any) -> Side:
+    """Returns Fed+ with one of its centers."""
+    where = {"phi": phi} | fields
+    return Side("FedPlus", "personal", {f"algorithm.{n}": v for n, v in where.items()})
+
+
+SIDES = {
+    "FedAvg": Side("FedAvg", "global", {"aggregator": None}),
+    "RFA": Side("FedAvg", "global", {"aggregator": "GeometricMedian"}),
+    "Coordinate median": Side("FedAvg", "global", {"aggregator": "CoordinateMedian"}),
+    "FedProx": Side("FedProx", "global"),
+    "FedAvg+": _plus("Squared"),
+    "FedGeoMed+": _plus("L2", rho_quantile=None),
+    "FedCoMed+": _plus("L1", rho_quantile=None),
+    "single party": Side("Local", "personal"),
+}
+"""Methods of the paper's comparisons, and training alone."""
+_FEDAVG, _RFA, _MEDIAN, _FEDPROX, _MEAN, _GEO, _CO, _LOCAL = SIDES.values()
+_GEO_FREE, _CO_FREE = (_plus(phi, rho_quantile=0.5) for phi in ("L2", "L1"))
 _MAJORITY = Side("Majority", "personal")
-FEDAVG = Side("FedAvg", "global", {"aggregator": None})
-RFA = Side("FedAvg", "global", {"aggregator": "GeometricMedian"})
-MEDIAN = Side("FedAvg", "global", {"aggregator": "CoordinateMedian"})
-FEDPROX = Side("FedProx", "global")
 
 _BENCHMARKS = ("synthetic", "mnist", "femnist", "sentiment")
 _PAIRS = (
-    ("FedGeoMed+ is better than FedAvg", GEO, FEDAVG),
-    ("FedGeoMed+ is better than FedProx", GEO, FEDPROX),
-    ("FedGeoMed+ is better than RFA", GEO, RFA),
-    ("FedGeoMed+ is better than the coordinate median", GEO, MEDIAN),
-    ("FedAvg is better than RFA", FEDAVG, RFA),
-    ("FedAvg is better than the coordinate median", FEDAVG, MEDIAN),
-    ("ours: FedGeoMed+ is better than local training", GEO, LOCAL),
-    ("ours: FedGeoMed+ is better than the majority class", GEO, _MAJORITY),
-    ("ours: FedGeoMed+ is better scale-free", _GEO_FREE, GEO),
-    ("ours: FedCoMed+ is better scale-free", _CO_FREE, CO),
+    ("FedGeoMed+ is better than FedAvg", _GEO, _FEDAVG),
+    ("FedGeoMed+ is better than FedProx", _GEO, _FEDPROX),
+    ("FedGeoMed+ is better than RFA", _GEO, _RFA),
+    ("FedGeoMed+ is better than the coordinate median", _GEO, _MEDIAN),
+    ("FedAvg is better than RFA", _FEDAVG, _RFA),
+    ("FedAvg is better than the coordinate median", _FEDAVG, _MEDIAN),
+    ("ours: FedGeoMed+ is better than local training", _GEO, _LOCAL),
+    ("ours: FedGeoMed+ is better than the majority class", _GEO, _MAJORITY),
+    ("ours: FedGeoMed+ is better scale-free", _GEO_FREE, _GEO),
+    ("ours: FedCoMed+ is better scale-free", _CO_FREE, _CO),
 )
 _ABOVE_MEAN = (
-    ("FedGeoMed+ is better than FedAvg+", GEO, MEAN),
-    ("FedCoMed+ is better than FedAvg+", CO, MEAN),
+    ("FedGeoMed+ is better than FedAvg+", _GEO, _MEAN),
+    ("FedCoMed+ is better than FedAvg+", _CO, _MEAN),
 )
 
 
@@ -72,7 +71,7 @@ def _party_claims() -> list[claims.Claim]:
     phi = {"FedAvg+": "Squared", "FedGeoMed+": "L2", "FedCoMed+": "L1"}
     better = []
     for name, value in phi.items():
-        side = Side("FedPlus", "personal", {"algorithm.phi": value})
+        side = _plus(value)
         among = {n: _with(side, "participation.among", n) for n in (100, 500, 1000)}
         pairs = [
             (
@@ -88,15 +87,15 @@ def _party_claims() -> list[claims.Claim]:
 
 def _attack_claims() -> list[claims.Claim]:
     """Returns our claims on robustness; the paper has no attack."""
-    geo = _with(GEO, "algorithm.lam", 0.0)
+    geo = _with(_GEO, "algorithm.lam", 0.0)
     mean, geo_free, co_free = (
-        _with(side, "algorithm.lam", 0.5) for side in (MEAN, _GEO_FREE, _CO_FREE)
+        _with(side, "algorithm.lam", 0.5) for side in (_MEAN, _GEO_FREE, _CO_FREE)
     )
     pairs = (
-        ("FedGeoMed+ is better than FedAvg", geo, FEDAVG),
-        ("RFA is better than FedAvg", RFA, FEDAVG),
-        ("FedGeoMed+ is better than RFA", geo, RFA),
-        ("FedGeoMed+ is better than local training", geo, LOCAL),
+        ("FedGeoMed+ is better than FedAvg", geo, _FEDAVG),
+        ("RFA is better than FedAvg", _RFA, _FEDAVG),
+        ("FedGeoMed+ is better than RFA", geo, _RFA),
+        ("FedGeoMed+ is better than local training", geo, _LOCAL),
         ("lam = 0.5, scale-free: FedGeoMed+ is better than FedAvg+", geo_free, mean),
         ("lam = 0.5, scale-free: FedCoMed+ is better than FedAvg+", co_free, mean),
     )
@@ -107,7 +106,7 @@ CARD = pages.Card(
     method="fedplus",
     title="Fed+",
     text=pages.text_of("fedplus"),
-    reference=LOCAL,
+    reference=_LOCAL,
     claims=(
         *(claim for data in _BENCHMARKS for claim in _benchmark_claims(data)),
         *_party_claims(),

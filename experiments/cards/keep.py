@@ -10,9 +10,7 @@ from fedjax_pfl.command import cli, run_folder
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = cli.application()
 
 
 @app.command(help="Writes the numbers of a result into one file of the method's runs.")

@@ -19,6 +19,7 @@ because it was kept before files had them. Missing text is "".
 
 import dataclasses
 import json
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,19 +42,31 @@ _ABOUT_CLIENTS = ("malicious", "num_train", "label_counts", "diverged_at")
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """Content of a file that cards and their pictures read.
+    """Content of a file, with the members of a `Result` that figures of means read.
 
     Attributes:
       command: what made the run.
-      table: rows of the result's table.
+      rows: those of the result's table.
       reports: a row per point with a column per report.
-      curves: the result's curves; None where they are not recorded.
+      rounds: the result's curves; None where they are not recorded.
     """
 
     command: str
-    table: pd.DataFrame
+    rows: pd.DataFrame
     reports: pd.DataFrame
-    curves: pd.DataFrame | None
+    rounds: pd.DataFrame | None
+    groups = (types.SimpleNamespace(config={}),)
+
+    def table(self) -> pd.DataFrame:
+        """Returns a copy of the rows."""
+        return self.rows.copy()
+
+    def curves(self) -> pd.DataFrame:
+        """Returns the curves or, where they were not kept, their last round."""
+        if self.rounds is not None:
+            return self.rounds.copy()
+        means = self.rows[self.rows["stat"] == "mean"]
+        return means.drop(columns=["stat", "when", "status"]).assign(round=0)
 
     @property
     def point(self) -> list[str]:
@@ -64,7 +77,7 @@ class Kept:
     def fields(self) -> tuple[str, ...]:
         """Names of what varies beside seed, algorithm, dataset and partition."""
         others = (*_POINT, *_MEASURE, "value", "status")
-        return tuple(name for name in self.table if name not in others)
+        return tuple(name for name in self.rows if name not in others)
 
 
 def write(

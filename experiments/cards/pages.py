@@ -73,7 +73,8 @@ def render(card: Card, results: Path) -> dict[str, str]:
     runs = {path.stem: Run.read(path) for path in files}
     text = [card.text.strip(), ""]
     for table in card.printed:
-        text += table.lines(runs, card.reasons)
+        text += [f"## {table.title}", "", table.note]
+        text += [*table.body(runs, card.reasons), ""]
     figures = list(card_claims.of_figures(card.figures, runs, card.reasons))
     if not card.pages:
         body = [*text, *figures, *_measured(card, card.claims, runs)]

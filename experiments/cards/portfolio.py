@@ -8,22 +8,13 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from experiments.cards import claims, fedplus, markdown, pages, tables
+from experiments.cards import claims, markdown, pages, tables
+from experiments.cards.fedplus import SIDES
 from experiments.cards.runs import Run, Side
 from fedjax_pfl.results import paired
 
 __all__ = ["CARD", "Returns"]
 
-_SIDES = {  # of the rows of Table 1, and of the single party
-    "FedAvg": fedplus.FEDAVG,
-    "RFA": fedplus.RFA,
-    "Coordinate median": fedplus.MEDIAN,
-    "FedProx": fedplus.FEDPROX,
-    "FedAvg+": fedplus.MEAN,
-    "FedGeoMed+": fedplus.GEO,
-    "FedCoMed+": fedplus.CO,
-    "single party": fedplus.LOCAL,
-}
 _BESIDE = {"equal shares": "uniform", "bought and held": "hold"}
 _RUNS = {"portfolio": "synthetic markets", "portfolio_stocks": "stocks, 2019"}
 
@@ -47,10 +38,10 @@ class Returns(tables.Parts):
 
 def _rows(run: Run) -> Iterator[Sequence[str]]:
     """Yields the paper's rows in one run, and those of what needs no learning."""
-    alone = _SIDES["single party"]
+    alone = SIDES["single party"]
     values = {
         row: (_values(run, side, "accuracy"), _values(run, side, "sharpe"))
-        for row, side in _SIDES.items()
+        for row, side in SIDES.items()
     }
     for row, prefix in _BESIDE.items():
         returns = 100 * _values(run, alone, f"{prefix}_annualized_return")
@@ -94,12 +85,12 @@ def _claims() -> list[claims.Claim]:
         ("the coordinate median is better than FedAvg", "Coordinate median", "FedAvg"),
     )
     of_table = [
-        claims.Claim(text, run, _SIDES[better], _SIDES[worse])
+        claims.Claim(text, run, SIDES[better], SIDES[worse])
         for run in _RUNS
         for text, better, worse in pairs
     ]
     plus = Side("FedPlus", "personal")  # the run has no other phi
-    single = _SIDES["single party"]
+    single = SIDES["single party"]
     return [*of_table, claims.Claim(alone, "portfolio_parties", plus, single)]
 
 
@@ -107,7 +98,7 @@ CARD = pages.Card(
     method="portfolio",
     title="Portfolio management",
     text=pages.text_of("portfolio"),
-    reference=_SIDES["single party"],
+    reference=SIDES["single party"],
     claims=_claims(),
     printed=(Returns("Table 1", _RUNS),),
     headline="annualized return",

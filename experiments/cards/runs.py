@@ -100,7 +100,7 @@ class Run:
             file = kept.read(path)
         except (OSError, KeyError, ValueError) as error:
             raise checks.InputError(f"Cannot read '{path}' as a kept run.") from error
-        rows = _in_columns(file.table, file.point)
+        rows = _in_columns(file.rows, file.point)
         if rows[rows["data"] == "own test"].empty:
             raise checks.InputError(
                 f"Expected accuracies or returns on own test data in '{path}'."

@@ -46,10 +46,10 @@ class Table:
     title: str
     note: ClassVar[str]
 
-    def lines(
+    def body(
         self, runs: Mapping[str, card_runs.Run], reasons: Mapping[str, str]
     ) -> Iterator[str]:
-        """Yields the table with its heading and note.
+        """Yields the table without its heading and note.
 
         Args:
           runs: by name.
@@ -58,14 +58,6 @@ class Table:
         Yields:
           Lines of Markdown.
         """
-        yield from (f"## {self.title}", "", self.note)
-        yield from self.body(runs, reasons)
-        yield ""
-
-    def body(
-        self, runs: Mapping[str, card_runs.Run], reasons: Mapping[str, str]
-    ) -> Iterator[str]:
-        """Yields what `lines` has below the note."""
         raise NotImplementedError
 
 
@@ -180,7 +172,7 @@ class Printed(Table):
         ours: Sequence[pd.Series],
         gaps: Mapping[str, paired.Interval],
     ) -> str:
-        """Returns what `lines` explains."""
+        """Returns what the note explains."""
         if all(_agree(*printed, v) for printed, v in zip(theirs, ours, strict=True)):
             return "holds"
         wrong = []

@@ -20,7 +20,7 @@ from experiments.presets import flame
 from fedjax_pfl import data
 from fedjax_pfl.command.presets import experiment
 
-__all__ = ["PRESETS"]
+__all__ = ["CHANGES", "PRESETS", "fedpg"]
 
 _DATASETS = {  # source, network, share of a client's test examples
     "fmnist": lambda: (
@@ -42,7 +42,7 @@ def _sgd(batch_size: int = _BATCH, epochs: int = 5) -> fp.SGD:
     return fp.SGD(**rate, epochs=epochs, batch_size=batch_size)
 
 
-def _fedpg(**fields: Any) -> fp.FedPG:
+def fedpg(**fields: Any) -> fp.FedPG:
     """Returns FedPG as the tables have it: local epochs give the gradients."""
     return fp.FedPG(**({"local": _sgd(), "gradient": "epochs"} | fields))
 
@@ -113,8 +113,8 @@ def _table(name: str, dataset: str, cohort: int | None) -> experiment.Experiment
     """Returns tables 1 and 2: all methods, FedPG for four gammas, and S-FedPG."""
     algorithms = [
         *_baselines().values(),
-        (_fedpg(), {"algorithm.gamma": _GAMMAS}),
-        _fedpg(search=fp.algorithms.Armijo()),
+        (fedpg(), {"algorithm.gamma": _GAMMAS}),
+        fedpg(search=fp.algorithms.Armijo()),
     ]
     return _experiment(name, dataset, algorithms, cohort=cohort)
 
@@ -127,15 +127,15 @@ def _attacked(name: str, dataset: str, kind: str) -> experiment.Experiment:
         else fp.attacks.Scaling()
     )
     methods = _baselines()
-    algorithms = [*(methods[n] for n in _ATTACKED), _fedpg(), _fedpg(scale="mean")]
+    algorithms = [*(methods[n] for n in _ATTACKED), fedpg(), fedpg(scale="mean")]
     return _experiment(name, dataset, algorithms, attack=attack)
 
 
 def _rates(name: str, dataset: str) -> experiment.Experiment:
     """Returns the three learning rates of the paper, for methods that have one."""
     axes = {"algorithm.local.learning_rate": (0.01, 0.05, 0.1)}
-    searched = _fedpg(search=fp.algorithms.Armijo())
-    algorithms = [*_baselines().values(), _fedpg(), searched]
+    searched = fedpg(search=fp.algorithms.Armijo())
+    algorithms = [*_baselines().values(), fedpg(), searched]
     entries = [(a, axes) for a in algorithms if hasattr(a, "local")]
     return _experiment(name, dataset, entries)
 
@@ -143,7 +143,7 @@ def _rates(name: str, dataset: str) -> experiment.Experiment:
 def _steps(name: str, dataset: str) -> experiment.Experiment:
     """Returns figure 1: S-FedPG by the doublings of its largest step, all online."""
     searches = [fp.algorithms.Armijo(doublings=s) for s in (0, 1, 3, 5)]
-    algorithms = [_fedpg(), *(_fedpg(search=search) for search in searches)]
+    algorithms = [fedpg(), *(fedpg(search=search) for search in searches)]
     return _experiment(name, dataset, algorithms, cohort=None)
 
 
@@ -162,29 +162,31 @@ def _ten(name: str, kind: str) -> experiment.Experiment:
         dataclasses.replace(methods[n], local=sgd)
         for n in ("fedavg", "fedprox", "apfl", "ditto", "fedrod", "fedmgda")
     ]
-    algorithms += [_fedpg(local=sgd), _fedpg(local=sgd, search=fp.algorithms.Armijo())]
+    algorithms += [fedpg(local=sgd), fedpg(local=sgd, search=fp.algorithms.Armijo())]
     model = fp.algorithms.MODELS[network]()
     fields = {"cohort": None, "num_clients": 10, "model": model}
     return _experiment(name, "cifar10", algorithms, **fields)
 
 
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"history": "none"},
+    {"history": "last_round"},
+    {"fair_row": False},
+    {"guard": 0.0},
+    {"scale": "mean"},
+    {"fair_from": "raw"},
+    {"layerwise": True},
+    {"protection": "orthogonal"},
+    {"personal_length": "mean"},
+    {"personal": "refresh"},
+    {"gradient": "exact"},
+)
+"""Fields of FedPG in the ablations."""
+
+
 def _ablations(name: str, dataset: str) -> experiment.Experiment:
-    """Builds the ablations of FedPG: one change at a time."""
-    changes: tuple[dict[str, Any], ...] = (
-        {},
-        {"history": "none"},
-        {"history": "last_round"},
-        {"fair_row": False},
-        {"guard": 0.0},
-        {"scale": "mean"},
-        {"fair_from": "raw"},
-        {"layerwise": True},
-        {"protection": "orthogonal"},
-        {"personal_length": "mean"},
-        {"personal": "refresh"},
-        {"gradient": "exact"},
-    )
-    return _experiment(name, dataset, [_fedpg(**change) for change in changes])
+    """Builds the ablations of FedPG: as it is, and one change at a time."""
+    return _experiment(name, dataset, [fedpg(**change) for change in ({}, *CHANGES)])
 
 
 def _presets() -> dict[str, Callable[[], experiment.Experiment]]:

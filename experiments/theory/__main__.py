@@ -4,7 +4,6 @@ Arguments are parsed before JAX is imported, so that `--help` answers at once.
 """
 
 import enum
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,12 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-_WIDTH = 160  # of files and pipes, where rich would assume 80
 _SEEDS, _QUICK_SEEDS = 20, 3
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = cli.application()
 
 
 # Pages by method.
@@ -96,30 +92,33 @@ def _findings(page: Page, options: dict[str, Any]) -> tuple["pd.DataFrame", dict
 
 def _print(table: "pd.DataFrame") -> None:
     """Prints a table per page and quantity, and how many statements hold."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from experiments.theory import rows
+    from fedjax_pfl.command import printing
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    numbers = ["theory", "simulation", "standard_error", "z"]
-    first, last = 2, list(table.columns).index("theory")
+    console = printing.console()
+    measured = list(rows.MEASURED)
+    titles = ["theory", "", "simulation", "standard error", "z", "holds"]
     for (page, quantity), cell in table.groupby(["page", "quantity"], sort=False):
-        settings = [n for n in table.columns[first:last] if (cell[n] != "").any()]
-        grid = Table(
-            title=f"{page}: {quantity}", box=box.SIMPLE_HEAD, title_justify="left"
+        named = cell.drop(columns=["page", "quantity", *measured])
+        named = named.loc[:, (named != "").any()].astype(str)
+        texts = named.join(cell[measured].map(_text))
+        printing.table(
+            console,
+            [*named, *titles],
+            texts.to_numpy().tolist(),
+            title=f"{page}: {quantity}",
+            numbers=titles,
         )
-        for name in settings:
-            grid.add_column(name)
-        for name in ("theory", "", "simulation", "standard error", "z", "holds"):
-            grid.add_column(name, justify="right")
-        for _, row in cell.iterrows():
-            texts = ["" if row[n] != row[n] else f"{row[n]:.4g}" for n in numbers]
-            texts.insert(1, row["relation"])
-            grid.add_row(*(str(row[n]) for n in settings), *texts, row["holds"])
-        console.print(grid, markup=False, highlight=False)
     claimed = table[table["holds"] != ""]
     count = (claimed["holds"] == "yes").sum()
-    console.print(f"{count} of {len(claimed)} statements hold.", highlight=False)
+    console.print(f"{count} of {len(claimed)} statements hold.")
+
+
+def _text(value: str | float) -> str:
+    """Returns a number with four digits, nothing for NaN, and texts as they are."""
+    if isinstance(value, str):
+        return value
+    return "" if value != value else f"{value:.4g}"
 
 
 if __name__ == "__main__":

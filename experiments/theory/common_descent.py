@@ -181,13 +181,11 @@ def hovering(options: rows.Options) -> rows.Findings:
 
 def _pareto_set(problem: Bowls) -> np.ndarray:
     """Returns minimizers `[2001, d]` of all convex combinations of two losses."""
-    first, second = problem.curvature
     share = np.linspace(0, 1, 2001)
-    system = np.einsum("s,ij->sij", share, first)
-    system += np.einsum("s,ij->sij", 1 - share, second)
-    right = np.outer(share, first @ problem.minimizers[0])
-    right += np.outer(1 - share, second @ problem.minimizers[1])
-    return np.linalg.solve(system, right[..., None])[..., 0]
+    weights = np.stack([share, 1 - share])
+    system = np.einsum("ns,nij->sij", weights, problem.curvature)
+    pull = np.einsum("nij,nj->ni", problem.curvature, problem.minimizers)
+    return np.linalg.solve(system, (weights.T @ pull)[..., None])[..., 0]
 
 
 def _angle_to_one(losses: np.ndarray) -> np.ndarray:

@@ -213,7 +213,7 @@ def gradient(options: rows.Options) -> rows.Findings:
         max(errors["doubly stochastic"]),
         tolerance=1e-12,
     )
-    findings.add_mean(
+    findings.add(
         "mean error of the stated gradient (I - S) W, relative",
         {"similarities": "row-normalized, upper fifth"},
         _FAR_OFF,

@@ -94,7 +94,7 @@ def compared(
         # Nothing is claimed of data that are what they are.
         text = f"{score}: of trained models (left) and of the new center (right)"
         before = scores[:, 0].mean()
-        findings.add_mean(text, {"method": method}, before, scores[:, -1], "")
+        findings.add(text, {"method": method}, before, scores[:, -1], "")
         findings.rows.append(jump_row(method, algorithm, cases))
         spread = scores.std(axis=0, ddof=1) / len(cases) ** 0.5
         axes.errorbar(shares, mean, 2 * spread, color=color, capsize=2, label=method)
@@ -155,10 +155,7 @@ def aggregated(
     return Aggregated(np.asarray(score), float(distance), float(jump))
 
 
-@training.compiled
-def _first(run: training.Training, key: jax.Array) -> core.State:
-    """Returns the state before the first round."""
-    return run.init(key)
+_first = training.compiled(training.Training.init)
 
 
 @training.compiled

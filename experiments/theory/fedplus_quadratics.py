@@ -29,7 +29,6 @@ __all__ = [
     "Visited",
     "exact",
     "num_rounds",
-    "spec",
 ]
 
 CLIENTS, DIM, EXAMPLES = 7, 6, 20
@@ -71,8 +70,10 @@ class Quadratics:
 
     @classmethod
     def draw(cls, seed: int) -> "Quadratics":
-        """Builds the federation of a seed."""
-        federation = dataclasses.replace(spec(), seed=seed).build()
+        """Builds clients of a seed, each with a Hessian of its own."""
+        shape = {"dim": DIM, "examples_per_client": EXAMPLES}
+        spec = training.regressions(CLIENTS, spread=1.0, orthonormal=False, **shape)
+        federation = dataclasses.replace(spec, seed=seed).build()
         train = federation.train
         x, y = (
             np.asarray(pool, np.float64)[np.asarray(train.index)]
@@ -143,13 +144,6 @@ class Quadratics:
         """Runs a process and keeps every state; the seed is that of its cohorts."""
         run = training.Training.of(process, self.federation)
         return Visited(*map(np.asarray, _states(training.key(seed), run, num_rounds)))
-
-
-def spec() -> fp.FederationSpec:
-    """Returns least squares with a Hessian of its own for every client."""
-    return training.regressions(
-        CLIENTS, dim=DIM, examples_per_client=EXAMPLES, spread=1.0, orthonormal=False
-    )
 
 
 @functools.partial(training.compiled, static_argnames="num_rounds")

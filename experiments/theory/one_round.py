@@ -217,7 +217,7 @@ def _add_losses(
     settings = {"attack": name, "malicious": malicious.mean(), "q": round(q, 4)}
     cases = zip(_QUANTITIES, setting.losses(q), losses, strict=True)
     return [
-        findings.add_mean(text, settings, expected, values[:, ~malicious].mean(axis=1))
+        findings.add(text, settings, expected, values[:, ~malicious].mean(axis=1))
         for text, expected, values in cases
     ]
 
@@ -270,7 +270,7 @@ def fairness(options: rows.Options) -> rows.Findings:
             values = _variances(draws, q, options, 200 + 10 * k + number)
             settings = {"parameters": name, "q": q}
             expected = problem.squared_distance_variance(q)
-            points.append(findings.add_mean(quantity, settings, expected, values))
+            points.append(findings.add(quantity, settings, expected, values))
         curve = np.array([problem.squared_distance_variance(q) for q in fine])
         word = "fairer" if problem.is_fairer(0.5) else "less fair"
         label = f"{name}: q = 0.5 is {word}"

@@ -11,10 +11,12 @@ from matplotlib.axes import Axes
 
 from fedjax_pfl.figures import drawing
 
-__all__ = ["Findings", "Options", "Part", "Row", "table"]
+__all__ = ["MEASURED", "Findings", "Options", "Part", "Row", "table"]
 
 MAX_Z = 4.0
 """Standard errors that a mean may be off; 1 in 16,000 is further by chance."""
+MEASURED = ("theory", "relation", "simulation", "standard_error", "z", "holds")
+"""Columns of a table after the settings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,28 +107,17 @@ class Findings:
         quantity: str,
         settings: dict[str, Any],
         theory: float,
-        simulation: float,
+        simulation: float | np.ndarray,
         relation: str = "=",
-        **fields: float,
+        tolerance: float = 0.0,
     ) -> Row:
-        """Adds a row and returns it."""
-        row = Row(quantity, settings, theory, simulation, relation, **fields)
+        """Adds a row and returns it; of independent values their mean is simulated."""
+        values, error = np.asarray(simulation), math.nan
+        if values.size > 1:
+            error = values.std(ddof=1) / math.sqrt(values.size) or math.nan
+        row = Row(quantity, settings, theory, values.mean(), relation, tolerance, error)
         self.rows.append(row)
         return row
-
-    def add_mean(
-        self,
-        quantity: str,
-        settings: dict[str, Any],
-        theory: float,
-        values: np.ndarray,
-        relation: str = "=",
-    ) -> Row:
-        """Adds a row for the mean of independent values, with its standard error."""
-        count = len(values)
-        error = values.std(ddof=1) / math.sqrt(count) if count > 1 else 0.0
-        fields = {"standard_error": error or math.nan}
-        return self.add(quantity, settings, theory, values.mean(), relation, **fields)
 
     def titled(self, title: str) -> "Findings":
         """Adds a titled legend to the figure, at the end."""
@@ -148,12 +139,11 @@ def table(pairs: Sequence[tuple[str, Row]]) -> pd.DataFrame:
       Columns page, quantity, the settings, theory, relation, simulation,
       standard_error, z, holds.
     """
-    settings = dict.fromkeys(name for _, row in pairs for name in row.settings)
-    columns = {
-        "page": [page for page, _ in pairs],
-        "quantity": [row.quantity for _, row in pairs],
-        **{n: [row.settings.get(n, "") for _, row in pairs] for n in settings},
-    }
-    for name in ("theory", "relation", "simulation", "standard_error", "z", "holds"):
-        columns[name] = [getattr(row, name) for _, row in pairs]
-    return pd.DataFrame(columns)
+    missing = {name: "" for _, row in pairs for name in row.settings}
+    return pd.DataFrame(
+        {"page": page, "quantity": row.quantity}
+        | missing
+        | row.settings
+        | {name: getattr(row, name) for name in MEASURED}
+        for page, row in pairs
+    )

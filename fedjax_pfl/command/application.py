@@ -7,7 +7,6 @@ from fedjax_pfl.command import cli, data_command, methods_command, report_comman
 
 __all__ = ["alone", "app"]
 
-_STYLE = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 _MAINS = {
     "run": cli.make_main("run"),
     "sweep": cli.make_main("sweep"),
@@ -19,16 +18,15 @@ _MAINS = {
 
 def alone(name: str) -> typer.Typer:
     """Makes the application of one command, which `python -m experiments.NAME` runs."""
-    app = typer.Typer(add_completion=False, **_STYLE)
+    app = cli.application()
     app.command(help=command.COMMANDS[name])(_MAINS[name])
     return app
 
 
-app = typer.Typer(
-    # `fedjax-pfl --install-completion` sets up the shell.
+app = cli.application(
+    add_completion=True,  # `fedjax-pfl --install-completion` sets up the shell
     no_args_is_help=True,
     help="Trains, compares and reports personalized federated learning.",
-    **_STYLE,
 )
 for _name, _main in _MAINS.items():
     _texts = {"help": command.COMMANDS[_name], "short_help": command.sentence(_name)}

@@ -18,11 +18,17 @@ import typer
 
 from fedjax_pfl.command import arguments, compilation_cache, errors
 
-__all__ = ["answer", "make_main", "num_cores", "with_options"]
+__all__ = ["answer", "application", "make_main", "num_cores", "with_options"]
 
 _shown: set[str] = set()  # sentences of warnings
 _OF_ONE_COMMAND = {"streamed": "run", "as_if_clients": "plan"}
 _WITH_RESUME = {"resume", "max_minutes", "memory_limit", "log", "quiet"}
+
+
+def application(**fields: Any) -> typer.Typer:
+    """Makes an application in plain text, which sets up no shell."""
+    style = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
+    return typer.Typer(**({"add_completion": False} | style | fields))
 
 
 def make_main(command: str) -> Callable[..., None]:

@@ -27,13 +27,7 @@ _COLUMNS = {  # of the table of a directory's data sets: titles and their fields
     "seconds": "seconds",
 }
 
-app = typer.Typer(
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    no_args_is_help=True,
-    help=command.COMMANDS["data"],
-)
+app = cli.application(no_args_is_help=True, help=command.COMMANDS["data"])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

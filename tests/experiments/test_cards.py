@@ -398,7 +398,7 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     path = tmp_path / "kept/toy/first.nc"
     assert [p.name for p in path.parent.iterdir()] == ["first.nc"]
     found = kept.read(path)
-    table = found.table
+    table = found.rows
     assert found.command == command
     assert set(found.reports) >= {"clipped", "coverage"}
     assert (table["when"] == "last").all()
@@ -454,7 +454,7 @@ def test_tables_come_back(tmp_path_factory, rows):
     )
     path = tmp_path_factory.mktemp("kept") / "run.nc"
     kept.write(path, "command", table)
-    found = kept.read(path).table
+    found = kept.read(path).rows
     order = ["algorithm", "aggregator", "model"]
     found, table = (t.sort_values(order).reset_index(drop=True) for t in (found, table))
     table = table.fillna(np.nan).astype(found.dtypes)  # None is NaN, too

@@ -108,7 +108,7 @@ def test_rows_know_whether_they_hold(fields, holds):
 
 
 def test_mean_rows_have_the_standard_error_of_the_mean():
-    row = rows.Findings("x").add_mean("x", {}, 2.0, np.array([1.0, 2.0, 6.0]))
+    row = rows.Findings("x").add("x", {}, 2.0, np.array([1.0, 2.0, 6.0]))
     assert row.simulation == 3.0
     assert row.standard_error == pytest.approx(math.sqrt(7 / 3))  # variance 7, n = 3
     assert row.z == pytest.approx(1 / math.sqrt(7 / 3))
@@ -153,9 +153,9 @@ def test_rounds_of_the_simulator_have_the_losses_of_theory():
     measured = draws.losses(0.6, 2000, 0, one_round.ATTACKS[attack], malicious)
     setting = closed_forms.OneRound(problem, malicious, attack, one_round.VARIANCE)
     for values, expected in zip(measured, setting.losses(0.6), strict=True):
-        row = rows.Findings("x").add_mean("x", {}, expected, values[:, :3].mean(axis=1))
+        row = rows.Findings("x").add("x", {}, expected, values[:, :3].mean(axis=1))
         assert row.holds == "yes" and row.standard_error < 0.02 * expected
-        wrong = rows.Findings("x").add_mean(
+        wrong = rows.Findings("x").add(
             "x", {}, 1.1 * expected, values[:, :3].mean(axis=1)
         )
         assert wrong.holds == "no"

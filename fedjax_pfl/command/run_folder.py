@@ -206,8 +206,9 @@ def read(directory: Path) -> arguments.Options:
     Raises:
       InputError: if it is not the directory of a run, in one sentence.
     """
+    stored = _load(directory)
     try:
-        return _from_json(_load(directory)["options"], directory)
+        return _from_json(stored["options"], directory)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(directory) from error
 

@@ -161,8 +161,10 @@ def test_no_module_is_imported_that_a_folder_names(tmp_path, tfds, monkeypatch, 
     (tmp_path / "stranger.py").write_text("import pathlib\npathlib.Path('s').touch()")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    features, file = {field: "stranger.Image"}, info.parent / "features.json"
-    for content in (features, {"features": {"image": features}}, [features]):
+    features = {field: "stranger.Image", "content": {}}
+    file = info.parent / "features.json"
+    inner = {"type": "tensorflow_datasets.X", "content": json.dumps([features])}
+    for content in (features, {"features": {"image": features}}, [features], inner):
         file.write_text(json.dumps(content))
         with quiet(), pytest.raises(checks.InputError, match='got "stranger.Image"'):
             sources.load_dataset("mnist", tmp_path)

@@ -6,6 +6,7 @@ needed to read, but the records must have been prepared as `array_record`:
 Examples are in tensorflow-datasets' own order.
 """
 
+import contextlib
 import json
 import pathlib
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from fedjax_pfl.core import checks
 __all__ = ["LAYOUT", "find_prepared", "read_examples", "read_images"]
 
 LAYOUT = "tensorflow-datasets"
-_CLASS = ("pythonClassName", "type")  # fields of features.json
+_CLASS = ("pythonClassName", "python_class_name", "type")  # fields of features.json
 
 
 def find_prepared(root: pathlib.Path, builder: str) -> tuple[pathlib.Path, ...]:
@@ -113,6 +114,9 @@ def _check_classes(path: pathlib.Path) -> None:
         value = waiting.pop()
         inner = value if isinstance(value, dict) else dict(enumerate(value))
         for name, each in inner.items():
+            if isinstance(each, str) and each.lstrip()[:1] in ("{", "["):
+                with contextlib.suppress(ValueError, RecursionError):
+                    each = json.loads(each)  # as older files have it
             if isinstance(each, dict | list):
                 waiting.append(each)
             elif name in _CLASS and not str(each).startswith("tensorflow_datasets."):

@@ -152,8 +152,18 @@ def test_damaged_prepared_data(tmp_path, tfds):
     assert "\n" not in str(error.value) and str(error.value).endswith(".")
 
 
-@pytest.mark.parametrize("field", ["pythonClassName", "type"])
-def test_no_module_is_imported_that_a_folder_names(tmp_path, tfds, monkeypatch, field):
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"pythonClassName": "stranger.Image"},
+        {"python_class_name": "stranger.Image"},
+        {"type": "stranger.Image", "content": {}},
+    ],
+    ids=lambda features: next(iter(features)),
+)
+def test_no_module_is_imported_that_a_folder_names(
+    tmp_path, tfds, monkeypatch, features
+):
     """The package imports the modules of classes of features."""
     info = prepare(tmp_path, "mnist")
     described = {"name": "mnist", "version": "3.0.1", "fileFormat": "array_record"}
@@ -161,7 +171,6 @@ def test_no_module_is_imported_that_a_folder_names(tmp_path, tfds, monkeypatch, 
     (tmp_path / "stranger.py").write_text("import pathlib\npathlib.Path('s').touch()")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    features = {field: "stranger.Image", "content": {}}
     file = info.parent / "features.json"
     inner = {"type": "tensorflow_datasets.X", "content": json.dumps([features])}
     for content in (features, {"features": {"image": features}}, [features], inner):

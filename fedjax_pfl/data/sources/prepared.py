@@ -107,7 +107,7 @@ def read_examples(
 def _check_classes(path: pathlib.Path) -> None:
     """Refuses a file of features that would make tensorflow-datasets import others'."""
     try:
-        waiting = [[json.loads(path.read_text("utf-8"))]]
+        waiting: list[Any] = [[json.loads(path.read_text("utf-8"))]]
     except (OSError, ValueError, RecursionError) as error:
         raise checks.InputError(f"Cannot read '{path}': {_one_line(error)}.") from error
     while waiting:

@@ -86,11 +86,13 @@ def _check_alone(context: typer.Context) -> None:
 
 def _resumed(given: arguments.Options, now: dict[str, Any]) -> arguments.Options:
     """Reads the options of the command that is continued, with those given now."""
-    from fedjax_pfl.command import run_folder
+    from fedjax_pfl.command import presets, run_folder
 
     directory = Path(given.resume or ".")
     options = run_folder.read(directory)
-    if given.algorithm is not None or not run_folder.is_finished(directory):
+    is_shown = run_folder.is_finished(directory)  # and trains nothing, if it is one run
+    is_shown = is_shown and not presets.is_pattern(options.preset_name)
+    if given.algorithm is not None or not is_shown:
         run_folder.check_own_algorithms(directory, options, given.algorithm)
     return dataclasses.replace(options, **now)
 

@@ -175,16 +175,16 @@ def _shown(value: Any) -> str:
 
 def _own_sources(parts: Any) -> dict[str, str]:
     """Returns SHA-256 of the modules of parts that no version tells, by module."""
-    owners = _definitions(parts, set())
+    owners = _definitions(parts, {})
     digests = {name: _digest(owner) for name, owner in owners}
     return dict(sorted(digests.items()))
 
 
-def _definitions(part: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _definitions(part: Any, seen: dict[int, Any]) -> Iterator[tuple[str, Any]]:
     """Yields names of own modules, and the classes and functions that are used."""
     if id(part) in seen or isinstance(part, str | bytes | types.ModuleType):
         return
-    seen.add(id(part))
+    seen[id(part)] = part  # alive, so that no other object gets its number
     inner: list[Any] = []
     if isinstance(part, Mapping):
         inner = list(part.values())
@@ -205,7 +205,7 @@ def _definitions(part: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
     is_definition = isinstance(part, type | types.FunctionType)
     owner = part if is_definition else type(part)
     for each in owner.__mro__ if isinstance(owner, type) else (owner,):
-        if _is_own(name := str(each.__module__)):
+        if (name := each.__module__) and _is_own(name):
             is_script = name == "__main__"
             yield f"{name}:{each.__qualname__}" if is_script else name, each
     for each in inner:

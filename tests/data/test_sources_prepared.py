@@ -171,6 +171,7 @@ def test_no_module_is_imported_that_a_folder_names(
     (tmp_path / "stranger.py").write_text("import pathlib\npathlib.Path('s').touch()")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "stranger", raising=False)
     file = info.parent / "features.json"
     inner = {"type": "tensorflow_datasets.X", "content": json.dumps([features])}
     for content in (features, {"features": {"image": features}}, [features], inner):

@@ -47,9 +47,9 @@ def here(tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def stranger(name=EVIL, module="stranger/evil.py"):
+def stranger(name=EVIL, module="stranger/evil.py", preset="quadratic"):
     """A folder that somebody has made, whose digests fit; imported, it says so."""
-    options = arguments.Options(command="sweep", preset="quadratic", algorithm="local")
+    options = arguments.Options(command="sweep", preset=preset, algorithm="local")
     with run_folder.begun(pathlib.Path("stranger"), options):
         pass
     path = pathlib.Path("stranger/experiment.json")
@@ -86,6 +86,13 @@ def test_a_folder_does_not_name_what_is_imported(name, module):
     assert said.endswith(command)
     assert "--algorithm" in refused("--resume", "stranger", "--algorithm", "local")
     assert command in refused("--resume", "stranger", "--algorithm", "other:Half")
+
+
+def test_a_folder_of_several_runs_is_not_taken_for_a_finished_one(here):
+    name = "installed_by_anybody"
+    stranger(f"{name}:Half", f"{name}.py", preset="quadrati*")
+    (here / "stranger/config.json").write_text('{"format": "fedjax_pfl result 1"}')
+    assert "--algorithm" in refused("--resume", "stranger")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from fedjax_pfl.core import checks, struct
 __all__ = ["check_name", "find"]
 
 _HOOKS = ("init", "round", "predictors")
-_MARKS = ("experiment.json", "config.json")  # files of runs and results
+_MARKS = ("experiment.json", "config.json", "checkpoint.json")
 _MAX_MARK = 2**24  # bytes
 
 

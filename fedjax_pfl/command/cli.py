@@ -101,6 +101,7 @@ def _start(read: Callable[[], arguments.Options]) -> None:
     """Does the job, on a CPU by default with a device per core."""
 
     def work() -> None:
+        compilation_cache.silence()  # reading a run's options imports JAX
         options = read()
         _check_names(options)
         flag = "--xla_force_host_platform_device_count"
@@ -108,7 +109,6 @@ def _start(read: Callable[[], arguments.Options]) -> None:
         if options.devices is not None or flag not in flags:
             devices = options.devices or num_cores()  # JAX looks when it is first used
             os.environ["XLA_FLAGS"] = f"{flags} {flag}={devices}".strip()
-        compilation_cache.silence()
         from fedjax_pfl.command import batch
 
         batch.do(options)

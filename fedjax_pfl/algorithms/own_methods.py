@@ -1,17 +1,37 @@
-"""A user's own algorithm, by the name of its module and class."""
+"""A user's own algorithm, by the name of its module and class.
+
+Importing a module runs it. What is imported is named by the user, never by a file, and
+does not lie in a folder of results, which may come from anybody.
+"""
 
 import dataclasses
 import importlib
+import json
 import os
 import sys
+from collections.abc import Iterator
+from importlib import machinery
+from pathlib import Path
 from typing import Any
 
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["find"]
+__all__ = ["check_name", "find"]
 
 _HOOKS = ("init", "round", "predictors")
+_MARKS = ("experiment.json", "config.json", "checkpoint.json")
+_MAX_MARK = 2**24  # bytes
+
+
+def check_name(name: str) -> None:
+    """Refuses names of own algorithms that are not `module:Class`; imports nothing."""
+    path, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in (*path.split("."), attribute)):
+        raise checks.InputError(
+            "Expected an algorithm of your own as module:Class, such as"
+            f" my_methods:Damped, got {name!r}."
+        )
 
 
 def find(name: str) -> type:
@@ -19,17 +39,19 @@ def find(name: str) -> type:
 
     Args:
       name: one of `ALGORITHMS`, or `module:Class`, whose module is imported from the
-        current directory or wherever Python finds it.
+        current directory or wherever Python finds it. It runs: the user has named it.
 
     Returns:
       The class.
 
     Raises:
-      InputError: if there is no such class, or if it is not an algorithm.
+      InputError: if there is no such class, if it is not an algorithm, or if its module
+        lies in a folder of results.
     """
     if ":" not in name:
         checks.known(name, registry.ALGORITHMS, "algorithm")
         return registry.ALGORITHMS[name]
+    check_name(name)
     path, _, attribute = name.partition(":")
     kind = getattr(_module(path, name), attribute, None)
     if not isinstance(kind, type):
@@ -57,16 +79,64 @@ def find(name: str) -> type:
 
 
 def _module(path: str, name: str) -> Any:
-    """Imports a module, the current directory first."""
+    """Imports a module, the current directory first if that holds no results."""
     here = os.getcwd()
-    if here not in sys.path:
+    if here not in sys.path and _result_around(Path(here)) is None:
         sys.path.insert(0, here)
+    for place in _places(path):
+        if folder := _result_around(place):
+            raise checks.InputError(
+                f"Cannot import the module of {name!r}: '{place}' lies in the folder of"
+                f" results '{folder}', from which no code is run; move the module out"
+                " of it if you trust it."
+            )
     try:
         return importlib.import_module(path)
     except ImportError as error:
         raise checks.InputError(
             f"Cannot import the module of {name!r} from '{here}': {error}."
         ) from error
+
+
+def _places(path: str) -> Iterator[Path]:
+    """Yields files and folders from which importing a module would run code.
+
+    `importlib.util.find_spec` would import the packages around the module.
+    """
+    top, *inner = path.split(".")
+    if path in sys.modules:
+        return  # nothing is run
+    finders = (finder.find_spec(top, None) for finder in sys.meta_path)
+    spec = next((spec for spec in finders if spec is not None), None)
+    for part in (*inner, None):
+        if spec is None:
+            return  # importing says what is missing
+        folders = list(spec.submodule_search_locations or ())
+        origin = [spec.origin] if spec.has_location and spec.origin else []
+        yield from map(Path, (*folders, *origin))
+        if part is not None:
+            spec = machinery.PathFinder.find_spec(part, folders)
+
+
+def _result_around(place: Path) -> Path | None:
+    """Returns the folder of a run or result that a path lies in, links followed too."""
+    for path in (place.absolute(), place.resolve()):
+        for folder in (path, *path.parents):
+            if any(_is_mark(folder / name) for name in _MARKS):
+                return folder
+    return None
+
+
+def _is_mark(path: Path) -> bool:
+    """Tells whether a file says that a run or result of this package is beside it."""
+    try:
+        if not path.is_file():
+            return False
+        if path.stat().st_size > _MAX_MARK:
+            return True
+        return str(json.loads(path.read_bytes())["format"]).startswith("fedjax_pfl ")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _is_a_leaf(kind: type) -> bool:

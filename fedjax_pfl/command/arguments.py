@@ -240,6 +240,11 @@ class Options(DataOptions):
         is_stored=False,
         metavar="DIR",
     )
+    resume_anyway: bool = option(
+        "Let --resume go on with other code than before; the result says so.",
+        False,
+        is_stored=False,
+    )
     diagnostics: bool = option("Also record the algorithm's own values.", False)
     save_models: bool = option(
         "Write the trained models of the evaluated clients, too.", False
@@ -279,6 +284,8 @@ class Options(DataOptions):
                 "--streamed goes with none of --diagnostics, --profile and"
                 " --memory-limit"
             )
+        if self.resume_anyway and self.resume is None:
+            raise typer.BadParameter("--resume-anyway needs --resume")
         for read in ("preset_name", "all_seeds", "evaluate_on"):
             getattr(self, read)
         self.stop_rule()

@@ -70,7 +70,7 @@ def _run_all(names: list[str], options: arguments.Options, out: Path) -> None:
         except errors.StoppedError as stopped:
             raise errors.StoppedError(
                 f"Stopped in {name}, {number} of {len(names)}; go on with:"
-                f" {invocation.of(options.command, '--resume', out)}",
+                f" {run_folder.resuming(options, out)}",
                 stopped.status,
             ) from None
     done = len(names) - len(skipped)

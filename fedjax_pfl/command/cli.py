@@ -22,7 +22,8 @@ __all__ = ["answer", "application", "make_main", "num_cores", "with_options"]
 
 _shown: set[str] = set()  # sentences of warnings
 _OF_ONE_COMMAND = {"streamed": "run", "as_if_clients": "plan"}
-_WITH_RESUME = {"resume", "max_minutes", "memory_limit", "log", "quiet"}
+_WITH_RESUME = {"resume", "resume_anyway", "algorithm"}
+_WITH_RESUME |= {"max_minutes", "memory_limit", "log", "quiet"}
 
 
 def application(**fields: Any) -> typer.Typer:
@@ -41,11 +42,11 @@ def make_main(command: str) -> Callable[..., None]:
             _start(lambda: options)
             return
         _check_alone(context)
-        now = {name: given[name] for name in _WITH_RESUME - {"resume"}}
-        _start(lambda: _resumed(Path(given["resume"]), now))
+        now = {name: given[name] for name in _WITH_RESUME - {"resume", "algorithm"}}
+        _start(lambda: _resumed(options, now))
 
     absent = {name for name, only in _OF_ONE_COMMAND.items() if only != command}
-    absent |= {"resume"} if command == "plan" else set()
+    absent |= {"resume", "resume_anyway"} if command == "plan" else set()
     return with_options(main, arguments.Options, absent)
 
 
@@ -83,22 +84,30 @@ def _check_alone(context: typer.Context) -> None:
         if source is not None and source.name != "DEFAULT":
             raise typer.BadParameter(
                 "--resume goes on with the options of the first command; only"
-                " --max-minutes, --memory-limit, --log and --quiet may be given with"
-                f" it, not {arguments.flag(name)}"
+                " --resume-anyway, --max-minutes, --memory-limit, --log and --quiet"
+                " may be given with it, and --algorithm for methods of your own, not"
+                f" {arguments.flag(name)}"
             )
 
 
-def _resumed(directory: Path, now: dict[str, Any]) -> arguments.Options:
+def _resumed(given: arguments.Options, now: dict[str, Any]) -> arguments.Options:
     """Reads the options of the command that is continued, with those given now."""
-    from fedjax_pfl.command import run_folder
+    from fedjax_pfl.command import presets, run_folder
 
-    return dataclasses.replace(run_folder.read(directory), **now)
+    directory = Path(given.resume or ".")
+    options = run_folder.read(directory)
+    is_shown = run_folder.is_finished(directory)  # and trains nothing, if it is one run
+    is_shown = is_shown and not presets.is_pattern(options.preset_name)
+    if given.algorithm is not None or not is_shown:
+        run_folder.check_own_algorithms(directory, options, given.algorithm)
+    return dataclasses.replace(options, **now)
 
 
 def _start(read: Callable[[], arguments.Options]) -> None:
     """Does the job, on a CPU by default with a device per core."""
 
     def work() -> None:
+        compilation_cache.silence()  # reading a run's options imports JAX
         options = read()
         _check_names(options)
         flag = "--xla_force_host_platform_device_count"
@@ -106,7 +115,6 @@ def _start(read: Callable[[], arguments.Options]) -> None:
         if options.devices is not None or flag not in flags:
             devices = options.devices or num_cores()  # JAX looks when it is first used
             os.environ["XLA_FLAGS"] = f"{flags} {flag}={devices}".strip()
-        compilation_cache.silence()
         from fedjax_pfl.command import batch
 
         batch.do(options)

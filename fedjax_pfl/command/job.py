@@ -101,7 +101,9 @@ def do(options: arguments.Options) -> None:
         training = dataclasses.replace(
             training,
             checkpoints=fp.Checkpoints(
-                out / run_folder.CHECKPOINTS, min_seconds=options.checkpoint_seconds
+                out / run_folder.CHECKPOINTS,
+                min_seconds=options.checkpoint_seconds,
+                resume_anyway=options.resume_anyway,
             ),
             callbacks=writers,
             models_to=run_folder.models_place(out) if options.save_models else None,
@@ -170,7 +172,7 @@ def _training(experiment: Experiment, options: arguments.Options) -> Options:
 @contextlib.contextmanager
 def _stopping(options: arguments.Options, out: Path) -> Iterator[signals.Signals]:
     """Turns signals and interruptions into a sentence that says how to go on."""
-    hint = f"go on with: {invocation.of(options.command, '--resume', out)}"
+    hint = f"go on with: {run_folder.resuming(options, out)}"
     with signals.Signals() as caught:
         try:
             yield caught

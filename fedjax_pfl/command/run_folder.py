@@ -1,11 +1,13 @@
 """The directory of a run: its options first, its checkpoints, in the end its result.
 
-    experiment.json  the options of the command, with which --resume goes on
+    experiment.json  the options of the command, with which --resume goes on, and the
+                     code that it began with
     checkpoints/     see `results.checkpoint`; removed when the result is complete
     models/          with --save-models, see `fedjax_pfl.results.trained_models`
     config.json      written last: with it the result is complete
 
-Options are read before JAX is imported.
+Options are read before JAX is imported. They may be anybody's: they are data, and no
+module that they name is imported unless the user names it, too.
 """
 
 import contextlib
@@ -22,12 +24,13 @@ from typing import Any
 import typer
 
 from fedjax_pfl.command import arguments, invocation
-from fedjax_pfl.command.presets import json_fields
+from fedjax_pfl.command.presets import experiment, json_fields
 
 __all__ = [
     "CHECKPOINTS",
     "MODELS",
     "begun",
+    "check_own_algorithms",
     "command",
     "completed",
     "is_begun",
@@ -37,11 +40,12 @@ __all__ = [
     "read",
     "repeated_by",
     "resumed_by",
+    "resuming",
 ]
 
 CHECKPOINTS, MODELS = "checkpoints", "models"
 _FILE = "experiment.json"
-_FORMAT = "fedjax_pfl run 3"
+_FORMAT = "fedjax_pfl run 4"
 
 
 @contextlib.contextmanager
@@ -62,7 +66,7 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
     from fedjax_pfl.results import directories
     from fedjax_pfl.results.checkpoint import files
 
-    stored = {"format": _FORMAT, "options": _to_json(options)}
+    stored = {"format": _FORMAT, "options": _to_json(options), "code": _code(options)}
     stored["digest"] = files.digest_of(stored)
     missing = [path for path in directory.absolute().parents if not path.exists()]
     with directories.new(directory) as folder:
@@ -86,12 +90,15 @@ def opened(
     """Opens the directory of a run that begins or, as the options say, goes on.
 
     Raises:
-      InputError: if it cannot be written or is in use.
+      InputError: if it cannot be written or is in use, or if it was begun with other
+        code and nobody has said to go on anyway.
     """
-    from fedjax_pfl.results import directories
+    from fedjax_pfl.results import directories, provenance
 
     if options.resume is None:
         return begun(directory, options)
+    before = _load(directory)["code"]
+    provenance.compare(directory, before, _code(options), anyway=options.resume_anyway)
     return directories.locked(directory)
 
 
@@ -143,7 +150,43 @@ def repeated_by(directory: Path) -> str:
 
 def resumed_by(directory: Path) -> str:
     """Returns the command line that continues a run."""
-    return invocation.of(read(directory).command, "--resume", directory)
+    return resuming(read(directory), directory)
+
+
+def resuming(options: arguments.Options, directory: Path) -> str:
+    """Returns the command line that continues a run of these options."""
+    own = experiment.own_algorithms(options.settings)
+    words = ("--algorithm", ",".join(own)) if own else ()
+    return invocation.of(options.command, "--resume", directory, *words)
+
+
+def check_own_algorithms(
+    directory: Path, options: arguments.Options, named: str | None
+) -> None:
+    """Checks that the user names the modules that continuing a run would import.
+
+    Args:
+      directory: of the run.
+      options: which it has.
+      named: what the command line of now says of algorithms.
+
+    Raises:
+      InputError: if it does not name exactly the run's own algorithms.
+    """
+    from fedjax_pfl.core import checks
+
+    own = experiment.own_algorithms(options.settings)
+    if named is not None and not own:
+        raise checks.InputError(
+            "Expected no --algorithm with --resume, which names methods of your own"
+            f" again: the run in '{directory}' has none."
+        )
+    if set(own) != {name.strip() for name in (named or "").split(",")} - {""}:
+        raise checks.InputError(
+            f"The run in '{directory}' has methods that are not the package's, and"
+            " a folder's word runs no code: if you trust these modules, name them with"
+            f" {resuming(options, directory)}"
+        )
 
 
 def is_finished(directory: Path) -> bool:
@@ -159,6 +202,19 @@ def read(directory: Path) -> arguments.Options:
 
     Returns:
       The options, to be continued.
+
+    Raises:
+      InputError: if it is not the directory of a run, in one sentence.
+    """
+    stored = _load(directory)
+    try:
+        return _from_json(stored["options"], directory)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(directory) from error
+
+
+def _load(directory: Path) -> dict[str, Any]:
+    """Reads the file of a run.
 
     Raises:
       InputError: if it is not the directory of a run, in one sentence.
@@ -183,11 +239,29 @@ def read(directory: Path) -> arguments.Options:
             raise ValueError(f"format {stored['format']!r}")
         if stored.pop("digest", None) != files.digest_of(stored):
             raise ValueError("not what was written")
-        return _from_json(stored["options"], directory)
+        if not isinstance(stored["code"], dict):
+            raise TypeError("code")
+        return stored
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise checks.InputError(
-            f"Cannot read '{directory / _FILE}': it is damaged or of another version."
-        ) from error
+        raise _unreadable(directory) from error
+
+
+def _unreadable(directory: Path) -> Exception:
+    """Returns the sentence for a file that is not what a command wrote."""
+    from fedjax_pfl.core import checks
+
+    return checks.InputError(
+        f"Cannot read '{directory / _FILE}': it is damaged or of another version."
+    )
+
+
+def _code(options: arguments.Options) -> dict[str, Any]:
+    """Returns the code of a run; imports its own methods, which the user has named."""
+    from fedjax_pfl.algorithms import own_methods
+    from fedjax_pfl.results import provenance
+
+    own = experiment.own_algorithms(options.settings)
+    return provenance.code(*map(own_methods.find, own))
 
 
 def command(options: arguments.Options) -> str:

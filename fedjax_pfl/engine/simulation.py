@@ -142,9 +142,10 @@ def run_groups(
         save_models.check(planned, options.models_to)
     unplanned = [group.group for group in planned]
     groups.warn_of_idle_parts(unplanned)
-    origin = provenance.collect()
+    parts = [(group.processes[0], group.model) for group in unplanned]
+    origin = provenance.collect(parts)
     around = {} if profile is None else {"around": profile.around}
-    histories = []
+    histories, continued = [], {}
     with contextlib.ExitStack() as stack:
         if checkpoints is not None:
             stack.enter_context(directories.locked(checkpoints.path))
@@ -168,16 +169,19 @@ def run_groups(
             if number + 1 < len(planned):  # compiles while this group trains
                 waiting.append(prepare(number + 1))
             with contextlib.closing(current):
-                record = Run(current, store).train(
+                run = Run(current, store)
+                record = run.train(
                     interrupt=interrupt,
                     evaluated=watch.evaluated(number),
                     **around,
                 )
                 histories.append(record)
+                continued.update(dict.fromkeys(run.continued))
                 models.add(number, record, current)
-            del current  # before the next group's states are made
+            del run, current  # before the next group's states are made
             if next(_finished) % _LOOK_EVERY == 0:
                 programs.forget_if_many()
+        origin[provenance.CONTINUED] = list(continued)
         watch.result = results.Result(groups=tuple(histories), provenance=origin)
         models.finish(watch.result)
     return watch.result
@@ -223,20 +227,23 @@ class Run:
         self._started = time.perf_counter() - trainer.compile_seconds
         self.config = trainer.planned.configuration(trainer.execution)
         self.done, self._earlier, self.ended = 0, (0.0, 0.0), False
+        self.continued: tuple[str, ...] = ()
         progress = None
         if store is not None:
-            self._identity = {"points": list(trainer.planned.group.points)}
+            group = trainer.planned.group
+            self._identity = {"points": list(group.points)}
             self._identity |= self.config | {
                 "dtype": str(jnp.zeros(()).dtype),
                 "generator": core.GENERATOR,
                 "stop_when": str(self._options.stop_when),
+                "code": provenance.code(group.processes[0], group.model),
                 **trainer.identity,
             }
             progress = store.latest(self._identity, trainer.like, trainer.restore)
         if progress is not None:
             trainer.recorder.restore(progress.arrays)
             self.done, self._earlier = progress.done, progress.seconds
-            self.ended = progress.ended
+            self.ended, self.continued = progress.ended, progress.continued
         if not self.ended:
             trainer.check_fits()
         self._is_new = progress is None
@@ -329,5 +336,6 @@ class Run:
             arrays=self.trainer.recorder.arrays() | arrays,
             seconds=self._seconds(),
             ended=self.ended,
+            continued=self.continued,
         )
         self._store.save(self._identity, progress)

@@ -1,5 +1,6 @@
 """Facts about trainings: how long they took, where, and with which settings."""
 
+import itertools
 import json
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from fedjax_pfl import results
 from fedjax_pfl.report import sources, tables
 from fedjax_pfl.results import history
+from fedjax_pfl.results import provenance as origins
 
 __all__ = ["configuration", "overview", "provenance", "timing"]
 
@@ -37,6 +39,9 @@ def overview(loaded: sources.Loaded) -> list[tuple[str, str]]:
         ("seeds", str(len(seeds) or 1)),
         ("trainings", status),
     ]
+    said = (origins.continued(source.provenance) for source in loaded.sources)
+    if continued := dict.fromkeys(itertools.chain.from_iterable(said)):
+        facts.append(("continued with other code", "; ".join(continued)))
     if loaded.unfinished:
         facts.append(("not finished, left out", ", ".join(loaded.unfinished)))
     return facts
@@ -120,7 +125,14 @@ def provenance(source: sources.Source) -> list[tuple[str, str]]:
     known = source.provenance
     versions = ", ".join(f"{n} {known[n]}" for n in _VERSIONS if known.get(n))
     facts = known | {"versions": versions}
-    names = ("started", "commit", "versions", "platform")
+    if known.get("clean") is False:
+        facts["commit"] = f"{known.get('commit')}, changed since"
+    own = known.get("own_sources")
+    if isinstance(own, dict):
+        facts["own modules"] = ", ".join(f"{name} {own[name]}" for name in own)
+    facts["continued with other code"] = "; ".join(origins.continued(known))
+    names = ("started", "commit", "sources", "own modules", "versions", "platform")
+    names += ("continued with other code",)
     return [(name, str(facts[name])) for name in names if facts.get(name)]
 
 

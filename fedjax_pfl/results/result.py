@@ -20,6 +20,7 @@ from fedjax_pfl.results import (
     history,
     labels,
     metrics,
+    provenance,
     summaries,
     xarray_io,
 )
@@ -45,7 +46,8 @@ class Result:
 
     Attributes:
       groups: histories, one per static group (one compilation each).
-      provenance: versions, device, platform, commit and start time.
+      provenance: versions, commit, digests of sources, device, platform, start time,
+        and what other code has trained before, if any.
     """
 
     groups: tuple[history.History, ...]
@@ -59,7 +61,8 @@ class Result:
           results: at least one; differences are paired where seeds and data are equal.
 
         Returns:
-          All groups in this order, with the provenance of the first.
+          All groups in this order, with the provenance of the first and what is said
+          of other code in any.
 
         Raises:
           InputError: if there is none, or if something else is among them.
@@ -71,7 +74,11 @@ class Result:
                 f"Expected one Result or more to merge, got {kinds or 'none'}."
             )
         groups = tuple(group for result in merged for group in result.groups)
-        return cls(groups=groups, provenance=merged[0].provenance)
+        origin = dict(merged[0].provenance)
+        said = (provenance.continued(result.provenance) for result in merged)
+        if continued := list(dict.fromkeys(itertools.chain.from_iterable(said))):
+            origin[provenance.CONTINUED] = continued
+        return cls(groups=groups, provenance=origin)
 
     def __eq__(self, other: object) -> bool:
         """Tells whether all arrays, configurations and the provenance are the same."""

@@ -10,7 +10,7 @@ import warnings
 import jax
 import pytest
 
-from fedjax_pfl.command import cli, compilation_cache
+from fedjax_pfl.command import arguments, cli, compilation_cache, run_folder
 from fedjax_pfl.core import checks
 
 OPTIONS = (
@@ -118,3 +118,20 @@ def test_false_alarms_of_older_versions_are_silenced(version, level, monkeypatch
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     compilation_cache.silence()
     assert os.environ.get("TF_CPP_MIN_LOG_LEVEL") == level
+
+
+def test_a_resumed_run_is_silent_before_jax_is_imported(tmp_path):
+    options = arguments.Options(command="sweep", preset="quadratic")
+    with run_folder.begun(tmp_path / "run", options):
+        pass
+    code = (
+        "import sys\n"
+        "from experiments import sweep\n"
+        "from fedjax_pfl.command import compilation_cache\n"
+        "def silence():\n    print('jax' in sys.modules)\n    raise SystemExit\n"
+        "compilation_cache.silence = silence\n"
+        f"sweep.app(['--resume', {str(tmp_path / 'run')!r}])"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,6 +1,7 @@
 """What tensorflow-datasets prepared, simulated by its own stand-in data."""
 
 import contextlib
+import json
 import pathlib
 import subprocess
 import sys
@@ -149,6 +150,39 @@ def test_damaged_prepared_data(tmp_path, tfds):
     ):
         sources.load_dataset("mnist", tmp_path)
     assert "\n" not in str(error.value) and str(error.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"pythonClassName": "stranger.Image"},
+        {"python_class_name": "stranger.Image"},
+        {"type": "stranger.Image", "content": {}},
+    ],
+    ids=lambda features: next(iter(features)),
+)
+def test_no_module_is_imported_that_a_folder_names(
+    tmp_path, tfds, monkeypatch, features
+):
+    """The package imports the modules of classes of features."""
+    info = prepare(tmp_path, "mnist")
+    described = {"name": "mnist", "version": "3.0.1", "fileFormat": "array_record"}
+    info.write_text(json.dumps(described))
+    (tmp_path / "stranger.py").write_text("import pathlib\npathlib.Path('s').touch()")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "stranger", raising=False)
+    file = info.parent / "features.json"
+    inner = {"type": "tensorflow_datasets.X", "content": json.dumps([features])}
+    for content in (features, {"features": {"image": features}}, [features], inner):
+        file.write_text(json.dumps(content))
+        with quiet(), pytest.raises(checks.InputError, match='got "stranger.Image"'):
+            sources.load_dataset("mnist", tmp_path)
+    file.write_text(json.dumps(features))
+    assert not (tmp_path / "s").exists()
+    with quiet(), contextlib.suppress(Exception):  # it would be, without the check
+        tfds.features.FeatureConnector.from_config(str(info.parent))
+    assert (tmp_path / "s").exists()
 
 
 def test_a_missing_package_of_the_package(tmp_path, tfds, monkeypatch):

@@ -1,5 +1,6 @@
 """Checkpoints: what was saved comes back, and nothing else does."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import fedjax_pfl as fp
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import checkpoint, directories
+from fedjax_pfl.results import checkpoint, directories, provenance
 from fedjax_pfl.results.checkpoint import files
 
 IDENTITY = {"algorithm": "Flame", "algorithm.lam": 0.5, "points": [{"seed": 0}]}
@@ -133,10 +134,43 @@ def test_another_training_is_named(folder, change, named):
     assert "belongs to another training" in text and named in text
 
 
-def test_another_version_is_named(folder, monkeypatch):
-    monkeypatch.setattr(files.metadata, "version", lambda name: "99.0")
-    text = refused(folder)
-    assert "was written by fedjax_pfl 0" in text and "this is 99.0" in text
+def code(**changes):
+    """The code of an identity, with other versions or digests."""
+    return {"code": provenance.code() | changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"jax": "0.1"}, f"jax was 0.1 and is {jax.__version__}"),
+        ({"fedjax_pfl": "99.0"}, "fedjax_pfl was 99.0 and is 0"),
+        (
+            {"sources": "ab" * 32, "commit": "cd" * 20, "clean": False},
+            "of fedjax_pfl were abababababab (commit cdcdcdcdcdcd, changed) and",
+        ),
+        ({"own_sources": {"mine": "ab" * 32}}, "source of mine was abababababab and"),
+        ({"own_sources": 3, "python": [3]}, "python was [3] and is 3."),
+    ],
+)
+def test_other_code_is_named_and_goes_on_when_asked(tmp_path, changes, named):
+    identity = IDENTITY | code(**changes)
+    store(tmp_path).save(identity, progress(10))
+    text = refused(tmp_path, IDENTITY | code())
+    assert named in text and "--resume-anyway" in text
+    anyway = store(tmp_path, resume_anyway=True)
+    with pytest.warns(UserWarning, match="Going on with other code"):
+        found = anyway.latest(IDENTITY | code(), LIKE)
+    assert_is(found, 10)
+    (said,) = found.continued
+    assert named in said
+    # The next checkpoint still says so, though the code is that of now.
+    anyway.save(IDENTITY | code(), dataclasses.replace(found, done=20))
+    assert store(tmp_path).latest(IDENTITY | code(), LIKE).continued == (said,)
+
+
+def test_another_commit_with_the_same_sources_is_the_same_code(tmp_path):
+    store(tmp_path).save(IDENTITY | code(commit="0" * 40, clean=False), progress(10))
+    assert store(tmp_path).latest(IDENTITY | code(), LIKE).continued == ()
 
 
 def test_another_backend_is_a_warning(folder, monkeypatch):

@@ -24,7 +24,14 @@ from fedjax_pfl.algorithms import own_methods
 from fedjax_pfl.command.presets import json_fields
 from fedjax_pfl.core import checks, struct
 
-__all__ = ["Experiment", "Grid", "apply_settings", "grids_of", "parse"]
+__all__ = [
+    "Experiment",
+    "Grid",
+    "apply_settings",
+    "grids_of",
+    "own_algorithms",
+    "parse",
+]
 
 _COMPONENTS = {  # setting -> registry, by room, and whether there may be none
     "algorithm": ("algorithms.ALGORITHMS", False),
@@ -270,9 +277,16 @@ def _check_component(name: str, values: Iterable[Any]) -> None:
     registry = _registry(name)
     what = name.rpartition(".")[2].replace("_", " ")
     for value in values:
-        is_own = name == "algorithm" and ":" in str(value)
-        if not (is_own or _is_none(name, value)):
+        if name == "algorithm" and ":" in str(value):
+            own_methods.check_name(str(value))
+        elif not _is_none(name, value):
             checks.known(value, registry, what)
+
+
+def own_algorithms(settings: Iterable[str]) -> list[str]:
+    """Returns the algorithms `module:Class` that settings name; imports nothing."""
+    names = map(str, parse(settings).get("algorithm", ()))
+    return [name for name in names if ":" in name]
 
 
 def _refuse(experiment: Experiment, name: str) -> None:

@@ -6,6 +6,8 @@ needed to read, but the records must have been prepared as `array_record`:
 Examples are in tensorflow-datasets' own order.
 """
 
+import contextlib
+import json
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,6 +19,7 @@ from fedjax_pfl.core import checks
 __all__ = ["LAYOUT", "find_prepared", "read_examples", "read_images"]
 
 LAYOUT = "tensorflow-datasets"
+_CLASS = ("pythonClassName", "python_class_name", "type")  # fields of features.json
 
 
 def find_prepared(root: pathlib.Path, builder: str) -> tuple[pathlib.Path, ...]:
@@ -71,8 +74,12 @@ def read_examples(
       that do not fit are replaced.
 
     Raises:
-      InputError: if a package is missing or the files cannot be read.
+      InputError: if a package is missing, the files cannot be read, or they name code
+        of others.
     """
+    for path in paths:
+        if path.name == "features.json":
+            _check_classes(path)
     folder = next(path for path in paths[0].parents if path.name == builder)
     try:
         import tensorflow_datasets as tfds  # several seconds, paid only by its users
@@ -97,6 +104,28 @@ def read_examples(
         raise checks.InputError(
             f"tensorflow-datasets cannot read '{folder}': {_one_line(error)}."
         ) from error
+
+
+def _check_classes(path: pathlib.Path) -> None:
+    """Refuses a file of features that would make tensorflow-datasets import others'."""
+    try:
+        waiting: list[Any] = [[json.loads(path.read_text("utf-8"))]]
+    except (OSError, ValueError, RecursionError) as error:
+        raise checks.InputError(f"Cannot read '{path}': {_one_line(error)}.") from error
+    while waiting:
+        value = waiting.pop()
+        inner = value if isinstance(value, dict) else dict(enumerate(value))
+        for name, each in inner.items():
+            if isinstance(each, str) and each.lstrip()[:1] in ("{", "["):
+                with contextlib.suppress(ValueError, RecursionError):
+                    each = json.loads(each)  # as older files have it
+            if isinstance(each, dict | list):
+                waiting.append(each)
+            elif name in _CLASS and not str(each).startswith("tensorflow_datasets."):
+                raise checks.InputError(
+                    f"Expected '{path}' to name classes of tensorflow-datasets, which"
+                    f" are imported, got {json.dumps(each)}."
+                )
 
 
 def _one_line(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
     state/           every leaf of the `State` of all points (orbax)
     history.npz      everything measured so far, and what early stopping has counted
-    checkpoint.json  format, version, the static configuration, SHA-256 of every file
+    checkpoint.json  format, the static configuration, code, SHA-256 of every file
 
 `checkpoint.json` is compared before anything else is read. Nothing is unpickled.
 """
@@ -17,7 +17,6 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
+from fedjax_pfl.results import provenance
 
 __all__ = [
     "DamagedError",
@@ -43,7 +43,7 @@ __all__ = [
     "write",
 ]
 
-_FORMAT = "fedjax_pfl checkpoint 1"
+_FORMAT = "fedjax_pfl checkpoint 2"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Progress:
       arrays: everything measured so far, by name.
       seconds: compiling and running so far.
       ended: whether nothing is left to train.
+      continued: which code, other than that of now, has trained some of it, in words.
     """
 
     done: int
@@ -63,6 +64,7 @@ class Progress:
     arrays: dict[str, np.ndarray]
     seconds: tuple[float, float]
     ended: bool
+    continued: tuple[str, ...] = ()
 
 
 def write(folder: Path, identity: Mapping[str, Any], progress: Progress) -> None:
@@ -75,12 +77,11 @@ def write(folder: Path, identity: Mapping[str, Any], progress: Progress) -> None
         os.fsync(file.fileno())
     description = {
         "format": _FORMAT,
-        "version": metadata.version("fedjax_pfl"),
         "backend": jax.default_backend(),
-        "jax": jax.__version__,
         "done": progress.done,
         "ended": progress.ended,
         "seconds": progress.seconds,
+        "continued": progress.continued,
         "identity": identity,
         "files": digests(folder),
     }
@@ -92,30 +93,33 @@ def write(folder: Path, identity: Mapping[str, Any], progress: Progress) -> None
     flush(folder)
 
 
-def compare(path: Path, stored: dict[str, Any], ours: dict[str, Any]) -> None:
-    """Refuses checkpoints of another training or version."""
-    version = metadata.version("fedjax_pfl")
-    if stored["version"] != version:
-        raise checks.InputError(
-            f"Checkpoint '{path}' was written by fedjax_pfl {stored['version']},"
-            f" this is {version}: go on with that version, or start anew in another"
-            " directory."
-        )
+def compare(
+    path: Path, stored: dict[str, Any], ours: dict[str, Any], *, anyway: bool
+) -> list[str]:
+    """Refuses checkpoints of another training or, but for `anyway`, of other code.
+
+    Returns:
+      What differs of the code, in words.
+    """
     theirs = stored["identity"]
+    code = [each.get("code", {}) for each in (theirs, ours)]
+    differences = provenance.compare(path, *code, anyway=anyway)
     for name in dict.fromkeys([*theirs, *ours]):
+        if name == "code":
+            continue
         if theirs.get(name) != ours.get(name):
             was, now = (_shown(each.get(name)) for each in (theirs, ours))
             raise checks.InputError(
                 f"Checkpoint '{path}' belongs to another training: {name} was {was}"
                 f" there and is {now} here."
             )
-    for what, now in (("jax", jax.__version__), ("backend", jax.default_backend())):
-        if stored[what] != now:
-            warnings.warn(
-                f"Checkpoint '{path}' was written with {what} {stored[what]}, this"
-                f" is {now}: results agree to rounding, not bit for bit.",
-                stacklevel=3,
-            )
+    if stored["backend"] != jax.default_backend():
+        warnings.warn(
+            f"Checkpoint '{path}' was written with backend {stored['backend']}, this"
+            f" is {jax.default_backend()}: results agree to rounding, not bit for bit.",
+            stacklevel=3,
+        )
+    return differences
 
 
 def fingerprint(tree: Any) -> str:
@@ -188,6 +192,7 @@ def read(path: Path, stored: dict[str, Any], like: Any) -> Progress:
             arrays = {name: file[name] for name in file.files}
         states = _restore_leaves(path / "state", like)
         compiling, running = map(float, stored["seconds"])
+        continued = tuple(map(str, stored["continued"]))
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise DamagedError("its arrays are not those of this training") from error
     return Progress(
@@ -196,6 +201,7 @@ def read(path: Path, stored: dict[str, Any], like: Any) -> Progress:
         arrays=arrays,
         seconds=(compiling, running),
         ended=stored["ended"],
+        continued=continued,
     )
 
 

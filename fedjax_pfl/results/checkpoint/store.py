@@ -32,15 +32,19 @@ class Checkpoints:
         at most these seconds and the rounds between two evaluations.
       keep: newest checkpoints kept per static group, at least 1; of a group whose
         training has ended, only the last one is.
+      resume_anyway: whether to go on although the code that trained so far differs (the
+        package's, that of own modules, versions); the result says so.
     """
 
     directory: str | os.PathLike[str]
     min_seconds: float = 5.0
     keep: int = 2
+    resume_anyway: bool = False
 
     def __post_init__(self):
         checks.number("min_seconds", self.min_seconds, at_least=0)
         checks.positive_int("keep", self.keep)
+        checks.boolean("resume_anyway", self.resume_anyway)
 
     @property
     def path(self) -> Path:
@@ -89,6 +93,7 @@ class Store:
         """
         self.folder, self.keep = folder, options.keep
         self._min_seconds = options.min_seconds
+        self._resume_anyway = options.resume_anyway
         self._written = time.monotonic()
 
     def due(self) -> bool:
@@ -114,7 +119,8 @@ class Store:
 
         Args:
           identity: flat configuration of values as JSON knows them; only a checkpoint
-            that was saved with an equal one is continued.
+            that was saved with an equal one is continued. Its `code` may differ, where
+            the options say so.
           like: shapes of the states.
           accept: raises a ValueError if what belongs to a checkpoint is not there.
 
@@ -122,18 +128,23 @@ class Store:
           What was saved, or None if nothing was.
 
         Raises:
-          InputError: if a checkpoint belongs to another training or version, or if none
-            is intact.
+          InputError: if a checkpoint belongs to another training or to other code, or
+            if none is intact.
         """
         self._clean()
         problems = []
         for path in reversed(self._paths()):
             try:
                 stored = files.read_description(path)
-                files.compare(path, stored, json.loads(json.dumps(identity)))
+                ours = json.loads(json.dumps(identity))
+                differences = files.compare(
+                    path, stored, ours, anyway=self._resume_anyway
+                )
                 files.verify(path, stored["files"])
                 progress = files.read(path, stored, like)
                 _accepted(progress, accept)
+                continued = (*progress.continued, *differences)
+                progress = dataclasses.replace(progress, continued=continued)
             except files.DamagedError as error:
                 problems.append(f"'{path}' is damaged ({error})")
                 continue

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.models import base, initializers, layers
 
 __all__ = ["EarlyExit"]
@@ -26,11 +26,11 @@ class EarlyExit:
     """
 
     network: base.Network
-    exit_after: int = 1
+    exit_after: int = struct.static_field(default=1, at_least=1)
 
     def __post_init__(self):
         name, found = type(self.network).__name__, getattr(self.network, "layers", ())
-        checks.positive_int("exit_after", self.exit_after)
+        struct.check_fields(self)
         if not found:
             raise checks.InputError(
                 "Expected a network of layers before a head, such as MLP, CNN or"

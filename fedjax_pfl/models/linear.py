@@ -2,12 +2,13 @@
 
 import dataclasses
 import math
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.models import inputs, layers, objectives
 
 __all__ = ["LinearRegression", "LogisticRegression", "Quadratic"]
@@ -46,7 +47,14 @@ class LogisticRegression(objectives.Classification):
         kernel = jnp.zeros((self.num_classes, self.inputs))
         return {"head": {"kernel": kernel, "bias": jnp.zeros((self.num_classes,))}}
 
-    def apply(self, params, x, *, key=None, constants=None):
+    def apply(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
         """Logits `[B, C]`, in the parameters' dtype."""
         del key, constants
         kernel, bias = params["head"]["kernel"], params["head"]["bias"]
@@ -54,7 +62,27 @@ class LogisticRegression(objectives.Classification):
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearRegression(objectives.Regression):
+class _Theta:
+    """A model whose parameters are one vector of inputs, from zero; abstract."""
+
+    inputs: int | None = None
+
+    __post_init__ = struct.check_fields
+
+    def for_federation(self, federation: core.Federation) -> Self:
+        """Returns the model with the federation's number of inputs."""
+        return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
+
+    def init(self, key: core.Key) -> core.Params:
+        """Zeros, `theta [inputs]`."""
+        del key
+        if self.inputs is None:
+            raise checks.InputError("Expected inputs; call for_federation.")
+        return {"theta": jnp.zeros((self.inputs,))}
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearRegression(_Theta, objectives.Regression):
     """Least squares from zero, `f = mean (x theta + b - y)^2 / 2`.
 
     Attributes:
@@ -63,32 +91,32 @@ class LinearRegression(objectives.Regression):
     """
 
     intercept: bool = False
-    inputs: int | None = None
 
-    def __post_init__(self):
-        checks.boolean("intercept", self.intercept)
-
-    def for_federation(self, federation: core.Federation) -> "LinearRegression":
+    def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's number of inputs."""
         inputs.require_targets(self, federation)
-        return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
+        return super().for_federation(federation)
 
     def init(self, key: core.Key) -> core.Params:
         """Zeros, `theta [inputs]` and, with an intercept, `bias []`."""
-        del key
-        if self.inputs is None:
-            raise checks.InputError("Expected inputs; call for_federation.")
-        params = {"theta": jnp.zeros((self.inputs,))}
+        params = super().init(key)
         return params | {"bias": jnp.zeros(())} if self.intercept else params
 
-    def apply(self, params, x, *, key=None, constants=None):
+    def apply(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
         """Predictions `[B]`."""
         del key, constants
         return layers.flatten_inputs(x) @ params["theta"] + params.get("bias", 0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Quadratic:
+class Quadratic(_Theta):
     """`f(theta) = mean_j (b/2) ||theta - x_j||^2`: every minimizer is known.
 
     Attributes:
@@ -96,24 +124,16 @@ class Quadratic:
       inputs: dimension d, or None until `for_federation`.
     """
 
-    curvature: float = 1.0
-    inputs: int | None = None
+    curvature: float = struct.static_field(default=1.0, above=0)
 
-    def __post_init__(self):
-        checks.number("curvature", self.curvature, above=0)
-
-    def for_federation(self, federation: core.Federation) -> "Quadratic":
-        """Returns the model with the federation's dimension."""
-        return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
-
-    def init(self, key: core.Key) -> core.Params:
-        """Zeros, `theta [d]`."""
-        del key
-        if self.inputs is None:
-            raise checks.InputError("Expected inputs; call for_federation.")
-        return {"theta": jnp.zeros((self.inputs,))}
-
-    def apply(self, params, x, *, key=None, constants=None):
+    def apply(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
         """Differences `theta - x_j`, `[B, d]`."""
         del key, constants
         return params["theta"][None, :] - layers.flatten_inputs(x)

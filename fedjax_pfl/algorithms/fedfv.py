@@ -147,9 +147,9 @@ class FedFV(global_model.GlobalModel):
         """Returns the uniform mean, as in the paper."""
         return aggregators.Mean()
 
-    def init(self, key, model, population, data):
+    def first(self, params: Any):
         """Draws one network; gradients are zero, as nobody has sent any."""
-        params, kept, _ = super().init(key, model, population, data)
+        kept = self.kept(params)
         if not self.tau:
             return params, FedFVClient(last_round=None, local=kept), None
         client = FedFVClient(last_round=jnp.full((), -1, jnp.int32), local=kept)
@@ -159,12 +159,14 @@ class FedFV(global_model.GlobalModel):
         """Returns zeros: messages are changes."""
         return jax.tree.map(jnp.zeros_like, server)
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: FedFVClient, model: Model
+    ):
         """Evaluates the received model's loss, and trains from it."""
         w = down.shared
         objective = local.DataLoss(model)
         loss = local.full_value(objective, w, None, view.data)
-        theta, _, info = self.local.solve(view, objective, w, None)
+        theta, _, info = self.local.solve(view, objective, w)
         upload = view.upload(optax.tree.sub(w, theta), aux=loss)
         client = dataclasses.replace(client, local=self.kept(theta))
         return client, upload, info.report(loss=loss)
@@ -210,7 +212,9 @@ class FedFV(global_model.GlobalModel):
             floats_down=client_rows.size(w) * ctx.cohort.shape[0],
         )
 
-    def _without_external_conflict(self, g, state, ctx):
+    def _without_external_conflict(
+        self, g: Any, state: core.State, ctx: core.RoundContext
+    ):
         """Projects `g [*P]` off the sums of conflicting gradients of absent clients."""
         heard = state.clients.last_round.at[ctx.cohort].set(-1)
 

@@ -129,7 +129,13 @@ class FedROD(base.SingleExchange):
             num_classes=client_rows.size(head),
         )
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Draws one network; personal heads, or the last layer of H, are zero."""
         if getattr(model, "num_classes", None) is None:
             raise checks.InputError(
@@ -154,7 +160,9 @@ class FedROD(base.SingleExchange):
         made = self._hyper(head, counts).apply(own, share[None])[0]
         return _sum(network, ravel_pytree(head)[1](made))
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Trains the network by one loss, and the own part by the other."""
         counts = _counts(model, down.shared.network, view.data)
 
@@ -178,10 +186,8 @@ class FedROD(base.SingleExchange):
         own = client if self.hyper_width is None else server.hyper
         counts = _counts(model, server.network, view.data)
         personal = self._added(server.network, own, counts)
-        return {
-            "personal": base.model_predictor(model, personal, view.data.constants),
-            "global": base.model_predictor(model, server.network, view.data.constants),
-        }
+        networks = {"personal": personal, "global": server.network}
+        return base.model_predictors(view, model, networks)
 
 
 def _counts(model: core.Model, params: Any, data: core.ClientData) -> jax.Array:

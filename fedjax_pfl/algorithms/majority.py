@@ -28,7 +28,13 @@ class Majority(base.SingleExchange):
 
     aggregates = False  # nothing is sent
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Starts from nothing; refuses models without classes."""
         if getattr(model, "num_classes", None) is None:
             raise checks.InputError(
@@ -36,7 +42,9 @@ class Majority(base.SingleExchange):
             )
         return None, None, None
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Does nothing."""
         report = {"gradient_evaluations": jnp.zeros((), jnp.int32)}
         return client, view.upload(None), report

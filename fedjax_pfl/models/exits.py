@@ -61,7 +61,7 @@ class EarlyExit:
         bias = initializers.biases(bias_key, (outputs,), inputs, scheme)
         return params | {"exit": {"kernel": kernel, "bias": bias}}
 
-    def _run(self, params, x, key=None):
+    def _run(self, params: core.Params, x: jax.Array, key: core.Key | None = None):
         layer = self.network.layers[self.exit_after - 1]
         return self.network.features(params, x, layer, key=key)
 

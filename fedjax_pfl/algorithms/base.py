@@ -5,10 +5,16 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl import aggregators, core
-from fedjax_pfl.core import client_rows
+from fedjax_pfl import aggregators, core, local
+from fedjax_pfl.core import client_rows, struct, tree_paths
 
-__all__ = ["SingleExchange", "mixture", "model_predictor", "model_predictors"]
+__all__ = [
+    "PersonalHead",
+    "SingleExchange",
+    "mixture",
+    "model_predictor",
+    "model_predictors",
+]
 
 
 class SingleExchange:
@@ -229,6 +235,23 @@ class SingleExchange:
             floats_up=floats_up,
             floats_down=floats_down + client_rows.size(down.own),
         )
+
+
+@struct.pytree_dataclass
+class PersonalHead(SingleExchange):
+    """A method whose clients have heads of their own; abstract.
+
+    Attributes:
+      head: regular expression searched in the names of parameters (`head/kernel`);
+        what it finds is the head. Some must be found, and some left over.
+      local: local solver.
+    """
+
+    head: str = struct.static_field(default="^head/")
+    local: Any = local.SGD()
+
+    def __post_init__(self):
+        tree_paths.check_pattern("head", self.head)
 
 
 def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Predictor:

@@ -32,7 +32,7 @@ __all__ = ["FedPer"]
 
 
 @struct.pytree_dataclass
-class FedPer(base.SingleExchange):
+class FedPer(base.PersonalHead):
     """Federated training with personalization layers.
 
     Attributes:
@@ -40,12 +40,6 @@ class FedPer(base.SingleExchange):
         what it finds stays with the clients. Some must be found, and some left over.
       local: local solver, run on body and head together.
     """
-
-    head: str = struct.static_field(default="^head/")
-    local: Any = local.SGD()
-
-    def __post_init__(self):
-        tree_paths.check_pattern("head", self.head)
 
     server_is_model = True  # clients start from the body, their copies are averaged
 

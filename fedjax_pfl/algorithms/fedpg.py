@@ -195,14 +195,14 @@ class FedPG(base.SingleExchange):
         """Returns absent clients' last gradients, and which of them count."""
         if self.history == "none" or ctx.cohort.shape[0] == ctx.num_clients:
             return None, None
-        who, used = common_descent.absent(
+        rows, used = common_descent.absent(
             state.clients.last_round,
             ctx.cohort,
             ctx.round,
             history=self.history,
             cap=self.max_history,
         )
-        return client_rows.take(state.messages, who), used
+        return client_rows.take(state.messages, rows), used
 
     def _personal(
         self, rows: common_descent.Rows, w: Any, rate: Any, mean_norm: jax.Array

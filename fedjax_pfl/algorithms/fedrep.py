@@ -50,7 +50,7 @@ __all__ = ["FedRep"]
 
 
 @struct.pytree_dataclass
-class FedRep(base.SingleExchange):
+class FedRep(base.PersonalHead):
     """Federated representation learning.
 
     Attributes:
@@ -64,14 +64,9 @@ class FedRep(base.SingleExchange):
         latest body, or None; adds the predictor `fine-tuned`.
     """
 
-    head: str = struct.static_field(default="^head/")
     head_local: Any = None
-    local: Any = local.SGD()
     send_heads: bool = struct.static_field(default=False)
     fine_tune: Any = None
-
-    def __post_init__(self):
-        tree_paths.check_pattern("head", self.head)
 
     @property
     def server_is_model(self) -> bool:

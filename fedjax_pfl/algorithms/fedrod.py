@@ -50,13 +50,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from fedjax_pfl import core, local, models
+from fedjax_pfl import core, models
 from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import (
     ClientView,
     Downlink,
     Model,
-    checks,
     client_rows,
     struct,
     tree_paths,
@@ -100,7 +99,7 @@ def _sum(params: Any, head: Any) -> Any:
 
 
 @struct.pytree_dataclass
-class FedROD(base.SingleExchange):
+class FedROD(base.PersonalHead):
     """Federated robust decoupling.
 
     Attributes:
@@ -111,12 +110,7 @@ class FedROD(base.SingleExchange):
       local: local solver, run on body and both heads together.
     """
 
-    head: str = struct.static_field(default="^head/")
     hyper_width: int | None = struct.static_field(default=None, at_least=1)
-    local: Any = local.SGD()
-
-    def __post_init__(self):
-        tree_paths.check_pattern("head", self.head)
 
     server_is_model = True  # clients start from the network, their copies are averaged
 
@@ -137,11 +131,7 @@ class FedROD(base.SingleExchange):
         data: core.ClientData,
     ):
         """Draws one network; personal heads, or the last layer of H, are zero."""
-        if getattr(model, "num_classes", None) is None:
-            raise checks.InputError(
-                "Expected a model of classes for FedROD, whose loss counts them, got "
-                f"{model!r}."
-            )
+        common.check_classes("FedROD, whose loss counts them", model)
         params = model.init(key)
         head, _ = tree_paths.head_and_body(params, self.head)
         if self.hyper_width is None:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, struct
 
 __all__ = ["Majority"]
 
@@ -36,10 +36,7 @@ class Majority(base.SingleExchange):
         data: core.ClientData,
     ):
         """Starts from nothing; refuses models without classes."""
-        if getattr(model, "num_classes", None) is None:
-            raise checks.InputError(
-                f"Expected a model of classes for Majority, got {model!r}."
-            )
+        common.check_classes("Majority", model)
         return None, None, None
 
     def client_update(

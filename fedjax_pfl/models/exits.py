@@ -29,16 +29,16 @@ class EarlyExit:
     exit_after: int = struct.static_field(default=1, at_least=1)
 
     def __post_init__(self):
-        name, found = type(self.network).__name__, getattr(self.network, "layers", ())
+        name, cuts = type(self.network).__name__, getattr(self.network, "layers", ())
         struct.check_fields(self)
-        if not found:
+        if not cuts:
             raise checks.InputError(
                 "Expected a network of layers before a head, such as MLP, CNN or"
                 f" NFResNet18, got {self.network!r}."
             )
-        if self.exit_after > len(found):
+        if self.exit_after > len(cuts):
             raise checks.InputError(
-                f"Expected exit_after to be at most {len(found)}, which are the layers"
+                f"Expected exit_after to be at most {len(cuts)}, which are the layers"
                 f" of {name} before its head, got {self.exit_after}."
             )
 

@@ -1,5 +1,6 @@
 """Linear models and the quadratic with a known minimizer."""
 
+import abc
 import dataclasses
 import math
 from typing import Any, Self
@@ -15,55 +16,8 @@ __all__ = ["LinearRegression", "LogisticRegression", "Quadratic"]
 
 
 @dataclasses.dataclass(frozen=True)
-class LogisticRegression(objectives.Classification):
-    """Multinomial logistic regression: `inputs * C + C` parameters (7,850 on MNIST).
-
-    Parameters start at zero; the problem is convex.
-
-    Attributes:
-      inputs: number of input features, or None until `for_federation`.
-      num_classes: C, or None until `for_federation`.
-    """
-
-    inputs: int | None = None
-    num_classes: int | None = None
-
-    def for_federation(self, federation: core.Federation) -> "LogisticRegression":
-        """Returns the model with the federation's number of inputs and classes."""
-        inputs.require_numbers(self, federation)
-        return dataclasses.replace(
-            self,
-            inputs=math.prod(federation.input_shape),
-            num_classes=inputs.classes_of(self, federation),
-        )
-
-    def init(self, key: core.Key) -> core.Params:
-        """Zeros, `head/kernel [C, inputs]` and `head/bias [C]`."""
-        del key
-        if self.inputs is None or self.num_classes is None:
-            raise checks.InputError(
-                "Expected inputs and num_classes; call for_federation."
-            )
-        kernel = jnp.zeros((self.num_classes, self.inputs))
-        return {"head": {"kernel": kernel, "bias": jnp.zeros((self.num_classes,))}}
-
-    def apply(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: Any = None,
-    ) -> jax.Array:
-        """Logits `[B, C]`, in the parameters' dtype."""
-        del key, constants
-        kernel, bias = params["head"]["kernel"], params["head"]["bias"]
-        return layers.dense(kernel, bias, layers.flatten_inputs(x.astype(kernel.dtype)))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Theta:
-    """A model whose parameters are one vector of inputs, from zero; abstract."""
+class _Flat(abc.ABC):
+    """A model of flattened inputs, without randomness; abstract."""
 
     inputs: int | None = None
 
@@ -80,9 +34,61 @@ class _Theta:
             raise checks.InputError("Expected inputs; call for_federation.")
         return {"theta": jnp.zeros((self.inputs,))}
 
+    def apply(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
+        """Outputs `[B, ...]` of inputs `[B, ...]`."""
+        del key, constants
+        return self._outputs(params, layers.flatten_inputs(x))
+
+    @abc.abstractmethod
+    def _outputs(self, params: core.Params, x: jax.Array) -> jax.Array:
+        """Computes outputs `[B, ...]` of inputs `[B, inputs]`."""
+
 
 @dataclasses.dataclass(frozen=True)
-class LinearRegression(_Theta, objectives.Regression):
+class LogisticRegression(_Flat, objectives.Classification):
+    """Multinomial logistic regression: `inputs * C + C` parameters (7,850 on MNIST).
+
+    Parameters start at zero; the problem is convex.
+
+    Attributes:
+      inputs: number of input features, or None until `for_federation`.
+      num_classes: C, or None until `for_federation`.
+    """
+
+    num_classes: int | None = None
+
+    def for_federation(self, federation: core.Federation) -> Self:
+        """Returns the model with the federation's number of inputs and classes."""
+        inputs.require_numbers(self, federation)
+        model = super().for_federation(federation)
+        classes = inputs.classes_of(self, federation)
+        return dataclasses.replace(model, num_classes=classes)
+
+    def init(self, key: core.Key) -> core.Params:
+        """Zeros, `head/kernel [C, inputs]` and `head/bias [C]`."""
+        del key
+        if self.inputs is None or self.num_classes is None:
+            raise checks.InputError(
+                "Expected inputs and num_classes; call for_federation."
+            )
+        kernel = jnp.zeros((self.num_classes, self.inputs))
+        return {"head": {"kernel": kernel, "bias": jnp.zeros((self.num_classes,))}}
+
+    def _outputs(self, params: core.Params, x: jax.Array) -> jax.Array:
+        """Logits `[B, C]`, in the parameters' dtype."""
+        kernel, bias = params["head"]["kernel"], params["head"]["bias"]
+        return layers.dense(kernel, bias, x.astype(kernel.dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearRegression(_Flat, objectives.Regression):
     """Least squares from zero, `f = mean (x theta + b - y)^2 / 2`.
 
     Attributes:
@@ -102,21 +108,13 @@ class LinearRegression(_Theta, objectives.Regression):
         params = super().init(key)
         return params | {"bias": jnp.zeros(())} if self.intercept else params
 
-    def apply(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: Any = None,
-    ) -> jax.Array:
+    def _outputs(self, params: core.Params, x: jax.Array) -> jax.Array:
         """Predictions `[B]`."""
-        del key, constants
-        return layers.flatten_inputs(x) @ params["theta"] + params.get("bias", 0)
+        return x @ params["theta"] + params.get("bias", 0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Quadratic(_Theta):
+class Quadratic(_Flat):
     """`f(theta) = mean_j (b/2) ||theta - x_j||^2`: every minimizer is known.
 
     Attributes:
@@ -126,17 +124,9 @@ class Quadratic(_Theta):
 
     curvature: float = struct.static_field(default=1.0, above=0)
 
-    def apply(
-        self,
-        params: core.Params,
-        x: jax.Array,
-        *,
-        key: core.Key | None = None,
-        constants: Any = None,
-    ) -> jax.Array:
+    def _outputs(self, params: core.Params, x: jax.Array) -> jax.Array:
         """Differences `theta - x_j`, `[B, d]`."""
-        del key, constants
-        return params["theta"][None, :] - layers.flatten_inputs(x)
+        return params["theta"][None, :] - x
 
     def _values(self, outputs: jax.Array) -> jax.Array:
         return 0.5 * self.curvature * (outputs**2).sum(axis=1)

@@ -7,145 +7,75 @@ from fedjax_pfl.core import lazy, platforms
 platforms.check_python()
 
 if TYPE_CHECKING:
-    from fedjax_pfl.aggregators import (
-        CoordinateMedian,
-        GeometricMedian,
-        Krum,
-        TrimmedMean,
-    )
-    from fedjax_pfl.algorithms import (
-        APFL,
-        Centralized,
-        Ditto,
-        FedACS,
-        FedADMM,
-        FedAMP,
-        FedAvg,
-        FedFomo,
-        FedFV,
-        FedMGDA,
-        FedPer,
-        FedPG,
-        FedPlus,
-        FedProx,
-        FedRep,
-        FedROD,
-        Flame,
-        HeurFedAMP,
-        Local,
-        LpProj,
-        Majority,
-        MultiKrum,
-        PerFedAvg,
-        PFedMe,
-        Scaffold,
-        SingleExchange,
-        SplitGP,
-    )
-    from fedjax_pfl.attacks import ALIE, SignFlip
-    from fedjax_pfl.core import ClientView, Downlink, Upload
-    from fedjax_pfl.core.checks import InputError
-    from fedjax_pfl.core.struct import pytree_dataclass, static_field, traced_field
-    from fedjax_pfl.data import (
-        IID,
-        ByClient,
-        DirichletLabels,
-        Federation,
-        FederationSpec,
-        LabelShards,
-        load_federation,
-    )
-    from fedjax_pfl.engine.callbacks import Callback
-    from fedjax_pfl.engine.process import FederatedProcess
-    from fedjax_pfl.engine.simulation import grid, simulate
-    from fedjax_pfl.engine.stopping import StopWhen
-    from fedjax_pfl.engine.streaming import simulate_streamed
-    from fedjax_pfl.engine.trainer import Interrupted
-    from fedjax_pfl.figures import plot
-    from fedjax_pfl.local import SGD, Optax
-    from fedjax_pfl.local.participation import AllClients, Stragglers, UniformCohort
-    from fedjax_pfl.models import (
-        CNN,
-        MLP,
-        LogisticRegression,
-        from_flax,
-        from_functions,
-    )
-    from fedjax_pfl.results import Result
-    from fedjax_pfl.results.checkpoint import Checkpoints
-    from fedjax_pfl.results.trained_models import load_models
+    from fedjax_pfl.aggregators import CoordinateMedian as CoordinateMedian
+    from fedjax_pfl.aggregators import GeometricMedian as GeometricMedian
+    from fedjax_pfl.aggregators import Krum as Krum
+    from fedjax_pfl.aggregators import TrimmedMean as TrimmedMean
+    from fedjax_pfl.algorithms import APFL as APFL
+    from fedjax_pfl.algorithms import Centralized as Centralized
+    from fedjax_pfl.algorithms import Ditto as Ditto
+    from fedjax_pfl.algorithms import FedACS as FedACS
+    from fedjax_pfl.algorithms import FedADMM as FedADMM
+    from fedjax_pfl.algorithms import FedAMP as FedAMP
+    from fedjax_pfl.algorithms import FedAvg as FedAvg
+    from fedjax_pfl.algorithms import FedFomo as FedFomo
+    from fedjax_pfl.algorithms import FedFV as FedFV
+    from fedjax_pfl.algorithms import FedMGDA as FedMGDA
+    from fedjax_pfl.algorithms import FedPer as FedPer
+    from fedjax_pfl.algorithms import FedPG as FedPG
+    from fedjax_pfl.algorithms import FedPlus as FedPlus
+    from fedjax_pfl.algorithms import FedProx as FedProx
+    from fedjax_pfl.algorithms import FedRep as FedRep
+    from fedjax_pfl.algorithms import FedROD as FedROD
+    from fedjax_pfl.algorithms import Flame as Flame
+    from fedjax_pfl.algorithms import HeurFedAMP as HeurFedAMP
+    from fedjax_pfl.algorithms import Local as Local
+    from fedjax_pfl.algorithms import LpProj as LpProj
+    from fedjax_pfl.algorithms import Majority as Majority
+    from fedjax_pfl.algorithms import MultiKrum as MultiKrum
+    from fedjax_pfl.algorithms import PerFedAvg as PerFedAvg
+    from fedjax_pfl.algorithms import PFedMe as PFedMe
+    from fedjax_pfl.algorithms import Scaffold as Scaffold
+    from fedjax_pfl.algorithms import SingleExchange as SingleExchange
+    from fedjax_pfl.algorithms import SplitGP as SplitGP
+    from fedjax_pfl.attacks import ALIE as ALIE
+    from fedjax_pfl.attacks import SignFlip as SignFlip
+    from fedjax_pfl.core import ClientView as ClientView
+    from fedjax_pfl.core import Downlink as Downlink
+    from fedjax_pfl.core import Upload as Upload
+    from fedjax_pfl.core.checks import InputError as InputError
+    from fedjax_pfl.core.struct import pytree_dataclass as pytree_dataclass
+    from fedjax_pfl.core.struct import static_field as static_field
+    from fedjax_pfl.core.struct import traced_field as traced_field
+    from fedjax_pfl.data import IID as IID
+    from fedjax_pfl.data import ByClient as ByClient
+    from fedjax_pfl.data import DirichletLabels as DirichletLabels
+    from fedjax_pfl.data import Federation as Federation
+    from fedjax_pfl.data import FederationSpec as FederationSpec
+    from fedjax_pfl.data import LabelShards as LabelShards
+    from fedjax_pfl.data import load_federation as load_federation
+    from fedjax_pfl.engine.callbacks import Callback as Callback
+    from fedjax_pfl.engine.process import FederatedProcess as FederatedProcess
+    from fedjax_pfl.engine.simulation import grid as grid
+    from fedjax_pfl.engine.simulation import simulate as simulate
+    from fedjax_pfl.engine.stopping import StopWhen as StopWhen
+    from fedjax_pfl.engine.streaming import simulate_streamed as simulate_streamed
+    from fedjax_pfl.engine.trainer import Interrupted as Interrupted
+    from fedjax_pfl.figures import plot as plot
+    from fedjax_pfl.local import SGD as SGD
+    from fedjax_pfl.local import Optax as Optax
+    from fedjax_pfl.local.participation import AllClients as AllClients
+    from fedjax_pfl.local.participation import Stragglers as Stragglers
+    from fedjax_pfl.local.participation import UniformCohort as UniformCohort
+    from fedjax_pfl.models import CNN as CNN
+    from fedjax_pfl.models import MLP as MLP
+    from fedjax_pfl.models import LogisticRegression as LogisticRegression
+    from fedjax_pfl.models import from_flax as from_flax
+    from fedjax_pfl.models import from_functions as from_functions
+    from fedjax_pfl.results import Result as Result
+    from fedjax_pfl.results.checkpoint import Checkpoints as Checkpoints
+    from fedjax_pfl.results.trained_models import load_models as load_models
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "ALIE",
-    "APFL",
-    "AllClients",
-    "ByClient",
-    "CNN",
-    "Callback",
-    "Centralized",
-    "Checkpoints",
-    "ClientView",
-    "CoordinateMedian",
-    "DirichletLabels",
-    "Ditto",
-    "Downlink",
-    "FedACS",
-    "FedADMM",
-    "FedAMP",
-    "FedAvg",
-    "FedFV",
-    "FedFomo",
-    "FedMGDA",
-    "FedPG",
-    "FedPer",
-    "FedPlus",
-    "FedProx",
-    "FedROD",
-    "FedRep",
-    "FederatedProcess",
-    "Federation",
-    "FederationSpec",
-    "Flame",
-    "GeometricMedian",
-    "HeurFedAMP",
-    "IID",
-    "InputError",
-    "Interrupted",
-    "Krum",
-    "LabelShards",
-    "Local",
-    "LogisticRegression",
-    "LpProj",
-    "MLP",
-    "Majority",
-    "MultiKrum",
-    "Optax",
-    "PFedMe",
-    "PerFedAvg",
-    "Result",
-    "SGD",
-    "Scaffold",
-    "SignFlip",
-    "SingleExchange",
-    "SplitGP",
-    "StopWhen",
-    "Stragglers",
-    "TrimmedMean",
-    "UniformCohort",
-    "Upload",
-    "from_flax",
-    "from_functions",
-    "grid",
-    "load_federation",
-    "load_models",
-    "plot",
-    "pytree_dataclass",
-    "simulate",
-    "simulate_streamed",
-    "static_field",
-    "traced_field",
-]

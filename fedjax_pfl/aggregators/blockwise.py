@@ -32,8 +32,8 @@ class Blockwise:
       >>> rule = Blockwise(patterns=("^head", ""), parts=parts)
       >>> rows = {"body": jnp.array([1.0, 2, 60]), "head": jnp.array([1.0, 2, 6])}
       >>> reference = {"body": jnp.array(0.0), "head": jnp.array(0.0)}
-      >>> found, _ = rule(jax.random.key(0), rows, jnp.ones(3), reference)
-      >>> round(float(found["body"]), 3), float(found["head"])
+      >>> median, _ = rule(jax.random.key(0), rows, jnp.ones(3), reference)
+      >>> round(float(median["body"]), 3), float(median["head"])
       (2.0, 3.0)
     """
 
@@ -82,13 +82,12 @@ class Blockwise:
         """
         finite = client_rows.finite_rows(messages, weights.shape[0])
         weights = jnp.where(finite, weights, 0)
-        aggregates, reports = [], []
         rows = tree_paths.blocks(messages, self.patterns)
         references = tree_paths.blocks(reference, self.patterns)
         blocks = zip(self.parts, rows, references, strict=True)
-        for number, (part, block, own) in enumerate(blocks):
-            block_key = jax.random.fold_in(key, number)
-            aggregate, report = part(block_key, block, weights, own)
-            aggregates.append(aggregate)
-            reports.append(report)
-        return tree_paths.join_blocks(aggregates), tuple(reports)
+        pairs = [
+            part(jax.random.fold_in(key, number), block, weights, own)
+            for number, (part, block, own) in enumerate(blocks)
+        ]
+        aggregates, reports = zip(*pairs, strict=True)
+        return tree_paths.join_blocks(aggregates), reports

@@ -89,9 +89,6 @@ class Bulyan(byzantine_count.Counting):
     factor: ClassVar[int] = 4
     margin: ClassVar[int] = 3
 
-    def __post_init__(self):
-        byzantine_count.Counting.__post_init__(self)
-
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
     ) -> tuple[jax.Array, BulyanInfo]:

@@ -12,11 +12,9 @@ __all__ = ["Mean", "WeightedMean"]
 
 
 class _Averaging:
-    """A mean of messages; subclasses define `shares`."""
+    """A mean of messages; `incremental` is the weighting of the mean that is kept."""
 
-    def shares(self, weights: jax.Array) -> jax.Array:
-        """Returns the weights `[K]` of the rows, not normalized."""
-        raise NotImplementedError
+    incremental: str
 
     def __call__(
         self, key: core.Key, messages: Any, weights: jax.Array, reference: Any
@@ -33,7 +31,9 @@ class _Averaging:
           Pytree of `[*P]`, and None.
         """
         finite = client_rows.finite_rows(messages, weights.shape[0])
-        shares = jnp.where(finite, self.shares(weights), 0)
+        if self.incremental == "uniform":
+            weights = (weights > 0).astype(weights.dtype)
+        shares = jnp.where(finite, weights, 0)
         mean = client_rows.weighted_mean(messages, shares)
         some = shares.sum() > 0
         return jax.tree.map(lambda m, r: jnp.where(some, m, r), mean, reference), None
@@ -54,11 +54,7 @@ class Mean(_Averaging):
       2.0
     """
 
-    incremental = "uniform"  # the weighting of the mean that can be kept
-
-    def shares(self, weights: jax.Array) -> jax.Array:
-        """Returns 1 for every row of positive weight."""
-        return (weights > 0).astype(weights.dtype)
+    incremental = "uniform"
 
 
 @struct.pytree_dataclass
@@ -77,8 +73,4 @@ class WeightedMean(_Averaging):
       2.5
     """
 
-    incremental = "weighted"  # the weighting of the mean that can be kept
-
-    def shares(self, weights: jax.Array) -> jax.Array:
-        """Returns the weights themselves."""
-        return weights
+    incremental = "weighted"

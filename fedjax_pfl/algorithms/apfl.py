@@ -32,6 +32,7 @@ What is saved of the personal model is the mixed network or, with `mix="outputs"
 (v_i), `global` (w) and `alpha`.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -80,9 +81,8 @@ class APFL(base.SingleExchange):
 
     server_is_model = True  # clients start from w, their copies are averaged into it
 
-    def init(self, key, model, population, data):
+    def first(self, params: Any):
         """Draws one network for everybody; all mix with the first alpha."""
-        params = model.init(key)
         dtype = jnp.result_type(*jax.tree.leaves(params))
         alpha = jnp.asarray(self.alpha, dtype)
         return params, ApflClient(v=params, alpha=alpha), None
@@ -91,12 +91,8 @@ class APFL(base.SingleExchange):
         """Returns the global model; the mean of the cohort's alpha is only reported."""
         return core.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
 
-    def _outputs(self, model, v, w, alpha, x, constants, key=None):
-        """Returns the mixed model's outputs at inputs `[B, ...]`."""
-
-        def apply(params: Any):
-            return model.apply(params, x, key=key, constants=constants)
-
+    def _mixed(self, apply: Callable[[Any], jax.Array], v: Any, w: Any, alpha: Any):
+        """Returns the mixed model's outputs, from a network's `params -> outputs`."""
         if self.mix == "parameters":
             return apply(base.mixture(v, w, alpha))
         return base.mixture(apply(v), apply(w), alpha)
@@ -106,18 +102,22 @@ class APFL(base.SingleExchange):
         rate, decay = self.local.rate(round), self.local.weight_decay
         return jax.tree.map(lambda x, g: x - rate * (g + decay * x), params, gradient)
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: ApflClient, model: Model
+    ):
         """Simultaneous steps of the local copy, the own model and the mixing weight."""
         plain = local.DataLoss(model)
         rate = self.alpha_learning_rate
         rate = self.local.rate(view.round) if rate is None else rate
 
-        def losses(step_key, w, v, alpha, batch):
+        def losses(step_key: core.Key, w: Any, v: Any, alpha: Any, batch: core.Batch):
+            def apply(params: Any):
+                return model.apply(
+                    params, batch.x, key=step_key, constants=batch.constants
+                )
+
             # w learns from its own loss only, so both gradients come in one pass.
-            fixed = lax.stop_gradient(w)
-            outputs = self._outputs(
-                model, v, fixed, alpha, batch.x, batch.constants, step_key
-            )
+            outputs = self._mixed(apply, v, lax.stop_gradient(w), alpha)
             return plain(step_key, w, batch, None) + model.loss(outputs, batch)
 
         def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
@@ -145,17 +145,17 @@ class APFL(base.SingleExchange):
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the own model mixed with the latest global one, and that one."""
-        constants = view.data.constants
-
-        def both(params: Any, x: jax.Array):
-            own, shared, alpha = (params[name] for name in ("own", "global", "alpha"))
-            return self._outputs(model, own, shared, alpha, x, constants)
-
         if self.mix == "parameters":
             mixed = base.mixture(client.v, server, client.alpha)
-            personal = base.model_predictor(model, mixed, constants)
-        else:
-            parts = {"own": client.v, "global": server, "alpha": client.alpha}
-            personal = core.Predictor(both, parts)
-        shared = base.model_predictor(model, server, constants)
-        return {"global": shared, "personal": personal}
+            networks = {"global": server, "personal": mixed}
+            return base.model_predictors(view, model, networks)
+        shared = base.model_predictor(model, server, view.data.constants)
+
+        def both(parts: Any, x: jax.Array):
+            def apply(params: Any):
+                return shared.apply(params, x)
+
+            return self._mixed(apply, parts["own"], parts["global"], parts["alpha"])
+
+        parts = {"own": client.v, "global": server, "alpha": client.alpha}
+        return {"global": shared, "personal": core.Predictor(both, parts)}

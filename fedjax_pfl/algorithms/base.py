@@ -5,18 +5,24 @@ from typing import Any
 
 import jax
 
-from fedjax_pfl import aggregators, core
-from fedjax_pfl.core import client_rows
+from fedjax_pfl import aggregators, core, local
+from fedjax_pfl.core import client_rows, struct, tree_paths
 
-__all__ = ["SingleExchange", "mixture", "model_predictor"]
+__all__ = [
+    "PersonalHead",
+    "SingleExchange",
+    "mixture",
+    "model_predictor",
+    "model_predictors",
+]
 
 
 class SingleExchange:
     """One message down and one up per round; concrete classes are final dataclasses.
 
-    Subclasses are `@pytree_dataclass`es that fill in `init`, `client_update` and
-    `predictors`, and override the other hooks where the defaults do not fit. A method
-    with several exchanges overrides `round`.
+    Subclasses are `@pytree_dataclass`es that fill in `first` or `init`, `client_update`
+    and `parameters` or `predictors`, and override the other hooks where the defaults do
+    not fit. A method with several exchanges overrides `round`.
 
     Attributes:
       aggregate_over: `"cohort"`, or `"all"` clients' last messages.
@@ -54,8 +60,13 @@ class SingleExchange:
         Returns:
           Server state, which must not depend on the client; state of this client, or
           None; what the server would have received from it before the first round, or
-          None for a method that never looks back.
+          None for a method that never looks back. By default `first` of the network
+          that the model draws.
         """
+        return self.first(model.init(key))
+
+    def first(self, params: Any) -> tuple[Any, Any, Any]:
+        """Returns what `init` does, from parameters `[*P]` drawn for everybody."""
         raise NotImplementedError
 
     def reference(self, server: Any) -> Any:
@@ -131,10 +142,7 @@ class SingleExchange:
           For example `{"personal": fn, "global": fn}`, best as `Predictor`s, whose
           networks can be saved.
         """
-        return {
-            name: model_predictor(model, params, view.data.constants)
-            for name, params in self.parameters(server, client).items()
-        }
+        return model_predictors(view, model, self.parameters(server, client))
 
     def parameters(self, server: Any, client: Any) -> dict[str, Any]:
         """Returns parameters `[*P]` of the networks that predict for ONE client."""
@@ -229,6 +237,23 @@ class SingleExchange:
         )
 
 
+@struct.pytree_dataclass
+class PersonalHead(SingleExchange):
+    """A method whose clients have heads of their own; abstract.
+
+    Attributes:
+      head: regular expression searched in the names of parameters (`head/kernel`);
+        what it finds is the head. Some must be found, and some left over.
+      local: local solver.
+    """
+
+    head: str = struct.static_field(default="^head/")
+    local: Any = local.SGD()
+
+    def __post_init__(self):
+        tree_paths.check_pattern("head", self.head)
+
+
 def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Predictor:
     """Returns the model with fixed parameters, in evaluation mode."""
 
@@ -236,6 +261,14 @@ def model_predictor(model: core.Model, params: Any, constants: Any) -> core.Pred
         return model.apply(params, x, constants=constants)
 
     return core.Predictor(apply, params)
+
+
+def model_predictors(
+    view: core.ClientView, model: core.Model, networks: dict[str, Any]
+) -> dict[str, core.Predictor]:
+    """Returns the predictors of ONE client from parameters `[*P]` by name."""
+    constants = view.data.constants
+    return {n: model_predictor(model, p, constants) for n, p in networks.items()}
 
 
 def mixture(v: Any, w: Any, alpha: Any) -> Any:

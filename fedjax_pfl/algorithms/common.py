@@ -14,6 +14,7 @@ from fedjax_pfl.core import checks, client_map
 __all__ = [
     "CHUNK",
     "OFFICIAL",
+    "check_classes",
     "check_plain_sgd",
     "class_counts",
     "dual_update",
@@ -64,6 +65,14 @@ def check_plain_sgd(algorithm: str, solver: Any) -> None:
         raise checks.InputError(
             f"Expected {algorithm}'s local solver to be SGD without momentum, whose "
             f"plain steps its rule is made of, got {name}."
+        )
+
+
+def check_classes(algorithm: str, model: core.Model) -> None:
+    """Refuses models whose outputs are no logits of classes."""
+    if getattr(model, "num_classes", None) is None:
+        raise checks.InputError(
+            f"Expected a model of classes for {algorithm}, got {model!r}."
         )
 
 

@@ -105,7 +105,13 @@ class Ditto(base.SingleExchange):
         """As in FedAvg, unless clients never load it."""
         return not self.unsynced
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Draws one network for everybody."""
         params = model.init(key)
         w_local = params if self.unsynced else None
@@ -119,14 +125,16 @@ class Ditto(base.SingleExchange):
 
         return plain.plus(pull)
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: DittoClient, model: Model
+    ):
         """Trains both parts, from the received model and from the client's own."""
         plain = local.DataLoss(model)
         update = self._drift if self.unsynced else self._train
         new, message, info = update(view, plain, down.shared, client)
         return new, view.upload(message), info.report()
 
-    def _train(self, view, plain, w, client):
+    def _train(self, view: ClientView, plain: Any, w: Any, client: DittoClient):
         """Runs the method: new client state, message and work."""
         theta, _, shared = self.local.solve(view, plain, w, None)
         v, _, own = self._personal().solve(
@@ -134,7 +142,7 @@ class Ditto(base.SingleExchange):
         )
         return DittoClient(v=v), theta, shared.then(own)
 
-    def _drift(self, view, plain, w, client):
+    def _drift(self, view: ClientView, plain: Any, w: Any, client: DittoClient):
         """Repeats the published bug, like `_train`."""
 
         def epoch_end(epoch: jax.Array, v: Any, context: Any):

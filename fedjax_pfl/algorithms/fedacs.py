@@ -145,8 +145,9 @@ class FedACS(Mixing):
         }
         return (1 - self.mixing) * identity + self.mixing * attention, report
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Trains from the received mixture, equation (5)."""
-        objective = local.DataLoss(model)
-        theta, _, info = self.local.solve(view, objective, down.own, None)
+        theta, _, info = self.local.solve(view, local.DataLoss(model), down.own)
         return theta, view.upload(theta), info.report()

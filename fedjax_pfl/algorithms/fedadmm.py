@@ -148,7 +148,13 @@ class FedADMM(base.SingleExchange):
             return self.rho / jnp.where(alpha > 0, alpha, 1)
         return self.penalty(1) * ratio
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Starts from equal models and zero duals."""
         params = model.init(key)
         alpha = common.problem_weight(self.weighting, population, data, params)
@@ -169,7 +175,9 @@ class FedADMM(base.SingleExchange):
             return server
         return jax.tree.map(jnp.zeros_like, server)
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: FedADMMClient, model: Model
+    ):
         """Updates one client's local copy and dual."""
         w = down.shared
         pull = self.pull(client.alpha, client.ratio)
@@ -187,10 +195,11 @@ class FedADMM(base.SingleExchange):
             sent = optax.tree.add(client.theta, client.p)
             message = optax.tree.sub(message, sent)
         new = dataclasses.replace(client, theta=theta, p=p, eps=eps)
-        report = info.report(unconverged=~info.converged)
-        return new, view.upload(message), report
+        return new, view.upload(message), info.report(unconverged=~info.converged)
 
-    def server_update(self, ctx, server, aggregate, uploads):
+    def server_update(
+        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+    ):
         """Returns the mean of all messages, or a step along the mean change."""
         if self.server_mode == "mean_all":
             return aggregate

@@ -63,7 +63,9 @@ class _Attentive(similarity.Mixing):
     def proximal_weight(self, round: jax.Array) -> Any:
         """Returns the weight `[]` of half the squared distance to the mixture."""
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Solves the proximal problem about the received mixture."""
         weight = self.proximal_weight(view.round)
         objective = common.proximal_objective(model, weight)

@@ -49,7 +49,9 @@ class FedAvg(global_model.GlobalModel):
 
     server_is_model = True  # clients start from w, their models are averaged into it
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Trains from the received model; stragglers' messages may be dropped."""
         client, upload, report = super().client_update(view, down, client, model)
         if self.drop_stragglers:
@@ -59,13 +61,11 @@ class FedAvg(global_model.GlobalModel):
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the global model and, if asked for, its tuned and the local one."""
-        predictors = super().predictors(view, server, client, model)
+        networks = self.parameters(server, client)
         if self.fine_tune is not None:
-            loss = local.DataLoss(model)
-            tuned, _, _ = self.fine_tune.solve(view, loss, server, None)
-            constants = view.data.constants
-            predictors["fine-tuned"] = base.model_predictor(model, tuned, constants)
-        return predictors
+            tuned, _, _ = self.fine_tune.solve(view, local.DataLoss(model), server)
+            networks["fine-tuned"] = tuned
+        return base.model_predictors(view, model, networks)
 
 
 @struct.pytree_dataclass
@@ -80,14 +80,15 @@ class Local(base.SingleExchange):
 
     aggregates = False  # nothing is sent
 
-    def init(self, key, model, population, data):
-        """Draws one network, copied to all clients."""
-        return None, model.init(key), None
+    def first(self, params: Any):
+        """Copies one network to all clients."""
+        return None, params, None
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Trains from the client's own model."""
-        objective = local.DataLoss(model)
-        theta, _, info = self.local.solve(view, objective, client, None)
+        theta, _, info = self.local.solve(view, local.DataLoss(model), client)
         return theta, view.upload(None), info.report()
 
     def parameters(self, server: Any, client: Any):
@@ -110,7 +111,13 @@ class Centralized(base.SingleExchange):
 
     aggregates = False  # nothing is sent
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Draws one network."""
         if data.noise_scale is not None:
             raise checks.InputError(
@@ -123,10 +130,9 @@ class Centralized(base.SingleExchange):
 
     def round(self, state: core.State, link: core.Link):
         """Trains on the union of all clients' examples."""
-        ctx, data = link.ctx, _union(link.federation.train)
-        view = core.ClientView(key=ctx.key, round=ctx.round, data=data)
-        loss = local.DataLoss(link.model)
-        server, _, info = self.local.solve(view, loss, state.server, None)
+        data, loss = _union(link.federation.train), local.DataLoss(link.model)
+        view = core.ClientView(key=link.ctx.key, round=link.ctx.round, data=data)
+        server, _, info = self.local.solve(view, loss, state.server)
         state = dataclasses.replace(state, server=server)
         report = {"gradient_evaluations": info.num_examples[None]}
         return state, link.info(report, {}, floats_up=0, floats_down=0)

@@ -154,7 +154,13 @@ class FedFomo(base.SingleExchange):
         """Returns the uniform mean."""
         return aggregators.Mean()
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Draws one network, copied to all clients; all affinities are zero."""
         if isinstance(model, core.SequenceModel):
             raise checks.InputError(
@@ -167,7 +173,9 @@ class FedFomo(base.SingleExchange):
         client = FedFomoClient(theta=params, start=params, affinity=affinity)
         return params, client, params
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: FedFomoClient, model: Model
+    ):
         """Mixes the received models, and trains from the mixture.
 
         `down.shared` is a pair of all received models `[N, *P]` and identities `[N]`,

@@ -147,9 +147,9 @@ class FedFV(global_model.GlobalModel):
         """Returns the uniform mean, as in the paper."""
         return aggregators.Mean()
 
-    def init(self, key, model, population, data):
+    def first(self, params: Any):
         """Draws one network; gradients are zero, as nobody has sent any."""
-        params, kept, _ = super().init(key, model, population, data)
+        kept = self.kept(params)
         if not self.tau:
             return params, FedFVClient(last_round=None, local=kept), None
         client = FedFVClient(last_round=jnp.full((), -1, jnp.int32), local=kept)
@@ -159,12 +159,14 @@ class FedFV(global_model.GlobalModel):
         """Returns zeros: messages are changes."""
         return jax.tree.map(jnp.zeros_like, server)
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: FedFVClient, model: Model
+    ):
         """Evaluates the received model's loss, and trains from it."""
         w = down.shared
         objective = local.DataLoss(model)
         loss = local.full_value(objective, w, None, view.data)
-        theta, _, info = self.local.solve(view, objective, w, None)
+        theta, _, info = self.local.solve(view, objective, w)
         upload = view.upload(optax.tree.sub(w, theta), aux=loss)
         client = dataclasses.replace(client, local=self.kept(theta))
         return client, upload, info.report(loss=loss)
@@ -210,16 +212,18 @@ class FedFV(global_model.GlobalModel):
             floats_down=client_rows.size(w) * ctx.cohort.shape[0],
         )
 
-    def _without_external_conflict(self, g, state, ctx):
+    def _without_external_conflict(
+        self, g: Any, state: core.State, ctx: core.RoundContext
+    ):
         """Projects `g [*P]` off the sums of conflicting gradients of absent clients."""
         heard = state.clients.last_round.at[ctx.cohort].set(-1)
 
         def project(number: jax.Array, g: Any):
             past = ctx.round - (self.tau - number)
-            those = (heard == past) & (past >= 0)
-            those &= client_rows.products(state.messages, g) < 0
+            conflicting = (heard == past) & (past >= 0)
+            conflicting &= client_rows.products(state.messages, g) < 0
             dtype = jnp.result_type(*jax.tree.leaves(g))
-            h = client_rows.weighted_sum(state.messages, those.astype(dtype))
+            h = client_rows.weighted_sum(state.messages, conflicting.astype(dtype))
             along = jnp.asarray(optax.tree.vdot(g, h))
             square = optax.tree.norm(h, squared=True)
             share = jnp.where(along < 0, along / jnp.where(square > 0, square, 1), 0)

@@ -32,7 +32,7 @@ __all__ = ["FedPer"]
 
 
 @struct.pytree_dataclass
-class FedPer(base.SingleExchange):
+class FedPer(base.PersonalHead):
     """Federated training with personalization layers.
 
     Attributes:
@@ -41,23 +41,19 @@ class FedPer(base.SingleExchange):
       local: local solver, run on body and head together.
     """
 
-    head: str = struct.static_field(default="^head/")
-    local: Any = local.SGD()
-
-    def __post_init__(self):
-        tree_paths.check_pattern("head", self.head)
-
     server_is_model = True  # clients start from the body, their copies are averaged
 
-    def init(self, key, model, population, data):
-        """Draws one network: its body at the server, its head at every client."""
-        head, body = tree_paths.head_and_body(model.init(key), self.head)
+    def first(self, params: Any):
+        """Keeps the body at the server and the head at every client."""
+        head, body = tree_paths.head_and_body(params, self.head)
         return body, head, None
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Trains both parts; the body is sent."""
         start = tree_paths.join(client, down.shared)
-        theta, _, info = self.local.solve(view, local.DataLoss(model), start, None)
+        theta, _, info = self.local.solve(view, local.DataLoss(model), start)
         head, body = tree_paths.split(theta, self.head)
         return head, view.upload(body), info.report()
 

@@ -46,7 +46,6 @@ vanish where d does: the decay, or the search, is what makes FedPG settle.
 """
 
 import dataclasses
-import functools
 import warnings
 from typing import Any, Literal
 
@@ -58,7 +57,7 @@ from fedjax_pfl.algorithms import base, common, common_descent
 from fedjax_pfl.algorithms.common_descent import history as histories
 from fedjax_pfl.algorithms.common_descent import protection as protections
 from fedjax_pfl.algorithms.common_descent.rows import FairFrom, Normalization, Scale
-from fedjax_pfl.core import Model, client_rows, struct
+from fedjax_pfl.core import Federation, Model, client_rows, struct
 
 __all__ = ["FedPG"]
 
@@ -143,13 +142,11 @@ class FedPG(base.SingleExchange):
         """All clients' last gradients, where they are used."""
         return "cohort" if self.history == "none" else "all"
 
-    def init(self, key, model, population, data):
-        """Draws one network for everybody; nobody was heard."""
-        params = model.init(key)
+    def first(self, params: Any):
+        """Starts everybody from one network; nobody was heard."""
         server = FedPgServer(model=params, num_heard=jnp.zeros((), jnp.int32))
         never = -jnp.ones((), jnp.int32)
-        nothing = jax.tree.map(jnp.zeros_like, params)
-        message = None if self.history == "none" else nothing
+        message = None if self.history == "none" else self.reference(server)
         return server, FedPgClient(theta=params, last_round=never), message
 
     def reference(self, server: Any):
@@ -170,7 +167,14 @@ class FedPG(base.SingleExchange):
             steps, evaluations = info.num_steps, info.num_examples
         return view.upload(gradient, aux={"loss": loss, "steps": steps}), evaluations
 
-    def _rows(self, gradients, present, losses, history=None, used=None):
+    def _rows(
+        self,
+        gradients: Any,
+        present: jax.Array,
+        losses: jax.Array,
+        history: Any = None,
+        used: jax.Array | None = None,
+    ):
         """Returns the rows of the quadratic program, and the fairness objective."""
         fair = common_descent.fairness(losses, present)
         rows = common_descent.make_rows(
@@ -191,16 +195,18 @@ class FedPG(base.SingleExchange):
         """Returns absent clients' last gradients, and which of them count."""
         if self.history == "none" or ctx.cohort.shape[0] == ctx.num_clients:
             return None, None
-        who, used = common_descent.absent(
+        rows, used = common_descent.absent(
             state.clients.last_round,
             ctx.cohort,
             ctx.round,
             history=self.history,
             cap=self.max_history,
         )
-        return client_rows.take(state.messages, who), used
+        return client_rows.take(state.messages, rows), used
 
-    def _personal(self, rows, w, rate, mean_norm):
+    def _personal(
+        self, rows: common_descent.Rows, w: Any, rate: Any, mean_norm: jax.Array
+    ):
         """Returns personal models `[K, *P]` about w, and their report."""
         moves, report = common_descent.protected_moves(
             rows,
@@ -211,12 +217,21 @@ class FedPG(base.SingleExchange):
         )
         return jax.tree.map(lambda x, m: x[None] + rate * m, w, moves), report
 
-    def _trial_losses(self, link, w, direction, steps):
-        """Evaluates the cohort's losses `[K, B]` after steps `[B]` along ds."""
+    def _searched(
+        self,
+        link: core.Link,
+        server: FedPgServer,
+        old: FedPgClient,
+        direction: common_descent.Direction,
+        rows: common_descent.Rows,
+        fair: common_descent.Fairness,
+        received: core.Upload,
+    ):
+        """Searches S-FedPG's step; returns it and its report."""
+        plain = local.DataLoss(link.model)
 
-        def losses(view: core.ClientView, _: Any, shared: Any):
+        def losses_after(view: core.ClientView, _: Any, shared: Any):
             point, ds, sizes = shared
-            plain = local.DataLoss(link.model)
 
             def at(size: jax.Array):
                 moved = jax.tree.map(lambda x, m: x + size * m, point, ds)
@@ -224,10 +239,10 @@ class FedPG(base.SingleExchange):
 
             return jax.vmap(at)(sizes)
 
-        return link.map(losses, None, (w, direction.vector, steps), exchange=1)
+        def evaluate(steps: jax.Array):  # the cohort's losses `[K, B]`
+            shared = (server.model, direction.vector, steps)
+            return link.map(losses_after, None, shared, exchange=1)
 
-    def _searched(self, link, server, old, direction, rows, fair, received):
-        """Searches S-FedPG's step; returns it and its report."""
         present = received.weight > 0
         # A path of many local steps is about as many gradients long.
         scales = jnp.where(rows.scales > 0, rows.scales, 1)
@@ -235,7 +250,7 @@ class FedPG(base.SingleExchange):
         slopes = (direction.products / scales)[: rows.num_members] / walked
         heard_again = (old.last_round == link.ctx.round - 1).sum()
         result = self.search(
-            functools.partial(self._trial_losses, link, server.model, direction),
+            evaluate,
             rate=self.local.rate(link.ctx.round),
             direction=direction,
             slopes=slopes,
@@ -251,7 +266,13 @@ class FedPG(base.SingleExchange):
             "improved": (present & (result.after < result.before)).sum(),
         }
 
-    def _report(self, rows, direction, fair, used):
+    def _report(
+        self,
+        rows: common_descent.Rows,
+        direction: common_descent.Direction,
+        fair: common_descent.Fairness,
+        used: jax.Array | None,
+    ):
         """Reports values `[]` of the direction and of the fairness row."""
         report = {
             "descent_norm": direction.norm / rows.mu,
@@ -311,13 +332,15 @@ class FedPG(base.SingleExchange):
             floats_down=count * size * (2 if self.search is None else 3),
         )
 
-    def _everybody(self, key, round, w, model, federation):
-        """Everybody's rows at w, and the fairness objective."""
+    def _everybody(
+        self, key: core.Key, state: core.State, model: Model, federation: Federation
+    ):
+        """Returns everybody's rows at w."""
 
         def one(shared: Any, data: core.ClientData):
             own = jax.random.fold_in(key, data.client_id)
-            view = core.ClientView(key=own, round=round, data=data)
-            upload, _ = self._measured(view, w, model)
+            view = core.ClientView(key=own, round=state.round, data=data)
+            upload, _ = self._measured(view, state.server.model, model)
             return upload.message, upload.aux["loss"]
 
         nobody = jnp.zeros((federation.num_clients, 0))
@@ -325,15 +348,16 @@ class FedPG(base.SingleExchange):
         present = federation.train.num_examples > 0
         return self._rows(gradients, present, losses)[0]
 
-    def before_evaluation(self, state, model, federation):
+    def before_evaluation(
+        self, state: core.State, model: Model, federation: Federation
+    ):
         """Refreshes everybody's personal models, where asked for."""
         if self.personal == "stored":
             return state
         key = core.stream_key(state.key, core.Stream.EVALUATION, state.round)
-        w = state.server.model
-        rows = self._everybody(key, state.round, w, model, federation)
+        rows = self._everybody(key, state, model, federation)
         direction = common_descent.common_descent(rows, guard=self.guard)
-        rate = self.local.rate(state.round)
+        rate, w = self.local.rate(state.round), state.server.model
         theta, _ = self._personal(rows, w, rate, direction.mean_norm)
         fresh = FedPgClient(theta=theta, last_round=state.clients.last_round)
         return dataclasses.replace(state, clients=fresh)
@@ -342,16 +366,14 @@ class FedPG(base.SingleExchange):
         """Returns the personal model theta_i and the global one w."""
         return {"personal": client.theta, "global": server.model}
 
-    def diagnostics(self, state: core.State, model: Model, federation: core.Federation):
+    def diagnostics(self, state: core.State, model: Model, federation: Federation):
         """Measures how far w is from Pareto stationarity over all clients.
 
         `pareto_norm`: norm, in multiples of mu, of the shortest convex combination of
         all N clients' scaled gradients; 0 where no direction improves everybody.
         `pareto_norm_fair`: the same with the fairness row, which can be 0 elsewhere.
         """
-        rows = self._everybody(
-            state.key, state.round, state.server.model, model, federation
-        )
+        rows = self._everybody(state.key, state, model, federation)
         with_row = common_descent.common_descent(rows, guard=0.0)
         without = common_descent.common_descent(
             dataclasses.replace(rows, mask=rows.gradients), guard=0.0

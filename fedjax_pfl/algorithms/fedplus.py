@@ -205,9 +205,8 @@ class FedPlus(base.SingleExchange):
         """Returns the rule that belongs to phi."""
         return self.phi.aggregator(self.rho, self.rho_quantile, self.weighting)
 
-    def init(self, key, model, population, data):
-        """Draws one network for everybody, which is also the center."""
-        params = model.init(key)
+    def first(self, params: Any):
+        """Starts everybody from one network, which is also the center."""
         self.phi.check(params)
         nothing = jax.tree.map(jnp.zeros_like, params)
         rho = self._radii(self.phi.lengths(nothing))
@@ -230,7 +229,9 @@ class FedPlus(base.SingleExchange):
         nearer = self.phi.prox(optax.tree.sub(w, server.c), server.rho)
         return jax.tree.map(lambda c, x: c + x, server.c, nearer)
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Descends on the own loss, with pulls to the anchor."""
         c = down.shared.c
         difference = optax.tree.sub(client, c)
@@ -268,7 +269,9 @@ class FedPlus(base.SingleExchange):
         w, _, info = self.local.solve(view, plain, start, z, **hook)
         return w, info
 
-    def server_update(self, ctx, server, aggregate, uploads):
+    def server_update(
+        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+    ):
         """Returns the new center, and the new radius where it is a quantile."""
         if self.rho_quantile is None:
             return FedPlusServer(c=aggregate, rho=server.rho)

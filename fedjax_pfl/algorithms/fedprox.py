@@ -44,7 +44,9 @@ class FedProx(global_model.GlobalModel):
 
     server_is_model = True  # clients start from w, their models are averaged into it
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Trains from the received model, and near it."""
         w = down.shared
         objective = common.proximal_objective(model, self.mu)

@@ -50,7 +50,7 @@ __all__ = ["FedRep"]
 
 
 @struct.pytree_dataclass
-class FedRep(base.SingleExchange):
+class FedRep(base.PersonalHead):
     """Federated representation learning.
 
     Attributes:
@@ -64,23 +64,17 @@ class FedRep(base.SingleExchange):
         latest body, or None; adds the predictor `fine-tuned`.
     """
 
-    head: str = struct.static_field(default="^head/")
     head_local: Any = None
-    local: Any = local.SGD()
     send_heads: bool = struct.static_field(default=False)
     fine_tune: Any = None
-
-    def __post_init__(self):
-        tree_paths.check_pattern("head", self.head)
 
     @property
     def server_is_model(self) -> bool:
         """Clients start from the body; a mean of heads is no model of theirs."""
         return not self.send_heads
 
-    def init(self, key, model, population, data):
-        """Draws one network: its body at the server, its head at every client."""
-        params = model.init(key)
+    def first(self, params: Any):
+        """Keeps the body at the server and the head at every client."""
         head, body = tree_paths.head_and_body(params, self.head)
         return params if self.send_heads else body, head, None
 
@@ -88,7 +82,9 @@ class FedRep(base.SingleExchange):
         """Returns the body."""
         return core.Downlink(shared=tree_paths.split(server, self.head)[1])
 
-    def _train(self, solver, view, model, part, fixed):
+    def _train(
+        self, solver: Any, view: ClientView, model: Model, part: Any, fixed: Any
+    ):
         """Trains one part of the model, and reports the work."""
         plain = local.DataLoss(model)
 
@@ -98,7 +94,9 @@ class FedRep(base.SingleExchange):
         part, _, info = solver.solve(view, objective, part, fixed)
         return part, info
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Trains the head under the received body, then the body under that head."""
         for_head, for_body = (
             dataclasses.replace(view, key=key) for key in jax.random.split(view.key)
@@ -111,16 +109,12 @@ class FedRep(base.SingleExchange):
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the latest body under the own, the tuned and the mean head."""
-
-        def under(head: Any):
-            params = tree_paths.join(head, body)
-            return base.model_predictor(model, params, view.data.constants)
-
         mean, body = tree_paths.split(server, self.head)
-        predictors = {"personal": under(client)}
+        heads = {"personal": client}
         if self.fine_tune is not None:
             tuned, _ = self._train(self.fine_tune, view, model, client, body)
-            predictors["fine-tuned"] = under(tuned)
+            heads["fine-tuned"] = tuned
         if self.send_heads:
-            predictors["global"] = under(mean)
-        return predictors
+            heads["global"] = mean
+        networks = {name: tree_paths.join(head, body) for name, head in heads.items()}
+        return base.model_predictors(view, model, networks)

@@ -50,13 +50,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from fedjax_pfl import core, local, models
+from fedjax_pfl import core, models
 from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import (
     ClientView,
     Downlink,
     Model,
-    checks,
     client_rows,
     struct,
     tree_paths,
@@ -100,7 +99,7 @@ def _sum(params: Any, head: Any) -> Any:
 
 
 @struct.pytree_dataclass
-class FedROD(base.SingleExchange):
+class FedROD(base.PersonalHead):
     """Federated robust decoupling.
 
     Attributes:
@@ -111,12 +110,7 @@ class FedROD(base.SingleExchange):
       local: local solver, run on body and both heads together.
     """
 
-    head: str = struct.static_field(default="^head/")
     hyper_width: int | None = struct.static_field(default=None, at_least=1)
-    local: Any = local.SGD()
-
-    def __post_init__(self):
-        tree_paths.check_pattern("head", self.head)
 
     server_is_model = True  # clients start from the network, their copies are averaged
 
@@ -129,13 +123,15 @@ class FedROD(base.SingleExchange):
             num_classes=client_rows.size(head),
         )
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Draws one network; personal heads, or the last layer of H, are zero."""
-        if getattr(model, "num_classes", None) is None:
-            raise checks.InputError(
-                "Expected a model of classes for FedROD, whose loss counts them, got "
-                f"{model!r}."
-            )
+        common.check_classes("FedROD, whose loss counts them", model)
         params = model.init(key)
         head, _ = tree_paths.head_and_body(params, self.head)
         if self.hyper_width is None:
@@ -154,7 +150,9 @@ class FedROD(base.SingleExchange):
         made = self._hyper(head, counts).apply(own, share[None])[0]
         return _sum(network, ravel_pytree(head)[1](made))
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Trains the network by one loss, and the own part by the other."""
         counts = _counts(model, down.shared.network, view.data)
 
@@ -178,10 +176,8 @@ class FedROD(base.SingleExchange):
         own = client if self.hyper_width is None else server.hyper
         counts = _counts(model, server.network, view.data)
         personal = self._added(server.network, own, counts)
-        return {
-            "personal": base.model_predictor(model, personal, view.data.constants),
-            "global": base.model_predictor(model, server.network, view.data.constants),
-        }
+        networks = {"personal": personal, "global": server.network}
+        return base.model_predictors(view, model, networks)
 
 
 def _counts(model: core.Model, params: Any, data: core.ClientData) -> jax.Array:

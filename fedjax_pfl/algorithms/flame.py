@@ -132,7 +132,13 @@ class Flame(base.SingleExchange):
         kappa = 1.0 if self.kappa is None else self.kappa
         return 1 / (1 + kappa * ratio)
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Starts from equal models and zero duals, as the descent theory needs."""
         params = model.init(key)
         alpha = common.problem_weight(self.weighting, population, data, params)
@@ -147,7 +153,7 @@ class Flame(base.SingleExchange):
         )
         return params, state, params
 
-    def _subproblem(self, model, client, w, share):
+    def _subproblem(self, model: Model, client: FlameClient, w: Any, share: jax.Array):
         """Builds the personal solve's objective and its first context."""
         plain = local.DataLoss(model)
         lam = self.lam
@@ -164,7 +170,9 @@ class Flame(base.SingleExchange):
         start = {"centre": centre, "w_local": client.w_local, "p": client.p}
         return plain.plus(pull), start
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: FlameClient, model: Model
+    ):
         """Solves for the personal model; updates local copy and dual."""
         w = down.shared
         share = self.share(client.alpha, client.ratio)
@@ -195,8 +203,7 @@ class Flame(base.SingleExchange):
             w_local, p = consensus(theta, p)
         message = optax.tree.add(w_local, p)
         new = dataclasses.replace(client, theta=theta, w_local=w_local, p=p, eps=eps)
-        report = info.report(unconverged=~info.converged)
-        return new, view.upload(message), report
+        return new, view.upload(message), info.report(unconverged=~info.converged)
 
     def parameters(self, server: Any, client: Any):
         """Returns the personal model theta_i and the global model w."""

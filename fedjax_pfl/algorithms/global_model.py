@@ -34,15 +34,15 @@ class GlobalModel(base.SingleExchange):
         """Returns what ONE client keeps of its model `theta [*P]`: this or None."""
         return theta if self.keeps_local else None
 
-    def init(self, key, model, population, data):
-        """Draws one network, for the server and for clients that keep models."""
-        params = model.init(key)
+    def first(self, params: Any):
+        """Starts the server, and clients that keep models, from one network."""
         return params, self.kept(params), None
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Trains from the received model."""
-        loss = local.DataLoss(model)
-        theta, _, info = self.local.solve(view, loss, down.shared, None)
+        theta, _, info = self.local.solve(view, local.DataLoss(model), down.shared)
         return self.kept(theta), view.upload(theta), info.report()
 
     def parameters(self, server: Any, client: Any):

@@ -193,7 +193,13 @@ class LpProj(base.SingleExchange):
         """Returns the uniform mean."""
         return aggregators.Mean()
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Draws one network and one projection for everybody."""
         params = model.init(key)
         if self.dim > client_rows.size(params):
@@ -220,14 +226,17 @@ class LpProj(base.SingleExchange):
         gap = project(projection, theta) - w_local
         return jnp.vdot(gap, gap) / 2 if self.norm == 2 else jnp.abs(gap).sum()
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: LpProjClient, model: Model
+    ):
         """Runs the local work of either form."""
         update = self._original if self.form == "original" else self._admm
         client, message, info = update(view, down.shared, client, model)
-        report = info.report(unconverged=~info.converged)
-        return client, view.upload(message), report
+        return client, view.upload(message), info.report(unconverged=~info.converged)
 
-    def _original(self, view, server, client, model):
+    def _original(
+        self, view: ClientView, server: LpProjServer, client: LpProjClient, model: Model
+    ):
         """Takes R steps of w_i, each after K steps of theta_i."""
         gradient = jax.grad(local.DataLoss(model), argnums=1)
         pull = jax.grad(self.coupling, argnums=1)
@@ -266,7 +275,9 @@ class LpProj(base.SingleExchange):
         direction = slope + self.lam * pulled + self.weight_decay * theta
         return theta - self.inner_learning_rate * direction
 
-    def _admm(self, view, server, client, model):
+    def _admm(
+        self, view: ClientView, server: LpProjServer, client: LpProjClient, model: Model
+    ):
         """Solves for theta_i, then updates FLAME's local copy and dual in R^dim."""
         plain = local.DataLoss(model)
 
@@ -285,7 +296,9 @@ class LpProj(base.SingleExchange):
         p = common.dual_update(client.p, w_local, server.w)
         return LpProjClient(theta=theta, w_local=w_local, p=p), w_local + p, info
 
-    def server_update(self, ctx, server, aggregate, uploads):
+    def server_update(
+        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+    ):
         """Returns `(1 - beta) w + beta mean`, or the mean of all messages."""
         if self.form == "original":
             aggregate = common.relaxed(server.w, aggregate, self.server_learning_rate)

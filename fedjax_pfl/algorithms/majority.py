@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, struct
 
 __all__ = ["Majority"]
 
@@ -28,15 +28,20 @@ class Majority(base.SingleExchange):
 
     aggregates = False  # nothing is sent
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Starts from nothing; refuses models without classes."""
-        if getattr(model, "num_classes", None) is None:
-            raise checks.InputError(
-                f"Expected a model of classes for Majority, got {model!r}."
-            )
+        common.check_classes("Majority", model)
         return None, None, None
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Does nothing."""
         report = {"gradient_evaluations": jnp.zeros((), jnp.int32)}
         return client, view.upload(None), report

@@ -116,9 +116,9 @@ class PerFedAvg(base.SingleExchange):
 
     server_is_model = True  # clients start from w, their models are averaged into it
 
-    def init(self, key, model, population, data):
-        """Draws one network at the server; clients keep nothing."""
-        return model.init(key), None, None
+    def first(self, params: Any):
+        """Starts the server from one network; clients keep nothing."""
+        return params, None, None
 
     def _product(self, gradient: Gradient, w: Any, g: Any) -> Any:
         """Returns the second-order term h."""
@@ -126,7 +126,9 @@ class PerFedAvg(base.SingleExchange):
             return hessian_product(gradient, w, g)
         return difference_product(gradient, w, g, self.difference)
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Takes local steps on the client's meta objective."""
         gradient = jax.grad(local.DataLoss(model), argnums=1)
         a = self.inner_learning_rate
@@ -166,7 +168,5 @@ class PerFedAvg(base.SingleExchange):
                 objective, adapted, None, view.data
             )
             adapted = common.stepped(adapted, gradient, -self.inner_learning_rate)
-        return {
-            "personal": base.model_predictor(model, adapted, view.data.constants),
-            "global": base.model_predictor(model, server, view.data.constants),
-        }
+        networks = {"personal": adapted, "global": server}
+        return base.model_predictors(view, model, networks)

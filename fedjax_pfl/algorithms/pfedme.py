@@ -104,12 +104,20 @@ class PFedMe(base.SingleExchange):
 
     server_is_model = True  # clients start from w, their copies are averaged into it
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Draws one network for everybody."""
         params = model.init(key)
         return params, params, None
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Takes R steps down the envelope, each with an inexact inner solution."""
         w = down.shared
         first = client if self.start == "own" else w
@@ -168,7 +176,9 @@ class PFedMe(base.SingleExchange):
         direction = gradient + self.lam * (theta - w_local) + self.weight_decay * theta
         return theta - self.inner_learning_rate * direction
 
-    def server_update(self, ctx, server, aggregate, uploads):
+    def server_update(
+        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+    ):
         """Returns `(1 - beta) w + beta mean`; exactly the mean at beta = 1."""
         return common.relaxed(server, aggregate, self.server_learning_rate)
 

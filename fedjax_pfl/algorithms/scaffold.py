@@ -74,9 +74,8 @@ class Scaffold(base.SingleExchange):
         """Returns the uniform mean, as in the paper."""
         return aggregators.Mean()
 
-    def init(self, key, model, population, data):
-        """Draws one network; control variates are zero."""
-        params = model.init(key)
+    def first(self, params: Any):
+        """Starts from one network; control variates are zero."""
         zeros = jax.tree.map(jnp.zeros_like, params)
         return ScaffoldServer(model=params, control=zeros), zeros, None
 
@@ -85,7 +84,9 @@ class Scaffold(base.SingleExchange):
         zeros = jax.tree.map(jnp.zeros_like, server.model)
         return {"model": zeros, "control": zeros}
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Takes corrected local steps, and renews the control variate."""
         x, control = down.shared.model, down.shared.control
         plain = local.DataLoss(model)
@@ -111,7 +112,9 @@ class Scaffold(base.SingleExchange):
         }
         return new, view.upload(message), info.report()
 
-    def server_update(self, ctx, server, aggregate, uploads):
+    def server_update(
+        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+    ):
         """Steps along the mean changes; c counts the absent as unchanged."""
         share = (uploads.weight > 0).sum() / ctx.num_clients
         step = common.stepped

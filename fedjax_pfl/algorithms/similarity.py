@@ -53,9 +53,8 @@ class Mixing(base.SingleExchange, abc.ABC):
           `[K, K]` with rows of sum 1, and a dict of `[]` values to report.
         """
 
-    def init(self, key, model, population, data):
-        """Draws one network, copied to all clients; the server remembers it."""
-        params = model.init(key)
+    def first(self, params: Any):
+        """Copies one network to all clients; the server remembers it."""
         return params, params, params
 
     def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
@@ -66,7 +65,9 @@ class Mixing(base.SingleExchange, abc.ABC):
         own = client_rows.mix(messages, weights)
         return core.Downlink(shared=None, own=own, info=report)
 
-    def server_update(self, ctx, server, aggregate, uploads):
+    def server_update(
+        self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
+    ):
         """Keeps the common first model: there is no global one."""
         return server
 

@@ -96,13 +96,21 @@ class SplitGP(base.SingleExchange):
         """Adds a classifier at the cut to the model."""
         return models.EarlyExit(network=model, exit_after=self.exit_after)
 
-    def init(self, key, model, population, data):
+    def init(
+        self,
+        key: core.Key,
+        model: Model,
+        population: core.Population,
+        data: core.ClientData,
+    ):
         """Draws one network and classifier; clients get what is before the cut."""
         exits = self._exits(model)
         params = exits.init(key)
         return params, tree_paths.split(params, exits.front)[0], None
 
-    def client_update(self, view: ClientView, down: Downlink, client, model: Model):
+    def client_update(
+        self, view: ClientView, down: Downlink, client: Any, model: Model
+    ):
         """Trains the own part under the received one, by both losses."""
         exits = self._exits(model)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.attacks import honest
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import client_rows, struct
 
 __all__ = ["Alone", "Colluding", "Outermost"]
 
@@ -101,7 +101,8 @@ class Colluding(_Attack):
     def _sent(self, key: core.Key, messages: Any, malicious: jax.Array, reference: Any):
         seen = honest.look(messages, malicious)
         sent = self.together(seen, messages, reference)
-        return honest.change(messages, seen.acts, sent)
+        everywhere = client_rows.broadcast(sent, malicious.shape[0])
+        return client_rows.select_rows(seen.acts, everywhere, messages)
 
 
 @struct.pytree_dataclass
@@ -124,7 +125,7 @@ class Outermost(Colluding):
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
         """Returns the mean and the step."""
-        zero = honest.origin(self.about, messages, reference)
+        zero = honest.origin(self.about, seen.center, reference)
         away = honest.direction(self.direction, seen, zero)
         gamma = self.longest(seen, away)
         return seen.mean_plus(jax.tree.map(lambda p: gamma * p, away))

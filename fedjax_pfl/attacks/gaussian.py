@@ -42,9 +42,7 @@ class Gaussian(base.Alone):
         """Draws noise, about zero or the received model."""
         leaves, structure = jax.tree.flatten(message)
         keys = jax.random.split(key, len(leaves))
-        centers = [jnp.zeros((), u.dtype) for u in leaves]
-        if self.about == "reference":
-            centers = jax.tree.leaves(reference)
+        centers = jax.tree.leaves(honest.origin(self.about, message, reference))
 
         def noise(key: Any, u: jax.Array, center: jax.Array) -> jax.Array:
             draw = jax.random.normal(key, u.shape, u.dtype)

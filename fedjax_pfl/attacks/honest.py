@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedjax_pfl.core import client_rows, struct
 
@@ -19,7 +20,6 @@ __all__ = [
     "About",
     "Direction",
     "Honest",
-    "change",
     "direction",
     "look",
     "origin",
@@ -29,7 +29,7 @@ __all__ = [
 
 CENTER = "center of the attack"
 About = Annotated[Literal["message", "reference"], CENTER]
-"""What an attack changes: the message itself, or its difference to the reference."""
+"""Target of an attack: the message itself, or its difference to the reference."""
 
 Direction = Literal["unit", "sign", "std"]
 """Where Min-Max and Min-Sum go: against the mean, its signs, or the deviations."""
@@ -107,23 +107,15 @@ def look(messages: Any, malicious: jax.Array) -> Honest:
     )
 
 
-def change(messages: Any, rows: jax.Array, sent: Any) -> Any:
-    """Messages `[K, *P]` in which some rows `bool[K]` are one model `[*P]`."""
-    count = rows.shape[0]
-    return client_rows.select_rows(rows, client_rows.broadcast(sent, count), messages)
-
-
-def origin(about: About, messages: Any, reference: Any) -> Any:
+def origin(about: str, message: Any, reference: Any) -> Any:
     """Returns the point `[*P]` that an attack takes for zero.
 
     Args:
-      about: what the attack changes.
-      messages: pytree of `[K, *P]`.
-      reference: pytree of `[*P]`, unused for `message`.
+      about: what the attack changes; the `reference` is zero for that alone.
+      message: `[*P]` a message, or anything like one.
+      reference: `[*P]` what clients received.
     """
-    if about == "reference":
-        return reference
-    return jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), messages)
+    return reference if about == "reference" else optax.tree.zeros_like(message)
 
 
 def rescale(tree: Any) -> tuple[Any, jax.Array]:

@@ -41,7 +41,7 @@ class IPM(base.Colluding):
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
         """Returns the mean update, turned around."""
-        zero = honest.origin(self.about, messages, reference)
+        zero = honest.origin(self.about, seen.center, reference)
         return jax.tree.map(
             lambda r, update: r - jnp.asarray(self.tau, r.dtype) * update,
             zero,

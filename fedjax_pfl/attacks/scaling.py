@@ -34,9 +34,8 @@ class Scaling(base.Alone):
     def one(self, key: Any, message: Any, reference: Any) -> Any:
         """Returns the message or its update, scaled."""
 
-        def scale(u: jax.Array, center: Any) -> jax.Array:
+        def scale(u: jax.Array, center: jax.Array) -> jax.Array:
             return center + jnp.asarray(self.factor, u.dtype) * (u - center)
 
-        if self.about == "reference":
-            return jax.tree.map(scale, message, reference)
-        return jax.tree.map(lambda u: scale(u, 0.0), message)
+        zero = honest.origin(self.about, message, reference)
+        return jax.tree.map(scale, message, zero)

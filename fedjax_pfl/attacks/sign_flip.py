@@ -49,14 +49,13 @@ class SignFlip(base.Alone):
         """Returns the message, its update or the received model, flipped."""
         draw = 1.0 if self.std is None else jax.random.normal(key, (), jnp.float32)
 
-        def flip(u: jax.Array, center: Any) -> jax.Array:
+        def flip(u: jax.Array, center: jax.Array) -> jax.Array:
             size = jnp.asarray(self.scale, u.dtype)
             if self.std is not None:
                 xi = jnp.asarray(self.std, u.dtype) * jnp.asarray(draw, u.dtype)
                 size = size * jnp.abs(xi)
             return center - size * (u - center)
 
-        if self.about == "reference":
-            return jax.tree.map(flip, message, reference)
+        zero = honest.origin(self.about, message, reference)
         flipped = reference if self.about == "received" else message
-        return jax.tree.map(lambda u: flip(u, 0.0), flipped)
+        return jax.tree.map(flip, flipped, zero)

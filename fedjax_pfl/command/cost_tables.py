@@ -14,6 +14,7 @@ from fedjax_pfl.engine import cost, save_models
 from fedjax_pfl.engine.groups import Group, Plan
 from fedjax_pfl.engine.groups import plan as plan_group
 from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.resident import Resident
 
 __all__ = ["enlarged", "largest_of_chunk", "show"]
@@ -272,7 +273,9 @@ def _chunk_size(plan: Plan, cohort: int) -> int:
     return -(-cohort // -(-cohort // min(size, cohort)))
 
 
-def _sizes(plan: Plan, processes, group: Group, known: Group) -> list[tuple[str, str]]:
+def _sizes(
+    plan: Plan, processes: FederatedProcess, group: Group, known: Group
+) -> list[tuple[str, str]]:
     """Describes the group in rows of a table."""
     count = group.federations[0].num_clients
     cohort = processes.participation.cohort_size(count)

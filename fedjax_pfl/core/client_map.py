@@ -30,7 +30,7 @@ def lane_max(x: jax.Array) -> jax.Array:
 
 
 @lane_max.def_vmap
-def _lane_max_rule(axis_size, in_batched, x):
+def _lane_max_rule(axis_size: int, in_batched: list[bool], x: jax.Array):
     del axis_size
     return lane_max(jnp.max(x, axis=0) if in_batched[0] else x), False
 
@@ -200,14 +200,14 @@ def chunked(fn: Callable[..., Any], chunk: int) -> Callable[..., Any]:
     mapped = jax.custom_batching.custom_vmap(fn)
 
     @mapped.def_vmap
-    def rule(axis_size, in_batched, *args):  # pyright: ignore[reportUnusedFunction]
+    def rule(axis_size: int, in_batched: Any, *args):  # pyright: ignore[reportUnusedFunction]
         del axis_size
         leaves, structure = jax.tree.flatten(args)
         is_row = jax.tree.leaves(in_batched)
         rows = [leaf for leaf, row in zip(leaves, is_row, strict=True) if row]
         shared = [leaf for leaf, row in zip(leaves, is_row, strict=True) if not row]
 
-        def one(rows, shared):
+        def one(rows: list[Any], shared: list[Any]):
             own, common = iter(rows), iter(shared)
             picked = [next(own) if row else next(common) for row in is_row]
             return fn(*jax.tree.unflatten(structure, picked))

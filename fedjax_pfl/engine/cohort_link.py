@@ -94,7 +94,7 @@ class CohortLink:
         data = self.federation.train
         keys = self._keys(core.Stream.CLIENT, exchange)
 
-        def one(row, everything):
+        def one(row: tuple[Any, ...], everything: tuple[Any, ...]):
             key, work, fields, kept, own = row
             pool, round, shared = everything
             data = pool.with_rows(fields)

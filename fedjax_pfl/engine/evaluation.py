@@ -49,7 +49,7 @@ def _means(
     One dictionary per predictor, in alphabetical order; all see the same batches.
     """
 
-    def sums(number):
+    def sums(number: jax.Array):
         batch = batch_of(number)
         totals = []
         for who in sorted(predictors):
@@ -62,7 +62,7 @@ def _means(
     shapes = jax.eval_shape(sums, jnp.zeros((), jnp.int32))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
-    def add(number, totals):
+    def add(number: jax.Array, totals: Any):
         return jax.tree.map(lambda a, b: a + b, totals, sums(number))
 
     totals = lax.fori_loop(0, client_map.lane_max(-(-total // size)), add, zero)
@@ -83,7 +83,7 @@ def _own_means(
     slots = data.index.shape[0]
     size = min(BATCH, slots)
 
-    def batch_of(number):
+    def batch_of(number: jax.Array):
         positions = number * size + jnp.arange(size)
         weight = (positions < data.num_examples).astype(dtype)
         access = jax.random.fold_in(key, number)
@@ -111,10 +111,10 @@ def _pooled(rows: dict[str, Any]) -> tuple[dict[str, Any], jax.Array]:
     real = jnp.arange(slots)[None, :] < rows["num_examples"][:, None]
     order = jnp.argsort(~real.reshape(-1), stable=True)
 
-    def per_slot(leaf):
+    def per_slot(leaf: jax.Array):
         return leaf.reshape(-1)[order][:, None]
 
-    def per_owner(leaf):
+    def per_owner(leaf: jax.Array):
         return jnp.broadcast_to(leaf[:, None], (owners, slots)).reshape(-1)[order]
 
     single = {
@@ -131,7 +131,7 @@ def _sampled(rows: dict[str, Any], sample: jax.Array) -> dict[str, Any]:
     """Returns the examples `int32[T, 2]`, owner and number, each as a client of one."""
     owner, number = sample[:, 0], sample[:, 1]
 
-    def per_slot(leaf):
+    def per_slot(leaf: jax.Array):
         return leaf[owner, number][:, None]
 
     return {
@@ -155,14 +155,14 @@ def _pooled_means(
     """Averages over the first `total` examples that `_pooled` or `_sampled` made."""
     size = min(BATCH, examples["index"].shape[0])
 
-    def batch_of(number):
+    def batch_of(number: jax.Array):
         positions = number * size + jnp.arange(size)
         weight = (positions < total).astype(dtype)
         access = jax.random.fold_in(key, number)
         last = examples["index"].shape[0] - 1
         chosen = client_rows.take(examples, jnp.minimum(positions, last))
 
-        def one(row, weight, slot):
+        def one(row: Any, weight: jax.Array, slot: jax.Array):
             data = pool.with_rows(row)
             slot_key = jax.random.fold_in(access, slot)
             batch = data.gather(jnp.zeros(1, jnp.int32), weight[None], key=slot_key)
@@ -190,7 +190,7 @@ def predictor_names(
     """
     names: list[str] = []
 
-    def trace(state, federation):
+    def trace(state: core.State, federation: core.Federation):
         first = jax.tree.map(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
@@ -239,7 +239,7 @@ def evaluate(
     if "everybody" in data and federation.samples is None:
         everybody = _pooled(test_rows)
 
-    def examples_of(name, fields):
+    def examples_of(name: str, fields: dict[str, Any]):
         if federation.samples is not None:
             return _sampled(test_rows, fields["samples"][name]), fields["num_test"]
         if everybody is not None and name == "everybody":
@@ -247,7 +247,9 @@ def evaluate(
         rows = jnp.concatenate([fields["row"][None], fields["others"]])
         return _pooled(client_rows.take(test_rows, rows))
 
-    def measure(predictors, name, fields, key):
+    def measure(
+        predictors: Predictors, name: str, fields: dict[str, Any], key: core.Key
+    ):
         if name in ("others", "everybody"):
             examples = examples_of(name, fields)
             return _pooled_means(predictors, model, test_pool, *examples, key, dtype)
@@ -259,7 +261,7 @@ def evaluate(
             ]
         return _own_means(predictors, model, own, key, dtype)
 
-    def one(fields, _):
+    def one(fields: dict[str, Any], _: Any):
         train = federation.train.pool().with_rows(fields["train"])
         predictors, key = predictors_of(process, state, fields["state"], model, train)
         columns = [measure(predictors, name, fields, key) for name in data]
@@ -353,7 +355,7 @@ def courses(
     judge, dtype = model, jnp.zeros(()).dtype
     state = process.before_evaluation(state, model, federation)
 
-    def one(row, _):
+    def one(row: Any, _: Any):
         client, train, test = row
         data = federation.train.pool().with_rows(train)
         predictors, _ = predictors_of(process, state, client, model, data)

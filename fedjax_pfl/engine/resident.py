@@ -255,7 +255,7 @@ def _map_points(
 def init(plan: Plan, processes: Any, keys: Any, rows: Any, pool: Any) -> core.State:
     """Makes the states of all points, compiled: no two leaves share a buffer."""
 
-    def one(row, pool):
+    def one(row: tuple[Any, ...], pool: Any):
         process, key, fields = row
         return process.init(key, plan.model, stacking.join(fields, pool))
 
@@ -278,16 +278,16 @@ def segment(
     Reports of rounds past `num_rounds` are zeros.
     """
 
-    def one(row, shared):
+    def one(row: tuple[Any, ...], shared: tuple[Any, ...]):
         process, before, is_active, fields = row
         pool, start, num_rounds = shared
         federation = stacking.join(fields, pool)
 
         @functools.partial(jax.jit, inline=True)  # traced once, not twice
-        def run(process, state, federation):
+        def run(process: Any, state: core.State, federation: core.Federation):
             return process.round(state, plan.model, federation, plan.execution)
 
-        def step(number, carry):
+        def step(number: jax.Array, carry: tuple[core.State, Any]):
             state, reports = carry
             state, report = run(process, state, federation)
             reports = jax.tree.map(
@@ -328,7 +328,7 @@ def evaluate(
 ) -> Any:
     """Returns evaluated clients (None for all), metrics and diagnostics."""
 
-    def one(row, pool):
+    def one(row: tuple[Any, ...], pool: Any):
         process, state, fields = row
         federation = stacking.join(fields, pool)
         members = plan.schedule.members(process, state, federation.num_clients)
@@ -350,7 +350,7 @@ def evaluate(
 def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
     """Returns whom each client would learn from, and series, where there are any."""
 
-    def one(row, pool):
+    def one(row: tuple[Any, ...], pool: Any):
         process, state, fields = row
         federation = stacking.join(fields, pool)
         pairs = evaluation.collaboration(process, state, federation)

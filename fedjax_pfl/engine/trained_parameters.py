@@ -43,20 +43,20 @@ def kinds(
       InputError: if a predictor is a plain function.
     """
 
-    def one(state, federation):
+    def one(state: core.State, federation: core.Federation):
         row = jax.tree.map(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
         return _trained(process, state, model, federation.train.pool(), row)
 
-    def shared(state, federation, name):
+    def shared(state: core.State, federation: core.Federation, name: str):
         pool = federation.train.pool()
         rows = (state.clients, federation.train.rows())
         return jax.vmap(
             lambda row: _trained(process, state, model, pool, row)[name], out_axes=None
         )(rows)
 
-    def is_shared(name):
+    def is_shared(name: str):
         try:
             jax.eval_shape(lambda s, f: shared(s, f, name), state, federation)
         except ValueError:  # what vmap raises for values that differ between clients
@@ -91,7 +91,7 @@ def networks(
     state = process.before_evaluation(state, model, federation)
     pool = federation.train.pool()
 
-    def one(row, _):
+    def one(row: tuple[Any, ...], _: None):
         parameters = _trained(process, state, model, pool, row)
         return {name: parameters[name] for name in names}
 

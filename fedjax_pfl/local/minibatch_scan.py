@@ -161,7 +161,14 @@ def local_scan(
     batches = _Batches(view.data, batch_size, batches_per_step, sampler, dtype)
     limits = _limits(view, batches, epochs, num_steps, epoch_steps)
 
-    def run_step(index, state, *, order, epoch_key, epoch):
+    def run_step(
+        index: jax.Array,
+        state: tuple[Any, jax.Array, jax.Array],
+        *,
+        order: jax.Array | None,
+        epoch_key: core.Key,
+        epoch: jax.Array,
+    ):
         carry, steps, examples = state
         step_key = jax.random.fold_in(epoch_key, index + 1)
         drawn = batches.of_step(step_key, order, index)
@@ -175,7 +182,7 @@ def local_scan(
             examples + jnp.where(active, seen, 0).astype(jnp.int32),
         )
 
-    def run_epoch(epoch, state):
+    def run_epoch(epoch: jax.Array, state: tuple[Any, jax.Array, jax.Array]):
         epoch_key = jax.random.fold_in(view.key, epoch)
         order = batches.order(jax.random.fold_in(epoch_key, 0))
         before, bound = state[1], limits.epoch_steps
@@ -351,7 +358,7 @@ def _mean_over_examples(
     total = jnp.maximum(data.num_examples, 1).astype(dtype)
     num_batches = max(1, -(-slots // batch_size))
 
-    def add(sums, number):
+    def add(sums: Any, number: jax.Array):
         positions = number * batch_size + jnp.arange(batch_size)
         weight = (positions < data.num_examples).astype(dtype)
         batch = data.gather(jnp.minimum(positions, slots - 1), weight)

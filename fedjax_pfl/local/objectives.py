@@ -81,7 +81,9 @@ def stepwise(objective: Objective, carry: Any) -> Callable[..., tuple[jax.Array,
         )
     model = _sequence_model(objective)
 
-    def moved(key, params, batch, context, carry):
+    def moved(
+        key: core.Key | None, params: Any, batch: core.Batch, context: Any, carry: Any
+    ):
         recalled = dataclasses.replace(batch, x=model.recall(carry, batch))
         value, outputs = objective.with_outputs(  # pyright: ignore
             key, params, recalled, context
@@ -99,7 +101,7 @@ def sampler(
         return None
     model = _sequence_model(objective)
 
-    def piece(key, data, batch_size):
+    def piece(key: core.Key, data: core.ClientData, batch_size: int):
         return model.positions(key, view.round, data, batch_size)
 
     return piece

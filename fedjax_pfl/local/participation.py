@@ -30,11 +30,6 @@ class AllClients:
       [0, 1, 2]
     """
 
-    @property
-    def everyone(self) -> bool:
-        """Whether the cohort is always all clients, in order."""
-        return True
-
     def cohort_size(self, num_clients: int) -> int:
         """Counts cohort members: all `num_clients`."""
         return num_clients
@@ -70,11 +65,6 @@ class UniformCohort:
     def __post_init__(self):
         if self.among is not None:
             checks.whole("among", self.among, at_least=self.size)
-
-    @property
-    def everyone(self) -> bool:
-        """Whether the cohort is always all clients, in order."""
-        return False
 
     def cohort_size(self, num_clients: int) -> int:
         """Counts cohort members.
@@ -182,9 +172,9 @@ class Stragglers:
         """
 
         def draw(client_id: jax.Array) -> tuple[jax.Array, jax.Array]:
-            who, how_much = jax.random.split(jax.random.fold_in(key, client_id))
-            epochs = jax.random.randint(how_much, (), 1, self.max_epochs, jnp.int32)
-            return jax.random.bits(who, (), jnp.uint32), epochs
+            bits_key, epochs_key = jax.random.split(jax.random.fold_in(key, client_id))
+            epochs = jax.random.randint(epochs_key, (), 1, self.max_epochs, jnp.int32)
+            return jax.random.bits(bits_key, (), jnp.uint32), epochs
 
         bits, epochs = jax.vmap(draw)(client_ids)
         count = client_ids.shape[0]

@@ -63,7 +63,9 @@ class _MinibatchSolver:
             objectives.stepwise(objective, view.carry), argnums=1, has_aux=True
         )
 
-        def step(step_key, state, batches):
+        def step(
+            step_key: core.Key, state: tuple[Any, ...], batches: tuple[core.Batch, ...]
+        ):
             params, moments, context, carry, count = state
             gradient, carry = gradient_of(step_key, params, batches[0], context, carry)
             params, moments = self._update(gradient, moments, params, view.round, count)
@@ -72,7 +74,7 @@ class _MinibatchSolver:
             count = None if count is None else count + 1
             return params, moments, context, carry, count
 
-        def end(epoch, state):
+        def end(epoch: jax.Array, state: tuple[Any, ...]):
             params, moments, context, *others = state
             params, context = epoch_end(epoch, params, context)  # pyright: ignore
             return params, moments, context, *others
@@ -153,10 +155,10 @@ class SGD(_MinibatchSolver):
             rate = rate.rate(round, step)
         return rate if self.decay is None or round is None else rate * self.decay**round
 
-    def _init(self, params, round, step):
+    def _init(self, params: Any, round: Any, step: Any):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
 
-    def _update(self, gradient, moments, params, round, step):
+    def _update(self, gradient: Any, moments: Any, params: Any, round: Any, step: Any):
         direction = jax.tree.map(
             lambda g, x: g + self.weight_decay * x, gradient, params
         )
@@ -213,10 +215,10 @@ class Optax(_MinibatchSolver):
             values["learning_rate"] = rate.rate(round, step)
         return self.optimizer(**values)
 
-    def _init(self, params, round, step):
+    def _init(self, params: Any, round: Any, step: Any):
         return self._transformation(round, step).init(params)
 
-    def _update(self, gradient, moments, params, round, step):
+    def _update(self, gradient: Any, moments: Any, params: Any, round: Any, step: Any):
         transformation = self._transformation(round, step)
         updates, moments = transformation.update(gradient, moments, params)
         params = jax.tree.map(lambda x, u: (x + u).astype(x.dtype), params, updates)
@@ -263,18 +265,18 @@ class ToTolerance:
         goal = self.tolerance if tolerance is None else tolerance
         bound = jnp.minimum(jnp.int32(self.max_steps), view.work.steps)
 
-        def gradient_at(point):
+        def gradient_at(point: Any):
             _, gradient = minibatch_scan.full_value_and_gradient(
                 objective, point, context, view.data, self.batch_size
             )
             norm = sum(jnp.vdot(g, g) for g in jax.tree.leaves(gradient))
             return gradient, norm
 
-        def unfinished(state):
+        def unfinished(state: tuple[Any, ...]):
             _, _, norm, steps = state
             return ~(norm <= goal) & (steps < bound)
 
-        def body(state):
+        def body(state: tuple[Any, ...]):
             point, gradient, _, steps = state
             point = jax.tree.map(
                 lambda x, g: x - self.learning_rate * g, point, gradient

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.models import initializers, inputs, objectives
 
 __all__ = ["ImageNetwork", "Network"]
@@ -28,12 +28,11 @@ class Network(objectives.Classification, abc.ABC):
       num_classes: C, or None until `for_federation`.
     """
 
-    initialization: str = "pytorch"
+    initialization: initializers.Scheme = "pytorch"
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
 
-    def __post_init__(self):
-        initializers.check_scheme(self.initialization)
+    __post_init__ = struct.check_fields
 
     @abc.abstractmethod
     def _module(self, modules: Any, classes: int) -> Any:

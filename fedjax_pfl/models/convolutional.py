@@ -7,14 +7,10 @@ All have convolutions with ReLU and a 2x2 pool, then dense layers; layers are na
 import dataclasses
 from typing import Any, ClassVar
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.models import base
 
 __all__ = ["CNN", "CNN1", "CNN2", "CifarCNN", "FedAcsCNN", "LeNet5"]
-
-
-def _check_rate(name: str, rate: float) -> None:
-    checks.number(name, rate, at_least=0, below=1)
 
 
 class _ConvNetwork(base.ImageNetwork):
@@ -58,11 +54,7 @@ class CNN1(_ConvNetwork):
     smallest: ClassVar[int] = 10
     convolutions: ClassVar = ((32, 3, 0), (16, 3, 0))
     widths: ClassVar = (64,)
-    dropout: float = 0.2
-
-    def __post_init__(self):
-        super().__post_init__()
-        _check_rate("dropout", self.dropout)
+    dropout: float = struct.static_field(default=0.2, at_least=0, below=1)
 
     def _module(self, modules: Any, classes: int) -> Any:
         return super()._module(modules, classes, input_dropout=self.dropout)
@@ -128,7 +120,7 @@ class CifarCNN(_ConvNetwork):
                 f"Expected dropout to be a tuple of two rates, got {self.dropout!r}."
             )
         for rate in self.dropout:
-            _check_rate("dropout", rate)
+            checks.number("dropout", rate, at_least=0, below=1)
 
     def _module(self, modules: Any, classes: int) -> Any:
         return super()._module(modules, classes, dropout=self.dropout)

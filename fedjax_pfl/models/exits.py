@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.models import base, initializers, layers
 
 __all__ = ["EarlyExit"]
@@ -26,19 +26,19 @@ class EarlyExit:
     """
 
     network: base.Network
-    exit_after: int = 1
+    exit_after: int = struct.static_field(default=1, at_least=1)
 
     def __post_init__(self):
-        name, found = type(self.network).__name__, getattr(self.network, "layers", ())
-        checks.positive_int("exit_after", self.exit_after)
-        if not found:
+        name, cuts = type(self.network).__name__, getattr(self.network, "layers", ())
+        struct.check_fields(self)
+        if not cuts:
             raise checks.InputError(
                 "Expected a network of layers before a head, such as MLP, CNN or"
                 f" NFResNet18, got {self.network!r}."
             )
-        if self.exit_after > len(found):
+        if self.exit_after > len(cuts):
             raise checks.InputError(
-                f"Expected exit_after to be at most {len(found)}, which are the layers"
+                f"Expected exit_after to be at most {len(cuts)}, which are the layers"
                 f" of {name} before its head, got {self.exit_after}."
             )
 
@@ -61,7 +61,7 @@ class EarlyExit:
         bias = initializers.biases(bias_key, (outputs,), inputs, scheme)
         return params | {"exit": {"kernel": kernel, "bias": bias}}
 
-    def _run(self, params, x, key=None):
+    def _run(self, params: core.Params, x: jax.Array, key: core.Key | None = None):
         layer = self.network.layers[self.exit_after - 1]
         return self.network.features(params, x, layer, key=key)
 

@@ -1,24 +1,19 @@
 """Initial values of weights and biases, by the name of the scheme."""
 
+from typing import Literal
+
 import jax
 
-from fedjax_pfl.core import checks
-
 __all__ = [
-    "SCHEMES",
+    "Scheme",
     "biases",
-    "check_scheme",
     "fan_in_normal",
     "fan_in_uniform",
     "weights",
 ]
 
-SCHEMES = ("pytorch", "glorot", "he")
-
-
-def check_scheme(scheme: str) -> None:
-    """Checks that a model's `initialization` is one of `SCHEMES`."""
-    checks.known(scheme, SCHEMES, "initialization")
+Scheme = Literal["pytorch", "glorot", "he"]
+"""Name of a model's `initialization`."""
 
 
 def fan_in_uniform(key: jax.Array, shape: tuple[int, ...], inputs: int) -> jax.Array:

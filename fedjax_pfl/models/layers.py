@@ -180,7 +180,7 @@ def lstm(
     # The inputs of all steps at once: one large product instead of many small ones.
     driven = dense(input_kernel, bias, x.reshape(time * batch, inputs))
 
-    def step(carry, driven):
+    def step(carry: tuple[jax.Array, jax.Array], driven: jax.Array):
         state, cell = carry
         gates = jnp.split(driven + state @ state_kernel.T, 4, axis=1)
         write, keep, content, read = gates

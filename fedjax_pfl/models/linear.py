@@ -1,20 +1,58 @@
 """Linear models and the quadratic with a known minimizer."""
 
+import abc
 import dataclasses
 import math
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.models import inputs, layers, objectives
 
 __all__ = ["LinearRegression", "LogisticRegression", "Quadratic"]
 
 
 @dataclasses.dataclass(frozen=True)
-class LogisticRegression(objectives.Classification):
+class _Flat(abc.ABC):
+    """A model of flattened inputs, without randomness; abstract."""
+
+    inputs: int | None = None
+
+    __post_init__ = struct.check_fields
+
+    def for_federation(self, federation: core.Federation) -> Self:
+        """Returns the model with the federation's number of inputs."""
+        return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
+
+    def init(self, key: core.Key) -> core.Params:
+        """Zeros, `theta [inputs]`."""
+        del key
+        if self.inputs is None:
+            raise checks.InputError("Expected inputs; call for_federation.")
+        return {"theta": jnp.zeros((self.inputs,))}
+
+    def apply(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
+        """Outputs `[B, ...]` of inputs `[B, ...]`."""
+        del key, constants
+        return self._outputs(params, layers.flatten_inputs(x))
+
+    @abc.abstractmethod
+    def _outputs(self, params: core.Params, x: jax.Array) -> jax.Array:
+        """Computes outputs `[B, ...]` of inputs `[B, inputs]`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LogisticRegression(_Flat, objectives.Classification):
     """Multinomial logistic regression: `inputs * C + C` parameters (7,850 on MNIST).
 
     Parameters start at zero; the problem is convex.
@@ -24,17 +62,14 @@ class LogisticRegression(objectives.Classification):
       num_classes: C, or None until `for_federation`.
     """
 
-    inputs: int | None = None
     num_classes: int | None = None
 
-    def for_federation(self, federation: core.Federation) -> "LogisticRegression":
+    def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's number of inputs and classes."""
         inputs.require_numbers(self, federation)
-        return dataclasses.replace(
-            self,
-            inputs=math.prod(federation.input_shape),
-            num_classes=inputs.classes_of(self, federation),
-        )
+        model = super().for_federation(federation)
+        classes = inputs.classes_of(self, federation)
+        return dataclasses.replace(model, num_classes=classes)
 
     def init(self, key: core.Key) -> core.Params:
         """Zeros, `head/kernel [C, inputs]` and `head/bias [C]`."""
@@ -46,15 +81,14 @@ class LogisticRegression(objectives.Classification):
         kernel = jnp.zeros((self.num_classes, self.inputs))
         return {"head": {"kernel": kernel, "bias": jnp.zeros((self.num_classes,))}}
 
-    def apply(self, params, x, *, key=None, constants=None):
+    def _outputs(self, params: core.Params, x: jax.Array) -> jax.Array:
         """Logits `[B, C]`, in the parameters' dtype."""
-        del key, constants
         kernel, bias = params["head"]["kernel"], params["head"]["bias"]
-        return layers.dense(kernel, bias, layers.flatten_inputs(x.astype(kernel.dtype)))
+        return layers.dense(kernel, bias, x.astype(kernel.dtype))
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearRegression(objectives.Regression):
+class LinearRegression(_Flat, objectives.Regression):
     """Least squares from zero, `f = mean (x theta + b - y)^2 / 2`.
 
     Attributes:
@@ -63,32 +97,24 @@ class LinearRegression(objectives.Regression):
     """
 
     intercept: bool = False
-    inputs: int | None = None
 
-    def __post_init__(self):
-        checks.boolean("intercept", self.intercept)
-
-    def for_federation(self, federation: core.Federation) -> "LinearRegression":
+    def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's number of inputs."""
         inputs.require_targets(self, federation)
-        return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
+        return super().for_federation(federation)
 
     def init(self, key: core.Key) -> core.Params:
         """Zeros, `theta [inputs]` and, with an intercept, `bias []`."""
-        del key
-        if self.inputs is None:
-            raise checks.InputError("Expected inputs; call for_federation.")
-        params = {"theta": jnp.zeros((self.inputs,))}
+        params = super().init(key)
         return params | {"bias": jnp.zeros(())} if self.intercept else params
 
-    def apply(self, params, x, *, key=None, constants=None):
+    def _outputs(self, params: core.Params, x: jax.Array) -> jax.Array:
         """Predictions `[B]`."""
-        del key, constants
-        return layers.flatten_inputs(x) @ params["theta"] + params.get("bias", 0)
+        return x @ params["theta"] + params.get("bias", 0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Quadratic:
+class Quadratic(_Flat):
     """`f(theta) = mean_j (b/2) ||theta - x_j||^2`: every minimizer is known.
 
     Attributes:
@@ -96,27 +122,11 @@ class Quadratic:
       inputs: dimension d, or None until `for_federation`.
     """
 
-    curvature: float = 1.0
-    inputs: int | None = None
+    curvature: float = struct.static_field(default=1.0, above=0)
 
-    def __post_init__(self):
-        checks.number("curvature", self.curvature, above=0)
-
-    def for_federation(self, federation: core.Federation) -> "Quadratic":
-        """Returns the model with the federation's dimension."""
-        return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
-
-    def init(self, key: core.Key) -> core.Params:
-        """Zeros, `theta [d]`."""
-        del key
-        if self.inputs is None:
-            raise checks.InputError("Expected inputs; call for_federation.")
-        return {"theta": jnp.zeros((self.inputs,))}
-
-    def apply(self, params, x, *, key=None, constants=None):
+    def _outputs(self, params: core.Params, x: jax.Array) -> jax.Array:
         """Differences `theta - x_j`, `[B, d]`."""
-        del key, constants
-        return params["theta"][None, :] - layers.flatten_inputs(x)
+        return params["theta"][None, :] - x
 
     def _values(self, outputs: jax.Array) -> jax.Array:
         return 0.5 * self.curvature * (outputs**2).sum(axis=1)

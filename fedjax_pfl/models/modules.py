@@ -150,7 +150,7 @@ class ConvNet(nn.Module):
         """Names of the layers before the head."""
         kinds = (("conv", self.convolutions), ("hidden", self.widths))
         return tuple(
-            f"{kind}_{number}" for kind, those in kinds for number in range(len(those))
+            f"{kind}_{number}" for kind, parts in kinds for number in range(len(parts))
         )
 
     @nn.compact

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.models import base, inputs
 
 __all__ = ["LSTM"]
@@ -29,17 +29,10 @@ class LSTM(base.Network):
       embedding_size: E, or None until `for_federation`.
     """
 
-    width: int = 256
-    num_layers: int = 2
-    bottleneck: int | None = 30
+    width: int = struct.static_field(default=256, at_least=1)
+    num_layers: int = struct.static_field(default=2, at_least=1)
+    bottleneck: int | None = struct.static_field(default=30, at_least=1)
     embedding_size: int | None = None
-
-    def __post_init__(self):
-        super().__post_init__()
-        checks.positive_int("width", self.width)
-        checks.positive_int("num_layers", self.num_layers)
-        if self.bottleneck is not None:
-            checks.positive_int("bottleneck", self.bottleneck)
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's shapes, classes and embeddings."""

@@ -81,14 +81,12 @@ class EIIE:
     )
     sampling_decay: float = struct.static_field(default=5e-5, above=0, at_most=1)
     centred: bool = False
-    initialization: str = "pytorch"
+    initialization: initializers.Scheme = "pytorch"
     features: int | None = None
     window: int | None = None
     assets: int | None = None
 
-    def __post_init__(self):
-        initializers.check_scheme(self.initialization)
-        struct.check_fields(self)
+    __post_init__ = struct.check_fields
 
     def for_federation(self, federation: core.Federation) -> "EIIE":
         """Returns the policy with the federation's features and window."""

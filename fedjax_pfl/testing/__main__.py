@@ -77,9 +77,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check_layers() -> int:
     """Draws the imports between rooms; status 1 where one does not run downward."""
-    found = layers.edges(pathlib.Path(__file__).parents[1])
-    print(layers.draw(found))
-    wrong = layers.violations(found)
+    imports = layers.edges(pathlib.Path(__file__).parents[1])
+    print(layers.draw(imports))
+    wrong = layers.violations(imports)
     print(*wrong, sep="\n", end="\n" if wrong else "")
     return 1 if wrong else 0
 

@@ -74,7 +74,7 @@ def fused_rows() -> Iterator[Comparison]:
         x, w = normal(rows, 5), normal(5, 7)
         exact = x.astype(np.float64), w.astype(np.float64)
 
-        def softmax_loss(x, w):
+        def softmax_loss(x: jax.Array, w: jax.Array):
             return jax.nn.logsumexp((2 * x) @ w, axis=1).sum()
 
         logits = 2 * exact[0] @ exact[1]
@@ -131,7 +131,7 @@ def convolutions() -> Iterator[Comparison]:
     yield "a kernel per client", run(jax.vmap(_convolve), x, w), right, 76 * EPS * size
     ones = np.ones_like(right)
 
-    def total(x, w):
+    def total(x: jax.Array, w: jax.Array):
         return _convolve(x, w).sum()
 
     # d sum / d w[x, y, i, o] sums the image's part that the kernel's place visits.

@@ -40,7 +40,7 @@ def edges(package: Path) -> Edges:
     Returns:
       `(importing room, imported room) -> modules that import`, sorted.
     """
-    found: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
+    imports: dict[tuple[str, str], set[str]] = collections.defaultdict(set)
     known = rooms(package)
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package).with_suffix("").parts
@@ -52,8 +52,8 @@ def edges(package: Path) -> Edges:
                 continue
             room = whole[1] if len(whole) > 1 and whole[1] in known else ROOT
             if room != parts[0]:
-                found[parts[0], room].add("/".join(parts))
-    return {edge: sorted(found[edge]) for edge in sorted(found)}
+                imports[parts[0], room].add("/".join(parts))
+    return {edge: sorted(imports[edge]) for edge in sorted(imports)}
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -66,23 +66,23 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{dots}{node.module}.{alias.name}" for alias in node.names)
 
 
-def violations(found: Edges) -> list[str]:
+def violations(imports: Edges) -> list[str]:
     """Returns a sentence for every edge that does not run to a lower level."""
     level = {room: number for number, row in enumerate(LEVELS) for room in row}
     return [
         f"{source} imports {target}, which is not below it: {', '.join(modules)}"
-        for (source, target), modules in found.items()
+        for (source, target), modules in imports.items()
         if source not in level or target not in level or level[target] >= level[source]
     ]
 
 
-def draw(found: Edges) -> str:
+def draw(imports: Edges) -> str:
     """Draws the levels, highest first, each room with the rooms that it imports."""
     lines = []
     for number, row in reversed(list(enumerate(LEVELS))):
         for room in row:
-            targets = [target for source, target in found if source == room]
+            targets = [target for source, target in imports if source == room]
             lines.append(f"{number}  {room:<12} -> {', '.join(targets) or 'nothing'}")
     count = sum(map(len, LEVELS))
-    lines.append(f"{count} rooms on {len(LEVELS)} levels, {len(found)} edges")
+    lines.append(f"{count} rooms on {len(LEVELS)} levels, {len(imports)} edges")
     return "\n".join(lines)

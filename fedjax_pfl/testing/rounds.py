@@ -227,7 +227,14 @@ class _Poison:
     def init(self, messages: Any) -> None:
         """Returns no state."""
 
-    def __call__(self, key, state, messages, malicious, reference):
+    def __call__(
+        self,
+        key: core.Key,
+        state: Any,
+        messages: Any,
+        malicious: jax.Array,
+        reference: Any,
+    ):
         bad = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), messages)
         return client_rows.select_rows(malicious, bad, messages), state
 

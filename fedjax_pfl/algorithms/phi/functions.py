@@ -66,10 +66,8 @@ class Phi(abc.ABC):
     traced bad radius gives a result without meaning.
     """
 
-    @property
-    def has_lengths(self) -> bool:
-        """Whether the radius is a distance, so that it can be a quantile of some."""
-        return True
+    has_lengths: bool = True
+    """Whether the radius is a distance, so that it can be a quantile of some."""
 
     def check(self, params: Any) -> None:
         """Refuses parameters `[*P]` that the function does not fit."""
@@ -125,10 +123,7 @@ class Phi(abc.ABC):
 class _Averaged(Phi):
     """A function whose aggregate is the mean, whatever the radius is."""
 
-    @property
-    def has_lengths(self) -> bool:
-        """No: the radius is a pure number."""
-        return False
+    has_lengths = False  # the radius is a pure number
 
     def lengths(self, x: Any) -> jax.Array:
         """Returns NaN: the radius is a pure number."""

@@ -58,6 +58,11 @@ def find(name: str) -> type:
 
 def _module(path: str, name: str) -> Any:
     """Imports a module, the current directory first."""
+    if not all(part.isidentifier() for part in path.split(".")):
+        raise checks.InputError(
+            "Expected an algorithm module:Class, such as my_module:MyMethod, got"
+            f" {name!r}."
+        )
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

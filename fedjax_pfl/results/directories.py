@@ -91,8 +91,10 @@ def writing(directory: Path) -> Iterator[None]:
       directory: which is named.
 
     Raises:
-      InputError: in place of an error of the operating system.
+      InputError: in place of an error of the operating system, or if the name of the
+        directory is not UTF-8, in which some libraries write.
     """
+    checks.text("the name of the directory", str(directory))
     try:
         yield
     except OSError as error:

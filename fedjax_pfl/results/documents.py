@@ -58,9 +58,11 @@ def read(path: Path, kind: type[_D]) -> _D:
     content = plain_files.content(path)
     try:
         stored = _parsed(content)
+        if not isinstance(stored, dict):
+            raise ValueError("no object")
         is_whole = stored.pop("digest", None) == digest_of(stored)
         document = msgspec.convert(stored, kind) if is_whole else None
-    except (ValueError, AttributeError) as error:  # without `pop` it is no object
+    except ValueError as error:
         raise ValueError(f"its {path.name} is damaged: {error}") from error
     if document is None:
         raise ValueError(f"its {path.name} is not what was written")

@@ -136,7 +136,7 @@ class TrainedModels:
             clients = arrays.pop(model_files.CLIENTS, None)
             _check_rows(clients, arrays)
             params = model_files.nested(arrays)
-        except KeyError as error:  # as kinds of numbers do that NumPy does not have
+        except (KeyError, TypeError, AttributeError) as error:  # numbers of other kinds
             raise _unreadable(path, ValueError("it is no model of ours")) from error
         except (OSError, ValueError, safetensors.SafetensorError) as error:
             raise _unreadable(path, error) from error

@@ -36,6 +36,9 @@ __all__ = ["Result"]
 
 _FORMAT = "fedjax_pfl result 1"
 _CONFIG = "config.json"
+_NAMES = (*labels.IDENTITY.values(), "aggregator", "attack", "execution", "model")
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Setting = None | bool | _Whole | float | str | list[Any]
 _OWN_TEST = summaries.OWN_TEST
 _SENT = ("floats_up", "floats_down")
 _HISTORY = ("rounds", "history")  # columns of a client's course
@@ -47,10 +50,20 @@ class _Group(documents.Document):
 
     file: Annotated[str, msgspec.Meta(pattern=r"\Ahistory(-\d+-[a-z0-9-]+)?\.nc\Z")]
     sha256: documents.Digest
-    points: Annotated[list[dict[str, Any]], msgspec.Meta(min_length=1)]
+    points: Annotated[list[dict[str, _Setting]], msgspec.Meta(min_length=1)]
     config: dict[str, Any]
     compile_seconds: Annotated[float, msgspec.Meta(ge=0)]
     run_seconds: Annotated[float, msgspec.Meta(ge=0)]
+
+    def __post_init__(self):
+        if any(point.keys() != self.points[0].keys() for point in self.points):
+            raise ValueError("points with different fields")
+        for name in _NAMES:
+            if not isinstance(self.config.get(name), str | None):
+                raise ValueError(f"{name} is no name")
+        for settings in (self.config, *self.points):
+            if not isinstance(settings.get("seed", 0), int):
+                raise ValueError("seed is no whole number")
 
 
 class _Config(documents.Document):

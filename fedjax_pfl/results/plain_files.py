@@ -6,13 +6,13 @@ is never opened, as reading one may last for ever.
 """
 
 import contextlib
+import io
 import os
 import re
 import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from fedjax_pfl.core import checks
 
@@ -78,7 +78,7 @@ def created(path: Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
-def opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> io.BufferedReader:
     """Opens a regular file for reading.
 
     Raises:

@@ -263,7 +263,8 @@ def _restore_leaves(path: Path, like: Any) -> Any:
     as_array = ocp.RestoreArgs(restore_type=np.ndarray)
     wanted = {name: as_array for name, shape in shapes.items() if shape.size}
     with _without_logs(), ocp.PyTreeCheckpointer() as checkpointer:
-        stored = ocp.PyTreeCheckpointHandler().metadata(path.absolute())
+        handler: Any = ocp.PyTreeCheckpointHandler()
+        stored = handler.metadata(path.absolute())
         stored = getattr(stored, "tree", stored)  # older versions return the tree
         for name in wanted:  # before arrays of any size are made
             if tuple(stored[name].shape) != shapes[name].shape:

@@ -19,6 +19,7 @@ import zipfile
 
 import filelock
 import h5py
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -41,6 +42,7 @@ from fedjax_pfl.results import (
     model_files,
     plain_files,
 )
+from tests import histories
 from tests.trust import inputs, test_result_folders
 from tests.trust.test_result_folders import OPTIONS, places, refused
 
@@ -639,3 +641,40 @@ def test_no_command_writes_outside_a_crafted_folder(crafted, request, monkeypatc
             refused(fp.Result.load, "run")
             refused(fp.load_models, "run")
             shutil.rmtree("run")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--algorithm", ":Y"], "Expected an algorithm module:Class"),
+        (["--algorithm", "..x:Y"], "Expected an algorithm module:Class"),
+        (["--set", "algorithm.lam=1e39"], "Expected algorithm.lam to be at most 3.4"),
+        (
+            ["--out", "o\udcff"],
+            "Expected the name of the directory to be text",
+        ),
+    ],
+)
+def test_names_and_numbers_are_refused_before_training(
+    outside, monkeypatch, arguments, sentence
+):
+    monkeypatch.chdir(outside.parent)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
+    command = ["--preset", "quadratic", "--rounds", "1", *arguments]
+    with jax.enable_x64(False):
+        done = inputs.RUNNER.invoke(sweep.app, command)
+    assert done.exit_code == 2, done.output
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(sentence) and inputs.is_sentence(line)
+
+
+def test_names_of_methods_are_plain_in_names_of_files(outside):
+    name = "../outside/Ö" + "x" * 300
+    record = histories.make_history(num_clients=2, rounds=(0, 1), algorithm=name)
+    result = histories.make_result(record, record)
+    result.save(outside.parent / "run")
+    assert fp.Result.load(outside.parent / "run") == result
+    store = checkpoint.Checkpoints(outside.parent / "copy").store(0, name)
+    assert store.folder.parent == outside.parent / "copy"
+    assert store.folder.name == f"000-outside-{'x' * 31}"

@@ -13,6 +13,7 @@ import dataclasses
 import os
 import shlex
 import shutil
+import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -261,7 +262,9 @@ def _schema() -> Any:
     for field in _stored():
         declared = field.metadata.get("typer", {})
         limits = msgspec.Meta(ge=declared.get("min"), le=declared.get("max"))
-        members = typing.get_args(hints[field.name]) or (hints[field.name],)
+        hint = hints[field.name]
+        is_union = isinstance(hint, types.UnionType)
+        members = typing.get_args(hint) if is_union else (hint,)
         kinds = (Annotated[m, limits] if m in (int, float) else m for m in members)
         fields.append((field.name, typing.Union[tuple(kinds)]))  # noqa: UP007
     options = msgspec.defstruct("Options", fields, bases=(documents.Document,))

@@ -302,23 +302,23 @@ class Recorder:
 
     def _check(self, arrays: dict[str, np.ndarray], done: int) -> None:
         """Refuses what `arrays` does not return after so many rounds."""
-        missing = {*_SINGLE, *_WATCHED} - arrays.keys()
+        wrong = {*_SINGLE, *_WATCHED} - arrays.keys()
         sizes = {"point": len(self._points), "round": np.size(arrays.get("rounds"))}
         sizes |= {"model": len(self._models), "data": len(self._data)}
         sizes |= {"client": len(self._clients), "row": self._selected.shape[1]}
         sizes |= {"step": self._num_rounds}
         for name, value in arrays.items():
-            axes = _SINGLE.get(name) or _NAMED.get(name.partition("/")[0], ())
             if name.startswith("rows/"):  # of a streamed training, which checks them
                 continue
+            axes = _SINGLE.get(name) or _NAMED.get(name.partition("/")[0], ())
             fits = value.dtype.kind in "biuf" and len(axes) == value.ndim
             if not fits or any(
                 length != sizes.get(axis, length)
                 for axis, length in zip(axes, value.shape, strict=True)
             ):
-                missing.add(name)
-        if missing or arrays["rounds"][-1:].tolist() != [done]:
-            raise ValueError(f"other measurements: {', '.join(sorted(missing))}")
+                wrong.add(name)
+        if wrong or arrays["rounds"][-1:].tolist() != [done]:
+            raise ValueError(f"other measurements: {', '.join(sorted(wrong))}")
 
     def finish(
         self, config: dict[str, Any], compile_seconds: float, run_seconds: float

@@ -197,10 +197,10 @@ class RowStore:
           ValueError: if the file does not hold the rows of that commit.
         """
         rows, places, sums = (arrays[name] for name in self.ARRAYS)
-        limits = ((rows, len(self._places)), (places, self._size))
-        if len({rows.shape, places.shape, sums.shape}) > 1 or rows.ndim != 1:
-            raise ValueError("its rows have no places")
-        if not all(v.dtype.kind == "i" and (v >= 0).all() for v, _ in limits):
+        is_list = rows.ndim == 1 and rows.shape == places.shape == sums.shape
+        if not is_list or any(
+            v.dtype.kind != "i" or (v < 0).any() for v in (rows, places)
+        ):
             raise ValueError("its rows have no places")
         if (rows >= len(self._places)).any() or (places >= self._size).any():
             raise ValueError(f"'{self._path.name}' is too short")

@@ -29,8 +29,7 @@ import pandas as pd
 import xarray as xr
 
 from fedjax_pfl import results
-from fedjax_pfl.results import summaries
-from fedjax_pfl.results.checkpoint import files
+from fedjax_pfl.results import documents, summaries
 
 __all__ = ["Kept", "read", "record_of", "write"]
 
@@ -195,7 +194,7 @@ def record_of(result: results.Result) -> tuple[dict[str, xr.Dataset], dict[str, 
     configurations = [group.config for group in result.groups]
     attributes = {
         "configuration": json.dumps(configurations),
-        "configuration_digest": files.digest_of({"groups": configurations}),
+        "configuration_digest": documents.digest_of({"groups": configurations}),
         "provenance": json.dumps(result.provenance),
         "curves": "recorded",
         "clients": "recorded",

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedjax_pfl import data
 from fedjax_pfl.command import arguments, errors, invocation, job, presets, run_folder
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import directories
+from fedjax_pfl.results import directories, plain_files
 
 __all__ = ["do"]
 
@@ -60,6 +60,7 @@ def _run_all(names: list[str], options: arguments.Options, out: Path) -> None:
         left = options.max_minutes
         if left is not None:
             left = max(left - (time.monotonic() - start) / 60, 1e-3)
+        plain_files.check(folder, is_directory=True)
         begun = folder if folder.exists() else None
         one = dataclasses.replace(
             options, preset=name, out=folder, resume=begun, max_minutes=left

@@ -118,6 +118,7 @@ def _print_federation(options: _Show) -> None:
     from fedjax_pfl.core import checks
     from fedjax_pfl.data import statistics
     from fedjax_pfl.figures import partitions
+    from fedjax_pfl.results import plain_files
 
     out = options.out
     if out is not None and (
@@ -139,7 +140,8 @@ def _print_federation(options: _Show) -> None:
             described.num_train,
             described.class_names,
         )
-        partitions.draw([holdings]).savefig(out, dpi=200)
+        with plain_files.created(out) as new:
+            partitions.draw([holdings]).savefig(new, dpi=200)
         print(f"Figure: {out}")
 
 

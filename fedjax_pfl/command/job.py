@@ -67,7 +67,11 @@ def do(options: arguments.Options) -> None:
             raise checks.InputError(
                 f"The run in '{options.resume}' is finished; --log is for trainings."
             )
-        show.result(console, results.Result.load(options.resume))
+        result = results.Result.load(options.resume)
+        is_cleaned = run_folder.cleaned(options.resume)
+        more = "; what a killed process had left is removed" if is_cleaned else ""
+        console.print(f"The run in '{options.resume}' is finished{more}.")
+        show.result(console, result)
         _print_place(console, options, options.resume)
         return
     experiment = _experiment(options)

@@ -12,19 +12,19 @@ module that they name is imported unless the user names it, too.
 
 import contextlib
 import dataclasses
-import json
 import os
 import shlex
 import shutil
+import types
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from fedjax_pfl.command import arguments, invocation
-from fedjax_pfl.command.presets import experiment, json_fields
+from fedjax_pfl.command.presets import experiment
 
 __all__ = [
     "CHECKPOINTS",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 CHECKPOINTS, MODELS = "checkpoints", "models"
-_FILE = "experiment.json"
+_FILE, _RESULT = "experiment.json", "config.json"
 _FORMAT = "fedjax_pfl run 4"
 
 
@@ -63,14 +63,15 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
       InputError: if it exists, cannot be written or is in use.
     """
     from fedjax_pfl.core import checks
-    from fedjax_pfl.results import directories
-    from fedjax_pfl.results.checkpoint import files
+    from fedjax_pfl.results import directories, documents, plain_files
 
     stored = {"format": _FORMAT, "options": _to_json(options), "code": _code(options)}
-    stored["digest"] = files.digest_of(stored)
     missing = [path for path in directory.absolute().parents if not path.exists()]
-    with directories.new(directory) as folder:
-        (folder / _FILE).write_text(json.dumps(stored, indent=1), "utf-8")
+    with (
+        directories.new(directory) as folder,
+        plain_files.created(folder / _FILE) as file,
+    ):
+        file.write_text(documents.seal(stored), "utf-8")
     try:
         with directories.locked(directory):
             yield
@@ -90,15 +91,18 @@ def opened(
     """Opens the directory of a run that begins or, as the options say, goes on.
 
     Raises:
-      InputError: if it cannot be written or is in use, or if it was begun with other
-        code and nobody has said to go on anyway.
+      InputError: if it cannot be written, is in use, or has links in the place of what
+        is written below it; or if it was begun with other code and nobody has said to
+        go on anyway.
     """
-    from fedjax_pfl.results import directories, provenance
+    from fedjax_pfl.results import directories, plain_files, provenance
 
     if options.resume is None:
         return begun(directory, options)
-    before = _load(directory)["code"]
-    provenance.compare(directory, before, _code(options), anyway=options.resume_anyway)
+    for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
+        plain_files.check(directory / name, is_directory=True)
+    before, now = _document(directory).code, _code(options)
+    provenance.compare(directory, before, now, anyway=options.resume_anyway)
     return directories.locked(directory)
 
 
@@ -120,9 +124,31 @@ def completed(directory: Path) -> Iterator[Path]:
     """
     from fedjax_pfl.results import directories
 
-    with directories.filled(directory, last="config.json") as folder:
+    with directories.filled(directory, last=_RESULT) as folder:
         yield folder
-    shutil.rmtree(directory / CHECKPOINTS, ignore_errors=True)
+    directories.remove(directory / CHECKPOINTS)
+
+
+def cleaned(directory: Path) -> bool:
+    """Removes what a process that was killed after `completed` has left.
+
+    Args:
+      directory: of a finished run.
+
+    Returns:
+      Whether there was anything.
+
+    Raises:
+      InputError: if another process writes in the directory.
+    """
+    from fedjax_pfl.results import directories
+
+    if not directories.litter(directory, CHECKPOINTS):
+        return False
+    with directories.locked(directory):
+        for path in directories.litter(directory, CHECKPOINTS):
+            directories.remove(path)
+    return True
 
 
 def models_place(directory: Path) -> Path:
@@ -191,7 +217,7 @@ def check_own_algorithms(
 
 def is_finished(directory: Path) -> bool:
     """Returns whether the result is there."""
-    return (directory / "config.json").is_file()
+    return (directory / _RESULT).is_file()
 
 
 def read(directory: Path) -> arguments.Options:
@@ -206,24 +232,31 @@ def read(directory: Path) -> arguments.Options:
     Raises:
       InputError: if it is not the directory of a run, in one sentence.
     """
-    stored = _load(directory)
+    import msgspec
+
+    from fedjax_pfl.core import checks
+
+    stored = msgspec.structs.asdict(_document(directory).options)
+    options = arguments.Options(**stored, out=directory, resume=directory)
     try:
-        return _from_json(stored["options"], directory)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _unreadable(directory) from error
+        options.check()
+    except typer.BadParameter as error:
+        raise checks.InputError(_unreadable(directory)) from error
+    return options
 
 
-def _load(directory: Path) -> dict[str, Any]:
+def _document(directory: Path) -> Any:
     """Reads the file of a run.
 
     Raises:
       InputError: if it is not the directory of a run, in one sentence.
     """
     from fedjax_pfl.core import checks
-    from fedjax_pfl.results.checkpoint import files
+    from fedjax_pfl.results import documents
 
+    file = directory / _FILE
     try:
-        text = (directory / _FILE).read_bytes()
+        return documents.read(file, _schema())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise checks.InputError(
             f"Expected a directory that {invocation.of('sweep')} or run made, with"
@@ -231,28 +264,15 @@ def _load(directory: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise checks.InputError(
-            f"Cannot read '{directory / _FILE}': {error.strerror or error}."
+            f"Cannot read '{file}': {error.strerror or error}."
         ) from error
-    try:
-        stored = json.loads(text)
-        if stored["format"] != _FORMAT:
-            raise ValueError(f"format {stored['format']!r}")
-        if stored.pop("digest", None) != files.digest_of(stored):
-            raise ValueError("not what was written")
-        if not isinstance(stored["code"], dict):
-            raise TypeError("code")
-        return stored
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _unreadable(directory) from error
+    except ValueError as error:
+        raise checks.InputError(_unreadable(directory)) from error
 
 
-def _unreadable(directory: Path) -> Exception:
-    """Returns the sentence for a file that is not what a command wrote."""
-    from fedjax_pfl.core import checks
-
-    return checks.InputError(
-        f"Cannot read '{directory / _FILE}': it is damaged or of another version."
-    )
+def _unreadable(directory: Path) -> str:
+    """Returns the sentence on a file that is not what a command wrote."""
+    return f"Cannot read '{directory / _FILE}': it is damaged or of another version."
 
 
 def _code(options: arguments.Options) -> dict[str, Any]:
@@ -299,17 +319,22 @@ def _to_json(options: arguments.Options) -> dict[str, Any]:
     return stored
 
 
-def _from_json(stored: dict[str, Any], directory: Path) -> arguments.Options:
-    """Inverts `_to_json`; values are checked again where they are used."""
-    hints, fields = typing.get_type_hints(arguments.Options), _stored()
-    if stored.keys() != {field.name for field in fields}:
-        raise ValueError("other fields")
-    for field in fields:
-        if not json_fields.fits(stored[field.name], hints[field.name]):
-            raise TypeError(field.name)
-    options = arguments.Options(**stored, out=directory, resume=directory)
-    try:
-        options.check()
-    except typer.BadParameter as error:
-        raise ValueError(str(error)) from error
-    return options
+def _schema() -> Any:
+    """Returns the schema of the file, with the ranges that the command line has."""
+    import msgspec
+
+    from fedjax_pfl.results import documents
+
+    hints, fields = typing.get_type_hints(arguments.Options), []
+    for field in _stored():
+        declared = field.metadata.get("typer", {})
+        limits = msgspec.Meta(ge=declared.get("min"), le=declared.get("max"))
+        hint = hints[field.name]
+        is_union = isinstance(hint, types.UnionType)
+        members = typing.get_args(hint) if is_union else (hint,)
+        kinds = (Annotated[m, limits] if m in (int, float) else m for m in members)
+        fields.append((field.name, typing.Union[tuple(kinds)]))  # noqa: UP007
+    options = msgspec.defstruct("Options", fields, bases=(documents.Document,))
+    parts = [("format", Literal[_FORMAT]), ("options", options)]
+    parts.append(("code", dict[str, Any]))
+    return msgspec.defstruct("Run", parts, bases=(documents.Document,))

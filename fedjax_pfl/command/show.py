@@ -32,7 +32,7 @@ def result(console: Console, result: results.Result) -> None:
     _print_left_out(console, result)
     compiling = sum(group.compile_seconds for group in result.groups)
     running = sum(group.run_seconds for group in result.groups)
-    modes = dict.fromkeys(group.config["execution"] for group in result.groups)
+    modes = dict.fromkeys(str(group.config.get("execution")) for group in result.groups)
     console.print(
         f"Execution {', '.join(modes)}: compiling {compiling:.1f} s, "
         f"running {running:.1f} s."
@@ -45,7 +45,7 @@ def _print_diverged(console: Console, result: results.Result) -> None:
         for point, when in zip(group.points, group.diverged_at, strict=True):
             if when >= 0:
                 values = ", ".join(f"{name} = {value}" for name, value in point.items())
-                name = group.config["algorithm"]
+                name = group.config.get("algorithm")
                 console.print(f"{name} with {values} diverged at round {when}.")
 
 

@@ -6,6 +6,7 @@ JAX is imported with the first of them: what is only a dataclass needs none.
 import dataclasses
 import functools
 import inspect
+import math
 import re
 import types
 import typing
@@ -359,20 +360,31 @@ def as_arrays(tree: _T, dtype: Any = np.float32) -> _T:
 
     Returns:
       The same tree with array leaves.
+
+    Raises:
+      InputError: if a finite number is too large for `dtype`.
     """
     import jax
     import jax.numpy as jnp
 
-    def convert(leaf: Any) -> Any:
+    largest = float(np.finfo(dtype).max)
+
+    def convert(path: Any, leaf: Any) -> Any:
         if isinstance(leaf, bool | np.bool_):
             return jnp.asarray(leaf)
         if isinstance(leaf, int | float | np.number):
+            if largest < abs(leaf) < math.inf:
+                name = jax.tree_util.keystr(path, simple=True, separator=".")
+                raise checks.InputError(
+                    f"Expected {name} to be at most {largest:g}, the largest number of"
+                    f" {np.dtype(dtype)}, got {leaf}."
+                )
             return jnp.asarray(leaf, dtype)
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             return jnp.asarray(leaf, dtype)
         return jnp.asarray(leaf)
 
-    return jax.tree.map(convert, tree)
+    return jax.tree_util.tree_map_with_path(convert, tree)
 
 
 def is_required(field: dataclasses.Field) -> bool:

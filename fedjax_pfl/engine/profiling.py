@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jax
 
-from fedjax_pfl.results import directories
+from fedjax_pfl.results import directories, plain_files
 
 __all__ = ["Profile"]
 
@@ -32,6 +32,8 @@ class Profile:
         """
         self.directory = Path(directory)
         directories.check_writable(self.directory)
+        for name in ("plugins", "plugins/profile"):
+            plain_files.check(self.directory / name, is_directory=True)
         self._is_done = False
 
     @contextlib.contextmanager

@@ -47,6 +47,25 @@ def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
                 yield f"{prefix}{field.name}", value
 
 
+_SINGLE = {  # arrays of a checkpoint -> their axes
+    "rounds": ("round",),
+    "evaluated": ("round", "point", "data", "client"),
+    "times": ("round", "point", "client"),
+    "selected": ("point", "row"),
+    "diverged": ("point",),
+}
+_WATCHED = [f"watch/{name}" for name in stopping.Watch.ARRAYS]
+_NAMED = {
+    "metrics": ("round", "point", "model", "data", "client"),
+    "diagnostics": ("round", "point"),
+    "per_round": ("point", "step"),
+    "series": ("point", "model", "client", "moment"),
+    "watch": ("point",),
+    "collaboration": ("point", "client", "sender"),
+    "own_cluster": ("round", "point", "client"),
+}
+
+
 class Recorder:
     """Collects a history while a group runs."""
 
@@ -246,8 +265,17 @@ class Recorder:
             arrays["own_cluster"] = np.stack(self._own_cluster)
         return arrays
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Goes on from what `arrays` returned."""
+    def restore(self, arrays: dict[str, np.ndarray], done: int) -> None:
+        """Goes on from what `arrays` returned.
+
+        Args:
+          arrays: by name.
+          done: finished rounds.
+
+        Raises:
+          ValueError: if an array is missing, or has another shape or kind of values.
+        """
+        self._check(arrays, done)
         named: dict[str, dict[str, np.ndarray]] = {}
         for path, value in arrays.items():
             kind, slash, name = path.partition("/")
@@ -271,6 +299,26 @@ class Recorder:
         self._selected, self._diverged = arrays["selected"], arrays["diverged"]
         self._collaboration = arrays.get("collaboration")
         self._own_cluster = list(arrays.get("own_cluster", ()))
+
+    def _check(self, arrays: dict[str, np.ndarray], done: int) -> None:
+        """Refuses what `arrays` does not return after so many rounds."""
+        wrong = {*_SINGLE, *_WATCHED} - arrays.keys()
+        sizes = {"point": len(self._points), "round": np.size(arrays.get("rounds"))}
+        sizes |= {"model": len(self._models), "data": len(self._data)}
+        sizes |= {"client": len(self._clients), "row": self._selected.shape[1]}
+        sizes |= {"step": self._num_rounds}
+        for name, value in arrays.items():
+            if name.startswith("rows/"):  # of a streamed training, which checks them
+                continue
+            axes = _SINGLE.get(name) or _NAMED.get(name.partition("/")[0], ())
+            fits = value.dtype.kind in "biuf" and len(axes) == value.ndim
+            if not fits or any(
+                length != sizes.get(axis, length)
+                for axis, length in zip(axes, value.shape, strict=True)
+            ):
+                wrong.add(name)
+        if wrong or arrays["rounds"][-1:].tolist() != [done]:
+            raise ValueError(f"other measurements: {', '.join(sorted(wrong))}")
 
     def finish(
         self, config: dict[str, Any], compile_seconds: float, run_seconds: float

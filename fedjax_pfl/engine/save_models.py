@@ -17,7 +17,7 @@ from fedjax_pfl.core import checks, client_rows
 from fedjax_pfl.engine import trained_parameters
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.trainer import Trainer
-from fedjax_pfl.results import directories, history, model_files
+from fedjax_pfl.results import directories, history, model_files, plain_files
 from fedjax_pfl.results.checkpoint import files
 
 __all__ = ["Writer", "check", "size", "writer"]
@@ -166,12 +166,13 @@ class Writer:
         header = {
             model_files.HEADER: json.dumps({"format": model_files.FORMAT} | about)
         }
-        try:
-            safetensors.numpy.save_file(arrays, file, header)
-        except safetensors.SafetensorError as error:  # how it reports a full disk
-            raise OSError(None, " ".join(str(error).split())) from error
-        # Readable for whoever may read the directory, which safetensors' are not.
-        file.chmod(file.parent.stat().st_mode & 0o666)
+        with plain_files.created(file) as new:
+            try:
+                safetensors.numpy.save_file(arrays, new, header)
+            except safetensors.SafetensorError as error:  # how it reports a full disk
+                raise OSError(None, " ".join(str(error).split())) from error
+            # Readable for whoever may read the directory, which safetensors' are not.
+            new.chmod(file.parent.stat().st_mode & 0o666)
 
     def finish(self, result: results.Result) -> None:
         """Writes the table, with which the directory is complete.
@@ -194,8 +195,9 @@ class Writer:
             for row in models
         ]
         table = pd.DataFrame(rows).astype({"clients": "Int64"})
-        with directories.writing(self._named):
-            table.to_csv(self._folder / model_files.TABLE, index=False)
+        path = self._folder / model_files.TABLE
+        with directories.writing(self._named), plain_files.created(path) as new:
+            table.to_csv(new, index=False)
 
 
 def _fetched(

@@ -239,9 +239,8 @@ class Run:
                 "code": provenance.code(group.processes[0], group.model),
                 **trainer.identity,
             }
-            progress = store.latest(self._identity, trainer.like, trainer.restore)
+            progress = store.latest(self._identity, trainer.like, self._restore)
         if progress is not None:
-            trainer.recorder.restore(progress.arrays)
             self.done, self._earlier = progress.done, progress.seconds
             self.ended, self.continued = progress.ended, progress.continued
         if not self.ended:
@@ -249,6 +248,11 @@ class Run:
         self._is_new = progress is None
         if self._is_new:
             trainer.begin()
+
+    def _restore(self, progress: checkpoint.Progress) -> None:
+        """Takes what belongs to a checkpoint."""
+        self.trainer.recorder.restore(progress.arrays, progress.done)
+        self.trainer.restore(progress)
 
     def train(
         self,

@@ -93,6 +93,9 @@ class Watch:
             ended |= reached
         self.stopped_at[active & ended] = round
 
+    ARRAYS = ("best", "stale", "stopped_at", "reached_target")
+    """Names of what `arrays` returns."""
+
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns everything counted so far, by name."""
         return {

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
+from fedjax_pfl.results import plain_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,7 +108,8 @@ def save_all(result: results.Result, directory: Path) -> list[Path]:
         figure = draw(name, result)
         if figure is not None:
             files.append(folder / f"{name}.png")
-            figure.savefig(files[-1], **_SAVED)
+            with plain_files.created(files[-1]) as new:
+                figure.savefig(new, **_SAVED)
     return files
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import history, selection
+from fedjax_pfl.results import history, plain_files, selection
 
 __all__ = ["Loaded", "Runs", "Source", "merged", "read"]
 
@@ -149,10 +149,13 @@ def _read(directory: Path) -> results.Result:
     result = results.Result.load(directory)
     file = directory / "summary.csv"
     try:
-        stored = pd.read_csv(file, low_memory=False)
+        content = io.BytesIO(plain_files.content(file))
+        stored = pd.read_csv(content, low_memory=False)
+    except checks.InputError:
+        raise
     except FileNotFoundError:
         raise checks.InputError(f"Expected a summary.csv in '{directory}'.") from None
-    except (ValueError, UnicodeDecodeError):  # of pandas' parsers
+    except (OSError, ValueError):  # of pandas' parsers, too
         raise checks.InputError(f"Cannot read '{file}' as a table.") from None
     text = io.StringIO(result.table().to_csv(index=False))
     if not stored.equals(pd.read_csv(text, low_memory=False)):

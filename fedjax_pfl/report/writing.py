@@ -7,10 +7,16 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.report import facts, page, sections, sources, tables
 from fedjax_pfl.results import comparison, summaries
 from fedjax_pfl.results.directories import check_writable, filled, locked
+from fedjax_pfl.results.plain_files import created
 
 __all__ = ["content_of", "write"]
 
 _PAGE = "report.html"
+_SAVED = {
+    "png": {"dpi": 200},
+    "svg": {"metadata": {"Date": None}},
+    "pdf": {"metadata": {"CreationDate": None}},
+}
 
 
 def write(directories: list[Path], out: Path | None, runs: sources.Runs) -> Path:
@@ -40,7 +46,7 @@ def write(directories: list[Path], out: Path | None, runs: sources.Runs) -> Path
     with locked(out), filled(out, last=_PAGE) as folder:
         _write_figures(content, folder / page.FOLDER / "figures")
         _write_tables(content, folder / page.FOLDER / "tables")
-        (folder / _PAGE).write_text(page.render(content), "utf-8")
+        _write_text(folder / _PAGE, page.render(content))
     return out / _PAGE
 
 
@@ -81,11 +87,13 @@ def _write_figures(content: page.Content, folder: Path) -> None:
     folder.mkdir(parents=True)
     for section in content.sections:
         figure = section.figure
-        figure.savefig(folder / f"{section.name}.png", dpi=200)
-        figure.savefig(folder / f"{section.name}.svg", metadata={"Date": None})
-        with matplotlib.rc_context({"pdf.fonttype": 42}):  # as publishers want it
-            undated = {"CreationDate": None}
-            figure.savefig(folder / f"{section.name}.pdf", metadata=undated)
+        for suffix, options in _SAVED.items():
+            # In PDF, fonts as publishers want them.
+            with (
+                created(folder / f"{section.name}.{suffix}") as file,
+                matplotlib.rc_context({"pdf.fonttype": 42}),
+            ):
+                figure.savefig(file, **options)
 
 
 def _write_tables(content: page.Content, folder: Path) -> None:
@@ -93,5 +101,11 @@ def _write_tables(content: page.Content, folder: Path) -> None:
     folder.mkdir(parents=True)
     compared = [*content.headline, *content.details]
     for table in (*map(tables.of_comparison, compared), content.timing):
-        (folder / f"{table.name}.md").write_text(tables.markdown(table), "utf-8")
-        (folder / f"{table.name}.tex").write_text(tables.latex(table), "utf-8")
+        _write_text(folder / f"{table.name}.md", tables.markdown(table))
+        _write_text(folder / f"{table.name}.tex", tables.latex(table))
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Writes a new file."""
+    with created(path) as file:
+        file.write_text(text, "utf-8")

@@ -1,4 +1,7 @@
-"""Directories of results: checked before long work, locked, never half written."""
+"""Directories of results: checked before long work, locked, never half written.
+
+Single files are those of `plain_files`.
+"""
 
 import contextlib
 import datetime
@@ -11,19 +14,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedjax_pfl.core import checks
+from fedjax_pfl.results import documents, plain_files
 
 __all__ = [
     "check_new",
     "check_writable",
     "filled",
+    "litter",
     "locked",
     "nearest",
     "new",
+    "remove",
     "staged",
     "writing",
 ]
 
 _LOCK, _OWNER, _FILLING = ".lock", ".owner.json", ".filling"
+
+
+class _Holder(documents.Document):
+    """The process that holds a lock."""
+
+    pid: int
+    host: str
+    since: str
 
 
 @contextlib.contextmanager
@@ -77,8 +91,10 @@ def writing(directory: Path) -> Iterator[None]:
       directory: which is named.
 
     Raises:
-      InputError: in place of an error of the operating system.
+      InputError: in place of an error of the operating system, or if the name of the
+        directory is not UTF-8, in which some libraries write.
     """
+    checks.text("the name of the directory", str(directory))
     try:
         yield
     except OSError as error:
@@ -106,6 +122,7 @@ def locked(directory: Path) -> Iterator[None]:
     lock = filelock.FileLock(directory / _LOCK)
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
+        plain_files.check(directory / _LOCK, in_place=True)
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:  # which is an error of the operating system, too
@@ -126,16 +143,16 @@ def _write_owner(directory: Path) -> None:
     """Says who holds the lock."""
     now = datetime.datetime.now().isoformat(sep=" ", timespec="seconds")
     owner = {"pid": os.getpid(), "host": platform.node(), "since": now}
-    with writing(directory):
-        (directory / _OWNER).write_text(json.dumps(owner), "utf-8")
+    with writing(directory), plain_files.created(directory / _OWNER) as file:
+        file.write_text(json.dumps(owner), "utf-8")
 
 
 def _owner(directory: Path) -> str:
     """Returns the owner of the lock, as far as is known."""
     try:
-        owner = json.loads((directory / _OWNER).read_text("utf-8"))
-        return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
+        owner = documents.decode(plain_files.content(directory / _OWNER), _Holder)
+        return f"process {owner.pid} on {owner.host} since {owner.since}"
+    except (OSError, ValueError):
         return "one that has just started"
 
 
@@ -151,21 +168,48 @@ def filled(directory: Path, last: str) -> Iterator[Path]:
       An empty directory below it, whose entries are moved up at the end.
 
     Raises:
-      InputError: if the directory cannot be written.
+      InputError: if the directory cannot be written, or has a link or another kind of
+        entry in the place of one of these.
     """
     folder = directory / _FILLING
     try:
         with writing(directory):
+            plain_files.check(folder, is_directory=True)
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             yield folder
-            for name in sorted(os.listdir(folder), key=lambda name: name == last):
+            names = sorted(os.listdir(folder), key=lambda name: name == last)
+            for name in names:
+                is_directory = (folder / name).is_dir()
+                plain_files.check(directory / name, is_directory=is_directory)
+            for name in names:
                 target = directory / name
                 if target.is_dir():  # left by a process that was killed here
                     shutil.rmtree(target)
                 os.replace(folder / name, target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def litter(directory: Path, *names: str) -> list[Path]:
+    """Lists what killed processes have left of `locked`, `filled` and single files.
+
+    Args:
+      directory: of the files.
+      *names: further entries to list where they exist.
+    """
+    left = [directory / name for name in (_FILLING, _OWNER, *names)]
+    left = [path for path in left if os.path.lexists(path)]
+    return [*left, *directory.glob(f"{plain_files.NEW}*")]
+
+
+def remove(path: Path) -> None:
+    """Removes a directory, a file, or a link itself, where there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
 def check_new(directory: str | os.PathLike[str]) -> None:

@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
 from fedjax_pfl.core import checks, tree_paths
+from fedjax_pfl.results import documents
+from fedjax_pfl.results.plain_files import plain_name
 
 __all__ = [
     "CLIENTS",
+    "About",
     "DIRECTORY",
     "FORMAT",
     "HEADER",
@@ -28,22 +31,28 @@ DIRECTORY = "models"
 """Its name in the result of a command."""
 CLIENTS = "clients"
 _PARAMS = "params"
+_MAX_DEPTH = 50
 _FILE = re.compile(r"\d{3,}-[a-z0-9-]+/\d{3,}-[a-z0-9-]+\.safetensors")
+
+
+class About(documents.Document):
+    """What the header of a file says."""
+
+    format: Literal["fedjax_pfl model 1"]
+    model: str
+    status: str
+    settings: dict[str, Any]
 
 
 def file_name(group: int, algorithm: str, point: int, model: str) -> str:
     """Returns the path of one file below the directory."""
-    return f"{group:03d}-{_plain(algorithm)}/{point:03d}-{_plain(model)}.safetensors"
+    folder = f"{group:03d}-{plain_name(algorithm)}"
+    return f"{folder}/{point:03d}-{plain_name(model)}.safetensors"
 
 
 def is_file_name(text: str) -> bool:
     """Returns whether `file_name` makes such paths."""
     return _FILE.fullmatch(text) is not None
-
-
-def _plain(name: str) -> str:
-    """Returns a name in letters that every file system has."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "model"
 
 
 def named(params: Any) -> dict[str, Any]:
@@ -69,7 +78,15 @@ def nested(arrays: Mapping[str, Any]) -> Any:
 
     Returns:
       The tree.
+
+    Raises:
+      ValueError: if `named` makes no such paths.
     """
-    if _PARAMS in arrays:
+    if arrays.keys() == {_PARAMS}:
         return arrays[_PARAMS]
-    return tree_paths.nested((n.split("/")[1:], value) for n, value in arrays.items())
+    paths = {tuple(name.split("/")): value for name, value in arrays.items()}
+    inner = {path[:depth] for path in paths for depth in range(len(path))}
+    for path in paths:
+        if path[0] != _PARAMS or path in inner or len(path) > _MAX_DEPTH:
+            raise ValueError(f"it has an array {'/'.join(path)[:80]!r}")
+    return tree_paths.nested((path[1:], value) for path, value in paths.items())

@@ -10,16 +10,19 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.results import (
     directories,
+    documents,
     history,
     labels,
     metrics,
+    plain_files,
     provenance,
     summaries,
     xarray_io,
@@ -33,11 +36,43 @@ if TYPE_CHECKING:  # half of the time of importing the package, paid by its user
 __all__ = ["Result"]
 
 _FORMAT = "fedjax_pfl result 1"
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
+_CONFIG = "config.json"
+_NAMES = (*labels.IDENTITY.values(), "aggregator", "attack", "execution", "model")
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Setting = None | bool | _Whole | float | str | list[Any]
 _OWN_TEST = summaries.OWN_TEST
 _SENT = ("floats_up", "floats_down")
 _HISTORY = ("rounds", "history")  # columns of a client's course
 _MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
+
+
+class _Group(documents.Document):
+    """What `config.json` says of a static group."""
+
+    file: Annotated[str, msgspec.Meta(pattern=r"\Ahistory(-\d+-[a-z0-9-]+)?\.nc\Z")]
+    sha256: documents.Digest
+    points: Annotated[list[dict[str, _Setting]], msgspec.Meta(min_length=1)]
+    config: dict[str, Any]
+    compile_seconds: Annotated[float, msgspec.Meta(ge=0)]
+    run_seconds: Annotated[float, msgspec.Meta(ge=0)]
+
+    def __post_init__(self):
+        if any(point.keys() != self.points[0].keys() for point in self.points):
+            raise ValueError("points with different fields")
+        for name in _NAMES:
+            if not isinstance(self.config.get(name), str | None):
+                raise ValueError(f"{name} is no name")
+        for settings in (self.config, *self.points):
+            if not isinstance(settings.get("seed", 0), int):
+                raise ValueError("seed is no whole number")
+
+
+class _Config(documents.Document):
+    """The file `config.json`."""
+
+    format: Literal["fedjax_pfl result 1"]
+    provenance: dict[str, Any]
+    groups: Annotated[list[_Group], msgspec.Meta(min_length=1)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -355,17 +390,20 @@ class Result:
         """
         groups = []
         for k, group in enumerate(self.groups):
-            name = str(labels.settings(group).get("algorithm", "group")).lower()
+            algorithm = str(labels.settings(group).get("algorithm", "group"))
+            name = plain_files.plain_name(algorithm)
             file = "history.nc" if len(self.groups) == 1 else f"history-{k}-{name}.nc"
-            self.to_dataset(k).to_netcdf(directory / file, engine="h5netcdf")
+            with plain_files.created(directory / file) as new:
+                self.to_dataset(k).to_netcdf(new, engine="h5netcdf")
             names = ("points", "config", "compile_seconds", "run_seconds")
             groups.append({"file": file} | {n: getattr(group, n) for n in names})
             groups[-1]["sha256"] = files.digest_of_file(directory / file)
         config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
-        config["digest"] = files.digest_of(config)
-        (directory / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
-        self.table().to_csv(directory / "summary.csv", index=False)
-        self.reports().to_csv(directory / "reports.csv", index=False)
+        with plain_files.created(directory / _CONFIG) as new:
+            new.write_text(documents.seal(config), "utf-8")
+        for name, table in (("summary", self.table()), ("reports", self.reports())):
+            with plain_files.created(directory / f"{name}.csv") as new:
+                table.to_csv(new, index=False)
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> "Result":
@@ -381,27 +419,21 @@ class Result:
           InputError: if the directory is missing, foreign or damaged.
         """
         directory = Path(directory)
+        if not (directory / _CONFIG).is_file():
+            raise checks.InputError(
+                f"Expected a result directory with a {_CONFIG}, got '{directory}'."
+            )
         try:
-            if not (directory / "config.json").is_file():
-                raise checks.InputError(
-                    "Expected a result directory with a config.json, got"
-                    f" '{directory}'."
-                )
-            stored = json.loads((directory / "config.json").read_text("utf-8"))
-            if stored["format"] != _FORMAT:
-                raise ValueError(f"its format is {stored['format']!r}")
-            if stored.pop("digest", None) != files.digest_of(stored):
-                raise ValueError("its config.json is not what was written")
-            groups = tuple(_read(directory, group) for group in stored["groups"])
-            return cls(groups=groups, provenance=stored["provenance"])
+            stored = documents.read(directory / _CONFIG, _Config)
+            groups = tuple(_read(directory, group) for group in stored.groups)
         except checks.InputError:
             raise
-        except _DAMAGE as error:
+        except (OSError, ValueError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise checks.InputError(
-                f"Cannot read '{directory}' as a result directory: "
-                f"{type(error).__name__}: {reason}."
+                f"Cannot read '{directory}' as a result directory: {reason}."
             ) from error
+        return cls(groups=groups, provenance=stored.provenance)
 
     @property
     def _columns(self) -> tuple[str, ...]:
@@ -425,11 +457,15 @@ def _frame(rows: list[Any], columns: list[str] | None = None) -> "pd.DataFrame":
     return pd.DataFrame(rows, columns=columns)  # pyright: ignore
 
 
-def _read(directory: Path, stored: dict[str, Any]) -> history.History:
+def _read(directory: Path, stored: _Group) -> history.History:
     """Reads one group back."""
-    if stored["sha256"] != files.digest_of_file(directory / stored["file"]):
-        raise ValueError(f"its {stored['file']} is not what was written")
-    import xarray as xr
-
-    dataset = xr.load_dataset(directory / stored["file"], engine="h5netcdf")
-    return xarray_io.from_dataset(dataset, stored)
+    path = directory / stored.file
+    if stored.sha256 != files.digest_of_file(path):
+        raise ValueError(f"its {stored.file} is not what was written")
+    return xarray_io.read(
+        path,
+        points=tuple(stored.points),
+        config=stored.config,
+        compile_seconds=stored.compile_seconds,
+        run_seconds=stored.run_seconds,
+    )

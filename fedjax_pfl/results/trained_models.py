@@ -1,7 +1,7 @@
 """Reads trained models back, as NumPy arrays."""
 
 import dataclasses
-import json
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import model_files
+from fedjax_pfl.results import documents, model_files, plain_files
 from fedjax_pfl.results.checkpoint import files
 
 if TYPE_CHECKING:
@@ -126,18 +126,31 @@ class TrainedModels:
 
         path = self.directory / row["file"]
         try:
+            plain_files.check(path.parent, is_directory=True)
             if files.digest_of_file(path) != row["sha256"]:
                 raise ValueError("it is not what was written")
             with safetensors.safe_open(path, framework="numpy") as file:
                 header = file.metadata() or {}
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            about = json.loads(header[model_files.HEADER])
-            if about.pop("format") != model_files.FORMAT:
-                raise ValueError("it has another format")
-        except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
+            about = documents.decode(header[model_files.HEADER], model_files.About)
+            clients = arrays.pop(model_files.CLIENTS, None)
+            _check_rows(clients, arrays)
+            params = model_files.nested(arrays)
+        except (KeyError, TypeError, AttributeError) as error:  # numbers of other kinds
+            raise _unreadable(path, ValueError("it is no model of ours")) from error
+        except (OSError, ValueError, safetensors.SafetensorError) as error:
             raise _unreadable(path, error) from error
-        clients = arrays.pop(model_files.CLIENTS, None)
-        return TrainedModel(model_files.nested(arrays), clients, about)
+        stored = {n: getattr(about, n) for n in ("model", "status", "settings")}
+        return TrainedModel(params, clients, stored)
+
+
+def _check_rows(clients: np.ndarray | None, arrays: dict[str, np.ndarray]) -> None:
+    """Refuses arrays that do not have a row per client."""
+    if clients is None:
+        return
+    is_list = clients.ndim == 1 and clients.dtype == np.int32
+    if not is_list or any(a.shape[:1] != clients.shape for a in arrays.values()):
+        raise ValueError("its arrays do not have one row per client")
 
 
 def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
@@ -161,7 +174,8 @@ def load_models(directory: str | os.PathLike[str]) -> TrainedModels:
         directory = inside
     path = directory / model_files.TABLE
     try:
-        table = pd.read_csv(path, dtype={"clients": "Int64"})
+        content = io.BytesIO(plain_files.content(path))
+        table = pd.read_csv(content, dtype={"clients": "Int64"})
         if missing := set(_COLUMNS) - set(table.columns):
             raise ValueError(f"it has no column {min(missing)}")
         if not all(

@@ -1,16 +1,18 @@
 """Histories as labeled arrays, which netCDF files hold, and back."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedjax_pfl.core import checks
 from fedjax_pfl.results import history
 
 if TYPE_CHECKING:  # slow to import, and needed by files and labeled arrays only
     import xarray as xr
 
-__all__ = ["from_dataset", "to_dataset"]
+__all__ = ["read", "to_dataset"]
 
 _AXES = {
     "metrics": ("point", "round", "model", "data", "client"),
@@ -106,40 +108,93 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
     )
 
 
-def from_dataset(dataset: "xr.Dataset", stored: dict[str, Any]) -> history.History:
-    """Inverts `to_dataset`.
+def read(
+    path: Path, points: tuple[dict[str, Any], ...], **more: Any
+) -> history.History:
+    """Reads a history from the file of a `to_dataset`.
 
     Args:
-      dataset: the labeled arrays.
-      stored: what is not an array: `points`, `config`, `compile_seconds` and
-        `run_seconds`.
+      path: of the file.
+      points: of the history; like `more`, what is not an array.
+      **more: `config`, `compile_seconds` and `run_seconds`.
 
     Returns:
       The history.
+
+    Raises:
+      ValueError: if the file is damaged or has arrays that no history has.
     """
-    named: dict[str, Any] = {kind: {} for kind in _AXES}
-    for name in dataset.data_vars:
-        kind, dot, short = str(name).partition(".")
-        if dot:
-            named[kind][short] = dataset[name].to_numpy()
-        elif name not in _ARRAYS:
-            named["metrics"][str(name)] = dataset[name].to_numpy()
+    import xarray as xr
+
+    try:
+        _check_sizes(path)
+        # Only what a history has is decoded: text and truth values.
+        options = {"decode_times": False, "decode_timedelta": False}
+        dataset = xr.load_dataset(path, engine="h5netcdf", **options)
+        return _from_dataset(dataset, points, more)
+    except checks.InputError:
+        raise
+    except (Exception, MemoryError) as error:  # damage makes HDF5 raise many kinds
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"its {path.name} has no history: {reason}") from error
+
+
+def _check_sizes(path: Path) -> None:
+    """Refuses what declares more than the file has, or refers to something else."""
+    import h5py
+
+    most = path.stat().st_size
+    total = 0
+    with h5py.File(path, "r") as file:
+        for name in file:
+            is_own = isinstance(file.get(name, getlink=True), h5py.HardLink)
+            variable = file[name] if is_own else None
+            if (
+                not isinstance(variable, h5py.Dataset)
+                or variable.chunks is not None  # and so neither growing nor compressed
+                or variable.is_virtual
+                or variable.external
+                or variable.nbytes > most
+            ):
+                raise ValueError(f"{name} is no array of this file")
+            total += variable.nbytes
+    checks.memory(f"The history '{path}'", total, "it is no history of ours")
+
+
+def _from_dataset(
+    dataset: "xr.Dataset", points: tuple[dict[str, Any], ...], more: dict[str, Any]
+) -> history.History:
+    """Inverts `to_dataset`."""
+    named: dict[str, dict[str, np.ndarray]] = {kind: {} for kind in _AXES}
+    arrays: dict[str, np.ndarray | None] = dict.fromkeys(_OPTIONAL)
+    for name, array in dataset.data_vars.items():
+        start, dot, short = str(name).partition(".")
+        kind = start if dot else "metrics"
+        is_single = name in _ARRAYS
+        dims = _ARRAYS[start] if is_single else _AXES[kind]
+        if array.dims != dims or array.dtype.kind not in "biuf":
+            raise ValueError(f"{name} has other axes or another type")
+        target = arrays if is_single else named[kind]
+        target[short if dot else start] = array.to_numpy()
+    names = {n: tuple(dataset[n].to_numpy().tolist()) for n in ("model", "data")}
+    rounds, clients = (dataset[name].to_numpy() for name in ("round", "client"))
+    if dataset.sizes["point"] != len(points) or not named["metrics"]:
+        raise ValueError("it has no metrics, or other points than config.json says")
+    if not all(dataset.sizes[n] for n in ("round", "client", *names)):
+        raise ValueError("it has no rounds, clients, models or data")
+    if any(values.dtype.kind not in "iu" for values in (rounds, clients)):
+        raise ValueError("its rounds and clients are no whole numbers")
+    if not all(isinstance(n, str) for values in names.values() for n in values):
+        raise ValueError("its models and data have no names")
     return history.History(
-        points=tuple(stored["points"]),
-        models=tuple(dataset["model"].to_numpy().tolist()),
-        data=tuple(dataset["data"].to_numpy().tolist()),
-        rounds=dataset["round"].to_numpy(),
-        clients=dataset["client"].to_numpy(),
-        config=stored["config"],
-        compile_seconds=stored["compile_seconds"],
-        run_seconds=stored["run_seconds"],
-        **{
-            name: None
-            if name in _OPTIONAL and name not in dataset
-            else dataset[name].to_numpy()
-            for name in _ARRAYS
-        },
+        points=points,
+        models=names["model"],
+        data=names["data"],
+        rounds=rounds,
+        clients=clients,
+        **arrays,
         **named,
+        **more,
     )
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import fedjax_pfl as fp
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import checkpoint, directories, provenance
+from fedjax_pfl.results import checkpoint, directories, documents, provenance
 from fedjax_pfl.results.checkpoint import files
 
 IDENTITY = {"algorithm": "Flame", "algorithm.lam": 0.5, "points": [{"seed": 0}]}
@@ -318,7 +318,7 @@ def test_nothing_is_unpickled(folder, tmp_path):
     del stored["digest"]
     stored["files"] = files.digests(path)
     del stored["files"]["checkpoint.json"]
-    stored["digest"] = files.digest_of(stored)
+    stored["digest"] = documents.digest_of(stored)
     (path / "checkpoint.json").write_text(json.dumps(stored))
     with pytest.warns(UserWarning, match="are not those of this training"):
         assert_is(store(folder).latest(IDENTITY, LIKE), 10)

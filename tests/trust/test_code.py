@@ -22,7 +22,7 @@ from experiments.cards import keep
 from fedjax_pfl.command import arguments, job, report_command, run_folder
 from fedjax_pfl.core import checks
 from fedjax_pfl.report import facts, sources
-from fedjax_pfl.results import checkpoint, model_files, provenance
+from fedjax_pfl.results import checkpoint, documents, model_files, provenance
 from fedjax_pfl.results.checkpoint import files
 from tests import histories
 from tests.algorithms import test_own_methods
@@ -56,7 +56,7 @@ def stranger(name=EVIL, module="stranger/evil.py", preset="quadratic"):
     stored = json.loads(path.read_text())
     del stored["digest"]
     stored["options"]["algorithm"] = name
-    path.write_text(json.dumps(stored | {"digest": files.digest_of(stored)}))
+    path.write_text(json.dumps(stored | {"digest": documents.digest_of(stored)}))
     pathlib.Path(module).parent.mkdir(parents=True, exist_ok=True)
     pathlib.Path(module).write_text(TRAP, "utf-8")
 

@@ -52,6 +52,11 @@ def saved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
     monkeypatch.setattr(job.figures, "save_all", lambda *_: [])
+    return save(pathlib.Path("saved"))
+
+
+def save(folder):
+    """Makes the folder of a finished run, whose result it returns."""
     records = []
     for name in ("Flame", "Local"):
         points = ({"algorithm.lam": 0.1, "seed": 0},)
@@ -60,9 +65,9 @@ def saved(tmp_path, monkeypatch):
         config = record.config | {"execution": "vmap"}
         records.append(dataclasses.replace(record, config=config))
     result = histories.make_result(*records)
-    with run_folder.begun(pathlib.Path("saved"), OPTIONS):
-        result.write(pathlib.Path("saved"))
-    assert fp.Result.load("saved") == result
+    with run_folder.begun(folder, OPTIONS):
+        result.write(folder)
+    assert fp.Result.load(folder) == result
     return result
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine.callbacks import base
+from fedjax_pfl.results import plain_files
 
 __all__ = ["TensorBoard"]
 
@@ -56,7 +57,11 @@ class TensorBoard(base.Callback):
             ) from error
 
     def evaluated(self, evaluation: base.Evaluation) -> None:
-        """Writes one scalar per training and metric."""
+        """Writes one scalar per training and metric.
+
+        Raises:
+          InputError: if a training's directory is a link, or has one.
+        """
         for training, metrics in evaluation.points():
             writer = self._writer(training)
             for name, value in metrics.items():
@@ -74,6 +79,9 @@ class TensorBoard(base.Callback):
         if training.number not in self._writers:
             name = re.sub(r"[^\w.,=+-]+", "_", training.name.replace(", ", ","))
             path = self._directory / f"{training.number:03d}-{name}"[:_MAX_NAME]
+            plain_files.check(path, is_directory=True)
+            for file in path.glob("*"):  # a name that comes again would be written
+                plain_files.check(file)
             # Everything is written from the start: what an earlier process has left in
             # the directory is not shown any more.
             writer = self._library.SummaryWriter(str(path), purge_step=0)

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from fedjax_pfl.core import checks
+from fedjax_pfl.results import plain_files
 
 __all__ = ["RowStore"]
 
@@ -45,7 +46,7 @@ class RowStore:
           keep: commits that stay readable, at least 1.
 
         Raises:
-          InputError: if the file cannot be opened.
+          InputError: if the file cannot be opened, or is a link.
         """
         self._path, self._keep = path, keep
         self._structure = jax.tree.structure(like)
@@ -56,6 +57,8 @@ class RowStore:
         self._closed: list[list[int]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            plain_files.check(path.parent, is_directory=True)
+            plain_files.check(path, in_place=True)
             path.touch()
         except OSError as error:
             raise _cannot(path, error) from error
@@ -193,11 +196,16 @@ class RowStore:
         Raises:
           ValueError: if the file does not hold the rows of that commit.
         """
-        rows, places = arrays["rows"], arrays["places"]
-        if (places >= self._size).any():
+        rows, places, sums = (arrays[name] for name in self.ARRAYS)
+        is_list = rows.ndim == 1 and rows.shape == places.shape == sums.shape
+        if not is_list or any(
+            v.dtype.kind != "i" or (v < 0).any() for v in (rows, places)
+        ):
+            raise ValueError("its rows have no places")
+        if (rows >= len(self._places)).any() or (places >= self._size).any():
             raise ValueError(f"'{self._path.name}' is too short")
         self._sum_up(places)
-        if (self._sums[places] != arrays["sums"]).any():
+        if (self._sums[places] != sums).any():
             raise ValueError(f"'{self._path.name}' is not what was written")
         self._places[:] = -1
         self._places[rows] = places

@@ -12,27 +12,30 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
+from numpy.lib import format as npy
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import provenance
+from fedjax_pfl.results import documents, plain_files, provenance
 
 __all__ = [
     "DamagedError",
+    "Description",
     "Progress",
     "compare",
-    "digest_of",
     "digest_of_file",
     "digests",
     "fingerprint",
@@ -44,6 +47,24 @@ __all__ = [
 ]
 
 _FORMAT = "fedjax_pfl checkpoint 2"
+_DESCRIPTION, _HISTORY, _STATE = "checkpoint.json", "history.npz", "state"
+_HEADERS = {
+    (1, 0): npy.read_array_header_1_0,
+    (2, 0): npy.read_array_header_2_0,
+}
+
+
+class Description(documents.Document):
+    """The file `checkpoint.json`."""
+
+    format: Literal["fedjax_pfl checkpoint 2"]
+    backend: str
+    done: Annotated[int, msgspec.Meta(ge=0)]
+    ended: bool
+    seconds: tuple[float, float]
+    continued: tuple[str, ...]
+    identity: dict[str, Any]
+    files: dict[str, documents.Digest]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +91,8 @@ class Progress:
 def write(folder: Path, identity: Mapping[str, Any], progress: Progress) -> None:
     """Writes all files of a checkpoint, the description last."""
     leaves = _leaves(progress.states)
-    _save_leaves(folder / "state", {n: v for n, v in leaves.items() if v.size})
-    with open(folder / "history.npz", "wb") as file:
+    _save_leaves(folder / _STATE, {n: v for n, v in leaves.items() if v.size})
+    with plain_files.created(folder / _HISTORY) as new, open(new, "wb") as file:
         np.savez(file, **progress.arrays)  # pyright: ignore[reportArgumentType]
         file.flush()
         os.fsync(file.fileno())
@@ -85,23 +106,22 @@ def write(folder: Path, identity: Mapping[str, Any], progress: Progress) -> None
         "identity": identity,
         "files": digests(folder),
     }
-    description["digest"] = digest_of(description)
-    with open(folder / "checkpoint.json", "w", encoding="utf-8") as file:
-        json.dump(description, file, indent=1)
+    with plain_files.created(folder / _DESCRIPTION) as new, open(new, "wb") as file:
+        file.write(documents.seal(description).encode())
         file.flush()
         os.fsync(file.fileno())
     flush(folder)
 
 
 def compare(
-    path: Path, stored: dict[str, Any], ours: dict[str, Any], *, anyway: bool
+    path: Path, stored: Description, ours: dict[str, Any], *, anyway: bool
 ) -> list[str]:
     """Refuses checkpoints of another training or, but for `anyway`, of other code.
 
     Returns:
       What differs of the code, in words.
     """
-    theirs = stored["identity"]
+    theirs = stored.identity
     code = [each.get("code", {}) for each in (theirs, ours)]
     differences = provenance.compare(path, *code, anyway=anyway)
     for name in dict.fromkeys([*theirs, *ours]):
@@ -113,10 +133,10 @@ def compare(
                 f"Checkpoint '{path}' belongs to another training: {name} was {was}"
                 f" there and is {now} here."
             )
-    if stored["backend"] != jax.default_backend():
+    if stored.backend != jax.default_backend():
         warnings.warn(
-            f"Checkpoint '{path}' was written with backend {stored['backend']}, this"
-            f" is {jax.default_backend()}: results agree to rounding, not bit for bit.",
+            f"Checkpoint '{path}' was written with backend {stored.backend}, this is"
+            f" {jax.default_backend()}: results agree to rounding, not bit for bit.",
             stacklevel=3,
         )
     return differences
@@ -136,33 +156,24 @@ class DamagedError(Exception):
     """Damage of a checkpoint, in a few words."""
 
 
-def read_description(path: Path) -> dict[str, Any]:
-    """Reads and checks the form of `checkpoint.json`."""
+def read_description(path: Path) -> Description:
+    """Reads and checks `checkpoint.json`."""
     try:
-        stored = json.loads((path / "checkpoint.json").read_text("utf-8"))
+        plain_files.check(path, is_directory=True)
+        return documents.read(path / _DESCRIPTION, Description)
     except (OSError, ValueError) as error:
-        raise DamagedError("its checkpoint.json is missing or unreadable") from error
-    if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
-        raise DamagedError("its checkpoint.json is not one")
-    digest = stored.pop("digest", None)
-    if digest != digest_of(stored):
-        raise DamagedError("its checkpoint.json is not what was written")
-    return stored
-
-
-def digest_of(description: Mapping[str, Any]) -> str:
-    """Returns SHA-256 of what JSON holds, whatever the order of its names."""
-    text = json.dumps(description, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+        raise DamagedError(f"its {_DESCRIPTION} is missing or not one") from error
 
 
 def verify(path: Path, files: dict[str, str]) -> None:
     """Compares every file with what was written."""
     try:
         actual = digests(path)
+    except checks.InputError as error:
+        raise DamagedError("it has a link, a pipe or a device") from error
     except OSError as error:
         raise DamagedError(f"{error.strerror or error}") from error
-    actual.pop("checkpoint.json", None)
+    actual.pop(_DESCRIPTION, None)
     for name in sorted(files.keys() | actual.keys()):
         if name not in actual:
             raise DamagedError(f"'{name}' is missing")
@@ -171,38 +182,53 @@ def verify(path: Path, files: dict[str, str]) -> None:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Returns SHA-256 of every file below a folder, by relative path."""
+    """Returns SHA-256 of every file below a folder, by relative path.
+
+    Raises:
+      InputError: if there is anything else than files and directories.
+    """
     return {
         path.relative_to(folder).as_posix(): digest_of_file(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_symlink() or not path.is_dir()
     }
 
 
 def digest_of_file(path: Path) -> str:
     """Returns SHA-256 of a file."""
-    with open(path, "rb") as file:
+    with plain_files.opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read(path: Path, stored: dict[str, Any], like: Any) -> Progress:
+def read(path: Path, stored: Description, like: Any) -> Progress:
     """Reads a verified checkpoint."""
     try:
-        with np.load(path / "history.npz", allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        states = _restore_leaves(path / "state", like)
-        compiling, running = map(float, stored["seconds"])
-        continued = tuple(map(str, stored["continued"]))
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        arrays = _read_arrays(path / _HISTORY)
+        states = _restore_leaves(path / _STATE, like)
+    except Exception as error:  # damage makes zipfile and orbax raise many kinds
         raise DamagedError("its arrays are not those of this training") from error
     return Progress(
-        done=stored["done"],
+        done=stored.done,
         states=states,
         arrays=arrays,
-        seconds=(compiling, running),
-        ended=stored["ended"],
-        continued=continued,
+        seconds=stored.seconds,
+        ended=stored.ended,
+        continued=stored.continued,
     )
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Reads what `numpy.savez` wrote, where no header promises more than there is."""
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            with archive.open(info) as member:
+                shape, _, dtype = _HEADERS[npy.read_magic(member)](member)
+                size = math.prod(shape) * dtype.itemsize
+                is_whole = info.file_size - member.tell() == size
+            if info.compress_type != zipfile.ZIP_STORED or not is_whole:
+                raise ValueError(f"{info.filename} is not what was written")
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
 
 
 def _leaves(tree: Any) -> dict[str, Any]:
@@ -240,6 +266,12 @@ def _restore_leaves(path: Path, like: Any) -> Any:
     as_array = ocp.RestoreArgs(restore_type=np.ndarray)
     wanted = {name: as_array for name, shape in shapes.items() if shape.size}
     with _without_logs(), ocp.PyTreeCheckpointer() as checkpointer:
+        handler: Any = ocp.PyTreeCheckpointHandler()
+        stored = handler.metadata(path.absolute())
+        stored = getattr(stored, "tree", stored)  # older versions return the tree
+        for name in wanted:  # before arrays of any size are made
+            if tuple(stored[name].shape) != shapes[name].shape:
+                raise ValueError(f"{name} has another shape")
         arrays = checkpointer.restore(
             path.absolute(), args=ocp.args.PyTreeRestore(restore_args=wanted)
         )

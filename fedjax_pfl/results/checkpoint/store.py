@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_pfl.core import checks
+from fedjax_pfl.results import directories, plain_files
 from fedjax_pfl.results.checkpoint import files
 
 __all__ = ["Checkpoints", "Store", "kept"]
 
 _ROUNDS = re.compile(r"\d{8}")
-_UNFINISHED = (".new-", ".old-")  # left by processes that were killed
+_UNFINISHED = (plain_files.NEW, ".old-")  # left by processes that were killed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Checkpoints:
           number: of the group, from 0.
           name: of its algorithm.
         """
-        return Store(self.path / f"{number:03d}-{name.lower()}", self)
+        return Store(self.path / f"{number:03d}-{plain_files.plain_name(name)}", self)
 
     def check(self, groups: int) -> None:
         """Checks that the directory holds checkpoints of that many groups, or none.
@@ -104,7 +105,7 @@ class Store:
         """Returns whether the newest checkpoint says that its training has ended."""
         for path in reversed(self._paths()):
             try:
-                return files.read_description(path)["ended"]
+                return files.read_description(path).ended
             except (files.DamagedError, checks.InputError):
                 return False  # `latest` says what is wrong
         return False
@@ -140,7 +141,7 @@ class Store:
                 differences = files.compare(
                     path, stored, ours, anyway=self._resume_anyway
                 )
-                files.verify(path, stored["files"])
+                files.verify(path, stored.files)
                 progress = files.read(path, stored, like)
                 _accepted(progress, accept)
                 continued = (*progress.continued, *differences)
@@ -194,15 +195,21 @@ class Store:
         self._written = time.monotonic()
 
     def _paths(self) -> list[Path]:
-        """Checkpoints, oldest first."""
+        """Returns the checkpoints, oldest first.
+
+        Raises:
+          InputError: if a link is in the place of the folder.
+        """
+        plain_files.check(self.folder, is_directory=True)
         paths = sorted(self.folder.glob("*"))
         return [path for path in paths if _ROUNDS.fullmatch(path.name)]
 
     def _clean(self) -> None:
         """Removes what killed processes left half written or half removed."""
+        plain_files.check(self.folder, is_directory=True)
         for unfinished in _UNFINISHED:
             for path in self.folder.glob(f"{unfinished}*"):
-                shutil.rmtree(path, ignore_errors=True)
+                directories.remove(path)
 
 
 @contextlib.contextmanager

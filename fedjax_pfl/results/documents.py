@@ -1,0 +1,110 @@
+"""JSON documents of result folders: one schema each, and a digest of what they say.
+
+The digest finds damage; it is no signature, and anyone can compute it again. Hence
+everything that a document says is checked against its schema before it is used.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from fedjax_pfl.results import plain_files
+
+__all__ = ["Digest", "Document", "decode", "digest_of", "read", "seal"]
+
+Digest = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+"""SHA-256 in hexadecimal digits."""
+_MAX_DEPTH = 50
+
+
+class Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A document, or a part of one, whose fields are all that it may say."""
+
+
+_D = TypeVar("_D", bound=Document)
+
+
+def digest_of(description: Mapping[str, Any]) -> str:
+    """Returns SHA-256 of what JSON holds, whatever the order of its names."""
+    text = json.dumps(description, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def seal(description: Mapping[str, Any]) -> str:
+    """Returns the text of a document with its digest, for `read`."""
+    digest = digest_of(description)
+    return json.dumps({**description, "digest": digest}, indent=1)
+
+
+def read(path: Path, kind: type[_D]) -> _D:
+    """Reads a file with what `seal` returned.
+
+    Args:
+      path: of the file.
+      kind: schema.
+
+    Returns:
+      The document.
+
+    Raises:
+      OSError: if the file cannot be read.
+      ValueError: if it is no regular file, not what was written, or does not fit the
+        schema.
+    """
+    content = plain_files.content(path)
+    try:
+        stored = _parsed(content)
+        if not isinstance(stored, dict):
+            raise ValueError("no object")
+        is_whole = stored.pop("digest", None) == digest_of(stored)
+        document = msgspec.convert(stored, kind) if is_whole else None
+    except ValueError as error:
+        raise ValueError(f"its {path.name} is damaged: {error}") from error
+    if document is None:
+        raise ValueError(f"its {path.name} is not what was written")
+    return document
+
+
+def decode(content: bytes | str, kind: type[_D]) -> _D:
+    """Reads a document without a digest.
+
+    Args:
+      content: JSON.
+      kind: schema.
+
+    Returns:
+      The document.
+
+    Raises:
+      ValueError: if it does not fit the schema.
+    """
+    return msgspec.convert(_parsed(content), kind)
+
+
+def _parsed(content: bytes | str) -> Any:
+    """Returns what JSON says, NaN and infinity included, which configurations have."""
+    try:
+        stored = json.loads(content)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    _check(stored, _MAX_DEPTH)
+    return stored
+
+
+def _check(value: Any, depth: int) -> None:
+    """Refuses deep nesting, and text that cannot be printed or written to a file."""
+    if depth == 0:
+        raise ValueError("nested too deeply")
+    if isinstance(value, str):
+        value.encode()  # a ValueError where half of a surrogate pair is in it
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            _check(name, depth - 1)
+            _check(inner, depth - 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _check(inner, depth - 1)

@@ -21,7 +21,7 @@ from typing import Any
 
 import typer
 
-from fedjax_pfl.command import arguments, invocation
+from fedjax_pfl.command import arguments, invocation, signals
 from fedjax_pfl.command.presets import json_fields
 
 __all__ = [
@@ -65,7 +65,7 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
     stored = {"format": _FORMAT, "options": _to_json(options)}
     stored["digest"] = files.digest_of(stored)
     missing = [path for path in directory.absolute().parents if not path.exists()]
-    with directories.new(directory) as folder:
+    with signals.held(), directories.new(directory) as folder:
         (folder / _FILE).write_text(json.dumps(stored, indent=1), "utf-8")
     try:
         with directories.locked(directory):

@@ -6,7 +6,7 @@ import datetime
 import gc
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -106,12 +106,12 @@ def do(options: arguments.Options) -> None:
             callbacks=writers,
             models_to=run_folder.models_place(out) if options.save_models else None,
         )
-        with _stopping(hint):
+        with _stopping(hint) as asked:
             result = simulation.run_groups(
                 planned,
                 training,
                 trainer=trainer,
-                interrupt=lambda: signals.asked() or time_is_up(),
+                interrupt=lambda: asked() or time_is_up(),
                 profile=profile,
             )
         with run_folder.completed(out) as folder:
@@ -173,11 +173,11 @@ def continuation(options: arguments.Options, out: Path) -> str:
 
 
 @contextlib.contextmanager
-def _stopping(hint: str) -> Iterator[None]:
-    """Keeps signals for the trainings, and says how to go on where they ended."""
-    with signals.held():
+def _stopping(hint: str) -> Iterator[Callable[[], str | None]]:
+    """Gives what the trainings ask for signals, and says how to go on if they end."""
+    with signals.asking() as asked:
         try:
-            yield
+            yield asked
         except Interrupted as stopped:
             number = signals.number()
             status = 3 if number is None else 128 + number

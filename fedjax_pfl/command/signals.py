@@ -8,15 +8,16 @@ process wherever it is.
 """
 
 import contextlib
+import functools
 import os
 import select
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
-__all__ = ["asked", "held", "install", "leave", "number", "resumable"]
+__all__ = ["asking", "held", "install", "leave", "number", "resumable"]
 
 _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOW_CURSOR = "\x1b[?25h"  # which progress bars hide
@@ -59,16 +60,9 @@ def number() -> int | None:
     return _state.number
 
 
-def asked() -> str | None:
-    """Returns the signal that came, as a reason to end, or None."""
-    if _state.number is None:
-        return None
-    return f"Interrupted by {signal.Signals(_state.number).name}"
-
-
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Keeps the first signal until the block has ended, which may ask for it before."""
+    """Keeps the first signal until the block has ended."""
     with _lock:
         _state.holding += 1
     try:
@@ -79,6 +73,25 @@ def held() -> Iterator[None]:
     with _lock:  # not where the block has failed: that has a sentence of its own
         if _state.number is not None and not _state.holding:
             _end_with_sentence()
+
+
+@contextlib.contextmanager
+def asking() -> Iterator[Callable[[], str | None]]:
+    """Gives a function that returns the signal that came, as a reason to end, or None.
+
+    From its first call to the end of the block a signal is kept. Before it nothing has
+    been done that could be lost, so that a signal need not wait for the compiler.
+    """
+    with contextlib.ExitStack() as stack:
+        hold = functools.cache(lambda: stack.enter_context(held()))
+
+        def ask() -> str | None:
+            hold()
+            if _state.number is None:
+                return None
+            return f"Interrupted by {signal.Signals(_state.number).name}"
+
+        yield ask
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import checkpoint, directories
 from fedjax_pfl.results.checkpoint import files
+from tests.trust import counts
 
 IDENTITY = {"algorithm": "Flame", "algorithm.lam": 0.5, "points": [{"seed": 0}]}
 
@@ -261,7 +262,7 @@ def test_no_changed_byte_goes_unseen(saved, tmp_path_factory, request):
             assert_is(found, 10)
 
     check()
-    print(f"{tried} corruptions of a checkpoint seen")
+    counts.add("inputs", "corruptions of a checkpoint", tried)
 
 
 class _Trap:

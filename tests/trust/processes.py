@@ -4,10 +4,12 @@ They are forked from a server that has imported everything but has not used JAX 
 """
 
 import dataclasses
+import importlib
 import itertools
 import multiprocessing
 import os
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -19,7 +21,7 @@ MODULES = [
 _numbers = itertools.count()
 
 
-def _child(arguments, directory, output, cache, limits):
+def _child(name, arguments, directory, output, cache, limits):
     """What a process does: the command, with output in a file."""
     os.chdir(directory)
     stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -30,9 +32,9 @@ def _child(arguments, directory, output, cache, limits):
     os.environ.pop("XLA_FLAGS", None)
     import jax
 
-    from experiments import sweep
-    from fedjax_pfl.command import job
+    from fedjax_pfl.command import job, prepare
 
+    module = importlib.import_module(f"experiments.{name}")
     job.compilation_cache.keep = lambda: None
     job.figures.save_all = lambda *_: []  # two seconds a process
     jax.config.update("jax_enable_compilation_cache", True)
@@ -41,8 +43,9 @@ def _child(arguments, directory, output, cache, limits):
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     for limit in limits:
         limit()
-    sys.argv = ["sweep", *arguments]
-    sweep.app()
+    sys.argv = [name, *arguments]
+    prepare()
+    module.app()
 
 
 @dataclasses.dataclass
@@ -70,13 +73,28 @@ class Command:
             time.sleep(0.005)
 
 
-def start(directory, *arguments, cache, limits=()):
-    """Starts `python -m experiments.sweep` with these arguments in a directory."""
+def start(directory, *arguments, cache, limits=(), name="sweep"):
+    """Starts `python -m experiments.NAME` with these arguments in a directory."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # as commands do before JAX is imported
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(MODULES)
     output = pathlib.Path(directory) / f"output-{next(_numbers)}.txt"
-    given = (arguments, str(directory), str(output), str(cache), limits)
+    given = (name, arguments, str(directory), str(output), str(cache), limits)
     process = context.Process(target=_child, args=given)
     process.start()
     return Command(process, output)
+
+
+def start_python(directory, *words, cache, **more):
+    """Starts `python WORDS` in a directory: a command with all of its start-up."""
+    root = pathlib.Path(__file__).parents[2]
+    env = os.environ | {"PYTHONPATH": str(root), "JAX_COMPILATION_CACHE_DIR": cache}
+    del env["XLA_FLAGS"]
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=directory,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more,
+    )

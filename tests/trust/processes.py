@@ -4,6 +4,7 @@ They are forked from a server that has imported everything but has not used JAX 
 """
 
 import dataclasses
+import glob
 import importlib
 import itertools
 import multiprocessing
@@ -13,11 +14,23 @@ import subprocess
 import sys
 import time
 
+import numpy as np
+
+from fedjax_pfl import results
+
 MODULES = [
     "fedjax_pfl.command.job",
     "fedjax_pfl.results.checkpoint",
     "orbax.checkpoint",
 ]
+# Checkpoints as often as there are evaluations.
+_SMALL = (
+    *("--preset", "quadratic", "--set", "algorithm.local=sgd", "--rounds", "12"),
+    *("--eval-every", "1", "--checkpoint-seconds", "0"),
+)
+ONE = (*_SMALL, "--set", "algorithm=fedavg")
+# Two groups (one grid of two points).
+ARGUMENTS = (*_SMALL, "--set", "algorithm=flame,fedavg", "--seeds", "2")
 _numbers = itertools.count()
 
 
@@ -85,16 +98,32 @@ def start(directory, *arguments, cache, limits=(), name="sweep"):
     return Command(process, output)
 
 
-def start_python(directory, *words, cache, **more):
-    """Starts `python WORDS` in a directory: a command with all of its start-up."""
+def start_python(directory, *words, cache, before=(), **more):
+    """Starts `BEFORE python WORDS` in a directory: a command with all its start-up."""
     root = pathlib.Path(__file__).parents[2]
     env = os.environ | {"PYTHONPATH": str(root), "JAX_COMPILATION_CACHE_DIR": cache}
     del env["XLA_FLAGS"]
     return subprocess.Popen(
-        [sys.executable, *words],
+        [*before, sys.executable, *words],
         cwd=directory,
         env=env,
         stdin=subprocess.DEVNULL,
         text=True,
         **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more,
     )
+
+
+def assert_same(one, other):
+    """Bit for bit the same, but for the clock."""
+    one, other = (results.Result.load(path) for path in (one, other))
+    assert len(one.groups) == len(other.groups) > 0
+    for a, b in zip(one.groups, other.groups, strict=True):
+        for name, value in vars(a).items():
+            if not name.endswith("_seconds"):
+                np.testing.assert_equal(getattr(b, name), value, err_msg=name)
+
+
+def newest(folder):
+    """The newest checkpoint of each group, by name of the group."""
+    found = glob.glob("0*/[0-9]*", root_dir=folder / "checkpoints")
+    return dict(sorted(os.path.split(path) for path in found))

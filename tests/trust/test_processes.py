@@ -13,53 +13,18 @@ import struct
 import subprocess
 import time
 
-import numpy as np
 import pytest
 
-from fedjax_pfl import results
-from tests.trust import counts, inputs, processes
+from tests.trust import counts, inputs
+from tests.trust.processes import ARGUMENTS, ONE, assert_same, newest
 
-# Checkpoints as often as there are evaluations.
-_SMALL = (
-    *("--preset", "quadratic", "--set", "algorithm.local=sgd", "--rounds", "12"),
-    *("--eval-every", "1", "--checkpoint-seconds", "0"),
-)
-_ONE = (*_SMALL, "--set", "algorithm=fedavg")
-# Two groups (one grid of two points).
-ARGUMENTS = (*_SMALL, "--set", "algorithm=flame,fedavg", "--seeds", "2")
 LOG = ("--log", "tensorboard")
 KINDS = {  # command, its arguments, those that are given again with --resume
     "groups": ("sweep", ARGUMENTS, ()),
-    "streamed": ("run", (*_ONE, "--streamed"), ()),
+    "streamed": ("run", (*ONE, "--streamed"), ()),
     "saved models": ("sweep", (*ARGUMENTS, "--save-models"), ()),
     "logs": ("sweep", (*ARGUMENTS, *LOG), LOG),
 }
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A directory with compiled programs and an uninterrupted result."""
-    folder = tmp_path_factory.mktemp("trust")
-    run = functools.partial(processes.start, folder, cache=folder / "cache")
-    command = run(*ARGUMENTS, "--quiet", "--out", "whole")
-    assert command.wait() == 0, command.text()
-    return folder, run
-
-
-def assert_same(one, other):
-    """Bit for bit the same, but for the clock."""
-    one, other = (results.Result.load(path) for path in (one, other))
-    assert len(one.groups) == len(other.groups) > 0
-    for a, b in zip(one.groups, other.groups, strict=True):
-        for name, value in vars(a).items():
-            if not name.endswith("_seconds"):
-                np.testing.assert_equal(getattr(b, name), value, err_msg=name)
-
-
-def newest(folder):
-    """The newest checkpoint of each group, by name of the group."""
-    found = glob.glob("0*/[0-9]*", root_dir=folder / "checkpoints")
-    return dict(sorted(os.path.split(path) for path in found))
 
 
 def half_written(folder):

@@ -6,21 +6,23 @@ import pathlib
 import random
 import signal
 import statistics
+import subprocess
 import time
 
 import pytest
 
 from tests.trust import counts, processes
-from tests.trust.test_processes import ARGUMENTS, assert_same, newest, place  # noqa: F401
+from tests.trust.processes import ARGUMENTS, assert_same, newest
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SWEEPS = (("-m", "experiments.sweep"), ("-m", "fedjax_pfl.command", "sweep"))
+CLOSED = ("sh", "-c", 'exec "$@" >&-', "sh")
 BOUND = 120
 """Seconds; machines may be busy. On a quiet one it is three, outside of compilation."""
 
 
 @pytest.fixture(scope="module")
-def start(place):  # noqa: F811
+def start(place):
     """Starts Python in the directory of all runs."""
     folder, _ = place
     cache = str(folder / "cache")
@@ -42,7 +44,7 @@ def until(there, process):
         time.sleep(0.002)
 
 
-def check_whole(place, name):  # noqa: F811
+def check_whole(place, name):
     """There is nothing, or a run that goes on to the same result; what it was."""
     folder, run = place
     assert not list(folder.glob(f".{name}.*"))
@@ -73,7 +75,7 @@ def summary(seconds):
     return f"ended after {middle:.2f} s, at most {most:.2f} s"
 
 
-def test_signals_at_random_moments_of_whole_commands(place, start, request):  # noqa: F811
+def test_signals_at_random_moments_of_whole_commands(place, start, request):
     """From the first line to the last one, of both ways to start a command."""
     begun = time.monotonic()
     first = start(*SWEEPS[0], *ARGUMENTS, "--quiet", "--out", "timed")
@@ -98,7 +100,7 @@ def test_signals_at_random_moments_of_whole_commands(place, start, request):  # 
 
 
 @pytest.mark.wide
-def test_signals_at_random_moments_of_trainings(place, request):  # noqa: F811
+def test_signals_at_random_moments_of_trainings(place, request):
     """Sent to processes that have imported everything; each is resumed by the next."""
     folder, run = place
     rng, seconds = random.Random(1), []
@@ -137,9 +139,9 @@ class Polled:
 
 
 @pytest.mark.wide
-def test_a_second_signal_ends_at_once_in_the_middle_of_compiled_rounds(place):  # noqa: F811
+def test_a_second_signal_ends_at_once_in_the_middle_of_compiled_rounds(place):
     folder, run = place
-    long = ("--rounds", "100000000", "--eval-every", "50000", "--quiet")
+    long = ("--rounds", "1000000", "--eval-every", "50000", "--quiet")
     command = run(*ARGUMENTS, *long, "--out", "twice")
     command.wait_for(lambda: newest(folder / "twice"))
     os.kill(command.process.pid, signal.SIGINT)
@@ -152,31 +154,27 @@ def test_a_second_signal_ends_at_once_in_the_middle_of_compiled_rounds(place):  
 @pytest.mark.parametrize(
     "reader", ["closed", pytest.param("gone", marks=pytest.mark.wide)]
 )
-def test_a_training_goes_on_where_nobody_reads(place, start, reader):  # noqa: F811
+def test_a_training_goes_on_where_nobody_reads(place, start, reader):
     folder, _ = place
     name = f"reader-{reader}"
     words = [*SWEEPS[0], *ARGUMENTS, "--out", name]
     if reader == "closed":
-        script = "import os, sys; os.close(1); os.execv(sys.executable, sys.argv[1:])"
-        process = start("-c", script, "python", *words)
-        _, error = process.communicate(timeout=BOUND)
+        with start(*words, before=CLOSED) as process:
+            _, error = process.communicate(timeout=BOUND)
         assert "2/2 FedAvg" in error.splitlines()[-1]
-    else:
-        process = start(*words, stderr=-2)  # both in one pipe, as in `2>&1 | head -1`
-        assert process.stdout.readline().startswith("4 grid points")
-        process.stdout.close()
-        process.wait(BOUND)
+    else:  # `2>&1 | head -1`
+        with start(*words, stderr=subprocess.STDOUT) as process:
+            assert process.stdout.readline().startswith("4 grid points")
     assert process.returncode == 0
     assert_same(folder / "whole", folder / name)
 
 
 def test_what_only_prints_ends_as_a_pipe_does(start):
     words = ("-m", "fedjax_pfl.command", "methods")
-    process = start(*words)
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait(BOUND) == -signal.SIGPIPE
-    script = "import os, sys; os.close(1); os.execv(sys.executable, sys.argv[1:])"
-    process = start("-c", script, "python", *words)
-    assert process.communicate(timeout=BOUND) == ("", "")
+    with start(*words) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == -signal.SIGPIPE
+    with start(*words, before=CLOSED) as process:
+        assert process.communicate(timeout=BOUND) == ("", "")
     assert process.returncode == 0

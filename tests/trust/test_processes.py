@@ -72,7 +72,7 @@ def _kind(name):
     return pytest.param(name, marks=[pytest.mark.wide] * (name != "groups"))
 
 
-@pytest.mark.parametrize("kind", map(_kind, KINDS))
+@pytest.mark.parametrize("kind", [_kind(name) for name in KINDS])
 def test_killed_at_random_moments_it_is_bit_identical(place, request, kind):
     folder, run = place
     command_name, arguments, _ = KINDS[kind]

@@ -11,5 +11,7 @@ if _sentence := command.lacking():  # else a traceback would name one package on
 
 if _is_command:
     _module = sys.orig_argv[-len(sys.argv)]  # the arguments after it are all in argv
-    if _module.rpartition(".")[2] in command.COMMANDS:
+    if _module.removeprefix("-m") in {
+        f"{__name__}.{each}" for each in command.COMMANDS
+    }:
         command.prepare()

@@ -40,8 +40,8 @@ def _child(name, arguments, directory, output, cache, limits):
     stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
-    sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8")
-    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8")
+    sys.stdout = os.fdopen(1, "w", 1, "utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, "utf-8", closefd=False)
     os.environ.pop("XLA_FLAGS", None)
     import jax
 

@@ -63,8 +63,11 @@ def check_ended(process, number, sent):
     seconds = time.monotonic() - sent
     for word in ("Traceback", "Exception ignored", "Error"):
         assert word not in error, error
-    assert process.returncode in (128 + number, 0), (process.returncode, error)
-    if process.returncode:
+    # Python gives handlers back in its last moments, when all work is done; for a shell
+    # the status is the same.
+    statuses = (128 + number, 0, -number)
+    assert process.returncode in statuses, (process.returncode, error)
+    if process.returncode > 0:
         assert "Interrupted" in error.splitlines()[-1]
     return seconds
 
@@ -93,6 +96,7 @@ def test_signals_at_random_moments_of_whole_commands(place, start, request):
         process.send_signal(number)
         seconds.append(check_ended(process, number, time.monotonic()))
         states.append(check_whole(place, name))
+        assert process.returncode > 0 or states[-1] == "finished"
     outcomes = {state: states.count(state) for state in states}
     details = f"{summary(seconds)}; {outcomes}, of {lasts:.0f} s each"
     counts.add("signals", "to whole commands", len(seconds), details)
@@ -119,7 +123,9 @@ def test_signals_at_random_moments_of_trainings(place, request):
             os.kill(command.process.pid, number)
             status = command.wait(BOUND)
             seconds.append(time.monotonic() - sent)
-            assert status in (128 + number, 0), command.text()
+            assert status in (128 + number, 0, -number), command.text()
+            if status <= 0:
+                assert (folder / name / "config.json").exists()
             for word in ("Traceback", "Exception ignored"):
                 assert word not in command.text()
         check_whole(place, name)

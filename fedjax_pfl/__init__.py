@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy, platforms
 
 platforms.check_python()
+platforms.watch_forks()
 
 if TYPE_CHECKING:
     from fedjax_pfl.aggregators import CoordinateMedian as CoordinateMedian

@@ -58,6 +58,7 @@ _BY_CASE = ("test_conformance.py", "test_models.py")
 _FIRST = (
     "test_readme.py",
     "test_processes.py",
+    "test_signals.py",
     "test_command_lines.py",
     "test_distributed.py",
     "test_determinism.py",
@@ -103,6 +104,7 @@ _COMMANDS = (
     *("command/", "figures/", "project/", "report/"),
     *("experiments/test_bench", "experiments/test_card", "experiments/test_theory_com"),
     *("trust/test_command_lines", "trust/test_processes"),
+    "trust/test_signals",
     *("engine/test_distributed", "engine/test_log_writers", "testing/test_platforms"),
 )
 
@@ -155,6 +157,15 @@ def pytest_collection_modifyitems(config, items):
     wide = [item for item in items if item.get_closest_marker("wide")]
     config.hook.pytest_deselected(items=wide)
     items[:] = [item for item in items if item not in wide]
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    from tests.trust import counts
+
+    if config.getoption("--long") and any(counts.COUNTS.values()):
+        terminalreporter.section("counts of the long mode")
+        for line in counts.lines():
+            terminalreporter.write_line(line)
 
 
 def pytest_unconfigure(config):

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 
-__all__ = ["COMMANDS", "NEEDED", "lacking", "main", "sentence"]
+__all__ = ["COMMANDS", "NEEDED", "lacking", "main", "prepare", "sentence"]
 
 NEEDED = ("typer>=0.15", "matplotlib>=3.9", "jinja2>=3.1")
 """The extra `experiments`, by the packages that it brings."""
@@ -47,8 +47,17 @@ def lacking() -> str | None:
     )
 
 
+def prepare() -> None:
+    """Readies a process for a command, before it imports what takes long."""
+    from fedjax_pfl.command import outputs, signals
+
+    outputs.install()
+    signals.install()
+
+
 def main() -> None:
     """Runs the command line, or says what to install, with exit status 2."""
+    prepare()
     if missing := lacking():
         print(missing, file=sys.stderr)
         raise SystemExit(2)

@@ -10,7 +10,15 @@ import time
 from pathlib import Path
 
 from fedjax_pfl import data
-from fedjax_pfl.command import arguments, errors, invocation, job, presets, run_folder
+from fedjax_pfl.command import (
+    arguments,
+    errors,
+    invocation,
+    job,
+    presets,
+    run_folder,
+    signals,
+)
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import directories, plain_files
 
@@ -44,11 +52,14 @@ def do(options: arguments.Options) -> None:
     out = options.out or job.default_directory(options.preset_name.strip("*?_"))
     if options.resume is None:
         directories.check_new(out)
-    with run_folder.opened(out, options):
-        _run_all(names, options, out)
+    hint = job.continuation(options, out)
+    with run_folder.opened(out, options), signals.resumable(hint):
+        _run_all(names, options, out, hint)
 
 
-def _run_all(names: list[str], options: arguments.Options, out: Path) -> None:
+def _run_all(
+    names: list[str], options: arguments.Options, out: Path, hint: str
+) -> None:
     """Runs what is not finished, one after the other."""
     start, skipped = time.monotonic(), []
     for number, name in enumerate(names, start=1):
@@ -70,8 +81,7 @@ def _run_all(names: list[str], options: arguments.Options, out: Path) -> None:
                 skipped.append(name)
         except errors.StoppedError as stopped:
             raise errors.StoppedError(
-                f"Stopped in {name}, {number} of {len(names)}; go on with:"
-                f" {run_folder.resuming(options, out)}",
+                f"Stopped in {name}, {number} of {len(names)}; {hint}",
                 stopped.status,
             ) from None
     done = len(names) - len(skipped)

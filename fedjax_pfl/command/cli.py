@@ -16,7 +16,13 @@ from typing import Annotated, Any
 
 import typer
 
-from fedjax_pfl.command import arguments, compilation_cache, errors
+from fedjax_pfl.command import (
+    arguments,
+    compilation_cache,
+    errors,
+    outputs,
+    signals,
+)
 
 __all__ = ["answer", "application", "make_main", "num_cores", "with_options"]
 
@@ -38,6 +44,8 @@ def make_main(command: str) -> Callable[..., None]:
     def main(context: typer.Context, **given: Any) -> None:
         options = arguments.Options(command=command, **given)
         options.check()
+        if command != "plan":
+            outputs.go_on()
         if options.resume is None:
             _start(lambda: options)
             return
@@ -173,4 +181,5 @@ def _show_warning(message: Warning | str, *_: object) -> None:
 def _stop(sentence: str, status: int) -> None:
     """Ends the command with a sentence on standard error."""
     print(sentence, file=sys.stderr)
+    signals.leave(status)
     raise typer.Exit(status)

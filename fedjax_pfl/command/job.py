@@ -6,8 +6,7 @@ import datetime
 import gc
 import itertools
 import math
-import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -45,7 +44,7 @@ from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Interrupted
 from fedjax_pfl.results import directories
 
-__all__ = ["default_directory", "do"]
+__all__ = ["continuation", "default_directory", "do"]
 
 _MAX_FEDERATIONS = 2  # described before starting
 
@@ -100,7 +99,8 @@ def do(options: arguments.Options) -> None:
     _print_plan(console, experiment, grouped)
     if options.dry_run:
         return
-    with run_folder.opened(out, options):
+    hint = continuation(options, out)
+    with run_folder.opened(out, options), signals.resumable(hint):
         ahead.start()
         training = dataclasses.replace(
             training,
@@ -112,12 +112,12 @@ def do(options: arguments.Options) -> None:
             callbacks=writers,
             models_to=run_folder.models_place(out) if options.save_models else None,
         )
-        with _stopping(options, out) as caught:
+        with _stopping(hint) as asked:
             result = simulation.run_groups(
                 planned,
                 training,
                 trainer=trainer,
-                interrupt=lambda: caught.asked() or time_is_up(),
+                interrupt=lambda: asked() or time_is_up(),
                 profile=profile,
             )
         with run_folder.completed(out) as folder:
@@ -173,19 +173,21 @@ def _training(experiment: Experiment, options: arguments.Options) -> Options:
     )
 
 
+def continuation(options: arguments.Options, out: Path) -> str:
+    """Says how to go on with a run."""
+    return f"go on with: {run_folder.resuming(options, out)}"
+
+
 @contextlib.contextmanager
-def _stopping(options: arguments.Options, out: Path) -> Iterator[signals.Signals]:
-    """Turns signals and interruptions into a sentence that says how to go on."""
-    hint = f"go on with: {run_folder.resuming(options, out)}"
-    with signals.Signals() as caught:
+def _stopping(hint: str) -> Iterator[Callable[[], str | None]]:
+    """Gives what the trainings ask for signals, and says how to go on if they end."""
+    with signals.asking() as asked:
         try:
-            yield caught
+            yield asked
         except Interrupted as stopped:
-            status = 3 if caught.number is None else 128 + caught.number
+            number = signals.number()
+            status = 3 if number is None else 128 + number
             raise errors.StoppedError(f"{stopped}; {hint}", status) from None
-        except KeyboardInterrupt:
-            status = 128 + (caught.number or signal.SIGINT)
-            raise errors.StoppedError(f"Interrupted; {hint}", status) from None
 
 
 def _print_place(console: Console, options: arguments.Options, out: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedjax_pfl.command import cli
+from fedjax_pfl.command import cli, outputs
 
 __all__ = ["main"]
 
@@ -29,6 +29,7 @@ def main(
     ] = None,
 ) -> None:
     """Writes `report.html` and `report_files/`."""
+    outputs.go_on()
     cli.answer(lambda: _write(directories, out))
 
 

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedjax_pfl.command import arguments, invocation
+from fedjax_pfl.command import arguments, invocation, signals
 from fedjax_pfl.command.presets import experiment
 
 __all__ = [
@@ -68,6 +68,7 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
     stored = {"format": _FORMAT, "options": _to_json(options), "code": _code(options)}
     missing = [path for path in directory.absolute().parents if not path.exists()]
     with (
+        signals.held(),
         directories.new(directory) as folder,
         plain_files.created(folder / _FILE) as file,
     ):

@@ -1,43 +1,163 @@
-"""SIGINT and SIGTERM: the first lets running rounds end, the second ends at once."""
+"""SIGINT, SIGTERM and SIGHUP, from a command's first line to the end of its process.
 
+A signal's number goes into a pipe, and a thread reads it: the main thread may be inside
+the compiler, or inside a callback that swallows what is raised in it. So nothing is
+raised. The first signal ends the process at once, with a sentence and 128 plus its
+number; inside `held` it is kept until the work there is whole. The second one ends the
+process wherever it is.
+"""
+
+import contextlib
+import functools
+import os
+import select
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
 
-__all__ = ["Signals"]
+__all__ = ["asking", "held", "install", "leave", "number", "resumable"]
 
-_CAUGHT = (signal.SIGINT, signal.SIGTERM)
+_CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SHOW_CURSOR = "\x1b[?25h"  # which progress bars hide
 
 
-class Signals:
-    """A context in which signals are remembered instead of ending the process."""
+class _State:
+    """What has happened to this process.
 
-    def __init__(self):
-        self.number: int | None = None
-        self._before = {}
+    Attributes:
+      number: the first signal that came, or None.
+      holding: blocks of `held` that have not ended.
+      hint: how to go on, where there is a folder to go on with.
+    """
 
-    def __enter__(self) -> "Signals":
-        if threading.current_thread() is threading.main_thread():
-            self._before = {n: signal.signal(n, self._remember) for n in _CAUGHT}
-        return self
+    number: int | None = None
+    holding: int = 0
+    hint: str | None = None
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        if self.number is not None:
-            raise KeyboardInterrupt
-        self.number = number
-        print(
-            "Ending after the rounds that are running; once more ends at once.",
-            file=sys.stderr,
-        )
+_state = _State()
+_lock = threading.RLock()
 
-    def asked(self) -> str | None:
-        """Returns the signal that came, as a reason to end, or None."""
-        if self.number is None:
-            return None
-        return f"Interrupted by {signal.Signals(self.number).name}"
+
+def install() -> None:
+    """Catches the signals until the process ends, but for those it was told to ignore.
+
+    `nohup` ignores SIGHUP, and a shell SIGINT for what it runs in the background.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(reading,), daemon=True).start()
+    for number in _CAUGHT:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _do_nothing)
+
+
+def number() -> int | None:
+    """Returns the signal that came, or None."""
+    return _state.number
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Keeps the first signal until the block has ended."""
+    with _lock:
+        _state.holding += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _state.holding -= 1
+    with _lock:  # not where the block has failed: that has a sentence of its own
+        if _state.number is not None and not _state.holding:
+            _end_with_sentence()
+
+
+@contextlib.contextmanager
+def asking() -> Iterator[Callable[[], str | None]]:
+    """Gives a function that returns the signal that came, as a reason to end, or None.
+
+    From its first call to the end of the block a signal is kept. Before it nothing has
+    been done that could be lost, so that a signal need not wait for the compiler.
+    """
+    with contextlib.ExitStack() as stack:
+        hold = functools.cache(lambda: stack.enter_context(held()))
+
+        def ask() -> str | None:
+            hold()
+            if _state.number is None:
+                return None
+            return f"Interrupted by {signal.Signals(_state.number).name}"
+
+        yield ask
+
+
+@contextlib.contextmanager
+def resumable(hint: str) -> Iterator[None]:
+    """Lets the sentence of a signal say how to go on; the outermost block says it."""
+    before = _state.hint
+    _state.hint = before or hint
+    try:
+        yield
+    finally:
+        _state.hint = before
+
+
+def leave(status: int) -> None:
+    """Ends the process if a signal came, though threads may still be compiling.
+
+    Args:
+      status: of the process, whose sentence has been printed.
+    """
+    if _state.number is not None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(status)
+
+
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    """Is there because Python tells the pipe of signals that have a handler only."""
+
+
+def _watch(reading: int) -> None:
+    """Acts on signals, one after the other."""
+    while True:
+        for number in os.read(reading, 16):
+            if number in _CAUGHT:  # others may have handlers that packages made
+                _come(number)
+
+
+def _come(number: int) -> None:
+    """Acts on a signal."""
+    with _lock:
+        if _state.number is not None:
+            _end(number)
+        _state.number = number
+        if not _state.holding:
+            _end_with_sentence()
+    _say(
+        "Ending after the rounds that are running, or their compilation; once more"
+        " ends at once.\n"
+    )
+
+
+def _end_with_sentence() -> None:
+    """Ends the process where nothing is half written."""
+    hint = "." if _state.hint is None else f"; {_state.hint}"
+    _end(_state.number or signal.SIGINT, f"Interrupted{hint}\n")
+
+
+def _end(number: int, sentence: str = "") -> None:
+    """Ends the process, with the terminal as it was."""
+    _say((_SHOW_CURSOR if os.isatty(2) else "") + sentence)
+    os._exit(128 + number)
+
+
+def _say(text: str) -> None:
+    """Writes on standard error, past streams that a print may have locked."""
+    with contextlib.suppress(OSError):
+        if select.select([], [2], [], 0)[1]:
+            os.write(2, text.encode())

@@ -3,7 +3,7 @@
 import os
 import sys
 
-__all__ = ["check_jax", "check_python"]
+__all__ = ["check_jax", "check_process", "check_python", "watch_forks"]
 
 _PYTHON, _JAX = (3, 11), (0, 7)
 _WRONG_ON_CPU = ("0.10.2", "0.11.0")
@@ -25,6 +25,50 @@ def check_python(python: tuple[int, ...] = sys.version_info[:2]) -> None:
         raise ImportError(
             f"fedjax_pfl needs Python {_shown(_PYTHON)} or newer, this is"
             f" {_shown(python[:2])}."
+        )
+
+
+_is_forked = False
+"""Whether this process lacks the threads of the JAX that it holds."""
+
+
+def watch_forks() -> None:
+    """Lets every child that is forked from here look whether JAX works in it."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_look_for_jax)
+
+
+def _look_for_jax() -> None:
+    """Asks JAX whether it has been used: then it refuses another number of devices."""
+    global _is_forked
+    jax = sys.modules.get("jax")
+    if jax is None or _is_forked:
+        return
+    name = "jax_num_cpu_devices"
+    number = getattr(jax.config, name, None)
+    if number is None:  # forked in the middle of the import
+        return
+    try:
+        jax.config.update(name, 2 if number == 1 else 1)
+    except RuntimeError:
+        _is_forked = True
+    else:
+        jax.config.update(name, number)
+
+
+def check_process() -> None:
+    """Refuses a process that was forked from one where JAX was in use.
+
+    Raises:
+      InputError: in one sentence that names the remedy.
+    """
+    from fedjax_pfl.core import checks
+
+    if _is_forked:
+        raise checks.InputError(
+            "This process was forked from one that had used JAX, whose threads it"
+            " lacks, so that a training would hang; start it by"
+            ' multiprocessing.get_context("spawn").'
         )
 
 

@@ -303,7 +303,8 @@ class Recorder:
     def _check(self, arrays: dict[str, np.ndarray], done: int) -> None:
         """Refuses what `arrays` does not return after so many rounds."""
         wrong = {*_SINGLE, *_WATCHED} - arrays.keys()
-        sizes = {"point": len(self._points), "round": np.size(arrays.get("rounds"))}
+        rounds = np.size(arrays.get("rounds", ()))
+        sizes = {"point": len(self._points), "round": rounds}
         sizes |= {"model": len(self._models), "data": len(self._data)}
         sizes |= {"client": len(self._clients), "row": self._selected.shape[1]}
         sizes |= {"step": self._num_rounds}

@@ -102,6 +102,7 @@ def grid(
       Interrupted: after `max_minutes`.
     """
     validate.check(key, process, model, spec, spec=True)
+    validate.refuse_tracers(axes=axes)
     parsed = Options(num_rounds=num_rounds, **options)
     time_is_up = time_limit(parsed.max_minutes)  # building the data counts
     planned = check_groups(grids.groups_of(key, process, model, spec, axes), parsed)

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, platforms
+from fedjax_pfl.core import checks, platforms, struct
 from fedjax_pfl.engine.process import PARTS, FederatedProcess
 
-__all__ = ["check", "check_key", "check_model"]
+__all__ = ["check", "check_key", "check_model", "refuse_tracers"]
 
 _OPTIONAL = ("aggregator", "server_optimizer", "attack")
 
@@ -35,8 +35,9 @@ def check(
     Raises:
       InputError: if one of them is not.
     """
+    platforms.check_process()
     platforms.check_jax()
-    _refuse_tracers(key=key, process=process, federation=federation)
+    refuse_tracers(key=key, process=process, model=model, federation=federation)
     check_key(key)
     if not isinstance(process, FederatedProcess):
         wanted = "a process such as FederatedProcess(algorithm=FedAvg())"
@@ -75,10 +76,20 @@ def check_model(model: Any) -> None:
     _check_part("model", model, "for_federation", "MLP(widths=(64,))")
 
 
-def _refuse_tracers(**arguments: Any) -> None:
-    """Refuses to be called inside of a transformation of JAX."""
-    for name, value in arguments.items():
-        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value)):
+def refuse_tracers(**arguments: Any) -> None:
+    """Refuses to be called inside of a transformation of JAX.
+
+    Args:
+      **arguments: of the call, by name.
+
+    Raises:
+      InputError: if one of them depends on an argument of the transformation or, inside
+        `jax.jit`, if none does.
+    """
+    # Inside jax.jit everything that is computed is traced, even of constants.
+    for name, value in {**arguments, "all arguments": jnp.zeros(())}.items():
+        parts = (part for _, part in struct.named_fields(value))
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(list(parts))):
             raise checks.InputError(
                 f"Expected {name} to hold values, got tracers: trainings are not run"
                 " inside jax.vmap, jax.jit or jax.grad; fp.grid trains many at once,"
@@ -90,7 +101,7 @@ def check_key(key: Any) -> None:
     """Refuses what is not a key.
 
     Args:
-      key: `[]` of `jax.random.key`, or `[...]` of several.
+      key: `[]` of `jax.random.key`, of any implementation that has pairs of words.
 
     Raises:
       InputError: if it is not.
@@ -103,6 +114,17 @@ def check_key(key: Any) -> None:
         )
     if dtype is None or not jnp.issubdtype(dtype, jax.dtypes.prng_key):
         raise _error("key", key, "made by jax.random.key(seed)")
+    if key.shape:
+        raise checks.InputError(
+            f"Expected one key, got an array of keys of shape {key.shape}; fp.grid"
+            ' trains with many seeds, as in fp.grid(..., axes={"seed": [0, 1]}).'
+        )
+    words = jax.random.key_data(key).shape
+    if len(words) != 1 or words[0] % 2:  # of which a key of our own can be made
+        raise checks.InputError(
+            'Expected key to be made by jax.random.key(seed, impl="threefry2x32"), got'
+            f" one whose data have the shape {words}."
+        )
 
 
 def _check_part(

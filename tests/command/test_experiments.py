@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from fedjax_pfl.command import cli, job, presets
 from fedjax_pfl.command.presets.experiment import apply_settings
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import simulation
+from fedjax_pfl.engine.trainer import Interrupted
 
 RUNNER = typer.testing.CliRunner()
 ROOT = pathlib.Path(__file__).parents[2]
@@ -333,15 +335,16 @@ def test_diagnostics_are_recorded_when_asked_for():
 
 def test_an_interrupt_says_how_to_go_on(monkeypatch):
     def interrupt(*_args, **_kwargs):
-        raise KeyboardInterrupt
+        raise Interrupted("Interrupted by SIGINT", 0)
 
     with monkeypatch.context() as patched:
         patched.setattr(simulation, "run_groups", interrupt)
         arguments = ["--preset", "quadratic", "--rounds", "2", "--out", "a b"]
+        patched.setattr(job.signals, "number", lambda: signal.SIGINT)
         done = RUNNER.invoke(sweep.app, arguments)
     assert done.exit_code == 130
-    sentence = "Interrupted; go on with: python -m experiments.sweep --resume 'a b'\n"
-    assert done.stderr == sentence
+    sentence = "Interrupted by SIGINT at round 0; go on with: python -m experiments."
+    assert done.stderr == f"{sentence}sweep --resume 'a b'\n"
     again = RUNNER.invoke(sweep.app, ["--resume", "a b", "--quiet"])
     assert (again.stdout, again.exit_code) == ("a b\n", 0)
     assert results.Result.load("a b").groups[0].rounds[-1] == 2

@@ -1,8 +1,12 @@
 """Mistakes of newcomers, each answered where it is made and with what to write."""
 
 import functools
+import subprocess
+import sys
 
 import jax
+import jax.extend
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -82,19 +86,132 @@ def test_legacy_keys_are_named(federation):
         fp.grid(key, process, model, fp.FederationSpec(), {}, num_rounds=1)
 
 
-@pytest.mark.parametrize("transform", [jax.vmap, jax.jit])
-def test_transformed_calls_are_told_of_grids(federation, transform):
+def test_arrays_of_keys_are_told_of_grids(federation):
     keys = jax.random.split(jax.random.key(0))
-    with pytest.raises(fp.InputError, match="key .* fp.grid"):
-        transform(functools.partial(simulate, federation))(keys)
+    with pytest.raises(fp.InputError, match=r"one key, .* shape \(2,\); fp.grid"):
+        simulate(federation, keys)
 
 
-def test_gradients_of_trainings_are_told_of_grids(federation):
-    def loss(lam):
-        return simulate(federation, algorithm=fp.Flame(lam=lam))
+def test_keys_of_other_generators_are_taken_or_named(federation):
+    wide = simulate(federation, jax.random.key(0, impl="rbg"))
+    again = simulate(federation, jax.random.key(0, impl="rbg"))
+    assert wide.groups[0].metrics.keys() == again.groups[0].metrics.keys()
+    for name, values in wide.groups[0].metrics.items():
+        np.testing.assert_array_equal(values, again.groups[0].metrics[name])
+    odd = jax.extend.random.define_prng_impl(
+        key_shape=(3,),
+        seed=lambda seed: jnp.zeros(3, jnp.uint32) + seed.astype(jnp.uint32),
+        split=lambda key, shape: jnp.broadcast_to(key, (*shape, 3)),
+        random_bits=lambda key, width, shape: jnp.zeros(shape, jnp.uint32),
+        fold_in=lambda key, data: key,
+        name="odd",
+    )
+    with pytest.raises(fp.InputError, match=r"threefry2x32.* shape \(3,\)\."):
+        simulate(federation, jax.random.key(0, impl=odd))
 
-    with pytest.raises(fp.InputError, match="process .* fp.grid"):
-        jax.grad(loss)(0.1)
+
+FLAME = fp.FederatedProcess(algorithm=fp.Flame())
+SPEC = fp.FederationSpec("digits", num_clients=4)
+CALLS = {  # of a key and a number, either of them traced
+    "simulate": lambda federation, key, number: fp.simulate(
+        key,
+        fp.FederatedProcess(algorithm=fp.Flame(lam=number)),
+        fp.LogisticRegression(),
+        federation,
+        num_rounds=1,
+    ),
+    "simulate_streamed": lambda federation, key, number: fp.simulate_streamed(
+        key,
+        fp.FederatedProcess(algorithm=fp.Flame(lam=number)),
+        fp.LogisticRegression(),
+        federation,
+        num_rounds=1,
+    ),
+    "grid": lambda _, key, number: fp.grid(
+        key,
+        fp.FederatedProcess(algorithm=fp.Flame(lam=number)),
+        fp.LogisticRegression(),
+        SPEC,
+        {},
+        num_rounds=1,
+    ),
+    "grid's axes": lambda _, key, number: fp.grid(
+        key,
+        FLAME,
+        fp.LogisticRegression(),
+        SPEC,
+        {"algorithm.lam": [number]},
+        num_rounds=1,
+    ),
+    "grid's federations": lambda _, key, number: fp.grid(
+        key,
+        FLAME,
+        fp.LogisticRegression(),
+        fp.FederationSpec("digits", num_clients=4, malicious_fraction=number),
+        {},
+        num_rounds=1,
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_calls_inside_transformations_are_told_of_grids(federation, call):
+    train = functools.partial(call, federation)
+    keys, numbers = jax.random.split(jax.random.key(0)), np.array([0.1, 0.2])
+    told = pytest.raises(fp.InputError, match="jax.vmap, jax.jit or jax.grad; fp.grid")
+    with told:
+        jax.vmap(lambda key: train(key, 0.1))(keys)
+    with told:
+        jax.vmap(lambda number: train(keys[0], number))(numbers)
+    with told:
+        jax.jit(lambda key: train(key, 0.1))(keys[0])
+    with told:
+        jax.jit(lambda number: train(keys[0], number))(0.1)
+    with told:
+        jax.jit(lambda: train(keys[0], 0.1))()
+    with told:
+        jax.grad(lambda number: train(keys[0], number))(0.1)
+
+
+FORKED = """
+import multiprocessing, sys, warnings
+import jax
+import fedjax_pfl as fp
+
+def refused(call, *arguments):
+    try:
+        call(*arguments, 1, progress=False)
+    except fp.InputError as error:
+        return 'get_context("spawn")' in str(error)
+    return False
+
+def child(key):
+    spec = fp.FederationSpec("quadratic", "by_client", num_clients=4)
+    parts = (key, fp.FederatedProcess(algorithm=fp.FedAvg()), fp.models.Quadratic())
+    if IS_USED:
+        federation = spec.build()
+        all_are = refused(fp.simulate, *parts, federation)
+        all_are &= refused(fp.simulate_streamed, *parts, federation)
+        sys.exit(not (all_are and refused(fp.grid, *parts, spec, {})))
+    sys.exit(len(fp.grid(jax.random.key(0), *parts[1:], spec, {}, 1, progress=False)
+        .groups) != 1)
+
+warnings.simplefilter("ignore")
+IS_USED = sys.argv[1] == "used"
+key = jax.random.key(0) if IS_USED else None
+context = multiprocessing.get_context("fork")
+process = context.Process(target=child, args=(key,))
+process.start()
+process.join()
+sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("state", ["used", "unused"])
+def test_a_fork_of_a_used_jax_is_refused_and_another_one_trains(state):
+    command = [sys.executable, "-c", FORKED, state]
+    done = subprocess.run(command, timeout=300, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import checkpoint, directories, documents, provenance
 from fedjax_pfl.results.checkpoint import files
+from tests.trust import counts
 
 IDENTITY = {"algorithm": "Flame", "algorithm.lam": 0.5, "points": [{"seed": 0}]}
 
@@ -295,7 +296,7 @@ def test_no_changed_byte_goes_unseen(saved, tmp_path_factory, request):
             assert_is(found, 10)
 
     check()
-    print(f"{tried} corruptions of a checkpoint seen")
+    counts.add("inputs", "corruptions of a checkpoint", tried)
 
 
 class _Trap:

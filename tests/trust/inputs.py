@@ -10,6 +10,8 @@ import hypothesis
 import typer.testing
 from hypothesis import strategies as st
 
+from tests.trust import counts
+
 RUNNER = typer.testing.CliRunner()
 _CPU_SECONDS, _SECONDS = 60, 900  # for one input; machines may be busy
 _GIB = 1 << 30
@@ -40,8 +42,9 @@ class Trials:
         self.accepted += not refused
 
     def report(self, what):
-        """Prints the numbers, and checks that both outcomes were seen."""
-        print(f"{self.accepted} {what} accepted, {self.refused} refused")
+        """Adds up the numbers, and checks that both outcomes were seen."""
+        outcomes = f"{self.accepted} accepted, {self.refused} refused"
+        counts.add("inputs", what, self.accepted + self.refused, outcomes)
         assert self.accepted and self.refused
 
 

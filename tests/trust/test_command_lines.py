@@ -213,7 +213,7 @@ def paths_below(folder):
 
 @pytest.mark.filterwarnings("default")
 def test_command_lines(place, request):
-    trials = inputs.Trials(request, default=20, long=1200)
+    trials = inputs.Trials(request, default=20, long=1800)
     before = paths_below(place)
 
     @trials.settings

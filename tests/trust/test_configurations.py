@@ -186,7 +186,7 @@ def elsewhere(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("default")
 def test_plans(elsewhere, request):
-    trials = inputs.Trials(request, default=20, long=1500)
+    trials = inputs.Trials(request, default=20, long=2500)
 
     @trials.settings
     @hypothesis.given(commands())

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.trust import counts
+
 pytest.importorskip("atheris")
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -51,7 +53,7 @@ def test_a_reader_returns_a_data_set_or_refuses(name, tmp_path):
     status, count, output = fuzz(name, tmp_path, RUNS)
     found = sorted(tmp_path.glob("crash-*")) + sorted(tmp_path.glob("*-*"))
     assert (status, found) == (0, []), output[-3000:]
-    print(f"{count} inputs of the reader of {name} fuzzed")
+    counts.add("inputs", f"fuzzed bytes for the reader of {name}", count)
     assert count > 100
 
 

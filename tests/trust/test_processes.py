@@ -13,44 +13,18 @@ import struct
 import subprocess
 import time
 
-import numpy as np
 import pytest
 
-from fedjax_pfl import results
-from tests.trust import processes
+from tests.trust import counts, inputs
+from tests.trust.processes import ARGUMENTS, ONE, assert_same, newest
 
-# Two groups (one grid of two points), checkpoints as often as there are evaluations.
-ARGUMENTS = (
-    *("--preset", "quadratic", "--set", "algorithm=flame,fedavg", "--seeds", "2"),
-    *("--set", "algorithm.local=sgd", "--rounds", "12", "--eval-every", "1"),
-    *("--checkpoint-seconds", "0"),
-)
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A directory with compiled programs and an uninterrupted result."""
-    folder = tmp_path_factory.mktemp("trust")
-    run = functools.partial(processes.start, folder, cache=folder / "cache")
-    command = run(*ARGUMENTS, "--quiet", "--out", "whole")
-    assert command.wait() == 0, command.text()
-    return folder, run
-
-
-def assert_same(one, other):
-    """Bit for bit the same, but for the clock."""
-    one, other = (results.Result.load(path) for path in (one, other))
-    assert len(one.groups) == len(other.groups) == 2
-    for a, b in zip(one.groups, other.groups, strict=True):
-        for name, value in vars(a).items():
-            if not name.endswith("_seconds"):
-                np.testing.assert_equal(getattr(b, name), value, err_msg=name)
-
-
-def newest(folder):
-    """The newest checkpoint of each group, by name of the group."""
-    found = glob.glob("0*/[0-9]*", root_dir=folder / "checkpoints")
-    return dict(sorted(os.path.split(path) for path in found))
+LOG = ("--log", "tensorboard")
+KINDS = {  # command, its arguments, those that are given again with --resume
+    "groups": ("sweep", ARGUMENTS, ()),
+    "streamed": ("run", (*ONE, "--streamed"), ()),
+    "saved models": ("sweep", (*ARGUMENTS, "--save-models"), ()),
+    "logs": ("sweep", (*ARGUMENTS, *LOG), LOG),
+}
 
 
 def half_written(folder):
@@ -58,9 +32,16 @@ def half_written(folder):
     return glob.glob("checkpoints/*/.new-*", root_dir=folder)
 
 
-def kill_until_done(folder, run, name, rng, most):
+def models(folder):
+    """Saved models, by name of the file."""
+    return inputs.contents(folder / "models") if (folder / "models").exists() else {}
+
+
+def kill_until_done(folder, run, kind, name, rng, most):
     """Kills the training again and again; how often it was, and what that hit."""
-    command, kills, writing = run(*ARGUMENTS, "--quiet", "--out", name), 0, 0
+    command_name, arguments, again = KINDS[kind]
+    run = functools.partial(run, name=command_name)
+    command, kills, writing = run(*arguments, "--quiet", "--out", name), 0, 0
     out = folder / name
     while kills < most:
         if rng.random() < 0.5:  # at any moment, from the first line on
@@ -79,24 +60,41 @@ def kill_until_done(folder, run, name, rng, most):
         kills += 1
         writing += bool(half_written(out))
         if not out.exists():
-            command = run(*ARGUMENTS, "--quiet", "--out", name)
+            command = run(*arguments, "--quiet", "--out", name)
         else:
-            command = run("--resume", name, "--quiet")
+            command = run("--resume", name, "--quiet", *again)
     assert command.wait() == 0, command.text()
     return kills, writing
 
 
-def test_killed_at_random_moments_it_is_bit_identical(place, request):
+def _kind(name):
+    """One kind is enough every time."""
+    return pytest.param(name, marks=[pytest.mark.wide] * (name != "groups"))
+
+
+@pytest.mark.parametrize("kind", [_kind(name) for name in KINDS])
+def test_killed_at_random_moments_it_is_bit_identical(place, request, kind):
     folder, run = place
-    rng = random.Random(5)
+    command_name, arguments, _ = KINDS[kind]
+    if kind == "logs":
+        pytest.importorskip("tensorboardX")
+    whole = "whole"
+    if kind != "groups":
+        whole = f"whole-{kind}".replace(" ", "-")
+        command = run(*arguments, "--quiet", "--out", whole, name=command_name)
+        assert command.wait() == 0, command.text()
+    rng = random.Random(kind)
     kills = writing = attempts = 0
-    wanted = 100 if request.config.getoption("--long") else 1
+    wanted = 80 if request.config.getoption("--long") else 1
     while kills < wanted:
-        name = f"killed-{attempts}"
-        more, hit = kill_until_done(folder, run, name, rng, most=min(8, wanted - kills))
-        assert_same(folder / "whole", folder / name)
+        name, most = f"{whole}-killed-{attempts}", min(8, wanted - kills)
+        more, hit = kill_until_done(folder, run, kind, name, rng, most)
+        assert_same(folder / whole, folder / name)
+        assert models(folder / whole) == models(folder / name)
+        assert (kind == "saved models") == bool(models(folder / name))
         kills, writing, attempts = kills + more, writing + hit, attempts + 1
-    print(f"{kills} kills survived in {attempts} runs, {writing} during a write")
+    details = f"survived in {attempts} runs, {writing} during the write of a checkpoint"
+    counts.add("kills", kind, kills, details)
 
 
 @pytest.mark.parametrize(

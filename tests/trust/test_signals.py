@@ -1,0 +1,186 @@
+"""Signals from the first line of a command to its end, and output that nobody reads."""
+
+import functools
+import os
+import pathlib
+import random
+import signal
+import statistics
+import subprocess
+import time
+
+import pytest
+
+from tests.trust import counts, processes
+from tests.trust.processes import ARGUMENTS, assert_same, newest
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SWEEPS = (("-m", "experiments.sweep"), ("-m", "fedjax_pfl.command", "sweep"))
+CLOSED = ("sh", "-c", 'exec "$@" >&-', "sh")
+BOUND = 120
+"""Seconds; machines may be busy. On a quiet one it is three, outside of compilation."""
+
+
+@pytest.fixture(scope="module")
+def start(place):
+    """Starts Python in the directory of all runs."""
+    folder, _ = place
+    cache = str(folder / "cache")
+    return functools.partial(processes.start_python, folder, cache=cache)
+
+
+def is_caught(pid):
+    """Whether a process has a handler for SIGTERM: before, Python is just starting."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text("ascii")
+    mask = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(mask >> (signal.SIGTERM - 1) & 1)
+
+
+def until(there, process):
+    """Waits until a function says so, while the process lives."""
+    end = time.monotonic() + BOUND
+    while process.poll() is None and not there():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def check_whole(place, name):
+    """There is nothing, or a run that goes on to the same result; what it was."""
+    folder, run = place
+    assert not list(folder.glob(f".{name}.*"))
+    if not (folder / name).exists():
+        return "nothing there"
+    is_finished = (folder / name / "config.json").exists()
+    command = run("--resume", name, "--quiet")
+    assert command.wait() == 0, command.text()
+    assert_same(folder / "whole", folder / name)
+    return "finished" if is_finished else "resumed"
+
+
+def check_ended(process, number, sent):
+    """It ended by a signal or was done, without a traceback; seconds since then."""
+    _, error = process.communicate(timeout=BOUND)
+    seconds = time.monotonic() - sent
+    for word in ("Traceback", "Exception ignored", "Error"):
+        assert word not in error, error
+    # Python gives handlers back in its last moments, when all work is done; for a shell
+    # the status is the same.
+    statuses = (128 + number, 0, -number)
+    assert process.returncode in statuses, (process.returncode, error)
+    if process.returncode > 0:
+        assert "Interrupted" in error.splitlines()[-1]
+    return seconds
+
+
+def summary(seconds):
+    """Distribution of the seconds from a signal to the end of the process."""
+    middle, most = statistics.median(seconds), max(seconds)
+    return f"ended after {middle:.2f} s, at most {most:.2f} s"
+
+
+def test_signals_at_random_moments_of_whole_commands(place, start, request):
+    """From the first line to the last one, of both ways to start a command."""
+    begun = time.monotonic()
+    first = start(*SWEEPS[0], *ARGUMENTS, "--quiet", "--out", "timed")
+    _, error = first.communicate(timeout=BOUND)
+    assert first.returncode == 0, error
+    lasts = time.monotonic() - begun
+    rng, seconds, states = random.Random(0), [], []
+    for count in range(60 if request.config.getoption("--long") else 6):
+        name, number = f"random-{count}", SIGNALS[count % 3]
+        words = (*SWEEPS[count % 2], *ARGUMENTS, "--quiet", "--out", name)
+        process = start(*words)
+        until(lambda pid=process.pid: is_caught(pid), process)
+        moment = time.monotonic() + rng.uniform(0, lasts)
+        until(lambda moment=moment: time.monotonic() > moment, process)
+        process.send_signal(number)
+        seconds.append(check_ended(process, number, time.monotonic()))
+        states.append(check_whole(place, name))
+        assert process.returncode > 0 or states[-1] == "finished"
+    outcomes = {state: states.count(state) for state in states}
+    details = f"{summary(seconds)}; {outcomes}, of {lasts:.0f} s each"
+    counts.add("signals", "to whole commands", len(seconds), details)
+    print(details)
+
+
+@pytest.mark.wide
+def test_signals_at_random_moments_of_trainings(place, request):
+    """Sent to processes that have imported everything; each is resumed by the next."""
+    folder, run = place
+    rng, seconds = random.Random(1), []
+    wanted, runs = (240 if request.config.getoption("--long") else 3), 0
+    while len(seconds) < wanted:
+        name, runs = f"trained-{runs}", runs + 1
+        while not (folder / name / "config.json").exists():
+            again = ["--resume", name] if (folder / name).exists() else None
+            command = run(*(again or [*ARGUMENTS, "--out", name]), "--quiet")
+            until(lambda c=command: is_caught(c.process.pid), Polled(command))
+            command.process.join(rng.uniform(0, 3))
+            if not command.process.is_alive():
+                assert command.wait() == 0, command.text()
+                break
+            number, sent = rng.choice(SIGNALS), time.monotonic()
+            os.kill(command.process.pid, number)
+            status = command.wait(BOUND)
+            seconds.append(time.monotonic() - sent)
+            assert status in (128 + number, 0, -number), command.text()
+            if status <= 0:
+                assert (folder / name / "config.json").exists()
+            for word in ("Traceback", "Exception ignored"):
+                assert word not in command.text()
+        check_whole(place, name)
+    details = f"{summary(seconds)}; in {runs} runs, each as if uninterrupted"
+    counts.add("signals", "to trainings", len(seconds), details)
+    print(details)
+
+
+class Polled:
+    """A command of `processes.start` as `until` asks it."""
+
+    def __init__(self, command):
+        self._process = command.process
+
+    def poll(self):
+        return self._process.exitcode
+
+
+@pytest.mark.wide
+def test_a_second_signal_ends_at_once_in_the_middle_of_compiled_rounds(place):
+    folder, run = place
+    long = ("--rounds", "1000000", "--eval-every", "50000", "--quiet")
+    command = run(*ARGUMENTS, *long, "--out", "twice")
+    command.wait_for(lambda: newest(folder / "twice"))
+    os.kill(command.process.pid, signal.SIGINT)
+    command.wait_for(lambda: "once more ends at once" in command.text())
+    os.kill(command.process.pid, signal.SIGTERM)
+    assert command.wait() == 143, command.text()
+    assert command.text().count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "reader", ["closed", pytest.param("gone", marks=pytest.mark.wide)]
+)
+def test_a_training_goes_on_where_nobody_reads(place, start, reader):
+    folder, _ = place
+    name = f"reader-{reader}"
+    words = [*SWEEPS[0], *ARGUMENTS, "--out", name]
+    if reader == "closed":
+        with start(*words, before=CLOSED) as process:
+            _, error = process.communicate(timeout=BOUND)
+        assert "2/2 FedAvg" in error.splitlines()[-1]
+    else:  # `2>&1 | head -1`
+        with start(*words, stderr=subprocess.STDOUT) as process:
+            assert process.stdout.readline().startswith("4 grid points")
+    assert process.returncode == 0
+    assert_same(folder / "whole", folder / name)
+
+
+def test_what_only_prints_ends_as_a_pipe_does(start):
+    words = ("-m", "fedjax_pfl.command", "methods")
+    with start(*words) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == -signal.SIGPIPE
+    with start(*words, before=CLOSED) as process:
+        assert process.communicate(timeout=BOUND) == ("", "")
+    assert process.returncode == 0

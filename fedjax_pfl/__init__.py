@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.engine.stopping import StopWhen
     from fedjax_pfl.engine.streaming import simulate_streamed
     from fedjax_pfl.engine.trainer import Interrupted
+    from fedjax_pfl.engine.tuning import Range, tune
     from fedjax_pfl.figures import plot
     from fedjax_pfl.local import SGD, Optax
     from fedjax_pfl.local.participation import AllClients, Stragglers, UniformCohort
@@ -126,6 +127,7 @@ __all__ = [
     "Optax",
     "PFedMe",
     "PerFedAvg",
+    "Range",
     "Result",
     "SGD",
     "Scaffold",
@@ -148,4 +150,5 @@ __all__ = [
     "simulate_streamed",
     "static_field",
     "traced_field",
+    "tune",
 ]

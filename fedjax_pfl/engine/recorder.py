@@ -69,7 +69,9 @@ class Recorder:
         self._data, self._num_rounds = planned.plan.schedule.data, options.num_rounds
         self._stops = group.processes[0].on_nonfinite == "stop"
         self._stop_when = options.stop_when
-        self._watch = stopping.Watch(options.stop_when, len(self._points))
+        self._watch = stopping.watch(
+            options.stop_when, self._points, options.num_rounds
+        )
         self._federations = federations
         self._malicious = np.stack([f.malicious for f in federations])
         num_shown = self._malicious.shape[1]
@@ -175,7 +177,7 @@ class Recorder:
         if rule is not None and rule.data in data:
             self._watch.see(round, self._watched(rule, evaluated))
 
-    def _watched(self, rule: stopping.StopWhen, evaluated: np.ndarray) -> np.ndarray:
+    def _watched(self, rule: stopping.Watched, evaluated: np.ndarray) -> np.ndarray:
         """Means `[G]` over honest clients of what early stopping looks at, now."""
         last = self._metrics[-1]
         checks.known(rule.metric, last, "metric to stop on")
@@ -307,6 +309,7 @@ class Recorder:
             diverged_at=self._diverged,
             stopped_at=self._watch.stopped_at,
             reached_target=self._watch.reached_target,
+            dropped=self._watch.dropped if self._watch.dropped.any() else None,
             config=config,
             compile_seconds=compile_seconds,
             run_seconds=run_seconds,

@@ -21,7 +21,7 @@ from fedjax_pfl.command import arguments, compilation_cache, errors
 __all__ = ["answer", "make_main", "num_cores", "with_options"]
 
 _shown: set[str] = set()  # sentences of warnings
-_OF_ONE_COMMAND = {"streamed": "run", "as_if_clients": "plan"}
+_OF_ONE_COMMAND = {"streamed": "run", "as_if_clients": "plan", "tune": "sweep"}
 _WITH_RESUME = {"resume", "max_minutes", "memory_limit", "log", "quiet"}
 
 

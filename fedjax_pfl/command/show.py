@@ -119,7 +119,7 @@ def _print_settings(console: Console, summary: "pd.DataFrame") -> None:
         styles.append("" if (trainings["status"] == "ok").all() else "red")
     printing.table(
         console,
-        [*(name.rpartition(".")[2] for name in settings), *across],
+        [*selection.short(settings), *across],
         rows,
         title=f"All settings: {value}, clients' own test data, last round",
         numbers=across,

@@ -23,7 +23,9 @@ __all__ = [
     "Space",
     "Tuned",
     "draw",
+    "halving",
     "lattice",
+    "points",
     "search_space",
     "tune",
 ]
@@ -55,6 +57,9 @@ class Range:
                 f"Expected a range of logarithms to begin above 0, got {self.low!r};"
                 " log=False draws the numbers themselves."
             )
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
 
     def at(self, share: Any) -> Any:
         """Returns the values at shares `[...]` of the way from low to high."""
@@ -107,7 +112,7 @@ def draw(space: Space, count: int, seed: int = 0) -> list[dict[str, Any]]:
       seed: of the draws. More settings, or other fields, do not change those drawn.
 
     Returns:
-      Values by dotted name.
+      Values by dotted name; numbers of ranges have four digits.
 
     Example:
       >>> draw({"algorithm.lam": Range(0.1, 10)}, 5)[:2] == draw(
@@ -120,7 +125,8 @@ def draw(space: Space, count: int, seed: int = 0) -> list[dict[str, Any]]:
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         shares = rng.random(count)
         if isinstance(values, Range):
-            columns[name] = values.at(shares).tolist()
+            # Few digits, so that a setting can be given by hand again.
+            columns[name] = [float(f"{v:.4g}") for v in values.at(shares)]
         else:
             columns[name] = [values[int(share * len(values))] for share in shares]
     return [{name: column[k] for name, column in columns.items()} for k in range(count)]
@@ -146,6 +152,56 @@ def lattice(space: Space, count: int) -> list[dict[str, Any]]:
             values = values.at(np.linspace(0, 1, max(2, each))).tolist()
         axes[name] = values
     return grids.combinations(axes)
+
+
+def halving(
+    num_settings: int,
+    num_rounds: int,
+    eta: int = 3,
+    min_rounds: int | None = None,
+    watched: stopping.Watched | None = None,
+) -> stopping.Halving:
+    """Returns the rule that leaves one of some settings for the last rounds.
+
+    Args:
+      num_settings: number of settings.
+      num_rounds: rounds R of the one that is left.
+      eta: `1 / eta` of the settings go on at every rung.
+      min_rounds: rounds before the first rung; None for the largest number of rounds
+        after which there are as many rungs before R as are needed.
+      watched: what settings are compared by; None for the accuracy on validation data.
+
+    Raises:
+      InputError: if `min_rounds` is above `num_rounds`.
+    """
+    fields = {} if watched is None else dataclasses.asdict(watched)
+    rule = stopping.Halving(eta=eta, min_rounds=min_rounds or 1, **fields)
+    if min_rounds is None:
+        rungs = math.ceil(math.log(max(num_settings, 2), eta) - 1e-9)
+        return dataclasses.replace(rule, min_rounds=max(1, num_rounds // eta**rungs))
+    if min_rounds > num_rounds:
+        raise checks.InputError(
+            f"Expected min_rounds to be at most the {num_rounds} rounds of a training,"
+            f" got {min_rounds}."
+        )
+    return rule
+
+
+def points(
+    process: FederatedProcess, axes: Mapping[str, Iterable[Any]], num_settings: int
+) -> list[dict[str, Any]]:
+    """Returns random settings of a method, under all values of other axes.
+
+    Args:
+      process: the process, whose algorithm declares what is searched.
+      axes: values by dotted name; those of searched fields are left out.
+      num_settings: settings of a method that declares something; the others keep their
+        axes.
+    """
+    space = search_space(process)
+    others = grids.combinations({n: v for n, v in axes.items() if n not in space})
+    drawn = draw(space, num_settings) if space else [{}]
+    return [setting | other for setting in drawn for other in others]
 
 
 def _checked(space: Space) -> dict[str, Range | Sequence[Any]]:
@@ -281,11 +337,6 @@ def tune(
     validate.check(key, process, model, spec, spec=True)
     checks.known(strategy, ("halving", "hyperband", "random", "grid"), "strategy")
     checks.positive_int("num_settings", num_settings)
-    if getattr(spec, "validation_fraction", 1) == 0:
-        raise checks.InputError(
-            "Expected a federation with validation examples to choose by, got a"
-            " validation_fraction of 0."
-        )
     if space is None and not (space := search_space(process)):
         raise checks.InputError(
             f"{type(process.algorithm).__name__} declares no ranges to search; give a"
@@ -297,41 +348,29 @@ def tune(
         else draw(space, num_settings, draw_seed)
     )
     seeds = list(seeds)
-    points = [{**setting, "seed": seed} for setting in settings for seed in seeds]
-    least = min_rounds
-    if least is None:
-        rungs = math.ceil(math.log(max(num_settings, 2), eta) - 1e-9)
-        least = max(1, num_rounds // eta**rungs)
-    if least > num_rounds:
-        raise checks.InputError(
-            f"Expected min_rounds to be at most the {num_rounds} rounds of a training,"
-            f" got {least}."
-        )
+    if not seeds:
+        raise checks.InputError("Expected at least one seed, got none.")
     watched = stopping.Watched(metric=metric, model=by_model)
-    rule = None
-    if strategy in ("halving", "hyperband"):
-        brackets = 1
-        if strategy == "hyperband":
-            brackets = 1 + int(math.log(num_rounds / least, eta) + 1e-9)
-        rule = stopping.Halving(
-            eta=eta,
-            min_rounds=least,
-            brackets=brackets,
-            **dataclasses.asdict(watched),
-        )
-    options = {"eval_every": least} | {
+    rule = halving(num_settings, num_rounds, eta, min_rounds, watched)
+    if strategy == "hyperband":
+        brackets = 1 + int(math.log(num_rounds / rule.min_rounds, eta) + 1e-9)
+        rule = dataclasses.replace(rule, brackets=brackets)
+    options = {"eval_every": rule.min_rounds} | {
         name: value
         for name, value in options.items()
         if not (name == "eval_every" and value is None)
     }
-    parsed = Options(num_rounds=num_rounds, stop_when=rule, **options)
+    is_dropping = strategy in ("halving", "hyperband")
+    options["stop_when"] = rule if is_dropping else None
+    parsed = Options(num_rounds=num_rounds, **options)
     if watched.data not in parsed.schedule.data:
         raise checks.InputError(
             "Expected validation among the data of evaluate_on, which settings are"
             f" compared on, got {', '.join(parsed.schedule.data)}."
         )
     time_is_up = time_limit(parsed.max_minutes)
-    groups = grids.groups_of(key, process, model, spec, points)
+    trials = [{**setting, "seed": seed} for setting in settings for seed in seeds]
+    groups = grids.groups_of(key, process, model, spec, trials)
     planned = simulation.check_groups(groups, parsed)
     result = simulation.run_groups(planned, parsed, interrupt=time_is_up)
     fields = tuple(space)

@@ -31,6 +31,7 @@ __all__ = [
     "methods",
     "reported",
     "settings",
+    "short",
     "shown_clients",
     "shown_curves",
     "title",
@@ -102,7 +103,7 @@ def title(row: pd.Series, names: Sequence[str], bare: Sequence[str] = ()) -> str
     shown = [str(row[name]) for name in bare if not pd.isna(row[name])]
     shown += label_values(row, [name for name in names if name not in bare])
     if names and not shown:
-        return f"no {_short(names[-1])}"
+        return f"no {short(names[-1:])[0]}"
     return ", ".join(shown)
 
 
@@ -291,16 +292,24 @@ def label(row: pd.Series, names: Sequence[str]) -> str:
 
 def label_values(row: pd.Series, names: Sequence[str]) -> list[str]:
     """Formats values, as in `lam = 1`, by the last part of a name; none if missing."""
-    shown = []
-    for name in names:
-        value = row[name]
-        if not pd.isna(value):
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            shown.append(f"{_short(name)} = {text}")
-    return shown
+    values = {name: row[name] for name in names if not pd.isna(row[name])}
+    return [
+        f"{name} = {f'{value:g}' if isinstance(value, float) else value}"
+        for name, value in zip(short(list(values)), values.values(), strict=True)
+    ]
 
 
-def _short(name: str) -> str:
-    """Shortens a name to its last part; a seed that is not the training's to two."""
-    *owners, last = name.split(".")
-    return f"{owners[-1]} {last}" if owners and last == "seed" else last
+def short(names: Sequence[str]) -> list[str]:
+    """Shortens dotted names to their last parts, and to two where these are equal.
+
+    Example:
+      >>> short(["algorithm.lam", "a.local.learning_rate", "a.fine_tune.learning_rate"])
+      ['lam', 'local learning_rate', 'fine_tune learning_rate']
+    """
+    lasts = [name.rpartition(".")[2] for name in names]
+    return [
+        " ".join(name.split(".")[-2:])
+        if lasts.count(last) > 1 or last == "seed"
+        else last
+        for name, last in zip(names, lasts, strict=True)
+    ]

@@ -208,7 +208,7 @@ def test_a_method_says_what_is_searched():
         ({"strategy": "halfing"}, "did you mean 'halving'"),
         ({"min_rounds": 19}, "at most the 18 rounds"),
         ({"num_settings": 0}, "num_settings to be a whole number of at least 1"),
-        ({"seeds": []}, "at least one grid point"),
+        ({"seeds": []}, "at least one seed"),
         ({"evaluate_on": ("test",)}, "validation among the data|data to stop on"),
         ({"metric": "acuracy"}, "did you mean 'accuracy'"),
         ({"by_model": "person"}, "did you mean 'personal'"),
@@ -221,5 +221,5 @@ def test_wrong_searches_get_one_sentence(changes, message):
 
 def test_a_federation_without_validation_data_cannot_choose():
     spec = dataclasses.replace(SPEC, validation_fraction=0.0)
-    with pytest.raises(checks.InputError, match="validation_fraction of 0"):
+    with pytest.raises(checks.InputError, match="validation_fraction above 0"):
         tuning.tune(KEY, PROCESS, fp.LogisticRegression(), spec, 4, progress=False)

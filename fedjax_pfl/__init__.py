@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from fedjax_pfl.engine.stopping import StopWhen as StopWhen
     from fedjax_pfl.engine.streaming import simulate_streamed as simulate_streamed
     from fedjax_pfl.engine.trainer import Interrupted as Interrupted
+    from fedjax_pfl.engine.tuning import Range as Range
+    from fedjax_pfl.engine.tuning import tune as tune
     from fedjax_pfl.figures import plot as plot
     from fedjax_pfl.local import SGD as SGD
     from fedjax_pfl.local import Optax as Optax

@@ -66,6 +66,7 @@ def make_history(
         diverged_at=stopped,
         stopped_at=np.full(num_points, -1),
         reached_target=np.zeros(num_points, bool),
+        dropped=None,
         config={
             "algorithm": algorithm,
             "algorithm.kappa": kappa,

@@ -11,7 +11,7 @@ import pandas as pd
 
 from experiments.cards import kept
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import selection
+from fedjax_pfl.results import selection, summaries
 
 __all__ = [
     "BESIDE",
@@ -114,7 +114,7 @@ class Run:
     @property
     def environment(self) -> list[str]:
         """Columns that are not chosen by anybody."""
-        others = [f for f in self.fields if not f.startswith(selection.TUNED)]
+        others = [f for f in self.fields if not f.startswith(summaries.METHOD_FIELDS)]
         return ["dataset", "partition", *others]
 
     def environments(
@@ -154,7 +154,7 @@ class Run:
 
     def settings(self) -> Iterator[tuple[str, pd.DataFrame]]:
         """Yields the rows of every setting of an algorithm, with a name."""
-        own = [f for f in self.fields if f.startswith(selection.TUNED)]
+        own = [f for f in self.fields if f.startswith(summaries.METHOD_FIELDS)]
         columns = ["algorithm", *own]
         groups = self.rows.groupby(columns, sort=False, dropna=False)
         for (algorithm, *values), rows in groups:
@@ -203,7 +203,7 @@ class Run:
 
     def _same_setting(self, side: Side, other: pd.DataFrame) -> pd.DataFrame | None:
         """Returns the rows of a side with the setting of another model."""
-        own = [f for f in self.fields if f.startswith(selection.TUNED)]
+        own = [f for f in self.fields if f.startswith(summaries.METHOD_FIELDS)]
         setting = other[own].iloc[0]
         for rows in self._settings_of(side):
             if rows[own].iloc[0].equals(setting):

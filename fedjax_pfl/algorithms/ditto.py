@@ -75,7 +75,7 @@ class Ditto(base.SingleExchange):
         solvers are then `SGD`.
     """
 
-    lam: Any = struct.traced_field(default=1.0, at_least=0)
+    lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
     local: Any = local.SGD()
     personal: Any = None
     unsynced: bool = struct.static_field(default=False)

@@ -83,7 +83,7 @@ class Flame(base.SingleExchange):
       weighting: alpha_i `uniform` (1/N) or by `examples`.
     """
 
-    lam: Any = struct.traced_field(default=1.0, at_least=0)
+    lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
     kappa: Any = struct.traced_field(default=None, above=0)
     rho: Any = struct.traced_field(default=None, above=0)
     local: Any = local.SGD()

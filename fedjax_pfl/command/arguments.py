@@ -217,6 +217,12 @@ class Options(DataOptions):
         "End after so many evaluations without improvement.", min=1
     )
     target: float | None = option("End when the metric is this good.")
+    tune: int | None = option(
+        "Search so many settings of every method at random, in the ranges that it"
+        " declares, and drop what falls behind on validation data.",
+        min=2,
+        max=10_000,
+    )
     stop_on: str | None = option(
         "What --patience and --target look at, for example"
         " personal:validation:accuracy; parts may be empty.",
@@ -288,7 +294,8 @@ class Options(DataOptions):
             raise typer.BadParameter("--resume-anyway needs --resume")
         for read in ("preset_name", "all_seeds", "evaluate_on"):
             getattr(self, read)
-        self.stop_rule()
+        if self.stop_rule() is not None and self.tune is not None:
+            raise typer.BadParameter("give --tune, or --patience and --target")
         logs(self.log)
 
     @property

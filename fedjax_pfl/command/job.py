@@ -37,6 +37,7 @@ from fedjax_pfl.engine import (
     save_models,
     simulation,
     streaming,
+    tuning,
 )
 from fedjax_pfl.engine.groups import Group
 from fedjax_pfl.engine.options import Options, time_limit
@@ -80,7 +81,7 @@ def do(options: arguments.Options) -> None:
     out = options.out or default_directory(experiment.name)
     if options.resume is None and options.command != "plan":
         directories.check_new(out)
-    grouped = _groups(experiment)
+    grouped = _groups(experiment, options.tune)
     groups = list(itertools.chain.from_iterable(grouped))
     _check_tests(groups, training)
     if options.command == "plan":
@@ -96,7 +97,7 @@ def do(options: arguments.Options) -> None:
     planned = simulation.check_groups(groups, training, trainer=trainer)
     if options.save_models and options.resume is None:
         save_models.check(planned, out / run_folder.MODELS)
-    _print_plan(console, experiment, grouped)
+    _print_plan(console, experiment, grouped, is_search=options.tune is not None)
     if options.dry_run:
         return
     hint = continuation(options, out)
@@ -155,15 +156,19 @@ def _print_profile(console: Console, profile: profiling.Profile) -> None:
 def _training(experiment: Experiment, options: arguments.Options) -> Options:
     """Returns the options of the trainings."""
     rule = options.stop_rule()
-    eval_clients = experiment.eval_clients
+    eval_clients, eval_every = experiment.eval_clients, experiment.eval_every
+    stop_when = None if rule is None else fp.StopWhen(**rule)
+    if options.tune is not None:
+        stop_when = tuning.halving(options.tune, experiment.num_rounds)
+        eval_every = options.eval_every or stop_when.min_rounds
     if options.streamed and options.eval_clients is None:
         eval_clients = streaming.EVAL_CLIENTS
     return Options(
         num_rounds=experiment.num_rounds,
-        eval_every=experiment.eval_every,
+        eval_every=eval_every,
         evaluate_on=dict(experiment.evaluate_on),
         eval_clients=eval_clients,
-        stop_when=None if rule is None else fp.StopWhen(**rule),
+        stop_when=stop_when,
         progress=not options.quiet,
         execution=options.execution,
         diagnostics=options.diagnostics,
@@ -231,13 +236,15 @@ def default_directory(name: str) -> Path:
     return Path("results") / f"{name}-{time}"
 
 
-def _groups(experiment: Experiment) -> list[list[Group]]:
+def _groups(experiment: Experiment, num_tried: int | None) -> list[list[Group]]:
     """Returns the static groups of every grid; builds the federations."""
     groups = []
     key = jax.random.key(0, impl="threefry2x32")
     federations = grids.Federations()  # all methods train on the same
     for grid in experiment.grids:
         axes = {"seed": experiment.seeds, **grid.axes}
+        if num_tried is not None:
+            axes = tuning.points(grid.process, axes, num_tried)
         base = (grid.process, grid.model, grid.spec)
         groups.append(grids.groups_of(key, *base, axes, federations))
     return groups
@@ -261,9 +268,12 @@ def _print_plan(
     console: Console,
     experiment: Experiment,
     grouped: Sequence[Sequence[Group]],
+    *,
+    is_search: bool,
 ) -> None:
     """Says what is trained and how often that compiles."""
-    points, count = experiment.num_points, sum(map(len, grouped))
+    points = sum(len(group.points) for groups in grouped for group in groups)
+    count = sum(map(len, grouped))
     console.print(
         f"{_plural(points, 'grid point')} x {_plural(experiment.num_rounds, 'round')}, "
         f"{_plural(count, 'static group')}, {_plural(count, 'compilation')} "
@@ -271,8 +281,14 @@ def _print_plan(
     )
     for grid, groups in zip(experiment.grids, grouped, strict=True):
         varied = {n: v for n, v in grid.axes.items() if n != "algorithm.kappa"}
-        shown = [f"{n} = {', '.join(map(show.text, v))}" for n, v in varied.items()]
-        if isinstance(grid.process.algorithm, fp.Flame):
+        space = tuning.search_space(grid.process) if is_search else {}
+        shown = [
+            f"{n} = {', '.join(map(show.text, v))}"
+            for n, v in varied.items()
+            if n not in space
+        ]
+        shown += [f"{name} in {values}" for name, values in space.items()]
+        if isinstance(grid.process.algorithm, fp.Flame) and not is_search:
             kappas = (f"{kappa:g}" for kappa in _kappas(groups))
             shown.append(f"kappa = {', '.join(kappas)}")
         line = "; ".join([type(grid.process.algorithm).__name__, *shown])

@@ -24,9 +24,11 @@ def result(console: Console, result: results.Result) -> None:
     ranked = comparison.rank(result)
     if ranked is not None:
         _print_ranking(console, ranked)
-    if selection.tuned(result):
-        summary = result.summary()
+    compared = result.contenders()
+    if selection.tuned(compared):
+        summary = compared.summary()
         _print_settings(console, summary[summary["model"] != "hybrid (oracle)"])
+    _print_dropped(console, result)
     _print_diverged(console, result)
     _print_communication(console, result)
     _print_left_out(console, result)
@@ -37,6 +39,18 @@ def result(console: Console, result: results.Result) -> None:
         f"Execution {', '.join(modes)}: compiling {compiling:.1f} s, "
         f"running {running:.1f} s."
     )
+
+
+def _print_dropped(console: Console, result: results.Result) -> None:
+    """Prints a line per group of a search: what it has dropped, and what that saved."""
+    for group in result.groups:
+        if group.dropped is not None:
+            share = group.ends.mean() / group.rounds[-1]
+            console.print(
+                f"{group.config['algorithm']}: {group.dropped.sum()} of"
+                f" {len(group.points)} trainings were dropped on validation data; the"
+                f" search took {share:.0%} of the rounds of all."
+            )
 
 
 def _print_diverged(console: Console, result: results.Result) -> None:
@@ -105,7 +119,7 @@ def _print_settings(console: Console, summary: "pd.DataFrame") -> None:
         styles.append("" if (trainings["status"] == "ok").all() else "red")
     printing.table(
         console,
-        [*(name.rpartition(".")[2] for name in settings), *across],
+        [*selection.short(settings), *across],
         rows,
         title=f"All settings: {value}, clients' own test data, last round",
         numbers=across,

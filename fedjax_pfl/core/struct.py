@@ -78,7 +78,8 @@ def traced_field(**kwargs: Any) -> Any:
     """Marks a dataclass field as a traced number in a range: a leaf of the tree.
 
     Args:
-      **kwargs: limits and others, as those of `static_field`.
+      **kwargs: limits and others, as those of `static_field`; `search=(low, high)`, the
+        range in which `fp.tune` draws logarithms, `(low, high, False)` the numbers.
 
     Returns:
       The field description.
@@ -100,6 +101,8 @@ def _limited(metadata: dict[str, Any], kwargs: dict[str, Any]) -> Any:
     limits = {name: kwargs.pop(name) for name in _LIMITS if name in kwargs}
     if limits:
         metadata["limits"] = limits
+    if "search" in kwargs:
+        metadata["search"] = kwargs.pop("search")
     return dataclasses.field(metadata=metadata, **kwargs)
 
 

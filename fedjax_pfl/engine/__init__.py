@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from fedjax_pfl.engine.options import Options
     from fedjax_pfl.engine.process import FederatedProcess
     from fedjax_pfl.engine.simulation import grid, simulate
-    from fedjax_pfl.engine.stopping import StopWhen
+    from fedjax_pfl.engine.stopping import Halving, StopWhen
     from fedjax_pfl.engine.streaming import simulate_streamed
     from fedjax_pfl.engine.trainer import Interrupted
+    from fedjax_pfl.engine.tuning import Range, Tuned, search_space, tune
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
@@ -20,10 +21,15 @@ __all__ = [
     "WeightsAndBiases",
     "TensorBoard",
     "FederatedProcess",
+    "Halving",
     "Interrupted",
     "Options",
+    "Range",
+    "Tuned",
     "StopWhen",
     "grid",
+    "search_space",
     "simulate",
     "simulate_streamed",
+    "tune",
 ]

@@ -12,7 +12,10 @@ from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import groups, validate
 from fedjax_pfl.engine.process import FederatedProcess
 
-__all__ = ["Federations", "groups_of"]
+__all__ = ["Axes", "Federations", "combinations", "groups_of"]
+
+Axes = Mapping[str, Iterable[Any]] | Iterable[Mapping[str, Any]]
+"""Values by dotted name, of which all combinations are points; or the points."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,12 +75,37 @@ class Federations:
         return self._found[spec]
 
 
+def combinations(axes: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
+    """Returns every combination of values by name.
+
+    Raises:
+      InputError: for an axis that is no list of values, or is empty.
+
+    Example:
+      >>> combinations({"algorithm.lam": [0.1, 1.0], "seed": range(1)})
+      [{'algorithm.lam': 0.1, 'seed': 0}, {'algorithm.lam': 1.0, 'seed': 0}]
+    """
+    for name, values in axes.items():
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise checks.InputError(
+                f"Expected a list of values for axis {name!r}, got {values!r}."
+            )
+    named = {name: list(values) for name, values in axes.items()}
+    for name, values in named.items():
+        if not values:
+            raise checks.InputError(f"Expected at least one value for axis {name!r}.")
+    return [
+        dict(zip(named, values, strict=True))
+        for values in itertools.product(*named.values())
+    ]
+
+
 def groups_of(
     key: core.Key,
     process: FederatedProcess,
     model: Any,
     spec: core.Specification,
-    axes: Mapping[str, Iterable[Any]],
+    axes: Axes,
     federations: Federations | None = None,
 ) -> list[groups.Group]:
     """Forms all grid points and puts those together that share one compiled program.
@@ -92,8 +120,9 @@ def groups_of(
       process: base process.
       model: base model.
       spec: base federation.
-      axes: values by dotted name: fields of the process (`algorithm.lam`), `model.`,
-        `federation.`, and `seed`, which is also the federation's seed.
+      axes: values by dotted name, of which all combinations are points: fields of the
+        process (`algorithm.lam`), `model.`, `federation.`, and `seed`, which is also
+        the federation's seed. Or the points themselves, each with its value by name.
       federations: those that other calls have built already; new ones are added.
 
     Returns:
@@ -102,22 +131,16 @@ def groups_of(
     Raises:
       InputError: if a name or value does not fit.
     """
-    for name, values in axes.items():
-        if isinstance(values, str) or not isinstance(values, Iterable):
-            raise checks.InputError(
-                f"Expected a list of values for axis {name!r}, got {values!r}."
-            )
-    named = {name: list(values) for name, values in axes.items()}
+    named: Any = combinations(axes) if isinstance(axes, Mapping) else list(axes)
+    if not named or not all(isinstance(values, Mapping) for values in named):
+        raise checks.InputError(
+            "Expected axes as values by dotted name, or grid points that have one value"
+            f" by name each, got {axes!r}."
+        )
     _check_names(named, process, model, spec)
-    for name, values in named.items():
-        if not values:
-            raise checks.InputError(f"Expected at least one value for axis {name!r}.")
-    if "seed" not in named:
-        named["seed"] = [spec.seed]
-    combinations = itertools.product(*named.values())
     points = [
-        _make_point(key, process, model, spec, dict(zip(named, values, strict=True)))
-        for values in combinations
+        _make_point(key, process, model, spec, {**v, "seed": v.get("seed", spec.seed)})
+        for v in named
     ]
     federations = Federations() if federations is None else federations
     grouped: dict[Any, list[_Point]] = {}
@@ -155,7 +178,7 @@ def groups_of(
 
 
 def _check_names(
-    axes: Mapping[str, Sequence[Any]],
+    points: Sequence[Mapping[str, Any]],
     process: FederatedProcess,
     model: Any,
     spec: core.Specification,
@@ -163,15 +186,17 @@ def _check_names(
     """Refuses names that begin with no part of a training, and completes them."""
     parts = {"model": model, "federation": spec, "seed": None}
     parts |= {f.name: getattr(process, f.name) for f in dataclasses.fields(process)}
-    swept = [(n, value) for n, values in axes.items() if n in parts for value in values]
+    names = dict.fromkeys(itertools.chain.from_iterable(points))
+    unknown = [name for name in names if name.partition(".")[0] not in parts]
+    if not unknown:
+        return
+    swept = [(n, p[n]) for p in points for n in p.keys() & parts.keys()]
     fields = [
         field
         for part, value in (*parts.items(), *swept)
         for field, _ in struct.named_fields(value, part)
     ]
-    for name in axes:
-        if name.partition(".")[0] in parts:
-            continue
+    for name in unknown:
         ends = [field for field in fields if field.endswith(f".{name}")]
         if ends:
             raise checks.InputError(

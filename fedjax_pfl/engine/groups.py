@@ -279,13 +279,26 @@ def _started(group: Group) -> Group:
 
 def _check(group: Group, options: Options) -> None:
     """Validates the data and all parts of a group; see `plan`."""
+    rule = options.stop_when
     for federation in group.federations:
         options.schedule.check(federation)
+        if rule is not None and rule.data == "validation":
+            _check_validation(federation)
         _check_examples(federation)
     first = group.federations[0]
     size = group.processes[0].participation.cohort_size(first.num_clients)
     for process in group.processes:
         process.check_cohort(size, first.num_clients)
+
+
+def _check_validation(federation: core.Federation) -> None:
+    """Refuses a federation where nothing can be chosen on validation data."""
+    if not isinstance(federation.malicious, jax.ShapeDtypeStruct):
+        if not np.asarray(federation.validation.num_examples).any():
+            raise checks.InputError(
+                "Expected validation examples to stop or to choose on, got none; give"
+                " the federation a validation_fraction above 0."
+            )
 
 
 def _check_examples(federation: core.Federation) -> None:

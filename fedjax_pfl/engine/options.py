@@ -36,7 +36,7 @@ class Options:
       diagnostics: whether to compute the algorithm's diagnostics at evaluations.
       points_per_chunk: grid points vmapped together, which bounds memory; None picks.
       stop_when: when a training ends before its last round, or None. Points of a grid
-        that ended stay as they are while others go on.
+        that ended stay as they are while others go on. `StopWhen` or `Halving`.
       memory_limit: memory that the trainings of one compilation may need, for example
         `8GB`; more is refused before the first round. `free` takes what is free then,
         `none` refuses nothing.
@@ -60,7 +60,7 @@ class Options:
     execution: str | sharding.Execution = "auto"
     diagnostics: bool = False
     points_per_chunk: int | None = None
-    stop_when: stopping.StopWhen | None = None
+    stop_when: stopping.Watched | None = None
     memory_limit: str | int = "free"
     max_minutes: float | None = None
     checkpoints: checkpoint.Checkpoints | None = None

@@ -54,7 +54,6 @@ _SINGLE = {  # arrays of a checkpoint -> their axes
     "selected": ("point", "row"),
     "diverged": ("point",),
 }
-_WATCHED = [f"watch/{name}" for name in stopping.Watch.ARRAYS]
 _NAMED = {
     "metrics": ("round", "point", "model", "data", "client"),
     "diagnostics": ("round", "point"),
@@ -88,7 +87,9 @@ class Recorder:
         self._data, self._num_rounds = planned.plan.schedule.data, options.num_rounds
         self._stops = group.processes[0].on_nonfinite == "stop"
         self._stop_when = options.stop_when
-        self._watch = stopping.Watch(options.stop_when, len(self._points))
+        self._watch = stopping.watch(
+            options.stop_when, self._points, options.num_rounds
+        )
         self._federations = federations
         self._malicious = np.stack([f.malicious for f in federations])
         num_shown = self._malicious.shape[1]
@@ -194,7 +195,7 @@ class Recorder:
         if rule is not None and rule.data in data:
             self._watch.see(round, self._watched(rule, evaluated))
 
-    def _watched(self, rule: stopping.StopWhen, evaluated: np.ndarray) -> np.ndarray:
+    def _watched(self, rule: stopping.Watched, evaluated: np.ndarray) -> np.ndarray:
         """Means `[G]` over honest clients of what early stopping looks at, now."""
         last = self._metrics[-1]
         checks.known(rule.metric, last, "metric to stop on")
@@ -302,7 +303,8 @@ class Recorder:
 
     def _check(self, arrays: dict[str, np.ndarray], done: int) -> None:
         """Refuses what `arrays` does not return after so many rounds."""
-        wrong = {*_SINGLE, *_WATCHED} - arrays.keys()
+        watched = {f"watch/{name}" for name in self._watch.arrays()}
+        wrong = {*_SINGLE, *watched} - arrays.keys()
         rounds = np.size(arrays.get("rounds", ()))
         sizes = {"point": len(self._points), "round": rounds}
         sizes |= {"model": len(self._models), "data": len(self._data)}
@@ -356,6 +358,7 @@ class Recorder:
             diverged_at=self._diverged,
             stopped_at=self._watch.stopped_at,
             reached_target=self._watch.reached_target,
+            dropped=self._watch.dropped if self._watch.dropped.any() else None,
             config=config,
             compile_seconds=compile_seconds,
             run_seconds=run_seconds,

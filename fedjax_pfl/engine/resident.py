@@ -306,8 +306,11 @@ def segment(
         # the conditionals on it conditionals under vmap.
         state = dataclasses.replace(before, round=start)
         # Not a scan of rounds that are masked at the end: the conditional would copy
-        # the states of all clients in every round.
+        # the states of all clients in every round. Points that have ended take none, if
+        # no other of their chunk does.
         count = jnp.minimum(num_rounds - start, length)
+        if plan.stops:
+            count = client_map.lane_max(jnp.where(is_active, count, 0))
         after, info = lax.fori_loop(0, count, step, (state, reports))
         if plan.stops:
             after = jax.tree.map(lambda a, b: jnp.where(is_active, a, b), after, before)

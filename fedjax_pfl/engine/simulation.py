@@ -4,7 +4,7 @@ import collections
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -78,7 +78,7 @@ def grid(
     process: FederatedProcess,
     model: Any,
     spec: core.Specification,
-    axes: Mapping[str, Iterable[Any]],
+    axes: grids.Axes,
     num_rounds: int,
     **options: Any,
 ) -> results.Result:
@@ -89,7 +89,8 @@ def grid(
       process: base process.
       model: base model.
       spec: base federation.
-      axes: values by dotted name, for example `{"algorithm.lam": [0.1, 1.0]}`.
+      axes: values by dotted name, of which all combinations are trained, for example
+        `{"algorithm.lam": [0.1, 1.0]}`; or a list of points, each with its values.
       num_rounds: rounds R, at least 1.
       **options: those of `simulate`, and `points_per_chunk`. Finished groups in
         `checkpoints` are not trained again; one object of `callbacks` sees all points.

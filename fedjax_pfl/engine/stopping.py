@@ -1,52 +1,33 @@
-"""When a training has done enough: no progress any more, or the target reached."""
+"""When a training has done enough: no progress, the target reached, others better."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import metrics
+from fedjax_pfl.results import metrics, summaries
 
-__all__ = ["StopWhen", "Watch"]
-
-_MODELS = ("personal", "fine-tuned", "global")
+__all__ = ["Halving", "StopWhen", "Watch", "Watched", "watch"]
 
 
-@dataclasses.dataclass(frozen=True)
-class StopWhen:
-    """Ends a training early, at an evaluation; hashable.
-
-    What is watched is the mean over the evaluated honest clients of one metric of one
-    model on one kind of data. Points of a grid end one by one, each as it would alone.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What a rule looks at: the mean over the evaluated honest clients of one metric.
 
     Attributes:
-      patience: evaluations without improvement after which it ends, at least 1; None
-        never.
-      target: value at which it ends, reached from above for loss and from below for
-        the others; None never.
-      min_delta: what counts as an improvement, at least 0.
-      metric: one of `measures.METRICS`.
-      model: name of a predictor, as in result tables; None takes the first there is of
-        `personal`, `fine-tuned` and `global`.
+      metric: one of `metrics.METRICS`.
+      model: name of a predictor, as in result tables; None takes the one that stands
+        for the method: the personal, else the global one.
       data: what it is evaluated on, as in `evaluate_on`.
     """
 
-    patience: int | None = None
-    target: float | None = None
-    min_delta: float = 0.0
     metric: str = "accuracy"
     model: str | None = None
     data: str = "validation"
 
     def __post_init__(self):
-        if self.patience is None and self.target is None:
-            raise checks.InputError("Expected patience or target, got neither.")
-        if self.patience is not None:
-            checks.positive_int("patience", self.patience)
-        if self.target is not None:
-            checks.number("target", self.target)
-        checks.number("min_delta", self.min_delta, at_least=0)
         checks.known(self.metric, metrics.METRICS, "metric to stop on")
 
     def model_of(self, models: Sequence[str]) -> str:
@@ -58,25 +39,122 @@ class StopWhen:
         if self.model is not None:
             checks.known(self.model, models, "model to stop on")
             return self.model
-        return next((name for name in _MODELS if name in models), models[0])
+        return metrics.judge(models)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StopWhen(Watched):
+    """Ends a training early, at an evaluation; hashable.
+
+    Points of a grid end one by one, each as it would alone.
+
+    Attributes:
+      patience: evaluations without improvement after which it ends, at least 1; None
+        never.
+      target: value at which it ends, reached from above for loss and from below for
+        the others; None never.
+      min_delta: what counts as an improvement, at least 0.
+    """
+
+    patience: int | None = None
+    target: float | None = None
+    min_delta: float = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.patience is None and self.target is None:
+            raise checks.InputError("Expected patience or target, got neither.")
+        if self.patience is not None:
+            checks.positive_int("patience", self.patience)
+        if self.target is not None:
+            checks.number("target", self.target)
+        checks.number("min_delta", self.min_delta, at_least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Halving(Watched):
+    """Successive halving: settings that fall behind end, the others go on; hashable.
+
+    A setting is what the points of several seeds share. Settings compete that differ
+    in fields of the method only (`algorithm.`, `aggregator`, `server_optimizer`). The
+    score of one is the mean of what is watched over its seeds; one with a value that is
+    not finite is the worst. At the rungs, the first evaluations after `min_rounds *
+    eta**k` rounds, k = 0, 1, ..., only the best `1 / eta` of the settings of a bracket,
+    rounded up, go on. Ties go to the setting that comes first.
+
+    With several brackets (Hyperband) bracket b passes over its first b rungs. Settings
+    are dealt to brackets in their order, in proportion to `eta**-b (b_max + 1) /
+    (b_max - b + 1)`, so that every bracket trains for about as many rounds.
+
+    Points that share one compiled program are compared; those that differ in static
+    fields are not.
+
+    Attributes:
+      eta: at least 2.
+      min_rounds: rounds before the first rung, at least 1.
+      brackets: number of brackets, at least 1.
+    """
+
+    eta: int = 3
+    min_rounds: int = 1
+    brackets: int = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.whole("eta", self.eta, at_least=2)
+        checks.positive_int("min_rounds", self.min_rounds)
+        checks.positive_int("brackets", self.brackets)
+
+    def bracket_sizes(self, num_settings: int) -> list[int]:
+        """Returns the number of settings of each bracket, the first not empty."""
+        last = self.brackets - 1
+        shares = np.array(
+            [self.eta**-b * self.brackets / (last - b + 1) for b in range(last + 1)]
+        )
+        ends = np.ceil(np.cumsum(shares) / shares.sum() * num_settings - 1e-9)
+        return np.diff(ends, prepend=0).astype(int).tolist()
 
 
 class Watch:
-    """Record of early stopping for G grid points."""
+    """Record of which of G grid points have ended, and why.
 
-    def __init__(self, rule: StopWhen | None, num_points: int):
-        """Starts to watch; without a rule nothing ever ends."""
-        self._rule = rule
-        self._best = np.full(num_points, np.nan)
-        self._stale = np.zeros(num_points, np.int64)
+    Attributes:
+      stopped_at: `int[G]` round at which a point was stopped, or -1.
+      reached_target: `bool[G]` whether that was at its target.
+      dropped: `bool[G]` whether that was since others were better.
+    """
+
+    def __init__(self, num_points: int):
+        """Starts with all points active, which they stay without a rule."""
         self.stopped_at = np.full(num_points, -1)
         self.reached_target = np.zeros(num_points, bool)
+        self.dropped = np.zeros(num_points, bool)
 
     def see(self, round: int, values: np.ndarray) -> None:
         """Takes the watched values `[G]` after `round` rounds; NaN are no progress."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Returns everything counted so far, by name."""
+        return {n: v for n, v in vars(self).items() if isinstance(v, np.ndarray)}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Goes on from what `arrays` returned."""
+        for name in self.arrays():
+            setattr(self, name, arrays[name])
+
+
+class _Patience(Watch):
+    """Record of `StopWhen`."""
+
+    def __init__(self, rule: StopWhen, num_points: int):
+        super().__init__(num_points)
+        self._rule = rule
+        self._best = np.full(num_points, np.nan)
+        self._stale = np.zeros(num_points, np.int64)
+
+    def see(self, round: int, values: np.ndarray) -> None:
+        """See the base class."""
         rule = self._rule
-        if rule is None:
-            return
         sign = metrics.sign(rule.metric)
         active = self.stopped_at < 0
         is_better = np.isnan(self._best) & ~np.isnan(values)
@@ -93,20 +171,60 @@ class Watch:
             ended |= reached
         self.stopped_at[active & ended] = round
 
-    ARRAYS = ("best", "stale", "stopped_at", "reached_target")
-    """Names of what `arrays` returns."""
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Returns everything counted so far, by name."""
-        return {
-            "best": self._best,
-            "stale": self._stale,
-            "stopped_at": self.stopped_at,
-            "reached_target": self.reached_target,
-        }
+class _Rungs(Watch):
+    """Record of `Halving`."""
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Goes on from what `arrays` returned."""
-        self._best, self._stale = arrays["best"], arrays["stale"]
-        self.stopped_at = arrays["stopped_at"]
-        self.reached_target = arrays["reached_target"]
+    def __init__(
+        self, rule: Halving, points: Sequence[Mapping[str, Any]], num_rounds: int
+    ):
+        super().__init__(len(points))
+        self._rule, self._end = rule, num_rounds
+        arenas: dict[str, dict[str, list[int]]] = {}
+        for number, point in enumerate(points):
+            of_method = summaries.METHOD_FIELDS
+            own = {n: v for n, v in point.items() if n.startswith(of_method)}
+            others = [(n, point[n]) for n in point if n not in own and n != "seed"]
+            settings = arenas.setdefault(repr(others), {})
+            settings.setdefault(repr(own), []).append(number)
+        self._arenas = [list(settings.values()) for settings in arenas.values()]
+        self._rung = np.zeros(len(points), int)  # that comes next, one for all
+
+    def see(self, round: int, values: np.ndarray) -> None:
+        """See the base class."""
+        rule, rung = self._rule, int(self._rung[0])
+        if round >= self._end:  # which all that are left have reached
+            return
+        while round >= rule.min_rounds * rule.eta**rung:
+            rung += 1
+        if rung == self._rung[0]:
+            return
+        self._rung[:] = rung
+        scores = metrics.sign(rule.metric) * values
+        scores = np.where(np.isfinite(scores), scores, -np.inf)
+        for settings in self._arenas:
+            ends = np.cumsum(rule.bracket_sizes(len(settings)))
+            for bracket, part in enumerate(np.split(np.arange(len(settings)), ends)):
+                going = [s for s in part if self.stopped_at[settings[s][0]] < 0]
+                going.sort(key=lambda s: -scores[settings[s]].mean())
+                passed = max(0, rung - bracket)
+                for s in going[-(-len(part) // rule.eta**passed) :]:
+                    self.stopped_at[settings[s]] = round
+                    self.dropped[settings[s]] = True
+
+
+def watch(
+    rule: Watched | None, points: Sequence[Mapping[str, Any]], num_rounds: int
+) -> Watch:
+    """Returns a new record of a rule for grid points.
+
+    Args:
+      rule: None for trainings that do not end early.
+      points: swept values by name, of each point.
+      num_rounds: rounds R of those that do not.
+    """
+    if isinstance(rule, StopWhen):
+        return _Patience(rule, len(points))
+    if isinstance(rule, Halving):
+        return _Rungs(rule, points, num_rounds)
+    return Watch(len(points))

@@ -87,7 +87,7 @@ def draw(name: str, result: results.Result) -> "Figure | None":
       The figure; None where the result has nothing to show in it.
     """
     select, drawing = catalog()[name]
-    shown = select(result)
+    shown = select(result.contenders())
     return None if shown is None else drawing(shown)
 
 

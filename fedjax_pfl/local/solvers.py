@@ -120,7 +120,7 @@ class SGD(_MinibatchSolver):
         is held during the round.
     """
 
-    learning_rate: Any = struct.traced_field(default=0.1, above=0)
+    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 1.0))
     epochs: int = struct.static_field(default=1, at_least=1)
     num_steps: int | None = struct.static_field(default=None, at_least=1)
     batch_size: int = struct.static_field(default=20, at_least=1)
@@ -236,7 +236,7 @@ class ToTolerance:
       batch_size: examples per pass of the gradient; bounds memory, not the result.
     """
 
-    learning_rate: Any = struct.traced_field(default=0.1, above=0)
+    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 1.0))
     tolerance: Any = struct.traced_field(default=1e-8, at_least=0)
     max_steps: int = struct.static_field(default=1000, at_least=1)
     batch_size: int = struct.static_field(default=256, at_least=1)

@@ -1,5 +1,6 @@
 """Facts about trainings: how long they took, where, and with which settings."""
 
+import dataclasses
 import itertools
 import json
 from typing import Any
@@ -8,10 +9,10 @@ import numpy as np
 
 from fedjax_pfl import results
 from fedjax_pfl.report import sources, tables
-from fedjax_pfl.results import history
+from fedjax_pfl.results import history, metrics, selection, summaries
 from fedjax_pfl.results import provenance as origins
 
-__all__ = ["configuration", "overview", "provenance", "timing"]
+__all__ = ["configuration", "overview", "provenance", "searches", "timing"]
 
 _VERSIONS = ("fedjax_pfl", "jax", "numpy", "python")
 
@@ -91,6 +92,40 @@ def timing(loaded: sources.Loaded) -> tables.Table:
         columns=columns,
         parts=tuple(parts),
     )
+
+
+def searches(loaded: sources.Loaded) -> list[tables.Table]:
+    """Returns the table of what searches tried and dropped, where there were some."""
+    parts = []
+    for group in loaded.result.groups:
+        if group.dropped is None:
+            continue
+        metric = metrics.headline(group.metrics)
+        fields = [n for n in group.points[0] if n.startswith(summaries.METHOD_FIELDS)]
+        searched = dataclasses.replace(loaded.result, groups=(group,))
+        trials = selection.trials(searched, fields, metric=metric)
+        share = group.ends.mean() / group.rounds[-1]
+        rows = [
+            (
+                str(number),
+                ", ".join(selection.label_values(trial, fields)),
+                f"{trial['rounds']:,}",
+                f"{trial['score']:.4f}",
+                trial["status"],
+            )
+            for number, (_, trial) in enumerate(trials.iterrows(), start=1)
+        ]
+        heading = f"{_algorithm(group)}: {share:.0%} of the rounds of all settings"
+        parts.append(tables.Part(heading, tuple(rows)))
+    if not parts:
+        return []
+    caption = (
+        "Every setting that a search has tried, by rounds and then by score: the"
+        " model's metric on validation data when it ended, mean over seeds. Those that"
+        " were dropped are in no other table and no figure."
+    )
+    columns = ("rank", "setting", "rounds", "score", "status")
+    return [tables.Table("search", "Search", caption, columns, tuple(parts))]
 
 
 def configuration(loaded: sources.Loaded) -> list[tuple[str, list[tuple[str, str]]]]:

@@ -27,14 +27,14 @@ class Content:
       headline: comparisons that are open.
       details: comparisons that are opened by a click.
       sections: figures.
-      timing: seconds.
+      facts: what was searched, and seconds.
     """
 
     loaded: sources.Loaded
     headline: tuple[comparison.Comparison, ...]
     details: tuple[comparison.Comparison, ...]
     sections: tuple[sections.Section, ...]
-    timing: tables.Table
+    facts: tuple[tables.Table, ...]
 
 
 def render(content: Content) -> str:
@@ -57,7 +57,7 @@ def render(content: Content) -> str:
     loaded = content.loaded
     named = [(table.name, table.title) for table in content.headline]
     named += [(section.name, section.title) for section in content.sections]
-    named.append((content.timing.name, content.timing.title))
+    named += [(table.name, table.title) for table in content.facts]
     named += [("configuration", "Configuration"), ("again", "How to run it again")]
     return environment.get_template("page.html.jinja").render(
         title=_title(loaded),
@@ -67,7 +67,7 @@ def render(content: Content) -> str:
         headline=content.headline,
         details=content.details,
         sections=content.sections,
-        timing=content.timing,
+        facts=content.facts,
         configuration=facts.configuration(loaded),
         sources=[
             {

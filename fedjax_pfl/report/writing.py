@@ -52,7 +52,7 @@ def write(directories: list[Path], out: Path | None, runs: sources.Runs) -> Path
 
 def content_of(loaded: sources.Loaded) -> page.Content:
     """Returns everything that there is to say about results."""
-    result = loaded.result
+    result = loaded.result.contenders()
     own = comparison.rank(result)
     compare = functools.partial(comparison.compare, result)
     on_own = functools.partial(compare, data=summaries.OWN_TEST)
@@ -71,7 +71,7 @@ def content_of(loaded: sources.Loaded) -> page.Content:
         headline=tuple(table for table in (own, *wider) if table is not None),
         details=tuple(table for table in (best, every) if table is not None),
         sections=tuple(sections.all_of(result)),
-        timing=facts.timing(loaded),
+        facts=(*facts.searches(loaded), facts.timing(loaded)),
     )
 
 
@@ -100,7 +100,7 @@ def _write_tables(content: page.Content, folder: Path) -> None:
     """Writes every table as Markdown and LaTeX."""
     folder.mkdir(parents=True)
     compared = [*content.headline, *content.details]
-    for table in (*map(tables.of_comparison, compared), content.timing):
+    for table in (*map(tables.of_comparison, compared), *content.facts):
         _write_text(folder / f"{table.name}.md", tables.markdown(table))
         _write_text(folder / f"{table.name}.tex", tables.latex(table))
 

@@ -115,7 +115,7 @@ def rank(result: results.Result) -> Comparison | None:
       The comparison; None where nothing was judged on own test data.
     """
     return compare(
-        result,
+        result.contenders(),
         name="headline",
         title="Methods",
         when="last",

@@ -1,6 +1,7 @@
 """Histories of groups of trainings, on the host."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ class History:
       stopped_at: `int[G]` round at which a point was stopped early, or -1; its later
         evaluations repeat the last one.
       reached_target: `bool[G]` whether it was stopped because it reached its target.
+      dropped: `bool[G]` whether it was stopped because others were better; None where
+        nothing was.
       config: flat configuration shared by the points.
       compile_seconds: lowering and compiling.
       run_seconds: everything else.
@@ -70,11 +73,26 @@ class History:
     diverged_at: np.ndarray
     stopped_at: np.ndarray
     reached_target: np.ndarray
+    dropped: np.ndarray | None
     config: dict[str, Any]
     compile_seconds: float
     run_seconds: float
 
     __repr__ = struct.array_repr
+
+    def only(self, kept: np.ndarray) -> "History":
+        """Returns the history of the points `bool[G]` that are kept."""
+
+        def chosen(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {name: array[kept] for name, array in value.items()}
+            return value[kept] if isinstance(value, np.ndarray) else value
+
+        shared = ("models", "data", "rounds", "clients", "config")
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        parts = {n: chosen(v) for n, v in fields.items() if n not in shared}
+        parts["points"] = tuple(itertools.compress(self.points, kept))
+        return dataclasses.replace(self, **parts)
 
     @property
     def ends(self) -> np.ndarray:
@@ -84,13 +102,13 @@ class History:
     @property
     def status(self) -> tuple[str, ...]:
         """How each point ended, in words."""
+        reasons = np.where(self.reached_target, "reached its target", "stopped")
+        if self.dropped is not None:
+            reasons = np.where(self.dropped, "dropped", reasons)
+        has_diverged = self.diverged_at >= 0
+        reasons = np.where(has_diverged, "diverged", reasons)
+        rounds = np.where(has_diverged, self.diverged_at, self.stopped_at)
         return tuple(
-            f"diverged at round {diverged}"
-            if diverged >= 0
-            else "ok"
-            if stopped < 0
-            else f"{'reached its target' if reached else 'stopped'} at round {stopped}"
-            for diverged, stopped, reached in zip(
-                self.diverged_at, self.stopped_at, self.reached_target, strict=True
-            )
+            "ok" if round < 0 else f"{reason} at round {round}"
+            for reason, round in zip(reasons, rounds, strict=True)
         )

@@ -1,10 +1,26 @@
-"""Metrics of evaluations: which comes first, and which way is better."""
+"""Metrics and models of evaluations: which comes first, and which way is better."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
-__all__ = ["BESIDE", "METRICS", "headline", "mean", "score", "sign"]
+__all__ = [
+    "BESIDE",
+    "HYBRID",
+    "METRICS",
+    "MODELS",
+    "headline",
+    "judge",
+    "mean",
+    "score",
+    "sign",
+]
+
+MODELS = ("personal", "global", "fine-tuned", "hybrid (validation)")
+"""Models that figures show, in the order in which they stand for a method."""
+HYBRID = "hybrid"
+"""How the names of models begin that were chosen client by client."""
+
 
 METRICS = ("accuracy", "annualized_return", "sharpe", "loss")
 """Metrics that choices are made by."""
@@ -33,6 +49,20 @@ def headline(names: Collection[str]) -> str:
       'accuracy'
     """
     return next((n for n in ("accuracy", "annualized_return") if n in names), "loss")
+
+
+def judge(models: Iterable[str]) -> str:
+    """Returns the model that speaks for a method: personal, else global, else any.
+
+    Args:
+      models: names of a method's models.
+
+    Example:
+      >>> judge(["global", "hybrid (validation)", "personal"])
+      'personal'
+    """
+    single = [name for name in models if not name.startswith(HYBRID)]
+    return min(single, key=lambda n: MODELS.index(n) if n in MODELS else len(MODELS))
 
 
 def sign(name: str) -> int:

@@ -144,8 +144,8 @@ class Result:
     def status(self) -> tuple[str, ...]:
         """How every point of every group ended.
 
-        `"ok"`, `"diverged at round r"`, `"stopped at round r"` or `"reached its target
-        at round r"`.
+        `"ok"`, or `"diverged"`, `"stopped"`, `"dropped"` or `"reached its target"` and
+        `" at round r"`.
         """
         return tuple(status for group in self.groups for status in group.status)
 
@@ -157,6 +157,19 @@ class Result:
         groups which have the same component.
         """
         return labels.fields(self.groups)
+
+    def contenders(self) -> "Result":
+        """Returns the trainings that were not dropped by a search, of which tables are.
+
+        All of a group where nothing was dropped.
+        """
+        if all(group.dropped is None for group in self.groups):
+            return self
+        groups = [
+            group if group.dropped is None else group.only(~group.dropped)
+            for group in self.groups
+        ]
+        return dataclasses.replace(self, groups=tuple(groups))
 
     def points(self) -> "pd.DataFrame":
         """Returns how every training ended, one row per point of every group.

@@ -1,7 +1,7 @@
 """Selection and naming of the rows that a figure shows."""
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,9 +9,9 @@ import pandas as pd
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import metrics, summaries
+from fedjax_pfl.results.metrics import HYBRID, MODELS, judge
 
 __all__ = [
-    "TUNED",
     "DESCRIPTION",
     "HYBRID",
     "MODELS",
@@ -26,30 +26,27 @@ __all__ = [
     "groups",
     "judge",
     "label",
+    "label_values",
     "last_round",
     "methods",
     "reported",
     "settings",
+    "short",
     "shown_clients",
     "shown_curves",
     "title",
+    "trials",
     "tuned",
     "varying",
 ]
 
-MODELS = ("personal", "global", "fine-tuned", "hybrid (validation)")
-"""Models that figures show, in the order in which they stand for a method."""
-HYBRID = "hybrid"
-"""How the names of models begin that were chosen client by client."""
 VALIDATION = "own validation"
 """Data by which settings are chosen, as tables call them."""
 _METHODS = ("algorithm.phi",)  # fields that make another method of an algorithm
 DESCRIPTION = ("algorithm", "dataset", "partition")
 RUN = "run"
 """Field that tells directories apart where they hold the same trainings."""
-TUNED = ("algorithm.", "aggregator", "server_optimizer")
-"""Starts of the names of fields that belong to a method, not to its environment."""
-_OF_METHODS = (*TUNED, RUN)
+_OF_METHODS = (*summaries.METHOD_FIELDS, RUN)
 
 
 def settings(result: results.Result) -> list[str]:
@@ -104,9 +101,9 @@ def title(row: pd.Series, names: Sequence[str], bare: Sequence[str] = ()) -> str
     """Formats text, for example `SignFlip, digits, concentration = 0.1`."""
     bare = [n for n in names if n in (*bare, *DESCRIPTION)]
     shown = [str(row[name]) for name in bare if not pd.isna(row[name])]
-    shown += _values(row, [name for name in names if name not in bare])
+    shown += label_values(row, [name for name in names if name not in bare])
     if names and not shown:
-        return f"no {_short(names[-1])}"
+        return f"no {short(names[-1:])[0]}"
     return ", ".join(shown)
 
 
@@ -146,20 +143,6 @@ def best_settings(
     return curves[settings(result)].drop_duplicates()
 
 
-def judge(models: Iterable[str]) -> str:
-    """Returns the model that speaks for a method: personal, else global, else any.
-
-    Args:
-      models: names of a method's models.
-
-    Example:
-      >>> judge(["global", "hybrid (validation)", "personal"])
-      'personal'
-    """
-    single = [name for name in models if not name.startswith(HYBRID)]
-    return min(single, key=lambda n: MODELS.index(n) if n in MODELS else len(MODELS))
-
-
 def _best_curves(
     result: results.Result, model: str | None = None, metric: str | None = None
 ) -> tuple[pd.DataFrame, str]:
@@ -186,6 +169,51 @@ def _score(setting: pd.DataFrame, metric: str, model: str) -> float:
     last = setting[setting["round"] == setting["round"].max()]
     last = last[(last["data"] == VALIDATION) & (last["model"] == model)]
     return metrics.score(metric, last["value"].mean(skipna=False))
+
+
+def trials(
+    result: results.Result,
+    fields: Sequence[str],
+    *,
+    metric: str,
+    model: str | None = None,
+    data: str = "validation",
+) -> pd.DataFrame:
+    """Returns a row per setting of a search, those trained longest and best first.
+
+    Args:
+      result: all trainings, also those that were dropped.
+      fields: dotted names of what makes a setting.
+      metric: what settings are compared by.
+      model: whose; None for the one that `judge` names.
+      data: on what, as in `evaluate_on`.
+
+    Returns:
+      The fields, `rounds` a setting was trained for, its `score` in the last of them
+      (the metric's mean over honest clients, then over seeds), and `status`.
+    """
+    rows = []
+    for group in result.groups:
+        m = group.models.index(model or judge(group.models))
+        d = group.data.index(data)
+        for g, point in enumerate(group.points):
+            last = group.rounds.tolist().index(group.ends[g])
+            who = group.evaluated[g, last, d] & ~group.malicious[g]
+            score = metrics.mean(group.metrics[metric][g, last, m, d], who)
+            row = {name: point.get(name) for name in fields}
+            row |= {"rounds": int(group.ends[g]), "score": float(score)}
+            rows.append(row | {"status": group.status[g]})
+    by_setting = pd.DataFrame(rows).groupby(list(fields), sort=False, dropna=False)
+    table = by_setting.agg(
+        rounds=("rounds", "min"),
+        score=("score", lambda values: values.mean(skipna=False)),
+        status=("status", summaries.tally),
+    )
+    order = [
+        (-r, -metrics.score(metric, s)) for r, s in table[["rounds", "score"]].values
+    ]
+    ranks = sorted(range(len(order)), key=order.__getitem__)
+    return table.iloc[ranks].reset_index()
 
 
 def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:
@@ -258,22 +286,30 @@ def band(rows: pd.DataFrame) -> str:
 
 def label(row: pd.Series, names: Sequence[str]) -> str:
     """Formats text, for example `Flame (lam = 1, kappa = 2)`."""
-    shown = _values(row, [name for name in names if name != "algorithm"])
+    shown = label_values(row, [name for name in names if name != "algorithm"])
     return f"{row['algorithm']} ({', '.join(shown)})" if shown else row["algorithm"]
 
 
-def _values(row: pd.Series, names: Sequence[str]) -> list[str]:
+def label_values(row: pd.Series, names: Sequence[str]) -> list[str]:
     """Formats values, as in `lam = 1`, by the last part of a name; none if missing."""
-    shown = []
-    for name in names:
-        value = row[name]
-        if not pd.isna(value):
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            shown.append(f"{_short(name)} = {text}")
-    return shown
+    values = {name: row[name] for name in names if not pd.isna(row[name])}
+    return [
+        f"{name} = {f'{value:g}' if isinstance(value, float) else value}"
+        for name, value in zip(short(list(values)), values.values(), strict=True)
+    ]
 
 
-def _short(name: str) -> str:
-    """Shortens a name to its last part; a seed that is not the training's to two."""
-    *owners, last = name.split(".")
-    return f"{owners[-1]} {last}" if owners and last == "seed" else last
+def short(names: Sequence[str]) -> list[str]:
+    """Shortens dotted names to their last parts, and to two where these are equal.
+
+    Example:
+      >>> short(["algorithm.lam", "a.local.learning_rate", "a.fine_tune.learning_rate"])
+      ['lam', 'local learning_rate', 'fine_tune learning_rate']
+    """
+    lasts = [name.rpartition(".")[2] for name in names]
+    return [
+        " ".join(name.split(".")[-2:])
+        if lasts.count(last) > 1 or last == "seed"
+        else last
+        for name, last in zip(names, lasts, strict=True)
+    ]

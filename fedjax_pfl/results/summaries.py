@@ -36,6 +36,8 @@ __all__ = [
     "tally",
 ]
 
+METHOD_FIELDS = ("algorithm.", "aggregator", "server_optimizer")
+"""Starts of the names of fields that belong to a method, not to its environment."""
 OWN_TEST = "own test"
 
 _DATA_NAMES = {
@@ -279,6 +281,7 @@ def tally(status: "pd.Series") -> str:
     """Returns how the seeds of a setting ended: the most serious case."""
     for start, shown in (
         ("diverged", "diverged"),
+        ("dropped", "dropped"),
         ("stopped", "stopped early"),
         ("reached", "reached the target"),
     ):

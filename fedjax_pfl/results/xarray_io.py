@@ -29,12 +29,13 @@ _ARRAYS = {
     "diverged_at": ("point",),
     "stopped_at": ("point",),
     "reached_target": ("point",),
+    "dropped": ("point",),
     "label_counts": ("point", "client", "class"),
     "collaboration": ("point", "client", "sender"),
     "own_cluster": ("point", "round", "client"),
     "cluster": ("point", "client"),
 }
-_OPTIONAL = {"label_counts", "collaboration", "own_cluster", "cluster"}
+_OPTIONAL = {"dropped", "label_counts", "collaboration", "own_cluster", "cluster"}
 """Arrays that some histories do not have."""
 _DESCRIPTIONS = {
     "accuracy": ("fraction of examples classified correctly", "1"),
@@ -51,6 +52,7 @@ _DESCRIPTIONS = {
     "diverged_at": ("round of divergence, -1 if none", "rounds"),
     "stopped_at": ("round at which training was stopped early, -1 if none", "rounds"),
     "reached_target": ("whether it was stopped at its target", "1"),
+    "dropped": ("whether it was stopped since others were better", "1"),
     "num_nonfinite": ("messages and state rows that were not finite", "rows"),
     "floats_up": ("numbers sent by clients in the round", "floats"),
     "floats_down": ("numbers sent to clients in the round", "floats"),

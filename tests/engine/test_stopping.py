@@ -67,7 +67,7 @@ def test_every_point_is_watched_on_its_own(points, patience, target, delta, metr
     if patience is None and target is None:
         return
     rule = fp.StopWhen(patience=patience, target=target, min_delta=delta, metric=metric)
-    watch = stopping.Watch(rule, len(points))
+    watch = stopping.watch(rule, [{}] * len(points), 10)
     for k, values in enumerate(np.array(points).T):
         watch.see(k, values)
     sign = 1 if metric == "accuracy" else -1
@@ -78,7 +78,7 @@ def test_every_point_is_watched_on_its_own(points, patience, target, delta, metr
 
 
 def test_a_nan_is_no_progress():
-    watch = stopping.Watch(fp.StopWhen(patience=2), 1)
+    watch = stopping.watch(fp.StopWhen(patience=2), [{}], 10)
     for k, value in enumerate([0.5, np.nan, np.nan]):
         assert watch.stopped_at.tolist() == [-1]
         watch.see(k, np.array([value]))

@@ -307,6 +307,6 @@ def test_partitions_of_many_clients_are_histograms():
 
 def test_timing_counts_rounds_of_all_points():
     content = reports.grid_content()
-    flame, fedavg = content.timing.parts[0].rows
+    flame, fedavg = content.facts[-1].parts[0].rows
     assert flame[:6] == ("Flame", "12", "120", "1.5", "0.2", "480")  # 120 / 0.25 s
     assert fedavg[:6] == ("FedAvg", "3", "30", "1.5", "0.2", "120")

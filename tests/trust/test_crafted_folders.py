@@ -647,8 +647,8 @@ def test_no_command_writes_outside_a_crafted_folder(crafted, request, monkeypatc
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--algorithm", ":Y"], "Expected an algorithm module:Class"),
-        (["--algorithm", "..x:Y"], "Expected an algorithm module:Class"),
+        (["--algorithm", ":Y"], "Expected an algorithm of your own as module:Class"),
+        (["--algorithm", "..x:Y"], "Expected an algorithm of your own as module:Class"),
         (["--set", "algorithm.lam=1e39"], "Expected algorithm.lam to be at most 3.4"),
         (
             ["--out", "o\udcff"],

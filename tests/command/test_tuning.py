@@ -1,0 +1,62 @@
+"""`sweep --tune`: what is searched, what is dropped, and what is said of it."""
+
+import pytest
+import typer.testing
+
+import fedjax_pfl as fp
+from experiments import run, sweep
+from fedjax_pfl.command import application, job
+
+RUNNER = typer.testing.CliRunner()
+SMALL = ["--clients", "6", "--seeds", "2", "--rounds", "9"]
+SMALL += ["--set", "federation.partition=iid"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(job.compilation_cache, "keep", lambda: None)
+
+
+def test_every_method_is_searched_and_reported(tmp_path):
+    tried = ["--algorithm", "ditto,majority", "--tune", "4", "--out", "found"]
+    done = RUNNER.invoke(sweep.app, [*SMALL, *tried])
+    assert done.exit_code == 0, done.output
+    assert "algorithm.lam in 0.01 to 10" in done.stdout
+    assert "Ditto: 6 of 8 trainings were dropped" in done.stdout
+    result = fp.Result.load(tmp_path / "found")
+    ended = {"dropped at round 1", "dropped at round 3", "ok"}
+    assert set(result.status) == ended
+    assert len(result.points()) == 8 + 2  # Majority has nothing to search
+    (ditto, majority) = result.groups
+    lams = {point["algorithm.lam"] for point in ditto.points}
+    assert len(lams) == 4 and "algorithm.lam" not in majority.points[0]
+    # What was dropped is in the page's own table, and in no other.
+    done = RUNNER.invoke(application.app, ["report", "found"])
+    assert done.exit_code == 0, done.output
+    table = (tmp_path / "found/report_files/tables/search.md").read_text("utf-8")
+    assert table.count("2 of 2 dropped") == 3
+    methods = (tmp_path / "found/report_files/tables/headline.md").read_text("utf-8")
+    assert "dropped" not in methods
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tune", "1"], "--tune"),
+        (["--tune", "4", "--patience", "2"], "give --tune, or --patience"),
+        (
+            ["--tune", "4", "--set", "federation.validation_fraction=0"],
+            "validation examples",
+        ),
+    ],
+)
+def test_wrong_searches_are_refused(arguments, message, tmp_path):
+    done = RUNNER.invoke(sweep.app, [*SMALL, *arguments])
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_training_is_no_search():
+    assert RUNNER.invoke(run.app, ["--tune", "4"]).exit_code == 2

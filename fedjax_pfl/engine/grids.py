@@ -131,7 +131,8 @@ def groups_of(
     Raises:
       InputError: if a name or value does not fit.
     """
-    named: Any = combinations(axes) if isinstance(axes, Mapping) else list(axes)
+    parsed: Any = axes  # a mapping is iterable, too, which types do not tell apart
+    named = combinations(parsed) if isinstance(axes, Mapping) else list(parsed)
     if not named or not all(isinstance(values, Mapping) for values in named):
         raise checks.InputError(
             "Expected axes as values by dotted name, or grid points that have one value"

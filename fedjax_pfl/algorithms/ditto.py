@@ -34,12 +34,12 @@ creates the network of Ditto's global part once and never loads w^t into it. The
 epoch of the personal part, `local.epochs` steps of ONE random minibatch each move the
 client's own network, with momentum from zero in every epoch; the personal part's anchor
 is w^t in the first epoch and that network afterwards; the network is the message. Its
-settings: momentum 0.5 in `local`, no weight decay, plain mean, `local.epochs` and
-`personal.epochs` both H.
+settings: momentum 0.5 in `local`, no weight decay, plain mean over all clients, absent
+ones with their last message, `local.epochs` and `personal.epochs` both H.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -73,12 +73,15 @@ class Ditto(base.SingleExchange):
       unsynced: whether the global part repeats a bug of a published comparison, which
         never reloads its network; only to explain those numbers, see the module. Both
         solvers are then `SGD`.
+      aggregate_over: static, mean over the `cohort` or over `all` clients' last
+        messages.
     """
 
     lam: Any = struct.traced_field(default=1.0, at_least=0)
     local: Any = local.SGD()
     personal: Any = None
     unsynced: bool = struct.static_field(default=False)
+    aggregate_over: Literal["cohort", "all"] = "cohort"
 
     def __post_init__(self):
         for solver in (self.local, self._personal()):
@@ -93,7 +96,7 @@ class Ditto(base.SingleExchange):
         """FLAME's comparison: never synchronized; give `local`, and use `Mean()`."""
         drift = local.SGD(learning_rate=0.1, batch_size=100, momentum=0.5)
         defaults: dict[str, Any] = {"local": drift, "unsynced": True}
-        defaults["personal"] = common.OFFICIAL
+        defaults |= {"personal": common.OFFICIAL, "aggregate_over": "all"}
         return cls(**(defaults | fields))
 
     def _personal(self) -> Any:
@@ -109,7 +112,8 @@ class Ditto(base.SingleExchange):
         """Draws one network for everybody."""
         params = model.init(key)
         w_local = params if self.unsynced else None
-        return params, DittoClient(v=params, w_local=w_local), None
+        message = params if self.aggregate_over == "all" else None
+        return params, DittoClient(v=params, w_local=w_local), message
 
     def _anchored(self, plain: Any):
         """Returns `f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""

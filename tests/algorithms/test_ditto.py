@@ -168,9 +168,12 @@ def test_attacks_replace_messages_only():
     assert (np.abs(ours[2] - theirs[2]).max(axis=1) > 1e-3).all()  # through the anchor
 
 
-def test_the_published_bug_never_loads_the_received_model():
+@pytest.mark.parametrize("official", [False, True])
+def test_the_published_bug_never_loads_the_received_model(official):
+    """Official: the mean is over all clients, absent ones with their last message."""
     problem, lam, rate, steps = problems.waves(), 0.7, 0.4, 2
-    algorithm = algorithms.Ditto(
+    make = algorithms.Ditto.official if official else algorithms.Ditto
+    algorithm = make(
         lam=lam,
         local=problems.full_gradient_steps(steps, 0.3, momentum=0.5),
         personal=problems.full_gradient_steps(3, rate, momentum=0.5),
@@ -192,7 +195,8 @@ def test_the_published_bug_never_loads_the_received_model():
                 v[i] = v[i] - rate * memory
                 own[i] = problem.descend(i, own[i], w, 0.0, steps, 0.3, 0.5)
                 anchor = own[i]
-        w = np.average(own[cohort], axis=0, weights=counts(problem)[cohort])
+        members = np.arange(6) if official else cohort
+        w = np.average(own[members], axis=0, weights=counts(problem)[members])
         rows = states.clients
         np.testing.assert_allclose(states.server["theta"][number + 1], w, **CLOSE)
         np.testing.assert_allclose(rows.w_local["theta"][number + 1], own, **CLOSE)

@@ -137,6 +137,19 @@ def test_a_large_radius_is_the_mean_from_any_start(reference):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rho", [1e2, 1e6, 1e30])
+def test_the_coordinate_median_is_the_mean_however_large_the_radius(dtype, rho):
+    three = np.array([[0.0], [0.0], [3.0]])
+    out, info = rules.matrix(three, rule=Coordinate(rho=rho), dtype=dtype)
+    np.testing.assert_allclose(out, [1.0], rtol=4 * np.finfo(dtype).eps)
+    assert info.fraction_clipped == 0
+    rows = rules.random_rows(9, 40) * np.geomspace(1e-6, 1.0, 40)
+    out, _ = rules.matrix(rows, rule=Coordinate(rho=rho), dtype=dtype)
+    error = np.abs(out - rows.mean(axis=0)) / np.abs(rows).max(axis=0)
+    assert error.max() < 9 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_warm_start_saves_steps_and_finds_the_same(dtype):
     rows = jnp.asarray(rules.random_rows(10, 50), dtype)
     weights = jnp.ones(10, dtype)

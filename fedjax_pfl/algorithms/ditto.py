@@ -147,6 +147,7 @@ class Ditto(base.SingleExchange):
                 dataclasses.replace(view, key=key, work=core.Budget.unlimited()),
                 plain,
                 context["w_local"],
+                epoch,
             )
             seen = context["seen"] + seen
             return v, {"anchor": moved, "w_local": moved, "seen": seen}
@@ -160,9 +161,19 @@ class Ditto(base.SingleExchange):
         own = dataclasses.replace(own, num_examples=seen)
         return DittoClient(v=v, w_local=moved), moved, own
 
-    def _single_batches(self, view: ClientView, plain: Any, params: Any):
-        """Takes momentum steps of one random minibatch each, and counts examples."""
+    def _single_batches(
+        self, view: ClientView, plain: Any, params: Any, epoch: jax.Array
+    ):
+        """Takes momentum steps of one random minibatch each, and counts examples.
+
+        A given `local.order` has an epoch per step, of which the first batch is taken.
+        """
         solver = self.local
+
+        def order(view: ClientView, step: jax.Array) -> jax.Array:
+            return solver.order(view, epoch * solver.epochs + step)
+
+        drawn = solver.order is None
         momentum = 0.0 if solver.momentum is None else solver.momentum
         rate = solver.rate(view.round)
 
@@ -184,8 +195,9 @@ class Ditto(base.SingleExchange):
             (params, jax.tree.map(jnp.zeros_like, params)),
             batch_size=solver.batch_size,
             epochs=solver.epochs,
-            sampler=_any_minibatch,
+            sampler=_any_minibatch if drawn else None,
             epoch_steps=1,
+            order=None if drawn else order,
             dtype=minibatch_scan.params_dtype(params),
         )
         return params, info.num_examples

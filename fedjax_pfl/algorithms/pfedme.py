@@ -77,7 +77,8 @@ class PFedMe(base.SingleExchange):
         batch with `inner_learning_rate` and `weight_decay`, which it replaces.
       start: theta_i starts a round at the client's `own` last one or at the `received`
         w.
-      aggregate_over: static, mean over the `cohort` or over `all` clients' last w_i.
+      aggregate_over: static, mean over the `cohort` or over `all` clients' last w_i,
+        which are then in `state.messages`.
     """
 
     lam: Any = struct.traced_field(default=15.0, above=0)
@@ -102,8 +103,9 @@ class PFedMe(base.SingleExchange):
     @classmethod
     def official(cls, **fields: Any) -> "PFedMe":
         """Builds FLAME's comparison; give `learning_rate`, and use `Mean()`."""
-        defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": common.OFFICIAL}
-        return cls(**(defaults | {"aggregate_over": "all"} | fields))
+        defaults: dict[str, Any] = {"lam": 1.0, "learning_rate": 0.1}
+        defaults |= {"inner": common.OFFICIAL, "aggregate_over": "all"}
+        return cls(**(defaults | fields))
 
     server_is_model = True  # clients start from w, their copies are averaged into it
 

@@ -218,6 +218,29 @@ def test_the_published_bug_makes_single_batches_independent_of_the_server():
         assert len(set(distance.argmin(axis=1))) == 4
 
 
+@pytest.mark.parametrize("unsynced", [False, True])
+def test_the_global_branch_takes_given_batches(unsynced):
+    """One step of size one on one example is that example."""
+    problem = problems.quadratics([[0.0], [5.0]], num_examples=[4, 4])
+
+    def order(view, epoch):
+        return (jnp.arange(4) + view.round + view.data.client_id + epoch) % 4
+
+    steps = {"epochs": 1} if unsynced else {"num_steps": 1}
+    algorithm = algorithms.Ditto(
+        local=fp.SGD(learning_rate=1.0, batch_size=1, order=order, **steps),
+        personal=fp.SGD(learning_rate=0.1, batch_size=4, epochs=1),
+        unsynced=unsynced,
+        aggregate_over="all",
+    )
+    states, _, _ = problems.run(process(algorithm), problem, 6)
+    x = np.asarray(problem.federation.train.x[:-1]).reshape(2, 4)
+    for number in range(6):
+        expected = [x[i, (number + i) % 4] for i in range(2)]
+        sent = states.messages["theta"][number + 1, :, 0]
+        np.testing.assert_allclose(sent, expected, atol=1e-12)
+
+
 def test_the_short_last_batch_is_as_likely_as_any_other():
     problem = problems.waves()
     data = problem.federation.train

@@ -192,6 +192,10 @@ def test_w_takes_a_step_after_every_epoch_of_the_inner_solver(official):
         w = np.average([sent[i] for i in rows], axis=0, weights=counts(problem)[rows])
         np.testing.assert_allclose(states.server["theta"][number + 1], w, **CLOSE)
         np.testing.assert_allclose(states.clients["theta"][number + 1], theta, **CLOSE)
+        if official:  # w_i can be read
+            copies = [sent[i] for i in range(6)]
+            kept = states.messages["theta"][number + 1]
+            np.testing.assert_allclose(kept, copies, **CLOSE)
     work = infos.client["gradient_evaluations"]
     np.testing.assert_array_equal(work, 3 * counts(problem)[infos.cohort])
 

@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import core as jax_core
 
 from fedjax_pfl import core
 from fedjax_pfl.aggregators import byzantine_count, clipping, mixing, trimmed
@@ -247,7 +248,7 @@ def nearest_neighbor_mixing(rows: Any, weights: Any = None, **fields: Any) -> An
 
 def _permutation(order: Any, count: int) -> jax.Array:
     """Returns an order of `count` rows as an array."""
-    if isinstance(order, jax.core.Tracer):
+    if isinstance(order, jax_core.Tracer):
         return order
     if sorted(np.asarray(order).tolist()) != list(range(count)):
         raise checks.InputError(

@@ -25,8 +25,8 @@ __all__ = ["METHODS", "iterations", "local_rates", "row_sets", "step_rows"]
 _COUNT, _DIM = 20, 100
 _RESIDUAL = 1e-8
 METHODS = {
-    "equation (34)": {"method": "prox"},
-    "Weiszfeld": {},
+    "equation (34)": {"method": "prox", "acceleration": 0},
+    "Weiszfeld": {"acceleration": 0},
     "accelerated Weiszfeld": {"acceleration": 5},
 }
 _DASHES = dict(zip(METHODS, ("-", "--", ":"), strict=True))

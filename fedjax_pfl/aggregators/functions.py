@@ -22,6 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import core as jax_core
 
 from fedjax_pfl import core
 from fedjax_pfl.aggregators import byzantine_count, clipping, mixing, trimmed
@@ -245,7 +246,25 @@ def nearest_neighbor_mixing(rows: Any, weights: Any = None, **fields: Any) -> An
     return rule.mix(*_checked(rule, rows, weights))
 
 
-def bucketing(key: core.Key, rows: Any, weights: Any = None, *, size: int = 2) -> Any:
+def _permutation(order: Any, count: int) -> jax.Array:
+    """Returns an order of `count` rows as an array."""
+    if isinstance(order, jax_core.Tracer):
+        return order
+    if sorted(np.asarray(order).tolist()) != list(range(count)):
+        raise checks.InputError(
+            f"Expected order to be a permutation of 0, ..., {count - 1}, got {order!r}."
+        )
+    return jnp.asarray(order, jnp.int32)
+
+
+def bucketing(
+    key: core.Key,
+    rows: Any,
+    weights: Any = None,
+    *,
+    size: int = 2,
+    order: Any = None,
+) -> Any:
     """Permutes rows and averages consecutive buckets of them.
 
     Args:
@@ -253,6 +272,7 @@ def bucketing(key: core.Key, rows: Any, weights: Any = None, *, size: int = 2) -
       rows: `[K, D]`, or pytree of `[K, *P]`.
       weights: `[K]`, or None for ones; what they leave out fills no bucket.
       size: rows per bucket.
+      order: `[K]` permutation of the rows in place of a drawn one.
 
     Returns:
       `[ceil(K / size), D]`, or a pytree; buckets without rows are NaN, and take no part
@@ -263,6 +283,9 @@ def bucketing(key: core.Key, rows: Any, weights: Any = None, *, size: int = 2) -
       (3, 3)
     """
     rule = mixing.Bucketing(size=size)
-    buckets, weights = rule.mix(key, *_checked(rule, rows, weights))
+    rows, weights = _checked(rule, rows, weights)
+    if order is not None:
+        order = _permutation(order, len(weights))
+    buckets, weights = rule.mix(key, rows, weights, order)
     nothing = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), buckets)
     return client_rows.select_rows(weights > 0, buckets, nothing)

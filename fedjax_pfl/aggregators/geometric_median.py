@@ -90,8 +90,8 @@ class GeometricMedian(base.MatrixRule):
     as the median row (1e10 in float64) counts as that long, which pulls the same. If
     every row is the same, that row is returned. On rows that lie nearly on one line,
     half on either side of a gap, the objective is flat: the residual then passes far
-    from the minimizer. Where the minimizer is a row, the steps shrink slowly; a larger
-    rho or more iterations make the residual pass.
+    from the minimizer. A minimizer that is a row is found as such. `info.converged`
+    says whether the residual met the tolerance within `max_iterations`.
 
     A traced `rho <= 0` acts like the smallest representable radius, a traced quantile
     outside (0, 1) like the nearer end; a traced negative tolerance is never met.
@@ -113,7 +113,8 @@ class GeometricMedian(base.MatrixRule):
       start: static, `mean` or `reference`: where the search starts. A reference too
         far off to say anything about the rows counts as their mean.
       acceleration: static number of steps that an extrapolation looks back on
-        (`anderson`); 0 for none, 5 where rows lie nearly on a line.
+        (`anderson`); 0 for none, which takes hundreds of steps where rows lie nearly on
+        a line.
       curvature: static, whether to report the smallest eigenvalue of the Hessian.
       max_iterations: static bound on the number of steps.
 
@@ -133,9 +134,9 @@ class GeometricMedian(base.MatrixRule):
     method: Literal["weiszfeld", "prox"] = "weiszfeld"
     weighting: base.Weighting = "uniform"
     start: Literal["mean", "reference"] = "mean"
-    acceleration: int = struct.static_field(default=0, at_least=0, at_most=100)
+    acceleration: int = struct.static_field(default=5, at_least=0, at_most=100)
     curvature: bool = struct.static_field(default=False)
-    max_iterations: int = struct.static_field(default=100, at_least=1)
+    max_iterations: int = struct.static_field(default=1000, at_least=1)
 
     def __post_init__(self):
         checks.alternatives(rho=self.rho, rho_quantile=self.rho_quantile)

@@ -7,11 +7,11 @@ model. Krum takes the row of lowest score, multi-Krum the mean of several.
 Distances come from one Gram matrix (`neighbors`).
 
 Reference: Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine Learning with Adversaries:
-Byzantine Tolerant Gradient Descent". Their guarantee needs 2 f + 3 <= n. One popular
-package counts n - f - 1 neighbors.
+Byzantine Tolerant Gradient Descent". Their guarantee needs 2 f + 3 <= n. The package
+byzfl counts n - f - 1 neighbors, which is an option.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,8 @@ class Krum(byzantine_count.Counting):
         either f is the largest with 2 f + 3 <= n.
       num_selected: static, 1 for Krum, more for multi-Krum, None for n - f.
       squared: static, whether distances are squared.
+      neighbors: static, whether a score counts n - f - 2 neighbors as in the `paper`,
+        or n - f - 1 as in `byzfl`.
       guarantee: static, whether 2 f + 3 <= K is demanded. Without it any f < K is
         accepted, as in published figures with a majority of attackers, for which
         nothing is promised: a score has at least one neighbor.
@@ -70,6 +72,7 @@ class Krum(byzantine_count.Counting):
 
     num_selected: int | None = struct.static_field(default=1, at_least=1)
     squared: bool = struct.static_field(default=True)
+    neighbors: Literal["paper", "byzfl"] = "paper"
     guarantee: bool = struct.static_field(default=True)
     margin: ClassVar[int] = 3
 
@@ -97,8 +100,9 @@ class Krum(byzantine_count.Counting):
         """Takes the row of lowest score, or the mean of some."""
         num_valid = valid.sum(dtype=jnp.int32)
         f = self.told(num_valid, len(valid))
+        near = num_valid - f - (2 if self.neighbors == "paper" else 1)
         scale, search = pairwise_distances.search(
-            matrix, valid, jnp.maximum(num_valid - f - 2, 1), squared=self.squared
+            matrix, valid, jnp.maximum(near, 1), squared=self.squared
         )
         row = search.row
         if self.num_selected == 1:

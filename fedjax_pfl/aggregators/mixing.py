@@ -156,7 +156,11 @@ class Bucketing:
         byzantine_count.check_rule(self.rule, -(-size // self.size))
 
     def mix(
-        self, key: core.Key, messages: Any, weights: jax.Array
+        self,
+        key: core.Key,
+        messages: Any,
+        weights: jax.Array,
+        order: jax.Array | None = None,
     ) -> tuple[Any, jax.Array]:
         """Averages buckets of rows.
 
@@ -164,6 +168,8 @@ class Bucketing:
           key: `[]` consumed.
           messages: pytree of `[K, *P]` with one dtype.
           weights: `[K]`, at least 0; 0 means dropped.
+          order: `int32[K]` permutation in place of one drawn from the key: the rows in
+            the order in which they fill buckets.
 
         Returns:
           Pytree of `[ceil(K / size), *P]`, and the weights of its rows; a bucket
@@ -171,7 +177,8 @@ class Bucketing:
         """
         count = weights.shape[0]
         valid = (weights > 0) & client_rows.finite_rows(messages, count)
-        order = jax.random.permutation(key, count)
+        if order is None:
+            order = jax.random.permutation(key, count)
         order = order[jnp.argsort(~valid[order], stable=True)]
         place = jnp.argsort(order)  # of every row among those that take part
         bucket = jnp.arange(-(-count // self.size))[:, None]

@@ -34,12 +34,12 @@ creates the network of Ditto's global part once and never loads w^t into it. The
 epoch of the personal part, `local.epochs` steps of ONE random minibatch each move the
 client's own network, with momentum from zero in every epoch; the personal part's anchor
 is w^t in the first epoch and that network afterwards; the network is the message. Its
-settings: momentum 0.5 in `local`, no weight decay, plain mean, `local.epochs` and
-`personal.epochs` both H.
+settings: momentum 0.5 in `local`, no weight decay, plain mean over all clients, absent
+ones with their last message, `local.epochs` and `personal.epochs` both H.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -73,12 +73,15 @@ class Ditto(base.SingleExchange):
       unsynced: whether the global part repeats a bug of a published comparison, which
         never reloads its network; only to explain those numbers, see the module. Both
         solvers are then `SGD`.
+      aggregate_over: static, mean over the `cohort` or over `all` clients' last
+        messages.
     """
 
     lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
     local: Any = local.SGD()
     personal: Any = None
     unsynced: bool = struct.static_field(default=False)
+    aggregate_over: Literal["cohort", "all"] = "cohort"
 
     def __post_init__(self):
         for solver in (self.local, self._personal()):
@@ -93,7 +96,7 @@ class Ditto(base.SingleExchange):
         """FLAME's comparison: never synchronized; give `local`, and use `Mean()`."""
         drift = local.SGD(learning_rate=0.1, batch_size=100, momentum=0.5)
         defaults: dict[str, Any] = {"local": drift, "unsynced": True}
-        defaults["personal"] = common.OFFICIAL
+        defaults |= {"personal": common.OFFICIAL, "aggregate_over": "all"}
         return cls(**(defaults | fields))
 
     def _personal(self) -> Any:
@@ -115,7 +118,8 @@ class Ditto(base.SingleExchange):
         """Draws one network for everybody."""
         params = model.init(key)
         w_local = params if self.unsynced else None
-        return params, DittoClient(v=params, w_local=w_local), None
+        message = params if self.aggregate_over == "all" else None
+        return params, DittoClient(v=params, w_local=w_local), message
 
     def _anchored(self, plain: Any):
         """Returns `f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
@@ -151,6 +155,7 @@ class Ditto(base.SingleExchange):
                 dataclasses.replace(view, key=key, work=core.Budget.unlimited()),
                 plain,
                 context["w_local"],
+                epoch,
             )
             seen = context["seen"] + seen
             return v, {"anchor": moved, "w_local": moved, "seen": seen}
@@ -164,9 +169,19 @@ class Ditto(base.SingleExchange):
         own = dataclasses.replace(own, num_examples=seen)
         return DittoClient(v=v, w_local=moved), moved, own
 
-    def _single_batches(self, view: ClientView, plain: Any, params: Any):
-        """Takes momentum steps of one random minibatch each, and counts examples."""
+    def _single_batches(
+        self, view: ClientView, plain: Any, params: Any, epoch: jax.Array
+    ):
+        """Takes momentum steps of one random minibatch each, and counts examples.
+
+        A given `local.order` has an epoch per step, of which the first batch is taken.
+        """
         solver = self.local
+
+        def order(view: ClientView, step: jax.Array) -> jax.Array:
+            return solver.order(view, epoch * solver.epochs + step)
+
+        drawn = solver.order is None
         momentum = 0.0 if solver.momentum is None else solver.momentum
         rate = solver.rate(view.round)
 
@@ -188,8 +203,9 @@ class Ditto(base.SingleExchange):
             (params, jax.tree.map(jnp.zeros_like, params)),
             batch_size=solver.batch_size,
             epochs=solver.epochs,
-            sampler=_any_minibatch,
+            sampler=_any_minibatch if drawn else None,
             epoch_steps=1,
+            order=None if drawn else order,
             dtype=minibatch_scan.params_dtype(params),
         )
         return params, info.num_examples

@@ -24,7 +24,8 @@ fills each of the M slots with one drawn evenly from the rest.
 Models come from what was received, so that attacks reach who downloads them; a client
 from which nothing came yet counts with the first network. Equal affinities, as all are
 at first, are ordered at random. A model whose loss or distance is not finite has weight
-0, and so has one that equals theta', as all do in the first round.
+0, and so has one that equals theta' to rounding, as all do in the first round. Where
+one model has a positive weight, theta' becomes exactly that model.
 
 Limits: with M = 0, or alone, a client mixes theta' and its own model only.
 
@@ -51,6 +52,7 @@ from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
 __all__ = ["FedFomo", "choose", "hold_out"]
 
 _CHOICE = 2**30  # beyond all epoch numbers, which the local solver folds into its key
+_ROUNDING = 8.0  # eps of a model's length that equal models may be apart
 
 
 @struct.pytree_dataclass
@@ -248,32 +250,37 @@ def _mixture(
       the mixture.
     """
     before = local.full_value(objective, client.start, None, held)
+    rounding = _ROUNDING * jnp.finfo(before.dtype).eps * optax.tree.norm(client.start)
 
-    def weigh(candidate: Any):
-        step = optax.tree.sub(candidate, client.start)
-        distance = optax.tree.norm(step)
+    def weigh(candidate: Any) -> jax.Array:
+        distance = optax.tree.norm(optax.tree.sub(candidate, client.start))
         gain = before - local.full_value(objective, candidate, None, held)
-        weight = gain / jnp.where(distance > 0, distance, 1)
-        weight = jnp.where((distance > 0) & jnp.isfinite(weight), weight, 0)
-        share = jnp.maximum(weight, 0)
-        # A step beyond the largest number has weight 0, and 0 * inf is NaN.
-        moved = jax.tree.map(
-            lambda x: jnp.where(share > 0, (share * x).astype(x.dtype), 0), step
+        apart = distance > rounding  # else the quotient is one of rounding errors
+        weight = gain / jnp.where(apart, distance, 1)
+        return jnp.where(apart & jnp.isfinite(weight), weight, 0)
+
+    def add(so_far: Any, candidate: Any) -> tuple[Any, jax.Array]:
+        mean, total = so_far
+        weight = weigh(candidate)
+        total = total + jnp.maximum(weight, 0)
+        # A running mean, of which the first model is all; weight 0 may hold anything.
+        part = jnp.where(weight > 0, weight / jnp.where(total > 0, total, 1), 0)
+        mean = jax.tree.map(
+            lambda m, x: jnp.where(
+                part == 1,
+                x,
+                jnp.where(part > 0, m + (part * (x - m)).astype(m.dtype), m),
+            ),
+            mean,
+            candidate,
         )
-        return weight, (share, moved)
+        return (mean, total), weight
 
-    def add(sums: Any, row: jax.Array):
-        weight, more = weigh(jax.tree.map(lambda leaf: leaf[row], models))
-        return jax.tree.map(jnp.add, sums, more), weight
+    def add_row(so_far: Any, row: jax.Array) -> tuple[Any, jax.Array]:
+        return add(so_far, jax.tree.map(lambda leaf: leaf[row], models))
 
-    own = weigh(client.theta)[1]
-    (total, moved), weights = lax.scan(add, own, chosen)
-    some = total > 0
-    scale = 1 / jnp.where(some, total, 1)
-    mixed = jax.tree.map(
-        lambda s, m, t: jnp.where(some, s + (scale * m).astype(s.dtype), t),
-        client.start,
-        moved,
-        client.theta,
-    )
-    return mixed, weights, jnp.where(some, own[0] * scale, 1)
+    # Without a positive weight the mean stays the own model.
+    own, weight = add((client.theta, jnp.zeros_like(before)), client.theta)
+    (mixed, total), weights = lax.scan(add_row, own, chosen)
+    share = jnp.maximum(weight, 0) / jnp.where(total > 0, total, 1)
+    return mixed, weights, jnp.where(total > 0, share, 1)

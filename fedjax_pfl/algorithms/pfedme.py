@@ -37,8 +37,9 @@ that code; the paper's is plain (`aggregator=Mean()`).
 
 The code that accompanies FLAME compares with another pFedMe, `PFedMe.official`: before
 each step of w_i theta_i takes a whole epoch of minibatches (`inner`), with momentum 0.5
-from zero in every round and an L2 term; lam = 1, a mean over all clients. One epoch at
-eta lam = 1 is FLAME's release at kappa = 1, to rounding where the mean is plain; its
+from zero in every round and an L2 term; lam = 1, a mean over all clients, absent ones
+with their last w_i (`aggregate_over="all"`). One epoch at eta lam = 1 is FLAME's
+release at kappa = 1, to rounding where the mean is plain; its
 grid for eta, {0.01, 0.05, 0.1, 0.2, 0.5}, leaves this value out.
 """
 
@@ -76,6 +77,8 @@ class PFedMe(base.SingleExchange):
         batch with `inner_learning_rate` and `weight_decay`, which it replaces.
       start: theta_i starts a round at the client's `own` last one or at the `received`
         w.
+      aggregate_over: static, mean over the `cohort` or over `all` clients' last w_i,
+        which are then in `state.messages`.
     """
 
     lam: Any = struct.traced_field(default=15.0, above=0)
@@ -88,6 +91,7 @@ class PFedMe(base.SingleExchange):
     batch_size: int = struct.static_field(default=20, at_least=1)
     inner: Any = None
     start: Literal["own", "received"] = "own"
+    aggregate_over: Literal["cohort", "all"] = "cohort"
 
     def __post_init__(self):
         if isinstance(self.inner, local.ToTolerance):
@@ -99,7 +103,8 @@ class PFedMe(base.SingleExchange):
     @classmethod
     def official(cls, **fields: Any) -> "PFedMe":
         """Builds FLAME's comparison; give `learning_rate`, and use `Mean()`."""
-        defaults = {"lam": 1.0, "learning_rate": 0.1, "inner": common.OFFICIAL}
+        defaults: dict[str, Any] = {"lam": 1.0, "learning_rate": 0.1}
+        defaults |= {"inner": common.OFFICIAL, "aggregate_over": "all"}
         return cls(**(defaults | fields))
 
     server_is_model = True  # clients start from w, their copies are averaged into it
@@ -113,7 +118,7 @@ class PFedMe(base.SingleExchange):
     ):
         """Draws one network for everybody."""
         params = model.init(key)
-        return params, params, None
+        return params, params, params if self.aggregate_over == "all" else None
 
     def client_update(
         self, view: ClientView, down: Downlink, client: Any, model: Model

@@ -148,7 +148,11 @@ class ServerOptimizer(Protocol):
 
 
 class Participation(Protocol):
-    """Chooses the cohort of a round."""
+    """Chooses the cohort of a round.
+
+    One that has a method `in_round(key, num_clients, round)` is asked that instead of
+    being called, with the number `int32[]` of the round, from 0.
+    """
 
     def cohort_size(self, num_clients: int) -> int:
         """Returns the static number K of cohort members."""

@@ -218,6 +218,9 @@ class FederatedProcess:
           `int32[K]` rows of the cohort's members, distinct and ascending.
         """
         key = core.stream_key(key, core.Stream.PARTICIPATION, round)
+        in_round = getattr(self.participation, "in_round", None)
+        if in_round is not None:
+            return in_round(key, num_clients, round)
         return self.participation(key, num_clients)
 
     def round(

@@ -14,12 +14,15 @@ from fedjax_pfl.local.objectives import Objective
 
 __all__ = [
     "LocalInfo",
+    "Order",
     "full_value",
     "full_value_and_gradient",
     "independent_batch",
     "local_scan",
     "params_dtype",
 ]
+
+Order = Callable[[core.ClientView, jax.Array], jax.Array]
 
 _SORTED = tuple(64 * 4**k for k in range(12))
 """Numbers of positions for which there is a sort, up to half of the slots."""
@@ -129,6 +132,7 @@ def local_scan(
     sampler: Callable[..., tuple[jax.Array, jax.Array]] | None = None,
     epoch_steps: int | None = None,
     epoch_end: Callable[[jax.Array, Any], Any] | None = None,
+    order: Order | None = None,
     dtype: Any = jnp.float32,
 ) -> tuple[Any, LocalInfo]:
     """Runs a step over minibatches of one client: shuffles, masks, trip counts.
@@ -150,28 +154,30 @@ def local_scan(
       sampler: `(key, data, batch_size) -> (positions int32[B], weight [B])` in place of
         shuffled epochs; an epoch is then as many steps as it would be with shuffling.
       epoch_steps: steps of an epoch in place of these, the same for all clients with
-        examples; only with a sampler, which can fill any number of batches.
+        examples; no more than these without a sampler, which fills any number.
       epoch_end: `(epoch, carry) -> carry`, after every epoch that the client took part
         in.
+      order: `(view, epoch) -> int32[m]`, positions of the client's examples in place of
+        a shuffle, of which the first as many as it has are taken.
       dtype: floating dtype of batches and weights.
 
     Returns:
       The carry and a `LocalInfo`. A client without examples takes no step.
     """
-    batches = _Batches(view.data, batch_size, batches_per_step, sampler, dtype)
+    batches = _Batches(view, batch_size, batches_per_step, sampler, order, dtype)
     limits = _limits(view, batches, epochs, num_steps, epoch_steps)
 
     def run_step(
         index: jax.Array,
         state: tuple[Any, jax.Array, jax.Array],
         *,
-        order: jax.Array | None,
+        positions: jax.Array | None,
         epoch_key: core.Key,
         epoch: jax.Array,
     ):
         carry, steps, examples = state
         step_key = jax.random.fold_in(epoch_key, index + 1)
-        drawn = batches.of_step(step_key, order, index)
+        drawn = batches.of_step(step_key, positions, index)
         new = step(step_key, carry, drawn)
         active = limits.allow(epoch, index, steps)
         carry = jax.tree.map(lambda a, b: jnp.where(active, a, b), new, carry)
@@ -184,14 +190,16 @@ def local_scan(
 
     def run_epoch(epoch: jax.Array, state: tuple[Any, jax.Array, jax.Array]):
         epoch_key = jax.random.fold_in(view.key, epoch)
-        order = batches.order(jax.random.fold_in(epoch_key, 0))
+        positions = batches.positions(jax.random.fold_in(epoch_key, 0), epoch)
         before, bound = state[1], limits.epoch_steps
         if num_steps is not None:
             bound = jnp.minimum(bound, limits.steps - before)
         state = lax.fori_loop(
             0,
             client_map.lane_max(bound),
-            lambda i, s: run_step(i, s, order=order, epoch_key=epoch_key, epoch=epoch),
+            lambda i, s: run_step(
+                i, s, positions=positions, epoch_key=epoch_key, epoch=epoch
+            ),
             state,
         )
         if epoch_end is None:
@@ -213,44 +221,54 @@ def local_scan(
 class _Batches:
     """Minibatches of one client's examples, by the number of the step."""
 
-    data: core.ClientData
+    view: core.ClientView
     batch_size: int
     per_step: int
     sampler: Callable[..., tuple[jax.Array, jax.Array]] | None
+    order: Order | None
     dtype: Any
+
+    @property
+    def data(self) -> core.ClientData:
+        """The client's examples."""
+        return self.view.data
 
     @property
     def step_size(self) -> int:
         """Examples that a step consumes."""
         return self.batch_size * self.per_step
 
-    def order(self, key: core.Key) -> jax.Array | None:
+    def positions(self, key: core.Key, epoch: jax.Array) -> jax.Array | None:
         """Draws the order of an epoch; None where a sampler draws each batch."""
         if self.sampler is not None:
             return None
-        most = max(1, -(-self.data.index.shape[0] // self.step_size))
-        return _shuffled_positions(key, self.data, most * self.step_size)
+        slots = self.data.index.shape[0]
+        length = max(1, -(-slots // self.step_size)) * self.step_size
+        if self.order is None:
+            return _shuffled_positions(key, self.data, length)
+        positions = jnp.asarray(self.order(self.view, epoch), jnp.int32)[:slots]
+        return jnp.pad(positions, (0, length - len(positions)))
 
     def of_step(
-        self, key: core.Key, order: jax.Array | None, index: jax.Array
+        self, key: core.Key, positions: jax.Array | None, index: jax.Array
     ) -> tuple[core.Batch, ...]:
         """Gathers the batches of one step of an epoch."""
         start = index * self.step_size
         return tuple(
-            self._gather(jax.random.fold_in(key, part), order, start, part)
+            self._gather(jax.random.fold_in(key, part), positions, start, part)
             for part in range(self.per_step)
         )
 
     def _gather(
-        self, key: core.Key, order: jax.Array | None, start: jax.Array, part: int
+        self, key: core.Key, epoch: jax.Array | None, start: jax.Array, part: int
     ) -> core.Batch:
         """Gathers one batch; positions past the client's examples weigh nothing."""
-        if self.sampler is not None or order is None:
+        if self.sampler is not None or epoch is None:
             assert self.sampler is not None
             positions, weight = self.sampler(key, self.data, self.batch_size)
         else:
             first = start + part * self.batch_size
-            positions = lax.dynamic_slice(order, (first,), (self.batch_size,))
+            positions = lax.dynamic_slice(epoch, (first,), (self.batch_size,))
             weight = first + jnp.arange(self.batch_size) < self.data.num_examples
         return self.data.gather(positions, weight.astype(self.dtype), key=key)
 

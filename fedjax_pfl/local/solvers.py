@@ -25,6 +25,7 @@ class _MinibatchSolver:
     epochs: int
     num_steps: int | None
     batch_size: int
+    order: minibatch_scan.Order | None
 
     def _init(self, params: Any, round: Any, step: Any) -> Any:
         raise NotImplementedError
@@ -79,6 +80,12 @@ class _MinibatchSolver:
             params, context = epoch_end(epoch, params, context)  # pyright: ignore
             return params, moments, context, *others
 
+        sampler = objectives.sampler(objective, view)
+        if sampler is not None and self.order is not None:
+            raise checks.InputError(
+                "Expected order=None with a model of series, which draws its own pieces"
+                f" of them, got {self.order!r}."
+            )
         count = None
         if schedules.counts_steps(self):
             count = jnp.zeros((), jnp.int32) if view.steps is None else view.steps
@@ -90,7 +97,8 @@ class _MinibatchSolver:
             batch_size=self.batch_size,
             epochs=self.epochs,
             num_steps=self.num_steps,
-            sampler=objectives.sampler(objective, view),
+            sampler=sampler,
+            order=self.order,
             epoch_end=None if epoch_end is None else end,
             dtype=minibatch_scan.params_dtype(params),
         )
@@ -118,6 +126,10 @@ class SGD(_MinibatchSolver):
       decay: `[]` factor of the learning rate per round, in (0, 1], or None for none.
       per_round: whether a schedule gets the number of the round instead, and its rate
         is held during the round.
+      order: static; a function `(view, epoch) -> int32[m]` of the client's view, which
+        has its round and its `data.client_id`, that gives the order in which an epoch
+        visits the client's examples, to replay another program's run; or None for fresh
+        shuffles.
     """
 
     learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 1.0))
@@ -128,6 +140,7 @@ class SGD(_MinibatchSolver):
     weight_decay: Any = struct.traced_field(default=0.0, at_least=0)
     decay: Any = struct.traced_field(default=None, above=0, at_most=1)
     per_round: bool = struct.static_field(default=False)
+    order: minibatch_scan.Order | None = struct.static_field(default=None)
 
     def __post_init__(self):
         rate = schedules.scheduled(self.learning_rate, self.per_round)
@@ -184,6 +197,7 @@ class Optax(_MinibatchSolver):
       num_steps: local steps in place of epochs, or None; see `SGD`.
       batch_size: B, at least 1.
       per_round: see `SGD`.
+      order: see `SGD`.
     """
 
     hyperparameters: Any
@@ -194,6 +208,7 @@ class Optax(_MinibatchSolver):
     num_steps: int | None = struct.static_field(default=None, at_least=1)
     batch_size: int = struct.static_field(default=20, at_least=1)
     per_round: bool = struct.static_field(default=False)
+    order: minibatch_scan.Order | None = struct.static_field(default=None)
 
     def __post_init__(self):
         if not isinstance(self.hyperparameters, dict):

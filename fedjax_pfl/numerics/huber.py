@@ -11,8 +11,10 @@ negative slope of s, and a bracket kept from the sign of s:
     m <- its middle     elsewhere
 
 s is monotone and linear between kinks: the last step is exact. The median is within
-rho of the center, hence the first bracket `[-rho, rho]`. A column is left alone as soon
-as s vanishes to rounding, else the bracket would disturb a center that is found.
+rho of the center, and the center between the rows, hence the first bracket `[-b, b]`
+with `b = min(rho, max_k |x_k|)`. A column is left alone as soon as s vanishes to the
+rounding of its terms, which are about as large as b, however large rho is; else the
+bracket would disturb a center that is found.
 
 The center is not unique where the two sides balance and nobody is within rho. The
 midpoint median is the middle of these, and stays.
@@ -91,13 +93,14 @@ def _of_block(
 ) -> Centers:
     """Centers of columns `[K, B]` with medians `[B]`."""
     count = rows.shape[0]
-    rows = jnp.where((p > 0)[:, None], rows, 0) - median[None]
+    rows = jnp.where((p > 0)[:, None], rows, median[None]) - median[None]
+    edge = jnp.minimum(rho, jnp.maximum(rows.max(axis=0), -rows.min(axis=0)))
     eps = jnp.finfo(rows.dtype).eps
 
     def vanishes(s: jax.Array, n: jax.Array) -> jax.Array:
         # Without anybody within rho, s is a difference of sums of shares.
         terms = jnp.where(n > 0, 8 + count**0.5, 8 + count)
-        return jnp.abs(s) <= rho * eps * terms
+        return jnp.abs(s) <= edge * eps * terms
 
     def unfinished(state: tuple[jax.Array, ...]) -> jax.Array:
         number, _, s, n, _, _ = state
@@ -113,7 +116,6 @@ def _of_block(
         return number + 1, new, *_sums(rows, p, rho, new), low, high
 
     m = jnp.zeros_like(median)
-    edge = jnp.full_like(m, rho)
     first = jnp.zeros((), jnp.int32), m, *_sums(rows, p, rho, m), -edge, edge
     _, m, s, n, _, _ = lax.while_loop(unfinished, step, first)
     return Centers(

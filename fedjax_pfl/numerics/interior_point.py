@@ -1,4 +1,4 @@
-"""A primal-dual interior point with a fixed number of iterations.
+"""A primal-dual interior point that stops by its certificate.
 
 Mehrotra's predictor and corrector without a line search, for
 
@@ -13,10 +13,14 @@ whose one matrix is A + diag(z / x + w / (u - x)), with a ridge against the roun
 A: first with t = 0, then, by the same factor, with a t that this guess shows to be in
 reach. The start has sum(x) = 1, which steps keep, so that every iterate can be
 returned; the one of the best certificate is.
+
+The certificate (`Problem.rated`) has a goal of the size of rounding. Once it is met,
+iterations go on until two in a row do not halve it, since near the end each squares
+the error. Short of it they go on, to a hundred at most: on the way to large weights the
+certificate may rise for long. Under `vmap` all go on until the last is done.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +34,9 @@ __all__ = ["Problem", "or_one", "problem_of", "solve"]
 
 _START = 0.1  # of multipliers
 _FRACTION = 0.995  # of the way to the bounds
+_MAX_ITERATIONS = 100
+_PATIENCE = 2  # iterations in a row that may fail to halve a certificate at its goal
+_ROUNDING = 4.0  # eps of a term that rounding may hide of a certificate
 
 
 def or_one(number: jax.Array) -> jax.Array:
@@ -47,6 +54,8 @@ class Problem:
       upper: `[J]` u > 0.
       mask: `bool[J]` rows that exist.
       capped: `bool[J]` those of them whose upper bounds count.
+      square: `[]` without a sum, the b at which 1/2 x^T A x + c^T x + b / 2 is at least
+        0; the optimum of that is half the squared length of what is left.
       simplex: static.
     """
 
@@ -55,6 +64,7 @@ class Problem:
     upper: jax.Array
     mask: jax.Array
     capped: jax.Array
+    square: jax.Array
     simplex: bool = struct.static_field()
 
     @property
@@ -80,13 +90,27 @@ class Problem:
         y = jnp.clip(1 - (jnp.cumsum(upper) - upper), 0, upper)
         return jnp.where(y > 0, y * slope[order], 0).sum()
 
-    def rated(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns the weights that an iterate stands for, and their certificate."""
-        if not self.simplex:
-            return x, jnp.abs(jnp.minimum(x, self.slope(x))).max()
-        x = x / or_one(x.sum())
-        slope = self.slope(x)
-        return x, jnp.maximum(dot(x, slope) - self.least(slope), 0)
+    def left(self, x: jax.Array) -> jax.Array:
+        """Returns the squared length `[]` of what x leaves of the square."""
+        return jnp.maximum(self.square + dot(x, self.slope(x) + self.linear), 0)
+
+    def rated(self, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Returns the weights that an iterate stands for, a certificate and its goal.
+
+        On the simplex the certificate is the duality gap. Without a sum it is the
+        larger of `x^T |A x + c|`, the duality gap where no slope is negative, and the
+        most negative slope times the length of what is left.
+        """
+        rounding = _ROUNDING * jnp.finfo(x.dtype).eps
+        if self.simplex:
+            x = x / or_one(x.sum())
+            slope = self.slope(x)
+            gap = jnp.maximum(dot(x, slope) - self.least(slope), 0)
+            return x, gap, jnp.full_like(gap, rounding)
+        slope, total, length = self.slope(x), x.sum(), jnp.sqrt(self.left(x))
+        gap = jnp.maximum(dot(x, jnp.abs(slope)), length * jnp.maximum(-slope.min(), 0))
+        terms = 4 * (1 + total)  # of a slope; on the simplex their errors cancel more
+        return x, gap, rounding * terms * jnp.maximum(total, length)
 
 
 def problem_of(
@@ -95,16 +119,20 @@ def problem_of(
     upper: jax.Array | None,
     mask: jax.Array,
     *,
-    simplex: bool = True,
+    square: jax.Array | None = None,
 ) -> Problem:
-    """Returns a problem with everything masked set to 0."""
+    """Returns a problem with everything masked set to 0; one with a square has no sum.
+
+    Rows of `gram` are then to be of length 1, and `linear` at most 1.
+    """
     return Problem(
         gram=jnp.where(mask[:, None] & mask[None], gram, 0),
         linear=jnp.where(mask, linear, 0),
         upper=jnp.where(mask, jnp.ones_like(linear) if upper is None else upper, 0),
         mask=mask,
         capped=jnp.zeros_like(mask) if upper is None else mask,
-        simplex=simplex,
+        square=jnp.zeros_like(linear[0]) if square is None else square,
+        simplex=square is None,
     )
 
 
@@ -118,23 +146,49 @@ class _Iterate:
     nu: jax.Array
 
 
-def solve(problem: Problem, num_iterations: int | None) -> tuple[jax.Array, jax.Array]:
-    """Returns the best weights `[J]` of so many iterations, and a certificate `[]`."""
-    if num_iterations is None:
-        num_iterations = 20 if problem.gram.dtype == jnp.float64 else 15
-    checks.positive_int("num_iterations", num_iterations)
+@struct.pytree_dataclass
+class _Search:
+    """The last iterate, the best weights `[J]` so far, and how good these are."""
 
-    def body(_: Any, carry: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-        last, best, gap = carry
-        iterate = _advanced(problem, last)
-        x, rating = problem.rated(iterate.x)
-        better = rating < gap
-        return iterate, jnp.where(better, x, best), jnp.where(better, rating, gap)
+    iterate: _Iterate
+    best: jax.Array
+    gap: jax.Array
+    goal: jax.Array
+    idle: jax.Array  # iterations since the gap was last halved
+    count: jax.Array
+
+
+def solve(
+    problem: Problem, max_iterations: int | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the weights `[J]` of the best certificate, and that `[]`."""
+    if max_iterations is None:
+        max_iterations = _MAX_ITERATIONS
+    checks.positive_int("max_iterations", max_iterations)
+
+    def unfinished(now: _Search) -> jax.Array:
+        done = (now.gap <= now.goal) & (now.idle >= _PATIENCE)
+        return (now.count < max_iterations) & ~done
+
+    def body(now: _Search) -> _Search:
+        iterate = _advanced(problem, now.iterate)
+        x, gap, goal = problem.rated(iterate.x)
+        better = gap < now.gap
+        return _Search(
+            iterate=iterate,
+            best=jnp.where(better, x, now.best),
+            gap=jnp.where(better, gap, now.gap),
+            goal=jnp.where(better, goal, now.goal),
+            idle=jnp.where(gap < now.gap / 2, 0, now.idle + 1),
+            count=now.count + 1,
+        )
 
     start = _start(problem)
-    carry = (start, *problem.rated(start.x))
-    _, x, gap = lax.fori_loop(0, num_iterations, body, carry)
-    return x, gap
+    best, gap, goal = problem.rated(start.x)
+    zero = jnp.zeros((), jnp.int32)
+    first = _Search(iterate=start, best=best, gap=gap, goal=goal, idle=zero, count=zero)
+    end = lax.while_loop(unfinished, body, first)
+    return end.best, end.gap
 
 
 def _start(problem: Problem) -> _Iterate:
@@ -161,7 +215,8 @@ def _advanced(problem: Problem, last: _Iterate) -> _Iterate:
     ahead += dot(room - primal * guess.x, last.w + dual * guess.w)
     center = mean * (ahead / problem.pairs / mean) ** 3
     change = newton(
-        at_zero + guess.x * guess.z - center, at_upper - guess.x * guess.w - center
+        at_zero + guess.x * guess.z - center,
+        jnp.where(problem.capped, at_upper - guess.x * guess.w - center, 0),
     )
     lengths = _lengths(problem, last, room, change)
     length = jnp.minimum(1, _FRACTION * jnp.minimum(*lengths))

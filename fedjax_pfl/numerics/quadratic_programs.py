@@ -12,9 +12,10 @@ last is the projection of -g onto `{p: q_j . p <= 0}`, p = -(g + Q^T x). The num
 parameters enters through A only. Masked rows may hold anything and take no part.
 
 Method: a primal-dual interior point (`interior_point`) with one J x J Cholesky factor
-per iteration, on problems divided by the mean s of A's diagonal. The number of
-iterations is fixed and nothing depends on the data, so that `vmap` costs what the
-problems cost.
+per iteration, on problems divided by the mean s of A's diagonal; rows of the cone are
+brought to length 1 first, which changes x and not Q^T x. Iterations go on until the
+certificate is down to rounding, at most a hundred, mostly about ten; under `vmap` all
+problems take as many as the slowest.
 
 Certificates (`Solution.gap`, in the units of A). On the simplex and in the box
 
@@ -23,9 +24,11 @@ Certificates (`Solution.gap`, in the units of A). On the simplex and in the box
 so that on the simplex `q_j . d <= -||d||^2 + gap` for every row: common descent is
 certified where gap < value. For the cone
 
-    gap = s max_j |min(x_j, (A x + c)_j / s)|,
+    gap = max(sum_j x_j |q_j . p|, ||p|| max_j (q_j . p)_+ / ||q_j||),
 
-so that `q_j . p <= gap` for every row, and x_j <= gap / s or `|q_j . p| <= gap`.
+so that the cosine of p with every row is at most gap / value. The first is the duality
+gap where no row ascends: half the squared distance of p to the solution is then at most
+gap.
 
 Limits. Weights are not unique where rows are dependent; Q^T x and the value are. The
 value of a float32 Gram matrix is known to about 1e-6 s: a shorter Q^T x is noise, and
@@ -72,14 +75,14 @@ class Solution:
 
 
 def minimum_norm(
-    gram: Any, mask: Any = None, *, num_iterations: int | None = None
+    gram: Any, mask: Any = None, *, max_iterations: int | None = None
 ) -> Solution:
     """Weights of the shortest point of the hull of rows.
 
     Args:
       gram: `[J, J]` inner products of the rows; float64 stays, all else is float32.
       mask: `bool[J]` rows that exist, None for all.
-      num_iterations: static, None for 15 in float32 and 20 in float64.
+      max_iterations: static, None for 100.
 
     Returns:
       `Solution` with x >= 0 and sum(x) = 1. If everything is masked x, value and gap
@@ -95,7 +98,7 @@ def minimum_norm(
     """
     gram, mask, scale = _prepared(gram, mask)
     problem = interior_point.problem_of(gram, jnp.zeros_like(gram[0]), None, mask)
-    x, gap = interior_point.solve(problem, num_iterations)
+    x, gap = interior_point.solve(problem, max_iterations)
     return _solution(x, _square(gram, x), gap, scale)
 
 
@@ -105,7 +108,7 @@ def box_minimum_norm(
     upper: Any,
     mask: Any = None,
     *,
-    num_iterations: int | None = None,
+    max_iterations: int | None = None,
 ) -> Solution:
     """Weights of the shortest point of a part of the hull: every weight has bounds.
 
@@ -118,7 +121,7 @@ def box_minimum_norm(
       lower: `[J]` least weights, at least 0.
       upper: `[J]` largest weights, at least `lower`; inf for none.
       mask: `bool[J]` rows that exist, None for all. Bounds of others do not matter.
-      num_iterations: static, None for 15 in float32 and 20 in float64.
+      max_iterations: static, None for 100.
 
     Returns:
       `Solution` that keeps the bounds, with sum(x) = 1 to rounding. Bounds that leave
@@ -146,7 +149,7 @@ def box_minimum_norm(
     problem = interior_point.problem_of(
         unit * gram, dot(gram, lower), width, mask & (width > eps)
     )
-    y, gap = interior_point.solve(problem, num_iterations)
+    y, gap = interior_point.solve(problem, max_iterations)
     x = jnp.where(spare <= tiny, upper, jnp.clip(lower + unit * y, lower, upper))
     x = jnp.where(rest <= tiny, lower, x)
     gap = jnp.where(jnp.minimum(rest, spare) <= tiny, 0, unit * gap)
@@ -161,13 +164,13 @@ def cone(
     square: Any,
     mask: Any = None,
     *,
-    num_iterations: int | None = None,
+    max_iterations: int | None = None,
 ) -> Solution:
     """Weights x >= 0 with which rows, added to a vector g, make it shortest.
 
     -(g + Q^T x) is then the point nearest to -g along which no row ascends. Where rows
     nearly oppose each other x is large, and rounding keeps the gap of float32 at up to
-    some 1e-6 s sum(x).
+    some 1e-6 sum(x)^2 in units of g and of rows of length 1.
 
     Args:
       gram: `[J, J]` inner products of the rows; float64 stays, all else is float32.
@@ -175,7 +178,7 @@ def cone(
         may be no solution.
       square: `[]` squared norm of g.
       mask: `bool[J]` rows that exist, None for all.
-      num_iterations: static, None for 15 in float32 and 20 in float64.
+      max_iterations: static, None for 100.
 
     Returns:
       `Solution` with value `square + 2 c^T x + x^T A x`. If everything is masked x and
@@ -198,11 +201,22 @@ def cone(
         raise checks.InputError(
             f"Expected square to be one number, got shape {square.shape}."
         )
-    unit = interior_point.or_one(jnp.abs(linear).max())  # x is proportional to c
-    problem = interior_point.problem_of(gram, linear / unit, None, mask, simplex=False)
-    x, gap = interior_point.solve(problem, num_iterations)
-    x, gap = unit * x, unit * gap
-    value = square / scale + 2 * dot(linear, x) + _square(gram, x)
+    square = square / scale
+    length = interior_point.or_one(jnp.sqrt(jnp.diagonal(gram)))
+    toward = linear / length
+    unit = interior_point.or_one(jnp.abs(toward).max())  # x is proportional to c
+    # Only its size matters where all rows are nearly orthogonal to g.
+    most = jnp.sqrt(jnp.finfo(gram.dtype).max)
+    problem = interior_point.problem_of(
+        gram / length[:, None] / length[None],
+        toward / unit,
+        None,
+        mask,
+        square=jnp.minimum(square / unit / unit, most),
+    )
+    x, gap = interior_point.solve(problem, max_iterations)
+    x, gap = unit * x / length, unit * unit * gap
+    value = square + 2 * dot(linear, x) + _square(gram, x)
     return _solution(x, value, gap, scale)
 
 

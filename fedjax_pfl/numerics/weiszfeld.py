@@ -24,6 +24,7 @@ __all__ = ["Frame", "Search", "smallest_radius"]
 # of squared distances there, eps 4^2, is in float32 the default bound on the residual.
 _FAR = 4.0
 _MAX_FRAMES = 16
+_POINT = 1e-2  # of the median distance: a radius below makes a ball about a row a point
 
 
 @struct.pytree_dataclass
@@ -65,6 +66,7 @@ class Frame:
       far: `bool[]` whether a frame about the iterate should follow.
       iterations: `int32[]` steps taken.
       number: `int32[]` frames so far.
+      row: `int32[]` the row about which it is, which is the minimizer, or -1.
     """
 
     center: jax.Array
@@ -76,6 +78,7 @@ class Frame:
     far: jax.Array
     iterations: jax.Array
     number: jax.Array
+    row: jax.Array
 
 
 def smallest_radius(dtype: Any) -> jax.Array:
@@ -111,12 +114,33 @@ def _evaluate(
     )
 
 
-def _near_medoid(gram: jax.Array, p: jax.Array) -> jax.Array:
-    """Weights `[K]` of one step from the medoid, smoothed by its median distance."""
+def _medoid(gram: jax.Array, p: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the row nearest to the others, `int32[]`, and their distances `[K]`."""
     square = jnp.diag(gram)
     pairs = jnp.sqrt(jnp.maximum(square[:, None] + square[None] - 2 * gram, 0))
-    distance = pairs[jnp.argmin(jnp.where(p > 0, dot(pairs, p), jnp.inf))]
-    smallest = jnp.sqrt(jnp.finfo(gram.dtype).tiny)
+    row = jnp.argmin(jnp.where(p > 0, dot(pairs, p), jnp.inf))
+    return row.astype(jnp.int32), pairs[row]
+
+
+def _is_minimizer(
+    gram: jax.Array, p: jax.Array, rho: jax.Array, row: jax.Array, distance: jax.Array
+) -> jax.Array:
+    """Tells whether the medoid, at `distance [K]`, is the minimizer but for rho.
+
+    It is where its mass withstands the pull of the others. No other row can be.
+    """
+    here = distance <= rho
+    pull = jnp.where(here, 0, p / jnp.where(here, 1, distance))
+    direction = pull.at[row].add(-pull.sum())
+    square = dot(direction, dot(gram, direction))
+    mass = jnp.where(here, p, 0).sum()
+    is_point = rho < _POINT * scaled_rows.median(distance, p)
+    return is_point & (square <= jnp.square(mass))
+
+
+def _near_medoid(distance: jax.Array, p: jax.Array) -> jax.Array:
+    """Weights `[K]` of one step from the medoid, smoothed by its median distance."""
+    smallest = jnp.sqrt(jnp.finfo(p.dtype).tiny)
     pull = p / jnp.maximum(
         distance, jnp.maximum(scaled_rows.median(distance, p), smallest)
     )
@@ -184,6 +208,7 @@ class Search:
             far=jnp.ones((), bool),
             iterations=count,
             number=count,
+            row=count - 1,
         )
 
         def again(frame: Frame) -> jax.Array:
@@ -234,10 +259,17 @@ class Search:
         # The frame is about this iterate: not far, so that there is a step.
         start = at(frame.pi, frame.iterations)
         start = dataclasses.replace(start, far=jnp.zeros((), bool))
-        jump = at(_near_medoid(gram, p), frame.iterations)
+        medoid, away = _medoid(gram, p)
+        jump = at(_near_medoid(away, p), frame.iterations)
         nearer = dot(p, jump.distance) < dot(p, start.distance)
         swap = nearer & (frame.number > 0)  # the search starts where it was told to
         start = jax.tree.map(lambda a, b: jnp.where(swap, b, a), start, jump)
+        # Steps would take forever to a row, and lose it in rounding unless the frame is
+        # about it.
+        held = _is_minimizer(gram, p, rho, medoid, away)
+        on_row = at(jax.nn.one_hot(medoid, len(p), dtype=p.dtype), frame.iterations)
+        on_row = dataclasses.replace(on_row, far=held & (frame.row != medoid))
+        start = jax.tree.map(lambda a, b: jnp.where(held, b, a), start, on_row)
         end = self._steps(gram, rho, at, start)
         return Frame(
             center=frame.center + size.combine(end.pi, frame.center),
@@ -251,6 +283,7 @@ class Search:
             far=end.far,
             iterations=end.iterations,
             number=frame.number + 1,
+            row=jnp.where(held, medoid, -1),
         )
 
     def _steps(

@@ -212,7 +212,9 @@ def test_prox_and_weiszfeld_have_one_fixed_point(rho):
 @pytest.mark.parametrize("method", ["weiszfeld", "prox"])
 def test_single_steps_against_numpy(method):
     rows, rho = rules.random_rows(), 0.8
-    rule = aggregators.GeometricMedian(rho=rho, method=method, max_iterations=3)
+    rule = aggregators.GeometricMedian(
+        rho=rho, method=method, acceleration=0, max_iterations=3
+    )
     out, info = rules.matrix(rows, rule=rule)
     center = rows.mean(axis=0)
     for _ in range(3):

@@ -32,6 +32,15 @@ def test_scores_and_selections_against_numpy(count, squared, choices):
             np.testing.assert_allclose(out, rows[best].mean(axis=0), rtol=1e-12)
 
 
+def test_the_number_of_neighbors_may_be_that_of_byzfl():
+    """n - f - 1 of them: as if one row less were malicious."""
+    rows = rules.random_rows(9)
+    rule = fp.Krum(num_malicious=3, neighbors="byzfl")
+    _, info = rules.matrix(rows, rule=rule)
+    expected = robust_oracles.krum_scores(rows, 2)
+    np.testing.assert_allclose(info.scores, expected, rtol=1e-10)
+
+
 def test_one_selected_row_is_returned_to_the_last_bit():
     rows = rules.random_rows(9).astype(np.float32)
     out, info = rules.matrix(rows, name="krum", dtype=np.float32)

@@ -11,6 +11,7 @@ from tests.aggregators import rules
 
 ROWS = rules.random_rows(7, 6)
 WIDE = pytest.mark.wide
+KEY = jax.random.key(0)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,21 @@ def test_rows_to_rows_compose():
     assert np.isfinite(functions.trimmed_mean(buckets)).all()
     mean = np.nanmean(functions.bucketing(rules.KEY, ROWS, size=1), axis=0)
     np.testing.assert_allclose(mean, ROWS.mean(axis=0), rtol=1e-12)
+
+
+def test_buckets_take_a_permutation():
+    order = np.array([6, 0, 3, 1, 5, 2, 4])
+    buckets = functions.bucketing(KEY, ROWS, size=3, order=order)
+    expected = [ROWS[order[i : i + 3]].mean(axis=0) for i in (0, 3, 6)]
+    np.testing.assert_allclose(buckets, expected, rtol=1e-12)
+    # A row that takes no part fills no bucket.
+    weights = jnp.ones(7).at[3].set(0)
+    buckets = functions.bucketing(KEY, ROWS, weights, size=3, order=order)
+    kept = order[order != 3]
+    expected = [ROWS[kept[i : i + 3]].mean(axis=0) for i in (0, 3)]
+    np.testing.assert_allclose(buckets[:2], expected, rtol=1e-12)
+    with pytest.raises(fp.InputError, match="permutation of 0, ..., 6"):
+        functions.bucketing(KEY, ROWS, order=[0, 0, 1, 2, 3, 4, 5])
 
 
 def test_a_traced_number_passes_and_the_reference_is_returned():

@@ -65,6 +65,63 @@ def test_prox_is_a_relaxed_weiszfeld_step(rho):
         np.testing.assert_allclose(out, expected, atol=1e-13)
 
 
+def _hard_rows():
+    """Twelve rows and their weights by name, on which plain steps are slow."""
+    rng = np.random.default_rng(2)
+    ones = np.ones(12)
+    heavy = rng.standard_t(1.5, size=(12, 20))
+    yield "heavy tails", heavy, rng.pareto(1, 12) + 0.1
+    for noise in (0.15, 1e-2):
+        yield "nearly collinear", _collinear(noise, count=12, size=20), ones
+    yield "ties", heavy[[0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8]], ones
+
+
+def _rows_about_one(weight):
+    """A row in the middle, with this multiple of the weight that holds the median."""
+    rng = np.random.default_rng(4)
+    units = rng.normal(size=(11, 20))
+    units = units / np.linalg.norm(units, axis=1, keepdims=True)
+    rows = np.vstack([np.zeros(20), units * rng.uniform(1, 3, (11, 1))]) + 5
+    pull = np.linalg.norm(units.sum(axis=0))
+    return rows, np.append(weight * pull, np.ones(11))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_default_converges_on_hard_rows(dtype):
+    for name, rows, weights in _hard_rows():
+        p = weights / weights.sum()
+        rule = Geometric(weighting="examples")
+        out, info = rules.matrix(rows, weights, rule=rule, dtype=dtype)
+        assert info.converged and info.iterations < 100, name
+        best, curvature = medians.newton(rows, p, float(info.radius))
+        size, eps = np.linalg.norm(rows, axis=1) @ p, np.finfo(dtype).eps
+        bound = {np.float32: 1e-6, np.float64: 1e-10}[dtype] / curvature
+        assert np.linalg.norm(out - best) <= 2 * bound + 40 * eps * size, name
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weight", [1.001, 1.5])
+def test_a_minimizer_on_a_row_is_found(dtype, weight):
+    rows, weights = _rows_about_one(weight)
+    rule = Geometric(weighting="examples")
+    out, info = rules.matrix(rows, weights, rule=rule, dtype=dtype)
+    assert info.converged and info.iterations < 100
+    assert np.linalg.norm(out - rows[0]) <= 2 * info.radius + 40 * np.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_minimizer_beside_a_row_is_found(dtype):
+    rows, weights = _rows_about_one(0.9)
+    rule = Geometric(weighting="examples")
+    out, info = rules.matrix(rows, weights, rule=rule, dtype=dtype)
+    p = weights / weights.sum()
+    best, curvature = medians.newton(rows, p, float(info.radius))
+    assert info.converged
+    bound = {np.float32: 1e-6, np.float64: 1e-10}[dtype] / curvature
+    assert np.linalg.norm(out - best) <= 2 * bound + 40 * np.finfo(dtype).eps * 25
+    assert np.linalg.norm(best - rows[0]) > 1e-3
+
+
 def test_acceleration_solves_nearly_collinear_rows():
     """From about a thousand steps to about ten, with the same minimizer."""
     rows = _collinear(0.15)
@@ -134,6 +191,19 @@ def test_a_large_radius_is_the_mean_from_any_start(reference):
         )
         np.testing.assert_allclose(out, rows.mean(axis=0), atol=1e-9)
         assert info.radius == 30
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rho", [1e2, 1e6, 1e30])
+def test_the_coordinate_median_is_the_mean_however_large_the_radius(dtype, rho):
+    three = np.array([[0.0], [0.0], [3.0]])
+    out, info = rules.matrix(three, rule=Coordinate(rho=rho), dtype=dtype)
+    np.testing.assert_allclose(out, [1.0], rtol=4 * np.finfo(dtype).eps)
+    assert info.fraction_clipped == 0
+    rows = rules.random_rows(9, 40) * np.geomspace(1e-6, 1.0, 40)
+    out, _ = rules.matrix(rows, rule=Coordinate(rho=rho), dtype=dtype)
+    error = np.abs(out - rows.mean(axis=0)) / np.abs(rows).max(axis=0)
+    assert error.max() < 9 * np.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

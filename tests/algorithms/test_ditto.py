@@ -168,9 +168,12 @@ def test_attacks_replace_messages_only():
     assert (np.abs(ours[2] - theirs[2]).max(axis=1) > 1e-3).all()  # through the anchor
 
 
-def test_the_published_bug_never_loads_the_received_model():
+@pytest.mark.parametrize("official", [False, True])
+def test_the_published_bug_never_loads_the_received_model(official):
+    """Official: the mean is over all clients, absent ones with their last message."""
     problem, lam, rate, steps = problems.waves(), 0.7, 0.4, 2
-    algorithm = algorithms.Ditto(
+    make = algorithms.Ditto.official if official else algorithms.Ditto
+    algorithm = make(
         lam=lam,
         local=problems.full_gradient_steps(steps, 0.3, momentum=0.5),
         personal=problems.full_gradient_steps(3, rate, momentum=0.5),
@@ -192,7 +195,8 @@ def test_the_published_bug_never_loads_the_received_model():
                 v[i] = v[i] - rate * memory
                 own[i] = problem.descend(i, own[i], w, 0.0, steps, 0.3, 0.5)
                 anchor = own[i]
-        w = np.average(own[cohort], axis=0, weights=counts(problem)[cohort])
+        members = np.arange(6) if official else cohort
+        w = np.average(own[members], axis=0, weights=counts(problem)[members])
         rows = states.clients
         np.testing.assert_allclose(states.server["theta"][number + 1], w, **CLOSE)
         np.testing.assert_allclose(rows.w_local["theta"][number + 1], own, **CLOSE)
@@ -212,6 +216,29 @@ def test_the_published_bug_makes_single_batches_independent_of_the_server():
         distance = np.abs(visited[:, i, None] - x[i])
         assert distance.min(axis=1).max() < 1e-12
         assert len(set(distance.argmin(axis=1))) == 4
+
+
+@pytest.mark.parametrize("unsynced", [False, True])
+def test_the_global_branch_takes_given_batches(unsynced):
+    """One step of size one on one example is that example."""
+    problem = problems.quadratics([[0.0], [5.0]], num_examples=[4, 4])
+
+    def order(view, epoch):
+        return (jnp.arange(4) + view.round + view.data.client_id + epoch) % 4
+
+    steps = {"epochs": 1} if unsynced else {"num_steps": 1}
+    algorithm = algorithms.Ditto(
+        local=fp.SGD(learning_rate=1.0, batch_size=1, order=order, **steps),
+        personal=fp.SGD(learning_rate=0.1, batch_size=4, epochs=1),
+        unsynced=unsynced,
+        aggregate_over="all",
+    )
+    states, _, _ = problems.run(process(algorithm), problem, 6)
+    x = np.asarray(problem.federation.train.x[:-1]).reshape(2, 4)
+    for number in range(6):
+        expected = [x[i, (number + i) % 4] for i in range(2)]
+        sent = states.messages["theta"][number + 1, :, 0]
+        np.testing.assert_allclose(sent, expected, atol=1e-12)
 
 
 def test_the_short_last_batch_is_as_likely_as_any_other():

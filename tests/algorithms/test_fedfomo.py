@@ -134,6 +134,24 @@ def test_without_positive_weights_the_own_model_stays():
     assert weights[0] == weights[2] == 0 and weights[1] > 0 and share == 0
 
 
+def test_models_equal_to_rounding_weigh_nothing_and_one_model_is_kept_exactly():
+    problem = problems.regressions()
+    data = one_client(problem, 4)
+    best = jnp.asarray(problem.estimates[4])
+    rng = np.random.default_rng(3)
+    for dtype in (jnp.float32, jnp.float64):
+        for _ in range(20):
+            start = jnp.asarray(best + rng.normal(size=3), dtype)
+            # What is left of a third of a model, thrice: some last bits differ.
+            again = (start / 3 + start / 3) + start / 3
+            nearby = jnp.nextafter(start, jnp.full(3, jnp.inf, dtype))
+            other = jnp.asarray(best + rng.normal(size=3) / 10, dtype)
+            models, chosen = jnp.stack([again, nearby, other]), jnp.arange(3)
+            mixed, weights, share = _mixture(start, start, models, chosen, data)
+            assert (weights[:2] == 0).all() and share == 0 and weights[2] > 0
+            np.testing.assert_array_equal(mixed, other)
+
+
 def test_choices_are_distinct_others_of_largest_affinity():
     affinity, everyone = jnp.array([3.0, 9.0, -1.0, 5.0, 0.0, 4.0]), jnp.arange(6)
     for own in range(6):

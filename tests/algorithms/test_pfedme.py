@@ -161,7 +161,9 @@ def test_flame_at_kappa_one_is_a_step_of_one_over_lam():
     )
 
 
-def test_w_takes_a_step_after_every_epoch_of_the_inner_solver():
+@pytest.mark.parametrize("official", [False, True])
+def test_w_takes_a_step_after_every_epoch_of_the_inner_solver(official):
+    """Official: the mean is over all clients, absent ones with their last w_i."""
     problem, lam, eta, rate, decay = problems.waves(), 2.0, 0.3, 0.2, 0.05
     inner = fp.SGD(
         learning_rate=rate,
@@ -171,11 +173,13 @@ def test_w_takes_a_step_after_every_epoch_of_the_inner_solver():
         weight_decay=decay,
     )
     fields = {"lam": lam, "learning_rate": eta, "inner": inner}
-    states, infos, _ = problems.run(process(4, **fields), problem, 6)
+    make = algorithms.PFedMe.official if official else algorithms.PFedMe
+    whole = dataclasses.replace(process(4), algorithm=make(**fields))
+    states, infos, _ = problems.run(whole, problem, 6)
     w = states.server["theta"][0]
     theta = np.tile(w, (6, 1))
+    sent = dict(enumerate(theta.copy()))  # what everybody starts with
     for number, cohort in enumerate(infos.cohort):
-        sent = {}
         for i in cohort:
             own, memory = w, 0.0
             for _ in range(3):
@@ -184,9 +188,14 @@ def test_w_takes_a_step_after_every_epoch_of_the_inner_solver():
                 theta[i] = theta[i] - rate * memory
                 own = own - eta * lam * (own - theta[i])
             sent[i] = own
-        w = np.average(list(sent.values()), axis=0, weights=counts(problem)[cohort])
+        rows = np.arange(6) if official else cohort
+        w = np.average([sent[i] for i in rows], axis=0, weights=counts(problem)[rows])
         np.testing.assert_allclose(states.server["theta"][number + 1], w, **CLOSE)
         np.testing.assert_allclose(states.clients["theta"][number + 1], theta, **CLOSE)
+        if official:  # w_i can be read
+            copies = [sent[i] for i in range(6)]
+            kept = states.messages["theta"][number + 1]
+            np.testing.assert_allclose(kept, copies, **CLOSE)
     work = infos.client["gradient_evaluations"]
     np.testing.assert_array_equal(work, 3 * counts(problem)[infos.cohort])
 

@@ -6,12 +6,13 @@ import pytest
 from scipy import optimize
 
 from fedjax_pfl.algorithms import common_descent
+from fedjax_pfl.algorithms.common_descent import protection
 from tests import gradients as gradients_
 
 
 def test_v1_protected_directions():
     rows = gradients_.rows_of(gradients_.DEMO, gradients_.DEMO_LOSSES)
-    weights, norms = gradients_.protect(rows)
+    weights, norms, _ = gradients_.protect(rows)
     expected = [
         [1, 0.909033, 0.460592, 0],
         [1.062270, 1, 0.492051, 0],
@@ -32,7 +33,7 @@ def test_v1_protected_directions():
 def test_protected_directions_are_projections_onto_the_cone(seed):
     gradients, losses = gradients_.drawn(seed, clients=6, dim=9)
     rows = gradients_.rows_of(gradients, losses)
-    weights, norms = gradients_.protect(rows)
+    weights, norms, _ = gradients_.protect(rows)
     q = gradients_.matrix(rows)
     for i in range(6):
         others = np.delete(np.arange(6), i)
@@ -44,6 +45,42 @@ def test_protected_directions_are_projections_onto_the_cone(seed):
         np.testing.assert_allclose(q[i] @ p, -(norms[i] ** 2), rtol=1e-7)
         found = np.asarray(weights[i])[others]
         np.testing.assert_allclose(found * (q[others] @ p), 0, atol=1e-7 * rows.mu**2)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_no_move_of_nearly_dependent_rows_raises_the_losses_of_others(dtype):
+    """49 rows of 66 nearly in one plane; what float32 cannot protect does not move."""
+    rng = np.random.default_rng(1)
+    angle, off = rng.uniform(0, 2 * np.pi, 66), 1e-4 * rng.normal(size=(66, 64))
+    off[:17] += rng.normal(size=(17, 64)) / 8
+    gradients = np.column_stack([np.cos(angle), np.sin(angle), off])
+    rows = gradients_.rows_of(gradients, np.ones(66), dtype=dtype)
+    moves, report = gradients_.move(rows)
+    u = np.asarray(moves["theta"], float)
+    lengths = np.linalg.norm(u, axis=1)
+    cosines = u @ (gradients / np.linalg.norm(gradients, axis=1)[:, None]).T
+    np.fill_diagonal(cosines, -np.inf)
+    tolerance = {jnp.float32: 1e-2, jnp.float64: 1e-10}[dtype]
+    assert (cosines.max(axis=1) <= tolerance * lengths).all()
+    still = lengths == 0
+    assert still[np.asarray(report["unprotected"])].all() and not still[:17].all()
+    assert not still.any() or dtype is jnp.float32
+
+
+def test_a_direction_without_protection_is_refused(monkeypatch):
+    gradients, losses = gradients_.drawn(4, clients=6, dim=9)
+    rows = gradients_.rows_of(gradients, losses)
+    # A solver that gave up: the own gradient alone.
+    monkeypatch.setattr(
+        protection, "_in_cone", lambda gram, own, mask: jnp.zeros(len(gram))
+    )
+    moves, report = protection.protected_moves(rows)
+    q = gradients_.matrix(rows)[:6]
+    opposed = (q @ q.T).min(axis=1) < 0
+    assert opposed.any()
+    np.testing.assert_array_equal(report["unprotected"], opposed)
+    moved = np.abs(moves["theta"]).max(axis=1) > 0
+    np.testing.assert_array_equal(moved, ~opposed)
 
 
 def test_conflict_is_linear_in_gamma_and_the_end_is_the_own_gradient():
@@ -70,7 +107,7 @@ def test_lengths_of_moves():
     gradients, losses = gradients_.drawn(4, clients=6, dim=9)
     rows = gradients_.rows_of(gradients, losses)
     sizes = np.linalg.norm(gradients, axis=1)
-    _, protected = gradients_.protect(rows)
+    _, protected, _ = gradients_.protect(rows)
     assert (np.asarray(protected) > 0.1 * rows.mu).all()  # nothing is capped
     for length, expected in (
         ("own", sizes),
@@ -99,7 +136,7 @@ def test_orthogonal_protection_leaves_the_others_where_they_are():
     gradients, losses = gradients_.drawn(5, clients=4, dim=9)
     gradients[3] = gradients[2]  # dependent rows
     rows = gradients_.rows_of(gradients, losses)
-    weights, _ = gradients_.protect(rows, protection="orthogonal")
+    weights, _, _ = gradients_.protect(rows, protection="orthogonal")
     q = gradients_.matrix(rows)
     for i in range(2):
         others = np.delete(np.arange(4), i)

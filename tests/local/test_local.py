@@ -81,6 +81,41 @@ def test_an_epoch_visits_every_example_once(number, batch_size, batches_per_step
         np.testing.assert_array_equal(np.sort(part), np.sort(own))
 
 
+def test_a_given_order_of_minibatches_is_followed():
+    data, count = client(2), toy.COUNTS[2]
+    orders = np.stack([np.random.default_rng(e).permutation(count) for e in range(3)])
+    own = np.asarray(data.x[data.index[:count], 0])
+    seen, info = seen_positions(
+        data,
+        epochs=3,
+        batch_size=4,
+        order=lambda view, epoch: jnp.asarray(orders)[epoch],
+    )
+    np.testing.assert_array_equal(seen, own[orders].reshape(-1))
+    assert info.num_examples == 3 * count
+
+
+def test_a_solver_replays_the_batches_of_another_program():
+    """By the round and the client, whose loop in NumPy takes the same ones."""
+    data, count = client(2), toy.COUNTS[2]
+
+    def order(view, epoch):
+        start = view.round + view.data.client_id + 2 * epoch
+        return (jnp.arange(count) * 2 + start) % count  # count is odd
+
+    solver = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4, order=order)
+    start = {"theta": jnp.zeros(4)}
+    params, _, _ = solver.solve(view(data, round=3), quadratic, start)
+    x = np.asarray(data.x[data.index[:count]], float)
+    theta = np.zeros(4)
+    for epoch in range(2):
+        positions = (np.arange(count) * 2 + 3 + int(data.client_id) + 2 * epoch) % count
+        for first in range(0, count, 4):
+            batch = x[positions[first : first + 4]]
+            theta = theta - 0.1 * (theta - batch.mean(axis=0))
+    np.testing.assert_allclose(params["theta"], theta, rtol=1e-12)
+
+
 def test_epochs_differ_in_order_and_do_not_depend_on_padding():
     seen, _ = seen_positions(client(2), epochs=2, batch_size=4)
     assert (seen[:9] != seen[9:]).any()

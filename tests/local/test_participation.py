@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import scipy.stats
 
+import fedjax_pfl as fp
 from fedjax_pfl.algorithms import registry
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.local import participation
+from tests import problems
 
 KEY = jax.random.key(7, impl="threefry2x32")
 
@@ -34,6 +36,25 @@ def test_cohort_is_distinct_ascending_and_in_range(num_clients, size):
     assert cohort.shape == (size,) and cohort.dtype == np.int32
     assert (np.diff(cohort) > 0).all()
     assert cohort[0] >= 0 and cohort[-1] < num_clients
+
+
+def test_a_participation_object_may_see_the_round():
+    @struct.pytree_dataclass
+    class Turns:
+        """Two clients after the other."""
+
+        everyone = False
+
+        def cohort_size(self, num_clients):
+            return 2
+
+        def in_round(self, key, num_clients, round):
+            return jnp.sort((2 * round + jnp.arange(2, dtype=jnp.int32)) % num_clients)
+
+    problem = problems.waves()
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(), participation=Turns())
+    _, infos, _ = problems.run(process, problem, 4)
+    assert infos.cohort.tolist() == [[0, 1], [2, 3], [4, 5], [0, 1]]
 
 
 def test_a_cohort_of_everyone_is_everyone():

@@ -19,6 +19,11 @@ _LONGEST = 10.0  # times the scaled row
 _NULL = 1e-6  # eigenvalues below this share of the largest are noise
 
 
+def _tolerance(dtype: Any) -> float:
+    """Returns the cosine with another row that a protected direction may have."""
+    return 1e-6 if dtype == jnp.float64 else 1e-3
+
+
 def _in_cone(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
     """Finds `nu >= 0` with `-(gt_i + sum nu_j q_j)` nearest to `-gt_i` in the cone."""
     return quadratic_programs.cone(gram, gram[own], gram[own, own], mask).x
@@ -37,7 +42,7 @@ def _orthogonal(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
 
 def protected_coefficients(
     rows: Rows, *, protection: Protection = "cone"
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Finds the members' protected directions `p_i = -sum_j a_ij q_j`.
 
     `cone`: the point nearest to `-gt_i` with `q_j . p <= 0` for all rows j but i's own
@@ -49,7 +54,9 @@ def protected_coefficients(
 
     Returns:
       `a [K, J]` and norms `[K]` of p_i; both 0 where no protected direction is longer
-      than what the Gram matrix resolves.
+      than what the Gram matrix resolves. And `bool[K]`, for whom such a direction was
+      refused, and is 0, since its cosine with another row, as that matrix has it, is
+      above 1e-6 in float64 or 1e-3 in float32.
     """
     checks.known(protection, get_args(Protection), "protection")
     gram, size = rows.whole, rows.mask.shape[0]
@@ -63,14 +70,31 @@ def protected_coefficients(
 
     coefficients = jax.vmap(one)(jnp.arange(rows.num_members))
     norms = combined_norms(gram, coefficients)
-    lost = ~(norms > direction.threshold(norms.dtype) * rows.mu)
-    return jnp.where(lost[:, None], 0, coefficients), jnp.where(lost, 0, norms)
+    long = norms > direction.threshold(norms.dtype) * rows.mu
+    refused = long & ~(_conflicts(rows, coefficients) <= _tolerance(norms.dtype))
+    kept = long & ~refused
+    return jnp.where(kept[:, None], coefficients, 0), jnp.where(kept, norms, 0), refused
 
 
 def combined_norms(gram: jax.Array, coefficients: jax.Array) -> jax.Array:
     """Returns the norms `[K]` of combinations `[K, J]` of rows."""
     along = client_rows.dot(coefficients, gram)
     return jnp.sqrt(jnp.maximum((along * coefficients).sum(axis=1), 0))
+
+
+def _conflicts(rows: Rows, coefficients: jax.Array) -> jax.Array:
+    """Returns the largest cosine `[K]` of `-sum_j a_ij q_j` with a row j other than i.
+
+    It is 0 where the sum is, and -inf where there is no other row.
+    """
+    gram, (count, size) = rows.whole, coefficients.shape
+    products = -client_rows.dot(coefficients, gram)
+    others = rows.gradients[None, :] & ~jnp.eye(count, size, dtype=bool)
+    lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
+    sizes = combined_norms(gram, coefficients)
+    scale = lengths[None, :] * jnp.where(sizes > 0, sizes, 1)[:, None]
+    cosines = products / jnp.where(others, scale, 1)
+    return jnp.where(others, cosines, -jnp.inf).max(axis=1)
 
 
 def protected_moves(
@@ -98,12 +122,13 @@ def protected_moves(
 
     Returns:
       Pytree of `[K, *P]` moves, zeros where there is no direction, and by name `[K]`:
-      `protected_norm`, `||p_i|| / mu`, and `conflict`, the largest cosine between
-      another row and u_i (negative if all others would descend).
+      `protected_norm`, `||p_i|| / mu`; `conflict`, the largest cosine between another
+      row and u_i (negative if all others would descend); `unprotected`, for whom p_i
+      was refused, see `protected_coefficients`.
     """
     checks.known(length, get_args(Length), "personal_length")
     count, gram = rows.num_members, rows.whole
-    coefficients, norms = protected_coefficients(rows, protection=protection)
+    coefficients, norms, refused = protected_coefficients(rows, protection=protection)
     own = jnp.eye(count, rows.mask.shape[0], dtype=gram.dtype) * rows.mask[None, :]
     coefficients = (1 - gamma) * coefficients + gamma * own
     sizes = combined_norms(gram, coefficients)
@@ -120,11 +145,9 @@ def protected_moves(
     weights = -coefficients * stretch[:, None]
     moves = rows.combine(jnp.repeat(weights[:, None], len(rows.gram), axis=1))
 
-    products = -client_rows.dot(coefficients, gram)
-    size = rows.mask.shape[0]
-    others = rows.gradients[None, :] & ~jnp.eye(count, size, dtype=bool)
-    lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(gram), 0))
-    scale = jnp.where(others, lengths[None, :] * safe[:, None], 1)
-    conflict = jnp.where(others, products / scale, -jnp.inf).max(axis=1)
-    info = {"protected_norm": norms / rows.mu, "conflict": conflict}
+    info = {
+        "protected_norm": norms / rows.mu,
+        "conflict": _conflicts(rows, coefficients),
+        "unprotected": refused,
+    }
     return moves, info

@@ -33,6 +33,9 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
             value = getattr(importlib.import_module(home), attribute)
             setattr(module, name, value)
             return value
+        missing = f"module {package!r} has no attribute {name!r}"
+        if name.startswith("__"):  # tools ask every object for these
+            raise AttributeError(missing)
         try:
             return importlib.import_module(f"{package}.{name}")
         except ModuleNotFoundError as error:
@@ -42,7 +45,7 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]
         from fedjax_pfl.core import checks
 
         hint = checks.suggestion(name, offered)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
+        raise AttributeError(missing + hint)
 
     return get, lambda: sorted({*vars(module), *offered})
 

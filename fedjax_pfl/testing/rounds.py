@@ -43,8 +43,7 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
                 f" {leaf.dtype}{list(leaf.shape)}; expected one row for each of the"
                 f" {toy.NUM_CLIENTS} clients."
             )
-    process, model, federation = at.process, at.model, at.federation
-    after = jax.eval_shape(lambda s: process.round(s, model, federation)[0], first)
+    after = jax.eval_shape(lambda state: at.round(state)[0], first)
     compare.same_layout(after, first, "After a round")
 
 

@@ -69,7 +69,9 @@ class APFL(base.SingleExchange):
       local: `SGD` without momentum; its learning rate is eta.
     """
 
-    alpha: Any = struct.traced_field(default=0.5, at_least=0, at_most=1)
+    alpha: Any = struct.traced_field(
+        default=0.5, at_least=0, at_most=1, search=(0.0, 1.0, False)
+    )
     adaptive: bool = struct.static_field(default=True)
     alpha_learning_rate: Any = struct.traced_field(default=None, above=0)
     alpha_decay: Any = struct.traced_field(default=0.0, at_least=0)

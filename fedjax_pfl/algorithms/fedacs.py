@@ -91,8 +91,12 @@ class FedACS(Mixing):
       negative: negative cosines above the threshold `clip` to 0, or `keep`.
     """
 
-    pick_quantile: Any = struct.traced_field(default=0.8, at_least=0, below=1)
-    mixing: Any = struct.traced_field(default=1.0, at_least=0, at_most=1)
+    pick_quantile: Any = struct.traced_field(
+        default=0.8, at_least=0, below=1, search=(0.0, 0.95, False)
+    )
+    mixing: Any = struct.traced_field(
+        default=1.0, at_least=0, at_most=1, search=(0.0, 1.0, False)
+    )
     local: Any = local.SGD()
     similarity: Literal["parameters", "update"] = "parameters"
     negative: _Negative = "clip"

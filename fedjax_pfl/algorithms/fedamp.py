@@ -55,7 +55,7 @@ class _Attentive(similarity.Mixing):
       start: local work starts at the `received` mixture or at the client's `own` model.
     """
 
-    lam: Any = struct.traced_field(default=1.0, at_least=0)
+    lam: Any = struct.traced_field(default=1.0, at_least=0, search=(0.01, 10.0))
     local: Any = local.SGD()
     start: Literal["received", "own"] = "received"
 
@@ -168,7 +168,7 @@ class HeurFedAMP(_Attentive):
     """
 
     alpha: Any = struct.traced_field(default=1.0, above=0)
-    sharpness: Any = struct.traced_field(default=25.0, at_least=0)
+    sharpness: Any = struct.traced_field(default=25.0, at_least=0, search=(1.0, 100.0))
     self_weight: Any = struct.traced_field(default=None, at_least=0, at_most=1)
 
     def proximal_weight(self, round: jax.Array) -> Any:

@@ -135,7 +135,9 @@ class FedFV(global_model.GlobalModel):
         server keeps no gradients.
     """
 
-    alpha: Any = struct.traced_field(default=0.1, at_least=0, at_most=1)
+    alpha: Any = struct.traced_field(
+        default=0.1, at_least=0, at_most=1, search=(0.0, 1.0, False)
+    )
     tau: int = struct.static_field(default=1, at_least=0)
 
     @property

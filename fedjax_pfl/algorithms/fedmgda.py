@@ -51,8 +51,12 @@ class FedMGDA(global_model.GlobalModel):
       normalize: static, whether updates are brought to length 1; False is FedMGDA.
     """
 
-    eps: float = struct.traced_field(default=0.1, at_least=0, at_most=1)
-    server_learning_rate: float = struct.traced_field(default=1.0, above=0)
+    eps: float = struct.traced_field(
+        default=0.1, at_least=0, at_most=1, search=(0.0, 1.0, False)
+    )
+    server_learning_rate: float = struct.traced_field(
+        default=1.0, above=0, search=(0.1, 2.0)
+    )
     normalize: bool = struct.static_field(default=True)
 
     def default_aggregator(self) -> core.Aggregator:

@@ -103,7 +103,9 @@ class FedPG(base.SingleExchange):
         participation, or `refresh`, made of everybody's gradients at the latest w.
     """
 
-    gamma: Any = struct.traced_field(default=0.0, at_least=0, at_most=1)
+    gamma: Any = struct.traced_field(
+        default=0.0, at_least=0, at_most=1, search=(0.0, 1.0, False)
+    )
     guard: Any = struct.traced_field(default=0.01, at_least=0, below=1)
     local: Any = local.SGD(decay=0.999)
     gradient: Literal["exact", "epochs"] = "exact"

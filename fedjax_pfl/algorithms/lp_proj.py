@@ -161,10 +161,12 @@ class LpProj(base.SingleExchange):
       batch_size: `original`: B, at least 1.
     """
 
-    lam: Any = struct.traced_field(default=15.0, above=0)
+    lam: Any = struct.traced_field(default=15.0, above=0, search=(1.0, 50.0))
     kappa: Any = struct.traced_field(default=1.0, above=0)
-    learning_rate: Any = struct.traced_field(default=0.1, above=0)
-    inner_learning_rate: Any = struct.traced_field(default=0.1, above=0)
+    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.001, 0.1))
+    inner_learning_rate: Any = struct.traced_field(
+        default=0.1, above=0, search=(0.01, 1.0)
+    )
     server_learning_rate: Any = struct.traced_field(default=1.0, above=0)
     weight_decay: Any = struct.traced_field(default=0.001, at_least=0)
     clip_norm: Any = struct.traced_field(default=60.0, above=0)

@@ -106,8 +106,12 @@ class PerFedAvg(base.SingleExchange):
         model is evaluated.
     """
 
-    inner_learning_rate: Any = struct.traced_field(default=0.01, at_least=0)
-    learning_rate: Any = struct.traced_field(default=0.001, above=0)
+    inner_learning_rate: Any = struct.traced_field(
+        default=0.01, at_least=0, search=(0.001, 0.3)
+    )
+    learning_rate: Any = struct.traced_field(
+        default=0.001, above=0, search=(0.001, 0.3)
+    )
     difference: Any = struct.traced_field(default=1e-3, above=0)
     num_steps: int = struct.static_field(default=10, at_least=1)
     batch_size: int = struct.static_field(default=20, at_least=1)

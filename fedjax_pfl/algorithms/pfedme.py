@@ -81,9 +81,13 @@ class PFedMe(base.SingleExchange):
         which are then in `state.messages`.
     """
 
-    lam: Any = struct.traced_field(default=15.0, above=0)
-    learning_rate: Any = struct.traced_field(default=0.005, above=0)
-    inner_learning_rate: Any = struct.traced_field(default=0.1, above=0)
+    lam: Any = struct.traced_field(default=15.0, above=0, search=(1.0, 50.0))
+    learning_rate: Any = struct.traced_field(
+        default=0.005, above=0, search=(0.001, 0.1)
+    )
+    inner_learning_rate: Any = struct.traced_field(
+        default=0.1, above=0, search=(0.01, 1.0)
+    )
     server_learning_rate: Any = struct.traced_field(default=1.0, above=0)
     weight_decay: Any = struct.traced_field(default=0.0, at_least=0)
     num_steps: int = struct.static_field(default=20, at_least=1)

@@ -63,7 +63,9 @@ class Scaffold(base.SingleExchange):
       local: `SGD` without momentum; its learning rate is eta.
     """
 
-    server_learning_rate: Any = struct.traced_field(default=1.0, above=0)
+    server_learning_rate: Any = struct.traced_field(
+        default=1.0, above=0, search=(0.1, 2.0)
+    )
     option: Literal["refresh", "difference"] = "difference"
     local: Any = local.SGD()
 

@@ -87,9 +87,13 @@ class SplitGP(base.SingleExchange):
     """
 
     exit_after: int = struct.static_field(default=1, at_least=1)
-    exit_weight: Any = struct.traced_field(default=0.5, at_least=0, at_most=1)
-    self_weight: Any = struct.traced_field(default=0.2, at_least=0, at_most=1)
-    threshold: Any = struct.traced_field(default=0.2, at_least=0)
+    exit_weight: Any = struct.traced_field(
+        default=0.5, at_least=0, at_most=1, search=(0.0, 1.0, False)
+    )
+    self_weight: Any = struct.traced_field(
+        default=0.2, at_least=0, at_most=1, search=(0.0, 1.0, False)
+    )
+    threshold: Any = struct.traced_field(default=0.2, at_least=0, search=(0.05, 1.0))
     local: Any = local.SGD()
 
     def _exits(self, model: Any) -> models.EarlyExit:

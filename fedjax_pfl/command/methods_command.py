@@ -55,7 +55,11 @@ def _fields(kind: type) -> Iterator[tuple[str, str, str, str]]:
         cost = "one program per value" if field.metadata.get("static") else "an axis"
         if dataclasses.is_dataclass(value):  # a part, with fields of its own
             default, cost = type(value).__name__, "by its fields"
-        yield f"algorithm.{field.name}", default, cost, meanings.get(field.name, "")
+        meaning = meanings.get(field.name, "")
+        if "search" in field.metadata:
+            low, high, *_ = field.metadata["search"]
+            meaning += f" --tune searches {low:g} to {high:g}."
+        yield f"algorithm.{field.name}", default, cost, meaning
 
 
 def _meanings(kind: type) -> dict[str, str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import stopping, tuning
 
 KEY = jax.random.key(0, impl="threefry2x32")
@@ -188,6 +188,19 @@ def test_grids_have_ends_of_ranges_and_all_of_lists():
     assert len(points) == 18
     lams = sorted({point["algorithm.lam"] for point in points})
     np.testing.assert_allclose(lams, [0.01, 10**-0.5, 10], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(fp.algorithms.ALGORITHMS))
+def test_all_of_a_declared_range_can_be_set(name):
+    process = fp.FederatedProcess(algorithm=fp.algorithms.ALGORITHMS[name]())
+    space = tuning.search_space(process)
+    if name not in ("majority",):
+        assert space
+    for field, values in space.items():
+        default = struct.get_field(process, field)
+        assert values.low <= default <= values.high
+        for value in (values.low, values.high):
+            struct.replace_field(process, field, value)
 
 
 def test_a_method_says_what_is_searched():

@@ -9,6 +9,7 @@ import hashlib
 import os
 import platform
 import re
+import stat
 import tempfile
 import warnings
 from importlib import metadata
@@ -56,7 +57,10 @@ def keep() -> None:
     if own == "":  # what JAX takes for no directory
         return
     directory = _home() if own is None else own
-    if "://" not in directory and (reason := _unwritable(Path(directory))):
+    reason = None if "://" in directory else _unwritable(Path(directory))
+    if reason is None and own is None:
+        reason = _unsafe(Path(directory))
+    if reason is not None:
         said = f"Cannot keep compiled programs in '{directory}': {reason}"
         if own is not None:
             raise checks.InputError(
@@ -81,6 +85,17 @@ def _home() -> str:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     name = f"{platform.machine()}-{digest}"
     return str(Path(cache) / "fedjax_pfl" / "jax" / name)
+
+
+def _unsafe(directory: Path) -> str | None:
+    """Returns the reason why programs of a directory are not to be run, or None.
+
+    Who names a directory by JAX's variable has decided whom to trust.
+    """
+    about = directory.stat()
+    if about.st_uid != os.getuid() or about.st_mode & stat.S_IWOTH:
+        return "others can write there, and what it holds is run"
+    return None
 
 
 def _unwritable(directory: Path) -> str | None:

@@ -135,3 +135,16 @@ def test_a_resumed_run_is_silent_before_jax_is_imported(tmp_path):
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_cache_that_others_can_write_is_not_used(home):
+    folder = compilation_cache.Path(compilation_cache._home())
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    before = jax.config.jax_compilation_cache_dir
+    with pytest.warns(UserWarning, match="others can write there"):
+        compilation_cache.keep()
+    assert jax.config.jax_compilation_cache_dir == before
+    folder.chmod(0o755)
+    compilation_cache.keep()
+    assert jax.config.jax_compilation_cache_dir == str(folder)

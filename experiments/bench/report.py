@@ -124,7 +124,8 @@ def _print_table(
         names, texts = zip(*row, strict=True)
         if not table.columns:
             for number, name in enumerate(names):
-                table.add_column(name, justify="left" if number < 2 else "right")
+                justify = "left" if number < 2 else "right"
+                table.add_column(name, justify=justify, no_wrap=True)
         table.add_row(*texts)
     console.print(table, soft_wrap=False)
 

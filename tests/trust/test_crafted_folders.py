@@ -551,7 +551,7 @@ def draw_federation():
 def run_all(monkeypatch):
     link("quadratic", "inner")
     monkeypatch.setattr(job, "do", lambda options: None)
-    batch._run_all(["quadratic"], OPTIONS, pathlib.Path("run"))
+    batch._run_all(["quadratic"], OPTIONS, pathlib.Path("run"), "go on")
 
 
 WRITERS = {

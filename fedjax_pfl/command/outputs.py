@@ -53,8 +53,12 @@ def go_on() -> None:
 
 def _unread(stream: TextIO) -> TextIO:
     """Returns a stream like another that throws away what cannot be written."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):
+        return stream  # of a program that calls the command, and reads what it prints
     stream.flush()
-    raw = _Unread(stream.fileno(), "w", closefd=False)
+    raw = _Unread(descriptor, "w", closefd=False)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=stream.encoding,

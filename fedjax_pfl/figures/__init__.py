@@ -65,6 +65,7 @@ def plot(result: results.Result, kind: str = "curves") -> "list[Axes]":
         raise checks.InputError(
             f"Expected a Result to plot, got {type(result).__name__}."
         )
+    result = result.contenders()
     drawn = (draw(name, result) for name in _KINDS[kind])
     figure = next((figure for figure in drawn if figure is not None), None)
     if figure is None:
@@ -87,7 +88,7 @@ def draw(name: str, result: results.Result) -> "Figure | None":
       The figure; None where the result has nothing to show in it.
     """
     select, drawing = catalog()[name]
-    shown = select(result.contenders())
+    shown = select(result)
     return None if shown is None else drawing(shown)
 
 
@@ -101,7 +102,7 @@ def save_all(result: results.Result, directory: Path) -> list[Path]:
     Returns:
       The written files.
     """
-    folder = directory / "figures"
+    folder, result = directory / "figures", result.contenders()
     folder.mkdir()
     files = []
     for name in catalog():

@@ -32,6 +32,12 @@ def no_extra(monkeypatch):
     )
 
 
+@pytest.fixture(autouse=True)
+def own_signals(monkeypatch):
+    """Leaves signals and streams of the process that runs the tests as they are."""
+    monkeypatch.setattr(command, "prepare", lambda: None)
+
+
 def test_one_script_starts_the_command_line():
     assert PROJECT["scripts"] == {"fedjax-pfl": "fedjax_pfl.command:main"}
     assert list(command.NEEDED) == PROJECT["optional-dependencies"]["experiments"]

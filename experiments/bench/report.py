@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from fedjax_pfl.command import printing
 from fedjax_pfl.core import checks
 
 __all__ = [
@@ -119,15 +118,11 @@ def _print_table(
     console: Console, title: str, rows: Iterable[Iterable[tuple[str, str]]]
 ) -> None:
     """Prints a table of headings and texts, whose first two columns are text."""
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for row in rows:
-        names, texts = zip(*row, strict=True)
-        if not table.columns:
-            for number, name in enumerate(names):
-                justify = "left" if number < 2 else "right"
-                table.add_column(name, justify=justify, no_wrap=True)
-        table.add_row(*texts)
-    console.print(table, soft_wrap=False)
+    columns = [tuple(zip(*row, strict=True)) for row in rows]
+    if columns:
+        titles = columns[0][0]
+        texts = [texts for _, texts in columns]
+        printing.table(console, titles, texts, title=title, numbers=titles[2:])
 
 
 def _own_row(workload: Mapping[str, Any]) -> list[tuple[str, str]]:

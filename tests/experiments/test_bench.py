@@ -175,7 +175,8 @@ def test_accuracy_and_loss_of_known_models():
 
 
 @pytest.mark.smoke
-def test_the_command_times_prints_and_writes(tiny, tmp_path):
+def test_the_command_times_prints_and_writes(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # in which no heading is broken
     file = tmp_path / "found.json"
     options = ("--only", "fresh,rule", "--against", "vmap,loop-jit", "--repeat", 3)
     done = run(*options, "--json", file)

@@ -103,8 +103,8 @@ def _put_together(items):
 _COMMANDS = (
     *("command/", "figures/", "project/", "report/"),
     *("experiments/test_bench", "experiments/test_card", "experiments/test_theory_com"),
-    *("trust/test_command_lines", "trust/test_processes"),
-    "trust/test_signals",
+    *("trust/test_command_lines", "trust/test_processes", "trust/test_signals"),
+    *("trust/test_code", "trust/test_crafted_folders"),
     *("engine/test_distributed", "engine/test_log_writers", "testing/test_platforms"),
 )
 

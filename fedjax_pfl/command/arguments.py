@@ -150,10 +150,10 @@ class DataOptions:
         for field in dataclasses.fields(self):
             if setting := field.metadata.get("setting"):
                 short[setting] = getattr(self, field.name)
-        given = [
+        named = [
             f"{name}={value}" for name, value in short.items() if value is not None
         ]
-        return (*given, *(self.set_ or ()))
+        return (*named, *(self.set_ or ()))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

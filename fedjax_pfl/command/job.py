@@ -298,18 +298,18 @@ def _print_plan(
 
 def _print_federations(console: Console, groups: Sequence[Group]) -> None:
     """Prints the first few federations, above all whether examples leak."""
-    found = list({id(d): d for group in groups for d in group.described}.values())
-    shown = found[:_MAX_FEDERATIONS]
+    described = list({id(d): d for group in groups for d in group.described}.values())
+    shown = described[:_MAX_FEDERATIONS]
     for statistics in shown:
         console.print(statistics.summary())
-    if len(found) > len(shown):
-        more = _plural(len(found) - len(shown), "more federation")
+    if len(described) > len(shown):
+        more = _plural(len(described) - len(shown), "more federation")
         console.print(f"... and {more}.")
 
 
 def _kappas(groups: Sequence[Group]) -> list[float]:
     """FLAME's ADMM ratios: `rho N / lam`, of equal clients, where rho is given."""
-    found = set()
+    kappas = set()
     for group in groups:
         for process, federation in zip(group.processes, group.federations, strict=True):
             flame = process.algorithm
@@ -317,8 +317,8 @@ def _kappas(groups: Sequence[Group]) -> list[float]:
             if flame.rho is not None:
                 total = flame.rho * federation.num_clients
                 kappa = total / flame.lam if flame.lam else math.inf
-            found.add(kappa)
-    return sorted(found)
+            kappas.add(kappa)
+    return sorted(kappas)
 
 
 def _plural(count: int, noun: str) -> str:

@@ -21,14 +21,14 @@ def callbacks(options: arguments.Options, out: Path) -> list[fp.Callback]:
     Raises:
       InputError: if a package is missing.
     """
-    found: list[fp.Callback] = []
+    writers: list[fp.Callback] = []
     for name, where in arguments.logs(options.log):
         if name == TENSORBOARD:
-            found.append(fp.engine.TensorBoard(_directory(where, out)))
+            writers.append(fp.engine.TensorBoard(_directory(where, out)))
         else:
             more = {} if where is None else {"project": where}
-            found.append(fp.engine.WeightsAndBiases(group=out.name, **more))
-    return found
+            writers.append(fp.engine.WeightsAndBiases(group=out.name, **more))
+    return writers
 
 
 def _directory(where: str | None, out: Path) -> Path:

@@ -70,6 +70,7 @@ def refused(*words):
     return done.stderr.strip()
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("name", "module"),
     [
@@ -209,6 +210,7 @@ def flip_a_sign(monkeypatch):
     monkeypatch.setattr(provenance, "package", lambda: package)
 
 
+@pytest.mark.smoke
 @pytest.mark.filterwarnings("default")
 def test_a_run_of_other_sources_is_refused_or_marked(here, monkeypatch):
     stopped("--out", "run")

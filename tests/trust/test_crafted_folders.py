@@ -306,6 +306,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("number", range(len(CHANGES)))
 def test_wrong_values_are_a_sentence(crafted, number):
     name, change = CHANGES[number]
@@ -615,6 +616,7 @@ def test_a_finished_run_is_cleaned(crafted):
     assert "The run in 'copy' is finished.\n" in done.output
 
 
+@pytest.mark.smoke
 @pytest.mark.filterwarnings("default")
 def test_no_command_writes_outside_a_crafted_folder(crafted, request, monkeypatch):
     """Entries in turn are links to a neighbor; all commands are tried."""

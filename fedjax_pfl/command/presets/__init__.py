@@ -202,9 +202,9 @@ def is_pattern(name: str) -> bool:
 
 def matching(name: str) -> list[str]:
     """Returns the preset of a name, or all that match a pattern; at least one."""
-    matching = fnmatch.filter(PRESETS, name) if is_pattern(name) else [name]
-    checks.known(matching[0] if matching else name, PRESETS, "preset")
-    return matching
+    names = fnmatch.filter(PRESETS, name) if is_pattern(name) else [name]
+    checks.known(names[0] if names else name, PRESETS, "preset")
+    return names
 
 
 def get(name: str) -> experiment.Experiment:

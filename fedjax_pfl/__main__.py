@@ -1,4 +1,4 @@
-"""What there is: `python -m fedjax_pfl`."""
+"""Overview of the package: `python -m fedjax_pfl`."""
 
 import sys
 import textwrap

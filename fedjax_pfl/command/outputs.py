@@ -44,7 +44,7 @@ def install() -> None:
 
 
 def go_on() -> None:
-    """Lets the command go on where nobody reads what it prints."""
+    """Keeps the command going where nobody reads what it prints."""
     if signal.getsignal(signal.SIGPIPE) != signal.SIG_DFL:
         return  # a caller's process, where `install` was not called
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -24,7 +24,7 @@ _SHOW_CURSOR = "\x1b[?25h"  # which progress bars hide
 
 
 class _State:
-    """What has happened to this process.
+    """Signals that have come to this process, and what holds them.
 
     Attributes:
       number: the first signal that came, or None.
@@ -96,7 +96,7 @@ def asking() -> Iterator[Callable[[], str | None]]:
 
 @contextlib.contextmanager
 def resumable(hint: str) -> Iterator[None]:
-    """Lets the sentence of a signal say how to go on; the outermost block says it."""
+    """Adds how to go on to the sentence of a signal; the outermost block counts."""
     before = _state.hint
     _state.hint = before or hint
     try:
@@ -119,7 +119,7 @@ def leave(status: int) -> None:
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """Is there because Python tells the pipe of signals that have a handler only."""
+    """Does nothing: Python tells the pipe only of signals that have a handler."""
 
 
 def _watch(reading: int) -> None:

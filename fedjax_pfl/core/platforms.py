@@ -33,7 +33,7 @@ _is_forked = False
 
 
 def watch_forks() -> None:
-    """Lets every child that is forked from here look whether JAX works in it."""
+    """Makes every child that is forked from here look whether JAX works in it."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_look_for_jax)
 

@@ -14,7 +14,7 @@ __all__ = ["Halving", "StopWhen", "Watch", "Watched", "watch"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Watched:
-    """What a rule looks at: the mean over the evaluated honest clients of one metric.
+    """Metric that a rule looks at, as a mean over the evaluated honest clients.
 
     Attributes:
       metric: one of `metrics.METRICS`.

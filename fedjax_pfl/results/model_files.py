@@ -36,7 +36,7 @@ _FILE = re.compile(r"\d{3,}-[a-z0-9-]+/\d{3,}-[a-z0-9-]+\.safetensors")
 
 
 class About(documents.Document):
-    """What the header of a file says."""
+    """Header of a file."""
 
     format: Literal["fedjax_pfl model 1"]
     model: str

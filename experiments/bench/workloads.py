@@ -291,8 +291,11 @@ def softmax(
     rounds: int = 10,
     **fields: Any,
 ) -> Workload:
-    """Returns FLAME with softmax regression, one epoch, everybody in every round."""
-    solver = fp.SGD(learning_rate=0.05, batch_size=batch_size)
+    """Returns FLAME with softmax regression, one epoch, everybody in every round.
+
+    Last batches are short and have whole steps, as those of its peers.
+    """
+    solver = fp.SGD(learning_rate=0.05, batch_size=batch_size, remainder="full")
     return Workload(
         name,
         title,
@@ -316,8 +319,9 @@ def cohorts(
     title = "FedAvg, softmax, 10 of 1,000 clients of 50 to 70 per round, batch 10"
     peers = ("torch", "pfl", "vmap")
     everybody = softmax("W6", title, sizes, 10, peers=peers, rounds=rounds, shape=shape)
+    solver = fp.SGD(learning_rate=0.03, batch_size=10, remainder="full")
     process = fp.FederatedProcess(
-        algorithm=fp.FedAvg(local=fp.SGD(learning_rate=0.03, batch_size=10)),
+        algorithm=fp.FedAvg(local=solver),
         participation=fp.UniformCohort(size=size),
     )
     return dataclasses.replace(everybody, process=process)

@@ -51,7 +51,7 @@ def _experiment(dataset: str, setting: str) -> experiment.Experiment:
         num_clients=num_clients,
         train_examples=train_examples,
     )
-    sgd = fp.SGD(learning_rate=0.05, epochs=1, batch_size=batch_size)
+    sgd = fp.SGD(learning_rate=0.05, batch_size=batch_size, remainder="full")
     inner = {"inner_learning_rate": 0.05, "num_steps": steps, "batch_size": batch_size}
     algorithms = (
         fp.FedACS(pick_quantile=0.9, local=sgd),

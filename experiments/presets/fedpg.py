@@ -39,7 +39,7 @@ _GAMMAS = (0.0, 0.3, 0.6, 1.0)
 
 def _sgd(batch_size: int = _BATCH, epochs: int = 5) -> fp.SGD:
     rate = {"learning_rate": _RATE, "decay": _DECAY}
-    return fp.SGD(**rate, epochs=epochs, batch_size=batch_size)
+    return fp.SGD(**rate, epochs=epochs, batch_size=batch_size, remainder="full")
 
 
 def fedpg(**fields: Any) -> fp.FedPG:

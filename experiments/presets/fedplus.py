@@ -21,7 +21,8 @@ _COHORT = 10
 
 
 def _sgd(learning_rate: float) -> fp.SGD:
-    return fp.SGD(learning_rate=learning_rate, epochs=20, batch_size=10)
+    sizes = {"batch_size": 10, "remainder": "full"}
+    return fp.SGD(learning_rate=learning_rate, epochs=20, **sizes)
 
 
 def _plus(solver: Any, **fields: Any) -> list[fp.FedPlus]:

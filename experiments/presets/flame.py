@@ -21,6 +21,7 @@ from fedjax_pfl.command.presets.experiment import Experiment, Grid, grids_of
 
 __all__ = [
     "DITTO_RATE",
+    "EVEN",
     "PFEDME_RATE",
     "PRESETS",
     "PROFILES",
@@ -56,6 +57,16 @@ _SCHEMES = ("hybrid", "dir", *_LABELS, "quality", "quantity")
 WRITERS = "femnist_writers"
 ROWS = (*(f"{d}_{scheme}" for d in _DATA for scheme in _SCHEMES), WRITERS)
 """The rows of Table III, `<data>_<scheme>`."""
+
+EVEN = (
+    *(f"mnist_labels{q}" for q in (2, 5)),
+    *(f"fmnist_{scheme}" for scheme in ("dir", "labels3", "labels6", "quantity")),
+)
+"""Rows with a client whose last batch would have fewer than ten of 100 examples.
+
+Its step, the last before evaluation, would be decided by them; their batches are of
+nearly one size. All other rows have the released code's short last batch.
+"""
 
 
 def _partition(scheme: str, released: bool) -> Any:
@@ -97,18 +108,24 @@ def federation(row: str, profile: str) -> tuple[fp.FederationSpec, Any]:
 
 
 def sgd(learning_rate: float = 0.01, **fields: Any) -> fp.SGD:
-    """Returns SGD with the paper's batches."""
-    return fp.SGD(**({"learning_rate": learning_rate, "batch_size": 100} | fields))
+    """Returns SGD with the paper's batches, the last of which is short."""
+    defaults = {"batch_size": 100, "remainder": "full"}
+    return fp.SGD(**({"learning_rate": learning_rate} | defaults | fields))
 
 
-def ditto(learning_rate: float, parity: str) -> fp.Ditto:
-    """Returns Ditto; its global model has one `update` or an epoch of `gradients`."""
+def ditto(learning_rate: float, parity: str, **fields: Any) -> fp.Ditto:
+    """Returns Ditto; its global model has one `update` or an epoch of `gradients`.
+
+    Further fields are those of both solvers.
+    """
     steps = {"num_steps": 1} if parity == "update" else {}
-    return fp.Ditto(lam=1.0, local=sgd(learning_rate, **steps), personal=sgd())
+    return fp.Ditto(
+        lam=1.0, local=sgd(learning_rate, **steps, **fields), personal=sgd(**fields)
+    )
 
 
-def algorithms(profile: str) -> list[Any]:
-    """Returns the compared methods of a profile."""
+def algorithms(profile: str, **fields: Any) -> list[Any]:
+    """Returns the compared methods of a profile, with fields of their solvers."""
     if profile == "official":
         return [
             fp.Flame.official(lam=1.0, kappa=1.0),
@@ -116,12 +133,12 @@ def algorithms(profile: str) -> list[Any]:
             fp.PFedMe.official(lam=1.0, learning_rate=1.0),
             fp.Ditto.official(lam=1.0),
         ]
-    flame = fp.Flame(lam=1.0, kappa=1.0, local=sgd())
-    pfedme = fp.PFedMe(lam=1.0, learning_rate=PFEDME_RATE, inner=sgd())
-    methods = [flame, pfedme, ditto(DITTO_RATE, "update")]
+    flame = fp.Flame(lam=1.0, kappa=1.0, local=sgd(**fields))
+    pfedme = fp.PFedMe(lam=1.0, learning_rate=PFEDME_RATE, inner=sgd(**fields))
+    methods = [flame, pfedme, ditto(DITTO_RATE, "update", **fields)]
     if profile == "fair":
         methods.insert(2, dataclasses.replace(pfedme, learning_rate=1.0))
-        methods.append(ditto(DITTO_RATE, "gradients"))
+        methods.append(ditto(DITTO_RATE, "gradients", **fields))
     return methods
 
 
@@ -146,7 +163,9 @@ def experiment(name: str, grids: Sequence[Grid], **fields: Any) -> Experiment:
 def _table(name: str, row: str, profile: str) -> Experiment:
     """Returns a row of Table III; its curves and fairness are figures of the paper."""
     spec, model = federation(row, profile)
-    return experiment(name, grids_of(map(process, algorithms(profile)), model, spec))
+    fields = {"remainder": "even"} if row in EVEN else {}
+    methods = algorithms(profile, **fields)
+    return experiment(name, grids_of(map(process, methods), model, spec))
 
 
 def _rates(name: str, row: str) -> Experiment:

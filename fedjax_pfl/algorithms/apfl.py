@@ -99,9 +99,9 @@ class APFL(base.SingleExchange):
             return apply(base.mixture(v, w, alpha))
         return base.mixture(apply(v), apply(w), alpha)
 
-    def _descend(self, params: Any, gradient: Any, round: jax.Array):
+    def _descend(self, params: Any, gradient: Any, rate: Any):
         """Takes one plain step of the local solver."""
-        rate, decay = self.local.rate(round), self.local.weight_decay
+        decay = self.local.weight_decay
         return jax.tree.map(lambda x, g: x - rate * (g + decay * x), params, gradient)
 
     def client_update(
@@ -127,7 +127,8 @@ class APFL(base.SingleExchange):
             for_w, for_v, for_alpha = jax.grad(losses, argnums=(1, 2, 3))(
                 step_key, w, v, alpha, batches[0]
             )
-            w, v = (self._descend(*p, view.round) for p in ((w, for_w), (v, for_v)))
+            step_rate = self.local.rate(view.round) * self.local.share(batches[0])
+            w, v = (self._descend(*p, step_rate) for p in ((w, for_w), (v, for_v)))
             if self.adaptive:
                 slope = for_alpha + self.alpha_decay * alpha
                 moved = jnp.clip(alpha - rate * slope, 0, 1)
@@ -140,6 +141,7 @@ class APFL(base.SingleExchange):
             (down.shared, client.v, client.alpha, jnp.ones((), bool)),
             batch_size=self.local.batch_size,
             epochs=self.local.epochs,
+            remainder=self.local.remainder,
             dtype=client.alpha.dtype,
         )
         report = {"gradient_evaluations": 2 * info.num_examples}

@@ -32,7 +32,11 @@ CHUNK = 16
 """Clients whose full gradients are in memory at once."""
 
 OFFICIAL = local.SGD(
-    learning_rate=0.01, batch_size=100, momentum=0.5, weight_decay=0.01
+    learning_rate=0.01,
+    batch_size=100,
+    momentum=0.5,
+    weight_decay=0.01,
+    remainder="full",
 )
 """The solver of personal models in FLAME's release, whatever the method."""
 

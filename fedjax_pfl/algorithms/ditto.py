@@ -94,7 +94,9 @@ class Ditto(base.SingleExchange):
     @classmethod
     def official(cls, **fields: Any) -> "Ditto":
         """FLAME's comparison: never synchronized; give `local`, and use `Mean()`."""
-        drift = local.SGD(learning_rate=0.1, batch_size=100, momentum=0.5)
+        drift = dataclasses.replace(
+            common.OFFICIAL, learning_rate=0.1, weight_decay=0.0
+        )
         defaults: dict[str, Any] = {"local": drift, "unsynced": True}
         defaults |= {"personal": common.OFFICIAL, "aggregate_over": "all"}
         return cls(**(defaults | fields))
@@ -206,6 +208,7 @@ class Ditto(base.SingleExchange):
             sampler=_any_minibatch if drawn else None,
             epoch_steps=1,
             order=None if drawn else order,
+            remainder="full",
             dtype=minibatch_scan.params_dtype(params),
         )
         return params, info.num_examples

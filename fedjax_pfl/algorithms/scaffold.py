@@ -98,7 +98,7 @@ class Scaffold(base.SingleExchange):
         objective = plain.plus(lambda y, shift: optax.tree.vdot(shift, y))
         y, _, info = self.local.solve(view, objective, x, correction)
         if self.option == "difference":
-            scale = jnp.maximum(info.num_steps, 1) * self.local.rate(view.round)
+            scale = self.local.rate_sum(info, view.round)
             new = jax.tree.map(lambda a, b, d: (a - b) / scale - d, x, y, correction)
         else:
             _, gradient = local.full_value_and_gradient(plain, x, None, view.data)

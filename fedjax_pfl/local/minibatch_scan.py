@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from fedjax_pfl.local.objectives import Objective
 __all__ = [
     "LocalInfo",
     "Order",
+    "Remainder",
     "full_value",
     "full_value_and_gradient",
     "independent_batch",
@@ -23,6 +24,9 @@ __all__ = [
 ]
 
 Order = Callable[[core.ClientView, jax.Array], jax.Array]
+
+Remainder = Literal["even", "full", "drop", "scaled"]
+"""What becomes of an epoch whose examples do not fill its batches."""
 
 _SORTED = tuple(64 * 4**k for k in range(12))
 """Numbers of positions for which there is a sort, up to half of the slots."""
@@ -133,11 +137,12 @@ def local_scan(
     epoch_steps: int | None = None,
     epoch_end: Callable[[jax.Array, Any], Any] | None = None,
     order: Order | None = None,
+    remainder: Remainder = "even",
     dtype: Any = jnp.float32,
 ) -> tuple[Any, LocalInfo]:
     """Runs a step over minibatches of one client: shuffles, masks, trip counts.
 
-    An epoch visits every example once, in a fresh order; its last batch may be short.
+    An epoch visits every example once, in a fresh order, in batches of nearly one size.
     Steps beyond a client's own number or budget leave the carry as it is. Under `vmap`
     a loop runs as long as the longest client of the vmapped chunk.
 
@@ -146,7 +151,7 @@ def local_scan(
       step: `(key, carry, batches) -> carry`; `batches` is a tuple of
         `batches_per_step`.
       carry: pytree.
-      batch_size: B, examples per batch.
+      batch_size: B, examples per batch, at most.
       epochs: local epochs.
       num_steps: local steps in place of epochs, through as many epochs as they take,
         the last one broken off; a budget of epochs then caps steps.
@@ -159,12 +164,18 @@ def local_scan(
         in.
       order: `(view, epoch) -> int32[m]`, positions of the client's examples in place of
         a shuffle, of which the first as many as it has are taken.
+      remainder: `even`, the n examples of an epoch in ceil(n / B) batches whose sizes
+        differ by at most one; `full` or `scaled`, batches of B and a shorter last one;
+        `drop`, without that one, so that a client with fewer than B examples takes no
+        step. A step learns from the weights of its batch that it is short.
       dtype: floating dtype of batches and weights.
 
     Returns:
       The carry and a `LocalInfo`. A client without examples takes no step.
     """
-    batches = _Batches(view, batch_size, batches_per_step, sampler, order, dtype)
+    batches = _Batches(
+        view, batch_size, batches_per_step, sampler, order, remainder, dtype
+    )
     limits = _limits(view, batches, epochs, num_steps, epoch_steps)
 
     def run_step(
@@ -226,6 +237,7 @@ class _Batches:
     per_step: int
     sampler: Callable[..., tuple[jax.Array, jax.Array]] | None
     order: Order | None
+    remainder: Remainder
     dtype: Any
 
     @property
@@ -237,6 +249,14 @@ class _Batches:
     def step_size(self) -> int:
         """Examples that a step consumes."""
         return self.batch_size * self.per_step
+
+    @property
+    def num_steps(self) -> jax.Array:
+        """Steps of an epoch, `int32[]`."""
+        count = self.data.num_examples
+        if self.remainder == "drop" and self.sampler is None:
+            return count // self.step_size
+        return -(-count // self.step_size)
 
     def positions(self, key: core.Key, epoch: jax.Array) -> jax.Array | None:
         """Draws the order of an epoch; None where a sampler draws each batch."""
@@ -253,24 +273,36 @@ class _Batches:
         self, key: core.Key, positions: jax.Array | None, index: jax.Array
     ) -> tuple[core.Batch, ...]:
         """Gathers the batches of one step of an epoch."""
-        start = index * self.step_size
         return tuple(
-            self._gather(jax.random.fold_in(key, part), positions, start, part)
+            self._gather(
+                jax.random.fold_in(key, part), positions, index * self.per_step + part
+            )
             for part in range(self.per_step)
         )
 
     def _gather(
-        self, key: core.Key, epoch: jax.Array | None, start: jax.Array, part: int
+        self, key: core.Key, epoch: jax.Array | None, number: jax.Array
     ) -> core.Batch:
-        """Gathers one batch; positions past the client's examples weigh nothing."""
+        """Gathers batch `number` of an epoch; what lies past its end weighs nothing."""
         if self.sampler is not None or epoch is None:
             assert self.sampler is not None
             positions, weight = self.sampler(key, self.data, self.batch_size)
         else:
-            first = start + part * self.batch_size
+            first, end = self._bounds(number)
             positions = lax.dynamic_slice(epoch, (first,), (self.batch_size,))
-            weight = first + jnp.arange(self.batch_size) < self.data.num_examples
+            weight = first + jnp.arange(self.batch_size) < end
         return self.data.gather(positions, weight.astype(self.dtype), key=key)
+
+    def _bounds(self, number: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Returns where a batch begins and ends in the order of its epoch."""
+        count = self.data.num_examples
+        if self.remainder != "even":
+            return number * self.batch_size, count
+        batches = jnp.maximum(self.num_steps * self.per_step, 1)
+        # A quotient and a rest, since the product number * count may overflow.
+        size, longer = count // batches, count % batches
+        first = number * size + jnp.minimum(number, longer)
+        return first, first + size + (number < longer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,7 +328,7 @@ def _limits(
 ) -> _Limits:
     """Combines the solver's epochs or steps with the client's budget and examples."""
     work, data = view.work, view.data
-    own_steps = -(-data.num_examples // batches.step_size)
+    own_steps = batches.num_steps
     if epoch_steps is not None:
         own_steps = jnp.where(data.num_examples > 0, jnp.int32(epoch_steps), 0)
     own_epochs, most_steps = jnp.minimum(jnp.int32(epochs), work.epochs), work.steps

@@ -26,12 +26,25 @@ class _MinibatchSolver:
     num_steps: int | None
     batch_size: int
     order: minibatch_scan.Order | None
+    remainder: minibatch_scan.Remainder
+
+    def share(self, batch: core.Batch) -> Any:
+        """Returns the factor `[]` of a step: below 1 where short batches are scaled."""
+        if self.remainder != "scaled":
+            return 1.0
+        return batch.weight.sum() / self.batch_size
 
     def _init(self, params: Any, round: Any, step: Any) -> Any:
         raise NotImplementedError
 
     def _update(
-        self, gradient: Any, moments: Any, params: Any, round: Any, step: Any
+        self,
+        gradient: Any,
+        moments: Any,
+        params: Any,
+        round: Any,
+        step: Any,
+        share: Any,
     ) -> tuple[Any, Any]:
         raise NotImplementedError
 
@@ -69,7 +82,9 @@ class _MinibatchSolver:
         ):
             params, moments, context, carry, count = state
             gradient, carry = gradient_of(step_key, params, batches[0], context, carry)
-            params, moments = self._update(gradient, moments, params, view.round, count)
+            params, moments = self._update(
+                gradient, moments, params, view.round, count, self.share(batches[0])
+            )
             if step_end is not None:
                 params = step_end(params, context)
             count = None if count is None else count + 1
@@ -99,6 +114,7 @@ class _MinibatchSolver:
             num_steps=self.num_steps,
             sampler=sampler,
             order=self.order,
+            remainder=self.remainder,
             epoch_end=None if epoch_end is None else end,
             dtype=minibatch_scan.params_dtype(params),
         )
@@ -120,7 +136,7 @@ class SGD(_MinibatchSolver):
       epochs: local epochs H, at least 1.
       num_steps: local steps in place of epochs, or None; a straggler's budget of epochs
         then counts steps.
-      batch_size: B, at least 1; the last batch of an epoch may be short.
+      batch_size: B, at least 1; no batch has more examples.
       momentum: `[]` in [0, 1), or None for none (and no buffer).
       weight_decay: `[]` L2 weight added to the gradient, at least 0.
       decay: `[]` factor of the learning rate per round, in (0, 1], or None for none.
@@ -130,6 +146,11 @@ class SGD(_MinibatchSolver):
         has its round and its `data.client_id`, that gives the order in which an epoch
         visits the client's examples, to replay another program's run; or None for fresh
         shuffles.
+      remainder: what becomes of the n examples of an epoch where B does not divide n:
+        `even`, ceil(n / B) batches whose sizes differ by at most one; `full`, as
+        PyTorch does, a short last batch, whose step is as long as any other, though a
+        single example may decide it; `scaled`, that step times its examples over B;
+        `drop`, no such step, and none at all for a client with n < B.
     """
 
     learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 1.0))
@@ -141,6 +162,7 @@ class SGD(_MinibatchSolver):
     decay: Any = struct.traced_field(default=None, above=0, at_most=1)
     per_round: bool = struct.static_field(default=False)
     order: minibatch_scan.Order | None = struct.static_field(default=None)
+    remainder: minibatch_scan.Remainder = "even"
 
     def __post_init__(self):
         rate = schedules.scheduled(self.learning_rate, self.per_round)
@@ -168,10 +190,34 @@ class SGD(_MinibatchSolver):
             rate = rate.rate(round, step)
         return rate if self.decay is None or round is None else rate * self.decay**round
 
+    def rate_sum(self, info: minibatch_scan.LocalInfo, round: Any) -> jax.Array:
+        """Returns the sum of the step sizes `[]` of local work.
+
+        Args:
+          info: report of the work.
+          round: `int32[]` t; the rate must not change within a round.
+
+        Returns:
+          The rate times the steps, of which scaled ones count as a part of one; at
+          least the rate of one step.
+        """
+        steps = jnp.maximum(info.num_steps, 1)
+        if self.remainder == "scaled":
+            steps = jnp.maximum(info.num_examples, 1) / self.batch_size
+        return steps * self.rate(round)
+
     def _init(self, params: Any, round: Any, step: Any):
         return None if self.momentum is None else jax.tree.map(jnp.zeros_like, params)
 
-    def _update(self, gradient: Any, moments: Any, params: Any, round: Any, step: Any):
+    def _update(
+        self,
+        gradient: Any,
+        moments: Any,
+        params: Any,
+        round: Any,
+        step: Any,
+        share: Any,
+    ):
         direction = jax.tree.map(
             lambda g, x: g + self.weight_decay * x, gradient, params
         )
@@ -179,7 +225,7 @@ class SGD(_MinibatchSolver):
             direction = moments = jax.tree.map(
                 lambda v, d: self.momentum * v + d, moments, direction
             )
-        rate = self.rate(round, step)
+        rate = self.rate(round, step) * share
         params = jax.tree.map(lambda x, d: x - rate * d, params, direction)
         return params, moments
 
@@ -198,6 +244,7 @@ class Optax(_MinibatchSolver):
       batch_size: B, at least 1.
       per_round: see `SGD`.
       order: see `SGD`.
+      remainder: see `SGD`.
     """
 
     hyperparameters: Any
@@ -209,6 +256,7 @@ class Optax(_MinibatchSolver):
     batch_size: int = struct.static_field(default=20, at_least=1)
     per_round: bool = struct.static_field(default=False)
     order: minibatch_scan.Order | None = struct.static_field(default=None)
+    remainder: minibatch_scan.Remainder = "even"
 
     def __post_init__(self):
         if not isinstance(self.hyperparameters, dict):
@@ -233,10 +281,20 @@ class Optax(_MinibatchSolver):
     def _init(self, params: Any, round: Any, step: Any):
         return self._transformation(round, step).init(params)
 
-    def _update(self, gradient: Any, moments: Any, params: Any, round: Any, step: Any):
+    def _update(
+        self,
+        gradient: Any,
+        moments: Any,
+        params: Any,
+        round: Any,
+        step: Any,
+        share: Any,
+    ):
         transformation = self._transformation(round, step)
         updates, moments = transformation.update(gradient, moments, params)
-        params = jax.tree.map(lambda x, u: (x + u).astype(x.dtype), params, updates)
+        params = jax.tree.map(
+            lambda x, u: (x + share * u).astype(x.dtype), params, updates
+        )
         return params, moments
 
 

@@ -103,7 +103,9 @@ def test_a_solver_replays_the_batches_of_another_program():
         start = view.round + view.data.client_id + 2 * epoch
         return (jnp.arange(count) * 2 + start) % count  # count is odd
 
-    solver = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4, order=order)
+    solver = fp.SGD(
+        learning_rate=0.1, epochs=2, batch_size=4, order=order, remainder="full"
+    )
     start = {"theta": jnp.zeros(4)}
     params, _, _ = solver.solve(view(data, round=3), quadratic, start)
     x = np.asarray(data.x[data.index[:count]], float)
@@ -242,16 +244,19 @@ def quadratic(key, params, batch, context):
     return model.loss(model.apply(params, batch.x), batch)
 
 
-def reference_sgd(data, number, *, rate, momentum, decay, epochs, batch_size):
+def reference_sgd(data, number, remainder, *, rate, momentum, decay, epochs):
     """Plain NumPy SGD in the order that `local_scan` logged."""
-    seen, _ = seen_positions(data, epochs=epochs, batch_size=batch_size)
+    seen, _ = seen_positions(data, epochs=epochs, batch_size=4)
     pool = np.asarray(data.x[data.index[: toy.COUNTS[number]]])
     rows = pool[[np.flatnonzero(pool[:, 0] == value)[0] for value in seen]]
     theta, velocity, count = np.zeros(4), np.zeros(4), toy.COUNTS[number]
     for epoch in range(epochs):
         part = rows[epoch * count : (epoch + 1) * count]
-        for start in range(0, count, batch_size):
-            gradient = theta - part[start : start + batch_size].mean(axis=0)
+        batches = [part[first : first + 4] for first in range(0, count, 4)]
+        if remainder == "even":
+            batches = np.array_split(part, len(batches))
+        for batch in batches:
+            gradient = theta - batch.mean(axis=0)
             velocity = momentum * velocity + gradient + decay * theta
             theta = theta - rate * velocity
     return theta
@@ -259,20 +264,26 @@ def reference_sgd(data, number, *, rate, momentum, decay, epochs, batch_size):
 
 @pytest.mark.parametrize("number", [2, 5, 6])
 @pytest.mark.parametrize(("momentum", "decay"), [(None, 0.0), (0.5, 0.01)])
-def test_sgd_equals_numpy(number, momentum, decay):
+@pytest.mark.parametrize("remainder", ["even", "full"])
+def test_sgd_equals_numpy(number, momentum, decay, remainder):
     data = client(number)
     solver = fp.SGD(
-        learning_rate=0.2, epochs=3, batch_size=4, momentum=momentum, weight_decay=decay
+        learning_rate=0.2,
+        epochs=3,
+        batch_size=4,
+        momentum=momentum,
+        weight_decay=decay,
+        remainder=remainder,
     )
     params, _, _ = solver.solve(view(data), quadratic, {"theta": jnp.zeros(4)}, None)
     expected = reference_sgd(
         data,
         number,
+        remainder,
         rate=0.2,
         momentum=momentum or 0,
         decay=decay,
         epochs=3,
-        batch_size=4,
     )
     # 3 epochs of at most 3 steps on values of order one.
     np.testing.assert_allclose(params["theta"], expected, rtol=0, atol=1e-14)
@@ -393,7 +404,7 @@ def test_steps_in_place_of_epochs_go_through_as_many_as_they_take(count, cap):
     taken = min(count, cap)
     assert params["theta"].tolist() == [taken] * 4
     assert int(info.num_steps) == taken
-    sizes = [4, 4, 1] * 3
+    sizes = [3, 3, 3] * 3
     assert int(info.num_examples) == sum(sizes[:taken])
 
 
@@ -419,3 +430,105 @@ def test_the_learning_rate_decays_with_the_round():
 def test_a_decay_outside_its_range_gets_one_sentence(decay):
     with pytest.raises(fp.InputError, match="decay"):
         fp.SGD(decay=decay)
+
+
+def batch_sizes(data, batch_size, **kwargs):
+    """Returns the number of examples of every batch, in order, of one epoch or more."""
+
+    def step(key, carry, batches):
+        log, count = carry
+        for batch in batches:
+            log, count = log.at[count].set(batch.weight.sum()), count + 1
+        return log, count
+
+    start = (jnp.full((100,), jnp.nan), jnp.zeros((), jnp.int32))
+    (log, count), info = local.local_scan(
+        view(data), step, start, batch_size=batch_size, dtype=jnp.float64, **kwargs
+    )
+    return np.asarray(log[: int(count)]), info
+
+
+@pytest.mark.parametrize("per_step", [1, 3])
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 16])
+@pytest.mark.parametrize("number", range(4))
+def test_even_batches_differ_by_at_most_one_example(number, batch_size, per_step):
+    count = int(toy.COUNTS[number])
+    sizes, info = batch_sizes(client(number), batch_size, batches_per_step=per_step)
+    steps = -(-count // (batch_size * per_step))
+    assert len(sizes) == steps * per_step and int(info.num_steps) == steps
+    assert sizes.sum() == count and sizes.max() <= batch_size
+    assert sizes.max() - sizes.min() <= 1
+
+
+@pytest.mark.parametrize("remainder", ["full", "scaled"])
+def test_a_full_remainder_is_the_last_batch(remainder):
+    number = int(np.argmax(toy.COUNTS))
+    count = int(toy.COUNTS[number])
+    sizes, _ = batch_sizes(client(number), count - 1, remainder=remainder)
+    np.testing.assert_array_equal(sizes, [count - 1, 1])
+
+
+def test_dropped_remainders_take_no_step():
+    number = int(np.argmax(toy.COUNTS))
+    count = int(toy.COUNTS[number])
+    sizes, info = batch_sizes(client(number), count - 1, remainder="drop", epochs=2)
+    np.testing.assert_array_equal(sizes, [count - 1] * 2)
+    assert int(info.num_examples) == 2 * (count - 1)
+    _, info = batch_sizes(client(number), count + 1, remainder="drop")
+    assert int(info.num_steps) == 0
+    _, info = batch_sizes(client(number), count - 1, remainder="drop", num_steps=5)
+    assert int(info.num_steps) == 5
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        fp.SGD(learning_rate=0.1, momentum=0.5),
+        fp.Optax(hyperparameters={"learning_rate": 0.1}),
+    ],
+    ids=["sgd", "adam"],
+)
+def test_a_scaled_step_is_as_long_as_its_share_of_a_batch(solver):
+    number = int(np.argmax(toy.COUNTS))
+    count, data = int(toy.COUNTS[number]), client(number)
+    start = jnp.ones(data.x.shape[1:])
+
+    def pull(key, params, batch, context):
+        return jnp.sum(params**2) / 2 + 0 * batch.weight.sum()
+
+    ends = {}
+    for remainder in ("full", "scaled"):
+        one = dataclasses.replace(solver, batch_size=count - 1, remainder=remainder)
+        first = dataclasses.replace(one, num_steps=1)
+        ends[remainder], _, _ = one.solve(view(data), pull, start)
+        middle, _, _ = first.solve(view(data), pull, start)
+    share = 1 / (count - 1)
+    expected = middle + share * (ends["full"] - middle)
+    np.testing.assert_allclose(ends["scaled"], expected, rtol=1e-12)
+
+
+def test_one_left_example_does_not_decide_the_last_step():
+    """The last of n examples is far from the others, and the batch size is n - 1."""
+    number = int(np.argmax(toy.COUNTS))
+    count, data = int(toy.COUNTS[number]), client(number)
+    x = jnp.zeros_like(data.x).at[data.index[count - 1]].set(100.0)
+    data = dataclasses.replace(data, x=x)
+
+    def distance(key, params, batch, context):
+        squares = ((params[None] - batch.x) ** 2).sum(axis=1) / 2
+        return jnp.vdot(batch.weight, squares) / batch.weight.sum()
+
+    def end(**fields):
+        solver = fp.SGD(
+            learning_rate=1.0,
+            batch_size=count - 1,
+            order=lambda view, epoch: jnp.arange(count),
+            **fields,
+        )
+        params, _, _ = solver.solve(view(data), distance, jnp.zeros(x.shape[1:]))
+        return np.asarray(params)
+
+    np.testing.assert_allclose(end(), 100 / (count // 2), rtol=1e-12)
+    np.testing.assert_allclose(end(remainder="full"), 100.0, rtol=1e-12)
+    np.testing.assert_allclose(end(remainder="scaled"), 100 / (count - 1), rtol=1e-12)
+    np.testing.assert_allclose(end(remainder="drop"), 0.0)

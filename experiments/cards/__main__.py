@@ -1,20 +1,29 @@
 """Method cards from kept runs: `python -m experiments.cards`.
 
 A run is a file `results/<method>/<run>.nc`, see `kept`. A card is a function of these
-files and of the method's texts alone, byte for byte; long ones have several pages.
+files, presets and the method's texts alone, byte for byte: a page with appendices. One
+more page, `docs/reproduction.md`, says what of all papers reproduces.
 """
 
 from pathlib import Path
 from typing import Annotated
 
+import pandas as pd
 import typer
 
-from experiments.cards import fedacs, fedpg, fedplus, flame, portfolio
-from experiments.cards.pages import render
+from experiments.cards import (
+    fedacs,
+    fedpg,
+    fedplus,
+    flame,
+    pages,
+    portfolio,
+    reproduction,
+)
 from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
 
-__all__ = ["CARDS", "FOLDER", "app"]
+__all__ = ["CARDS", "FOLDER", "app", "plans_in"]
 
 FOLDER = Path(__file__).parents[1]
 CARDS = {
@@ -27,19 +36,25 @@ app = cli.application()
 
 @app.command(help="Writes the cards of all methods, or of one, from kept runs.")
 def main(
-    method: Annotated[str | None, typer.Argument(help="Only this method.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Argument(help="Only this method, without the page of what reproduces."),
+    ] = None,
     results: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory of the methods' runs.")
     ] = FOLDER / "results",
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory of the cards.")
     ] = FOLDER / "cards",
+    page: Annotated[
+        Path, typer.Option(metavar="FILE", help="The page of what reproduces.")
+    ] = FOLDER.parent / "docs" / "reproduction.md",
 ) -> None:
     """Writes `<out>/<page>.md` for every page of the cards."""
-    cli.answer(lambda: _write(method, results, out))
+    cli.answer(lambda: _write(method, results, out, page))
 
 
-def _write(method: str | None, results: Path, out: Path) -> None:
+def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
     """Renders everything before anything is written."""
     if method is not None:
         checks.known(method, CARDS, "method with a card")
@@ -47,14 +62,26 @@ def _write(method: str | None, results: Path, out: Path) -> None:
         raise checks.InputError(
             f"Expected --results to be a directory of runs, got '{results}'."
         )
-    pages: dict[str, str] = {}
-    for name in CARDS if method is None else (method,):
-        pages |= render(CARDS[name], results)
+    cards = CARDS if method is None else {method: CARDS[method]}
+    kept = {name: pages.read(card, results) for name, card in cards.items()}
+    texts: dict[Path, str] = {}
+    for name, card in cards.items():
+        rendered = pages.render(card, kept[name])
+        texts |= {out / f"{n}.md": text for n, text in rendered.items()}
+    if method is None:
+        texts[page] = reproduction.render(cards, kept, plans_in(results))
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in pages.items():
-        file = out / f"{name}.md"
+    for file, text in texts.items():
         file.write_text(text, "utf-8", newline="\n")
         print(f"Card: {file}")
+
+
+def plans_in(results: Path) -> pd.DataFrame:
+    """Returns the times of runs by `plan`, of which there may be none."""
+    file = results / "plans.csv"
+    if file.exists():
+        return pd.read_csv(file)
+    return pd.DataFrame(columns=["preset", "minutes", "machine", "date"])
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """Claims of papers, and what committed runs say of them."""
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from experiments.cards import markdown
+import pandas as pd
+
+from experiments.cards import markdown, scale, verdicts
 from experiments.cards.runs import Run, Side
 from fedjax_pfl.results import paired
 
@@ -13,7 +16,9 @@ __all__ = [
     "Claim",
     "Decision",
     "Drawing",
+    "Evidence",
     "decide",
+    "gaps",
     "lines",
     "not_run",
     "of",
@@ -27,7 +32,7 @@ class Claim:
     """Claim that one side is better in the last round, on the mean over clients.
 
     Attributes:
-      text: the claim in words.
+      text: the claim in words; it begins with `ours` where no paper makes it.
       run: name of the run that decides it.
       better: the side claimed to be better.
       worse: the other side.
@@ -49,6 +54,11 @@ class Claim:
     only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     worse_run: str | None = None
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether no paper makes it, so that runs of any scale decide it."""
+        return self.text.startswith("ours")
+
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
@@ -56,15 +66,40 @@ class Decision:
 
     Attributes:
       where: the environment.
-      difference: its interval in words.
-      verdict: of the interval, or `not run`.
-      command: what made the run.
+      difference: its interval in words, or which side is missing.
+      verdict: of `verdicts.verdicts`, or `not run`.
     """
 
     where: str
     difference: str
     verdict: str
-    command: str
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether there is no run that could decide."""
+        return self.verdict == "not run" and not self.difference
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What runs measured of a claim in one environment.
+
+    Attributes:
+      where: the environment.
+      differences: by seed, claimed to be above zero; NaN where a side diverged.
+      is_accuracy: whether they are percent of accuracy.
+      is_comparable: whether the runs may decide the claim.
+    """
+
+    where: str
+    differences: pd.Series
+    is_accuracy: bool
+    is_comparable: bool
+
+    @property
+    def gap(self) -> paired.Interval:
+        """Mean difference and its interval."""
+        return paired.interval(self.differences, 0 * self.differences)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,19 +133,61 @@ def of(
     return [Claim(f"{subject}: {text}", run, *pair, **fields) for text, *pair in pairs]
 
 
-def decide(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Decision]:
-    """Yields the verdicts of the runs on a claim, environment by environment."""
+def decide(
+    claims: Sequence[Claim], runs: Mapping[str, Run], rule: verdicts.Rule
+) -> list[list[Decision]]:
+    """Returns the verdicts on the claims of one table.
+
+    Args:
+      claims: the claims, for whose number verdicts are corrected.
+      runs: by name.
+      rule: limits of the card; those of accuracies do not hold for other measures.
+
+    Returns:
+      A decision per claim and environment.
+    """
+    evidence = [list(_evidence(claim, runs)) for claim in claims]
+    known = [e for parts in evidence for e in parts if isinstance(e, Evidence)]
+    words: dict[int, str] = {}
+    for is_accuracy in (True, False):
+        own = [e for e in known if e.is_accuracy is is_accuracy]
+        judged = verdicts.verdicts(
+            [e.gap for e in own],
+            rule if is_accuracy else verdicts.Rule(),
+            [e.is_comparable for e in own],
+        )
+        words |= {id(e): word for e, word in zip(own, judged, strict=True)}
+    return [
+        [
+            Decision(part.where, str(part.gap), words[id(part)])
+            if isinstance(part, Evidence)
+            else part
+            for part in parts
+        ]
+        for parts in evidence
+    ]
+
+
+def gaps(claim: Claim, runs: Mapping[str, Run]) -> list[Evidence]:
+    """Returns what runs measured of a claim, by environments that have both sides."""
+    return [part for part in _evidence(claim, runs) if isinstance(part, Evidence)]
+
+
+def _evidence(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Evidence | Decision]:
+    """Yields what was measured of a claim, or why it was not, by environment."""
     names = (claim.run, claim.worse_run or claim.run)
     missing = [name for name in names if name not in runs]
     if missing:
-        yield Decision(f"run `{missing[0]}`", "", "not run", "")
+        yield Decision(f"run `{missing[0]}`", "", "not run")
         return
     run, other = (runs[name] for name in names)
-    command = f"`{run.command}`"
     if claim.across or other is not run:
         parts = [("all of these", run, other)]
     else:
         parts = [(title, part, part) for title, part in run.environments(claim.only)]
+    is_comparable = claim.is_ours or all(
+        scale.of(part).is_comparable for part in (run, other)
+    )
     for title, *pair in parts:
         sides = (claim.better, claim.worse)
         values = [
@@ -119,23 +196,27 @@ def decide(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Decision]:
         ]
         lacking = [s for s, v in zip(sides, values, strict=True) if v is None]
         if lacking:
-            yield Decision(title, f"no {lacking[0]}", "not run", command)
+            yield Decision(title, f"no {lacking[0]}", "not run")
             continue
-        if claim.measure != "accuracy":
-            values.reverse()  # less is better
-        interval = paired.interval(*values)
-        yield Decision(title, str(interval), interval.verdict, command)
+        is_accuracy = claim.measure == "accuracy"
+        better, worse = values if is_accuracy else reversed(values)  # less is better
+        yield Evidence(title, better.sub(worse), is_accuracy, is_comparable)
 
 
 def lines(
-    claims: Sequence[Claim], runs: Mapping[str, Run], wide: tuple[str, ...] = ()
+    claims: Sequence[Claim],
+    runs: Mapping[str, Run],
+    rule: verdicts.Rule,
+    wide: tuple[str, ...] = (),
 ) -> Iterator[str]:
     """Yields a line per claim and environment; what was not run in one sentence.
 
     Args:
       claims: to be decided.
       runs: by name.
-      wide: starts of the names of runs whose claims have a column per environment.
+      rule: limits of the card.
+      wide: starts of the names of runs whose claims have a table of their own, with a
+        column per environment.
 
     Yields:
       Lines of Markdown.
@@ -145,24 +226,27 @@ def lines(
     yield from (
         "## Claims",
         "",
-        "A claim holds if the whole interval is above zero, does not hold if it is"
-        " below, and is undecided otherwise. Differences of accuracies are in percent;"
-        " those of losses are turned so that above zero is better. Of several settings"
-        " of a side, that with the best mean accuracy on validation data counts, of"
-        " those that diverged with the fewest seeds.",
+        f"{verdicts.explain(rule)} Differences of accuracies are in percent; those of"
+        " losses are turned so that above zero is better. Of several settings of a"
+        " side, that with the best mean accuracy on validation data counts, of those"
+        " that diverged with the fewest seeds.",
     )
-    by_run: dict[str, dict[str, list[Decision]]] = {}
-    rows, missing = [], {}
+    by_run: dict[str, list[Claim]] = {}
     for claim in claims:
-        decisions = list(decide(claim, runs))
-        missing |= {d.where: None for d in decisions if not d.command}
-        if wide and claim.run in runs and claim.run.startswith(wide):
-            by_run.setdefault(claim.run, {})[claim.text] = decisions
-        else:
-            decided = [d for d in decisions if d.command]
-            rows += [(claim.text, *dataclasses.astuple(d)) for d in decided]
-    for run, decisions in by_run.items():
-        yield from ("", f"### Claims about {run}", "", *_wide(decisions))
+        is_wide = wide and claim.run in runs and claim.run.startswith(wide)
+        by_run.setdefault(claim.run if is_wide else "", []).append(claim)
+    others = by_run.pop("", [])
+    for run, own in by_run.items():
+        decisions = decide(own, runs, rule)
+        by_text = {c.text: d for c, d in zip(own, decisions, strict=True)}
+        yield from ("", f"### Claims about {run}", "", *_wide(by_text))
+    rows, missing = [], {}
+    for claim, decisions in zip(others, decide(others, runs, rule), strict=True):
+        for decision in decisions:
+            if decision.is_missing:
+                missing[decision.where] = None
+            else:
+                rows.append((claim.text, *dataclasses.astuple(decision)))
     if rows or not by_run:
         header = ("claim", *(field.name for field in dataclasses.fields(Decision)))
         yield from ("", *markdown.table(header, rows))
@@ -183,6 +267,7 @@ def _wide(decisions: Mapping[str, Sequence[Decision]]) -> Iterator[str]:
 def of_figures(
     figures: Sequence[Drawing],
     runs: Mapping[str, Run],
+    rule: verdicts.Rule,
     reasons: Mapping[str, str],
 ) -> Iterator[str]:
     """Yields a line per figure, with how many of its claims hold.
@@ -190,6 +275,7 @@ def of_figures(
     Args:
       figures: figures of the paper.
       runs: by name.
+      rule: limits of the card.
       reasons: why runs were not run, by a part of their names.
 
     Yields:
@@ -207,8 +293,8 @@ def of_figures(
     rows = []
     for figure in figures:
         if figure.run in runs:
-            verdicts = (d.verdict for c in figure.claims for d in decide(c, runs))
-            counts = Counter(verdicts).most_common()
+            decisions = itertools.chain(*decide(figure.claims, runs, rule))
+            counts = Counter(d.verdict for d in decisions).most_common()
             verdict = ", ".join(f"{name} {count}" for name, count in counts)
             command = runs[figure.run].command
         else:

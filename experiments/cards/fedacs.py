@@ -1,13 +1,19 @@
-"""Card of FedACS: its claims, and ours about it.
+"""Card of FedACS: its tables, its claims, and ours about it.
 
-The numbers are those printed in Chen, Li, Shen, "Personalized Federated Learning with
-Attention-based Client Selection".
+The numbers in `printed/fedacs_tables.csv` are those printed in Chen, Li, Shen,
+"Personalized Federated Learning with Attention-based Client Selection".
 """
 
-from experiments.cards import claims, pages
-from experiments.cards.runs import Side
+import dataclasses
+from collections.abc import Iterator, Mapping
 
-__all__ = ["CARD"]
+import pandas as pd
+
+from experiments.cards import claims, markdown, pages, tables, verdicts
+from experiments.cards.headlines import Headline
+from experiments.cards.runs import Run, Side
+
+__all__ = ["CARD", "Concentrations"]
 
 # As in the paper; with the cosines of updates it is another method.
 _FEDACS = Side("FedACS", "personal", {"algorithm.similarity": "parameters"})
@@ -21,6 +27,59 @@ _OTHERS = {
     "APFL": Side("APFL", "personal"),
     "FedAMP": Side("FedAMP", "personal"),
 }
+_FIELD = "federation.partition.concentration"
+_DATA = ("fmnist", "cifar10")
+
+
+@dataclasses.dataclass(frozen=True)
+class Concentrations(tables.Table):
+    """Table of accuracies by data set and concentration of the Dirichlet draw."""
+
+    note = (
+        "Percent, mean (± standard deviation) over seeds: the paper's → ours, with few"
+        " training examples per client."
+    )
+
+    def body(
+        self,
+        runs: tables.Runs,
+        rule: verdicts.Rule,
+        reasons: Mapping[str, str],
+    ) -> Iterator[str]:
+        """Yields a line per printed number."""
+        rows = []
+        for numbers in self._printed.itertuples(index=False):
+            values = self._values(numbers, runs)
+            mean, std = 100 * numbers.mean, 100 * numbers.std
+            theirs = f"{mean:.2f}" if pd.isna(std) else f"{mean:.2f} ± {std:.2f}"
+            ours = "not run" if values is None else markdown.mean_and_std(values)
+            who = f"{numbers.algorithm} {numbers.model}"
+            where = f"{numbers.concentration:g}"
+            rows.append((numbers.run, where, who, f"{theirs} → {ours}"))
+        header = ("run", "concentration", "model", "accuracy")
+        yield from ("", *markdown.table(header, rows))
+
+    def cells(self, runs: tables.Runs) -> Iterator[tables.Cell]:
+        """Yields a cell per printed number."""
+        for numbers in self._printed.itertuples(index=False):
+            yield self.cell(numbers.run, runs, self._values(numbers, runs))
+
+    @property
+    def _printed(self) -> pd.DataFrame:
+        """The paper's numbers."""
+        printed = pd.read_csv(tables.FOLDER / "fedacs_tables.csv")
+        return printed[printed["table"] == self.title]
+
+    def _values(self, numbers, runs: Mapping[str, Run]) -> pd.Series | None:
+        """Returns ours by seed; None where it was not run."""
+        if numbers.run not in runs:
+            return None
+        side = Side(numbers.algorithm, numbers.model)
+        if numbers.algorithm == "FedACS":
+            side = _FEDACS
+        where = {_FIELD: numbers.concentration}
+        parts = [part for _, part in runs[numbers.run].environments(where)]
+        return parts[0].values(side) if parts else None
 
 
 def _claims(data: str) -> list[claims.Claim]:
@@ -47,10 +106,56 @@ def _claims(data: str) -> list[claims.Claim]:
     ]
 
 
+_CLAIMS = [claim for data in _DATA for claim in _claims(data)]
+
+
+def _of(settings: tuple[str, ...], words: str) -> list[claims.Claim]:
+    """Returns the claims about some settings whose texts have these words."""
+    ends = tuple(f"_{setting}" for setting in settings)
+    return [c for c in _CLAIMS if c.run.endswith(ends) and words in c.text]
+
+
+_HEADLINES = (
+    Headline(
+        "with few examples per client FedACS is best",
+        "",
+        _of(("small", "many"), "FedACS is better than"),
+        "its cosines of parameters hardly tell clients apart",
+    ),
+    Headline(
+        "with many examples FedACS is clearly above FedAvg",
+        "",
+        _of(("dirichlet",), "FedACS is better than FedAvg"),
+        "any personal model is",
+    ),
+    Headline(
+        "APFL is best where every client has two classes",
+        "",
+        _of(("pat2",), "APFL is better than FedACS"),
+        "two classes are learned alone",
+    ),
+    Headline(
+        "with few examples Per-FedAvg is above pFedMe",
+        "",
+        _of(("small", "many"), "Per-FedAvg is better than pFedMe"),
+        "pFedMe at its step is slow",
+    ),
+)
+
 CARD = pages.Card(
     method="fedacs",
     title="FedACS",
     text=pages.text_of("fedacs"),
-    reference=Side("Local", "personal"),
-    claims=(*_claims("fmnist"), *_claims("cifar10")),
+    reference=_OTHERS["local training"],
+    rule=verdicts.Rule(delta=0.5),
+    headlines=_HEADLINES,
+    sides={
+        "FedACS": _FEDACS,
+        "FedACS by updates": _BY_UPDATES,
+        "FedAvg personal": Side("FedAvg", "fine-tuned"),
+        **_OTHERS,
+    },
+    settings=[f"fedacs_{data}_small" for data in _DATA],
+    claims=_CLAIMS,
+    printed=(Concentrations("Table 1"), Concentrations("Table 2")),
 )

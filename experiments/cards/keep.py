@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.cards import __main__, runs
+from experiments.cards import __main__, runs, scale
 from fedjax_pfl.command import cli, run_folder
 
 __all__ = ["app"]
@@ -41,6 +41,7 @@ def _keep(directory: Path, method: str, folder: Path) -> None:
     path = folder / method / f"{directory.resolve().name}.nc"
     directories.check_new(path)
     groups, record = kept.record_of(result)
+    record["preset_digest"] = scale.digest_of(command)
     with directories.writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.part")

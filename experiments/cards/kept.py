@@ -11,10 +11,10 @@
     /clients/K  metrics of every client of static group K in its last and best rounds,
                 by [point, when, model, data, client]
 
-Attributes of the file are the command, and the configurations and provenance of the run
-as JSON.
-"not recorded" stands for attributes, and for `curves` and `clients`, that a run lacks
-because it was kept before files had them. Missing text is "".
+Attributes of the file are the command, the configurations and provenance of the run as
+JSON, and the digest of what its preset fixed then. "not recorded" stands for
+attributes, and for `curves` and `clients`, that a run lacks because it was kept before
+files had them. Missing text is "".
 """
 
 import dataclasses

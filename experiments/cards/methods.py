@@ -1,11 +1,12 @@
 """Tables of papers with one row per method and one column per measure."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from experiments.cards import markdown, tables
+from experiments.cards import markdown, scale, tables
 from experiments.cards.runs import Run, Side
 
 __all__ = ["Measure", "Method", "Methods"]
@@ -68,10 +69,9 @@ class Methods(tables.Parts):
 
     def part(self, name: str, run: Run | None) -> Iterator[str]:
         """Yields a line per method."""
-        table = pd.read_csv(tables.FOLDER / self.file)
-        table = table[(table["table"] == self.title) & (table["run"] == name)]
+        table = self._printed(name)
         if run is not None:
-            yield f"{tables.rounds_of(run.command)} rounds: `{run.command}`"
+            yield f"{scale.rounds_of(run.command)} rounds: `{run.command}`"
         rows = []
         for method in self.methods:
             printed = table[table["method"] == method.key].set_index("metric")
@@ -83,6 +83,27 @@ class Methods(tables.Parts):
         titles = [measure.title for measure in self.measures]
         header = ["method", *titles, "seeds", "what differs"]
         yield from ("", *markdown.table(header, rows))
+
+    def cells(self, runs: tables.Runs) -> Iterator[tables.Cell]:
+        """Yields a cell per printed number."""
+        for name in self.runs:
+            run, printed = runs.get(name), self._printed(name)
+            for method, measure in itertools.product(self.methods, self.measures):
+                is_cell = printed["method"] == method.key
+                if (is_cell & (printed["metric"] == measure.key)).any():
+                    side = self._side(method, measure, name)
+                    values = None if run is None else run.values(side)
+                    yield self.cell(name, runs, values)
+
+    def _printed(self, name: str) -> pd.DataFrame:
+        """Returns the paper's numbers in the part of a run."""
+        table = pd.read_csv(tables.FOLDER / self.file)
+        return table[(table["table"] == self.title) & (table["run"] == name)]
+
+    def _side(self, method: Method, measure: Measure, name: str) -> Side:
+        """Returns what of a run a cell shows."""
+        where = method.by_run.get(name, method.where)
+        return Side(method.algorithm, measure.model, where, measure.data)
 
     def _cell(
         self,
@@ -98,8 +119,7 @@ class Methods(tables.Parts):
             theirs = _shown(100 * mean, 100 * std)
         if run is None:
             return theirs, 0
-        where = method.by_run.get(run.name, method.where)
-        side = Side(method.algorithm, measure.model, where, measure.data)
+        side = self._side(method, measure, run.name)
         values = run.values(side)
         if values is None or values.empty:
             return f"{theirs} → –", 0

@@ -7,11 +7,12 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.cards import claims as card_claims
-from experiments.cards import markdown, tables
+from experiments.cards import headlines as card_headlines
+from experiments.cards import markdown, prose, setting, tables, verdicts
 from experiments.cards.runs import BESIDE, DATA, LOSSES, REPORTS, Run, Side, by_seed
 from fedjax_pfl.results import paired
 
-__all__ = ["Card", "render", "text_of"]
+__all__ = ["Card", "read", "render", "text_of"]
 
 _EXTRAS = {"untrained": "never trained"} | REPORTS  # in percent
 
@@ -23,8 +24,12 @@ class Card:
     Attributes:
       method: name of the card and of its directory of runs.
       title: heading.
-      text: what the paper reports and why it is not comparable; Markdown.
+      text: what the method is, what differs and why; Markdown, a template of `prose`.
       reference: what all others are compared with.
+      rule: limits of verdicts.
+      headlines: what the paper leads with.
+      sides: what the text may compare, by name.
+      settings: presets whose fields the card lists.
       claims: what the runs are to decide.
       figures: figures of the paper, with what each is said to show.
       reasons: why runs were not run, by a part of their names.
@@ -32,14 +37,18 @@ class Card:
       by_field: runs, by the start of their names, whose tables have one column per
         value of some fields.
       headline: the metric of the runs, in words.
-      pages: further pages by name, with their titles and the starts of the names of
-        the runs that they show; none for a card of one page.
+      pages: pages of runs by name, with their titles and the starts of the names of the
+        runs that they show.
     """
 
     method: str
     title: str
     text: str
     reference: Side
+    rule: verdicts.Rule = verdicts.Rule()
+    headlines: Sequence[card_headlines.Headline] = ()
+    sides: Mapping[str, Side] = dataclasses.field(default_factory=dict)
+    settings: Sequence[str] = ()
     claims: Sequence[card_claims.Claim] = ()
     figures: Sequence[card_claims.Drawing] = ()
     reasons: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -47,7 +56,7 @@ class Card:
     by_field: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     headline: str = "accuracy"
     pages: Mapping[str, tuple[str, tuple[str, ...]]] = dataclasses.field(
-        default_factory=dict
+        default_factory=lambda: {"runs": ("runs and claims", ("",))}
     )
 
 
@@ -56,43 +65,47 @@ def text_of(method: str) -> str:
     return (Path(__file__).parent / "texts" / f"{method}.md").read_text("utf-8")
 
 
-def render(card: Card, results: Path) -> dict[str, str]:
-    """Returns the pages of a card.
+def read(card: Card, results: Path) -> dict[str, Run]:
+    """Returns the kept runs of a card by name.
 
     Args:
-      card: texts and claims.
+      card: the card.
       results: directory of the methods' runs.
-
-    Returns:
-      Markdown by the names of pages, the first of which is that of the method.
 
     Raises:
       InputError: if a run is damaged.
     """
     files = sorted((results / card.method).glob("*.nc"))
-    runs = {path.stem: Run.read(path) for path in files}
-    text = [card.text.strip(), ""]
-    for table in card.printed:
-        text += [f"## {table.title}", "", table.note]
-        text += [*table.body(runs, card.reasons), ""]
-    figures = list(card_claims.of_figures(card.figures, runs, card.reasons))
-    if not card.pages:
-        body = [*text, *figures, *_measured(card, card.claims, runs)]
-        return {card.method: _page(card, card.title, body)}
-    titles = {"figures": "figures of the paper"}
-    titles |= {name: title for name, (title, _) in card.pages.items()}
-    links = [f"* [{t}]({card.method}-{n}.md)" for n, t in titles.items()]
-    text += ["## Runs and claims", "", *links, ""]
-    pages = {card.method: _page(card, card.title, text)}
-    for name, title in titles.items():
-        body = figures
-        if name in card.pages:
-            starts = card.pages[name][1]
-            own = {n: run for n, run in runs.items() if n.startswith(starts)}
-            claims = [claim for claim in card.claims if claim.run.startswith(starts)]
-            body = _measured(card, claims, own)
-        page = _page(card, f"{card.title}: {title}", body)
-        pages[f"{card.method}-{name}"] = page
+    return {path.stem: Run.read(path) for path in files}
+
+
+def render(card: Card, runs: Mapping[str, Run]) -> dict[str, str]:
+    """Returns the pages of a card.
+
+    Args:
+      card: texts and claims.
+      runs: kept runs by name.
+
+    Returns:
+      Markdown by the names of pages, the first of which is that of the method, and the
+      others its appendices.
+    """
+    bodies = {}
+    if card.printed:
+        bodies["tables"] = ("tables of the paper", _printed(card, runs))
+    if card.figures:
+        lines = card_claims.of_figures(card.figures, runs, card.rule, card.reasons)
+        bodies["figures"] = ("figures of the paper", lines)
+    for name, (title, starts) in card.pages.items():
+        own = {n: run for n, run in runs.items() if n.startswith(starts)}
+        claims = [claim for claim in card.claims if claim.run.startswith(starts)]
+        bodies[name] = (title, _measured(card, claims, own, runs))
+    links = [f"* [{t}]({card.method}-{n}.md)" for n, (t, _) in bodies.items()]
+    front = [*_front(card, runs), "## Appendices", "", *links]
+    pages = {card.method: _page(card, card.title, front)}
+    for name, (title, body) in bodies.items():
+        text = _page(card, f"{card.title}: {title}", body)
+        pages[f"{card.method}-{name}"] = text
     return pages
 
 
@@ -103,8 +116,45 @@ def _page(card: Card, title: str, body: Iterable[str]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _front(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
+    """Yields the card itself: claims, setting, what differs and why."""
+    text, mark, rest = card.text.partition("## ")
+    yield from (prose.fill(text, runs, card.sides).strip(), "")
+    if card.headlines:
+        yield from ("## What reproduces", "", *_headlines(card, runs), "")
+    for table in card.printed:
+        if summary := list(table.summary(runs, card.rule)):
+            yield from (f"## {table.title}", "", *summary, "")
+    if mark:
+        yield from (prose.fill(mark + rest, runs, card.sides).strip(), "")
+    if card.settings:
+        yield from ("## Setting", "", *setting.lines(card.settings), "")
+
+
+def _headlines(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
+    """Yields a line per headline, without its reason, which the text has."""
+    rows = []
+    for headline in card.headlines:
+        outcome = card_headlines.judge(headline, runs, card.rule)
+        cells = (headline.text, headline.printed or "–", outcome.ours)
+        rows.append((*cells, f"**{outcome.verdict}**", outcome.counts))
+    header = ("the paper's claim", "paper", "ours", "verdict", "single claims")
+    yield from markdown.table(header, rows)
+
+
+def _printed(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
+    """Yields the tables of the paper beside our runs."""
+    yield from (verdicts.explain(card.rule), "")
+    for table in card.printed:
+        yield from (f"## {table.title}", "", table.note)
+        yield from (*table.body(runs, card.rule, card.reasons), "")
+
+
 def _measured(
-    card: Card, claims: Sequence[card_claims.Claim], runs: Mapping[str, Run]
+    card: Card,
+    claims: Sequence[card_claims.Claim],
+    shown: Mapping[str, Run],
+    runs: Mapping[str, Run],
 ) -> Iterator[str]:
     """Yields the sections of some runs and of the claims that they decide."""
     yield from (
@@ -117,7 +167,7 @@ def _measured(
         " Honest clients where some are malicious, else all.",
         "",
     )
-    for run in runs.values():
+    for run in shown.values():
         yield from (f"### {run.name}", "", "```sh", run.command, "```", "")
         starts = [start for start in card.by_field if run.name.startswith(start)]
         if starts:
@@ -125,9 +175,9 @@ def _measured(
             continue
         for title, part in run.environments():
             yield from (f"{title}:", "", *_environment(part, card), "")
-    if not runs:
+    if not shown:
         yield from ("There are none yet.", "")
-    yield from card_claims.lines(claims, runs, tuple(card.by_field))
+    yield from card_claims.lines(claims, runs, card.rule, tuple(card.by_field))
 
 
 def _environment(run: Run, card: Card) -> Iterator[str]:
@@ -139,12 +189,12 @@ def _environment(run: Run, card: Card) -> Iterator[str]:
     losses = beside or [n for n in LOSSES if n in run.rows]
     header = ["algorithm", "model", "seeds", card.headline, "difference"]
     rows = []
-    for name, model, setting in run.models():
-        values = by_seed(setting, "own test")
+    for name, model, own in run.models():
+        values = by_seed(own, "own test")
         # The reference is not compared with itself.
         differs = base is not None and not values.equals(base)
         gap = str(paired.interval(values, base)) if differs else ""
-        tested = setting[setting["data"] == DATA[0]]
+        tested = own[own["data"] == DATA[0]]
         cells = [name, model, *_cells(values), gap]
         cells += [_percent(tested[n]) for n in extras]
         rows.append([*cells, *(f"{tested[n].mean():.4g}" for n in losses)])

@@ -3,20 +3,37 @@
 import dataclasses
 import itertools
 import math
-import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import pandas as pd
+from scipy import special
 
-from experiments.cards import claims, markdown
+from experiments.cards import claims, markdown, scale, verdicts
 from experiments.cards import runs as card_runs
-from fedjax_pfl.results import paired
 
-__all__ = ["Column", "Parts", "Printed", "Table", "by_field", "rounds_of"]
+__all__ = ["Cell", "Column", "Parts", "Printed", "Table", "by_field"]
 
 FOLDER = Path(__file__).parents[1] / "printed"
+
+Runs = Mapping[str, card_runs.Run]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """Printed number of a paper.
+
+    Attributes:
+      table: title of its table.
+      run: name of the run that has ours.
+      level: one of `scale.LEVELS`, at which we have it.
+    """
+
+    table: str
+    run: str
+    level: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,18 +64,34 @@ class Table:
     note: ClassVar[str]
 
     def body(
-        self, runs: Mapping[str, card_runs.Run], reasons: Mapping[str, str]
+        self, runs: Runs, rule: verdicts.Rule, reasons: Mapping[str, str]
     ) -> Iterator[str]:
         """Yields the table without its heading and note.
 
         Args:
           runs: by name.
+          rule: limits of the card.
           reasons: why runs were not run, by a part of their names.
 
         Yields:
           Lines of Markdown.
         """
         raise NotImplementedError
+
+    def summary(self, runs: Runs, rule: verdicts.Rule) -> Iterator[str]:
+        """Yields the lines that a card shows of the table; none for most."""
+        return iter(())
+
+    def cells(self, runs: Runs) -> Iterator[Cell]:
+        """Yields the printed numbers of the table, each once."""
+        raise NotImplementedError
+
+    def cell(self, name: str, runs: Runs, values: pd.Series | None) -> Cell:
+        """Returns a printed number of which a run has some values."""
+        is_there = values is not None and values.count() > 0
+        return Cell(
+            self.title, name, scale.of(runs.get(name) if is_there else None).level
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +105,7 @@ class Parts(Table):
     runs: Mapping[str, str]
 
     def body(
-        self, runs: Mapping[str, card_runs.Run], reasons: Mapping[str, str]
+        self, runs: Runs, rule: verdicts.Rule, reasons: Mapping[str, str]
     ) -> Iterator[str]:
         """Yields the parts, or why a run was not run."""
         for name, heading in self.runs.items():
@@ -94,70 +127,143 @@ class Printed(Table):
       file: in `experiments/printed`: row, algorithm, model, mean, std of accuracies.
       run: name of the run of a row, with `{row}` for the row's name.
       columns: what is compared.
-      orders: columns, by number, that the paper orders from best to worst.
+      orders: columns, by number, of which neighbors are claimed to be ordered as the
+        paper has them.
+      seeds: repetitions behind a number of the paper.
     """
 
     file: str
     run: str
     columns: Sequence[Column]
     orders: Sequence[Sequence[int]]
+    seeds: int
     note = (
-        "Percent: the paper's mean ± standard deviation → ours. `holds`: every"
-        " number of ours is within two standard deviations of the difference;"
-        " `ordering holds`: the means of each group of columns are ordered as the"
-        " paper's; else which pair is not (open: its interval decides nothing)."
+        "Percent: the paper's mean ± standard deviation → ours; ≈ where the 95 %"
+        " interval of their difference, from the standard errors of both, has zero in"
+        " it. Differences of neighbors are claimed to have the paper's sign, also"
+        " where that is not the one of most rows (turned)."
     )
 
     def body(
-        self, runs: Mapping[str, card_runs.Run], reasons: Mapping[str, str]
+        self, runs: Runs, rule: verdicts.Rule, reasons: Mapping[str, str]
     ) -> Iterator[str]:
         """Yields one line per row of the table."""
-        printed = pd.read_csv(FOLDER / self.file)
         titles = [column.title for column in self.columns]
-        header = ["row", *titles, *self._gaps]
-        header += ["seeds", "rounds", "verdict", "command"]
+        gaps = [f"{titles[a]} − {titles[b]}" for a, b in self._neighbors]
+        judged = self._judged(runs, rule)
         rows = []
-        for row, numbers in printed.groupby("row", sort=False):
+        for row, numbers in self._rows:
+            name, run = self.run.format(row=row), self._run(row, runs)
             theirs = [self._theirs(numbers, column) for column in self.columns]
-            shown = [f"{mean:.2f} ± {std:.2f}" for mean, std in theirs]
-            name = self.run.format(row=row)
-            if name in runs:
-                cells = self._cells(theirs, shown, runs[name])
-            else:
-                verdict, command = claims.not_run(name, reasons)
-                empty = [""] * (len(self._gaps) + 2)
-                cells = [*shown, *empty, verdict, f"`{command}`"]
-            rows.append([str(row), *cells])
-        yield from ("", *markdown.table(header, rows))
+            cells = [
+                self._compared(column, *printed, run)
+                for column, printed in zip(self.columns, theirs, strict=True)
+            ]
+            for is_turned, decision in judged[row]:
+                turned = "turned " if is_turned else ""
+                shown = f"{turned}{decision.difference}: {decision.verdict}"
+                cells.append("" if decision.is_missing else shown)
+            level = scale.of(run).level
+            if run is None:
+                level, _ = claims.not_run(name, reasons)
+            rows.append([row, *cells, level])
+        yield from ("", *markdown.table(["row", *titles, *gaps, "scale"], rows))
+
+    def summary(self, runs: Runs, rule: verdicts.Rule) -> Iterator[str]:
+        """Yields a line per data set: scales, distances to the paper, and verdicts."""
+        judged = self._judged(runs, rule)
+        titles = [column.title for column in self.columns]
+        groups: dict[str, list[tuple[str, pd.DataFrame]]] = {}
+        for row, numbers in self._rows:
+            groups.setdefault(row.partition("_")[0], []).append((row, numbers))
+        lines = []
+        for name, rows in groups.items():
+            levels = Counter(scale.of(self._run(row, runs)).level for row, _ in rows)
+            words = Counter(d.verdict for row, _ in rows for _, d in judged[row])
+            comparable = [
+                (self._run(row, runs), numbers)
+                for row, numbers in rows
+                if scale.of(self._run(row, runs)).is_comparable
+            ]
+            distances = [self._distance(column, comparable) for column in self.columns]
+            lines.append([name, _counted(levels), *distances, _counted(words)])
+        header = ["rows", "scale", *titles, "orders of neighbors"]
+        yield from markdown.table(header, lines)
+
+    def cells(self, runs: Runs) -> Iterator[Cell]:
+        """Yields a cell per row and column."""
+        for row, _ in self._rows:
+            name, run = self.run.format(row=row), self._run(row, runs)
+            for column in self.columns:
+                values = None if run is None else run.values(column.side)
+                yield self.cell(name, runs, values)
+
+    def _run(self, row: str, runs: Runs) -> card_runs.Run | None:
+        """Returns the run of a row."""
+        return runs.get(self.run.format(row=row))
 
     @property
-    def _gaps(self) -> dict[str, tuple[int, int]]:
-        """Neighbors in the orders by the heading of their gap, the better one first."""
-        pairs = [pair for order in self.orders for pair in itertools.pairwise(order)]
-        titles = [column.title for column in self.columns]
-        return {f"{titles[a]} − {titles[b]}": (a, b) for a, b in pairs}
+    def _rows(self) -> list[tuple[str, pd.DataFrame]]:
+        """Printed numbers by row."""
+        printed = pd.read_csv(FOLDER / self.file)
+        groups = printed.groupby("row", sort=False)
+        return [(str(row), numbers) for row, numbers in groups]
 
-    def _cells(
+    @property
+    def _neighbors(self) -> list[tuple[int, int]]:
+        """Columns whose order is claimed, the one that is mostly better first."""
+        return [pair for order in self.orders for pair in itertools.pairwise(order)]
+
+    def _judged(
+        self, runs: Runs, rule: verdicts.Rule
+    ) -> dict[str, list[tuple[bool, claims.Decision]]]:
+        """Decides all orders of neighbors, by row; True where the paper's is turned."""
+        pairs, is_turned = [], []
+        for row, numbers in self._rows:
+            means = [self._theirs(numbers, column)[0] for column in self.columns]
+            for a, b in self._neighbors:
+                is_turned.append(means[a] < means[b])
+                first, second = (b, a) if is_turned[-1] else (a, b)
+                sides = (self.columns[first].side, self.columns[second].side)
+                pairs.append(claims.Claim(row, self.run.format(row=row), *sides))
+        judged: dict[str, list[tuple[bool, claims.Decision]]] = {}
+        decisions = claims.decide(pairs, runs, rule)
+        for claim, turned, (decision,) in zip(pairs, is_turned, decisions, strict=True):
+            judged.setdefault(claim.text, []).append((turned, decision))
+        return judged
+
+    def _compared(
+        self, column: Column, mean: float, std: float, run: card_runs.Run | None
+    ) -> str:
+        """Returns the paper's number and ours."""
+        theirs = f"{mean:.2f} ± {std:.2f}"
+        values = None if run is None else run.values(column.side)
+        if run is None or values is None:
+            return theirs
+        lost = int(values.isna().sum())
+        if lost:
+            return f"{theirs} → diverged in {lost}"
+        bound = run.values(column.bound) if column.bound else None
+        shown = "" if bound is None else f" ({bound.mean():.2f})"
+        near = " ≈" if _agree(mean, std, self.seeds, values) else ""
+        return f"{theirs} → {markdown.mean_and_std(values)}{shown}{near}"
+
+    def _distance(
         self,
-        theirs: Sequence[tuple[float, float]],
-        shown: Sequence[str],
-        run: card_runs.Run,
-    ) -> list[str]:
-        """Returns all cells of a row but its name."""
-        ours = [run.values(column.side) for column in self.columns]
-        bounds = [run.values(c.bound) if c.bound else None for c in self.columns]
-        cells = [
-            f"{printed} → {_mean(values)}"
-            + ("" if bound is None else f" ({bound.mean():.2f})")
-            for printed, values, bound in zip(shown, ours, bounds, strict=True)
-        ]
-        gaps = {
-            title: paired.interval(ours[better], ours[worse])
-            for title, (better, worse) in self._gaps.items()
-        }
-        seeds, rounds = max(map(len, ours)), rounds_of(run.command)
-        cells += [*map(str, gaps.values()), str(seeds), str(rounds)]
-        return [*cells, self._verdict(theirs, ours, gaps), f"`{run.command}`"]
+        column: Column,
+        rows: Sequence[tuple[card_runs.Run | None, pd.DataFrame]],
+    ) -> str:
+        """Returns the mean of ours minus the paper's over rows, and how many agree."""
+        gaps, near = [], 0
+        for run, numbers in rows:
+            mean, std = self._theirs(numbers, column)
+            values = None if run is None else run.values(column.side)
+            if values is not None and values.count():
+                gaps.append(values.mean() - mean)
+                near += _agree(mean, std, self.seeds, values)
+        if not gaps:
+            return ""
+        return f"{sum(gaps) / len(gaps):+.1f} ({near} of {len(gaps)} ≈)"
 
     def _theirs(self, printed: pd.DataFrame, column: Column) -> tuple[float, float]:
         """Returns the printed mean and standard deviation in percent."""
@@ -166,45 +272,32 @@ class Printed(Table):
         ((mean, std),) = printed.loc[is_column, ["mean", "std"]].to_numpy().tolist()
         return 100 * mean, 100 * std
 
-    def _verdict(
-        self,
-        theirs: Sequence[tuple[float, float]],
-        ours: Sequence[pd.Series],
-        gaps: Mapping[str, paired.Interval],
-    ) -> str:
-        """Returns what the note explains."""
-        if all(_agree(*printed, v) for printed, v in zip(theirs, ours, strict=True)):
-            return "holds"
-        wrong = []
-        for title, (better, worse) in self._gaps.items():
-            gap, is_ordered = gaps[title], theirs[better][0] > theirs[worse][0]
-            if is_ordered and not gap.mean >= 0:
-                is_open = " (open)" if gap.verdict == "undecided" else ""
-                wrong.append(f"{title} is {gap.mean:+.2f}{is_open}")
-        return f"fails: {'; '.join(wrong)}" if wrong else "ordering holds"
+
+def _agree(mean: float, std: float, seeds: int, values: pd.Series) -> bool:
+    """Tells whether the interval of the difference of two means has zero in it.
+
+    The degrees of freedom are Welch's; one number of ours has no interval.
+    """
+    count = int(values.count())
+    if count < 2:
+        return False
+    theirs, ours = std**2 / seeds, float(values.var()) / count
+    spread = theirs**2 / (seeds - 1) + ours**2 / (count - 1)
+    if not spread > 0:
+        return bool(values.mean() == mean)
+    width = special.stdtrit((theirs + ours) ** 2 / spread, 0.975)
+    return bool(abs(values.mean() - mean) <= width * math.sqrt(theirs + ours))
 
 
-def _agree(mean: float, std: float, values: pd.Series) -> bool:
-    """Tells whether two means differ by at most two standard deviations of one seed."""
-    spread = float(values.std()) if len(values) > 1 else 0.0
-    return abs(float(values.mean()) - mean) <= 2 * math.hypot(std, spread)
+def _counted(counts: Counter) -> str:
+    """Returns how often there is what."""
+    return ", ".join(f"{name} {count}" for name, count in counts.most_common())
 
 
 def _mean(values: pd.Series) -> str:
     """Returns mean and standard deviation over seeds, unless some diverged."""
     lost = int(values.isna().sum())
     return f"diverged in {lost}" if lost else markdown.mean_and_std(values)
-
-
-def rounds_of(command: str) -> int:
-    """Returns the rounds of a sweep's command: its option, or its preset's number."""
-    import experiments.presets  # noqa: F401 (adds those of the papers)
-    from fedjax_pfl.command import presets
-
-    words = shlex.split(command)
-    if "--rounds" in words:
-        return int(words[words.index("--rounds") + 1])
-    return presets.get(words[words.index("--preset") + 1]).num_rounds
 
 
 def by_field(run: card_runs.Run, *fields: str) -> Iterator[str]:

@@ -14,15 +14,24 @@ class Interval:
 
     Attributes:
       mean: mean difference; NaN without pairs.
-      margin: half the width of the interval; infinite with fewer than two pairs.
+      standard_error: of the mean; infinite with fewer than two pairs.
       pairs: pairs that count.
       lost: pairs in which one side diverged or is missing.
     """
 
     mean: float
-    margin: float
+    standard_error: float
     pairs: int
     lost: int
+
+    @property
+    def margin(self) -> float:
+        """Half the width of the interval; infinite with fewer than two pairs."""
+        if self.pairs < 2:
+            return math.inf
+        from scipy import special  # only where there are intervals
+
+        return float(special.stdtrit(self.pairs - 1, 0.975)) * self.standard_error
 
     @property
     def verdict(self) -> str:
@@ -58,11 +67,7 @@ def interval(values: pd.Series, others: pd.Series) -> Interval:
     gaps = values.sub(others)  # aligned by seed: NaN where one is missing
     good = gaps.dropna().to_numpy(float)
     count = len(good)
-    margin = math.inf
-    if count > 1:
-        from scipy import special  # only where there are intervals
-
-        width = special.stdtrit(count - 1, 0.975)
-        margin = float(width * good.std(ddof=1) / math.sqrt(count))
+    error = float(good.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
     mean = float(good.mean()) if count else math.nan
-    return Interval(mean=mean, margin=margin, pairs=count, lost=len(gaps) - count)
+    lost = len(gaps) - count
+    return Interval(mean=mean, standard_error=error, pairs=count, lost=lost)

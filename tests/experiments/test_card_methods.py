@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from experiments.cards import claims, fedpg, methods, tables
+from experiments.cards import claims, fedpg, methods, tables, verdicts
 from experiments.cards.runs import WIDER, Run, Side
 from tests.experiments import test_cards
 
@@ -80,7 +80,7 @@ def test_sides_may_be_judged_on_everybodys_data(tmp_path):
     claim = claims.Claim("own is better", "ours", own, wide)
     folder = test_cards.save(tmp_path, "ours", rows(), SWEEP)
     runs = {"ours": Run.read(folder)}
-    (found,) = claims.decide(claim, runs)
+    ((found,),) = claims.decide([claim], runs, verdicts.Rule())
     assert found.difference.startswith("+10.00")
     spread = runs["ours"].values(own, "client spread")
     assert list(spread) == [0.25, 0.25]

@@ -14,7 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedjax_pfl as fp
-from experiments.cards import __main__, claims, fedacs, keep, kept, pages, runs
+from experiments.cards import (
+    __main__,
+    claims,
+    keep,
+    kept,
+    pages,
+    reproduction,
+    runs,
+    scale,
+)
 from fedjax_pfl.command import presets
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import paired
@@ -59,7 +68,7 @@ def save(
     results,
     name,
     rows,
-    command="python -m experiments.sweep --preset toy",
+    command="python -m experiments.sweep --preset digits",
     reports=None,
 ):
     path = results / "toy" / f"{name}.nc"
@@ -76,9 +85,8 @@ def pairs(first, second):
 
 
 def render(card, results):
-    """The only page of a card."""
-    (text,) = pages.render(card, results).values()
-    return text
+    """All pages of a card, one after the other."""
+    return "\n".join(pages.render(card, pages.read(card, results)).values())
 
 
 def line_with(text, *words):
@@ -111,26 +119,38 @@ def test_lost_seeds_do_not_count():
     second = pd.Series([0.0, 1.0, 1.0], index=[0, 1, 5])
     found = paired.interval(first, second)
     assert (found.pairs, found.lost, found.mean) == (1, 3, 1.0)
-    assert found.verdict == "undecided" and "one pair (3 of 4 lost)" in str(found)
+    assert found.margin == np.inf and "one pair (3 of 4 lost)" in str(found)
     nothing = paired.interval(first[1:2], second[1:2])
-    assert nothing.verdict == "undecided" and str(nothing) == "no pairs (1 of 1 lost)"
+    assert nothing.margin == np.inf and str(nothing) == "no pairs (1 of 1 lost)"
+
+
+HIGH, LOW = [0.80, 0.82, 0.85, 0.81, 0.82], [0.70, 0.71, 0.76, 0.72, 0.71]
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "verdict"),
+    ("first", "second", "command", "verdict"),
     [
-        ([0.80, 0.82, 0.85], [0.70, 0.71, 0.76], "holds"),
-        ([0.70, 0.71, 0.76], [0.80, 0.82, 0.85], "does not hold"),
-        ([0.80, 0.70, 0.75], [0.70, 0.80, 0.75], "undecided"),
-        ([0.80], [0.70], "undecided"),
-        ([0.80, 0.80], [0.80, 0.80], "undecided"),
+        (HIGH, LOW, "", "holds"),
+        (LOW, HIGH, "", "does not hold"),
+        (HIGH, HIGH[::-1], "", "undecided"),
+        (HIGH[:4], LOW[:4], "", "undecided"),
+        (HIGH, LOW, " --rounds 7", "not comparable"),
+        (HIGH, LOW, " --set algorithm.lam=3", "not comparable"),
     ],
 )
-def test_verdicts_follow_from_the_interval(tmp_path, first, second, verdict):
-    save(tmp_path, "first", pairs(first, second))
+def test_verdicts_follow_from_the_pairs_and_the_scale(
+    tmp_path, first, second, command, verdict
+):
+    command = f"python -m experiments.sweep --preset digits{command}"
+    save(tmp_path, "first", pairs(first, second), command)
     row = line_with(render(CARD, tmp_path), "alpha beats beta")
-    assert row.split(" | ")[3] == verdict
-    assert "`python -m experiments.sweep --preset toy`" in row
+    assert row.rstrip(" |").rpartition(" | ")[2] == verdict
+    ours = dataclasses.replace(CARD.claims[0], text="ours, alpha beats beta")
+    row = line_with(
+        render(dataclasses.replace(CARD, claims=(ours,)), tmp_path), "alpha beats"
+    )
+    wanted = "holds" if verdict == "not comparable" else verdict
+    assert row.rstrip(" |").rpartition(" | ")[2] == wanted
 
 
 @pytest.mark.smoke
@@ -150,6 +170,7 @@ def test_a_card_has_the_numbers_of_the_runs(tmp_path):
     assert line_with(text, "| Beta | personal |").endswith("|  |")  # the reference
     assert "77" not in text  # of other metrics, stats and rounds
     assert text.startswith("# Toy\n") and text.endswith("|\n")
+    assert "* [runs and claims](toy-runs.md)" in text
 
 
 def test_the_same_files_give_the_same_bytes(tmp_path):
@@ -220,7 +241,8 @@ def test_settings_are_chosen_on_validation_data(tmp_path):
     assert "+6.00 [" in line_with(text, "alpha beats beta")  # of lam = 1
     assert "| Alpha, lam = 0.1 |" in text and "| Alpha, lam = 1.0 |" in text
     fixed = runs.Side("Alpha", "personal", {"algorithm.lam": 0.1})
-    card = pages.Card("toy", "Toy", "", B, (claims.Claim("x", "first", fixed, B),))
+    own = (claims.Claim("x", "first", fixed, B),)
+    card = pages.Card("toy", "Toy", "", B, claims=own)
     assert "+11.00 [" in line_with(render(card, tmp_path), "| x |")
 
 
@@ -234,15 +256,15 @@ def test_several_settings_without_validation_data_are_refused(tmp_path):
 def test_differences_to_a_reference_of_several_settings_are_left_out(tmp_path):
     rows = [r for r in tuned({0.1: (0.8, 0.6), 1.0: (0.75, 0.7)})]
     save(tmp_path, "first", [r for r in rows if r["data"] == "own test"])
-    text = render(pages.Card("toy", "Toy", "", A, ()), tmp_path)
+    text = render(pages.Card("toy", "Toy", "", A), tmp_path)
     beta = line_with(text, "| Beta |")
     assert "70.00" in beta and "[" not in beta
 
 
 def test_claims_are_decided_for_every_environment(tmp_path):
     hard = {"federation.partition.concentration": 0.1}
-    rows = pairs([0.80, 0.82, 0.85], [0.70, 0.71, 0.76])
-    for seed in range(3):
+    rows = pairs(HIGH, LOW)
+    for seed in range(5):
         rows += cells("Alpha", seed, 0.5, **hard)
         rows += cells("Beta", seed, 0.6 + seed / 100, **hard)
     save(tmp_path, "first", rows)
@@ -285,14 +307,14 @@ def test_runs_without_a_headline_are_refused(tmp_path):
 
 
 def test_the_command_writes_the_card(tmp_path):
-    (tmp_path / "results").mkdir()
-    options = ("--results", str(tmp_path / "results"), "--out", str(tmp_path / "out"))
+    options = ("--out", str(tmp_path / "out"), "--page", str(tmp_path / "page.md"))
     result = RUNNER.invoke(__main__.app, ["fedacs", *options])
     assert result.exit_code == 0, result.output
-    written = (tmp_path / "out" / "fedacs.md").read_text("utf-8")
-    assert written == render(fedacs.CARD, tmp_path / "results")
-    assert "85.76 ± 0.14" in written and "hard to believe" in written
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["fedacs.md"]
+    written = (tmp_path / "out" / "fedacs-tables.md").read_text("utf-8")
+    assert "85.76 ± 0.14 → " in written
+    names = {path.stem for path in (tmp_path / "out").iterdir()}
+    assert names == {"fedacs", "fedacs-tables", "fedacs-runs"}
+    assert not (tmp_path / "page.md").exists()  # which is about all papers
     assert RUNNER.invoke(__main__.app, ["fedax", *options]).exit_code == 2
     missing = RUNNER.invoke(__main__.app, ["--results", str(tmp_path / "no")])
     assert missing.exit_code == 2 and "directory of runs" in missing.stderr
@@ -346,7 +368,8 @@ def test_sides_may_ask_for_a_missing_field_and_for_other_environments(tmp_path):
 def test_claims_name_methods_and_presets_that_exist():
     known = {kind.__name__ for kind in fp.algorithms.ALGORITHMS.values()}
     for card in __main__.CARDS.values():
-        for claim in card.claims:
+        headed = [claim for line in card.headlines for claim in line.claims]
+        for claim in (*card.claims, *headed):
             assert {claim.better.algorithm, claim.worse.algorithm} <= known
             assert claim.run in presets.PRESETS
 
@@ -354,30 +377,59 @@ def test_claims_name_methods_and_presets_that_exist():
 ROOT = __main__.FOLDER
 
 
+@pytest.fixture(scope="module")
+def kept_runs():
+    """Kept runs by method and name."""
+    return {
+        name: pages.read(card, ROOT / "results")
+        for name, card in __main__.CARDS.items()
+    }
+
+
 @pytest.mark.parametrize("method", __main__.CARDS)
-def test_committed_cards_are_those_of_the_kept_runs(method):
-    expected = pages.render(__main__.CARDS[method], ROOT / "results")
+def test_committed_cards_are_those_of_the_kept_runs(kept_runs, method):
+    expected = pages.render(__main__.CARDS[method], kept_runs[method])
     for name, text in expected.items():
         assert (ROOT / "cards" / f"{name}.md").read_bytes() == text.encode("utf-8")
         assert len(text.encode("utf-8")) <= 60_000
     others = {path.stem for path in (ROOT / "cards").glob(f"{method}*.md")}
     assert others == set(expected)
+    assert len(expected[method].split()) <= 1500
+
+
+def test_the_committed_page_is_that_of_the_kept_runs(kept_runs):
+    plans = __main__.plans_in(ROOT / "results")
+    expected = reproduction.render(__main__.CARDS, kept_runs, plans)
+    page = ROOT.parent / "docs" / "reproduction.md"
+    assert page.read_bytes() == expected.encode("utf-8")
 
 
 def test_kept_runs_are_netcdf_files_of_six_megabytes_at_most():
     paths = [path for path in (ROOT / "results").rglob("*") if path.is_file()]
-    assert {path.suffix for path in paths} == {".nc"}
+    assert {path.suffix for path in paths if path.name != "plans.csv"} == {".nc"}
     assert sum(path.stat().st_size for path in paths) <= 6_000_000
 
 
 def test_a_kept_run_says_what_it_did_not_record():
-    path = ROOT / "results/flame/flame_fair_mnist_dir.nc"
+    path = ROOT / "results/flame/flame_fair_cifar10_dir.nc"
     with xr.open_datatree(path, engine="h5netcdf") as tree:
         attributes, dataset = tree.attrs, tree["measured"].to_dataset().load()
     for name in ("configuration", "configuration_digest", "provenance", "clients"):
         assert attributes[name] == "not recorded"
     assert dataset["value"].dims == ("point", "measure")
     assert "Flame" in dataset["algorithm"].to_numpy()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "results").rglob("*.nc")), ids=lambda path: path.stem
+)
+def test_kept_runs_are_those_of_their_presets(path):
+    """A preset that has changed since a run was made is found by its digest."""
+    with xr.open_datatree(path, engine="h5netcdf") as tree:
+        digest, command = tree.attrs.get("preset_digest"), tree.attrs["command"]
+    if digest is None:
+        pytest.skip("kept before digests were")
+    assert digest == scale.digest_of(command)
 
 
 def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
@@ -400,6 +452,8 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     found = kept.read(path)
     table = found.rows
     assert found.command == command
+    with xr.open_datatree(path, engine="h5netcdf") as tree:
+        assert tree.attrs["preset_digest"] == scale.digest_of(command)
     assert set(found.reports) >= {"clipped", "coverage"}
     assert (table["when"] == "last").all()
     kinds = set(zip(table["metric"], table["stat"], strict=True))

@@ -1,0 +1,142 @@
+"""Texts of cards, whose numbers are expressions over the kept runs.
+
+A text is a Jinja template. It may call
+
+    gap(better, worse, runs="...")   differences of two sides, a `Numbers`
+    value(side, runs="...")          values of a side, a `Numbers`
+    rounds(run), seeds(run)          of a kept run
+
+where sides have the names of the card's `sides`, and `runs` is a pattern of names.
+`where` chooses environments by their fields, `fields` adds some to a side's own, `data`
+names other test data, and `measure` another measure of a side.
+Printing a `Numbers` gives its mean, or its range where there are several.
+"""
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from experiments.cards import scale
+from experiments.cards.runs import Run, Side
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import paired
+
+__all__ = ["Numbers", "fill"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """One number per run and environment, in percent.
+
+    Attributes:
+      values: the numbers, at least one.
+      signed: whether they are differences, printed with their sign.
+    """
+
+    values: Sequence[float]
+    signed: bool = False
+
+    @property
+    def mean(self) -> str:
+        """Their mean."""
+        return self._text(sum(self.values) / len(self.values))
+
+    @property
+    def low(self) -> str:
+        """The smallest."""
+        return self._text(min(self.values))
+
+    @property
+    def high(self) -> str:
+        """The largest."""
+        return self._text(max(self.values))
+
+    @property
+    def size(self) -> str:
+        """The largest without its sign."""
+        return f"{max(map(abs, self.values)):.1f}"
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return self.mean
+        return f"{self.low} to {self.high}"
+
+    def _text(self, value: float) -> str:
+        return f"{value:+.1f}" if self.signed else f"{value:.1f}"
+
+
+def fill(text: str, runs: Mapping[str, Run], sides: Mapping[str, Side]) -> str:
+    """Returns a text with the numbers of the runs.
+
+    Args:
+      text: template.
+      runs: by name.
+      sides: by the names that the template uses.
+
+    Raises:
+      InputError: if a template asks for what no run has.
+    """
+
+    def chosen(pattern: str, where: Mapping[str, Any]) -> list[Run]:
+        names = [name for name in runs if fnmatch.fnmatch(name, pattern)]
+        parts = [part for name in names for part in _parts(runs[name], where)]
+        if not parts:
+            raise checks.InputError(f"Expected kept runs '{pattern}', there are none.")
+        return parts
+
+    def side_of(name: str, fields: Mapping[str, Any]) -> Side:
+        checks.known(name, sides, "side of the card")
+        side = sides[name]
+        where = {**side.where, **fields.get("fields", {})}
+        return dataclasses.replace(
+            side, where=where, data=fields.get("data", side.data)
+        )
+
+    def value(name: str, *, runs: str, where: Any = None, **fields: Any) -> Numbers:
+        side, measure = side_of(name, fields), fields.get("measure", "accuracy")
+        measured = [run.values(side, measure) for run in chosen(runs, where or {})]
+        return _numbers([v.mean() for v in measured if v is not None], name, runs)
+
+    def gap(
+        better: str, worse: str, *, runs: str, where: Any = None, **fields: Any
+    ) -> Numbers:
+        first, second = side_of(better, fields), side_of(worse, fields)
+        gaps = []
+        for run in chosen(runs, where or {}):
+            pair = (run.values(first), run.values(second))
+            if pair[0] is not None and pair[1] is not None:
+                gaps.append(paired.interval(*pair).mean)
+        numbers = _numbers(gaps, f"{better} and {worse}", runs)
+        return dataclasses.replace(numbers, signed=True)
+
+    def rounds(name: str) -> int:
+        return scale.rounds_of(runs[name].command)
+
+    def seeds(name: str) -> int:
+        return int(runs[name].rows["seed"].nunique())
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )
+    functions = {"gap": gap, "value": value, "rounds": rounds, "seeds": seeds}
+    return environment.from_string(text).render(functions)
+
+
+def _numbers(values: Sequence[float], what: str, runs: str) -> Numbers:
+    """Returns the numbers that are not NaN.
+
+    Raises:
+      InputError: if there are none.
+    """
+    good = [float(value) for value in values if value == value]
+    if not good:
+        raise checks.InputError(f"Expected values of {what} in runs '{runs}'.")
+    return Numbers(good)
+
+
+def _parts(run: Run, where: Mapping[str, Any]) -> list[Run]:
+    """Returns a run in every environment that has these values."""
+    return [part for _, part in run.environments(where)]

@@ -1,0 +1,121 @@
+"""At which scale a run repeats its paper: what its command or its preset leaves out."""
+
+import dataclasses
+import fnmatch
+import shlex
+
+from experiments.cards.runs import Run
+from fedjax_pfl.command import presets
+from fedjax_pfl.command.presets.experiment import Experiment
+from fedjax_pfl.core import struct
+from fedjax_pfl.results import documents
+
+__all__ = ["LEVELS", "Scale", "digest_of", "of", "preset_of", "rounds_of"]
+
+LEVELS = ("paper", "near", "reduced", "not run")
+"""From the paper's data, sizes, rounds and seeds to nothing.
+
+A run is near where one thing that hardly changes a comparison differs, or where the
+paper does not state it; it is reduced where less was trained, or on less.
+"""
+
+_PRESETS = {  # pattern of names -> level, and what differs
+    "flame_*_mmnist*": (
+        "reduced",
+        "Medical MNIST has small gray images here, and large ones in color there",
+    ),
+    "flame_*_cifar10*": ("reduced", "two thirds of CIFAR-10 are at hand"),
+    "flame_*_femnist*": ("reduced", "an excerpt of FEMNIST is at hand"),
+    "fedacs_fmnist_*": (
+        "near",
+        "network, rounds, step sizes and participation are not stated; ours is a small"
+        " perceptron",
+    ),
+    "fedacs_cifar10_*": (
+        "reduced",
+        "few rounds of a small perceptron, on at most a hundred examples per client",
+    ),
+    "fedplus_mnist": ("near", "rounds and seeds are not stated"),
+    "fedplus_parties": ("near", "rounds and seeds are not stated"),
+    "fedplus_*": ("reduced", "fewer examples, or stand-ins for data not at hand"),
+    "fedpg_*cifar10_*": ("reduced", "two thirds of CIFAR-10 are at hand"),
+    "fedpg_*cifar100*": ("reduced", "a subset of CIFAR-100 is at hand"),
+    "fedpg_ten_*": ("reduced", "two thirds of CIFAR-10 are at hand"),
+    "portfolio_paper": ("near", "the paper's assets are not stated"),
+    "portfolio*": ("reduced", "a fiftieth of the rounds, with another optimizer"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Scale of a run.
+
+    Attributes:
+      level: one of `LEVELS`.
+      reason: what is left out; empty at the paper's scale.
+    """
+
+    level: str
+    reason: str = ""
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether the run may decide what the paper claims."""
+        return self.level in ("paper", "near")
+
+
+def of(run: Run | None) -> Scale:
+    """Returns the scale of a run, by its command and its preset."""
+    if run is None:
+        return Scale("not run")
+    experiment = preset_of(run.command)
+    words = shlex.split(run.command)
+    level, reasons = "paper", []
+    if rounds_of(run.command) < experiment.num_rounds:
+        reasons.append(
+            f"{rounds_of(run.command)} of {experiment.num_rounds} rounds were run"
+        )
+        level = "reduced"
+    if changed := [words[k + 1] for k, w in enumerate(words) if w == "--set"]:
+        reasons.append(f"run with {', '.join(changed)}")
+        level = "reduced"
+    for pattern, (known, reason) in _PRESETS.items():
+        if fnmatch.fnmatch(experiment.name, pattern):
+            level = max(level, known, key=LEVELS.index)
+            reasons.append(reason)
+            break
+    seeds = run.rows["seed"].nunique()
+    if seeds < len(experiment.seeds):
+        level = max(level, "near", key=LEVELS.index)
+        reasons.append(f"{seeds} of {len(experiment.seeds)} seeds were run")
+    return Scale(level, "; ".join(reasons))
+
+
+def preset_of(command: str) -> Experiment:
+    """Returns the preset of a sweep's command, without its other options."""
+    import experiments.presets  # noqa: F401 (adds those of the papers)
+
+    words = shlex.split(command)
+    return presets.get(words[words.index("--preset") + 1])
+
+
+def digest_of(command: str) -> str:
+    """Returns the digest of everything that the preset of a command fixes."""
+    from fedjax_pfl.engine import groups  # imports JAX
+
+    experiment = preset_of(command)
+    grids = [
+        groups.config_of(grid.process, grid.model, grid.spec)
+        | {f"axis {name}": struct.plain(values) for name, values in grid.axes.items()}
+        for grid in experiment.grids
+    ]
+    fields = {"rounds": experiment.num_rounds, "seeds": list(experiment.seeds)}
+    return documents.digest_of({"grids": grids, **fields})
+
+
+def rounds_of(command: str) -> int:
+    """Returns the rounds of a sweep's command: its option, or its preset's number."""
+    words = shlex.split(command)
+    if "--rounds" in words:
+        return int(words[words.index("--rounds") + 1])
+    return preset_of(command).num_rounds

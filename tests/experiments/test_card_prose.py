@@ -1,0 +1,134 @@
+"""Texts of cards: no number in them is typed; and the page of what reproduces."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from experiments.cards import (
+    __main__,
+    claims,
+    headlines,
+    pages,
+    plans,
+    prose,
+    reproduction,
+    verdicts,
+)
+from fedjax_pfl.core import checks
+from tests.experiments import test_cards
+
+A, B = test_cards.A, test_cards.B
+SIDES = {"alpha": A, "beta": B}
+
+# Names and formulas, which are no measurements.
+_NAMES = r"""
+    CIFAR-100? | Sent140 | (LeNet|ResNet)-\d+ | Table\s[\dI]+ | Figures?\s\d+
+    | \(?A[12]\)? | (kappa|lam|gamma|eta)\s=\s[01](\s/\slam)? | 1\s/\slam
+    | v_{t\+1}
+"""
+
+
+@pytest.mark.parametrize("method", __main__.CARDS)
+def test_no_number_in_a_text_is_typed(method):
+    text = re.sub(r"\{\{.*?\}\}", "", pages.text_of(method), flags=re.DOTALL)
+    text = re.sub(r"`[^`]*`", "", text)
+    text = re.sub(_NAMES, "", text, flags=re.VERBOSE)
+    assert re.findall(r".{0,30}\d.{0,30}", text) == []
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two runs, in which alpha is ten and twenty points ahead."""
+    noise = np.arange(5) / 1000
+    for name, lead in (("run_a", 0.1), ("run_b", 0.2)):
+        rows = test_cards.pairs(0.5 + lead + noise, 0.5 - noise)
+        test_cards.save(tmp_path, name, rows)
+    return pages.read(test_cards.CARD, tmp_path)
+
+
+def test_numbers_are_those_of_the_runs(runs):
+    def fill(text):
+        return prose.fill(text, runs, SIDES)
+
+    assert fill('{{ gap("alpha", "beta", runs="run_a") }}') == "+10.4"
+    assert fill('{{ gap("alpha", "beta", runs="run_*") }}') == "+10.4 to +20.4"
+    assert fill('{{ gap("beta", "alpha", runs="run_*").size }}') == "20.4"
+    assert fill('{{ value("alpha", runs="run_*").mean }}') == "65.2"
+    assert fill('{{ rounds("run_a") }} {{ seeds("run_a") }}') == "100 5"
+    where = '{"federation.partition.concentration": 0.5}'
+    assert fill(f'{{{{ value("beta", runs="run_a", where={where}) }}}}') == "49.8"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{{ value("gamma", runs="run_a") }}', "gamma"),
+        ('{{ value("alpha", runs="none") }}', "'none'"),
+        ('{{ value("alpha", runs="run_a", where={"attack": 1}) }}', "attack"),
+    ],
+)
+def test_texts_that_ask_for_what_is_not_there_are_refused(runs, text, message):
+    with pytest.raises(checks.InputError, match=message):
+        prose.fill(text, runs, SIDES)
+
+
+def outcome(runs, better, worse, rule=verdicts.Rule(), **fields):  # noqa: B008
+    own = [claims.Claim(name, name, better, worse) for name in runs]
+    headline = headlines.Headline("x", "+1", own, "why", **fields)
+    return headlines.judge(headline, runs, rule)
+
+
+def test_headlines_of_a_mean_average_over_runs_by_seed(runs):
+    found = outcome(runs, A, B, of="mean")
+    assert found.verdict == "reproduces" and found.ours.startswith("+15.40 [")
+    assert found.counts == "2 holds"
+    assert outcome(runs, B, A, of="mean").verdict == "does not"
+    assert outcome(runs, A, A, verdicts.Rule(delta=1), of="mean").verdict == "equal"
+
+
+def test_headlines_want_every_claim(runs, tmp_path):
+    found = outcome(runs, A, B)
+    assert (found.verdict, found.ours) == ("reproduces", "+15.4 (+10.4 to +20.4)")
+    assert outcome(runs, B, A).verdict == "does not"
+    rule = verdicts.Rule(delta=1)
+    assert outcome(runs, A, A, rule).verdict == "equal"
+    assert outcome(runs, A, A, rule, of="equal").verdict == "reproduces"
+    assert outcome(runs, A, A).verdict == "open"
+    short = f"{runs['run_a'].command} --rounds 3"
+    small = {n: dataclasses.replace(run, command=short) for n, run in runs.items()}
+    found = outcome(small, A, B)
+    assert found.verdict == "open" and found.ours.endswith("at reduced scale")
+    assert outcome({}, A, B).ours == "–"
+
+
+def test_the_page_counts_and_lists_what_is_missing(runs):
+    claim = claims.Claim("x", "run_a", A, B)
+    lost = claims.Claim("y", "flame_fair_mnist_dir", A, B)
+    headline = headlines.Headline("alpha is better", "+9", [claim, lost], "the reason")
+    card = dataclasses.replace(test_cards.CARD, headlines=[headline], claims=())
+    table = pd.DataFrame(
+        [["flame_fair_mnist_dir", 12.0, "one core", "2026-01-01"]],
+        columns=["preset", "minutes", "machine", "date"],
+    )
+    text = reproduction.render({"toy": card}, {"toy": runs}, table)
+    line = test_cards.line_with(text, "alpha is better")
+    assert line.endswith("| +9 | +10.4 | **open** | the reason |")
+    assert "| flame_fair_mnist_dir | not run | 12 |" in text
+    assert reproduction.lacking(card, runs) == ["flame_fair_mnist_dir"]
+
+
+def test_every_printed_number_is_counted():
+    """Table III, the three of FedPG, FedACS's two, and that of portfolios."""
+    none = {name: {} for name in __main__.CARDS}
+    cells = list(reproduction.cells(__main__.CARDS.values(), none))
+    assert len(cells) == 37 * 7 + 516 + 20 + 14
+    assert {cell.level for _, cell in cells} == {"not run"}
+
+
+def test_times_are_read_from_what_plan_prints():
+    assert plans.minutes_of("All together about 563 s.") == 9.4
+    assert plans.minutes_of("x\nAll together about 2,714 min.\n") == 2714
+    assert plans.minutes_of("Unknown preset") is None

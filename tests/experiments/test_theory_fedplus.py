@@ -8,7 +8,6 @@ import pytest
 import fedjax_pfl as fp
 from experiments.theory import (
     fedplus_descent,
-    fedplus_failure,
     fedplus_fixed_points,
     fedplus_iterations,
     pages,
@@ -39,7 +38,8 @@ def test_statements_of_fedplus_hold(part):
     findings = part(QUICK)
     wrong = [row for row in findings.rows if row.holds == "no"]
     assert wrong == []
-    assert any(row.holds == "yes" for row in findings.rows)
+    if part.__name__ != "failure":  # which only shows what data do
+        assert any(row.holds == "yes" for row in findings.rows)
     assert len(findings.figures) == 1
 
 
@@ -117,19 +117,6 @@ def test_too_few_steps_and_more_steps_at_small_radii_are_seen():
     none = {"equation (34)": np.full(5, np.nan), "Weiszfeld": np.full(5, np.nan)}
     (row,) = fedplus_iterations.step_rows("x", none, models, centers, radii)
     assert row.holds == "no"
-
-
-def test_jumps_are_those_that_lam_says():
-    without = fedplus_failure.METHODS["Fed+"]
-    mixed = dataclasses.replace(without, lam=0.1)
-    for algorithm, jump, expected in [
-        (without, 0.0, "yes"),
-        (without, 1e-9, "no"),
-        (mixed, 0.2, "yes"),
-        (mixed, 2.0, "no"),
-    ]:
-        case = fedplus_failure.Aggregated(np.ones(2), distance=2.0, jump=jump)
-        assert fedplus_failure.jump_row("x", algorithm, [case]).holds == expected
 
 
 def test_envelopes_are_minima_with_their_gradients(problem):

@@ -7,6 +7,7 @@ from experiments.theory import (
     fedplus_failure,
     fedplus_fixed_points,
     fedplus_iterations,
+    fedplus_rounds,
     flame_runs,
     one_round,
     portfolio,
@@ -33,6 +34,7 @@ PAGES: dict[str, tuple[rows.Part, ...]] = {
         similarities.neighbours,
     ),
     "fedplus": (
+        fedplus_rounds.rounds,
         fedplus_fixed_points.fixed_points,
         fedplus_descent.decrease,
         fedplus_iterations.iterations,

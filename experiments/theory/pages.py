@@ -2,6 +2,7 @@
 
 from experiments.theory import (
     common_descent,
+    common_descent_rate,
     descent_of_mixing,
     fedplus_descent,
     fedplus_failure,
@@ -40,6 +41,11 @@ PAGES: dict[str, tuple[rows.Part, ...]] = {
         fedplus_iterations.iterations,
         fedplus_failure.failure,
     ),
-    "fedpg": (common_descent.stuck, common_descent.hovering, common_descent.front),
+    "fedpg": (
+        common_descent_rate.linear_rate,
+        common_descent.stuck,
+        common_descent.hovering,
+        common_descent.front,
+    ),
     "portfolio": (portfolio.aggregation,),
 }

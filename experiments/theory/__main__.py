@@ -111,7 +111,8 @@ def _print(table: "pd.DataFrame") -> None:
         )
     claimed = table[table["holds"] != ""]
     count = (claimed["holds"] == "yes").sum()
-    console.print(f"{count} of {len(claimed)} statements hold.")
+    if len(claimed):
+        console.print(f"{count} of {len(claimed)} statements hold.")
 
 
 def _text(value: str | float) -> str:

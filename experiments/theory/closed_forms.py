@@ -51,6 +51,7 @@ __all__ = [
     "mixing_gradient",
     "paper_conditions",
     "regression_optimum",
+    "round_matrix",
     "shrinkage",
     "smallest_kappa",
 ]
@@ -279,6 +280,26 @@ def convergence_factors(kappa: float, ratio: float, center: str) -> tuple[float,
     return radii[0], radii[1]
 
 
+def round_matrix(curvature: np.ndarray, lam: float, kappa: float) -> np.ndarray:
+    """Returns FLAME's round on `f_i = b_i theta^2 / 2` as a matrix: exact, all clients.
+
+    Args:
+      curvature: `[m]` b, which may differ.
+      lam: weight of the distance to w.
+      kappa: `rho / (lam alpha)`, > 0.
+
+    Returns:
+      `[2 m + 1, 2 m + 1]`, of the state `(w_1 .. w_m, kappa p_1 .. kappa p_m, w)` about
+      the client's own prox center, as in `convergence_factors`.
+    """
+    m = len(curvature)
+    x, y, w = np.split(np.eye(2 * m + 1), [m, 2 * m])
+    theta = (lam / (curvature + lam))[:, None] * x
+    x = (theta + kappa * w - y) / (1 + kappa)
+    y = y + kappa * (x - w)
+    return np.concatenate([x, y, (x + y / kappa).mean(axis=0, keepdims=True)])
+
+
 @dataclasses.dataclass(frozen=True)
 class PaperConditions:
     """The paper's sufficient conditions for descent, per client (`[m]` arrays).
@@ -291,6 +312,11 @@ class PaperConditions:
       iota: `1 / (4 c (1 - ups))`, the Lyapunov weight that the criterion needs.
       printed_iota: `alpha^2 / (c (1 - ups))`; with it the claim fails.
       descent: `[]` D1, `min_i {rho / 2, (a + rho) / 2 - a^2 (1 + rho) / rho^2}`.
+      relative_error: `[]` D2, as the proof of Lemma 2 yields it:
+        `max_i max{4 (alpha L)^2 + 8 a^2 + 4 a^2 / rho^2,
+        2 rho^2 + 2 + 4 a^2 (1 + 1 / rho^2)}`.
+      printed_relative_error: `[]` the paper's D2,
+        `4 a^2 (1 + 1 / rho^2) + 2 alpha^2 (L^2 + 2 lam^2) + 2 rho^2 + 2`.
     """
 
     c1: np.ndarray
@@ -300,6 +326,8 @@ class PaperConditions:
     iota: np.ndarray
     printed_iota: np.ndarray
     descent: float
+    relative_error: float
+    printed_relative_error: float
 
 
 def paper_conditions(
@@ -322,6 +350,9 @@ def paper_conditions(
     a = lam * alpha
     slack = (a + rho) / 2 - a**2 * (1 + rho) / rho**2
     c = (1 - rho**2) / rho**2 * a**2 - (smoothness * alpha + rho) / 2
+    copies = 2 * rho**2 + 2 + 4 * a**2 * (1 + 1 / rho**2)
+    steep = np.square(alpha * smoothness)
+    personal = 4 * steep + 8 * a**2 + 4 * a**2 / rho**2
     return PaperConditions(
         c1=slack > 0,
         c2=rho >= a,
@@ -330,6 +361,8 @@ def paper_conditions(
         iota=1 / (4 * c * (1 - decay)),
         printed_iota=alpha**2 / (c * (1 - decay)),
         descent=float(min(rho / 2, slack.min())),
+        relative_error=float(np.maximum(copies, personal).max()),
+        printed_relative_error=float((copies + 2 * steep + 4 * a**2).max()),
     )
 
 

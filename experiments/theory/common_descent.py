@@ -15,10 +15,10 @@ from experiments.theory import rows, training
 from fedjax_pfl import core
 from fedjax_pfl.figures import drawing
 
-__all__ = ["Bowls", "front", "hovering", "stuck"]
+__all__ = ["SMOOTHNESS", "Bowls", "front", "hovering", "stuck"]
 
 _CLIENTS, _DIM = 5, 10
-_SMOOTHNESS = 10.0
+SMOOTHNESS = 10.0
 _STATIONARY = 1e-3  # of mu; a direction that short is no direction in float32
 _LEAST = 1.0  # every loss at its minimizer
 _PROBLEMS = 6  # at most
@@ -60,7 +60,7 @@ class Bowls:
     def draw(cls, seed: int) -> "Bowls":
         """Draws eigenvalues from 1 to 10 and minimizers far apart."""
         rng = np.random.default_rng(seed)
-        curvature = training.curvatures(rng, _CLIENTS, _DIM, 1, _SMOOTHNESS)
+        curvature = training.curvatures(rng, _CLIENTS, _DIM, 1, SMOOTHNESS)
         return cls.make(curvature, 2 * rng.normal(size=(_CLIENTS, _DIM)))
 
     def losses(self, path: np.ndarray) -> np.ndarray:

@@ -40,13 +40,15 @@ ATTACKS: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Draws:
-    """Single round of FLAME on many draws of the labels.
+    """Rounds of FLAME on many draws of the labels.
 
     Attributes:
-      problem: true parameters and constants; all curvatures are `CURVATURE`.
+      problem: true parameters and constants.
+      num_rounds: one, or enough to reach the optimum.
     """
 
     problem: closed_forms.Regression
+    num_rounds: int = 1
 
     @functools.cached_property
     def _federation(self) -> fp.Federation:
@@ -88,7 +90,8 @@ class Draws:
         run = training.Training.of(process, federation)
         keys = jax.random.split(training.key(seed), count)
         sigma = math.sqrt(p.noise_variance)
-        outputs = _rounds(run, jnp.asarray(p.params), sigma, keys)
+        params = jnp.asarray(p.params)
+        outputs = _rounds(run, params, sigma, keys, self.num_rounds)
         w, estimates = map(np.asarray, outputs)
         theta = share * estimates + (1 - share) * w[:, None]
 
@@ -99,9 +102,13 @@ class Draws:
         return loss(w[:, None]), loss(theta)
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnames="num_rounds")
 def _rounds(
-    run: training.Training, params: jax.Array, sigma: float, keys: jax.Array
+    run: training.Training,
+    params: jax.Array,
+    sigma: float,
+    keys: jax.Array,
+    num_rounds: int,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns `w [draws, d]` and least-squares estimates `[draws, m, d]`."""
     num_clients, dim = params.shape
@@ -116,7 +123,9 @@ def _rounds(
         train = dataclasses.replace(federation.train, y=y.reshape(-1))
         sample = dataclasses.replace(federation, train=train)
         one_draw = dataclasses.replace(run, federation=sample)
-        state, _ = one_draw.round(one_draw.init(run_key))
+        state = jax.lax.fori_loop(
+            0, num_rounds, lambda _, s: one_draw.round(s)[0], one_draw.init(run_key)
+        )
         moments = jnp.einsum("ind,in->id", design, y) / design.shape[1]
         return state.server["theta"], moments / curvature
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from experiments.theory import common_descent, pages, rows
+from experiments.theory import common_descent, common_descent_rate, pages, rows
 
 QUICK = rows.Options(seeds=2, quick=True)
 
@@ -45,3 +45,27 @@ def test_an_end_off_the_front_would_be_seen(monkeypatch):
     )  # too short a way
     found = common_descent.front(QUICK)
     assert "no" in [row.holds for row in found.rows]
+
+
+def test_the_linear_rate_could_fail():
+    """Paths of a contraction by I - P H / L, too slow a one, and one that hovers."""
+    problem = common_descent.Bowls.make(
+        np.array([np.diag([1.0, 10.0])] * 2), np.array([[0.0, 0], [0, 2]])
+    )
+    limit = np.array([0.0, 1.0])
+    # Both gradients are along the second axis: P is the first, where H is 1.
+    step = common_descent_rate.local_map(problem, limit)
+    np.testing.assert_allclose(step, np.diag([0.9, 1.0]), atol=1e-12)
+
+    def holds(name, factor):
+        times = np.arange(200)
+        path = limit + np.outer(factor**times, [1.0, 0.0])
+        found = common_descent_rate.rate_rows(name, [problem], [path])
+        return [row.holds for row in found]
+
+    assert holds("d", 0.9) == ["yes", "yes", "yes", "yes"]
+    assert holds("d", 0.97) == ["no", "no", "yes", "no"]
+    assert holds("d", 0.8) == ["yes", "yes", "yes", "no"]
+    assert holds("sigma d, as written", 0.9) == ["no"]
+    assert holds("sigma d, as written", 0.999) == ["yes"]
+    assert holds("d, with the fairness row", 0.9) == [""]

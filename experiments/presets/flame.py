@@ -40,6 +40,7 @@ __all__ = [
 PROFILES = ("paper", "official", "fair")
 SEEDS = (1, 10, 100, 1000, 10000)  # the released code's
 _GRID = (0.01, 0.05, 0.1, 0.2, 0.5)  # global learning rates of the paper
+_RATES = _GRID[2:]
 # Chosen on validation data in `flame_rates_mnist_labels2` and `flame_rates_fmnist_dir`,
 # pFedMe's within the paper's grid; see the card.
 PFEDME_RATE, DITTO_RATE = 0.5, 0.2
@@ -179,6 +180,24 @@ def _rates(name: str, row: str) -> Experiment:
     return experiment(name, grids_of(methods, model, spec), seeds=SEEDS[:1])
 
 
+def _switches(name: str, row: str) -> Experiment:
+    """Returns the paper's methods with one thing at a time as in the released code.
+
+    pFedMe's rates, momentum, a Ditto that never loads the global model, and no
+    validation examples, which are for training then.
+    """
+    spec, model = federation(row, "paper")
+    flame, pfedme, plain = algorithms("paper")
+    unsynced = fp.Ditto(lam=1.0, local=sgd(DITTO_RATE), personal=sgd(), unsynced=True)
+    methods = [flame, (pfedme, {"algorithm.learning_rate": _RATES}), plain, unsynced]
+    methods += algorithms("paper", momentum=0.5)
+    pairs = [m if isinstance(m, tuple) else (m, {}) for m in methods]
+    grids = grids_of([(process(m), axes) for m, axes in pairs], model, spec)
+    larger = dataclasses.replace(spec, validation_fraction=0.0)
+    grids += grids_of(map(process, (flame, pfedme, plain)), model, larger)
+    return experiment(name, grids)
+
+
 def _curves(
     name: str,
     source: str,
@@ -211,6 +230,7 @@ def _presets() -> dict[str, Callable[[], Experiment]]:
     for row in ROWS:
         makers |= {f"flame_{p}_{row}": (_table, row, p) for p in PROFILES}
         makers[f"flame_rates_{row}"] = (_rates, row)
+        makers[f"flame_switches_{row}"] = (_switches, row)
     for what, fields in _CURVES.items():
         makers |= {f"flame_{what}_{d}": (_curves, d, *fields) for d in _DATA}
     return named(makers)

@@ -62,6 +62,7 @@ _REASONS = {
 }
 _RELEASED = [row for row in ROWS if row.startswith(("mnist", "fmnist"))]
 """Rows that are also trained as the released code has them."""
+_SWITCHED_ROWS = ("mnist_dir", "mnist_labels2")
 _ATTACKS = {
     "label poisoning": {"federation.label_poisoning": "UniformLabels"},
     "same-value": {"attack": "SameValue"},
@@ -113,6 +114,32 @@ _AS_RELEASED = _against(
         ("Ditto's", "Ditto", {}),
     )
 )
+
+
+def _switched(algorithm: str, model: str, momentum: Any = None, **where: Any) -> Side:
+    """Returns a side of the runs that change one thing at a time."""
+    solver = "inner" if algorithm == "PFedMe" else "local"
+    fields = {f"algorithm.{name}": value for name, value in where.items()}
+    fields[f"algorithm.{solver}.momentum"] = momentum
+    return Side(algorithm, model, fields)
+
+
+_SWITCHES = [
+    (
+        f"pFedMe {short} at {high} is better than at {low}",
+        _switched("PFedMe", model, learning_rate=high),
+        _switched("PFedMe", model, learning_rate=low),
+    )
+    for short, model in _MODELS.items()
+    for low, high in ((0.1, 0.2), (0.2, 0.5))
+] + [
+    (
+        f"Ditto {short} with the global model loaded is better than without",
+        _switched("Ditto", model, unsynced=False),
+        _switched("Ditto", model, unsynced=True),
+    )
+    for short, model in _MODELS.items()
+]
 _CHOICE = [
     (f"HM by validation is better than {short}", _HM, side)
     for short, side in (("PM", _PM), ("GM", _GM))
@@ -236,6 +263,7 @@ def _claims() -> list[Claim]:
         ("fair", "(c) ", hybrid, _CHOICE),
         ("fair", "ours, ", ROWS, _LEFT_OUT),
         ("official", "released code, ", _RELEASED, _AS_RELEASED),
+        ("switches", "ours, one change, ", _SWITCHED_ROWS, _SWITCHES),
         ("beyond", "ours, ", everywhere, _beyond()),
     )
     all_claims = [claim for data in _DATA for claim in _by_labels(data)]
@@ -332,6 +360,21 @@ _OTHER_SIDES = {
     "their Ditto GM": Side("Ditto", "global"),
     "multi-Krum": Side("MultiKrum", "global"),
     **{
+        f"{name} {short}{more}": _switched(algorithm, model, **fields)
+        for short, model in _MODELS.items()
+        for name, algorithm, more, fields in (
+            ("switched FLAME", "Flame", "", {}),
+            ("switched FLAME", "Flame", ", momentum", {"momentum": 0.5}),
+            ("switched pFedMe", "PFedMe", " at 0.1", {"learning_rate": 0.1}),
+            ("switched pFedMe", "PFedMe", " at 0.2", {"learning_rate": 0.2}),
+            ("switched pFedMe", "PFedMe", " at 0.5", {"learning_rate": PFEDME_RATE}),
+            ("switched pFedMe", "PFedMe", ", momentum", {"momentum": 0.5}),
+            ("switched Ditto", "Ditto", "", {"unsynced": False}),
+            ("switched Ditto", "Ditto", ", momentum", {"momentum": 0.5}),
+            ("switched Ditto", "Ditto", ", never loaded", {"unsynced": True}),
+        )
+    },
+    **{
         f"FLAME {short} with {what}": Side("Flame", model, {"aggregator": rule})
         for short, model in _MODELS.items()
         for what, rule in (("the geometric median", "GeometricMedian"), ("mean", None))
@@ -377,7 +420,14 @@ CARD = pages.Card(
         "beyond": ("attacks beyond the paper", ("flame_beyond",)),
         "settings": (
             "rates, penalties, epochs and cohorts",
-            ("flame_rates", "flame_lam", "flame_rho", "flame_epochs", "flame_cohort"),
+            (
+                "flame_switches",
+                "flame_rates",
+                "flame_lam",
+                "flame_rho",
+                "flame_epochs",
+                "flame_cohort",
+            ),
         ),
     },
 )

@@ -1,5 +1,6 @@
 """Keeps the measured numbers of a result: `python -m experiments.cards.keep`."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -7,38 +8,50 @@ import typer
 
 from experiments.cards import __main__, runs, scale
 from fedjax_pfl.command import cli, run_folder
+from fedjax_pfl.core import checks
 
-__all__ = ["app"]
+__all__ = ["app", "joined"]
 
 app = cli.application()
 
 
 @app.command(help="Writes the numbers of a result into one file of the method's runs.")
 def main(
-    result: Annotated[Path, typer.Argument(help="Directory of a saved result.")],
     method: Annotated[str, typer.Argument(help="Method that has a card.")],
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RESULT...",
+            help="Directory of a saved result, or several that differ in their seeds.",
+        ),
+    ],
     results: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory of the methods' runs.")
     ] = __main__.FOLDER / "results",
 ) -> None:
-    """Writes `<results>/<method>/<name of the result>.nc`."""
-    cli.answer(lambda: _keep(result, method, results))
+    """Writes `<results>/<method>/<name>.nc`, named after the result or the preset."""
+    cli.answer(lambda: _keep(directories, method, results))
 
 
-def _keep(directory: Path, method: str, folder: Path) -> None:
+def _keep(folders: list[Path], method: str, results: Path) -> None:
     """Chooses rows and writes them with the command, configuration and provenance."""
     import fedjax_pfl as fp
     from experiments.cards import kept
     from fedjax_pfl.results import directories
 
-    result = fp.Result.load(directory)
-    command = run_folder.command(run_folder.read(directory))
+    result = fp.Result.merge(fp.Result.load(folder) for folder in folders)
+    command = joined(
+        [run_folder.command(run_folder.read(folder)) for folder in folders]
+    )
+    name = folders[0].resolve().name
+    if len(folders) > 1:
+        name = scale.preset_of(command).name
     table, reports = result.table(), result.reports()
     is_wider = table["data"].isin(runs.WIDER).any()  # only such cards print spreads
     measures = [n for n in runs.MEASURES if is_wider or n not in runs.SPREADS]
     table = table[sum(runs.is_measure(table, name) for name in measures) > 0]
     reports = reports[reports["name"].isin(runs.REPORTS)]
-    path = folder / method / f"{directory.resolve().name}.nc"
+    path = results / method / f"{name}.nc"
     directories.check_new(path)
     groups, record = kept.record_of(result)
     record["preset_digest"] = scale.digest_of(command)
@@ -48,6 +61,35 @@ def _keep(directory: Path, method: str, folder: Path) -> None:
         rounded = (rows.round({"value": 6}) for rows in (table, reports))
         kept.write(temporary, command, *rounded, groups, **record)
         temporary.replace(path)
+
+
+def joined(commands: list[str]) -> str:
+    """Returns the command of runs that differ in their seeds, with all of them.
+
+    Args:
+      commands: one per run, at least one.
+
+    Raises:
+      InputError: if they differ in more, or if two have a seed in common.
+    """
+    if len(commands) == 1:
+        return commands[0]
+    others, seeds = [], []
+    for command in commands:
+        words = shlex.split(command)
+        if "--seed-list" not in words:
+            raise checks.InputError(
+                f"Expected several runs with --seed-list each, got '{command}'."
+            )
+        place = words.index("--seed-list") + 1
+        seeds += words[place].split(",")
+        others.append([*words[:place], "", *words[place + 1 :]])
+    if any(other != others[0] for other in others) or len(set(seeds)) < len(seeds):
+        raise checks.InputError(
+            "Expected runs that differ in their seeds only, and in all of them, got"
+            f" {'; '.join(commands)}."
+        )
+    return shlex.join(word or ",".join(seeds) for word in others[0])
 
 
 if __name__ == "__main__":

@@ -437,7 +437,7 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     per_round = record.per_round | {"clipped": np.full((2, 10), 0.25)}
     result = histories.make_result(dataclasses.replace(record, per_round=per_round))
     result.save(tmp_path / "first")
-    arguments = [str(tmp_path / "first"), "toy", "--results", str(tmp_path / "kept")]
+    arguments = ["toy", str(tmp_path / "first"), "--results", str(tmp_path / "kept")]
     done = RUNNER.invoke(keep.app, arguments)
     assert done.exit_code == 2 and "experiment.json" in done.stderr
     command = test_commands.begin(
@@ -462,6 +462,16 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
     card = dataclasses.replace(CARD, reference=side, claims=())
     text = render(card, tmp_path / "kept")
     assert "| 25.0 | 100.0 |" in line_with(text, "| Flame", "global")
+
+
+def test_runs_of_other_seeds_are_kept_as_one():
+    sweep = "python -m experiments.sweep --preset digits"
+    parts = [f"{sweep} --seed-list {seeds} --data-dir DIR" for seeds in ("1,2", "3")]
+    assert keep.joined(parts) == f"{sweep} --seed-list 1,2,3 --data-dir DIR"
+    assert keep.joined([sweep]) == sweep
+    for wrong in ([parts[0]] * 2, [sweep, parts[0]], [parts[0], f"{parts[1]} --x"]):
+        with pytest.raises(checks.InputError, match="seed"):
+            keep.joined(wrong)
 
 
 def test_a_kept_run_has_configuration_provenance_and_every_client(tmp_path):

@@ -3,8 +3,9 @@
 import pytest
 
 import fedjax_pfl as fp
-from experiments.presets.flame import PROFILES, ROWS, federation
+from experiments.presets.flame import EVEN, PROFILES, ROWS, federation
 from fedjax_pfl.command import presets
+from fedjax_pfl.core import struct
 
 
 def grids(name):
@@ -30,7 +31,7 @@ def test_the_rows_are_those_of_the_table():
 
 
 def test_the_paper_compares_with_equally_many_updates():
-    sgd = fp.SGD(learning_rate=0.01, epochs=1, batch_size=100)
+    sgd = fp.SGD(learning_rate=0.01, epochs=1, batch_size=100, remainder="full")
     (flame,) = of(fp.Flame, "flame_paper_mnist_dir")
     assert flame.algorithm == fp.Flame(lam=1.0, kappa=1.0, local=sgd)
     (pfedme,) = of(fp.PFedMe, "flame_paper_mnist_dir")
@@ -69,6 +70,34 @@ def test_the_official_profile_is_the_release():
         clean = grids(f"flame_fair_mnist_{scheme}")[0].spec.partition
         assert f"leaky_{clean.name}" == partition.name
     assert grids("flame_official_mmnist_quality")[0].spec.partition.in_file_order
+
+
+def test_rows_say_what_becomes_of_a_short_last_batch():
+    """The released code's full step, or batches of nearly one size."""
+    for row in ROWS:
+        for profile in PROFILES:
+            for grid in grids(f"flame_{profile}_{row}"):
+                fields = struct.plain_fields(grid.process.algorithm)
+                solvers = {v for n, v in fields.items() if n.endswith("remainder")}
+                even = row in EVEN and profile != "official"
+                assert solvers == {"even" if even else "full"}
+
+
+def test_switches_change_one_thing_each():
+    """Toward the released code, from the paper's setting."""
+    first, *others = grids("flame_switches_mnist_dir")
+    plain = {type(g.process.algorithm): g for g in (first, *others[:2])}
+    assert list(plain) == [fp.Flame, fp.PFedMe, fp.Ditto]
+    assert plain[fp.PFedMe].axes == {"algorithm.learning_rate": (0.1, 0.2, 0.5)}
+    for grid in others[2:]:
+        reference = plain[type(grid.process.algorithm)]
+        before, after = (struct.plain_fields(g.root) for g in (reference, grid))
+        changed = {n.rpartition(".")[2] for n in after if after[n] != before[n]}
+        assert changed in (
+            {"momentum"},
+            {"validation_fraction"},
+            {"unsynced", "num_steps"},
+        )
 
 
 @pytest.mark.parametrize("row", ROWS)

@@ -65,7 +65,15 @@ from jax.flatten_util import ravel_pytree
 
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
+from fedjax_pfl.core import (
+    ClientView,
+    Downlink,
+    Model,
+    checks,
+    client_rows,
+    factorizations,
+    struct,
+)
 from fedjax_pfl.local import minibatch_scan
 
 __all__ = ["LpProj", "draw_projection", "project"]
@@ -105,7 +113,7 @@ def draw_projection(key: core.Key, params: Any, dim: int, orthogonal: bool) -> A
     flat, unravel = ravel_pytree(params)
     rows = jax.random.normal(key, (dim, flat.size), flat.dtype)
     if orthogonal:
-        rows = jnp.linalg.qr(rows.T)[0].T
+        rows = factorizations.orthonormal(rows.T).T
     else:
         rows = rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
     return jax.vmap(unravel)(rows)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.attacks import base, honest
-from fedjax_pfl.core import client_rows, struct
+from fedjax_pfl.core import client_rows, factorizations, struct
 
 __all__ = ["Mimic"]
 
@@ -57,7 +57,7 @@ class Mimic(base.Colluding):
             return jnp.argmax(seen.known & (jnp.cumsum(seen.known) - 1 == rank))
         # Projections are the eigenvector of the rows' Gram matrix, up to a factor.
         products = client_rows.gram(honest.rescale(seen.rows)[0])
-        size = jnp.abs(jnp.linalg.eigh(products)[1][:, -1])
+        size = jnp.abs(factorizations.eigh(products)[1][:, -1])
         size = jnp.where(seen.known, size, -1)
         near = 1 - jnp.sqrt(jnp.finfo(size.dtype).eps)
         return jnp.argmax(seen.known & (size >= near * size.max()))

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import factorizations, struct
 from fedjax_pfl.core.client_rows import dot
 
 __all__ = ["Memory", "accepted"]
@@ -100,5 +100,5 @@ class Memory:
         normal = unit[:, None] * normal * unit[None]
         ridge = jnp.where(square > 0, 16 * jnp.finfo(gram.dtype).eps, 1)
         right = unit * dot(images, move)
-        gamma = unit * jnp.linalg.solve(normal + jnp.diag(ridge), right)
+        gamma = unit * factorizations.solve(normal + jnp.diag(ridge), right)
         return point + move - dot(gamma, self.points + self.moves)

@@ -25,9 +25,8 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy import linalg
 
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import checks, factorizations, struct
 from fedjax_pfl.core.client_rows import dot
 
 __all__ = ["Problem", "or_one", "problem_of", "solve"]
@@ -240,11 +239,11 @@ def _newton(
     x = jnp.where(mask, last.x, 1)
     ridge = jnp.finfo(x.dtype).eps * jnp.diagonal(gram).max()
     diagonal = jnp.where(mask, last.z / x + last.w / room, 1) + ridge
-    factor = lax.linalg.cholesky(gram + jnp.diag(diagonal), symmetrize_input=False)
+    factor = factorizations.cholesky(gram + jnp.diag(diagonal))
     dual = problem.slope(last.x) - last.z + last.w - last.nu
 
     def solved(right: jax.Array) -> jax.Array:
-        return linalg.cho_solve((factor, True), jnp.where(mask, right, 0))
+        return factorizations.cholesky_solve(factor, jnp.where(mask, right, 0))
 
     along = solved(jnp.ones_like(x)) if problem.simplex else None
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import factorizations, struct
 from fedjax_pfl.core.client_rows import dot
 from fedjax_pfl.numerics import anderson, scaled_rows
 
@@ -157,7 +157,8 @@ def _smallest_eigenvalue(
     outside = at.distance > rho
     length = jnp.maximum(at.distance, rho)
     root = jnp.where(outside, jnp.sqrt(p / length), 0) / length
-    return at.total - jnp.linalg.eigvalsh(root[:, None] * products * root[None])[-1]
+    scaled = root[:, None] * products * root[None]
+    return at.total - factorizations.eigvalsh(scaled)[-1]
 
 
 @struct.pytree_dataclass

@@ -30,6 +30,7 @@ the result finite.
 import jax
 import jax.numpy as jnp
 
+from fedjax_pfl.core import factorizations
 from fedjax_pfl.core.client_rows import dot
 from fedjax_pfl.numerics import scaled_rows
 
@@ -68,7 +69,7 @@ def cotangents(
     system = (total + ridge) * jnp.eye(p.shape[0], dtype=p.dtype)
     system = system - root[:, None] * gram * root[None]
     toward = size.project(center, cotangent)
-    mix = root * jnp.linalg.solve(system, root * toward)
+    mix = root * factorizations.solve(system, root * toward)
     v = (cotangent + size.combine(mix, center)) / total
     along = (toward + dot(gram, mix)) / total
     back = jnp.where(outside, pull * along / jnp.square(length), 0)

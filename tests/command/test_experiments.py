@@ -413,3 +413,21 @@ def test_devices_are_made_before_jax_starts(tmp_path, devices):
     )
     result = results.Result.load(tmp_path / "out")
     assert result.provenance["num_devices"] == (devices or cli.num_cores())
+
+
+def test_seeds_on_two_devices_end(tmp_path):
+    """FedPG's factorizations waited for each other's threads."""
+    command = "-m experiments.run --algorithm fedpg --rounds 1 --seeds 2 --devices 2"
+    environment = os.environ | {
+        "XLA_FLAGS": "",
+        "JAX_PLATFORMS": "cpu",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    subprocess.run(
+        [sys.executable, *command.split(), "--quiet", "--out", tmp_path / "out"],
+        env=environment,
+        cwd=ROOT,
+        timeout=120,
+        check=True,
+    )
+    assert len(results.Result.load(tmp_path / "out").status) == 2

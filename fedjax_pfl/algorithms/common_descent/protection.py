@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl.algorithms.common_descent import direction
 from fedjax_pfl.algorithms.common_descent.rows import Rows
-from fedjax_pfl.core import checks, client_rows
+from fedjax_pfl.core import checks, client_rows, factorizations
 from fedjax_pfl.numerics import quadratic_programs
 
 __all__ = ["Length", "Protection", "protected_coefficients", "protected_moves"]
@@ -32,7 +32,7 @@ def _in_cone(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
 def _orthogonal(gram: jax.Array, own: jax.Array, mask: jax.Array) -> jax.Array:
     """Projects on the complement of the span of the others' rows; any sign."""
     block = jnp.where(mask[:, None] & mask[None, :], gram, 0)
-    values, vectors = jnp.linalg.eigh(block)
+    values, vectors = factorizations.eigh(block)
     kept = values > _NULL * values[-1]
     target = jnp.where(mask, gram[own], 0)
     along = client_rows.dot(target, vectors)

@@ -1,0 +1,69 @@
+"""Factorizations of one matrix; on a CPU, `vmap` takes matrices one after another.
+
+LAPACK works for one matrix at a time. Of a batch, jaxlib 0.10.0 to 0.11.0 make tasks
+for the threads of XLA's pool, and the call waits for them on a thread of that pool.
+Where as many calls as there are threads do so together, from two devices on two cores
+or from independent parts of one program, nobody is left for the tasks, and the
+process hangs for ever. A call for one matrix makes none.
+
+Not to be differentiated in reverse.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy import linalg
+
+__all__ = ["cholesky", "cholesky_solve", "eigh", "eigvalsh", "orthonormal", "solve"]
+
+
+def _one_by_one(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a function of single matrices; accelerators have kernels for batches."""
+    looped = jax.custom_batching.sequential_vmap(fn)
+
+    @functools.wraps(fn)
+    def call(*args: jax.Array) -> Any:
+        return looped(*args) if jax.default_backend() == "cpu" else fn(*args)
+
+    return call
+
+
+@_one_by_one
+def cholesky(matrix: jax.Array) -> jax.Array:
+    """Returns the lower factor `[J, J]`; reads the lower triangle of `[J, J]` only."""
+    return lax.linalg.cholesky(matrix, symmetrize_input=False)
+
+
+@_one_by_one
+def cholesky_solve(factor: jax.Array, right: jax.Array) -> jax.Array:
+    """Solves for `[J]`, given the lower factor `[J, J]` and the right-hand side."""
+    return linalg.cho_solve((factor, True), right)
+
+
+@_one_by_one
+def solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
+    """Solves for `[J]`, given a matrix `[J, J]` and the right-hand side."""
+    return jnp.linalg.solve(matrix, right)
+
+
+@_one_by_one
+def eigh(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns eigenvalues `[J]`, the largest last, and eigenvectors as columns."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return values, vectors
+
+
+@_one_by_one
+def eigvalsh(matrix: jax.Array) -> jax.Array:
+    """Returns the eigenvalues `[J]` of a symmetric matrix, the largest last."""
+    return jnp.linalg.eigvalsh(matrix)
+
+
+@_one_by_one
+def orthonormal(matrix: jax.Array) -> jax.Array:
+    """Returns orthonormal columns `[D, J]` with the span of those of `[D, J]`."""
+    return jnp.linalg.qr(matrix)[0]

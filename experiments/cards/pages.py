@@ -136,9 +136,9 @@ def _headlines(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
     rows = []
     for headline in card.headlines:
         outcome = card_headlines.judge(headline, runs, card.rule)
-        cells = (headline.text, headline.printed or "–", outcome.ours)
-        rows.append((*cells, f"**{outcome.verdict}**", outcome.counts))
-    header = ("the paper's claim", "paper", "ours", "verdict", "single claims")
+        numbers = (headline.printed or "–", outcome.ours, outcome.counts)
+        rows.append((headline.text, f"**{outcome.verdict}**", *numbers))
+    header = ("the paper's claim", "verdict", "paper", "ours", "single claims")
     yield from markdown.table(header, rows)
 
 

@@ -88,10 +88,10 @@ def _headlines(card: Card, runs: Mapping[str, Run]) -> Iterator[str]:
     for headline in card.headlines:
         outcome = headlines.judge(headline, runs, card.rule)
         verdict = f"**{outcome.verdict}**"
-        cells = (headline.text, headline.printed or "–", outcome.ours, verdict)
-        rows.append((*cells, headline.reason))
+        numbers = (headline.printed or "–", outcome.ours)
+        rows.append((headline.text, verdict, *numbers, headline.reason))
     link = f"[{card.title}](cards/{card.method}.md)"
-    header = (link, "paper", "ours", "verdict", "reason")
+    header = (link, "verdict", "paper", "ours", "reason")
     return markdown.table(header, rows)
 
 

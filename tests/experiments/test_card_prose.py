@@ -115,7 +115,7 @@ def test_the_page_counts_and_lists_what_is_missing(runs):
     )
     text = reproduction.render({"toy": card}, {"toy": runs}, table)
     line = test_cards.line_with(text, "alpha is better")
-    assert line.endswith("| +9 | +10.4 | **open** | the reason |")
+    assert line.endswith("| **open** | +9 | +10.4 | the reason |")
     assert "| flame_fair_mnist_dir | not run | 12 |" in text
     assert reproduction.lacking(card, runs) == ["flame_fair_mnist_dir"]
 

@@ -23,6 +23,7 @@ _RUNS = {
     "portfolio": "synthetic markets",
     "portfolio_stocks": "stocks, 2019",
     "portfolio_paper": "the paper's rounds and steps",
+    "portfolio_paper_stocks": "the paper's rounds and steps, stocks, 2019",
 }
 _MEASURES = ("accuracy", "sharpe")
 

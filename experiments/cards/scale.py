@@ -41,9 +41,12 @@ _PRESETS = {  # pattern of names -> level, and what differs
     "fedpg_*cifar10_*": ("reduced", "two thirds of CIFAR-10 are at hand"),
     "fedpg_*cifar100*": ("reduced", "a subset of CIFAR-100 is at hand"),
     "fedpg_ten_*": ("reduced", "two thirds of CIFAR-10 are at hand"),
-    "portfolio_paper": ("near", "the paper's assets are not stated"),
+    "portfolio_paper*": ("near", "the paper's assets are not stated"),
     "portfolio*": ("reduced", "a fiftieth of the rounds, with another optimizer"),
 }
+
+
+_OFF = (None, False, 0, "", [])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +103,11 @@ def preset_of(command: str) -> Experiment:
 
 
 def digest_of(command: str) -> str:
-    """Returns the digest of everything that the preset of a command fixes."""
+    """Returns the digest of everything that the preset of a command fixes.
+
+    Fields that are off, 0 or not given have no part in it, so that a new one which is
+    off by default changes no digest.
+    """
     from fedjax_pfl.engine import groups  # imports JAX
 
     experiment = preset_of(command)
@@ -109,6 +116,7 @@ def digest_of(command: str) -> str:
         | {f"axis {name}": struct.plain(values) for name, values in grid.axes.items()}
         for grid in experiment.grids
     ]
+    grids = [{n: v for n, v in g.items() if v not in _OFF} for g in grids]
     fields = {"rounds": experiment.num_rounds, "seeds": list(experiment.seeds)}
     return documents.digest_of({"grids": grids, **fields})
 

@@ -4,7 +4,7 @@ The paper's 800 rounds with learning rate 5e-5 would take hours here, and move a
 two percent of the way by its local pull. These presets have fewer rounds and Adam with
 a rate chosen on validation days; lam is scaled so that a whole training moves a model
 as far towards the center as the paper's does, `1 - 0.999^800` = 55 %. What the paper
-has is `portfolio_paper`.
+has is `portfolio_paper`, and `portfolio_paper_stocks` on real prices.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ def _spec(**fields: Any) -> fp.portfolio.PortfolioSpec:
 
 
 _MARKETS = {"federation.market.seed": (0, 1, 2)}
+_STOCKS = {
+    "market": "stocks",
+    "test_from": "2019-01-01",
+    "test_to": "2019-12-31",
+}
 
 
 def portfolio() -> experiment.Experiment:
@@ -92,16 +97,29 @@ def portfolio_rates() -> experiment.Experiment:
 
 def portfolio_stocks() -> experiment.Experiment:
     """Returns all methods on closes of 50 stocks, tested on 2019; needs the file."""
-    spec = _spec(market="stocks", test_from="2019-01-01", test_to="2019-12-31")
+    spec = _spec(**_STOCKS)
     return _experiment("portfolio_stocks", _processes(_ROUNDS), spec, _ROUNDS)
 
 
-def portfolio_paper() -> experiment.Experiment:
+def _paper(
+    name: str, spec: fp.portfolio.PortfolioSpec, **fields: Any
+) -> experiment.Experiment:
     """Returns 800 rounds, SGD at 5e-5, lam = 0.001, a year every 20, as printed."""
     sgd = fp.SGD(learning_rate=5e-5, num_steps=50, batch_size=50)
     processes = fedplus.methods(sgd, mu=1.0, lam=0.001)
+    return _experiment(name, processes, spec, 800, **fields)
+
+
+def portfolio_paper() -> experiment.Experiment:
+    """Returns what the paper prints, on three synthetic markets."""
     spec = fp.portfolio.PortfolioSpec()
-    return _experiment("portfolio_paper", processes, spec, 800, _MARKETS)
+    return _paper("portfolio_paper", spec, axes=_MARKETS)
+
+
+def portfolio_paper_stocks() -> experiment.Experiment:
+    """Returns what the paper prints, on closes of 50 stocks, with one seed."""
+    spec = fp.portfolio.PortfolioSpec(**_STOCKS)
+    return _paper("portfolio_paper_stocks", spec, seeds=(0,))
 
 
 PRESETS = {
@@ -112,5 +130,6 @@ PRESETS = {
         portfolio_rates,
         portfolio_stocks,
         portfolio_paper,
+        portfolio_paper_stocks,
     )
 }

@@ -214,6 +214,7 @@ class PlannedGroup:
             "eval_clients": schedule.clients,
             "execution": execution,
             "num_parameters": client_rows.size(params),
+            "parameter_dtype": str(jnp.result_type(*jax.tree.leaves(params))),
         }
 
 

@@ -94,6 +94,36 @@ def timing(loaded: sources.Loaded) -> tables.Table:
     )
 
 
+def communication(loaded: sources.Loaded) -> tables.Table:
+    """Returns what every algorithm sent and computed, means over its trainings."""
+    columns = ["bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down"]
+    sent = loaded.result.communication().groupby("algorithm", sort=False)
+    rows = []
+    for algorithm, means in (
+        sent[["rounds", *columns, "client_steps"]].mean().iterrows()
+    ):
+        cells = ("–" if np.isnan(value) else f"{value:,.0f}" for value in means)
+        rows.append((str(algorithm), *cells))
+    return tables.Table(
+        name="communication",
+        title="Communication",
+        caption="Bytes sent by clients (up) and to clients (down), of all of them"
+        " together and in the type of the parameters, per round and in all rounds;"
+        " client steps are the local steps of all clients in all rounds. Means over the"
+        " trainings of an algorithm.",
+        columns=(
+            "algorithm",
+            "rounds",
+            "up per round",
+            "down per round",
+            "up",
+            "down",
+            "client steps",
+        ),
+        parts=(tables.Part("", tuple(rows)),),
+    )
+
+
 def searches(loaded: sources.Loaded) -> list[tables.Table]:
     """Returns the table of what searches tried and dropped, where there were some."""
     parts = []

@@ -28,6 +28,7 @@ class History:
       times_selected: `int[G, E, N]` rounds each client had taken part in.
       malicious: `bool[G, N]`.
       num_train: `int[G, N]` training examples.
+      num_test: `int[G, N]` test examples; None in files of before they were counted.
       label_counts: `int[G, N, C]` training examples by true class, or None where
         targets are not classes.
       leak: `[G]` share of test examples that another client trains on.
@@ -62,6 +63,7 @@ class History:
     times_selected: np.ndarray
     malicious: np.ndarray
     num_train: np.ndarray
+    num_test: np.ndarray | None
     label_counts: np.ndarray | None
     leak: np.ndarray
     collaboration: np.ndarray | None

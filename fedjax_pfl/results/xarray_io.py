@@ -24,6 +24,7 @@ _ARRAYS = {
     "times_selected": ("point", "round", "client"),
     "malicious": ("point", "client"),
     "num_train": ("point", "client"),
+    "num_test": ("point", "client"),
     "evaluated": ("point", "round", "data", "client"),
     "leak": ("point",),
     "diverged_at": ("point",),
@@ -35,7 +36,14 @@ _ARRAYS = {
     "own_cluster": ("point", "round", "client"),
     "cluster": ("point", "client"),
 }
-_OPTIONAL = {"dropped", "label_counts", "collaboration", "own_cluster", "cluster"}
+_OPTIONAL = {
+    "cluster",
+    "collaboration",
+    "dropped",
+    "label_counts",
+    "num_test",
+    "own_cluster",
+}
 """Arrays that some histories do not have."""
 _DESCRIPTIONS = {
     "accuracy": ("fraction of examples classified correctly", "1"),
@@ -43,6 +51,7 @@ _DESCRIPTIONS = {
     "times_selected": ("rounds in which the client took part so far", "rounds"),
     "malicious": ("whether an attack replaces the client's messages", "1"),
     "num_train": ("training examples of the client", "examples"),
+    "num_test": ("test examples of the client", "examples"),
     "label_counts": ("training examples of the client by class", "examples"),
     "collaboration": ("weight of a sender's message for a client", "1"),
     "own_cluster": ("share of a client's collaboration in its own cluster", "1"),
@@ -56,7 +65,8 @@ _DESCRIPTIONS = {
     "num_nonfinite": ("messages and state rows that were not finite", "rows"),
     "floats_up": ("numbers sent by clients in the round", "floats"),
     "floats_down": ("numbers sent to clients in the round", "floats"),
-    "gradient_evaluations": ("gradients of minibatches in the round", "gradients"),
+    "gradient_evaluations": ("gradients of single examples in the round", "gradients"),
+    "client_steps": ("local steps of all clients in the round", "steps"),
     "annualized_return": ("geometric return of a year, costs paid", "1"),
     "sharpe": ("mean daily return over its deviation, annualized", "1"),
     "max_drawdown": ("largest fall of the value below an earlier one", "1"),

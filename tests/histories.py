@@ -57,6 +57,8 @@ def make_history(
         leak=np.zeros(num_points),
         collaboration=None,
         series={},
+        unseen_models=(),
+        unseen={},
         own_cluster=None,
         cluster=None,
         per_round={

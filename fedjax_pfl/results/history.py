@@ -39,6 +39,10 @@ class History:
       cluster: `int[G, N]` known cluster of each client, or None.
       series: name -> `[G, models, N, T]` values of each client's test series after the
         last round, such as those of a portfolio; {} for models without series.
+      unseen_models: models of the U clients that never trained, whose names tell how
+        they were adapted.
+      unseen: name -> `[G, unseen_models, U]` their means over own test examples after
+        the last round; {} without such clients.
       per_round: name -> `[G, R]` over the cohort totals of counts and means of other
         values, and values of the aggregator.
       diagnostics: name -> `[G, E]`.
@@ -70,6 +74,8 @@ class History:
     own_cluster: np.ndarray | None
     cluster: np.ndarray | None
     series: dict[str, np.ndarray]
+    unseen_models: tuple[str, ...]
+    unseen: dict[str, np.ndarray]
     per_round: dict[str, np.ndarray]
     diagnostics: dict[str, np.ndarray]
     diverged_at: np.ndarray
@@ -90,7 +96,7 @@ class History:
                 return {name: array[kept] for name, array in value.items()}
             return value[kept] if isinstance(value, np.ndarray) else value
 
-        shared = ("models", "data", "rounds", "clients", "config")
+        shared = ("models", "data", "rounds", "clients", "config", "unseen_models")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         parts = {n: chosen(v) for n, v in fields.items() if n not in shared}
         parts["points"] = tuple(itertools.compress(self.points, kept))

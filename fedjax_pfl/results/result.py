@@ -212,6 +212,8 @@ class Result:
                 head = self._head(group, point)
                 for part in parts:
                     rows += [(*head, *cell, status) for cell in part.cells(point)]
+                unseen = summaries.unseen_cells(group, point)
+                rows += [(*head, *cell, status) for cell in unseen]
         tail = ("model", "population", "data", "metric", "stat", "when", "value")
         table = _frame(rows, [*self._columns, *tail, "status"])
         return self._with_shares(table)

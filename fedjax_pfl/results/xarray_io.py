@@ -19,6 +19,7 @@ _AXES = {
     "per_round": ("point", "step"),
     "diagnostics": ("point", "round"),
     "series": ("point", "model", "client", "moment"),
+    "unseen": ("point", "unseen_model", "unseen_client"),
 }
 _ARRAYS = {
     "times_selected": ("point", "round", "client"),
@@ -77,6 +78,7 @@ _DESCRIPTIONS = {
     "step": ("number of the round", "rounds"),
     "client": ("client", "1"),
     "model": ("model that was evaluated", "1"),
+    "unseen_model": ("model of clients that never trained", "1"),
     "data": ("examples on which it was evaluated", "1"),
 }
 
@@ -100,6 +102,8 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
         "client": record.clients,
         "status": ("point", list(record.status)),
     }
+    if record.unseen:
+        coords["unseen_model"] = list(record.unseen_models)
     for field in record.points[0]:
         coords[field] = ("point", _coordinate([p[field] for p in record.points]))
     arrays = {n: (dims, getattr(record, n)) for n, dims in _ARRAYS.items()}
@@ -189,6 +193,8 @@ def _from_dataset(
         target = arrays if is_single else named[kind]
         target[short if dot else start] = array.to_numpy()
     names = {n: tuple(dataset[n].to_numpy().tolist()) for n in ("model", "data")}
+    if named["unseen"]:
+        names["unseen_model"] = tuple(dataset["unseen_model"].to_numpy().tolist())
     rounds, clients = (dataset[name].to_numpy() for name in ("round", "client"))
     if dataset.sizes["point"] != len(points) or not named["metrics"]:
         raise ValueError("it has no metrics, or other points than config.json says")
@@ -202,6 +208,7 @@ def _from_dataset(
         points=points,
         models=names["model"],
         data=names["data"],
+        unseen_models=names.get("unseen_model", ()),
         rounds=rounds,
         clients=clients,
         **arrays,

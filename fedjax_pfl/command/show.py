@@ -25,6 +25,8 @@ def result(console: Console, result: results.Result) -> None:
     if ranked is not None:
         _print_ranking(console, ranked)
     compared = result.contenders()
+    if newcomers := comparison.unseen_text(compared):
+        console.print(newcomers.lstrip())
     if selection.tuned(compared):
         summary = compared.summary()
         _print_settings(console, summary[summary["model"] != "hybrid (oracle)"])

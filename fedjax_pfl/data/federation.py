@@ -388,11 +388,18 @@ def _from_one_hot(y: Any, num_classes: int | None) -> tuple[Any, int | None]:
 def _of_clients(
     data: dict[str, core.ClientData], rows: np.ndarray, first: int
 ) -> dict[str, core.ClientData]:
-    """Returns the data of some clients `int[K]`, numbered from `first` on."""
+    """Returns the data of some clients `int[K]`, numbered from `first` on.
+
+    Slots are as many as these clients need: others' sizes leave no trace.
+    """
     numbers = jax.device_put(np.arange(first, first + len(rows), dtype=np.int32))
 
     def chosen(part: core.ClientData) -> core.ClientData:
         own = jax.tree.map(lambda leaf: leaf[rows], part.rows())
+        slots = max(int(own["num_examples"].max()), 1)
+        for name in ("index", "labels"):
+            if own[name] is not None:
+                own[name] = own[name][:, :slots]
         return part.with_rows(own | {"client_id": numbers})
 
     return {name: chosen(part) for name, part in data.items()}

@@ -9,10 +9,19 @@ import numpy as np
 
 from fedjax_pfl import results
 from fedjax_pfl.report import sources, tables
-from fedjax_pfl.results import history, metrics, selection, summaries
+from fedjax_pfl.results import comparison, history, metrics, selection, summaries
 from fedjax_pfl.results import provenance as origins
 
-__all__ = ["configuration", "overview", "provenance", "searches", "timing"]
+__all__ = [
+    "communication",
+    "configuration",
+    "methods",
+    "overview",
+    "provenance",
+    "searches",
+    "timing",
+    "unseen",
+]
 
 _VERSIONS = ("fedjax_pfl", "jax", "numpy", "python")
 
@@ -122,6 +131,24 @@ def communication(loaded: sources.Loaded) -> tables.Table:
         ),
         parts=(tables.Part("", tuple(rows)),),
     )
+
+
+def unseen(loaded: sources.Loaded) -> list[tables.Table]:
+    """Returns the table of clients that never trained, where there were some."""
+    parts: dict[str, list[tuple[str, ...]]] = {}
+    for heading, *row in comparison.unseen(loaded.result.contenders()):
+        parts.setdefault(heading, []).append(tuple(row))
+    if not parts:
+        return []
+    caption = (
+        "Models of clients that were held out of training, on their own test data after"
+        " the last round: the headline metric's mean over them, and that of the worst"
+        " tenth; mean ± standard deviation over seeds. Adapted to their training data"
+        " by the method's own rule, or by local epochs where it has none."
+    )
+    columns = ("method", "model", "mean", "worst 10 %")
+    made = tuple(tables.Part(name, tuple(rows)) for name, rows in parts.items())
+    return [tables.Table("unseen", "Unseen clients", caption, columns, made, 2)]
 
 
 def searches(loaded: sources.Loaded) -> list[tables.Table]:

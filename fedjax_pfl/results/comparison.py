@@ -20,6 +20,8 @@ __all__ = [
     "rows_of",
     "text_of",
     "titles_of",
+    "unseen",
+    "unseen_text",
 ]
 
 _BOUND = "hybrid (oracle)"  # not a method
@@ -29,6 +31,7 @@ _BETTER, _WORSE = (
     for side in shares.SIDES
 )
 _WIDTH = 100  # characters of a line of text
+_UNSEEN_TITLES = ("environment", "method", "model", "mean", "worst 10 %")
 _ROUNDS = {
     "last": "last round",
     "best (validation)": "round that is best on validation data",
@@ -442,3 +445,45 @@ def _blocks(
         cells = [map(str.ljust, row, widths) for row in zip(*block, strict=True)]
         lines += [" ".join(row).rstrip() for row in cells]
     return lines
+
+
+def unseen(result: results.Result) -> list[tuple[str, ...]]:
+    """Returns how models serve clients that never trained, best settings only.
+
+    Args:
+      result: with or without such clients.
+
+    Returns:
+      A row per setting and model: the environment's title, the setting, the model with
+      how it was adapted, and mean over seeds of the headline metric's mean and that of
+      its worst tenth; nothing without such clients.
+    """
+    table = result.table()
+    table = table[table["population"] == "unseen"]
+    if table.empty:
+        return []
+    best = selection.best_settings(result)
+    table = table.merge(best, on=list(best.columns))
+    table = table[table["metric"] == metrics.headline(set(table["metric"]))]
+    names = selection.varying(table, selection.methods(result))
+    rows = []
+    for group in selection.groups(table, _columns(result)):
+        head = group.iloc[0]
+        values = [group[group["stat"] == s]["value"] for s in ("mean", "worst 10 %")]
+        title = selection.title(head, selection.environments(result))
+        texts = (summaries.mean_and_std(v) or "–" for v in values)
+        rows.append((title, selection.label(head, names), head["model"], *texts))
+    return rows
+
+
+def unseen_text(result: results.Result) -> str:
+    """Formats `unseen` as lines after a ranking; empty without such clients."""
+    rows = unseen(result)
+    if not rows:
+        return ""
+    lines = ["", "", "Clients that never trained, after the last round:"]
+    for title in dict.fromkeys(row[0] for row in rows):
+        table = [_UNSEEN_TITLES[1:], *(row[1:] for row in rows if row[0] == title)]
+        columns = list(zip(*table, strict=True))
+        lines += [title, *_blocks(columns[:2], columns[2:])]
+    return "\n".join(lines)

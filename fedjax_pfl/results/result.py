@@ -142,7 +142,9 @@ class Result:
         from fedjax_pfl.results import comparison
 
         ranked = comparison.rank(self)
-        return repr(self) if ranked is None else comparison.text_of(ranked)
+        if ranked is None:
+            return repr(self)
+        return comparison.text_of(ranked) + comparison.unseen_text(self.contenders())
 
     @property
     def status(self) -> tuple[str, ...]:

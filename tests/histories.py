@@ -52,10 +52,13 @@ def make_history(
             (num_points, len(rounds), len(DATA), num_clients), dtype=bool
         ),
         num_train=np.full((num_points, num_clients), 50),
+        num_test=np.full((num_points, num_clients), 20),
         label_counts=rng.integers(9, size=(num_points, num_clients, 4)),
         leak=np.zeros(num_points),
         collaboration=None,
         series={},
+        unseen_models=(),
+        unseen={},
         own_cluster=None,
         cluster=None,
         per_round={

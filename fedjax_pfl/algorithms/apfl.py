@@ -144,7 +144,10 @@ class APFL(base.SingleExchange):
             remainder=self.local.remainder,
             dtype=client.alpha.dtype,
         )
-        report = {"gradient_evaluations": 2 * info.num_examples}
+        report = {
+            "gradient_evaluations": 2 * info.num_examples,
+            "client_steps": info.num_steps,
+        }
         return ApflClient(v=v, alpha=alpha), view.upload(w), report
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):

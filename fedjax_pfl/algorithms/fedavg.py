@@ -134,7 +134,12 @@ class Centralized(base.SingleExchange):
         view = core.ClientView(key=link.ctx.key, round=link.ctx.round, data=data)
         server, _, info = self.local.solve(view, loss, state.server)
         state = dataclasses.replace(state, server=server)
-        report = {"gradient_evaluations": info.num_examples[None]}
+        counts = (info.num_examples[None], info.num_steps[None])
+        counts = {
+            "gradient_evaluations": info.num_examples,
+            "client_steps": info.num_steps,
+        }
+        report = {name: count[None] for name, count in counts.items()}
         return state, link.info(report, {}, floats_up=0, floats_down=0)
 
     def parameters(self, server: Any, client: Any):

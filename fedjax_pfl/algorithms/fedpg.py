@@ -326,7 +326,12 @@ class FedPG(base.SingleExchange):
         )
         count, size = present.shape[0], client_rows.size(w)
         return state, link.info(
-            {"gradient_evaluations": evaluations, "loss": losses} | report,
+            {
+                "gradient_evaluations": evaluations,
+                "client_steps": received.aux["steps"],
+                "loss": losses,
+            }
+            | report,
             {},
             info,
             floats_up=count * (size + 1 + info.get("trials", 0)),

@@ -43,7 +43,8 @@ class Majority(base.SingleExchange):
         self, view: ClientView, down: Downlink, client: Any, model: Model
     ):
         """Does nothing."""
-        report = {"gradient_evaluations": jnp.zeros((), jnp.int32)}
+        none = jnp.zeros((), jnp.int32)
+        report = {"gradient_evaluations": none, "client_steps": none}
         return client, view.upload(None), report
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):

@@ -161,7 +161,8 @@ class PerFedAvg(base.SingleExchange):
         )
         # The third batch costs two gradients, or a product that costs as much.
         evaluations = info.num_examples // parts * (2 if parts == 2 else 4)
-        return client, view.upload(w), {"gradient_evaluations": evaluations}
+        report = {"gradient_evaluations": evaluations, "client_steps": info.num_steps}
+        return client, view.upload(w), report
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):
         """Returns the global model adapted to the client, and as it is."""

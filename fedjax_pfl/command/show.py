@@ -25,6 +25,8 @@ def result(console: Console, result: results.Result) -> None:
     if ranked is not None:
         _print_ranking(console, ranked)
     compared = result.contenders()
+    if newcomers := comparison.unseen_text(compared):
+        console.print(newcomers.lstrip())
     if selection.tuned(compared):
         summary = compared.summary()
         _print_settings(console, summary[summary["model"] != "hybrid (oracle)"])
@@ -64,13 +66,16 @@ def _print_diverged(console: Console, result: results.Result) -> None:
 
 
 def _print_communication(console: Console, result: results.Result) -> None:
-    """Prints the numbers sent per round, one line per algorithm."""
+    """Prints what is sent per round and in all, one line per algorithm."""
+    columns = ["floats_up", "floats_down", "total_bytes_up", "total_bytes_down"]
     sent = result.communication().groupby("algorithm", sort=False)
-    for algorithm, row in sent[["floats_up", "floats_down"]].mean().iterrows():
-        up, down = (f"{value:,.0f}" for value in row)
-        console.print(
-            f"{algorithm}: clients send {up} and receive {down} numbers per round."
-        )
+    for algorithm, row in sent[columns].mean().iterrows():
+        up, down = (f"{value:,.0f}" for value in row.iloc[:2])
+        text = f"{algorithm}: clients send {up} and receive {down} numbers per round"
+        if row.notna().all():
+            totals = (f"{value / 1e6:,.2f}" for value in row.iloc[2:])
+            text += f", {' and '.join(totals)} MB in all"
+        console.print(f"{text}.")
 
 
 def _print_left_out(console: Console, result: results.Result) -> None:
@@ -87,10 +92,10 @@ def _print_left_out(console: Console, result: results.Result) -> None:
 
 def _print_ranking(console: Console, compared: comparison.Comparison) -> None:
     """Prints a table per environment, the best first, and who is best."""
-    titles = comparison.titles_of(compared)
     for environment in compared.environments:
-        rows = comparison.rows_of(compared, environment)
-        styles = ["" if row[-1] == "ok" else "red" for row in rows]
+        titles, rows = comparison.brief(compared, environment)
+        ended = (row.cells[-1] for row in environment.rows)
+        styles = ["" if status == "ok" else "red" for status in ended]
         if compared.is_paired:
             styles[0] = "bold"
         printing.table(

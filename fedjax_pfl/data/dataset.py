@@ -27,6 +27,7 @@ class Purpose(enum.IntEnum):
     SAMPLES = 6
     GENERATORS = 7
     AUGMENTATION = 8
+    UNSEEN = 9
 
 
 def generator(seed: int, purpose: Purpose, *identity: int) -> np.random.Generator:

@@ -37,6 +37,9 @@ class FederationSpec:
         `others` and samples, which draw independently.
       malicious_fraction: `round(malicious_fraction * N)` clients are malicious; at
         least one must stay honest.
+      unseen_fraction: `round(unseen_fraction * N)` clients, drawn once, never train;
+        they are evaluated at the end as the population `unseen`. The federation has the
+        other clients only, whose malicious share counts among them.
       validation_fraction: share of each client's examples, rounded down.
       test_fraction: share of each client's examples, rounded down, but at least one
         example unless the fraction is 0.
@@ -66,6 +69,7 @@ class FederationSpec:
     num_clients: int | None = struct.static_field(default=20, at_least=1)
     seed: int = struct.static_field(default=0, at_least=0, at_most=checks.MAX_SEED)
     malicious_fraction: float = struct.static_field(default=0.0, at_least=0, at_most=1)
+    unseen_fraction: float = struct.static_field(default=0.0, at_least=0, at_most=1)
     validation_fraction: float = struct.static_field(default=0.1, at_least=0, below=1)
     test_fraction: float = struct.static_field(default=0.2, at_least=0, below=1)
     train_examples: int | None = struct.static_field(default=None, at_least=1)
@@ -127,11 +131,34 @@ class FederationSpec:
         parts = self.partition(rng, dataset, self.num_clients)
         num_clients = self.num_clients or len(parts.index)
         parts.validate(dataset.num_samples, num_clients)
+        unseen = splits.unseen_clients(self.seed, num_clients, self.unseen_fraction)
+        if unseen.any() and parts.leaky:
+            raise checks.InputError(
+                "Expected a partition without shared examples for clients that are not"
+                f" seen in training, got {type(self.partition).__name__} with"
+                f" unseen_fraction={self.unseen_fraction}."
+            )
+        seen, num_seen = np.flatnonzero(~unseen), int((~unseen).sum())
         malicious = splits.malicious_clients(
-            self.seed, num_clients, self.malicious_fraction
+            self.seed, num_seen, self.malicious_fraction
         )
-        others = splits.other_clients(self.seed, num_clients, self.num_others)
-        clients = self._client_data(dataset, parts, malicious)
+        everybody = np.zeros(num_clients, bool)
+        everybody[seen] = malicious
+        others = splits.other_clients(self.seed, num_seen, self.num_others)
+        clients = self._client_data(dataset, parts, everybody)
+        held_out = None
+        if unseen.any():
+            named = {
+                "num_classes": dataset.num_classes,
+                "name": dataset.name,
+                "class_names": dataset.class_names,
+            }
+            held_out = Federation(
+                **_of_clients(clients, np.flatnonzero(unseen), num_seen),
+                malicious=jax.device_put(np.zeros(num_clients - num_seen, bool)),
+                **named,
+            )
+            clients = _of_clients(clients, seen, 0)
         samples = None
         if self.sample_tests:
             num_test = np.asarray(clients["test"].num_examples)
@@ -141,7 +168,10 @@ class FederationSpec:
             malicious=jax.device_put(malicious),
             others=jax.device_put(others),
             samples=jax.device_put(samples),
-            cluster=jax.device_put(parts.cluster),
+            cluster=None
+            if parts.cluster is None
+            else jax.device_put(parts.cluster[seen]),
+            unseen=held_out,
             num_classes=dataset.num_classes,
             name=dataset.name,
             leaky=parts.leaky,
@@ -353,6 +383,26 @@ def _from_one_hot(y: Any, num_classes: int | None) -> tuple[Any, int | None]:
     if not np.isin(rows, (0, 1)).all() or not (rows.sum(axis=1) == 1).all():
         return y, num_classes
     return rows.argmax(axis=1).astype(np.int32), num_classes or rows.shape[1]
+
+
+def _of_clients(
+    data: dict[str, core.ClientData], rows: np.ndarray, first: int
+) -> dict[str, core.ClientData]:
+    """Returns the data of some clients `int[K]`, numbered from `first` on.
+
+    Slots are as many as these clients need: others' sizes leave no trace.
+    """
+    numbers = jax.device_put(np.arange(first, first + len(rows), dtype=np.int32))
+
+    def chosen(part: core.ClientData) -> core.ClientData:
+        own = jax.tree.map(lambda leaf: leaf[rows], part.rows())
+        slots = max(int(own["num_examples"].max()), 1)
+        for name in ("index", "labels"):
+            if own[name] is not None:
+                own[name] = own[name][:, :slots]
+        return part.with_rows(own | {"client_id": numbers})
+
+    return {name: chosen(part) for name, part in data.items()}
 
 
 _PARTS: dict[str, tuple[dict[str, Any], str]] = {  # field -> registry, its method

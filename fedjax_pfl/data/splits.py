@@ -12,6 +12,7 @@ __all__ = [
     "other_clients",
     "sampled_tests",
     "split",
+    "unseen_clients",
 ]
 
 HALF = "half"
@@ -91,6 +92,27 @@ def malicious_clients(seed: int, num_clients: int, fraction: float) -> np.ndarra
             f" got {fraction}, which makes {count} of them malicious."
         )
     rng = datasets.generator(seed, datasets.Purpose.MALICIOUS)
+    return np.isin(np.arange(num_clients), rng.permutation(num_clients)[:count])
+
+
+def unseen_clients(seed: int, num_clients: int, fraction: float) -> np.ndarray:
+    """Draws a mask `bool[N]` of `round(fraction N)` clients, nested in `fraction`.
+
+    Args:
+      seed: of the draw.
+      num_clients: N.
+      fraction: share of clients that never train; 0 for none.
+
+    Raises:
+      InputError: if another fraction leaves no client unseen, or none for training.
+    """
+    count = round(float(fraction) * num_clients)
+    if fraction and not 0 < count < num_clients:
+        raise checks.InputError(
+            f"Expected unseen_fraction to leave some of {num_clients} clients unseen"
+            f" and some for training, got {fraction}, which leaves {count} unseen."
+        )
+    rng = datasets.generator(seed, datasets.Purpose.UNSEEN)
     return np.isin(np.arange(num_clients), rng.permutation(num_clients)[:count])
 
 

@@ -1,5 +1,6 @@
 """Evaluation of every predictor of a client, on its own and on other clients' data."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -7,10 +8,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl import core
+from fedjax_pfl import core, local
 from fedjax_pfl.core import checks, client_map, client_rows
 
-__all__ = ["collaboration", "courses", "evaluate", "predictor_names", "predictors_of"]
+__all__ = [
+    "Unseen",
+    "collaboration",
+    "courses",
+    "evaluate",
+    "predictor_names",
+    "predictors_of",
+    "unseen",
+    "unseen_rule",
+]
 
 BATCH = 128
 """Examples per pass; bounds memory, not the result."""
@@ -18,6 +28,8 @@ CHUNK = 16
 """Clients evaluated at once."""
 MAX_PAIRS = 2000
 """Most clients whose pairs are looked at."""
+UNSEEN_EPOCHS = 5
+"""Local epochs of a client that never trained, where a method adapts none itself."""
 
 Metrics = dict[str, jax.Array]
 Predictor = Callable[[jax.Array], jax.Array]
@@ -375,3 +387,181 @@ def courses(
 def _stack(rows: list[Metrics]) -> Metrics:
     """Stacks metrics along a new leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unseen:
+    """How a method serves clients that never trained.
+
+    Attributes:
+      as_is: predictors that are the same for all of them and are shown: the global one.
+      own: predictors that the method itself adapts to a client's training examples.
+      start: predictor from whose parameters local work starts where there is none of
+        `own`, else None.
+      work: this local work, in words.
+    """
+
+    as_is: tuple[str, ...]
+    own: tuple[str, ...]
+    start: str | None = None
+    work: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the models, which tell how they were adapted."""
+        names = (*self.as_is, *(f"{name} (own rule)" for name in self.own))
+        if self.start is not None:
+            names += (f"{self.start} + {self.work}",)
+        return names
+
+
+def _of_newcomer(
+    process: Any,
+    state: core.State,
+    model: core.Model,
+    population: core.Population,
+    data: core.ClientData,
+) -> tuple[Predictors, core.Key]:
+    """Returns predictors of ONE client in its first state, and its evaluation key."""
+    single = data.with_rows(jax.tree.map(lambda leaf: leaf[None], data.rows()))
+    clients = process.first_rows(state.key, model, population, single)[1]
+    client = jax.tree.map(lambda leaf: leaf[0], clients)
+    return predictors_of(process, state, client, model, data)
+
+
+def unseen_rule(
+    process: Any, state: core.State, model: core.Model, federation: core.Federation
+) -> Unseen:
+    """Finds out how a method serves clients that never trained; computes nothing.
+
+    A predictor of a client in its first state is adapted by the method where its
+    outputs depend on the client's training examples.
+
+    Args:
+      process: the process.
+      state: a state, or its shapes.
+      model: the model.
+      federation: data of N clients, or their shapes; it has `unseen` ones.
+
+    Returns:
+      The rule.
+
+    Raises:
+      InputError: if local epochs are needed, and there is no network to start from.
+    """
+    assert federation.unseen is not None
+
+    def output(state: core.State, federation: core.Federation, name: str):
+        pool, population = federation.train.pool(), federation.population
+        x = pool.x[:1]
+        if not jnp.issubdtype(x.dtype, jnp.signedinteger):
+            x = x.astype(jnp.zeros(()).dtype)
+
+        def one(row: dict[str, Any]):
+            data = pool.with_rows(row)
+            made = _of_newcomer(process, state, model, population, data)[0]
+            return made[name](x)
+
+        assert federation.unseen is not None
+        return jax.vmap(one, out_axes=None)(federation.unseen.train.rows())
+
+    def is_adapted(name: str) -> bool:
+        try:
+            jax.eval_shape(lambda s, f: output(s, f, name), state, federation)
+        except ValueError:  # what vmap raises for values that differ between clients
+            return True
+        return False
+
+    names = predictor_names(process, state, model, federation)
+    own = tuple(name for name in names if is_adapted(name))
+    as_is = tuple(name for name in names if name == "global" and name not in own)
+    if own:
+        return Unseen(as_is, own)
+    start = next((n for n in ("global", "personal") if n in names), names[0])
+    _check_start(process, state, model, federation, start)
+    has_epochs = hasattr(_few_epochs(process.algorithm), "epochs")
+    work = f"{UNSEEN_EPOCHS} local epochs" if has_epochs else "local work"
+    return Unseen(as_is, own, start, work)
+
+
+def _check_start(
+    process: Any,
+    state: core.State,
+    model: core.Model,
+    federation: core.Federation,
+    name: str,
+) -> None:
+    """Refuses a predictor that is no network of the model, which could be trained."""
+    is_network = []
+
+    def look(state: core.State, federation: core.Federation):
+        train = federation.train
+        data = train.with_rows(jax.tree.map(lambda leaf: leaf[0], train.rows()))
+        made = _of_newcomer(process, state, model, federation.population, data)[0]
+        wanted = jax.eval_shape(model.init, state.key)
+        params = getattr(made[name], "params", None)
+        shapes = [jax.tree.map(jnp.shape, tree) for tree in (wanted, params)]
+        is_network.append(shapes[0] == shapes[1])
+        return jnp.zeros(())
+
+    jax.eval_shape(look, state, federation)
+    if not is_network[-1]:
+        raise checks.InputError(
+            f"Expected a method that adapts to clients which never trained, or whose"
+            f" {name} predictor has the model's parameters, got"
+            f" {type(process.algorithm).__name__}; give unseen_fraction=0."
+        )
+
+
+def unseen(
+    process: Any, state: core.State, model: core.Model, federation: core.Federation
+) -> Metrics:
+    """Measures the models of clients that never trained, on their own test examples.
+
+    Each client is in the state of the method's beginning, with the training's server.
+    Where the method adapts no predictor to the client's training examples, the `start`
+    of its `unseen_rule` is trained there by the method's own `local` solver, or by
+    `SGD()` where it has none, for a few epochs.
+
+    Args:
+      process: the process.
+      state: state after the last round.
+      model: the model.
+      federation: data of N clients, and of U `unseen` ones.
+
+    Returns:
+      By name, `[models, U]`, models as `unseen_rule` names them; NaN for clients
+      without test examples.
+    """
+    rule = unseen_rule(process, state, model, federation)
+    newcomers, population = federation.unseen, federation.population
+    assert newcomers is not None
+    solver = _few_epochs(process.algorithm)
+    dtype = jnp.zeros(()).dtype
+
+    def one(row: tuple[Any, Any], _: None):
+        train = newcomers.train.pool().with_rows(row[0])
+        made, key = _of_newcomer(process, state, model, population, train)
+        models = [made[name] for name in (*rule.as_is, *rule.own)]
+        if rule.start is not None:
+            start: Any = made[rule.start]
+            view = core.ClientView(key=key, round=state.round, data=train)
+            params = solver.solve(view, local.DataLoss(model), start.params)[0]
+            models.append(core.Predictor(start.apply, params))
+        test = newcomers.test.pool().with_rows(row[1])
+        order = {f"{k:04}": predictor for k, predictor in enumerate(models)}
+        return _stack(_own_means(order, model, test, key, dtype))
+
+    rows = (newcomers.train.rows(), newcomers.test.rows())
+    metrics = client_map.map_chunks(one, rows, None, CHUNK)
+    return {name: jnp.moveaxis(value, 0, -1) for name, value in metrics.items()}
+
+
+def _few_epochs(algorithm: Any) -> Any:
+    """Returns a solver of a few epochs, with the settings of a method's own one."""
+    solver = getattr(algorithm, "local", None)
+    if not hasattr(solver, "solve"):
+        solver = local.SGD()
+    if not hasattr(solver, "epochs"):  # it goes on to a tolerance
+        return solver
+    return dataclasses.replace(solver, epochs=UNSEEN_EPOCHS, num_steps=None)

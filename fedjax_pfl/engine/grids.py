@@ -152,6 +152,7 @@ def groups_of(
             jax.tree.structure(point.process),
             point.model,
             federation.num_clients,
+            federation.unseen and federation.unseen.num_clients,
             str(jax.tree.leaves(shapes, is_leaf=lambda x: isinstance(x, tuple))),
             jax.tree.structure(federation),
         )

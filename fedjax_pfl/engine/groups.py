@@ -182,6 +182,13 @@ class PlannedGroup:
         return evaluation.predictor_names(*self._shapes())
 
     @functools.cached_property
+    def unseen_names(self) -> tuple[str, ...]:
+        """Names of the models of clients that never trained; none without any."""
+        if self.group.federations[0].unseen is None:
+            return ()
+        return evaluation.unseen_rule(*self._shapes()).names
+
+    @functools.cached_property
     def kinds(self) -> dict[str, trained_parameters.Kind]:
         """Shapes of what is trained of every predictor; see `trained_parameters`."""
         return trained_parameters.kinds(*self._shapes())
@@ -214,6 +221,7 @@ class PlannedGroup:
             "eval_clients": schedule.clients,
             "execution": execution,
             "num_parameters": client_rows.size(params),
+            "parameter_dtype": str(jnp.result_type(*jax.tree.leaves(params))),
         }
 
 
@@ -262,6 +270,13 @@ def plan(group: Group, options: Options) -> PlannedGroup:
     )
     if options.stop_when is not None:
         options.stop_when.model_of(planned.names)
+    if first.unseen is not None:
+        if isinstance(model, core.SequenceModel):
+            raise checks.InputError(
+                f"Models of series such as {type(model).__name__} are not adapted to"
+                " clients that never trained; expected unseen_fraction=0."
+            )
+        planned.unseen_names  # noqa: B018 (refuses methods without a network)
     return planned
 
 

@@ -376,7 +376,8 @@ def _keep_carry(
     new = steps = None
     if isinstance(report, core.Report):
         new, steps = report.carry, report.steps
-        info = dataclasses.replace(info, client=report.values)
+        counted = {} if steps is None else {"client_steps": steps}
+        info = dataclasses.replace(info, client=report.values | counted)
     if state.steps is not None:
         if steps is None:
             raise checks.InputError(

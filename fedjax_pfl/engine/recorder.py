@@ -59,6 +59,7 @@ _NAMED = {
     "diagnostics": ("round", "point"),
     "per_round": ("point", "step"),
     "series": ("point", "model", "client", "moment"),
+    "unseen": ("point", "unseen_model", "unseen_client"),
     "watch": ("point",),
     "collaboration": ("point", "client", "sender"),
     "own_cluster": ("round", "point", "client"),
@@ -105,6 +106,8 @@ class Recorder:
         self._collaboration: np.ndarray | None = None
         self._own_cluster: list[np.ndarray] = []
         self._series: dict[str, np.ndarray] = {}
+        self._unseen: dict[str, np.ndarray] = {}
+        self._unseen_models = planned.unseen_names
         self._per_round: dict[str, np.ndarray] = {}
         self.num_restored = 0
 
@@ -171,9 +174,10 @@ class Recorder:
             evaluated[point][np.ix_(columns, rows)] = True
         if "weights" in snapshot:
             self._collaboration = np.asarray(snapshot["weights"])
-        for name, values in snapshot.get("series", {}).items():
-            self._series[name] = np.array(values, np.float64)
-            self._series[name][gone] = np.nan
+        for kind, target in (("series", self._series), ("unseen", self._unseen)):
+            for name, values in snapshot.get(kind, {}).items():
+                target[name] = np.array(values, np.float64)
+                target[name][gone] = np.nan
         spreads = {name: spread(v) for name, v in metrics.items()}
         if again is not None:
             for name, values in spreads.items():
@@ -252,6 +256,7 @@ class Recorder:
         }
         arrays |= {f"per_round/{name}": v for name, v in self._per_round.items()}
         arrays |= {f"series/{name}": v for name, v in self._series.items()}
+        arrays |= {f"unseen/{name}": v for name, v in self._unseen.items()}
         arrays |= {f"watch/{name}": v for name, v in self._watch.arrays().items()}
         arrays |= {
             "rounds": np.array(self._rounds),
@@ -295,6 +300,7 @@ class Recorder:
         self._metrics, self._diagnostics = rows("metrics"), rows("diagnostics")
         self._per_round = named.get("per_round", {})
         self._series = named.get("series", {})
+        self._unseen = named.get("unseen", {})
         self._watch.restore(named["watch"])
         self._evaluated, self._times = list(arrays["evaluated"]), list(arrays["times"])
         self._selected, self._diverged = arrays["selected"], arrays["diverged"]
@@ -309,7 +315,7 @@ class Recorder:
         sizes = {"point": len(self._points), "round": rounds}
         sizes |= {"model": len(self._models), "data": len(self._data)}
         sizes |= {"client": len(self._clients), "row": self._selected.shape[1]}
-        sizes |= {"step": self._num_rounds}
+        sizes |= {"step": self._num_rounds, "unseen_model": len(self._unseen_models)}
         for name, value in arrays.items():
             if name.startswith("rows/"):  # of a streamed training, which checks them
                 continue
@@ -347,10 +353,13 @@ class Recorder:
             times_selected=np.stack(self._times, axis=1),
             malicious=self._malicious,
             num_train=np.stack([f.num_train for f in self._federations]),
+            num_test=np.stack([f.num_test for f in self._federations]),
             label_counts=np.stack(labels) if labels else None,
             leak=np.array([f.leak for f in self._federations]),
             collaboration=self._collaboration,
             series=self._series,
+            unseen_models=self._unseen_models if self._unseen else (),
+            unseen=self._unseen,
             own_cluster=np.stack(shares, axis=1) if shares else None,
             cluster=np.stack(clusters) if clusters else None,
             per_round=self._per_round,

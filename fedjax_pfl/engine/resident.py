@@ -35,9 +35,11 @@ __all__ = [
     "segment",
     "snapshot",
     "trained",
+    "unseen",
 ]
 
 _SNAPSHOT: programs.Name = ("snapshot",)
+_UNSEEN: programs.Name = ("unseen",)
 
 
 class Resident:
@@ -48,6 +50,7 @@ class Resident:
       programs: its compiled programs.
       start: processes, keys, rows of federations and their pool; what `init` takes.
       fixed: processes, rows and pool, placed on the devices.
+      unseen: rows of clients that never train, placed, or None.
       like: shapes of the states of all points, placed.
       states: states of all points, from `begin` on.
     """
@@ -84,6 +87,7 @@ class Resident:
             pool = sharding.replicate(pool, plan.points)
             processes = self._placed(processes)
         self.fixed = (processes, self._placed(rows), pool)
+        self.unseen = self._placed_unseen(federations)
         jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
         if are_shapes:
             return
@@ -94,7 +98,7 @@ class Resident:
             "diagnostics": plan.diagnostics,
         }
         if store is not None:
-            digest = checkpoint.fingerprint(self.start)
+            digest = checkpoint.fingerprint((self.start, self.unseen))
             self.identity["data, seeds and settings"] = digest
 
     @classmethod
@@ -116,6 +120,18 @@ class Resident:
         count = self.planned.num_clients
         return sharding.shard_rows(tree, count, plan.execution, axis=1)
 
+    def _placed_unseen(self, federations: Sequence[core.Federation]) -> Any:
+        """Returns the rows `[G, U, ...]` of clients that never train, or None."""
+        groups = [f.unseen for f in federations if f.unseen is not None]
+        if not groups:
+            return None
+        plan, rows = self.planned.plan, stacking.rows_of(groups)
+        if plan.points.mode == "shard":
+            return self._placed(rows)
+        if plan.execution.mode == "shard":  # few clients, whatever their number
+            return sharding.replicate(rows, plan.execution)
+        return rows
+
     def _names(self) -> list[programs.Name]:
         """Returns the names of the programs that a training runs."""
         plan, num_rounds = self.planned.plan, self.planned.options.num_rounds
@@ -125,6 +141,7 @@ class Resident:
         names: list[programs.Name] = [("init",)]
         names += [("segment",)] * (plan.execution.mode != "loop")
         names += [("evaluate", *data) for data in sorted(together)]
+        names += [_UNSEEN] * (self.unseen is not None)
         return names + [_SNAPSHOT] * self._has_snapshot
 
     def _lowered(self, name: programs.Name) -> jax.stages.Lowered:
@@ -137,6 +154,8 @@ class Resident:
             return segment.lower(plan, *now, active, *_rounds())
         if kind == "evaluate":
             return evaluate.lower(plan, tuple(data), *now)
+        if name == _UNSEEN:
+            return unseen.lower(plan, *now, self.unseen)
         return snapshot.lower(plan, *now)
 
     def _with(self, states: core.State) -> tuple[Any, ...]:
@@ -188,12 +207,14 @@ class Resident:
         return sharding.fetch(reports)
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
-        """Measures all points; clusters always, heat maps and curves at the end."""
+        """Measures all points; clusters always, all the rest of them at the end."""
         now = self._with(self.states)
         measured = self.programs[("evaluate", *data)](*now)
         has_clusters = self.planned.group.federations[0].cluster is not None
         is_wanted = self._has_snapshot and (is_last or has_clusters)
         pairs = self.programs[_SNAPSHOT](*now) if is_wanted else {}
+        if is_last and self.unseen is not None:
+            pairs = pairs | {"unseen": self.programs[_UNSEEN](*now, self.unseen)}
         return sharding.fetch((*measured, pairs))
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -361,6 +382,23 @@ def snapshot(plan: Plan, processes: Any, states: Any, rows: Any, pool: Any):
         return pairs | ({"series": series} if series else {})
 
     return _map_points(one, (processes, states, rows), pool, plan)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def unseen(
+    plan: Plan, processes: Any, states: Any, rows: Any, pool: Any, clients: Any
+) -> dict[str, jax.Array]:
+    """Returns metrics `[G, models, U]` of clients that never trained, by name."""
+
+    def one(row: tuple[Any, ...], pool: Any):
+        process, state, fields, others = row
+        federation = stacking.join(fields, pool)
+        federation = dataclasses.replace(
+            federation, unseen=stacking.join(others, federation)
+        )
+        return evaluation.unseen(process, state, plan.model, federation)
+
+    return _map_points(one, (processes, states, rows, clients), pool, plan)
 
 
 @functools.partial(jax.jit, static_argnames="plan")

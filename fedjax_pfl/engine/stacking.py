@@ -9,19 +9,20 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 
-__all__ = ["ROWS", "federation_rows", "join", "split", "stack"]
+__all__ = ["ROWS", "federation_rows", "join", "rows_of", "split", "stack"]
 
 ROWS = ("train", "validation", "test")
 _OWN = ("malicious", "others", "samples", "cluster")  # further rows of clients
 
 
 def split(federation: core.Federation) -> tuple[dict[str, Any], core.Federation]:
-    """Returns the rows of clients, and the federation without them."""
+    """Returns the rows of clients, and the federation without them and the unseen."""
     rows: dict[str, Any] = {name: getattr(federation, name).rows() for name in ROWS}
     rows |= {name: getattr(federation, name) for name in _OWN}
     rows["pool"] = None
     empty: dict[str, Any] = {name: getattr(federation, name).pool() for name in ROWS}
-    return rows, dataclasses.replace(federation, **empty, **dict.fromkeys(_OWN))
+    own = dict.fromkeys((*_OWN, "unseen"))
+    return rows, dataclasses.replace(federation, **empty, **own)
 
 
 def join(rows: dict[str, Any], pool: core.Federation | None) -> core.Federation:
@@ -76,13 +77,18 @@ def federation_rows(federations: Sequence[core.Federation]) -> tuple[Any, Any]:
       Rows `[G, ...]`, and the pool. Points whose pools differ (generated data of
       several seeds) have theirs stacked among the rows, and None is shared.
     """
-    parts = [split(federation) for federation in federations]
-    rows = _compute(lambda rows: stack(_pad_slots(rows)), [part[0] for part in parts])
-    pools = [part[1] for part in parts]
+    rows = rows_of(federations)
+    pools = [split(federation)[1] for federation in federations]
     leaves = [jax.tree.leaves(pool) for pool in pools]
     if all(a is b for other in leaves for a, b in zip(leaves[0], other, strict=True)):
         return rows, pools[0]
     return rows | {"pool": _stack_pools(pools)}, None
+
+
+def rows_of(federations: Sequence[core.Federation]) -> dict[str, Any]:
+    """Stacks the rows of all points, `[G, ...]`, without pools."""
+    rows = [split(federation)[0] for federation in federations]
+    return _compute(lambda rows: stack(_pad_slots(rows)), rows)
 
 
 def _compute(fn: Callable[[Any], Any], tree: Any) -> Any:

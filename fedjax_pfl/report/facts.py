@@ -9,10 +9,19 @@ import numpy as np
 
 from fedjax_pfl import results
 from fedjax_pfl.report import sources, tables
-from fedjax_pfl.results import history, metrics, selection, summaries
+from fedjax_pfl.results import comparison, history, metrics, selection, summaries
 from fedjax_pfl.results import provenance as origins
 
-__all__ = ["configuration", "overview", "provenance", "searches", "timing"]
+__all__ = [
+    "communication",
+    "configuration",
+    "methods",
+    "overview",
+    "provenance",
+    "searches",
+    "timing",
+    "unseen",
+]
 
 _VERSIONS = ("fedjax_pfl", "jax", "numpy", "python")
 
@@ -92,6 +101,54 @@ def timing(loaded: sources.Loaded) -> tables.Table:
         columns=columns,
         parts=tuple(parts),
     )
+
+
+def communication(loaded: sources.Loaded) -> tables.Table:
+    """Returns what every algorithm sent and computed, means over its trainings."""
+    columns = ["bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down"]
+    sent = loaded.result.communication().groupby("algorithm", sort=False)
+    rows = []
+    for algorithm, means in (
+        sent[["rounds", *columns, "client_steps"]].mean().iterrows()
+    ):
+        cells = ("–" if np.isnan(value) else f"{value:,.0f}" for value in means)
+        rows.append((str(algorithm), *cells))
+    return tables.Table(
+        name="communication",
+        title="Communication",
+        caption="Bytes sent by clients (up) and to clients (down), of all of them"
+        " together and in the type of the parameters, per round and in all rounds;"
+        " client steps are the local steps of all clients in all rounds. Means over the"
+        " trainings of an algorithm.",
+        columns=(
+            "algorithm",
+            "rounds",
+            "up per round",
+            "down per round",
+            "up",
+            "down",
+            "client steps",
+        ),
+        parts=(tables.Part("", tuple(rows)),),
+    )
+
+
+def unseen(loaded: sources.Loaded) -> list[tables.Table]:
+    """Returns the table of clients that never trained, where there were some."""
+    parts: dict[str, list[tuple[str, ...]]] = {}
+    for heading, *row in comparison.unseen(loaded.result.contenders()):
+        parts.setdefault(heading, []).append(tuple(row))
+    if not parts:
+        return []
+    caption = (
+        "Models of clients that were held out of training, on their own test data after"
+        " the last round: the headline metric's mean over them, and that of the worst"
+        " tenth; mean ± standard deviation over seeds. Adapted to their training data"
+        " by the method's own rule, or by local epochs where it has none."
+    )
+    columns = ("method", "model", "mean", "worst 10 %")
+    made = tuple(tables.Part(name, tuple(rows)) for name, rows in parts.items())
+    return [tables.Table("unseen", "Unseen clients", caption, columns, made, 2)]
 
 
 def searches(loaded: sources.Loaded) -> list[tables.Table]:

@@ -71,7 +71,12 @@ def content_of(loaded: sources.Loaded) -> page.Content:
         headline=tuple(table for table in (own, *wider) if table is not None),
         details=tuple(table for table in (best, every) if table is not None),
         sections=tuple(sections.all_of(result)),
-        facts=(*facts.searches(loaded), facts.timing(loaded)),
+        facts=(
+            *facts.unseen(loaded),
+            *facts.searches(loaded),
+            facts.communication(loaded),
+            facts.timing(loaded),
+        ),
     )
 
 

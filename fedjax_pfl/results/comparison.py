@@ -7,24 +7,31 @@ from collections.abc import Sequence
 import pandas as pd
 
 from fedjax_pfl import results
-from fedjax_pfl.results import metrics, paired, selection, summaries
+from fedjax_pfl.results import metrics, paired, selection, shares, summaries
 
 __all__ = [
     "Comparison",
     "Difference",
     "Environment",
     "Row",
+    "brief",
     "compare",
     "rank",
     "rows_of",
     "text_of",
     "titles_of",
+    "unseen",
+    "unseen_text",
 ]
 
 _BOUND = "hybrid (oracle)"  # not a method
-_REFERENCES = (("FedAvg", "global"), ("Local", "personal"))  # what all must beat
 _DIFFERENCE = 3  # its column, beside the measure that it is of
-_SHARES = "better / worse off"
+_BETTER, _WORSE = (
+    tuple(shares.stat(side, name) for name, _ in shares.REFERENCES)
+    for side in shares.SIDES
+)
+_WIDTH = 100  # characters of a line of text
+_UNSEEN_TITLES = ("environment", "method", "model", "mean", "worst 10 %")
 _ROUNDS = {
     "last": "last round",
     "best (validation)": "round that is best on validation data",
@@ -156,15 +163,13 @@ def compare(
     caption = _caption(points, metric, data, when, is_paired)
     points, measures = _with_cells(result, points, when, data)
     if only_best and when == "last" and data == summaries.OWN_TEST:
-        shares = _shares(result, points, metric)
-        if shares is not None:
-            points = _joined(points, shares, _columns(result))
-            both = zip(points["cells"], points["share"].fillna("–"), strict=True)
-            points["cells"] = [(*cells[:-1], share, cells[-1]) for cells, share in both]
-            measures.insert(-1, _SHARES)
+        points, titles = _share_cells(result, points, metric)
+        measures[-1:-1] = titles
+        if titles:
             caption += (
-                f" {_SHARES.capitalize()}: share of clients, over all seeds, whose own"
-                f" test {metric.replace('_', ' ')} is better and worse than with Local."
+                " Worse and better than: shares of clients whose own test"
+                f" {metric.replace('_', ' ')} is so, paired by client and seed; means"
+                " over seeds with 95 % intervals, which one seed does not have."
             )
     if not (points["status"] == "ok").all():
         caption += " Seeds that diverged do not count; status says how many did."
@@ -212,39 +217,43 @@ def _joined(rows: pd.DataFrame, more: pd.DataFrame, keys: list[str]) -> pd.DataF
     return rows.merge(more.astype(dict(rows[keys].dtypes)), on=keys, how="left")
 
 
-def _shares(
+def _share_cells(
     result: results.Result, points: pd.DataFrame, metric: str
-) -> pd.DataFrame | None:
-    """Returns shares of clients that a model serves better, and worse, than Local does.
+) -> tuple[pd.DataFrame, list[str]]:
+    """Adds shares of clients that are better and worse off than with the references.
 
     Args:
       result: what is compared.
-      points: of the rows, in which Local's are found.
+      points: of the rows; `status` is the last of their cells.
       metric: by which clients are better off.
 
     Returns:
-      The columns of rows, and their `share`, for example `62 % / 21 %`; None unless
-      there are Local and others.
+      The points, with cells before the last one, and the titles of these cells.
     """
-    is_local = (points["algorithm"] == "Local") & (points["model"] == "personal")
-    if not is_local.any() or (points["algorithm"] == "Local").all():
-        return None
-    columns = _columns(result)
-    who = [*selection.environments(result), "seed", "client"]
-    clients, _ = selection.reported(result, result.clients(), metric)
-    clients = clients[[*dict.fromkeys([*columns, *who]), "value"]]
-    local = clients.merge(points.loc[is_local, columns].drop_duplicates())
-    local = local.drop_duplicates(who, keep="last")[[*who, "value"]]
-    pairs = clients.merge(local, on=who, suffixes=("", "_local"))
-    is_self = (pairs["algorithm"] == "Local") & (pairs["model"] == "personal")
-    gap = metrics.sign(metric) * (pairs["value"] - pairs["value_local"])
-    pairs = pairs.assign(better=gap > 0, worse=gap < 0)[gap.notna() & ~is_self]
-    means = pairs.groupby(columns, dropna=False)[["better", "worse"]].mean()
-    texts = [
-        f"{better:.0%} / {worse:.0%}".replace("%", " %")
-        for better, worse in means.to_numpy()
-    ]
-    return means.reset_index()[columns].assign(share=texts)
+    table, columns, titles = result.table(), _columns(result), []
+    table = table[(table["metric"] == metric) & (table["when"] == "last")]
+    for title in (*_WORSE, *_BETTER):
+        own = table[table["stat"] == title]
+        if own.empty:
+            continue
+        heads = own[columns].drop_duplicates()
+        texts = [_percent(rows["value"]) for rows in selection.groups(own, columns)]
+        points = _joined(points, heads.assign(share=texts), columns)
+        both = zip(points["cells"], points.pop("share").fillna("–"), strict=True)
+        points["cells"] = [(*cells[:-1], share, cells[-1]) for cells, share in both]
+        titles.append(title)
+    return points, titles
+
+
+def _percent(values: pd.Series) -> str:
+    """Formats the mean of shares over seeds with its interval: `12 % [3, 21]`."""
+    found = paired.of_mean(values)
+    text = f"{100 * found.mean:.0f} %"
+    if found.pairs < 2:
+        return text
+    low = max(100 * (found.mean - found.margin), 0)
+    high = min(100 * (found.mean + found.margin), 100)
+    return f"{text} [{low:.0f}, {high:.0f}]"
 
 
 def _environment(
@@ -319,7 +328,7 @@ def _reference(result: results.Result, heads: pd.DataFrame, metric: str) -> int:
     Hybrids are never the best: they were chosen on these data, client by client.
     """
     names = list(zip(heads["algorithm"], heads["model"], strict=True))
-    for name in _REFERENCES:
+    for name in shares.REFERENCES:
         if name in names:
             return names.index(name)
     columns = _columns(result)
@@ -385,16 +394,96 @@ def rows_of(compared: Comparison, environment: Environment) -> list[tuple[str, .
     return rows
 
 
+def brief(
+    compared: Comparison, environment: Environment
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Returns titles and rows as terminals show them.
+
+    Without the variance of the loss and the shares of clients that are better off,
+    which reports and `Result.table` have, and without a status where all are ok.
+    """
+    titles, rows = titles_of(compared), rows_of(compared, environment)
+    hidden = {"loss variance", *_BETTER}
+    if all(row[-1] == "ok" for row in rows):
+        hidden.add("status")
+    shown = [k for k, title in enumerate(titles) if title not in hidden]
+    return tuple(titles[k] for k in shown), [tuple(r[k] for k in shown) for r in rows]
+
+
 def text_of(compared: Comparison) -> str:
-    """Formats a comparison as text: a star marks the best row of an environment."""
+    """Formats a comparison as text: a star marks the best row of an environment.
+
+    Columns that do not fit into 100 characters follow below, beside the methods again.
+    """
     lines = []
     for environment in compared.environments:
-        rows = rows_of(compared, environment)
+        titles, rows = brief(compared, environment)
         star = "*" if compared.is_paired else ""
-        table = [("", *titles_of(compared)), (star, *rows[0])]
-        table += [("", *row) for row in rows[1:]]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        cells = [map(str.ljust, row, widths) for row in table]
-        lines += [environment.title, *(" ".join(row).rstrip() for row in cells)]
+        table = [("", *titles), (star, *rows[0]), *(("", *row) for row in rows[1:])]
+        columns = list(zip(*table, strict=True))
+        lines += [environment.title, *_blocks(columns[:3], columns[3:])]
         lines += [environment.conclusion, ""] if environment.conclusion else [""]
     return "\n".join(lines).rstrip()
+
+
+def _blocks(
+    first: Sequence[tuple[str, ...]], others: Sequence[tuple[str, ...]]
+) -> list[str]:
+    """Formats columns of cells as lines, the first ones in every block of them."""
+
+    def width(columns: Sequence[tuple[str, ...]]) -> int:
+        return sum(1 + max(map(len, column)) for column in columns) - 1
+
+    blocks = [[*first, others[0]]]
+    for column in others[1:]:
+        if width([*blocks[-1], column]) > _WIDTH:
+            blocks.append(list(first))
+        blocks[-1].append(column)
+    lines = []
+    for block in blocks:
+        widths = [width([column]) for column in block]
+        cells = [map(str.ljust, row, widths) for row in zip(*block, strict=True)]
+        lines += [" ".join(row).rstrip() for row in cells]
+    return lines
+
+
+def unseen(result: results.Result) -> list[tuple[str, ...]]:
+    """Returns how models serve clients that never trained, best settings only.
+
+    Args:
+      result: with or without such clients.
+
+    Returns:
+      A row per setting and model: the environment's title, the setting, the model with
+      how it was adapted, and mean over seeds of the headline metric's mean and that of
+      its worst tenth; nothing without such clients.
+    """
+    table = result.table()
+    table = table[table["population"] == "unseen"]
+    if table.empty:
+        return []
+    best = selection.best_settings(result)
+    table = table.merge(best, on=list(best.columns))
+    table = table[table["metric"] == metrics.headline(set(table["metric"]))]
+    names = selection.varying(table, selection.methods(result))
+    rows = []
+    for group in selection.groups(table, _columns(result)):
+        head = group.iloc[0]
+        values = [group[group["stat"] == s]["value"] for s in ("mean", "worst 10 %")]
+        title = selection.title(head, selection.environments(result))
+        texts = (summaries.mean_and_std(v) or "–" for v in values)
+        rows.append((title, selection.label(head, names), head["model"], *texts))
+    return rows
+
+
+def unseen_text(result: results.Result) -> str:
+    """Formats `unseen` as lines after a ranking; empty without such clients."""
+    rows = unseen(result)
+    if not rows:
+        return ""
+    lines = ["", "", "Clients that never trained, after the last round:"]
+    for title in dict.fromkeys(row[0] for row in rows):
+        table = [_UNSEEN_TITLES[1:], *(row[1:] for row in rows if row[0] == title)]
+        columns = list(zip(*table, strict=True))
+        lines += [title, *_blocks(columns[:2], columns[2:])]
+    return "\n".join(lines)

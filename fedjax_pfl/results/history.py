@@ -28,6 +28,7 @@ class History:
       times_selected: `int[G, E, N]` rounds each client had taken part in.
       malicious: `bool[G, N]`.
       num_train: `int[G, N]` training examples.
+      num_test: `int[G, N]` test examples; None in files of before they were counted.
       label_counts: `int[G, N, C]` training examples by true class, or None where
         targets are not classes.
       leak: `[G]` share of test examples that another client trains on.
@@ -38,6 +39,10 @@ class History:
       cluster: `int[G, N]` known cluster of each client, or None.
       series: name -> `[G, models, N, T]` values of each client's test series after the
         last round, such as those of a portfolio; {} for models without series.
+      unseen_models: models of the U clients that never trained, whose names tell how
+        they were adapted.
+      unseen: name -> `[G, unseen_models, U]` their means over own test examples after
+        the last round; {} without such clients.
       per_round: name -> `[G, R]` over the cohort totals of counts and means of other
         values, and values of the aggregator.
       diagnostics: name -> `[G, E]`.
@@ -62,12 +67,15 @@ class History:
     times_selected: np.ndarray
     malicious: np.ndarray
     num_train: np.ndarray
+    num_test: np.ndarray | None
     label_counts: np.ndarray | None
     leak: np.ndarray
     collaboration: np.ndarray | None
     own_cluster: np.ndarray | None
     cluster: np.ndarray | None
     series: dict[str, np.ndarray]
+    unseen_models: tuple[str, ...]
+    unseen: dict[str, np.ndarray]
     per_round: dict[str, np.ndarray]
     diagnostics: dict[str, np.ndarray]
     diverged_at: np.ndarray
@@ -88,7 +96,7 @@ class History:
                 return {name: array[kept] for name, array in value.items()}
             return value[kept] if isinstance(value, np.ndarray) else value
 
-        shared = ("models", "data", "rounds", "clients", "config")
+        shared = ("models", "data", "rounds", "clients", "config", "unseen_models")
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         parts = {n: chosen(v) for n, v in fields.items() if n not in shared}
         parts["points"] = tuple(itertools.compress(self.points, kept))

@@ -12,7 +12,8 @@ IDENTITY = {
 }
 """Column of a table -> setting."""
 
-_DERIVED = ("federation.seed", "num_parameters", "execution")  # from other settings
+# They follow from other settings.
+_DERIVED = ("federation.seed", "num_parameters", "parameter_dtype", "execution")
 
 
 class Named(Protocol):

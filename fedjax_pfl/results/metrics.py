@@ -14,6 +14,7 @@ __all__ = [
     "mean",
     "score",
     "sign",
+    "wilson",
 ]
 
 MODELS = ("personal", "global", "fine-tuned", "hybrid (validation)")
@@ -33,6 +34,8 @@ BESIDE = {
 
 _WITHOUT_MODEL = ("uniform_", "hold_")
 """Before metrics of portfolios that no model made: equal shares, bought and held."""
+
+_NORMAL = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 
 
 def headline(names: Collection[str]) -> str:
@@ -115,3 +118,29 @@ def mean(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     counts = counts & ~np.isnan(values)
     total, number = np.where(counts, values, 0).sum(-1), counts.sum(-1)
     return np.where(number > 0, total / np.maximum(number, 1), np.nan)
+
+
+def wilson(shares: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns Wilson's 95 % intervals of binomial probabilities.
+
+    Args:
+      shares: `[...]` observed shares of successes, from 0 to 1.
+      counts: `[...]` trials of each.
+
+    Returns:
+      Lower and upper ends `[...]`, from 0 to 1; NaN where there was no trial or no
+      share.
+
+    Example:
+      >>> low, high = wilson(np.array([0.9]), np.array([10]))
+      >>> low.round(3).item(), high.round(3).item()
+      (0.596, 0.982)
+    """
+    known = (counts > 0) & ~np.isnan(shares)
+    trials = np.where(known, counts, 1).astype(float)
+    p, squared = np.where(known, shares, 0.5).astype(float), _NORMAL**2
+    center = (p + squared / (2 * trials)) / (1 + squared / trials)
+    spread = np.sqrt(p * (1 - p) / trials + squared / (4 * trials**2))
+    half = _NORMAL * spread / (1 + squared / trials)
+    low, high = np.clip(center - half, 0, 1), np.clip(center + half, 0, 1)
+    return np.where(known, low, np.nan), np.where(known, high, np.nan)

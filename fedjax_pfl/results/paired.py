@@ -5,7 +5,7 @@ import math
 
 import pandas as pd
 
-__all__ = ["Interval", "interval"]
+__all__ = ["Interval", "interval", "of_mean"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +64,14 @@ def interval(values: pd.Series, others: pd.Series) -> Interval:
     Returns:
       The interval; seeds that are not in both, or NaN in one, are lost.
     """
-    gaps = values.sub(others)  # aligned by seed: NaN where one is missing
-    good = gaps.dropna().to_numpy(float)
+    return of_mean(values.sub(others))  # aligned by seed: NaN where one is missing
+
+
+def of_mean(values: pd.Series) -> Interval:
+    """Returns the interval of the mean of one number per seed; NaN is lost."""
+    good = values.dropna().to_numpy(float)
     count = len(good)
     error = float(good.std(ddof=1)) / math.sqrt(count) if count > 1 else math.inf
     mean = float(good.mean()) if count else math.nan
-    lost = len(gaps) - count
+    lost = len(values) - count
     return Interval(mean=mean, standard_error=error, pairs=count, lost=lost)

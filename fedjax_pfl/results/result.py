@@ -24,6 +24,7 @@ from fedjax_pfl.results import (
     metrics,
     plain_files,
     provenance,
+    spending,
     summaries,
     xarray_io,
 )
@@ -37,7 +38,10 @@ __all__ = ["Result"]
 
 _FORMAT = "fedjax_pfl result 1"
 _CONFIG = "config.json"
-_NAMES = (*labels.IDENTITY.values(), "aggregator", "attack", "execution", "model")
+_NAMES = (
+    *labels.IDENTITY.values(),
+    *("aggregator", "attack", "execution", "model", "parameter_dtype"),
+)
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Setting = None | bool | _Whole | float | str | list[Any]
 _OWN_TEST = summaries.OWN_TEST
@@ -138,7 +142,9 @@ class Result:
         from fedjax_pfl.results import comparison
 
         ranked = comparison.rank(self)
-        return repr(self) if ranked is None else comparison.text_of(ranked)
+        if ranked is None:
+            return repr(self)
+        return comparison.text_of(ranked) + comparison.unseen_text(self.contenders())
 
     @property
     def status(self) -> tuple[str, ...]:
@@ -190,7 +196,11 @@ class Result:
         Returns:
           Columns algorithm, dataset, partition, seed, one per name in `fields`, model,
           population, data, metric, stat, when, value, status. `value` is NaN where a
-          training had diverged by then.
+          training had diverged by then. Where FedAvg or Local are among the algorithms,
+          stats of the headline metric on own test data in the last round have
+          `worse than Local` and so on: the share of the population's clients for whom
+          the model is worse than Local's personal model (FedAvg's global one) of the
+          same seed; no row where either diverged.
         """
         return self._table.copy()
 
@@ -204,8 +214,31 @@ class Result:
                 head = self._head(group, point)
                 for part in parts:
                     rows += [(*head, *cell, status) for cell in part.cells(point)]
+                unseen = summaries.unseen_cells(group, point)
+                rows += [(*head, *cell, status) for cell in unseen]
         tail = ("model", "population", "data", "metric", "stat", "when", "value")
-        return _frame(rows, [*self._columns, *tail, "status"])
+        table = _frame(rows, [*self._columns, *tail, "status"])
+        return self._with_shares(table)
+
+    def _with_shares(self, table: "pd.DataFrame") -> "pd.DataFrame":
+        """Adds the shares of clients that are better and worse off, at the end."""
+        import pandas as pd
+
+        from fedjax_pfl.results import shares
+
+        compared = shares.of_clients(self)
+        if compared.empty:
+            return table
+        names = [*self._columns, "model", "population", "metric"]
+        status = table.drop_duplicates(names)[[*names, "status"]]
+        compared = compared.merge(status, on=names, how="left")
+        parts = [table]
+        for side in shares.SIDES:
+            stats = [shares.stat(side, name) for name in compared["reference"]]
+            more = compared.assign(stat=stats, value=compared[side])
+            more = more.assign(data=_OWN_TEST, when="last")
+            parts.append(more[list(table.columns)])
+        return pd.concat(parts, ignore_index=True)
 
     def curves(self) -> "pd.DataFrame":
         """Returns the mean over clients in every evaluated round, one row per value.
@@ -245,7 +278,9 @@ class Result:
             evaluated.
 
         Returns:
-          The columns of `table` up to metric, then `client`, `num_train` and `value`.
+          The columns of `table` up to metric, then `client`, `num_train`, `num_test`,
+          `value`, and `low` and `high`: of an accuracy Wilson's 95 % interval, as if
+          the client's test examples were independent; NaN for other metrics.
         """
         rows = self._histories_of_clients
         return rows.copy() if histories else rows.drop(columns=list(_HISTORY))
@@ -271,9 +306,20 @@ class Result:
                         who = int(group.clients[client])
                         value = float(values[-1, client])
                         history = (group.rounds[seen], shown[:, client])
-                        rows.append((*name, who, size, value, *history))
-        tail = ("model", "population", "data", "metric", "client", "num_train", "value")
-        return _frame(rows, [*self._columns, *tail, *_HISTORY])
+                        tests = np.nan
+                        if group.num_test is not None:
+                            tests = int(group.num_test[point, client])
+                        rows.append((*name, who, size, tests, value, *history))
+        tail = ("model", "population", "data", "metric", "client", "num_train")
+        table = _frame(rows, [*self._columns, *tail, "num_test", "value", *_HISTORY])
+        counts = table["num_test"].where(table["metric"] == "accuracy", 0).fillna(0)
+        ends = metrics.wilson(table["value"].to_numpy(float), counts.to_numpy(float))
+        place = list(table.columns).index("value") + 1
+        for number, (name, values) in enumerate(
+            zip(("low", "high"), ends, strict=True)
+        ):
+            table.insert(place + number, name, values)
+        return table
 
     def series(self) -> "pd.DataFrame":
         """Returns what became of clients' test series after the last round.
@@ -299,7 +345,10 @@ class Result:
 
         Returns:
           The columns that name a point, then `floats_up` and `floats_down`: numbers
-          sent by and to all clients together, as means per round, and `rounds`.
+          sent by and to all clients together, as means per round; `rounds`; `bytes_up`
+          and `bytes_down`, these numbers in the type of the parameters, as means per
+          round; `total_bytes_up`, `total_bytes_down` and `client_steps`, the local
+          steps of all clients, over all rounds. NaN where a file does not tell.
         """
         rows = []
         for group in self.groups:
@@ -308,8 +357,42 @@ class Result:
                 sent = {n: group.per_round.get(n, none)[point] for n in _SENT}
                 rounds = int((~np.isnan(sent["floats_up"])).sum())
                 means = [float(np.nanmean(v)) if rounds else 0.0 for v in sent.values()]
-                rows.append((*self._head(group, point), *means, rounds))
-        return _frame(rows, [*self._columns, *_SENT, "rounds"])
+                spent = spending.after(group, point, rounds)
+                totals = [spent["bytes_up"], spent["bytes_down"]]
+                each = [total / max(rounds, 1) for total in totals]
+                numbers = (*means, rounds, *each, *totals, spent["client_steps"])
+                rows.append((*self._head(group, point), *numbers))
+        tail = ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")
+        return _frame(rows, [*self._columns, *_SENT, "rounds", *tail, "client_steps"])
+
+    def to_target(self, target: float) -> "pd.DataFrame":
+        """Returns what every training spent until a model was good enough.
+
+        The first evaluated round counts in which the mean over the honest clients of
+        the accuracy on own validation data, or of what `metrics.headline` says, is at
+        least the target (at most, for a loss). Test data choose nothing.
+
+        Args:
+          target: value to be reached, finite; an accuracy from 0 to 1.
+
+        Returns:
+          One row per training and model, but for hybrids, which validation data made:
+          the columns that name a point, `model`, `metric`, `target`; `rounds`;
+          `bytes_up` and `bytes_down`, sent by and to all clients; `client_steps`;
+          `seconds`, the training's share of the time its group ran, in proportion to
+          rounds; and the means `validation` and `test` in that round. NaN where the
+          target was not reached, or where a file does not tell.
+
+        Raises:
+          InputError: for a target that is no such number, or without validation data.
+        """
+        rows = []
+        for group in self.groups:
+            for point in range(len(group.points)):
+                head = self._head(group, point)
+                found = spending.to_target(group, point, target)
+                rows += [(*head, *row) for row in found]
+        return _frame(rows, [*self._columns, *spending.COLUMNS])
 
     def reports(self) -> "pd.DataFrame":
         """Returns what rounds reported of the method, one row per value.

@@ -34,6 +34,7 @@ __all__ = [
     "populations",
     "statistics",
     "tally",
+    "unseen_cells",
 ]
 
 METHOD_FIELDS = ("algorithm.", "aggregator", "server_optimizer")
@@ -215,6 +216,17 @@ class Part:
                     clients = values[at][d][self.masks[metric][at][d]]
                     for stat, value in statistics(metric, clients).items():
                         yield *self.name, data, metric, stat, when, value
+
+
+def unseen_cells(
+    record: history.History, point: int
+) -> Iterator[tuple[str, str, str, str, str, str, float]]:
+    """Yields rows like `Part.cells` of the clients that never trained, if any."""
+    for metric, values in record.unseen.items():
+        has_examples = ~np.isnan(values).all(axis=(0, 1))
+        for model, clients in zip(record.unseen_models, values[point], strict=True):
+            for stat, value in statistics(metric, clients[has_examples]).items():
+                yield model, "unseen", OWN_TEST, metric, stat, "last", value
 
 
 def parts(record: history.History) -> Iterator[Part]:

@@ -19,11 +19,13 @@ _AXES = {
     "per_round": ("point", "step"),
     "diagnostics": ("point", "round"),
     "series": ("point", "model", "client", "moment"),
+    "unseen": ("point", "unseen_model", "unseen_client"),
 }
 _ARRAYS = {
     "times_selected": ("point", "round", "client"),
     "malicious": ("point", "client"),
     "num_train": ("point", "client"),
+    "num_test": ("point", "client"),
     "evaluated": ("point", "round", "data", "client"),
     "leak": ("point",),
     "diverged_at": ("point",),
@@ -35,7 +37,14 @@ _ARRAYS = {
     "own_cluster": ("point", "round", "client"),
     "cluster": ("point", "client"),
 }
-_OPTIONAL = {"dropped", "label_counts", "collaboration", "own_cluster", "cluster"}
+_OPTIONAL = {
+    "cluster",
+    "collaboration",
+    "dropped",
+    "label_counts",
+    "num_test",
+    "own_cluster",
+}
 """Arrays that some histories do not have."""
 _DESCRIPTIONS = {
     "accuracy": ("fraction of examples classified correctly", "1"),
@@ -43,6 +52,7 @@ _DESCRIPTIONS = {
     "times_selected": ("rounds in which the client took part so far", "rounds"),
     "malicious": ("whether an attack replaces the client's messages", "1"),
     "num_train": ("training examples of the client", "examples"),
+    "num_test": ("test examples of the client", "examples"),
     "label_counts": ("training examples of the client by class", "examples"),
     "collaboration": ("weight of a sender's message for a client", "1"),
     "own_cluster": ("share of a client's collaboration in its own cluster", "1"),
@@ -56,7 +66,8 @@ _DESCRIPTIONS = {
     "num_nonfinite": ("messages and state rows that were not finite", "rows"),
     "floats_up": ("numbers sent by clients in the round", "floats"),
     "floats_down": ("numbers sent to clients in the round", "floats"),
-    "gradient_evaluations": ("gradients of minibatches in the round", "gradients"),
+    "gradient_evaluations": ("gradients of single examples in the round", "gradients"),
+    "client_steps": ("local steps of all clients in the round", "steps"),
     "annualized_return": ("geometric return of a year, costs paid", "1"),
     "sharpe": ("mean daily return over its deviation, annualized", "1"),
     "max_drawdown": ("largest fall of the value below an earlier one", "1"),
@@ -67,6 +78,7 @@ _DESCRIPTIONS = {
     "step": ("number of the round", "rounds"),
     "client": ("client", "1"),
     "model": ("model that was evaluated", "1"),
+    "unseen_model": ("model of clients that never trained", "1"),
     "data": ("examples on which it was evaluated", "1"),
 }
 
@@ -90,6 +102,8 @@ def to_dataset(record: history.History, title: str) -> "xr.Dataset":
         "client": record.clients,
         "status": ("point", list(record.status)),
     }
+    if record.unseen:
+        coords["unseen_model"] = list(record.unseen_models)
     for field in record.points[0]:
         coords[field] = ("point", _coordinate([p[field] for p in record.points]))
     arrays = {n: (dims, getattr(record, n)) for n, dims in _ARRAYS.items()}
@@ -179,6 +193,8 @@ def _from_dataset(
         target = arrays if is_single else named[kind]
         target[short if dot else start] = array.to_numpy()
     names = {n: tuple(dataset[n].to_numpy().tolist()) for n in ("model", "data")}
+    if named["unseen"]:
+        names["unseen_model"] = tuple(dataset["unseen_model"].to_numpy().tolist())
     rounds, clients = (dataset[name].to_numpy() for name in ("round", "client"))
     if dataset.sizes["point"] != len(points) or not named["metrics"]:
         raise ValueError("it has no metrics, or other points than config.json says")
@@ -192,6 +208,7 @@ def _from_dataset(
         points=points,
         models=names["model"],
         data=names["data"],
+        unseen_models=names.get("unseen_model", ()),
         rounds=rounds,
         clients=clients,
         **arrays,

@@ -310,3 +310,18 @@ def test_timing_counts_rounds_of_all_points():
     flame, fedavg = content.facts[-1].parts[0].rows
     assert flame[:6] == ("Flame", "12", "120", "1.5", "0.2", "480")  # 120 / 0.25 s
     assert fedavg[:6] == ("FedAvg", "3", "30", "1.5", "0.2", "120")
+
+
+def test_communication_has_bytes_and_steps():
+    sent = {"floats_up": 5.0, "floats_down": 7.0, "client_steps": 3.0}
+    record = histories.make_history()
+    record = dataclasses.replace(
+        record,
+        per_round={name: np.full((2, 10), value) for name, value in sent.items()},
+        config=record.config | {"parameter_dtype": "float32"},
+    )
+    unknown = histories.make_history(algorithm="Local")
+    content = reports.content(histories.make_result(record, unknown))
+    first, second = content.facts[-2].parts[0].rows
+    assert first == ("Flame", "10", "20", "28", "200", "280", "30")
+    assert second == ("Local", "10", *"–––––")

@@ -7,7 +7,7 @@ import pytest
 
 from fedjax_pfl import results
 from fedjax_pfl.core import checks
-from fedjax_pfl.results import comparison, selection
+from fedjax_pfl.results import comparison, selection, shares
 from tests import histories
 
 
@@ -80,7 +80,10 @@ def of_two(gap):
     return histories.make_result(fedavg, other)
 
 
-def test_shares_of_clients_count_who_gains_and_loses():
+def against_local():
+    """Ditto beside Local, which one client of one seed gains, and another loses with
+    in both seeds; and how many clients there are.
+    """
     points = ({"seed": 0}, {"seed": 1})
     made = histories.make_history(points=points, models=("personal",))
     local = made.metrics["accuracy"].copy()
@@ -96,13 +99,99 @@ def test_shares_of_clients_count_who_gains_and_loses():
         )
         for name, accuracy in (("Local", local), ("Ditto", other))
     ]
-    ranked = comparison.rank(histories.make_result(*made_of))
+    return histories.make_result(*made_of), local.shape[-1]
+
+
+def test_shares_of_clients_count_who_gains_and_loses():
+    result, clients = against_local()
+    ranked = comparison.rank(result)
     assert ranked is not None
-    assert ranked.measures[-2:] == ("better / worse off", "status")
+    shown = ("worse than Local", "better than Local", "status")
+    assert ranked.measures[-3:] == shown
     rows = {row.algorithm: row for row in ranked.environments[0].rows}
-    clients = 2 * local.shape[-1]
-    assert rows["Ditto"].cells[-2] == f"{100 / clients:.0f} % / {200 / clients:.0f} %"
-    assert rows["Local"].cells[-2] == "–"
+    # 1 of 20 is worse for both seeds; 1 of 20 and none is better, at 12.7 standard
+    # errors of Student's t with one degree of freedom.
+    assert clients == 20
+    assert rows["Ditto"].cells[-3:-1] == ("5 % [5, 5]", "2 % [0, 34]")
+    assert rows["Local"].cells[-3:-1] == ("–", "–")
+    table = result.table()
+    table = table[table["stat"].isin(shown)]
+    assert set(table["algorithm"]) == {"Ditto"} and set(table["when"]) == {"last"}
+    assert set(table["data"]) == {"own test"} and set(table["status"]) == {"ok"}
+    by_seed = table.pivot(index="seed", columns="stat", values="value")
+    assert by_seed["worse than Local"].tolist() == [1 / 20, 1 / 20]
+    assert by_seed["better than Local"].tolist() == [1 / 20, 0.0]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "loss"])
+def test_shares_agree_with_counting(metric):
+    points = tuple({"seed": s} for s in range(3))
+    names = ("FedAvg", "Local", "Ditto", "Flame")
+    made = [
+        histories.make_history(
+            points=points,
+            algorithm=name,
+            rng_seed=k,
+            num_clients=7,
+            metrics=(metric,),
+            malicious=(2,),
+            diverged_at=[-1, 8, -1] if name == "Flame" else None,
+        )
+        for k, name in enumerate(names)
+    ]
+    found = shares.of_clients(histories.make_result(*made))
+    assert set(found["population"]) == {"honest"}
+    own = {  # [seed, model, client] on test data in the last round
+        name: record.metrics[metric][:, -1, :, 0].astype(float)
+        for name, record in zip(names, made, strict=True)
+    }
+    honest = np.arange(7) != 2
+    sides = {"FedAvg": 1, "Local": 0}
+    count = 0
+    for row in found[found["model"].isin(histories.MODELS)].itertuples():
+        m = histories.MODELS.index(row.model)
+        values = own[row.algorithm][row.seed, m, honest]
+        others = own[row.reference][row.seed, sides[row.reference], honest]
+        more, less = np.mean(values > others), np.mean(values < others)
+        expected = (more, less) if metric == "accuracy" else (less, more)
+        assert (row.better, row.worse) == pytest.approx(expected)
+        count += 1
+    # Four methods of two models against two references, but for these themselves, and
+    # for the seed in which a method diverged.
+    assert count == (4 * 2 * 2 - 2) * 3 - 2 * 2
+
+
+def test_shares_are_against_the_best_setting_of_the_reference():
+    points = tuple({"seed": 0, "algorithm.lam": x} for x in (1.0, 3.0))
+    local = histories.make_history(points=points, algorithm="Local", num_clients=5)
+    accuracy = local.metrics["accuracy"].copy()
+    accuracy[:, -1, 0, 1] = np.array([[0.4], [0.6]])  # validation prefers lam = 3
+    accuracy[:, -1, 0, 0] = np.array([[0.9], [0.3]])
+    local = dataclasses.replace(local, metrics={"accuracy": accuracy})
+    other = histories.make_history(points=({"seed": 0},), num_clients=5)
+    values = np.full_like(other.metrics["accuracy"], 0.5)
+    other = dataclasses.replace(other, metrics={"accuracy": values})
+    found = shares.of_clients(histories.make_result(local, other))
+    flame = found[(found["algorithm"] == "Flame") & (found["model"] == "personal")]
+    assert flame["better"].tolist() == [1.0]
+    first = found[(found["algorithm.lam"] == 1.0) & (found["model"] == "personal")]
+    assert first["better"].tolist() == [1.0]  # Local's other setting is no reference
+
+
+def test_texts_are_at_most_a_hundred_characters_wide():
+    names = ("FedAvg", "Local", "Ditto", "A method of a rather long name")
+    points = tuple({"seed": s} for s in range(3))
+    made = [
+        histories.make_history(points=points, algorithm=name, rng_seed=k)
+        for k, name in enumerate(names)
+    ]
+    lines = str(histories.make_result(*made)).splitlines()
+    assert max(map(len, lines[:-1])) <= 100  # the last one is a sentence
+    assert sum("worse than FedAvg" in line for line in lines) == 1
+    heads = [line for line in lines if line.startswith("  method")]
+    assert len(heads) > 1
+    for name in names:
+        assert sum(line[2:].startswith(name) for line in lines) >= 4
 
 
 def test_printed_results_name_the_best_and_how_sure_that_is():

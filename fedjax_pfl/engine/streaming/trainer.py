@@ -75,6 +75,11 @@ class Streamed:
                 f"A streamed training has one grid point, got {len(group.points)}."
             )
         streamed.check(group.processes[0])
+        if group.federations[0].unseen is not None:
+            raise checks.InputError(
+                "A streamed training evaluates no clients that never trained; expected"
+                " unseen_fraction=0, or `simulate`."
+            )
         if isinstance(group.model, core.SequenceModel):
             raise checks.InputError(
                 "A streamed training keeps no memory of series, which"

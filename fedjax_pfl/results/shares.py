@@ -1,0 +1,66 @@
+"""Shares of clients that a model serves better, and worse, than a reference does."""
+
+import pandas as pd
+
+from fedjax_pfl import results
+from fedjax_pfl.results import metrics, selection
+
+__all__ = ["REFERENCES", "SIDES", "of_clients", "stat"]
+
+REFERENCES = (("FedAvg", "global"), ("Local", "personal"))
+"""Algorithms and models that all others must beat."""
+SIDES = ("better", "worse")
+
+
+def stat(side: str, reference: str) -> str:
+    """Returns the name of a share in a table, for example `worse than Local`."""
+    return f"{side} than {reference}"
+
+
+def of_clients(result: results.Result) -> pd.DataFrame:
+    """Compares own test metrics in the last round, client by client and seed by seed.
+
+    A reference is in the same environment, with its setting that is best on validation
+    data; where an environment has several, the first. Its own rows are left out, and so
+    are clients for which one of both diverged.
+
+    Args:
+      result: what is compared.
+
+    Returns:
+      One row per training, model and reference: the columns of `Result.table` that name
+      a point, `model`, `population`, `metric`, `reference`, and the shares `better` and
+      `worse` of clients, from 0 to 1. No row where there is no reference.
+    """
+    identity = [*selection.DESCRIPTION, "seed", *result.fields]
+    names = [*identity, "model", "population", "metric"]
+    empty = pd.DataFrame(columns=[*names, "reference", *SIDES])
+    algorithms = {group.config.get("algorithm") for group in result.groups}
+    if not algorithms & {name for name, _ in REFERENCES}:
+        return empty  # before anything is computed
+    clients, metric = selection.reported(result, result.clients())
+    methods = [*selection.environments(result), *selection.methods(result), "model"]
+    clients = clients.assign(row=_numbers(clients, methods))
+    who = [*selection.environments(result), "seed", "client"]
+    clients = clients.assign(who=_numbers(clients, who))
+    best = selection.best_settings(result.contenders())
+    parts = [empty]
+    for algorithm, model in REFERENCES:
+        is_one = (clients["algorithm"] == algorithm) & (clients["model"] == model)
+        reference = clients[is_one].merge(best, on=list(best.columns))
+        reference = reference.drop_duplicates("who")[["who", "row", "value"]]
+        pairs = clients.merge(reference, on="who", suffixes=("", "_of"))
+        gap = metrics.sign(metric) * (pairs["value"] - pairs["value_of"])
+        pairs = pairs.assign(better=gap > 0, worse=gap < 0)
+        pairs = pairs[gap.notna() & (pairs["row"] != pairs["row_of"])]
+        groups = pairs.groupby(_numbers(pairs, names), sort=False)
+        heads = pairs.loc[groups.head(1).index, names].reset_index(drop=True)
+        means = groups[list(SIDES)].mean().reset_index(drop=True)
+        parts.append(pd.concat([heads, means], axis=1).assign(reference=algorithm))
+    parts = [part for part in parts if len(part)]
+    return pd.concat(parts, ignore_index=True)[list(empty.columns)] if parts else empty
+
+
+def _numbers(rows: pd.DataFrame, names: list[str]) -> pd.Series:
+    """Numbers rows by their values, missing ones included."""
+    return rows.groupby(names, sort=False, dropna=False).ngroup()

@@ -1,0 +1,94 @@
+"""Cost of trainings until some round: bytes sent, local steps, seconds."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import history, metrics
+
+__all__ = ["COLUMNS", "after", "to_target"]
+
+_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+_NUMBERS = ("bytes_up", "bytes_down", "client_steps", "seconds")
+COLUMNS = ("model", "metric", "target", "rounds", *_NUMBERS, "validation", "test")
+"""Columns of the rows of `to_target`."""
+
+
+def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
+    """Returns what a training had spent after some rounds.
+
+    Args:
+      group: the history.
+      point: number of the training.
+      rounds: finished rounds, at least 0.
+
+    Returns:
+      `bytes_up` and `bytes_down`, sent by and to all clients; `client_steps`, local
+      steps of all clients; `seconds`, the share of the group's running time, as if all
+      rounds of all its points took equally long. NaN where the history does not tell.
+    """
+
+    def total(name: str) -> float:
+        if name not in group.per_round:
+            return np.nan
+        return float(group.per_round[name][point, :rounds].sum())
+
+    size = _BYTES.get(group.config.get("parameter_dtype"), np.nan)
+    all_rounds = int(group.ends.sum())
+    return {
+        "bytes_up": size * total("floats_up"),
+        "bytes_down": size * total("floats_down"),
+        "client_steps": total("client_steps"),
+        "seconds": group.run_seconds * rounds / max(all_rounds, 1),
+    }
+
+
+def to_target(
+    group: history.History, point: int, target: float
+) -> Iterator[tuple[Any, ...]]:
+    """Yields a row of `COLUMNS` per model of one training; see `Result.to_target`.
+
+    Raises:
+      InputError: for a target that is no such number, or without validation data.
+    """
+    metric = metrics.headline(group.metrics)
+    _check(group, metric, target)
+    honest, is_shown = ~group.malicious[point], group.rounds <= group.ends[point]
+    for m, model in enumerate(group.models):
+
+        def means(data: str, m: int = m) -> np.ndarray:
+            if data not in group.data:
+                return np.full(len(group.rounds), np.nan)
+            d = group.data.index(data)
+            who = group.evaluated[point, :, d] & honest
+            return metrics.mean(group.metrics[metric][point, :, m, d], who)
+
+        validation, test = means("validation"), means("test")
+        gap = metrics.sign(metric) * (validation - target)
+        places = np.flatnonzero((gap >= 0) & is_shown)
+        numbers = (np.nan,) * (len(COLUMNS) - 3)
+        if places.size:
+            first = places[0]
+            rounds = int(group.rounds[first])
+            spent = after(group, point, rounds)
+            numbers = (rounds, *(spent[name] for name in _NUMBERS))
+            numbers += (float(validation[first]), float(test[first]))
+        yield model, metric, target, *numbers
+
+
+def _check(group: history.History, metric: str, target: float) -> None:
+    """Refuses a target that cannot be one of this metric, and missing data."""
+    checks.number("target", target)
+    if metric == "accuracy" and not 0 <= target <= 1:
+        raise checks.InputError(
+            f"Expected a target accuracy from 0 to 1, got target={target}."
+        )
+    d = group.data.index("validation") if "validation" in group.data else None
+    if d is None or np.isnan(group.metrics[metric][:, :, :, d]).all():
+        raise checks.InputError(
+            "Expected a result with validation data, on which rounds are chosen, got"
+            f" {', '.join(group.data)}; evaluate on validation, of a federation with a"
+            " validation_fraction above 0."
+        )

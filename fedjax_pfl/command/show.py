@@ -45,11 +45,10 @@ def _print_dropped(console: Console, result: results.Result) -> None:
     """Prints a line per group of a search: what it has dropped, and what that saved."""
     for group in result.groups:
         if group.dropped is not None:
-            share = group.ends.mean() / group.rounds[-1]
             console.print(
                 f"{group.config['algorithm']}: {group.dropped.sum()} of"
                 f" {len(group.points)} trainings were dropped on validation data; the"
-                f" search took {share:.0%} of the rounds of all."
+                f" search took {group.share_of_rounds:.0%} of the rounds of all."
             )
 
 

@@ -23,6 +23,7 @@ from fedjax_pfl.engine import (
     trained_parameters,
 )
 from fedjax_pfl.engine.groups import Plan, PlannedGroup
+from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.results import checkpoint
 
@@ -30,6 +31,7 @@ __all__ = [
     "Resident",
     "evaluate",
     "init",
+    "local_steps",
     "loop_segment",
     "members",
     "segment",
@@ -58,6 +60,7 @@ class Resident:
         store: checkpoint.Store | None = None,
         *,
         are_shapes: bool = False,
+        known: dict[Any, programs.Compiling] | None = None,
     ):
         """Places the data on the devices; compiles nothing yet.
 
@@ -66,15 +69,23 @@ class Resident:
           store: where its checkpoints are.
           are_shapes: whether shapes stand for the data, so that nothing is placed: what
             is needed to know the cost.
+          known: programs of groups before, which equal ones share, and where those of
+            this group are added; None for its own only.
         """
         group, plan = planned.group, planned.plan
-        self.planned, self.programs = planned, programs.Programs(self._lowered)
+        self.planned = planned
         federations = group.federations
         if are_shapes:
             federations = _shapes_of(federations)
         rows, pool = stacking.federation_rows(federations)
         processes = stacking.stack(planned.processes)
         self.start = (processes, planned.keys, rows, pool)
+        leaves, structure = jax.tree.flatten(self.start)
+        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+        alike = None
+        if known is not None:
+            alike = known.setdefault((plan, structure, shapes), {})
+        self.programs = programs.Programs(self._lowered, alike)
         self.like = self._placed(
             jax.eval_shape(functools.partial(init, plan), *self.start)
         )
@@ -249,6 +260,21 @@ def _map_points(
 ) -> Any:
     """Applies a function of one grid point to all; a single point is not vmapped."""
     return client_map.map_clients(fn, rows, shared, plan.points)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def local_steps(
+    plan: Plan,
+    process: FederatedProcess,
+    key: core.Key,
+    federation: core.Federation,
+) -> jax.Array:
+    """Counts the local steps `int32[]` of all clients in the first round."""
+    state = process.init(key, plan.model, federation)
+    none = jnp.zeros(federation.num_clients, jnp.int32)
+    state = dataclasses.replace(state, steps=none)
+    state, _ = process.round(state, plan.model, federation, plan.execution)
+    return jnp.asarray(state.steps).sum()
 
 
 @functools.partial(jax.jit, static_argnames="plan")

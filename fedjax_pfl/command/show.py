@@ -50,6 +50,12 @@ def _print_dropped(console: Console, result: results.Result) -> None:
                 f" {len(group.points)} trainings were dropped on validation data; the"
                 f" search took {group.share_of_rounds:.0%} of the rounds of all."
             )
+            cut = ((group.stopped_at >= 0) & ~group.dropped).sum()
+            if cut:
+                console.print(
+                    f"{group.config['algorithm']}: the time was up for {cut} trainings,"
+                    " which ended before their last round."
+                )
 
 
 def _print_diverged(console: Console, result: results.Result) -> None:

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import jax
 
-__all__ = ["Compiling", "Name", "Programs", "forget_if_many"]
+__all__ = ["Name", "Programs", "forget_if_many"]
 
 Name = tuple[str, ...]
 """Name of a program; an evaluation's is followed by the data."""
-Compiling = dict[Name, concurrent.futures.Future]
-"""Programs of one group by name, compiled or being compiled."""
 _COMPILERS = 4
 """Programs that are compiled at once."""
 _LIMIT = Path("/proc/sys/vm/max_map_count")
@@ -30,20 +28,15 @@ class Programs:
       compiler_bytes: by how much the host's resident memory has grown in that time.
     """
 
-    def __init__(
-        self,
-        lower: Callable[[Name], jax.stages.Lowered],
-        compiling: Compiling | None = None,
-    ):
+    def __init__(self, lower: Callable[[Name], jax.stages.Lowered]):
         """Compiles nothing yet.
 
         Args:
           lower: traces and lowers a program from its name.
-          compiling: programs of an equal group, which are used and added to.
         """
         self._lower = lower
         self.seconds, self.compiler_bytes = 0.0, 0
-        self._compiling = {} if compiling is None else compiling
+        self._compiling: dict[Name, concurrent.futures.Future] = {}
         self._compilers = concurrent.futures.ThreadPoolExecutor(_COMPILERS, "compile")
 
     def begin(self, name: Name) -> None:

@@ -60,7 +60,6 @@ class Resident:
         store: checkpoint.Store | None = None,
         *,
         are_shapes: bool = False,
-        known: dict[Any, programs.Compiling] | None = None,
     ):
         """Places the data on the devices; compiles nothing yet.
 
@@ -69,23 +68,15 @@ class Resident:
           store: where its checkpoints are.
           are_shapes: whether shapes stand for the data, so that nothing is placed: what
             is needed to know the cost.
-          known: programs of groups before, which equal ones share, and where those of
-            this group are added; None for its own only.
         """
         group, plan = planned.group, planned.plan
-        self.planned = planned
+        self.planned, self.programs = planned, programs.Programs(self._lowered)
         federations = group.federations
         if are_shapes:
             federations = _shapes_of(federations)
         rows, pool = stacking.federation_rows(federations)
         processes = stacking.stack(planned.processes)
         self.start = (processes, planned.keys, rows, pool)
-        leaves, structure = jax.tree.flatten(self.start)
-        shapes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-        alike = None
-        if known is not None:
-            alike = known.setdefault((plan, structure, shapes), {})
-        self.programs = programs.Programs(self._lowered, alike)
         self.like = self._placed(
             jax.eval_shape(functools.partial(init, plan), *self.start)
         )

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,7 +17,6 @@ from fedjax_pfl.engine import (
     budgets,
     grids,
     groups,
-    programs,
     resident,
     simulation,
     stopping,
@@ -25,7 +24,6 @@ from fedjax_pfl.engine import (
 )
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.process import FederatedProcess
-from fedjax_pfl.engine.resident import Resident
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -283,6 +281,8 @@ class Tuned:
         )
         if self.client_steps is not None:
             text += f" They have about {self.client_steps:,.0f} client-steps."
+        if self.budget is not None:
+            text += f" The budget was {self.budget.count:,g} {self.budget.unit}."
         if self.unfinished:
             text += (
                 f" After {self.minutes:.2g} minutes the time was up, with"
@@ -398,7 +398,6 @@ class _Search:
         default_factory=grids.Federations
     )
     _steps: dict[Any, int] = dataclasses.field(default_factory=dict)
-    _compiled: dict[Any, programs.Compiling] = dataclasses.field(default_factory=dict)
 
     def settings(self, count: int) -> list[dict[str, Any]]:
         """Returns settings of a search that learns nothing from their scores."""
@@ -437,19 +436,6 @@ class _Search:
                 rounds *= self.steps_of(group)
             total += rounds
         return total * len(self.seeds)
-
-    def run(
-        self,
-        unplanned: Sequence[groups.Group],
-        options: Options,
-        interrupt: Callable[[], str | None],
-    ) -> results.Result:
-        """Trains groups; equal groups of several calls share their programs."""
-        planned = simulation.check_groups(unplanned, options)
-        trainer = functools.partial(Resident, known=self._compiled)
-        return simulation.run_groups(
-            planned, options, trainer=trainer, interrupt=interrupt
-        )
 
 
 @as_keywords("stop_when")
@@ -549,14 +535,22 @@ def tune(
         size = budgets.most_settings(
             budget, functools.partial(search.cost, budget=budget), _least(parsed)
         )
-    result, steps = _train(search, watched, size, budget, time_is_up)
+    result, settings, steps = _train(search, watched, size, budget, time_is_up)
     fields = tuple(space)
     tuned = Tuned(result, process, watched, num_rounds, fields, budget, steps)
-    best = tuned.trials()[list(fields)].iloc[0].to_dict()
-    for name, value in best.items():
-        value = value.item() if isinstance(value, np.generic) else value
+    (best,) = tuned.trials()[list(fields)].head(1).to_dict("records")
+    for name, value in next(s for s in settings if _is_shown_as(s, best)).items():
         process = struct.replace_field(process, name, value)
     return dataclasses.replace(tuned, process=process)
+
+
+def _is_shown_as(setting: Mapping[str, Any], row: Mapping[Hashable, Any]) -> bool:
+    """Tells whether a row of a table is about a setting; NaN stands for None."""
+    plain = {name: struct.plain(value) for name, value in setting.items()}
+    return all(
+        value == row[name] or (value is None and row[name] != row[name])
+        for name, value in plain.items()
+    )
 
 
 def _rule(
@@ -580,7 +574,7 @@ def _train(
     size: int,
     budget: budgets.Budget | None,
     time_is_up: Callable[[], str | None],
-) -> tuple[results.Result, float | None]:
+) -> tuple[results.Result, list[dict[str, Any]], float | None]:
     """Trains batch after batch until a search ends.
 
     Args:
@@ -591,7 +585,7 @@ def _train(
       time_is_up: ends the search with an error.
 
     Returns:
-      All trainings, and the client-steps they took, where the budget counts them.
+      All trainings, the settings, and the client-steps, where the budget counts them.
     """
     options, strategy = search.options, search.strategy
     minutes = budget.count if isinstance(budget, budgets.Minutes) else None
@@ -602,15 +596,16 @@ def _train(
     is_series = minutes is not None or batch < size
     _check_series(options, is_series=is_series, is_timed=minutes is not None)
     parts: list[results.Result] = []
-    steps, done, spent = 0, 0, 0.0
+    tried: list[dict[str, Any]] = []
+    steps, spent = 0, 0.0
     while True:
         asked, now = None, options
         if study is not None:
-            count = batch if minutes else min(batch, size - done)
+            count = batch if minutes else min(batch, size - len(tried))
             asked = ask_tell.Asked(study, search.space, count)
             settings = asked.settings
         else:
-            settings = search.settings(done + batch)[done:]
+            settings = search.settings(len(tried) + batch)[len(tried) :]
         unplanned = search.groups_of(settings, search.seeds)
         if minutes is not None:
             left = (minutes - spent) / len(unplanned)
@@ -620,21 +615,22 @@ def _train(
             folder = options.checkpoints.path / f"batch-{len(parts):03d}"
             own = dataclasses.replace(options.checkpoints, directory=folder)
             now = dataclasses.replace(now, checkpoints=own)
-        part = search.run(unplanned, now, time_is_up)
+        planned = simulation.check_groups(unplanned, now)
+        part = simulation.run_groups(planned, now, interrupt=time_is_up)
         parts.append(part)
         if asked is not None:
             asked.tell(*_scores(part, settings, watched))
         if isinstance(budget, budgets.ClientSteps):
             for group, record in zip(unplanned, part.groups, strict=True):
                 steps += int(record.ends.sum()) * search.steps_of(group)
-        done += len(settings)
+        tried += settings
         spent += sum(record.run_seconds for record in part.groups) / 60
-        if strategy == "grid" or (minutes is None and done >= size):
+        if strategy == "grid" or (minutes is None and len(tried) >= size):
             break
         if minutes is not None and spent >= minutes:
             break
     result = parts[0] if len(parts) == 1 else results.Result.merge(parts)
-    return result, steps if isinstance(budget, budgets.ClientSteps) else None
+    return result, tried, steps if isinstance(budget, budgets.ClientSteps) else None
 
 
 def _check_series(options: Options, *, is_series: bool, is_timed: bool) -> None:
@@ -663,11 +659,7 @@ def _scores(
     rows = selection.endings(result, fields, **watched.described)
     scores, complete = [], []
     for setting in settings:
-        own = [
-            row
-            for row in rows
-            if all(row[name] == struct.plain(v) for name, v in setting.items())
-        ]
+        own = [row for row in rows if _is_shown_as(setting, row)]
         scores.append(float(np.mean([row["score"] for row in own])))
         complete.append(not any(row["status"].startswith("stopped") for row in own))
     return scores, complete

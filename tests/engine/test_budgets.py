@@ -1,5 +1,6 @@
 """Budgets of searches: how many settings they pay for, and what is spent."""
 
+import collections
 import dataclasses
 import re
 
@@ -67,13 +68,10 @@ def test_rounds_of_a_search_are_those_that_the_rule_leaves(
 def test_rounds_pay_for_as_many_settings_as_fit(strategy):
     tuned = search(fp.engine.Rounds(150), strategy=strategy)
     assert tuned.rounds <= 150
-    more = search(None, strategy=strategy, num_settings=len(tuned.trials()))
     if strategy == "random":
-        assert tuned.rounds == more.rounds == 2 * 9 * (150 // 18)
+        assert tuned.rounds == 2 * 9 * (150 // 18)
     # One setting more is above the budget.
-    rule = None
-    if strategy != "random":
-        rule = tuned.watched
+    rule = None if strategy == "random" else tuned.watched
     options = Options(num_rounds=9, eval_every=1, stop_when=rule)
     assert 2 * tuning.rounds_of(len(tuned.trials()), options) == tuned.rounds
     assert 2 * tuning.rounds_of(len(tuned.trials()) + 1, options) > 150
@@ -94,24 +92,20 @@ def test_programs_have_their_own_client_steps():
     steps = local_steps()
     budget = fp.engine.ClientSteps(80 * steps)
     tuned = search(budget, space=space, strategy="random")
-    expected = sum(
-        group.ends.sum() * steps * group.config["algorithm.local.epochs"] / 2
-        if "algorithm.local.epochs" in group.config
-        else sum(
-            end * steps * point["algorithm.local.epochs"] / 2
-            for end, point in zip(group.ends, group.points, strict=True)
-        )
-        for group in tuned.result.groups
-    )
+    expected = 0
+    for group in tuned.result.groups:
+        for point, end in zip(group.points, group.ends, strict=True):
+            expected += end * steps * point["algorithm.local.epochs"] // 2
     assert tuned.client_steps == expected
     assert 80 * steps - 18 * steps < tuned.client_steps <= 80 * steps
 
 
 def test_a_search_whose_time_is_up_returns_what_it_has():
     tuned = search(fp.engine.Minutes(1e-9), num_settings=9)
-    assert set(tuned.result.status) == {"stopped at round 1"}
-    assert tuned.unfinished == 18
-    assert "the time was up, with 18 trainings unfinished" in str(tuned)
+    ended = collections.Counter(tuned.result.status)
+    assert ended == {"dropped at round 1": 12, "stopped at round 1": 6}
+    assert tuned.unfinished == 6
+    assert "the time was up, with 6 trainings unfinished" in str(tuned)
     assert tuned.best["algorithm.lam"] == tuned.trials()["algorithm.lam"][0]
 
 
@@ -164,15 +158,9 @@ def test_budgets_are_read(text, budget):
     assert budgets.parse(text) == budget
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "3000", "rounds", "-3rounds", "0min", "1e999steps", "3hours", "1e99min"],
-)
+@pytest.mark.parametrize("text", ["", "3000", "rounds", "-3rounds", "0min", "3hours"])
 def test_what_is_no_budget_is_refused(text):
     sentence = f"such as 3000rounds, 2e6steps or 10min, got {re.escape(repr(text))}"
-    if text == "1e99min":
-        assert budgets.parse(text).count == 1e99
-        return
     with pytest.raises(checks.InputError, match=sentence):
         budgets.parse(text)
 

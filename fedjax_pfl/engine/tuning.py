@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -312,8 +312,9 @@ def rounds_of(num_settings: int, options: Options) -> int:
       81
     """
     rule, schedule = options.stop_when, options.schedule
-    if rule is None:
+    if not isinstance(rule, stopping.Halving):
         return num_settings * options.num_rounds
+    rule = dataclasses.replace(rule, minutes=None)
     settings = [{"algorithm.setting": number} for number in range(num_settings)]
     watch = stopping.watch(rule, settings, options.num_rounds)
     for done in range(schedule.segment, options.num_rounds, schedule.segment):
@@ -475,8 +476,9 @@ def tune(
         the budget is in minutes. `grid` takes at most as many, but at least two values
         of each range.
       budget: `Rounds` or `ClientSteps` in place of `num_settings`: as many settings as
-        they pay for, the same on every machine. Or `Minutes`: further settings until
-        the time is up, when those in training end at their next evaluation.
+        they pay for, at most 10,000, the same on every machine. Or `Minutes`: further
+        settings until the time is up, when those in training end at their next
+        evaluation.
       seeds: seeds of every setting, which share data and draws.
       metric: by which settings are compared; None for what a `Halving` says, else the
         accuracy.
@@ -506,6 +508,11 @@ def tune(
     seeds = list(seeds)
     if not seeds:
         raise checks.InputError("Expected at least one seed, got none.")
+    if budget is not None and not isinstance(budget, budgets.Budget):
+        raise checks.InputError(
+            "Expected a budget such as fp.engine.Rounds(3000), ClientSteps(2e6) or"
+            f" Minutes(10), got {budget!r}."
+        )
     is_counted = isinstance(budget, budgets.Rounds | budgets.ClientSteps)
     if is_counted and num_settings is not None:
         raise checks.InputError(
@@ -538,13 +545,13 @@ def tune(
     result, settings, steps = _train(search, watched, size, budget, time_is_up)
     fields = tuple(space)
     tuned = Tuned(result, process, watched, num_rounds, fields, budget, steps)
-    (best,) = tuned.trials()[list(fields)].head(1).to_dict("records")
+    best = tuned.trials().to_dict("records")[0]
     for name, value in next(s for s in settings if _is_shown_as(s, best)).items():
         process = struct.replace_field(process, name, value)
     return dataclasses.replace(tuned, process=process)
 
 
-def _is_shown_as(setting: Mapping[str, Any], row: Mapping[Hashable, Any]) -> bool:
+def _is_shown_as(setting: Mapping[str, Any], row: Mapping[Any, Any]) -> bool:
     """Tells whether a row of a table is about a setting; NaN stands for None."""
     plain = {name: struct.plain(value) for name, value in setting.items()}
     return all(
@@ -570,7 +577,7 @@ def _rule(
 
 def _train(
     search: _Search,
-    watched: stopping.Timed,
+    rule: stopping.Timed,
     size: int,
     budget: budgets.Budget | None,
     time_is_up: Callable[[], str | None],
@@ -579,7 +586,7 @@ def _train(
 
     Args:
       search: what is searched.
-      watched: what settings are compared by.
+      rule: what settings are compared by, and which are dropped.
       size: number of settings, of a batch within minutes.
       budget: in minutes, where there are more of them.
       time_is_up: ends the search with an error.
@@ -591,46 +598,52 @@ def _train(
     minutes = budget.count if isinstance(budget, budgets.Minutes) else None
     study, batch = None, size
     if isinstance(strategy, ask_tell.Optuna):
-        study = strategy.study(watched.metric)
+        study = strategy.study(rule.metric)
         batch = strategy.batch_size if minutes else min(strategy.batch_size, size)
     is_series = minutes is not None or batch < size
     _check_series(options, is_series=is_series, is_timed=minutes is not None)
     parts: list[results.Result] = []
     tried: list[dict[str, Any]] = []
-    steps, spent = 0, 0.0
-    while True:
-        asked, now = None, options
-        if study is not None:
-            count = batch if minutes else min(batch, size - len(tried))
-            asked = ask_tell.Asked(study, search.space, count)
-            settings = asked.settings
+    steps, spent, is_over = 0, 0.0, False
+    while not is_over:
+        count = batch if minutes else min(batch, size - len(tried))
+        asked = None if study is None else ask_tell.Asked(study, search.space, count)
+        if asked is None:
+            settings = search.settings(len(tried) + count)[len(tried) :]
         else:
-            settings = search.settings(len(tried) + batch)[len(tried) :]
+            settings = asked.settings
         unplanned = search.groups_of(settings, search.seeds)
+        own = options
         if minutes is not None:
-            left = (minutes - spent) / len(unplanned)
-            rule = dataclasses.replace(watched, minutes=left)
-            now = dataclasses.replace(now, stop_when=rule)
-        if is_series and options.checkpoints is not None:
-            folder = options.checkpoints.path / f"batch-{len(parts):03d}"
-            own = dataclasses.replace(options.checkpoints, directory=folder)
-            now = dataclasses.replace(now, checkpoints=own)
-        planned = simulation.check_groups(unplanned, now)
-        part = simulation.run_groups(planned, now, interrupt=time_is_up)
-        parts.append(part)
+            timed = dataclasses.replace(
+                rule, minutes=(minutes - spent) / len(unplanned)
+            )
+            own = dataclasses.replace(own, stop_when=timed)
+        elif is_series:
+            own = _in_folder(own, f"batch-{len(parts):03d}")
+        planned = simulation.check_groups(unplanned, own)
+        part = simulation.run_groups(planned, own, interrupt=time_is_up)
         if asked is not None:
-            asked.tell(*_scores(part, settings, watched))
+            asked.tell(*_scores(part, settings, rule))
         if isinstance(budget, budgets.ClientSteps):
             for group, record in zip(unplanned, part.groups, strict=True):
                 steps += int(record.ends.sum()) * search.steps_of(group)
+        parts.append(part)
         tried += settings
         spent += sum(record.run_seconds for record in part.groups) / 60
-        if strategy == "grid" or (minutes is None and len(tried) >= size):
-            break
-        if minutes is not None and spent >= minutes:
-            break
+        is_over = len(tried) >= size if minutes is None else spent >= minutes
+        is_over |= strategy == "grid"
     result = parts[0] if len(parts) == 1 else results.Result.merge(parts)
     return result, tried, steps if isinstance(budget, budgets.ClientSteps) else None
+
+
+def _in_folder(options: Options, name: str) -> Options:
+    """Returns options whose checkpoints, if any, are in a folder below."""
+    if options.checkpoints is None:
+        return options
+    folder = options.checkpoints.path / name
+    checkpoints = dataclasses.replace(options.checkpoints, directory=folder)
+    return dataclasses.replace(options, checkpoints=checkpoints)
 
 
 def _check_series(options: Options, *, is_series: bool, is_timed: bool) -> None:

@@ -128,6 +128,14 @@ def test_minutes_add_settings_until_the_time_is_up(monkeypatch):
     assert tuned.minutes == 1.0
 
 
+def test_the_best_of_a_list_is_what_was_in_the_list():
+    participations = [fp.UniformCohort(size=3), fp.AllClients()]
+    space = RANGE | {"participation": participations}
+    tuned = search(None, space=space, num_settings=4, seeds=[0], strategy="random")
+    assert tuned.process.participation in participations
+    assert tuned.best["participation"] == tuned.process.participation
+
+
 def test_a_search_with_a_budget_resumes(tmp_path):
     checkpoints = fp.Checkpoints(tmp_path / "search", min_seconds=0)
 
@@ -173,6 +181,7 @@ def test_what_is_no_budget_is_refused(text):
         (budgets.Rounds(17), {"strategy": "random"}, "at least 18 rounds, .* got 17"),
         (budgets.ClientSteps(1), {}, f"{22 * local_steps():,} client-steps, .* got 1"),
         (budgets.Rounds(99), {"num_settings": 3}, "got both: 3 and Rounds"),
+        (3000, {}, "fp.engine.Rounds.3000., .* got 3000"),
         (
             budgets.ClientSteps(10**9),
             {"process": fp.FederatedProcess(algorithm=fp.FedPG())},

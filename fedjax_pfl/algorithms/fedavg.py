@@ -134,7 +134,6 @@ class Centralized(base.SingleExchange):
         view = core.ClientView(key=link.ctx.key, round=link.ctx.round, data=data)
         server, _, info = self.local.solve(view, loss, state.server)
         state = dataclasses.replace(state, server=server)
-        counts = (info.num_examples[None], info.num_steps[None])
         counts = {
             "gradient_evaluations": info.num_examples,
             "client_steps": info.num_steps,

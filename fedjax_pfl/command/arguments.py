@@ -223,6 +223,12 @@ class Options(DataOptions):
         min=2,
         max=10_000,
     )
+    tune_budget: str | None = option(
+        "In place of the number of --tune: as many settings of every method as so many"
+        " rounds or client-steps pay for. Or minutes of each compiled program, after"
+        " which the search ends with what it has.",
+        metavar="Nrounds|Nsteps|Nmin",
+    )
     stop_on: str | None = option(
         "What --patience and --target look at, for example"
         " personal:validation:accuracy; parts may be empty.",
@@ -294,9 +300,14 @@ class Options(DataOptions):
             raise typer.BadParameter("--resume-anyway needs --resume")
         for read in ("preset_name", "all_seeds", "evaluate_on"):
             getattr(self, read)
-        if self.stop_rule() is not None and self.tune is not None:
+        if self.stop_rule() is not None and self.is_search:
             raise typer.BadParameter("give --tune, or --patience and --target")
         logs(self.log)
+
+    @property
+    def is_search(self) -> bool:
+        """Whether the methods are tuned."""
+        return self.tune is not None or self.tune_budget is not None
 
     @property
     def preset_name(self) -> str:

@@ -28,6 +28,7 @@ __all__ = ["answer", "application", "make_main", "num_cores", "with_options"]
 
 _shown: set[str] = set()  # sentences of warnings
 _OF_ONE_COMMAND = {"streamed": "run", "as_if_clients": "plan", "tune": "sweep"}
+_OF_ONE_COMMAND |= {"tune_budget": "sweep"}
 _WITH_RESUME = {"resume", "resume_anyway", "algorithm"}
 _WITH_RESUME |= {"max_minutes", "memory_limit", "log", "quiet"}
 

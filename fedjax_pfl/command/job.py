@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+import functools
 import gc
 import itertools
 import math
@@ -32,6 +33,7 @@ from fedjax_pfl.command import (
 from fedjax_pfl.command.presets.experiment import Experiment, apply_settings
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import (
+    budgets,
     grids,
     profiling,
     save_models,
@@ -75,13 +77,14 @@ def do(options: arguments.Options) -> None:
         _print_place(console, options, options.resume)
         return
     experiment = _experiment(options)
-    training = _training(experiment, options)
+    budget = _budget(options)
+    training = _training(experiment, options, budget)
     time_is_up = time_limit(training.max_minutes)
     checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
     out = options.out or default_directory(experiment.name)
     if options.resume is None and options.command != "plan":
         directories.check_new(out)
-    grouped = _groups(experiment, options.tune)
+    grouped = _groups(experiment, training, options.tune, budget)
     groups = list(itertools.chain.from_iterable(grouped))
     _check_tests(groups, training)
     if options.command == "plan":
@@ -97,7 +100,7 @@ def do(options: arguments.Options) -> None:
     planned = simulation.check_groups(groups, training, trainer=trainer)
     if options.save_models and options.resume is None:
         save_models.check(planned, out / run_folder.MODELS)
-    _print_plan(console, experiment, grouped, is_search=options.tune is not None)
+    _print_plan(console, experiment, grouped, is_search=options.is_search)
     if options.dry_run:
         return
     hint = continuation(options, out)
@@ -153,14 +156,37 @@ def _print_profile(console: Console, profile: profiling.Profile) -> None:
     console.print(text)
 
 
-def _training(experiment: Experiment, options: arguments.Options) -> Options:
+def _budget(options: arguments.Options) -> budgets.Budget | None:
+    """Returns the budget of a search, if there is one.
+
+    Raises:
+      InputError: if it cannot be read, or the number of settings is given, too.
+    """
+    if options.tune_budget is None:
+        return None
+    budget = budgets.parse(options.tune_budget)
+    if options.tune is not None and not isinstance(budget, budgets.Minutes):
+        raise checks.InputError(
+            f"Expected --tune, or a --tune-budget in {budget.unit}, which says how many"
+            f" settings there are, got both: {options.tune} and {options.tune_budget}."
+        )
+    return budget
+
+
+def _training(
+    experiment: Experiment, options: arguments.Options, budget: budgets.Budget | None
+) -> Options:
     """Returns the options of the trainings."""
-    rule = options.stop_rule()
+    target = options.stop_rule()
     eval_clients, eval_every = experiment.eval_clients, experiment.eval_every
-    stop_when = None if rule is None else fp.StopWhen(**rule)
-    if options.tune is not None:
-        stop_when = tuning.halving(options.tune, experiment.num_rounds)
-        eval_every = options.eval_every or stop_when.min_rounds
+    stop_when = None if target is None else fp.StopWhen(**target)
+    if options.is_search:
+        minutes = budget.count if isinstance(budget, budgets.Minutes) else None
+        rule = fp.engine.Halving(minutes=minutes)
+        num_settings = options.tune or tuning.NUM_SETTINGS
+        first = rule.first_rung(num_settings, experiment.num_rounds)
+        stop_when = dataclasses.replace(rule, min_rounds=first)
+        eval_every = options.eval_every or first
     if options.streamed and options.eval_clients is None:
         eval_clients = streaming.EVAL_CLIENTS
     return Options(
@@ -236,18 +262,30 @@ def default_directory(name: str) -> Path:
     return Path("results") / f"{name}-{time}"
 
 
-def _groups(experiment: Experiment, num_tried: int | None) -> list[list[Group]]:
+def _groups(
+    experiment: Experiment,
+    training: Options,
+    num_settings: int | None,
+    budget: budgets.Budget | None,
+) -> list[list[Group]]:
     """Returns the static groups of every grid; builds the federations."""
-    groups = []
+    grouped = []
     key = jax.random.key(0, impl="threefry2x32")
     federations = grids.Federations()  # all methods train on the same
     for grid in experiment.grids:
         axes = {"seed": experiment.seeds, **grid.axes}
-        if num_tried is not None:
-            axes = tuning.points(grid.process, axes, num_tried)
         base = (grid.process, grid.model, grid.spec)
-        groups.append(grids.groups_of(key, *base, axes, federations))
-    return groups
+        form = functools.partial(grids.groups_of, key, *base, federations=federations)
+        if num_settings is not None or budget is not None:
+            count = num_settings or tuning.NUM_SETTINGS
+            one = tuning.points(grid.process, axes, 1)
+            is_counted = isinstance(budget, budgets.Rounds | budgets.ClientSteps)
+            if is_counted and tuning.search_space(grid.process):
+                group = functools.partial(form, one[:1])
+                count = tuning.affordable(budget, training, len(one), group)
+            axes = tuning.points(grid.process, axes, count)
+        grouped.append(form(axes))
+    return grouped
 
 
 def _check_tests(groups: Sequence[Group], training: Options) -> None:

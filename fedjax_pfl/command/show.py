@@ -47,12 +47,17 @@ def _print_dropped(console: Console, result: results.Result) -> None:
     """Prints a line per group of a search: what it has dropped, and what that saved."""
     for group in result.groups:
         if group.dropped is not None:
-            share = group.ends.mean() / group.rounds[-1]
             console.print(
                 f"{group.config['algorithm']}: {group.dropped.sum()} of"
                 f" {len(group.points)} trainings were dropped on validation data; the"
-                f" search took {share:.0%} of the rounds of all."
+                f" search took {group.share_of_rounds:.0%} of the rounds of all."
             )
+            cut = ((group.stopped_at >= 0) & ~group.dropped).sum()
+            if cut:
+                console.print(
+                    f"{group.config['algorithm']}: the time was up for {cut} trainings,"
+                    " which ended before their last round."
+                )
 
 
 def _print_diverged(console: Console, result: results.Result) -> None:

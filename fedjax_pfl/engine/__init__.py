@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
+    from fedjax_pfl.engine.ask_tell import Optuna
+    from fedjax_pfl.engine.budgets import ClientSteps, Minutes, Rounds
     from fedjax_pfl.engine.callbacks import Callback, TensorBoard, WeightsAndBiases
     from fedjax_pfl.engine.options import Options
     from fedjax_pfl.engine.process import FederatedProcess
@@ -18,13 +20,17 @@ else:
 
 __all__ = [
     "Callback",
+    "ClientSteps",
     "WeightsAndBiases",
     "TensorBoard",
     "FederatedProcess",
     "Halving",
     "Interrupted",
+    "Minutes",
     "Options",
+    "Optuna",
     "Range",
+    "Rounds",
     "Tuned",
     "StopWhen",
     "grid",

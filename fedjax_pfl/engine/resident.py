@@ -23,6 +23,7 @@ from fedjax_pfl.engine import (
     trained_parameters,
 )
 from fedjax_pfl.engine.groups import Plan, PlannedGroup
+from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.recorder import Recorder
 from fedjax_pfl.results import checkpoint
 
@@ -30,6 +31,7 @@ __all__ = [
     "Resident",
     "evaluate",
     "init",
+    "local_steps",
     "loop_segment",
     "members",
     "segment",
@@ -270,6 +272,21 @@ def _map_points(
 ) -> Any:
     """Applies a function of one grid point to all; a single point is not vmapped."""
     return client_map.map_clients(fn, rows, shared, plan.points)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def local_steps(
+    plan: Plan,
+    process: FederatedProcess,
+    key: core.Key,
+    federation: core.Federation,
+) -> jax.Array:
+    """Counts the local steps `int32[]` of all clients in the first round."""
+    state = process.init(key, plan.model, federation)
+    none = jnp.zeros(federation.num_clients, jnp.int32)
+    state = dataclasses.replace(state, steps=none)
+    state, _ = process.round(state, plan.model, federation, plan.execution)
+    return jnp.asarray(state.steps).sum()
 
 
 @functools.partial(jax.jit, static_argnames="plan")

@@ -1,6 +1,8 @@
 """When a training has done enough: no progress, the target reached, others better."""
 
 import dataclasses
+import math
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import metrics, summaries
 
-__all__ = ["Halving", "StopWhen", "Watch", "Watched", "watch"]
+__all__ = ["Halving", "StopWhen", "Timed", "Watch", "Watched", "watch"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,11 @@ class Watched:
 
     def __post_init__(self):
         checks.known(self.metric, metrics.METRICS, "metric to stop on")
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """Metric, model and data by name."""
+        return {"metric": self.metric, "model": self.model, "data": self.data}
 
     def model_of(self, models: Sequence[str]) -> str:
         """Returns the watched one of these models.
@@ -72,7 +79,23 @@ class StopWhen(Watched):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Halving(Watched):
+class Timed(Watched):
+    """Ends trainings at the first evaluation after their time is up; hashable.
+
+    Attributes:
+      minutes: of every static group, from its first evaluation or, where it goes on
+        from a checkpoint, from the next one; None for no limit.
+    """
+
+    minutes: float | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        checks.number("minutes", self.minutes, above=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Halving(Timed):
     """Successive halving: settings that fall behind end, the others go on; hashable.
 
     A setting is what the points of several seeds share. Settings compete that differ
@@ -91,26 +114,55 @@ class Halving(Watched):
 
     Attributes:
       eta: at least 2.
-      min_rounds: rounds before the first rung, at least 1.
-      brackets: number of brackets, at least 1.
+      min_rounds: rounds before the first rung, at least 1; None for the largest number
+        after which there are as many rungs before the last round as leave one setting.
+      brackets: number of brackets, at least 1; None for as many as there are rungs.
     """
 
     eta: int = 3
-    min_rounds: int = 1
-    brackets: int = 1
+    min_rounds: int | None = None
+    brackets: int | None = 1
 
     def __post_init__(self):
         super().__post_init__()
         checks.whole("eta", self.eta, at_least=2)
-        checks.positive_int("min_rounds", self.min_rounds)
-        checks.positive_int("brackets", self.brackets)
+        if self.min_rounds is not None:
+            checks.positive_int("min_rounds", self.min_rounds)
+        if self.brackets is not None:
+            checks.positive_int("brackets", self.brackets)
 
-    def bracket_sizes(self, num_settings: int) -> list[int]:
-        """Returns the number of settings of each bracket, the first not empty."""
-        last = self.brackets - 1
-        shares = np.array(
-            [self.eta**-b * self.brackets / (last - b + 1) for b in range(last + 1)]
-        )
+    def first_rung(self, num_settings: int, num_rounds: int) -> int:
+        """Returns the rounds before the first rung.
+
+        Args:
+          num_settings: number of settings that compete.
+          num_rounds: rounds R of those that are left.
+
+        Raises:
+          InputError: if `min_rounds` is above `num_rounds`.
+        """
+        if self.min_rounds is None:
+            rungs = math.ceil(math.log(max(num_settings, 2), self.eta) - 1e-9)
+            return max(1, num_rounds // self.eta**rungs)
+        if self.min_rounds > num_rounds:
+            raise checks.InputError(
+                f"Expected min_rounds to be at most the {num_rounds} rounds of a"
+                f" training, got {self.min_rounds}."
+            )
+        return self.min_rounds
+
+    def bracket_sizes(self, num_settings: int, num_rounds: int) -> list[int]:
+        """Returns the number of settings of each bracket, the first not empty.
+
+        Args:
+          num_settings: number of settings that compete.
+          num_rounds: rounds R of those that are left.
+        """
+        count = self.brackets
+        if count is None:
+            rungs = num_rounds / self.first_rung(num_settings, num_rounds)
+            count = 1 + int(math.log(rungs, self.eta) + 1e-9)
+        shares = np.array([self.eta**-b * count / (count - b) for b in range(count)])
         ends = np.ceil(np.cumsum(shares) / shares.sum() * num_settings - 1e-9)
         return np.diff(ends, prepend=0).astype(int).tolist()
 
@@ -124,14 +176,27 @@ class Watch:
       dropped: `bool[G]` whether that was since others were better.
     """
 
-    def __init__(self, num_points: int):
+    def __init__(self, num_points: int, num_rounds: int, rule: Timed | None = None):
         """Starts with all points active, which they stay without a rule."""
+        self._end = num_rounds
+        self._started: float | None = None  # time of the first evaluation
+        self._minutes = None if rule is None else rule.minutes
         self.stopped_at = np.full(num_points, -1)
         self.reached_target = np.zeros(num_points, bool)
         self.dropped = np.zeros(num_points, bool)
 
     def see(self, round: int, values: np.ndarray) -> None:
         """Takes the watched values `[G]` after `round` rounds; NaN are no progress."""
+        self._judge(round, values)
+        now = time.monotonic()
+        if self._started is None:
+            self._started = now
+        elif self._minutes is not None and round < self._end:
+            if now - self._started >= 60 * self._minutes:
+                self.stopped_at[self.stopped_at < 0] = round
+
+    def _judge(self, round: int, values: np.ndarray) -> None:
+        """Ends points by their values, which a rule without any does not."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns everything counted so far, by name."""
@@ -146,13 +211,13 @@ class Watch:
 class _Patience(Watch):
     """Record of `StopWhen`."""
 
-    def __init__(self, rule: StopWhen, num_points: int):
-        super().__init__(num_points)
+    def __init__(self, rule: StopWhen, num_points: int, num_rounds: int):
+        super().__init__(num_points, num_rounds)
         self._rule = rule
         self._best = np.full(num_points, np.nan)
         self._stale = np.zeros(num_points, np.int64)
 
-    def see(self, round: int, values: np.ndarray) -> None:
+    def _judge(self, round: int, values: np.ndarray) -> None:
         """See the base class."""
         rule = self._rule
         sign = metrics.sign(rule.metric)
@@ -178,8 +243,7 @@ class _Rungs(Watch):
     def __init__(
         self, rule: Halving, points: Sequence[Mapping[str, Any]], num_rounds: int
     ):
-        super().__init__(len(points))
-        self._rule, self._end = rule, num_rounds
+        super().__init__(len(points), num_rounds, rule)
         arenas: dict[str, dict[str, list[int]]] = {}
         for number, point in enumerate(points):
             of_method = summaries.METHOD_FIELDS
@@ -188,14 +252,16 @@ class _Rungs(Watch):
             settings = arenas.setdefault(repr(others), {})
             settings.setdefault(repr(own), []).append(number)
         self._arenas = [list(settings.values()) for settings in arenas.values()]
+        self._first = rule.first_rung(max(map(len, self._arenas)), num_rounds)
+        self._rule = dataclasses.replace(rule, min_rounds=self._first)
         self._rung = np.zeros(len(points), int)  # that comes next, one for all
 
-    def see(self, round: int, values: np.ndarray) -> None:
+    def _judge(self, round: int, values: np.ndarray) -> None:
         """See the base class."""
         rule, rung = self._rule, int(self._rung[0])
         if round >= self._end:  # which all that are left have reached
             return
-        while round >= rule.min_rounds * rule.eta**rung:
+        while round >= self._first * rule.eta**rung:
             rung += 1
         if rung == self._rung[0]:
             return
@@ -203,8 +269,9 @@ class _Rungs(Watch):
         scores = metrics.sign(rule.metric) * values
         scores = np.where(np.isfinite(scores), scores, -np.inf)
         for settings in self._arenas:
-            ends = np.cumsum(rule.bracket_sizes(len(settings)))
-            for bracket, part in enumerate(np.split(np.arange(len(settings)), ends)):
+            order = np.arange(len(settings))
+            sizes = rule.bracket_sizes(len(settings), self._end)
+            for bracket, part in enumerate(np.split(order, np.cumsum(sizes))):
                 going = [s for s in part if self.stopped_at[settings[s][0]] < 0]
                 going.sort(key=lambda s: -scores[settings[s]].mean())
                 passed = max(0, rung - bracket)
@@ -224,7 +291,8 @@ def watch(
       num_rounds: rounds R of those that do not.
     """
     if isinstance(rule, StopWhen):
-        return _Patience(rule, len(points))
+        return _Patience(rule, len(points), num_rounds)
     if isinstance(rule, Halving):
         return _Rungs(rule, points, num_rounds)
-    return Watch(len(points))
+    timed = rule if isinstance(rule, Timed) else None
+    return Watch(len(points), num_rounds, timed)

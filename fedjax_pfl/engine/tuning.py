@@ -4,14 +4,24 @@ import dataclasses
 import functools
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from fedjax_pfl import core, results
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.engine import grids, simulation, stopping, validate
+from fedjax_pfl.engine import (
+    ask_tell,
+    budgets,
+    grids,
+    groups,
+    resident,
+    simulation,
+    stopping,
+    validate,
+)
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.process import FederatedProcess
 
@@ -22,13 +32,18 @@ __all__ = [
     "Range",
     "Space",
     "Tuned",
+    "affordable",
     "draw",
-    "halving",
     "lattice",
+    "local_steps",
     "points",
+    "rounds_of",
     "search_space",
     "tune",
 ]
+
+NUM_SETTINGS = 27
+"""Settings of a search that is given no number."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,39 +169,6 @@ def lattice(space: Space, count: int) -> list[dict[str, Any]]:
     return grids.combinations(axes)
 
 
-def halving(
-    num_settings: int,
-    num_rounds: int,
-    eta: int = 3,
-    min_rounds: int | None = None,
-    watched: stopping.Watched | None = None,
-) -> stopping.Halving:
-    """Returns the rule that leaves one of some settings for the last rounds.
-
-    Args:
-      num_settings: number of settings.
-      num_rounds: rounds R of the one that is left.
-      eta: `1 / eta` of the settings go on at every rung.
-      min_rounds: rounds before the first rung; None for the largest number of rounds
-        after which there are as many rungs before R as are needed.
-      watched: what settings are compared by; None for the accuracy on validation data.
-
-    Raises:
-      InputError: if `min_rounds` is above `num_rounds`.
-    """
-    fields = {} if watched is None else dataclasses.asdict(watched)
-    rule = stopping.Halving(eta=eta, min_rounds=min_rounds or 1, **fields)
-    if min_rounds is None:
-        rungs = math.ceil(math.log(max(num_settings, 2), eta) - 1e-9)
-        return dataclasses.replace(rule, min_rounds=max(1, num_rounds // eta**rungs))
-    if min_rounds > num_rounds:
-        raise checks.InputError(
-            f"Expected min_rounds to be at most the {num_rounds} rounds of a training,"
-            f" got {min_rounds}."
-        )
-    return rule
-
-
 def points(
     process: FederatedProcess, axes: Mapping[str, Iterable[Any]], num_settings: int
 ) -> list[dict[str, Any]]:
@@ -231,6 +213,9 @@ class Tuned:
       watched: what the settings were compared by.
       num_rounds: rounds of a training that was not dropped.
       fields: dotted names of what was searched.
+      budget: what the search was allowed to take, or None for a number of settings.
+      client_steps: local steps of all clients that it took, where the budget is one of
+        client-steps, else None.
     """
 
     result: results.Result
@@ -238,14 +223,16 @@ class Tuned:
     watched: stopping.Watched
     num_rounds: int
     fields: tuple[str, ...]
+    budget: budgets.Budget | None = None
+    client_steps: float | None = None
 
     @functools.cached_property
     def _trials(self) -> "pd.DataFrame":
         """The settings, ranked, which the best setting and texts are made of."""
         from fedjax_pfl.results import selection
 
-        watched = dataclasses.asdict(self.watched)
-        return selection.trials(self.result, self.fields, **watched)
+        by = self.watched.described
+        return selection.trials(self.result, self.fields, **by)
 
     def trials(self) -> "pd.DataFrame":
         """Returns a row per setting, the best first.
@@ -262,23 +249,194 @@ class Tuned:
         return {name: struct.get_field(self.process, name) for name in self.fields}
 
     @property
+    def rounds(self) -> int:
+        """Rounds of all trainings together."""
+        return sum(int(group.ends.sum()) for group in self.result.groups)
+
+    @property
     def cost(self) -> float:
         """Share of the rounds that training every setting to its end would take."""
-        return np.mean(self._trials["rounds"].to_numpy()).item() / self.num_rounds
+        groups = self.result.groups
+        sizes = [len(group.points) for group in groups]
+        shares = [group.share_of_rounds for group in groups]
+        return np.average(shares, weights=sizes).item()
+
+    @property
+    def minutes(self) -> float:
+        """Minutes of training and evaluating."""
+        return sum(group.run_seconds for group in self.result.groups) / 60
+
+    @property
+    def unfinished(self) -> int:
+        """Number of trainings that ended because the time was up."""
+        return sum(status.startswith("stopped") for status in self.result.status)
 
     def __str__(self) -> str:
         values = ", ".join(f"{name} = {_shown(v)}" for name, v in self.best.items())
-        return (
+        text = (
             f"{self._trials.to_string(index=False)}\nThe best of {len(self._trials)}"
             f" settings by {self.watched.metric} on {self.watched.data} data: {values}."
-            f" The search took {self.cost:.0%} of the rounds that training all of them"
-            " to the end would take."
+            f" The search took {self.rounds:,} rounds, {self.cost:.0%} of those that"
+            " training all of them to the end would take."
         )
+        if self.client_steps is not None:
+            text += f" They have about {self.client_steps:,.0f} client-steps."
+        if self.budget is not None:
+            text += f" The budget was {self.budget.count:,g} {self.budget.unit}."
+        if self.unfinished:
+            text += (
+                f" After {self.minutes:.2g} minutes the time was up, with"
+                f" {self.unfinished} trainings unfinished."
+            )
+        return text
 
 
 def _shown(value: Any) -> str:
     """Formats a number in few digits, and a part by its name."""
     return f"{value:.4g}" if isinstance(value, float) else str(struct.plain(value))
+
+
+def rounds_of(num_settings: int, options: Options) -> int:
+    """Returns the rounds that a search takes for each seed of competing settings.
+
+    Args:
+      num_settings: number of settings, at least 1.
+      options: of the trainings, whose `stop_when` may be a `Halving`.
+
+    Returns:
+      The rounds of all settings together, if none of them diverges.
+
+    Example:
+      >>> rule = stopping.Halving(eta=3, min_rounds=3)
+      >>> rounds_of(9, Options(num_rounds=27, eval_every=3, stop_when=rule))
+      81
+    """
+    rule, schedule = options.stop_when, options.schedule
+    if not isinstance(rule, stopping.Halving):
+        return num_settings * options.num_rounds
+    rule = dataclasses.replace(rule, minutes=None)
+    settings = [{"algorithm.setting": number} for number in range(num_settings)]
+    watch = stopping.watch(rule, settings, options.num_rounds)
+    for done in range(schedule.segment, options.num_rounds, schedule.segment):
+        if rule.data in schedule.due(done, False):
+            watch.see(done, np.zeros(num_settings))
+    ends = np.where(watch.stopped_at < 0, options.num_rounds, watch.stopped_at)
+    return int(ends.sum())
+
+
+def local_steps(group: groups.Group, options: Options) -> int:
+    """Counts the local steps of all clients in the first round of a group.
+
+    Args:
+      group: whose first point is taken.
+      options: of the trainings.
+
+    Raises:
+      InputError: if the method does not train through a local solver.
+    """
+    planned = groups.plan(group, options)
+    first = (planned.processes[0], planned.keys[0], planned.group.federations[0])
+    try:
+        return int(resident.local_steps(planned.plan, *first))
+    except checks.InputError as error:
+        raise checks.InputError(
+            f"Expected a budget in rounds or minutes for {planned.algorithm}, whose"
+            " clients do not count local steps, got one in client-steps."
+        ) from error
+
+
+def affordable(
+    budget: budgets.Rounds | budgets.ClientSteps,
+    options: Options,
+    copies: int,
+    groups_of: Callable[[], Sequence[groups.Group]],
+) -> int:
+    """Returns the number of random settings of one program that a budget pays for.
+
+    Args:
+      budget: in rounds or client-steps.
+      options: of the trainings, with the rule that drops some.
+      copies: trainings of every setting, such as its seeds.
+      groups_of: makes the group whose first point's local steps are counted.
+
+    Raises:
+      InputError: if the budget is below the cost of the smallest search, or counts
+        steps of a method that has no local solver.
+    """
+    if isinstance(budget, budgets.ClientSteps):
+        copies *= local_steps(groups_of()[0], options)
+    return budgets.most_settings(
+        budget, lambda count: copies * rounds_of(count, options), _least(options)
+    )
+
+
+def _least(options: Options) -> int:
+    """Counts the settings of the smallest search: those of one rung, or one."""
+    rule = options.stop_when
+    return rule.eta if isinstance(rule, stopping.Halving) else 1
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """A search that is planned.
+
+    Attributes:
+      base: key, process, model and spec.
+      space: what is searched.
+      strategy: how settings are chosen.
+      seeds: of every setting.
+      draw_seed: of random draws.
+      options: of the trainings.
+    """
+
+    base: tuple[core.Key, FederatedProcess, Any, core.Specification]
+    space: dict[str, Range | Sequence[Any]]
+    strategy: str | stopping.Halving | ask_tell.Optuna
+    seeds: list[int]
+    draw_seed: int
+    options: Options
+    _federations: grids.Federations = dataclasses.field(
+        default_factory=grids.Federations
+    )
+    _steps: dict[Any, int] = dataclasses.field(default_factory=dict)
+
+    def settings(self, count: int) -> list[dict[str, Any]]:
+        """Returns settings of a search that learns nothing from their scores."""
+        if self.strategy == "grid":
+            return lattice(self.space, count)
+        return draw(self.space, count, self.draw_seed)
+
+    def groups_of(
+        self, settings: Sequence[dict[str, Any]], seeds: Sequence[int]
+    ) -> list[groups.Group]:
+        """Returns the static groups of settings, under some seeds."""
+        trials = [{**setting, "seed": seed} for setting in settings for seed in seeds]
+        return grids.groups_of(*self.base, trials, self._federations)
+
+    def steps_of(self, group: groups.Group) -> int:
+        """Returns the local steps of a group's first round."""
+        program = jax.tree.structure(group.processes[0])
+        if program not in self._steps:
+            self._steps[program] = local_steps(group, self.options)
+        return self._steps[program]
+
+    def cost(self, count: int, budget: budgets.Budget) -> int:
+        """Returns the rounds, or the client-steps, of a search of so many settings."""
+        competing: dict[Any, list[dict[str, Any]]] = {}
+        listed = [n for n, values in self.space.items() if isinstance(values, list)]
+        for setting in self.settings(count):
+            process = self.base[1]
+            for name in listed:
+                process = struct.replace_field(process, name, setting[name])
+            competing.setdefault(jax.tree.structure(process), []).append(setting)
+        total = 0
+        for settings in competing.values():
+            rounds = rounds_of(len(settings), self.options)
+            if isinstance(budget, budgets.ClientSteps):
+                (group,) = self.groups_of(settings[:1], self.seeds[:1])
+                rounds *= self.steps_of(group)
+            total += rounds
+        return total * len(self.seeds)
 
 
 @as_keywords("stop_when")
@@ -290,12 +448,11 @@ def tune(
     num_rounds: int,
     *,
     space: Space | None = None,
-    strategy: str = "halving",
-    num_settings: int = 27,
+    strategy: str | stopping.Halving | ask_tell.Optuna = "halving",
+    num_settings: int | None = None,
+    budget: budgets.Budget | None = None,
     seeds: Iterable[int] = range(3),
-    eta: int = 3,
-    min_rounds: int | None = None,
-    metric: str = "accuracy",
+    metric: str | None = None,
     by_model: str | None = None,
     draw_seed: int = 0,
     **options: Any,
@@ -311,72 +468,211 @@ def tune(
       space: ranges and lists of values by dotted name; None for the ranges that the
         algorithm declares (`search_space`). Lists of static values cost a compilation
         each, and settings compete with those that share their program.
-      strategy: `halving` drops all but the best `1 / eta` of the settings again and
-        again (see `Halving`); `hyperband` does so in brackets that begin to drop later
-        and later; `random` and `grid` train all to their end.
-      num_settings: number of settings; `grid` takes at most as many, but at least two
-        values of each range.
+      strategy: `halving` drops all but the best third of the settings again and again,
+        `hyperband` does so in brackets that begin to drop later and later; a `Halving`
+        has other numbers. `random` and `grid` train all settings to their end, and so
+        does an `Optuna`, whose study suggests them.
+      num_settings: number of settings, 27 without a budget; of those that compete where
+        the budget is in minutes. `grid` takes at most as many, but at least two values
+        of each range.
+      budget: `Rounds` or `ClientSteps` in place of `num_settings`: as many settings as
+        they pay for, at most 10,000, the same on every machine. Or `Minutes`: further
+        settings until the time is up, when those in training end at their next
+        evaluation.
       seeds: seeds of every setting, which share data and draws.
-      eta: of `Halving`.
-      min_rounds: of `Halving`; None for as many as leave one setting for the last
-        `num_rounds * (1 - 1 / eta)` rounds.
-      metric: by which settings are compared.
-      by_model: model whose values are compared; None for the personal one, else the
-        global one.
+      metric: by which settings are compared; None for what a `Halving` says, else the
+        accuracy.
+      by_model: model whose values are compared; None for what a `Halving` says, else
+        the personal one, or the global one where there is none.
       draw_seed: of the random draws.
-      **options: those of `grid` but `stop_when`. `eval_every` None evaluates about
-        every `min_rounds` rounds; evaluations are when settings can be dropped.
+      **options: those of `grid` but `stop_when`. `eval_every` None evaluates at every
+        rung, which are when settings can be dropped. Batches of an `Optuna` or within
+        minutes are calls of their own for `callbacks`, and have folders of their own in
+        `checkpoints`.
 
     Returns:
       The search, with the process of the best setting.
 
     Raises:
-      InputError: if an argument does not fit, in one sentence.
-      Interrupted: after `max_minutes`; the same call goes on from its `checkpoints`.
+      InputError: if an argument does not fit, in one sentence; among others, if the
+        budget is below the cost of the smallest search.
+      Interrupted: after `max_minutes`; the same call goes on from its `checkpoints`,
+        but for one with a budget in minutes, which has none.
     """
     validate.check(key, process, model, spec, spec=True)
-    checks.known(strategy, ("halving", "hyperband", "random", "grid"), "strategy")
-    checks.positive_int("num_settings", num_settings)
     if space is None and not (space := search_space(process)):
         raise checks.InputError(
             f"{type(process.algorithm).__name__} declares no ranges to search; give a"
             ' space, as in {"algorithm.lam": fp.Range(0.01, 10)}.'
         )
-    settings = (
-        lattice(space, num_settings)
-        if strategy == "grid"
-        else draw(space, num_settings, draw_seed)
-    )
     seeds = list(seeds)
     if not seeds:
         raise checks.InputError("Expected at least one seed, got none.")
-    watched = stopping.Watched(metric=metric, model=by_model)
-    rule = halving(num_settings, num_rounds, eta, min_rounds, watched)
-    if strategy == "hyperband":
-        brackets = 1 + int(math.log(num_rounds / rule.min_rounds, eta) + 1e-9)
-        rule = dataclasses.replace(rule, brackets=brackets)
-    options = {"eval_every": rule.min_rounds} | {
-        name: value
-        for name, value in options.items()
-        if not (name == "eval_every" and value is None)
-    }
-    is_dropping = strategy in ("halving", "hyperband")
-    options["stop_when"] = rule if is_dropping else None
+    if budget is not None and not isinstance(budget, budgets.Budget):
+        raise checks.InputError(
+            "Expected a budget such as fp.engine.Rounds(3000), ClientSteps(2e6) or"
+            f" Minutes(10), got {budget!r}."
+        )
+    is_counted = isinstance(budget, budgets.Rounds | budgets.ClientSteps)
+    if is_counted and num_settings is not None:
+        raise checks.InputError(
+            "Expected num_settings, or a budget in rounds or client-steps, got both:"
+            f" {num_settings} and {budget!r}."
+        )
+    size = NUM_SETTINGS if num_settings is None else num_settings
+    checks.positive_int("num_settings", size)
+    given = {"metric": metric, "model": by_model}
+    watched = _rule(strategy, {n: v for n, v in given.items() if v is not None})
+    if isinstance(watched, stopping.Halving):
+        least = watched.first_rung(size, num_rounds)
+        watched = dataclasses.replace(watched, min_rounds=least)
+        options["stop_when"] = watched
+        if options.get("eval_every") is None:
+            options["eval_every"] = least
     parsed = Options(num_rounds=num_rounds, **options)
     if watched.data not in parsed.schedule.data:
         raise checks.InputError(
-            "Expected validation among the data of evaluate_on, which settings are"
+            f"Expected {watched.data} among the data of evaluate_on, which settings are"
             f" compared on, got {', '.join(parsed.schedule.data)}."
         )
     time_is_up = time_limit(parsed.max_minutes)
-    trials = [{**setting, "seed": seed} for setting in settings for seed in seeds]
-    groups = grids.groups_of(key, process, model, spec, trials)
-    planned = simulation.check_groups(groups, parsed)
-    result = simulation.run_groups(planned, parsed, interrupt=time_is_up)
+    base = (key, process, model, spec)
+    search = _Search(base, _checked(space), strategy, seeds, draw_seed, parsed)
+    if is_counted:
+        size = budgets.most_settings(
+            budget, functools.partial(search.cost, budget=budget), _least(parsed)
+        )
+    result, settings, steps = _train(search, watched, size, budget, time_is_up)
     fields = tuple(space)
-    tuned = Tuned(result, process, watched, num_rounds, fields)
-    best = tuned.trials()[list(fields)].iloc[0].to_dict()
-    for name, value in best.items():
-        value = value.item() if isinstance(value, np.generic) else value
+    tuned = Tuned(result, process, watched, num_rounds, fields, budget, steps)
+    best = tuned.trials().to_dict("records")[0]
+    for name, value in next(s for s in settings if _is_shown_as(s, best)).items():
         process = struct.replace_field(process, name, value)
     return dataclasses.replace(tuned, process=process)
+
+
+def _is_shown_as(setting: Mapping[str, Any], row: Mapping[Any, Any]) -> bool:
+    """Tells whether a row of a table is about a setting; NaN stands for None."""
+    plain = {name: struct.plain(value) for name, value in setting.items()}
+    return all(
+        value == row[name] or (value is None and row[name] != row[name])
+        for name, value in plain.items()
+    )
+
+
+def _rule(
+    strategy: str | stopping.Halving | ask_tell.Optuna, given: Mapping[str, Any]
+) -> stopping.Timed:
+    """Returns what a strategy watches, as a rule that drops where it drops."""
+    if isinstance(strategy, ask_tell.Optuna):
+        return stopping.Timed(**given)
+    if isinstance(strategy, stopping.Halving):
+        return dataclasses.replace(strategy, **given)
+    checks.known(strategy, ("halving", "hyperband", "random", "grid"), "strategy")
+    if strategy in ("random", "grid"):
+        return stopping.Timed(**given)
+    brackets = None if strategy == "hyperband" else 1
+    return stopping.Halving(brackets=brackets, **given)
+
+
+def _train(
+    search: _Search,
+    rule: stopping.Timed,
+    size: int,
+    budget: budgets.Budget | None,
+    time_is_up: Callable[[], str | None],
+) -> tuple[results.Result, list[dict[str, Any]], float | None]:
+    """Trains batch after batch until a search ends.
+
+    Args:
+      search: what is searched.
+      rule: what settings are compared by, and which are dropped.
+      size: number of settings, of a batch within minutes.
+      budget: in minutes, where there are more of them.
+      time_is_up: ends the search with an error.
+
+    Returns:
+      All trainings, the settings, and the client-steps, where the budget counts them.
+    """
+    options, strategy = search.options, search.strategy
+    minutes = budget.count if isinstance(budget, budgets.Minutes) else None
+    study, batch = None, size
+    if isinstance(strategy, ask_tell.Optuna):
+        study = strategy.study(rule.metric)
+        batch = strategy.batch_size if minutes else min(strategy.batch_size, size)
+    is_series = minutes is not None or batch < size
+    _check_series(options, is_series=is_series, is_timed=minutes is not None)
+    parts: list[results.Result] = []
+    tried: list[dict[str, Any]] = []
+    steps, spent, is_over = 0, 0.0, False
+    while not is_over:
+        count = batch if minutes else min(batch, size - len(tried))
+        asked = None if study is None else ask_tell.Asked(study, search.space, count)
+        if asked is None:
+            settings = search.settings(len(tried) + count)[len(tried) :]
+        else:
+            settings = asked.settings
+        unplanned = search.groups_of(settings, search.seeds)
+        own = options
+        if minutes is not None:
+            timed = dataclasses.replace(
+                rule, minutes=(minutes - spent) / len(unplanned)
+            )
+            own = dataclasses.replace(own, stop_when=timed)
+        elif is_series:
+            own = _in_folder(own, f"batch-{len(parts):03d}")
+        planned = simulation.check_groups(unplanned, own)
+        part = simulation.run_groups(planned, own, interrupt=time_is_up)
+        if asked is not None:
+            asked.tell(*_scores(part, settings, rule))
+        if isinstance(budget, budgets.ClientSteps):
+            for group, record in zip(unplanned, part.groups, strict=True):
+                steps += int(record.ends.sum()) * search.steps_of(group)
+        parts.append(part)
+        tried += settings
+        spent += sum(record.run_seconds for record in part.groups) / 60
+        is_over = len(tried) >= size if minutes is None else spent >= minutes
+        is_over |= strategy == "grid"
+    result = parts[0] if len(parts) == 1 else results.Result.merge(parts)
+    return result, tried, steps if isinstance(budget, budgets.ClientSteps) else None
+
+
+def _in_folder(options: Options, name: str) -> Options:
+    """Returns options whose checkpoints, if any, are in a folder below."""
+    if options.checkpoints is None:
+        return options
+    folder = options.checkpoints.path / name
+    checkpoints = dataclasses.replace(options.checkpoints, directory=folder)
+    return dataclasses.replace(options, checkpoints=checkpoints)
+
+
+def _check_series(options: Options, *, is_series: bool, is_timed: bool) -> None:
+    """Refuses options that a search of several batches cannot have."""
+    if is_timed and options.checkpoints is not None:
+        raise checks.InputError(
+            "Expected a budget in rounds or client-steps with checkpoints, since what"
+            " is trained in minutes is not the same again."
+        )
+    if is_series and options.models_to is not None:
+        raise checks.InputError(
+            "Expected models_to=None with a search in batches, got"
+            f" {str(options.models_to)!r}; train the best process again to save it."
+        )
+
+
+def _scores(
+    result: results.Result,
+    settings: Sequence[Mapping[str, Any]],
+    watched: stopping.Watched,
+) -> tuple[list[float], list[bool]]:
+    """Returns the score of every setting, and whether it was trained to its end."""
+    from fedjax_pfl.results import selection
+
+    fields = list(settings[0])
+    rows = selection.endings(result, fields, **watched.described)
+    scores, complete = [], []
+    for setting in settings:
+        own = [row for row in rows if _is_shown_as(setting, row)]
+        scores.append(float(np.mean([row["score"] for row in own])))
+        complete.append(not any(row["status"].startswith("stopped") for row in own))
+    return scores, complete

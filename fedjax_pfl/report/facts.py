@@ -161,7 +161,6 @@ def searches(loaded: sources.Loaded) -> list[tables.Table]:
         fields = [n for n in group.points[0] if n.startswith(summaries.METHOD_FIELDS)]
         searched = dataclasses.replace(loaded.result, groups=(group,))
         trials = selection.trials(searched, fields, metric=metric)
-        share = group.ends.mean() / group.rounds[-1]
         rows = [
             (
                 str(number),
@@ -172,7 +171,8 @@ def searches(loaded: sources.Loaded) -> list[tables.Table]:
             )
             for number, (_, trial) in enumerate(trials.iterrows(), start=1)
         ]
-        heading = f"{_algorithm(group)}: {share:.0%} of the rounds of all settings"
+        share = f"{group.share_of_rounds:.0%} of the rounds of all settings"
+        heading = f"{_algorithm(group)}: {share}"
         parts.append(tables.Part(heading, tuple(rows)))
     if not parts:
         return []

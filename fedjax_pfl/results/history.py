@@ -108,6 +108,12 @@ class History:
         return np.where(self.stopped_at < 0, self.rounds[-1], self.stopped_at)
 
     @property
+    def share_of_rounds(self) -> float:
+        """Share of the rounds that training every point to its end would take."""
+        num_rounds = self.config.get("num_rounds", self.rounds[-1])
+        return float(self.ends.mean() / num_rounds)
+
+    @property
     def status(self) -> tuple[str, ...]:
         """How each point ended, in words."""
         reasons = np.where(self.reached_target, "reached its target", "stopped")

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -192,17 +193,7 @@ def trials(
       The fields, `rounds` a setting was trained for, its `score` in the last of them
       (the metric's mean over honest clients, then over seeds), and `status`.
     """
-    rows = []
-    for group in result.groups:
-        m = group.models.index(model or judge(group.models))
-        d = group.data.index(data)
-        for g, point in enumerate(group.points):
-            last = group.rounds.tolist().index(group.ends[g])
-            who = group.evaluated[g, last, d] & ~group.malicious[g]
-            score = metrics.mean(group.metrics[metric][g, last, m, d], who)
-            row = {name: point.get(name) for name in fields}
-            row |= {"rounds": int(group.ends[g]), "score": float(score)}
-            rows.append(row | {"status": group.status[g]})
+    rows = endings(result, fields, metric=metric, model=model, data=data)
     by_setting = pd.DataFrame(rows).groupby(list(fields), sort=False, dropna=False)
     table = by_setting.agg(
         rounds=("rounds", "min"),
@@ -214,6 +205,34 @@ def trials(
     ]
     ranks = sorted(range(len(order)), key=order.__getitem__)
     return table.iloc[ranks].reset_index()
+
+
+def endings(
+    result: results.Result,
+    fields: Sequence[str],
+    *,
+    metric: str,
+    model: str | None = None,
+    data: str = "validation",
+) -> list[dict[str, Any]]:
+    """Returns a row per training of a search, in their order; see `trials`.
+
+    Returns:
+      The fields, `rounds`, the `score` over honest clients, NaN from a divergence on,
+      and `status`.
+    """
+    rows = []
+    for group in result.groups:
+        m = group.models.index(model or judge(group.models))
+        d = group.data.index(data)
+        for g, point in enumerate(group.points):
+            last = group.rounds.tolist().index(group.ends[g])
+            who = group.evaluated[g, last, d] & ~group.malicious[g]
+            score = metrics.mean(group.metrics[metric][g, last, m, d], who)
+            row = {name: point.get(name) for name in fields}
+            row |= {"rounds": int(group.ends[g]), "score": float(score)}
+            rows.append(row | {"status": group.status[g]})
+    return rows
 
 
 def shown_clients(result: results.Result) -> tuple[pd.DataFrame, str]:

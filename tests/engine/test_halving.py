@@ -31,8 +31,9 @@ SPACE = {
 
 
 def search(**changes):
-    options = {"space": SPACE, "num_settings": 9, "seeds": range(2), "min_rounds": 2}
-    options |= {"metric": "loss", "progress": False, "execution": "vmap"} | changes
+    options = {"space": SPACE, "num_settings": 9, "seeds": range(2)}
+    options |= {"strategy": stopping.Halving(min_rounds=2), "metric": "loss"}
+    options |= {"progress": False, "execution": "vmap"} | changes
     return tuning.tune(KEY, PROCESS, fp.LogisticRegression(), SPEC, 18, **options)
 
 
@@ -92,7 +93,7 @@ def test_settings_are_dropped_as_in_plain_python(curves, eta, least, every):
 
 def test_losses_and_divergence_count_as_they_should():
     points = [{"algorithm.lam": k, "seed": s} for k in range(4) for s in range(2)]
-    rule = stopping.Halving(eta=2, metric="loss")
+    rule = stopping.Halving(eta=2, min_rounds=1, metric="loss")
     watch = stopping.watch(rule, points, 8)
     watch.see(1, np.array([1, 1, 0, np.nan, 3, 3, 0.5, 0.5]))
     assert watch.stopped_at.tolist() == [-1, -1, 1, 1, 1, 1, -1, -1]
@@ -101,7 +102,7 @@ def test_losses_and_divergence_count_as_they_should():
 def test_settings_compete_in_their_own_environment_only():
     name, other = "algorithm.lam", "federation.malicious_fraction"
     points = [{name: k, other: f, "seed": 0} for f in (0.0, 0.4) for k in range(2)]
-    watch = stopping.watch(stopping.Halving(eta=2), points, 8)
+    watch = stopping.watch(stopping.Halving(eta=2, min_rounds=1), points, 8)
     watch.see(1, np.array([0.9, 0.8, 0.1, 0.2]))
     assert watch.stopped_at.tolist() == [-1, 1, 1, -1]
 
@@ -109,8 +110,8 @@ def test_settings_compete_in_their_own_environment_only():
 @settings(max_examples=50, deadline=None, database=None)
 @given(st.integers(1, 60), st.integers(2, 4), st.integers(1, 5))
 def test_brackets_share_all_settings_and_the_first_drops_first(count, eta, brackets):
-    rule = stopping.Halving(eta=eta, brackets=brackets)
-    sizes = rule.bracket_sizes(count)
+    rule = stopping.Halving(eta=eta, min_rounds=1, brackets=brackets)
+    sizes = rule.bracket_sizes(count, 10**9)
     assert sum(sizes) == count and sizes[0] == max(sizes)
     points = [{"algorithm.lam": k, "seed": 0} for k in range(count)]
     watch = stopping.watch(rule, points, 10**9)
@@ -219,7 +220,7 @@ def test_a_method_says_what_is_searched():
         ({"space": {"algorithm.lam": (1.0, 0.1)}}, "from low to high, got 1.0 to 0.1"),
         ({"space": {"algorithm.lam": (0.0, 1.0)}}, "to begin above 0, got 0.0"),
         ({"strategy": "halfing"}, "did you mean 'halving'"),
-        ({"min_rounds": 19}, "at most the 18 rounds"),
+        ({"strategy": stopping.Halving(min_rounds=19)}, "at most the 18 rounds"),
         ({"num_settings": 0}, "num_settings to be a whole number of at least 1"),
         ({"seeds": []}, "at least one seed"),
         ({"evaluate_on": ("test",)}, "validation among the data|data to stop on"),

@@ -1,0 +1,149 @@
+"""Optuna as the strategy of a search, through its ask and tell."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_pfl.core import checks
+from fedjax_pfl.results import metrics
+
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = ["Optuna"]
+
+_CHOICES = (bool, int, float, str, type(None))
+
+
+@dataclasses.dataclass(frozen=True)
+class Optuna:
+    """Strategy of a search whose settings an Optuna study suggests, batch by batch.
+
+    A batch is asked for, trained to its end in one compiled program, and told by its
+    scores; the next batch of equal size runs in the same program. A setting that
+    diverges is told as infinitely bad, one whose time was up as pruned.
+
+    Attributes:
+      source: an `optuna.Study` with one objective, in the direction of the metric; or a
+        sampler, from which every search makes a study of its own. With a sampler that
+        has a seed and is made anew, a search repeats to the bit and resumes.
+      batch_size: settings that are suggested before any of them is trained, at least 1.
+
+    Raises:
+      InputError: if Optuna is not installed, or if something else is given.
+    """
+
+    source: Any
+    batch_size: int = 9
+
+    def __post_init__(self):
+        optuna = _library()
+        kinds = (optuna.Study, optuna.samplers.BaseSampler)
+        if not isinstance(self.source, kinds):
+            raise checks.InputError(
+                "Expected an Optuna study or sampler as the source of settings, got"
+                f" {self.source!r}."
+            )
+        checks.positive_int("batch_size", self.batch_size)
+
+    def study(self, metric: str) -> "optuna.Study":
+        """Returns the study, a new one of a sampler.
+
+        Args:
+          metric: by which settings are compared.
+
+        Raises:
+          InputError: if a given study has another direction, or several.
+        """
+        optuna = _library()
+        direction = "maximize" if metrics.sign(metric) > 0 else "minimize"
+        if isinstance(self.source, optuna.samplers.BaseSampler):
+            return optuna.create_study(sampler=self.source, direction=direction)
+        directions = [each.name.lower() for each in self.source.directions]
+        if directions != [direction]:
+            raise checks.InputError(
+                f"Expected a study with the direction {direction}, as {metric} asks"
+                f" for, got {', '.join(directions)}."
+            )
+        return self.source
+
+
+class Asked:
+    """Settings that a study has suggested and still has to hear of.
+
+    Attributes:
+      settings: values by dotted name, in the order of the trials.
+    """
+
+    def __init__(self, study: "optuna.Study", space: Mapping[str, Any], count: int):
+        """Asks for settings.
+
+        Args:
+          study: of one objective.
+          space: ranges and lists of values by dotted name.
+          count: number of settings, at least 1.
+        """
+        self._study = study
+        asked = _distributions(space)
+        self._trials = [study.ask(asked) for _ in range(count)]
+        self.settings = [
+            {name: _value(values, trial.params[name]) for name, values in space.items()}
+            for trial in self._trials
+        ]
+
+    def tell(self, scores: Sequence[float], complete: Sequence[bool]) -> None:
+        """Tells the scores of all settings.
+
+        Args:
+          scores: a metric's value of each; NaN of one that diverged.
+          complete: whether each was trained to its end.
+        """
+        state = _library().trial.TrialState
+        is_maximized = self._study.direction.name == "MAXIMIZE"
+        worst = -np.inf if is_maximized else np.inf
+        for trial, score, is_complete in zip(
+            self._trials, scores, complete, strict=True
+        ):
+            value = worst if np.isnan(score) else float(score)
+            if is_complete:
+                self._study.tell(trial, value)
+            else:
+                self._study.tell(trial, state=state.PRUNED)
+
+
+def _library() -> Any:
+    """Imports Optuna, which nothing else does."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise checks.InputError(
+            "Settings of an Optuna study need the package optuna, which is not"
+            f' completely installed ({error}): pip install "fedjax_pfl[optuna]".'
+        ) from error
+    return optuna
+
+
+def _distributions(space: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns Optuna's distributions of ranges and lists."""
+    kinds = _library().distributions
+    return {
+        name: kinds.CategoricalDistribution(_choices(values))
+        if isinstance(values, list)
+        else kinds.FloatDistribution(values.low, values.high, log=values.log)
+        for name, values in space.items()
+    }
+
+
+def _choices(values: list[Any]) -> list[Any]:
+    """Returns what a study keeps of a list: its values, or their numbers."""
+    if all(isinstance(value, _CHOICES) for value in values):
+        return values
+    return list(range(len(values)))
+
+
+def _value(values: Any, chosen: Any) -> Any:
+    """Returns the value that a study has chosen."""
+    is_number = isinstance(values, list) and _choices(values) is not values
+    return values[chosen] if is_number else chosen

@@ -1,0 +1,135 @@
+"""Budgets: the effort that a search may take, in rounds, client-steps or minutes."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import ClassVar
+
+from fedjax_pfl.core import checks
+
+__all__ = ["Budget", "ClientSteps", "Minutes", "Rounds", "most_settings", "parse"]
+
+MAX_SETTINGS = 10_000
+"""Settings that a search has at most."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rounds:
+    """Rounds of all trainings of a search: settings times rounds times seeds.
+
+    Attributes:
+      count: rounds, > 0.
+
+    Raises:
+      InputError: if `count` is not a finite number above 0.
+    """
+
+    count: float
+    unit: ClassVar[str] = "rounds"
+
+    def __post_init__(self):
+        checks.number("count", self.count, above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientSteps:
+    """Local steps of all clients in all trainings of a search.
+
+    The steps of a round are counted in the first round of the first seed, so that the
+    number of settings is known before the search. Where cohorts are drawn from clients
+    of different sizes, other rounds take a few steps more or less.
+
+    Attributes:
+      count: steps, > 0.
+
+    Raises:
+      InputError: if `count` is not a finite number above 0.
+    """
+
+    count: float
+    unit: ClassVar[str] = "client-steps"
+
+    def __post_init__(self):
+        checks.number("count", self.count, above=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Minutes:
+    """Minutes of training and evaluating; compiling is not counted.
+
+    How much is trained in them depends on the machine.
+
+    Attributes:
+      count: minutes, > 0.
+
+    Raises:
+      InputError: if `count` is not a finite number above 0.
+    """
+
+    count: float
+    unit: ClassVar[str] = "minutes"
+
+    def __post_init__(self):
+        checks.number("count", self.count, above=0)
+
+
+Budget = Rounds | ClientSteps | Minutes
+
+_UNITS = {"rounds": Rounds, "steps": ClientSteps, "min": Minutes}
+_TEXT = re.compile(r"(\d{1,15}(?:\.\d{1,9})?(?:e\d{1,2})?)\s*([a-z]+)")
+
+
+def parse(text: str) -> Budget:
+    """Reads a budget.
+
+    Args:
+      text: a number and `rounds`, `steps` or `min`.
+
+    Returns:
+      The budget.
+
+    Raises:
+      InputError: for anything else.
+
+    Example:
+      >>> parse("2e6steps")
+      ClientSteps(count=2000000.0)
+    """
+    match = _TEXT.fullmatch(text.strip())
+    if match is None or match[2] not in _UNITS or float(match[1]) == 0:
+        raise checks.InputError(
+            f"Expected a budget such as 3000rounds, 2e6steps or 10min, got {text!r}."
+        )
+    return _UNITS[match[2]](float(match[1]))
+
+
+def most_settings(
+    budget: Rounds | ClientSteps, cost: Callable[[int], float], least: int
+) -> int:
+    """Returns the largest number of settings that a budget pays for.
+
+    Args:
+      budget: in rounds or client-steps.
+      cost: of a search of so many settings, in the budget's unit; increasing.
+      least: number of settings of the smallest search.
+
+    Returns:
+      The number, at most `MAX_SETTINGS`.
+
+    Raises:
+      InputError: if the budget is below the cost of the smallest search.
+
+    Example:
+      >>> most_settings(Rounds(100), lambda count: 9 * count, least=3)
+      11
+    """
+    if (needed := cost(least)) > budget.count:
+        raise checks.InputError(
+            f"Expected a budget of at least {needed:,.0f} {budget.unit}, the cost of"
+            f" the smallest search, got {budget.count:,.0f}."
+        )
+    low, high = least, MAX_SETTINGS + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle) <= budget.count else (low, middle)
+    return low

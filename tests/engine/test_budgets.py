@@ -1,0 +1,209 @@
+"""Budgets of searches: how many settings they pay for, and what is spent."""
+
+import collections
+import dataclasses
+import re
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedjax_pfl as fp
+from fedjax_pfl import data
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import budgets, stopping, tuning
+from fedjax_pfl.engine.options import Options
+
+KEY = jax.random.key(0, impl="threefry2x32")
+SPEC = fp.FederationSpec(
+    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
+    "by_client",
+    num_clients=6,
+    validation_fraction=0.3,
+)
+PROCESS = fp.FederatedProcess(
+    algorithm=fp.Ditto(local=fp.SGD(learning_rate=0.1, batch_size=8, epochs=2))
+)
+RANGE = {"algorithm.lam": tuning.Range(0.01, 10)}
+
+
+def search(budget, **changes):
+    options = {"space": RANGE, "budget": budget, "seeds": range(2), "metric": "loss"}
+    options |= {"progress": False, "execution": "vmap"} | changes
+    process = options.pop("process", PROCESS)
+    return tuning.tune(KEY, process, fp.LogisticRegression(), SPEC, 9, **options)
+
+
+def local_steps():
+    """Local steps of all clients in a round: two solvers, two epochs each."""
+    counts = np.asarray(SPEC.build().train.num_examples)
+    return int((2 * 2 * np.ceil(counts / 8)).sum())
+
+
+@settings(max_examples=100, deadline=None, database=None)
+@given(
+    st.integers(1, 40),
+    st.integers(2, 4),
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_rounds_of_a_search_are_those_that_the_rule_leaves(
+    count, eta, least, every, brackets
+):
+    rule = stopping.Halving(eta=eta, min_rounds=least, brackets=brackets)
+    options = Options(num_rounds=9, eval_every=every, stop_when=rule)
+    points = [{"algorithm.lam": float(k), "seed": 0} for k in range(count)]
+    watch = stopping.watch(rule, points, 9)
+    rng = np.random.default_rng(count)
+    for done in [*range(every, 9, every), 9]:
+        watch.see(done, rng.random(count))
+    ends = np.where(watch.stopped_at < 0, 9, watch.stopped_at)
+    assert tuning.rounds_of(count, options) == ends.sum()
+
+
+@pytest.mark.parametrize("strategy", ["halving", "hyperband", "random"])
+def test_rounds_pay_for_as_many_settings_as_fit(strategy):
+    tuned = search(fp.engine.Rounds(150), strategy=strategy)
+    assert tuned.rounds <= 150
+    if strategy == "random":
+        assert tuned.rounds == 2 * 9 * (150 // 18)
+    # One setting more is above the budget.
+    rule = None if strategy == "random" else tuned.watched
+    options = Options(num_rounds=9, eval_every=1, stop_when=rule)
+    assert 2 * tuning.rounds_of(len(tuned.trials()), options) == tuned.rounds
+    assert 2 * tuning.rounds_of(len(tuned.trials()) + 1, options) > 150
+    assert f"{tuned.rounds:,} rounds" in str(tuned)
+
+
+def test_client_steps_are_those_of_the_federation():
+    steps = local_steps()
+    in_rounds = search(fp.engine.Rounds(100))
+    tuned = search(fp.engine.ClientSteps(100 * steps))
+    assert tuned.client_steps == tuned.rounds * steps
+    assert tuned.trials().equals(in_rounds.trials())
+    assert f"{tuned.client_steps:,.0f} client-steps" in str(tuned)
+
+
+def test_programs_have_their_own_client_steps():
+    space = RANGE | {"algorithm.local.epochs": [1, 2]}
+    steps = local_steps()
+    budget = fp.engine.ClientSteps(80 * steps)
+    tuned = search(budget, space=space, strategy="random")
+    expected = 0
+    for group in tuned.result.groups:
+        for point, end in zip(group.points, group.ends, strict=True):
+            expected += end * steps * point["algorithm.local.epochs"] // 2
+    assert tuned.client_steps == expected
+    assert 80 * steps - 18 * steps < tuned.client_steps <= 80 * steps
+
+
+def test_a_search_whose_time_is_up_returns_what_it_has():
+    tuned = search(fp.engine.Minutes(1e-9), num_settings=9)
+    ended = collections.Counter(tuned.result.status)
+    assert ended == {"dropped at round 1": 12, "stopped at round 1": 6}
+    assert tuned.unfinished == 6
+    assert "the time was up, with 6 trainings unfinished" in str(tuned)
+    assert tuned.best["algorithm.lam"] == tuned.trials()["algorithm.lam"][0]
+
+
+def test_minutes_add_settings_until_the_time_is_up(monkeypatch):
+    clock = iter(range(10**6))  # a second passes between two looks
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: next(clock))
+    run = tuning.simulation.run_groups
+
+    def timed(planned, options, **changes):
+        result = run(planned, options, **changes)
+        (group,) = result.groups
+        group = dataclasses.replace(group, run_seconds=20.0)
+        return dataclasses.replace(result, groups=(group,))
+
+    monkeypatch.setattr(tuning.simulation, "run_groups", timed)
+    tuned = search(fp.engine.Minutes(0.8), num_settings=4, strategy="halving")
+    lams = [point["algorithm.lam"] for point in tuning.draw(RANGE, 12)]
+    shown = [p["algorithm.lam"] for group in tuned.result.groups for p in group.points]
+    assert list(dict.fromkeys(shown)) == lams and len(tuned.result.groups) == 3
+    assert tuned.minutes == 1.0
+
+
+def test_the_best_of_a_list_is_what_was_in_the_list():
+    participations = [fp.UniformCohort(size=3), fp.AllClients()]
+    space = RANGE | {"participation": participations}
+    tuned = search(None, space=space, num_settings=4, seeds=[0], strategy="random")
+    assert tuned.process.participation in participations
+    assert tuned.best["participation"] == tuned.process.participation
+
+
+def test_a_search_with_a_budget_resumes(tmp_path):
+    checkpoints = fp.Checkpoints(tmp_path / "search", min_seconds=0)
+
+    class StopAt(fp.Callback):
+        def evaluated(self, evaluation):
+            if evaluation.round == 3 and not evaluation.is_restored:
+                raise InterruptedError
+
+    budget = fp.engine.Rounds(60)
+    with pytest.raises(InterruptedError):
+        search(budget, checkpoints=checkpoints, callbacks=[StopAt()])
+    again, whole = search(budget, checkpoints=checkpoints), search(budget)
+    for one, other in zip(whole.result.groups, again.result.groups, strict=True):
+        for name in one.metrics:
+            np.testing.assert_array_equal(one.metrics[name], other.metrics[name])
+    assert again.best == whole.best
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("3000rounds", budgets.Rounds(3000)),
+        ("2e6steps", budgets.ClientSteps(2e6)),
+        ("2.5 min", budgets.Minutes(2.5)),
+    ],
+)
+def test_budgets_are_read(text, budget):
+    assert budgets.parse(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "3000", "rounds", "-3rounds", "0min", "3hours"])
+def test_what_is_no_budget_is_refused(text):
+    sentence = f"such as 3000rounds, 2e6steps or 10min, got {re.escape(repr(text))}"
+    with pytest.raises(checks.InputError, match=sentence):
+        budgets.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("budget", "changes", "message"),
+    [
+        # Three settings: one round of each, and eight more of the one that is left.
+        (budgets.Rounds(21), {}, "at least 22 rounds, .* got 21"),
+        (budgets.Rounds(17), {"strategy": "random"}, "at least 18 rounds, .* got 17"),
+        (budgets.ClientSteps(1), {}, f"{22 * local_steps():,} client-steps, .* got 1"),
+        (budgets.Rounds(99), {"num_settings": 3}, "got both: 3 and Rounds"),
+        (3000, {}, "fp.engine.Rounds.3000., .* got 3000"),
+        (
+            budgets.ClientSteps(10**9),
+            {"process": fp.FederatedProcess(algorithm=fp.FedPG())},
+            "rounds or minutes for FedPG",
+        ),
+        (
+            budgets.Minutes(1),
+            {"checkpoints": fp.Checkpoints("nowhere")},
+            "rounds or client-steps with checkpoints",
+        ),
+        (budgets.Minutes(1), {"models_to": "nowhere"}, "Expected models_to=None"),
+    ],
+)
+def test_wrong_budgets_get_one_sentence(budget, changes, message):
+    if "process" in changes:
+        changes = changes | {"space": tuning.search_space(changes["process"])}
+    with pytest.raises(checks.InputError, match=message):
+        search(budget, **changes)
+
+
+@pytest.mark.parametrize("kind", [budgets.Rounds, budgets.ClientSteps, budgets.Minutes])
+@pytest.mark.parametrize("count", [0, -1, float("nan"), "many"])
+def test_a_budget_is_a_number_above_zero(kind, count):
+    with pytest.raises(checks.InputError, match="Expected count"):
+        kind(count)

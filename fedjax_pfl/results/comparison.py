@@ -26,10 +26,7 @@ __all__ = [
 
 _BOUND = "hybrid (oracle)"  # not a method
 _DIFFERENCE = 3  # its column, beside the measure that it is of
-_BETTER, _WORSE = (
-    tuple(shares.stat(side, name) for name, _ in shares.REFERENCES)
-    for side in shares.SIDES
-)
+_WORSE = tuple(shares.stat("worse", name) for name, _ in shares.REFERENCES)
 _WIDTH = 100  # characters of a line of text
 _UNSEEN_TITLES = ("environment", "method", "model", "mean", "worst 10 %")
 _ROUNDS = {
@@ -167,7 +164,7 @@ def compare(
         measures[-1:-1] = titles
         if titles:
             caption += (
-                " Worse and better than: shares of clients whose own test"
+                " Worse than: shares of clients whose own test"
                 f" {metric.replace('_', ' ')} is so, paired by client and seed; means"
                 " over seeds with 95 % intervals, which one seed does not have."
             )
@@ -220,19 +217,19 @@ def _joined(rows: pd.DataFrame, more: pd.DataFrame, keys: list[str]) -> pd.DataF
 def _share_cells(
     result: results.Result, points: pd.DataFrame, metric: str
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Adds shares of clients that are better and worse off than with the references.
+    """Adds shares of clients that are worse off than with the references.
 
     Args:
       result: what is compared.
       points: of the rows; `status` is the last of their cells.
-      metric: by which clients are better off.
+      metric: by which clients are worse off.
 
     Returns:
       The points, with cells before the last one, and the titles of these cells.
     """
     table, columns, titles = result.table(), _columns(result), []
     table = table[(table["metric"] == metric) & (table["when"] == "last")]
-    for title in (*_WORSE, *_BETTER):
+    for title in _WORSE:
         own = table[table["stat"] == title]
         if own.empty:
             continue
@@ -399,11 +396,11 @@ def brief(
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Returns titles and rows as terminals show them.
 
-    Without the variance of the loss and the shares of clients that are better off,
-    which reports and `Result.table` have, and without a status where all are ok.
+    Without the variance of the loss, which reports have, and without a status where all
+    are ok.
     """
     titles, rows = titles_of(compared), rows_of(compared, environment)
-    hidden = {"loss variance", *_BETTER}
+    hidden = {"loss variance"}
     if all(row[-1] == "ok" for row in rows):
         hidden.add("status")
     shown = [k for k, title in enumerate(titles) if title not in hidden]

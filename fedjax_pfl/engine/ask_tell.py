@@ -10,7 +10,7 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.results import metrics
 
 if TYPE_CHECKING:
-    import optuna
+    import optuna  # pyright: ignore[reportMissingImports] (an extra)
 
 __all__ = ["Optuna"]
 
@@ -116,7 +116,7 @@ class Asked:
 def _library() -> Any:
     """Imports Optuna, which nothing else does."""
     try:
-        import optuna
+        import optuna  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise checks.InputError(
             "Settings of an Optuna study need the package optuna, which is not"

@@ -55,7 +55,7 @@ class ClientSteps:
 
 @dataclasses.dataclass(frozen=True)
 class Minutes:
-    """Minutes of training and evaluating; compiling is not counted.
+    """Minutes that a search takes, not counting its compiling.
 
     How much is trained in them depends on the machine.
 

@@ -559,7 +559,7 @@ def unseen(
 
 def _few_epochs(algorithm: Any) -> Any:
     """Returns a solver of a few epochs, with the settings of a method's own one."""
-    solver = getattr(algorithm, "local", None)
+    solver: Any = getattr(algorithm, "local", None)
     if not hasattr(solver, "solve"):
         solver = local.SGD()
     if not hasattr(solver, "epochs"):  # it goes on to a tolerance

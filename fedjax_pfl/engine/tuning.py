@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -262,11 +263,6 @@ class Tuned:
         return np.average(shares, weights=sizes).item()
 
     @property
-    def minutes(self) -> float:
-        """Minutes of training and evaluating."""
-        return sum(group.run_seconds for group in self.result.groups) / 60
-
-    @property
     def unfinished(self) -> int:
         """Number of trainings that ended because the time was up."""
         return sum(status.startswith("stopped") for status in self.result.status)
@@ -284,10 +280,7 @@ class Tuned:
         if self.budget is not None:
             text += f" The budget was {self.budget.count:,g} {self.budget.unit}."
         if self.unfinished:
-            text += (
-                f" After {self.minutes:.2g} minutes the time was up, with"
-                f" {self.unfinished} trainings unfinished."
-            )
+            text += f" The time was up, with {self.unfinished} trainings unfinished."
         return text
 
 
@@ -309,7 +302,7 @@ def rounds_of(num_settings: int, options: Options) -> int:
     Example:
       >>> rule = stopping.Halving(eta=3, min_rounds=3)
       >>> rounds_of(9, Options(num_rounds=27, eval_every=3, stop_when=rule))
-      81
+      63
     """
     rule, schedule = options.stop_when, options.schedule
     if not isinstance(rule, stopping.Halving):
@@ -605,6 +598,7 @@ def _train(
     parts: list[results.Result] = []
     tried: list[dict[str, Any]] = []
     steps, spent, is_over = 0, 0.0, False
+    started, compiling = time.perf_counter(), 0.0
     while not is_over:
         count = batch if minutes else min(batch, size - len(tried))
         asked = None if study is None else ask_tell.Asked(study, search.space, count)
@@ -630,7 +624,8 @@ def _train(
                 steps += int(record.ends.sum()) * search.steps_of(group)
         parts.append(part)
         tried += settings
-        spent += sum(record.run_seconds for record in part.groups) / 60
+        compiling += sum(record.compile_seconds for record in part.groups)
+        spent = (time.perf_counter() - started - compiling) / 60
         is_over = len(tried) >= size if minutes is None else spent >= minutes
         is_over |= strategy == "grid"
     result = parts[0] if len(parts) == 1 else results.Result.merge(parts)

@@ -232,7 +232,7 @@ class Result:
         names = [*self._columns, "model", "population", "metric"]
         status = table.drop_duplicates(names)[[*names, "status"]]
         compared = compared.merge(status, on=names, how="left")
-        parts = [table]
+        parts: list[Any] = [table]
         for side in shares.SIDES:
             stats = [shares.stat(side, name) for name in compared["reference"]]
             more = compared.assign(stat=stats, value=compared[side])

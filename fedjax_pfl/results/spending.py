@@ -35,7 +35,7 @@ def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
             return np.nan
         return float(group.per_round[name][point, :rounds].sum())
 
-    size = _BYTES.get(group.config.get("parameter_dtype"), np.nan)
+    size = _BYTES.get(str(group.config.get("parameter_dtype")), np.nan)
     all_rounds = int(group.ends.sum())
     return {
         "bytes_up": size * total("floats_up"),

@@ -79,7 +79,7 @@ def test_rankings_break_between_words_only(narrow, capsys):
     show.result(printing.console(), histories.make_result(record))
     lines = capsys.readouterr().out.splitlines()
     table = "\n".join(line for line in lines if line.startswith(" "))
-    assert {"method", "status", "personal", "global", "ok"} <= set(fits(table))
+    assert {"method", "personal", "global"} <= set(fits(table))
 
 
 def test_files_and_pipes_have_wide_lines(monkeypatch, capsys):

@@ -60,7 +60,7 @@ def sampler(optuna):
 def test_a_study_finds_the_step_of_a_quadratic(optuna):
     study = optuna.create_study(sampler=sampler(optuna))
     tuned = search(study)
-    assert abs(tuned.best[RATE] - 1) < 0.1
+    assert abs(tuned.best[RATE] - 1) < 0.2  # in a range of five powers of ten
     assert len(study.trials) == len(tuned.trials()) == 30
     assert study.best_params[RATE] == pytest.approx(tuned.best[RATE], rel=1e-12)
     assert all(trial.state.name == "COMPLETE" for trial in study.trials)

@@ -96,7 +96,10 @@ def test_a_grid_that_ends_point_by_point_equals_its_single_trainings():
         for rows in ("table", "curves", "communication", "clients"):
             expected = getattr(alone, rows)()
             found = getattr(together, rows)()
-            found = found[found[name] == rate].reset_index(drop=True)
+            found = found[found[name] == rate]
+            if rows == "table":  # the others compare themselves with the best of all
+                found = found[~found["stat"].str.contains(" than ")]
+            found = found.reset_index(drop=True)
             numbers = expected.select_dtypes("number").columns
             np.testing.assert_allclose(found[numbers], expected[numbers], rtol=1e-9)
             words = expected.columns.difference(numbers)

@@ -325,3 +325,17 @@ def test_communication_has_bytes_and_steps():
     first, second = content.facts[-2].parts[0].rows
     assert first == ("Flame", "10", "20", "28", "200", "280", "30")
     assert second == ("Local", "10", *"–––––")
+
+
+def test_clients_that_never_trained_have_a_table():
+    record = histories.make_history(points=({"seed": 0}, {"seed": 1}))
+    assert all(table.name != "unseen" for table in reports.grid_content().facts)
+    accuracy = np.array([[[0.5, 0.7]], [[0.6, 0.8]]])
+    record = dataclasses.replace(
+        record, unseen_models=("global",), unseen={"accuracy": accuracy}
+    )
+    table = reports.content(histories.make_result(record)).facts[0]
+    assert table.name == "unseen" and "worst tenth" in table.caption
+    # Means 0.6 and 0.7 of two seeds, worst clients 0.5 and 0.6.
+    expected = ("Flame", "global", "0.6500 ± 0.0707", "0.5500 ± 0.0707")
+    assert table.parts[0].rows == (expected,)

@@ -5,6 +5,7 @@ on the machine at hand; a few real rounds are run for it, and nothing is trained
 """
 
 import datetime
+import fnmatch
 import platform
 import re
 import subprocess
@@ -27,6 +28,9 @@ app = cli.application()
 
 @app.command(help="Plans the runs that the cards lack, and writes their times.")
 def main(
+    pattern: Annotated[
+        str, typer.Argument(help="Names of presets, as 'flame_fair_*'.")
+    ] = "*",
     data_dir: Annotated[
         str | None, typer.Option(metavar="DIR", help="Directory of data files.")
     ] = None,
@@ -35,17 +39,17 @@ def main(
     ] = False,
 ) -> None:
     """Writes a row as soon as it is known, so that the command can be repeated."""
-    cli.answer(lambda: _plan(data_dir, again))
+    cli.answer(lambda: _plan(pattern, data_dir, again))
 
 
-def _plan(data_dir: str | None, again: bool) -> None:
+def _plan(pattern: str, data_dir: str | None, again: bool) -> None:
     """Plans one preset after the other, each in a process of its own."""
     table = __main__.plans_in(FILE.parent)
     known = set() if again else set(table["preset"])
     for card in __main__.CARDS.values():
         runs = pages.read(card, __main__.FOLDER / "results")
         for name in reproduction.lacking(card, runs):
-            if name in known:
+            if name in known or not fnmatch.fnmatch(name, pattern):
                 continue
             command = [sys.executable, "-m", "experiments.plan", "--preset", name]
             command += ["--devices", "1", "--memory-limit", "none"]

@@ -389,7 +389,7 @@ CARD = pages.Card(
     rule=verdicts.Rule(delta=0.25, tolerance=0.15),
     headlines=_headlines(),
     sides=_SIDES | _OTHER_SIDES,
-    settings=("flame_fair_mnist_dir", "flame_fair_fmnist_dir"),
+    settings=("flame_fair_mnist_dir", "flame_fair_fmnist_labels3"),
     claims=_claims(),
     figures=_figures(),
     reasons=_REASONS,

@@ -82,7 +82,7 @@ class Decision:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What runs measured of a claim in one environment.
+    """Evidence of runs on a claim in one environment.
 
     Attributes:
       where: the environment.

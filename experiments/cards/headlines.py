@@ -39,7 +39,7 @@ class Headline:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What our runs say of a headline.
+    """Verdict of our runs on a headline.
 
     Attributes:
       verdict: `reproduces`, `equal`, `does not` or `open`.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+import functools
 import shlex
 
 from experiments.cards.runs import Run
@@ -96,10 +97,16 @@ def of(run: Run | None) -> Scale:
 
 def preset_of(command: str) -> Experiment:
     """Returns the preset of a sweep's command, without its other options."""
+    words = shlex.split(command)
+    return _preset(words[words.index("--preset") + 1])
+
+
+@functools.cache
+def _preset(name: str) -> Experiment:
+    """Builds a preset once: cards ask for its scale with every claim."""
     import experiments.presets  # noqa: F401 (adds those of the papers)
 
-    words = shlex.split(command)
-    return presets.get(words[words.index("--preset") + 1])
+    return presets.get(name)
 
 
 def digest_of(command: str) -> str:

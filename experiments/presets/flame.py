@@ -59,12 +59,13 @@ WRITERS = "femnist_writers"
 ROWS = (*(f"{d}_{scheme}" for d in _DATA for scheme in _SCHEMES), WRITERS)
 """The rows of Table III, `<data>_<scheme>`."""
 
-EVEN = ("fmnist_labels3", "fmnist_labels6")
+EVEN = tuple(f"fmnist_{scheme}" for scheme in ("dir", "labels3", "labels6", "quantity"))
+EVEN += ("mnist_labels2", "mnist_labels5")
 """Rows trained with batches of nearly one size.
 
-Nearly all of their clients would have a last batch of one or two of 100 examples, whose
-step, the last before evaluation, they would decide. All other rows have the released
-code's short last batch, also where a few clients have a very short one.
+Some of their clients would have a last batch of less than a tenth of the others, whose
+step is the last before evaluation. All other rows have the released code's short last
+batch, also where a few clients have a very short one.
 """
 
 

@@ -177,8 +177,11 @@ class PFedMe(base.SingleExchange):
             epoch_steps=1,
             dtype=minibatch_scan.params_dtype(w),
         )
-        seen = self.inner_steps * info.num_examples
-        return w_local, theta, dataclasses.replace(info, num_examples=seen)
+        counts = {
+            "num_steps": self.inner_steps * info.num_steps,
+            "num_examples": self.inner_steps * info.num_examples,
+        }
+        return w_local, theta, dataclasses.replace(info, **counts)
 
     def _inner_step(self, theta: Any, gradient: Any, w_local: Any):
         """Takes one gradient step on `f_i + lam/2 ||. - w_i||^2` in one leaf."""

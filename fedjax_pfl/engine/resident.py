@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_map, client_rows, sharding
+from fedjax_pfl.core import checks, client_map, client_rows, sharding
 from fedjax_pfl.engine import (
     cost,
     evaluation,
@@ -281,12 +281,18 @@ def local_steps(
     key: core.Key,
     federation: core.Federation,
 ) -> jax.Array:
-    """Counts the local steps `int32[]` of all clients in the first round."""
+    """Counts the local steps `int32[]` of all clients in the first round.
+
+    Only the count is computed: what the steps lead to is left out by the compiler.
+
+    Raises:
+      InputError: if the method reports none.
+    """
     state = process.init(key, plan.model, federation)
-    none = jnp.zeros(federation.num_clients, jnp.int32)
-    state = dataclasses.replace(state, steps=none)
-    state, _ = process.round(state, plan.model, federation, plan.execution)
-    return jnp.asarray(state.steps).sum()
+    _, info = process.round(state, plan.model, federation, plan.execution)
+    if "client_steps" not in info.client:
+        raise checks.InputError("Expected a method that counts its local steps.")
+    return jnp.asarray(info.client["client_steps"]).sum()
 
 
 @functools.partial(jax.jit, static_argnames="plan")

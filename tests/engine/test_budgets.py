@@ -88,6 +88,39 @@ def test_client_steps_are_those_of_the_federation():
     assert f"{tuned.client_steps:,.0f} client-steps" in str(tuned)
 
 
+SOLVER = fp.SGD(learning_rate=0.1, batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "each"),
+    [
+        (fp.PFedMe(num_steps=3, inner_steps=5), lambda counts: 3 * 5 * len(counts)),
+        (fp.algorithms.PerFedAvg(num_steps=4), lambda counts: 4 * len(counts)),
+        (
+            fp.algorithms.APFL(local=SOLVER),
+            lambda counts: int(np.ceil(counts / 8).sum()),
+        ),
+        (fp.FedPG(local=SOLVER), lambda counts: len(counts)),
+        (
+            fp.algorithms.Centralized(local=SOLVER),
+            lambda counts: int(np.ceil(counts.sum() / 8)),
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_methods_with_minibatches_of_their_own_count_steps(algorithm, each):
+    steps = each(np.asarray(SPEC.build().train.num_examples))
+    tuned = search(
+        fp.engine.ClientSteps(100 * steps),
+        process=fp.FederatedProcess(algorithm=algorithm),
+        space=None,
+        by_model=None,
+    )
+    assert tuned.client_steps == tuned.rounds * steps <= 100 * steps
+    (group,) = tuned.result.groups
+    assert group.per_round["client_steps"][0, 0] == steps
+
+
 def test_programs_have_their_own_client_steps():
     space = RANGE | {"algorithm.local.epochs": [1, 2]}
     steps = local_steps()

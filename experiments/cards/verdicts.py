@@ -16,12 +16,9 @@ claims of a table, those of equality and those of difference each among themselv
 import dataclasses
 from collections.abc import Sequence
 
-import numpy as np
-from scipy import special
-
 from fedjax_pfl.results import paired
 
-__all__ = ["DECIDED", "LEVEL", "MIN_PAIRS", "Rule", "explain", "holm", "verdicts"]
+__all__ = ["DECIDED", "LEVEL", "MIN_PAIRS", "Rule", "explain", "verdicts"]
 
 LEVEL, MIN_PAIRS = 0.05, 5
 DECIDED = ("holds", "equal", "does not hold")
@@ -58,8 +55,10 @@ def verdicts(
         for k, (gap, may) in enumerate(zip(gaps, comparable, strict=True))
         if may and gap.pairs >= MIN_PAIRS
     ]
-    outside = holm([_outside(gaps[k], rule.delta) for k in judged])
-    no_difference = holm([_no_difference(gaps[k]) for k in judged])
+    # Two one-sided tests: the size of the difference is below delta.
+    outside = [gaps[k].beyond(rule.delta - abs(gaps[k].mean)) for k in judged]
+    outside = paired.holm(outside)
+    no_difference = paired.holm([gaps[k].p_value for k in judged])
     equal = dict(zip(judged, outside, strict=True))
     apart = dict(zip(judged, no_difference, strict=True))
 
@@ -75,33 +74,6 @@ def verdicts(
         return "holds" if gaps[k].mean > 0 else "does not hold"
 
     return [verdict(k) for k in range(len(gaps))]
-
-
-def holm(values: Sequence[float]) -> list[float]:
-    """Returns p-values `[n]` corrected by Holm's step-down method."""
-    order = np.argsort(values, kind="stable")
-    scaled = np.asarray(values, float)[order] * (len(values) - np.arange(len(values)))
-    corrected = np.empty(len(values))
-    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
-    return corrected.tolist()
-
-
-def _no_difference(gap: paired.Interval) -> float:
-    """Returns the p-value of a mean difference of zero, two-sided."""
-    return 2 * _beyond(abs(gap.mean), gap)
-
-
-def _outside(gap: paired.Interval, delta: float) -> float:
-    """Returns the p-value of a mean difference of at least `delta` in size."""
-    return _beyond(delta - abs(gap.mean), gap)
-
-
-def _beyond(distance: float, gap: paired.Interval) -> float:
-    """Returns Student's probability of an error of at least that distance."""
-    error = gap.standard_error
-    if not error > 0:  # all pairs differ by the same
-        return 0.0 if distance > 0 else 1.0
-    return float(special.stdtr(gap.pairs - 1, -distance / error))
 
 
 def explain(rule: Rule) -> str:

@@ -169,9 +169,9 @@ class LpProj(base.SingleExchange):
       batch_size: `original`: B, at least 1.
     """
 
-    lam: Any = struct.traced_field(default=15.0, above=0, search=(1.0, 50.0))
+    lam: Any = struct.traced_field(default=15.0, above=0, search=(0.1, 50.0))
     kappa: Any = struct.traced_field(default=1.0, above=0)
-    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.001, 0.1))
+    learning_rate: Any = struct.traced_field(default=0.1, above=0, search=(0.003, 1.0))
     inner_learning_rate: Any = struct.traced_field(
         default=0.1, above=0, search=(0.01, 1.0)
     )

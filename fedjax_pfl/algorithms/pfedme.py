@@ -81,9 +81,9 @@ class PFedMe(base.SingleExchange):
         which are then in `state.messages`.
     """
 
-    lam: Any = struct.traced_field(default=15.0, above=0, search=(1.0, 50.0))
+    lam: Any = struct.traced_field(default=15.0, above=0, search=(0.1, 50.0))
     learning_rate: Any = struct.traced_field(
-        default=0.005, above=0, search=(0.001, 0.1)
+        default=0.005, above=0, search=(0.003, 1.0)
     )
     inner_learning_rate: Any = struct.traced_field(
         default=0.1, above=0, search=(0.01, 1.0)

@@ -19,6 +19,8 @@ COMMANDS = {
     "sweep": "Trains all settings of a preset side by side and writes one result"
     " directory. Without options: FLAME, Ditto, FedAvg with fine-tuning and Local on"
     " the digits of scikit-learn, four labels per client.",
+    "benchmark": "Tunes all methods with the same effort, trains them anew and ranks"
+    " them. Without options: on the digits of scikit-learn.",
     "report": "Makes one page about results, with figures and tables as files.",
     "plan": "Says how much memory and time a sweep with the same options would take on"
     " this machine, and trains nothing. Takes the options of sweep.",

@@ -11,6 +11,7 @@ _MAINS = {
     "run": cli.make_main("run"),
     "sweep": cli.make_main("sweep"),
     "plan": cli.make_main("plan"),
+    "benchmark": cli.make_main("benchmark"),
     "report": report_command.main,
     "methods": methods_command.main,
 }

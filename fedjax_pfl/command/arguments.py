@@ -158,13 +158,13 @@ class DataOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options(DataOptions):
-    """Options of `run`, `sweep` and `plan` as given; None where the preset decides.
+    """Options of trainings as given to the commands; None where the preset decides.
 
     Their only list: the command line, the files of runs and the line that repeats a run
     are made of these fields.
 
     Attributes:
-      command: `run`, `sweep` or `plan`.
+      command: `run`, `sweep`, `plan` or `benchmark`.
     """
 
     command: str
@@ -181,8 +181,12 @@ class Options(DataOptions):
     )
     algorithm: str | None = option(
         "Short for --set algorithm=NAME,...: names of the package's, or module:Class of"
-        " your own.",
+        " your own; +NAME,... adds them to the preset's.",
         setting="algorithm",
+        metavar="[+]NAME[,NAME...]",
+    )
+    only: str | None = option(
+        "Only these of the methods, by the names of their folders.",
         metavar="NAME[,NAME...]",
     )
     seeds: int | None = option("Use the seeds 0, ..., N-1.", min=1, max=10_000)
@@ -313,6 +317,8 @@ class Options(DataOptions):
     def preset_name(self) -> str:
         """The preset, or that of a family of problems."""
         usual = "digits" if self.data is None else "own_data"
+        if self.command == "benchmark":
+            usual = "benchmark_digits"
         if self.problem is None:
             return self.preset or usual
         if self.preset is not None:

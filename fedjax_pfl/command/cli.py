@@ -27,8 +27,11 @@ from fedjax_pfl.command import (
 __all__ = ["answer", "application", "make_main", "num_cores", "with_options"]
 
 _shown: set[str] = set()  # sentences of warnings
-_OF_ONE_COMMAND = {"streamed": "run", "as_if_clients": "plan", "tune": "sweep"}
-_OF_ONE_COMMAND |= {"tune_budget": "sweep"}
+_OF_SOME = {"streamed": ("run",), "as_if_clients": ("plan",), "tune": ("sweep",)}
+_OF_SOME |= {"tune_budget": ("sweep", "benchmark"), "only": ("benchmark",)}
+_NOT_OF_BENCHMARKS = ("problem", "eval_every", "eval_on", "eval_clients", "patience")
+_NOT_OF_BENCHMARKS += ("target", "stop_on", "diagnostics", "save_models", "dry_run")
+_NOT_OF_BENCHMARKS += ("profile", "log", "points_per_chunk", "checkpoint_seconds")
 _WITH_RESUME = {"resume", "resume_anyway", "algorithm"}
 _WITH_RESUME |= {"max_minutes", "memory_limit", "log", "quiet"}
 
@@ -40,7 +43,7 @@ def application(**fields: Any) -> typer.Typer:
 
 
 def make_main(command: str) -> Callable[..., None]:
-    """Makes the function of `run`, `sweep` or `plan`, for typer."""
+    """Makes the function of a command that trains, for typer."""
 
     def main(context: typer.Context, **given: Any) -> None:
         options = arguments.Options(command=command, **given)
@@ -51,11 +54,13 @@ def make_main(command: str) -> Callable[..., None]:
             _start(lambda: options)
             return
         _check_alone(context)
-        now = {name: given[name] for name in _WITH_RESUME - {"resume", "algorithm"}}
+        now = _WITH_RESUME - {"resume", "algorithm"}
+        now = {name: given[name] for name in now & given.keys()}
         _start(lambda: _resumed(options, now))
 
-    absent = {name for name, only in _OF_ONE_COMMAND.items() if only != command}
+    absent = {name for name, some in _OF_SOME.items() if command not in some}
     absent |= {"resume", "resume_anyway"} if command == "plan" else set()
+    absent |= set(_NOT_OF_BENCHMARKS) if command == "benchmark" else set()
     return with_options(main, arguments.Options, absent)
 
 
@@ -124,6 +129,11 @@ def _start(read: Callable[[], arguments.Options]) -> None:
         if options.devices is not None or flag not in flags:
             devices = options.devices or num_cores()  # JAX looks when it is first used
             os.environ["XLA_FLAGS"] = f"{flags} {flag}={devices}".strip()
+        if options.command == "benchmark":
+            from fedjax_pfl.command import benchmark
+
+            benchmark.do(options)
+            return
         from fedjax_pfl.command import batch
 
         batch.do(options)

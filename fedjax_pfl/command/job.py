@@ -47,7 +47,7 @@ from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Interrupted
 from fedjax_pfl.results import directories
 
-__all__ = ["continuation", "default_directory", "do"]
+__all__ = ["continuation", "default_directory", "do", "experiment_of"]
 
 _MAX_FEDERATIONS = 2  # described before starting
 
@@ -76,7 +76,7 @@ def do(options: arguments.Options) -> None:
         show.result(console, result)
         _print_place(console, options, options.resume)
         return
-    experiment = _experiment(options)
+    experiment = experiment_of(options)
     budget = _budget(options)
     training = _training(experiment, options, budget)
     time_is_up = time_limit(training.max_minutes)
@@ -233,7 +233,7 @@ def _print_place(console: Console, options: arguments.Options, out: Path) -> Non
         logs.print_hint(options, out)
 
 
-def _experiment(options: arguments.Options) -> Experiment:
+def experiment_of(options: arguments.Options) -> Experiment:
     """Returns the preset with the options applied."""
     experiment = presets.get(options.preset_name)
     single = options.command == "run"

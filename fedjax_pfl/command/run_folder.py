@@ -45,7 +45,7 @@ __all__ = [
 
 CHECKPOINTS, MODELS = "checkpoints", "models"
 _FILE, _RESULT = "experiment.json", "config.json"
-_FORMAT = "fedjax_pfl run 4"
+_FORMAT = "fedjax_pfl run 5"
 
 
 @contextlib.contextmanager

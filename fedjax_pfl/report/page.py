@@ -10,7 +10,7 @@ from fedjax_pfl.figures import contents
 from fedjax_pfl.report import facts, histories, sections, sources, svg, tables
 from fedjax_pfl.results import comparison
 
-__all__ = ["FOLDER", "Content", "render"]
+__all__ = ["FOLDER", "Content", "asset", "render"]
 
 FOLDER = "report_files"
 """Where figures and tables are as files, beside the page."""
@@ -85,8 +85,8 @@ def render(content: Content) -> str:
         },
         folder=FOLDER,
         texts=_texts,
-        css=_own("page.css"),
-        js=_own("page.js"),
+        css=asset("page.css"),
+        js=asset("page.js"),
     )
 
 
@@ -119,6 +119,6 @@ def _texts(row: comparison.Row) -> str:
     return json.dumps(texts)
 
 
-def _own(name: str) -> str:
+def asset(name: str) -> str:
     """Returns a file of this package."""
     return (_HERE / name).read_text("utf-8")

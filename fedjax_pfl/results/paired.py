@@ -1,11 +1,13 @@
-"""Differences paired by seed, with intervals of Student's t."""
+"""Differences paired by seed, with intervals and tests of Student's t."""
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
-__all__ = ["Interval", "interval", "of_mean"]
+__all__ = ["Interval", "holm", "interval", "of_mean"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,22 @@ class Interval:
         from scipy import special  # only where there are intervals
 
         return float(special.stdtrit(self.pairs - 1, 0.975)) * self.standard_error
+
+    @property
+    def p_value(self) -> float:
+        """Probability of a mean at least this far from zero, if its truth is zero."""
+        return min(1.0, 2 * self.beyond(abs(self.mean)))
+
+    def beyond(self, distance: float) -> float:
+        """Returns Student's probability of an error of at least that distance."""
+        if self.pairs < 2:
+            return 1.0
+        if not self.standard_error > 0:  # all pairs differ by the same
+            return 0.0 if distance > 0 else 1.0
+        from scipy import special
+
+        ratio = -distance / self.standard_error
+        return float(special.stdtr(self.pairs - 1, ratio))
 
     @property
     def verdict(self) -> str:
@@ -75,3 +93,12 @@ def of_mean(values: pd.Series) -> Interval:
     mean = float(good.mean()) if count else math.nan
     lost = len(values) - count
     return Interval(mean=mean, standard_error=error, pairs=count, lost=lost)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Returns p-values `[n]` corrected by Holm's step-down method."""
+    order = np.argsort(values, kind="stable")
+    scaled = np.asarray(values, float)[order] * (len(values) - np.arange(len(values)))
+    corrected = np.empty(len(values))
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return corrected.tolist()

@@ -17,6 +17,7 @@ LEVELS = (
     ("algorithms", "figures"),
     (ROOT, "testing"),
     ("report",),
+    ("benchmark",),
     ("command",),
 )
 """Rooms from the ground up: each imports from lower levels, and from itself, only."""

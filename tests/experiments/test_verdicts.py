@@ -29,7 +29,7 @@ def judge(differences, delta=0.0, tolerance=0.0):
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_holms_method_by_its_definition(values):
     """The k-th smallest is multiplied by n - k + 1, and never below an earlier one."""
-    corrected = verdicts.holm(values)
+    corrected = paired.holm(values)
     for value, found in zip(values, corrected, strict=True):
         smaller = [v for v in values if v <= value]
         expected = max(

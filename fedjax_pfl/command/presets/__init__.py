@@ -11,7 +11,7 @@ from typing import Any
 
 import fedjax_pfl as fp
 from fedjax_pfl import data
-from fedjax_pfl.command.presets import experiment
+from fedjax_pfl.command.presets import benchmark, experiment
 from fedjax_pfl.core import checks
 
 __all__ = ["PRESETS", "add", "get", "is_pattern", "matching"]
@@ -187,7 +187,7 @@ PRESETS: dict[str, Callable[[], experiment.Experiment]] = {
         shakespeare,
         stocks,
     )
-}
+} | benchmark.PRESETS
 
 
 def add(presets: Mapping[str, Callable[[], experiment.Experiment]]) -> None:

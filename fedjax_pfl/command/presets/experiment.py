@@ -66,6 +66,7 @@ _EITHER = (
 )
 _ALTERNATIVES = {**dict(_EITHER), **{other: one for one, other in _EITHER}}
 _DEFAULTS = {"Optax": {"hyperparameters": {"learning_rate": 0.001}}}  # adam
+_BESIDE = "+"
 _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
 _FROM_DATA = {
     f"model.{field}"
@@ -276,17 +277,24 @@ def _check_component(name: str, values: Iterable[Any]) -> None:
     """Refuses names that are not in the registry."""
     registry = _registry(name)
     what = name.rpartition(".")[2].replace("_", " ")
+    if name == "algorithm":
+        values = _algorithms(values)
     for value in values:
-        if name == "algorithm" and ":" in str(value):
-            own_methods.check_name(str(value))
+        if name == "algorithm" and ":" in value:
+            own_methods.check_name(value)
         elif not _is_none(name, value):
             checks.known(value, registry, what)
 
 
 def own_algorithms(settings: Iterable[str]) -> list[str]:
     """Returns the algorithms `module:Class` that settings name; imports nothing."""
-    names = map(str, parse(settings).get("algorithm", ()))
+    names = _algorithms(parse(settings).get("algorithm", ()))
     return [name for name in names if ":" in name]
+
+
+def _algorithms(values: Iterable[Any]) -> list[str]:
+    """Returns names without the sign that keeps the preset's methods beside them."""
+    return [str(value).removeprefix(_BESIDE) for value in values]
 
 
 def _refuse(experiment: Experiment, name: str) -> None:
@@ -341,19 +349,25 @@ def _set_algorithms(
 ) -> Experiment:
     """Keeps the preset's grids of the named algorithms, or makes new ones.
 
-    A new one has the local solver of the first grid, so that comparisons stay fair.
+    A new one has the local solver of the first grid, so that comparisons stay fair. All
+    of the preset's grids are kept where the first name begins with a plus.
     """
-    grids: list[Grid] = []
-    for value in parsed["algorithm"]:
-        kind = own_methods.find(str(value))
+    is_beside = str(parsed["algorithm"][0]).startswith(_BESIDE)
+    grids: list[Grid] = list(experiment.grids) if is_beside else []
+    for value in _algorithms(parsed["algorithm"]):
+        kind = own_methods.find(value)
         own = [g for g in experiment.grids if type(g.process.algorithm) is kind]
         if not own:
             first = experiment.grids[0]
             has_solver = any(f.name == "local" for f in dataclasses.fields(kind))
-            solver = getattr(first.process.algorithm, "local", None)
+            solvers = (
+                getattr(grid.process.algorithm, "local", None)
+                for grid in experiment.grids
+            )
+            solver = next((s for s in solvers if s is not None), None)
             shared = {"local": solver} if has_solver and solver is not None else {}
             own = [first.replace("algorithm", kind(**shared))]
-        grids += own
+        grids += [grid for grid in own if grid not in grids]
     return dataclasses.replace(experiment, grids=tuple(grids))
 
 

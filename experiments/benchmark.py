@@ -1,0 +1,9 @@
+"""The benchmark of all methods: `python -m experiments.benchmark`."""
+
+from experiments import presets  # noqa: F401 (adds those of the papers)
+from fedjax_pfl.command import application
+
+app = application.alone("benchmark")
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,19 @@
+"""An equal comparison: every method tuned with the same effort, then trained anew.
+
+`training` does the work of one data set, method by method; `tables` reads what it
+left as rows; `ranking` says which of them can be told apart; `findings`, `pictures`
+and `page` show it.
+"""
+
+from typing import TYPE_CHECKING
+
+from fedjax_pfl.core import lazy
+
+if TYPE_CHECKING:
+    from fedjax_pfl.benchmark.page import write
+    from fedjax_pfl.benchmark.tables import Tables
+    from fedjax_pfl.benchmark.training import Task, run
+else:
+    __getattr__, __dir__ = lazy.attach(__name__)
+
+__all__ = ["Tables", "Task", "run", "write"]

@@ -1,0 +1,113 @@
+"""What a benchmark says in words: three sentences, each with its interval."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from fedjax_pfl.benchmark import ranking, tables
+from fedjax_pfl.results import paired
+
+__all__ = ["sentences"]
+
+_FINE_TUNED = "FedAvg fine-tuned"
+_POINTS = "+.2f"
+
+
+def sentences(all_tasks: tables.Tables) -> list[str]:
+    """Returns what is found, of the methods that are ranked on all data sets.
+
+    Means over data sets are taken seed by seed; intervals are over seeds, or over
+    methods where the sentence says so, and hold for these data sets.
+    """
+    over = _over(len(all_tasks.tasks))
+    makers = (_against_fine_tuning, _harm, _settings)
+    return [text for make in makers for text in make(all_tasks, over)]
+
+
+def _over(count: int) -> str:
+    """Says over what means are."""
+    return "on this data set" if count == 1 else f"in the mean over {count} data sets"
+
+
+def _means(all_tasks: tables.Tables, column: str) -> dict[str, pd.Series]:
+    """Returns a column by seed, mean over data sets, of methods ranked on all."""
+    by_task = []
+    for name in all_tasks.tasks:
+        task = all_tasks.of_task(name)
+        ranked = {place.method for place in ranking.places(task) if place.group}
+        values = ranking.values_of(task, column)
+        by_task.append({m: v for m, v in values.items() if m in ranked})
+    common = [m for m in by_task[0] if all(m in values for values in by_task)]
+    return {m: sum(values[m] for values in by_task) / len(by_task) for m in common}
+
+
+def _against_fine_tuning(all_tasks: tables.Tables, over: str) -> Iterator[str]:
+    """Says how many methods beat the cheapest way to a personal model."""
+    means = _means(all_tasks, "value")
+    if _FINE_TUNED not in means or len(means) < 2:
+        return
+    reference = 100 * means.pop(_FINE_TUNED)
+    gaps = {m: paired.interval(100 * v, reference) for m, v in means.items()}
+    chances = paired.holm([gap.p_value for gap in gaps.values()])
+    clear = {
+        name: gap.mean
+        for (name, gap), chance in zip(gaps.items(), chances, strict=True)
+        if chance < ranking.LEVEL
+    }
+    better = sum(mean > 0 for mean in clear.values())
+    best = max(gaps, key=lambda name: gaps[name].mean)
+    yield (
+        f"Of {len(gaps)} methods {better} are clearly better than a fine-tuned FedAvg"
+        f" {over}, and {len(clear) - better} clearly worse; the largest difference is"
+        f" {best}'s, {gaps[best].text(_POINTS)} points."
+    )
+
+
+def _harm(all_tasks: tables.Tables, over: str) -> Iterator[str]:
+    """Says how many clients would do better alone."""
+    shares = _means(all_tasks, "worse_than_local")
+    shares = {m: 100 * v for m, v in shares.items() if v.notna().all()}
+    if "FedAvg" not in shares or len(shares) < 2:
+        return
+    fewest = min(shares.keys() - {"FedAvg"}, key=lambda name: shares[name].mean())
+    yield (
+        "FedAvg's global model serves"
+        f" {_share(shares['FedAvg'])} of the clients worse than training alone does,"
+        f" {over}; with {fewest}, which harms fewest, it is {_share(shares[fewest])}."
+    )
+
+
+def _share(values: pd.Series) -> str:
+    """Formats a mean share with its interval, within 0 and 100."""
+    found = paired.of_mean(values)
+    low, high = found.mean - found.margin, found.mean + found.margin
+    return f"{found.mean:.1f} % [{max(low, 0):.1f}, {min(high, 100):.1f}]"
+
+
+def _settings(all_tasks: tables.Tables, over: str) -> Iterator[str]:
+    """Says whether the choice of settings or of a method matters more."""
+    rows = all_tasks.searches.dropna(subset=["best", "median"])
+    if rows.empty:
+        return
+    loss = 100 * (rows["best"] - rows["median"])
+    spread = paired.of_mean(loss.groupby(rows["method"]).mean())
+    scores = all_tasks.scores[all_tasks.scores["method"].isin(rows["method"])]
+    means = 100 * scores.groupby(["task", "method"])["value"].mean()
+    quartiles = _quartiles(means)
+    word = "more" if spread.mean > quartiles else "less"
+    yield (
+        f"Settings matter {word} than methods: at the first rung the median setting of"
+        f" a method is {spread.text('.1f')} points below its best one (interval over"
+        " methods), while between the upper and the lower quartile of tuned methods lie"
+        f" {quartiles:.1f} points, {over}."
+    )
+
+
+def _quartiles(means: pd.Series) -> float:
+    """Returns the distance of the quartiles over methods, mean over data sets."""
+    distances: Mapping[str, float] = {
+        str(task): float(np.subtract(*np.nanpercentile(values, [75, 25])))
+        for task, values in means.groupby(level="task")
+    }
+    return float(np.mean(list(distances.values())))

@@ -1,0 +1,274 @@
+"""The page of a benchmark, as HTML and as Markdown with figures beside it."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import jinja2
+from matplotlib.figure import Figure
+
+from fedjax_pfl.benchmark import findings, pictures, ranking, tables
+from fedjax_pfl.report import page as report_page
+from fedjax_pfl.report import svg
+from fedjax_pfl.report import tables as texts
+from fedjax_pfl.results import paired, plain_files
+
+__all__ = ["COSTS", "FIGURES", "ranking_table", "write"]
+
+FIGURES = "benchmark_files"
+COSTS = ("MB", "client-steps", "seconds")
+"""Columns that say what a training costs."""
+_HERE = Path(__file__).parent
+_UNSEEN = (
+    " Unseen clients never trained; they adapt the global model by local epochs, or by"
+    " the method's own rule where it has one."
+)
+_SAVED = {"metadata": {"Date": None}}
+_MEGA = 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class _Chapter:
+    """A part of the page.
+
+    Attributes:
+      name: of its figure's file.
+      title: heading.
+      command: line that repeats it, or empty.
+      figure: what is drawn, or None.
+      caption: of the figure.
+      tables: what is listed.
+    """
+
+    name: str
+    title: str
+    command: str
+    figure: Figure | None
+    caption: str
+    tables: tuple[texts.Table, ...]
+
+
+def write(
+    found: tables.Tables, folder: Path, name: str = "benchmark", *, html: bool = True
+) -> Path:
+    """Writes the page and its figures, in place of older ones.
+
+    Args:
+      found: tables of the benchmark.
+      folder: where to write.
+      name: of the page's files.
+      html: whether to write the page for browsers, too.
+
+    Returns:
+      The page: `<name>.html`, or `<name>.md` where that is not wanted.
+    """
+    chapters = list(_chapters(found))
+    said, intro = findings.sentences(found), _intro(found)
+    pictured = folder / FIGURES
+    pictured.mkdir(parents=True, exist_ok=True)
+    for chapter in chapters:
+        if chapter.figure is not None:
+            with plain_files.created(pictured / f"{chapter.name}.svg") as file:
+                chapter.figure.savefig(file, **_SAVED)
+    text = "\n\n".join(_markdown(intro, said, chapters)) + "\n"
+    with plain_files.created(folder / f"{name}.md") as file:
+        file.write_text(text, "utf-8")
+    if not html:
+        return folder / f"{name}.md"
+    with plain_files.created(folder / f"{name}.html") as file:
+        file.write_text(_html(intro, said, chapters), "utf-8")
+    return folder / f"{name}.html"
+
+
+def _intro(found: tables.Tables) -> str:
+    """Says what is compared, and how."""
+    seeds = sorted(found.scores["seed"].unique().tolist())
+    methods = found.scores["method"].nunique()
+    tried = found.searches["tried"]
+    return (
+        f"{methods} methods on {_plural(len(found.tasks), 'data set')}. Every method"
+        " searches its own fields, at random and with successive halving, with the same"
+        " number of client-steps on a data set: that pays for"
+        f" {int(tried[tried > 0].min())} to {int(tried.max())} settings, fewer where a"
+        " round takes more steps. Settings are chosen on validation data with three"
+        f" seeds; what is shown are test data and {len(seeds)} other seeds"
+        f" ({', '.join(map(str, seeds))}), of which each draws its own partition."
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    """Formats text, for example `1 data set` or `2 data sets`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _chapters(found: tables.Tables) -> Iterator[_Chapter]:
+    """Yields the parts of the page."""
+    ranks = ranking.over_tasks(found)
+    if ranks is not None:
+        yield _Chapter(
+            name="ranks",
+            title="Over all data sets",
+            command="",
+            figure=pictures.of_ranks(ranks),
+            caption=(
+                "Mean ranks of the methods that are ranked on all of"
+                f" {ranks.num_tasks} data sets. Bars join those that Nemenyi's test at"
+                " five percent cannot tell apart; Friedman's test that all are alike"
+                f" has p = {ranks.p_value:.2g}."
+            ),
+            tables=(),
+        )
+    for name in found.tasks:
+        task = found.of_task(name)
+        places = ranking.places(task)
+        commands = task.searches["command"]
+        yield _Chapter(
+            name=name,
+            title=name,
+            command=str(commands.iloc[0]).rpartition(" --only ")[0],
+            figure=pictures.of_places(places),
+            caption="Blue are the best method and those that cannot be told from it;"
+            " open circles are not ranked.",
+            tables=(ranking_table(task), _searches(task, places)),
+        )
+
+
+def ranking_table(task: tables.Tables) -> texts.Table:
+    """Returns the table of results of one data set, the best method first."""
+    places = ranking.places(task)
+    columns = ["method", "group", "accuracy", "below the best", "worst 10 %"]
+    shares = {f"worse_than_{n.lower()}": f"worse than {n}" for n in tables.REFERENCES}
+    shares = {n: t for n, t in shares.items() if task.scores[n].notna().any()}
+    has_unseen = bool(task.scores["unseen"].notna().any())
+    columns += [*shares.values(), *(["unseen clients"] * has_unseen), *COSTS]
+    adapted = task.scores.groupby("method", sort=False)["unseen_model"].first()
+    means = task.scores.groupby("method", sort=False).mean(numeric_only=True)
+    best = places[0]
+    rows = []
+    for place in places:
+        gap = paired.interval(100 * place.values, 100 * best.values)
+        row = means.loc[place.method]
+        cells = [
+            str(place.group) if place.group else place.why_not,
+            _percent_with_spread(100 * place.values),
+            "–" if place is best or math.isnan(gap.mean) else gap.text("+.2f"),
+            _percent(row["worst"]),
+            *(_percent(row[name]) for name in shares),
+            *([_unseen(row["unseen"], adapted[place.method])] * has_unseen),
+            _number(row["bytes"] / _MEGA),
+            _number(row["client_steps"]),
+            f"{row['seconds']:.2g}",
+        ]
+        rows.append((place.method, *cells))
+    caption = (
+        "Accuracy on clients' own test data in the last round, in percent: mean ±"
+        " standard deviation over seeds. Below the best: difference to the first row,"
+        " paired by seed, with 95 % intervals. Methods of a group cannot be told from"
+        " its first one (paired tests at five percent, corrected by Holm's method)."
+        " Worse than: share of clients for whom it is so."
+        f"{_UNSEEN if has_unseen else ''} MB are those sent, and"
+        " client-steps and seconds those of one training. Not converged: the"
+        " validation accuracy still gained more than half a point in the last tenth of"
+        " the rounds."
+    )
+    parts = (texts.Part("", tuple(rows)),)
+    name = f"{task.tasks[0]}-scores"
+    return texts.Table(name, "Result", caption, tuple(columns), parts)
+
+
+def _searches(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
+    """Returns the table of searches of a data set, in the order of places."""
+    columns = ("method", "best setting", "tried", "client-steps", "median setting")
+    columns += ("failed", "repeat with")
+    by_method = task.searches.set_index("method")
+    rows = []
+    for place in places:
+        row = by_method.loc[place.method]
+        below = 100 * (row["median"] - row["best"])
+        cells = [
+            row["settings"] or "–",
+            str(int(row["tried"])),
+            _number(row["spent"]),
+            "–" if math.isnan(below) else f"{below:+.1f}",
+            f"{100 * row['failed']:.0f} %",
+            f"--only {str(row['command']).rpartition(' --only ')[2]}",
+        ]
+        rows.append((place.method, *cells))
+    caption = (
+        "The best setting of each search; settings that were tried, and the"
+        " client-steps that they took. Median setting: how many points of validation"
+        " accuracy it is below the best one at the first rung, where all settings have"
+        " been trained for the same number of rounds. Failed: settings with a value"
+        " that is not finite. The command above, with the option in the last column,"
+        " repeats a row."
+    )
+    parts = (texts.Part("", tuple(rows)),)
+    name = f"{task.tasks[0]}-searches"
+    return texts.Table(name, "Searches", caption, columns, parts, 2)
+
+
+def _unseen(value: float, model: str) -> str:
+    """Formats the accuracy of clients that never trained, and how they adapted."""
+    rule = " (own rule)" if "own rule" in model else ""
+    return f"{_percent(value)}{rule}"
+
+
+def _percent(value: float) -> str:
+    """Formats a share."""
+    return "–" if math.isnan(value) else f"{100 * value:.1f}"
+
+
+def _percent_with_spread(values: object) -> str:
+    """Formats a mean with its standard deviation."""
+    found = paired.of_mean(values)  # pyright: ignore
+    if not found.pairs:
+        return "–"
+    spread = found.standard_error * math.sqrt(found.pairs)
+    return f"{found.mean:.2f} ± {spread:.2f}"
+
+
+def _number(value: float) -> str:
+    """Formats a large number."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _markdown(intro: str, said: list[str], chapters: list[_Chapter]) -> Iterator[str]:
+    """Yields the paragraphs of the page."""
+    yield "# Benchmark"
+    yield "Generated by `fedjax-pfl benchmark`; edits are lost."
+    yield intro
+    yield "\n".join(f"* {sentence}" for sentence in said)
+    for chapter in chapters:
+        yield f"## {chapter.title}"
+        if chapter.command:
+            yield f"```sh\n{chapter.command}\n```"
+        if chapter.figure is not None:
+            yield f"![{chapter.title}]({FIGURES}/{chapter.name}.svg)"
+            yield chapter.caption
+        for table in chapter.tables:
+            yield texts.markdown(table).strip()
+
+
+def _html(intro: str, said: list[str], chapters: list[_Chapter]) -> str:
+    """Returns the page for browsers."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    drawn = {
+        chapter.name: svg.inline(chapter.figure, chapter.name, chapter.title)
+        for chapter in chapters
+        if chapter.figure is not None
+    }
+    return environment.get_template("page.html.jinja").render(
+        intro=intro,
+        findings=said,
+        chapters=chapters,
+        drawn=drawn,
+        css=report_page.asset("page.css"),
+        js=report_page.asset("page.js"),
+    )

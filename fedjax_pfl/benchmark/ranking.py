@@ -1,0 +1,155 @@
+"""Who can be told apart: paired tests on one data set, and ranks over several."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from fedjax_pfl.benchmark import tables
+from fedjax_pfl.results import paired
+
+__all__ = ["Place", "Ranks", "leaders", "over_tasks", "places", "values_of"]
+
+LEVEL = 0.05
+RISE = 0.005
+"""Gain of a validation curve in its last tenth above which it has not converged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A method's place on one data set.
+
+    Attributes:
+      method: its name.
+      values: one number per seed; NaN where the training diverged.
+      group: number of its group, from 1; 0 if it is not ranked.
+      why_not: why it is not ranked, else empty.
+    """
+
+    method: str
+    values: pd.Series
+    group: int
+    why_not: str
+
+    @property
+    def mean(self) -> float:
+        """Mean over the seeds that did not diverge."""
+        return float(self.values.mean())
+
+
+def values_of(task: tables.Tables, column: str = "value") -> dict[str, pd.Series]:
+    """Returns a column's numbers by seed, for every method of one data set."""
+    return {
+        str(method): rows.set_index("seed")[column]
+        for method, rows in task.scores.groupby("method", sort=False)
+    }
+
+
+def places(task: tables.Tables) -> list[Place]:
+    """Ranks the methods of one data set by their mean accuracy, the best first.
+
+    A method is not ranked if one of its trainings diverged, or if it had not converged:
+    its validation curve, mean over seeds, gained more than half a point in the last
+    tenth of the rounds. These come last.
+
+    Args:
+      task: tables of one data set.
+
+    Returns:
+      The places; groups are those of `leaders`.
+    """
+    values, rises = values_of(task), values_of(task, "rise")
+    why = {}
+    for method, numbers in values.items():
+        lost = int(numbers.isna().sum())
+        if lost:
+            why[method] = f"diverged for {lost} of {len(numbers)} seeds"
+        elif rises[method].mean() > RISE:
+            why[method] = "not converged"
+    ranked = {name: numbers for name, numbers in values.items() if name not in why}
+    groups = leaders(ranked)
+    order = sorted(values, key=lambda n: (n in why, -_key(values[n])))
+    return [Place(n, values[n], groups.get(n, 0), why.get(n, "")) for n in order]
+
+
+def _key(values: pd.Series) -> float:
+    """Mean for sorting; missing ones last."""
+    mean = float(values.mean())
+    return -math.inf if math.isnan(mean) else mean
+
+
+def leaders(values: Mapping[str, pd.Series]) -> dict[str, int]:
+    """Groups methods that cannot be told from the best of them.
+
+    The best method is compared with all others by paired tests at five percent,
+    corrected by Holm's method for their number; those that are not clearly below it
+    are its group. The next group begins with the best method that is left.
+
+    Args:
+      values: numbers by seed, more is better, by method.
+
+    Returns:
+      The number of every method's group, from 1.
+    """
+    left = sorted(values, key=lambda name: -_key(values[name]))
+    groups: dict[str, int] = {}
+    number = 0
+    while left:
+        number += 1
+        best, *others = left
+        gaps = [paired.interval(values[best], values[name]) for name in others]
+        chances = paired.holm([gap.p_value for gap in gaps])
+        near = [n for n, chance in zip(others, chances, strict=True) if chance >= LEVEL]
+        groups |= dict.fromkeys([best, *near], number)
+        left = [name for name in others if name not in near]
+    return groups
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranks:
+    """Mean ranks over data sets.
+
+    Attributes:
+      means: mean rank, 1 is best, of every method that is ranked on all of them.
+      num_tasks: number of data sets.
+      distance: Nemenyi's critical difference at five percent: mean ranks that are
+        nearer cannot be told apart.
+      p_value: of Friedman's test that all methods are alike.
+    """
+
+    means: pd.Series
+    num_tasks: int
+    distance: float
+    p_value: float
+
+
+def over_tasks(all_tasks: tables.Tables) -> Ranks | None:
+    """Compares methods by their ranks over data sets (Demsar, 2006).
+
+    Args:
+      all_tasks: tables of all data sets.
+
+    Returns:
+      The ranks, by mean; None with fewer than two data sets or three methods that are
+      ranked on all of them.
+    """
+    names = all_tasks.tasks
+    means: dict[str, dict[str, float]] = {}
+    for task in names:
+        ranked = [p for p in places(all_tasks.of_task(task)) if p.group]
+        means[task] = {place.method: place.mean for place in ranked}
+    common = [m for m in means[names[0]] if all(m in means[task] for task in names)]
+    if len(names) < 2 or len(common) < 3:
+        return None
+    from scipy import stats
+
+    table = pd.DataFrame({task: pd.Series(means[task])[common] for task in names})
+    ranks = table.rank(ascending=False).mean(axis=1).sort_values(kind="stable")
+    count = len(common)
+    # The range of infinitely precise means, by the number of methods.
+    quantile = stats.studentized_range.ppf(1 - LEVEL, count, np.inf) / math.sqrt(2)
+    distance = float(quantile * math.sqrt(count * (count + 1) / (6 * len(names))))
+    test = stats.friedmanchisquare(*(table.loc[m].to_numpy() for m in common))
+    return Ranks(ranks, len(names), distance, float(test.pvalue))

@@ -1,0 +1,175 @@
+"""The command `benchmark`: one or several data sets, method by method.
+
+Its directory has `experiment.json`, a folder per data set (see `benchmark.training`),
+the tables `scores.csv` and `searches.csv`, and the page, which is written anew after
+every data set.
+"""
+
+import dataclasses
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from fedjax_pfl import data
+from fedjax_pfl.benchmark import page, tables, training
+from fedjax_pfl.command import (
+    ahead,
+    arguments,
+    compilation_cache,
+    errors,
+    job,
+    presets,
+    printing,
+    run_folder,
+    signals,
+)
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import budgets
+from fedjax_pfl.engine.trainer import Interrupted
+from fedjax_pfl.results import directories, plain_files
+
+__all__ = ["do", "task_of"]
+
+
+def do(options: arguments.Options) -> None:
+    """Tunes, trains and ranks the methods of the data sets that are asked for.
+
+    Args:
+      options: parsed options; of a pattern all presets that match.
+
+    Raises:
+      InputError: for anything wrong in them.
+      StoppedError: after `max_minutes`; finished methods are kept.
+    """
+    compilation_cache.keep()
+    checks.number("max_minutes", options.max_minutes, above=0)
+    names = presets.matching(options.preset_name)
+    first = task_of(dataclasses.replace(options, preset=names[0]))
+    out = options.out or job.default_directory(options.preset_name.strip("*?_"))
+    if options.resume is None:
+        directories.check_new(out)
+    hint = job.continuation(options, out)
+    with run_folder.opened(out, options), signals.resumable(hint):
+        ahead.start()
+        _run_all(names, options, out, hint, first)
+    console = printing.console(quiet=options.quiet)
+    found = tables.Tables.load(out)
+    for task in found.tasks:
+        _show(console, found.of_task(task))
+    if options.quiet:
+        print(out)
+        return
+    print(f"Results: {out}")
+    print(f"Page: {out / 'benchmark.html'}")
+
+
+def _run_all(
+    names: list[str],
+    options: arguments.Options,
+    out: Path,
+    hint: str,
+    first: training.Task,
+) -> None:
+    """Does one data set after the other; those whose data are missing are skipped."""
+    start, skipped = time.monotonic(), []
+    for number, name in enumerate(names):
+        task = first
+        if number:
+            task = task_of(dataclasses.replace(options, preset=name))
+        plain_files.check(out / task.name, is_directory=True)
+        try:
+            training.run(
+                out,
+                task,
+                say=_silent if options.quiet else _say,
+                max_minutes=_left(options.max_minutes, start),
+                resume_anyway=options.resume_anyway,
+                progress=not options.quiet,
+                execution=options.execution,
+                memory_limit=options.memory_limit,
+            )
+        except data.MissingFilesError as error:
+            if len(names) == 1:
+                raise
+            print(f"Skipped {name}: {error}")
+            skipped.append(name)
+            continue
+        except Interrupted as stopped:
+            raise errors.StoppedError(f"{stopped}; {hint}", 3) from None
+        found = tables.collect(out)
+        found.save(out)
+        page.write(found, out)
+    if len(skipped) == len(names):
+        raise checks.InputError(f"None of {', '.join(names)} has its data here.")
+
+
+def _left(max_minutes: float | None, start: float) -> float | None:
+    """Returns the minutes that are left."""
+    if max_minutes is None:
+        return None
+    return max(max_minutes - (time.monotonic() - start) / 60, 1e-3)
+
+
+def _say(text: str) -> None:
+    """Prints a line at once, also into a file."""
+    print(text, flush=True)
+
+
+def _silent(text: str) -> None:
+    """Says nothing."""
+
+
+def task_of(options: arguments.Options) -> training.Task:
+    """Returns the task of a preset, with the options applied.
+
+    Raises:
+      InputError: if there are axes, methods of the same name, or unknown names.
+    """
+    experiment = job.experiment_of(options)
+    first = experiment.grids[0]
+    methods = {}
+    for grid in experiment.grids:
+        name = training.name_of(grid.process)
+        if grid.axes:
+            raise checks.InputError(
+                f"Expected one value of each field, which searches vary, got"
+                f" {', '.join(grid.axes)} with several for {name}."
+            )
+        if name in methods:
+            raise checks.InputError(f"Expected different methods, got {name} twice.")
+        methods[name] = grid.process
+    if options.only is not None:
+        folders = {plain_files.plain_name(name): name for name in methods}
+        wanted = [name.strip() for name in options.only.split(",")]
+        for name in wanted:
+            checks.known(name, folders, "method of --only")
+        methods = {folders[name]: methods[folders[name]] for name in wanted}
+    budget = None
+    if options.tune_budget is not None:
+        budget = budgets.parse(options.tune_budget)
+        if not isinstance(budget, budgets.ClientSteps):
+            raise checks.InputError(
+                "Expected a --tune-budget in steps, which are the same for all methods,"
+                f" such as 2e6steps, got {options.tune_budget!r}."
+            )
+    return training.Task(
+        name=plain_files.plain_name(experiment.name.removeprefix("benchmark_")),
+        methods=methods,
+        model=first.model,
+        spec=first.spec,
+        num_rounds=experiment.num_rounds,
+        seeds=experiment.seeds,
+        budget=budget,
+        command=run_folder.command(dataclasses.replace(options, only=None)),
+    )
+
+
+def _show(console: Console, found: tables.Tables) -> None:
+    """Prints the ranking of one data set, without what it cost."""
+    shown = page.ranking_table(found)
+    (part,) = shown.parts
+    kept = [k for k, name in enumerate(shown.columns) if name not in page.COSTS]
+    rows = [[row[k] for k in kept] for row in part.rows]
+    titles = [shown.columns[k] for k in kept]
+    printing.table(console, titles, rows, title=found.tasks[0])

@@ -1,0 +1,228 @@
+"""A benchmark of small methods: budgets, seeds, what is kept, and going on."""
+
+import dataclasses
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedjax_pfl as fp
+from fedjax_pfl import data
+from fedjax_pfl.benchmark import page, tables, training
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import tuning
+
+SGD = fp.SGD(learning_rate=0.1, batch_size=10)
+SPEC = fp.FederationSpec(
+    data.ClusteredClasses(num_classes=4, dim=5, examples_per_client=40),
+    "by_client",
+    num_clients=6,
+    unseen_fraction=0.2,
+    validation_fraction=0.3,
+    test_fraction=0.3,
+)
+METHODS = {
+    "Majority": fp.FederatedProcess(algorithm=fp.algorithms.Majority()),
+    "Local": fp.FederatedProcess(algorithm=fp.Local(local=SGD)),
+    "FedAvg": fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)),
+    "Ditto": fp.FederatedProcess(algorithm=fp.Ditto(local=SGD)),
+}
+TIMES = ["seconds"]
+
+
+def task(**changes):
+    fields = {"name": "small", "methods": METHODS, "model": fp.LogisticRegression()}
+    fields |= {"spec": SPEC, "num_rounds": 18, "seeds": (0, 7), "command": "repeat"}
+    return training.Task(**(fields | changes))
+
+
+def silent(text):
+    del text
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("benchmark")
+    training.run(folder, task(), say=silent, progress=False, execution="vmap")
+    return folder
+
+
+def finals(folder, name):
+    return fp.Result.load(folder / "small" / name / "final")
+
+
+def test_all_searches_have_the_same_budget_and_other_seeds(made):
+    found = tables.collect(made).searches.set_index("method")
+    assert found["budget"].nunique() == 1
+    assert (found["spent"] <= found["budget"]).all()
+    assert found["tried"]["Majority"] == 0 and found["spent"]["Majority"] == 0
+    assert found["tried"]["Ditto"] < found["tried"]["FedAvg"] == tuning.NUM_SETTINGS
+    # One setting more of a method would not be paid for.
+    assert found["spent"]["Ditto"] > 0.8 * found["budget"]["Ditto"]
+    searched = fp.Result.load(made / "small/ditto/search")
+    assert set(searched.points()["seed"]) == {1, 2, 3}
+    assert set(finals(made, "ditto").points()["seed"]) == {0, 7}
+    assert found["command"]["Ditto"] == "repeat --only ditto"
+
+
+def test_the_best_setting_is_the_searchs(made):
+    said = training.read(made / "small/ditto")
+    searched = fp.Result.load(made / "small/ditto/search")
+    (group,) = searched.groups
+    last = [g for g, end in enumerate(group.ends) if end == 18]
+    d, m = group.data.index("validation"), group.models.index("personal")
+    best = {}
+    for g in last:
+        key = tuple(group.points[g][name] for name in said.settings)
+        seen = group.evaluated[g, -1, d]
+        score = group.metrics["accuracy"][g, -1, m, d][seen].mean()
+        best.setdefault(key, []).append(score)
+    assert max(best, key=lambda k: np.mean(best[k])) == tuple(said.settings.values())
+
+
+def test_scores_are_those_of_the_results(made):
+    scores = tables.collect(made).scores
+    ditto, alone = finals(made, "ditto"), finals(made, "local")
+    rows = ditto.clients()
+    rows = rows[(rows["model"] == "personal") & (rows["metric"] == "accuracy")]
+    others = alone.clients()
+    others = others[others["metric"] == "accuracy"]
+    curve = ditto.curves()
+    curve = curve[(curve["model"] == "personal") & (curve["metric"] == "accuracy")]
+    curve = curve[curve["data"] == "own validation"]
+    for seed in (0, 7):
+        row = scores[(scores["method"] == "Ditto") & (scores["seed"] == seed)].iloc[0]
+        own = rows[rows["seed"] == seed].set_index("client")["value"]
+        other = others[others["seed"] == seed].set_index("client")["value"]
+        assert np.isclose(row["value"], own.mean(), rtol=1e-5)
+        assert np.isclose(row["worse_than_local"], (own < other).mean(), rtol=1e-5)
+        line = curve[curve["seed"] == seed].set_index("round")["value"]
+        assert np.isclose(row["rise"], line[18] - line[16], atol=1e-6)
+        assert np.isclose(row["validation"], line[18], rtol=1e-5)
+        assert row["unseen_model"] == "global + 5 local epochs" and row["unseen"] > 0
+    fedavg = scores[scores["method"] == "FedAvg"]
+    assert fedavg["worse_than_fedavg"].isna().all()
+    assert fedavg["worse_than_local"].notna().all()
+    majority = scores[scores["method"] == "Majority"].iloc[0]
+    assert majority["bytes"] == 0 and majority["client_steps"] == 0
+
+
+def test_files_say_the_same(made, tmp_path):
+    found = tables.collect(made)
+    found.save(tmp_path)
+    again = tables.Tables.load(tmp_path)
+    pd.testing.assert_frame_equal(found.scores, again.scores)
+    pd.testing.assert_frame_equal(found.searches, again.searches)
+
+
+def test_it_goes_on_where_it_was_and_repeats_to_the_bit(made, tmp_path):
+    small = {n: METHODS[n] for n in ("FedAvg", "Ditto")}
+    budget = training.budget_of(task())
+    one = task(methods=small, budget=budget)
+    options = {"say": silent, "progress": False, "execution": "vmap"}
+    with pytest.raises(fp.engine.Interrupted):
+        training.run(tmp_path, one, max_minutes=1e-6, **options)
+    assert not training.is_finished(tmp_path / "small/fedavg")
+    training.run(tmp_path, one, **options)
+    left = [path.name for path in (tmp_path / "small").iterdir()]
+    assert sorted(left) == ["ditto", "fedavg"]  # no checkpoints
+    first, second = tables.collect(made), tables.collect(tmp_path)
+    for name in small:
+        before = first.scores[first.scores["method"] == name]
+        after = second.scores[second.scores["method"] == name]
+        hidden = [*TIMES, "worse_than_local", "worse_than_fedavg"]
+        left, right = (
+            t.drop(columns=hidden).reset_index(drop=True) for t in (before, after)
+        )
+        pd.testing.assert_frame_equal(left, right)
+        assert training.read(made / "small" / name.lower()) == training.read(
+            tmp_path / "small" / name.lower()
+        )
+    times = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("method.json")}
+    told = []
+    training.run(tmp_path, one, **(options | {"say": told.append}))
+    assert told == [f"small is finished: {tmp_path / 'small'}"]
+    assert times == {p: p.stat().st_mtime_ns for p in tmp_path.rglob("method.json")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OtherTests(fp.FederationSpec):
+    """The same federation with other labels of its test examples."""
+
+    def build(self):
+        federation = super().build()
+        test = federation.test
+        labels = (test.y[test.index] + 1) % 4
+        return dataclasses.replace(
+            federation, test=dataclasses.replace(test, labels=jnp.asarray(labels))
+        )
+
+
+def test_searches_never_see_test_data(made):
+    fields = {f.name: getattr(SPEC, f.name) for f in dataclasses.fields(SPEC)}
+    budget = training.budget_of(task())
+    options = {"strategy": task().rule, "seeds": (1, 2, 3), "budget": budget}
+    options |= {"eval_every": task().rule.min_rounds, "progress": False}
+    options |= {"evaluate_on": ("validation", "test")}
+    args = (METHODS["Ditto"], fp.LogisticRegression(), OtherTests(**fields), 18)
+    other = fp.tune(training._key(), *args, execution="vmap", **options)
+    said = training.read(made / "small/ditto")
+    assert other.best == said.settings
+    (ours,) = fp.Result.load(made / "small/ditto/search").groups
+    (theirs,) = other.result.groups
+    np.testing.assert_array_equal(ours.ends, theirs.ends)
+    v, t = ours.data.index("validation"), ours.data.index("test")
+    for name, values in ours.metrics.items():
+        others = theirs.metrics[name]
+        np.testing.assert_array_equal(values[..., v, :], others[..., v, :])
+        assert (values[..., t, :] != others[..., t, :]).any()
+
+
+def test_the_page_has_every_method_and_interval(made, tmp_path):
+    found = tables.collect(made)
+    path = page.write(found, tmp_path)
+    text = (tmp_path / "benchmark.md").read_text("utf-8")
+    html = path.read_text("utf-8")
+    for name in METHODS:
+        assert f"| {name} |" in text and f">{name}</th>" in html
+        assert f"--only {name.lower()}" in text
+    assert text.count("[") >= 3 and (tmp_path / "benchmark_files/small.svg").is_file()
+    assert "http://" not in html.replace("http://www.w3.org/", "")
+    again = page.write(found, tmp_path)
+    assert again.read_text("utf-8") == html
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "../x"}, "letters, digits and hyphens"),
+        ({"methods": {}}, "at least one method"),
+        ({"seeds": (1,)}, "two or more different seeds"),
+        ({"num_rounds": 0}, "num_rounds"),
+    ],
+)
+def test_wrong_tasks_are_refused(changes, message):
+    with pytest.raises(checks.InputError, match=message):
+        task(**changes)
+
+
+def test_wrong_inputs_of_a_run_are_refused(made, tmp_path):
+    regression = task(
+        spec=fp.FederationSpec("linear_regression", "by_client", num_clients=4)
+    )
+    with pytest.raises(checks.InputError, match="data with classes"):
+        training.run(tmp_path, regression, say=silent)
+    without = task(spec=dataclasses.replace(SPEC, validation_fraction=0.0))
+    with pytest.raises(checks.InputError, match="validation"):
+        training.run(tmp_path, without, say=silent, progress=False)
+    poor = task(budget=fp.engine.ClientSteps(3), methods={"Local": METHODS["Local"]})
+    with pytest.raises(checks.InputError, match="budget of at least"):
+        training.run(tmp_path, poor, say=silent, progress=False)
+    with pytest.raises(checks.InputError, match="finished method"):
+        tables.collect(tmp_path)
+    shutil.copytree(made / "small/majority", tmp_path / "small/majority")
+    (tmp_path / "small/majority/method.json").write_text("{}")
+    with pytest.raises(checks.InputError, match="Cannot read"):
+        tables.collect(tmp_path)

@@ -1,0 +1,94 @@
+"""The command `benchmark`: a method of one's own beside others, and bad input."""
+
+import pathlib
+import shutil
+
+import pytest
+import typer.testing
+
+from experiments import benchmark
+from fedjax_pfl.benchmark import tables
+from fedjax_pfl.command import application, job, presets
+from fedjax_pfl.command import benchmark as benchmarks
+from fedjax_pfl.command.presets import experiment
+
+ROOT = pathlib.Path(__file__).parents[2]
+RUNNER = typer.testing.CliRunner()
+SMALL = ["--clients", "6", "--seeds", "2", "--rounds", "9"]
+SMALL += ["--set", "federation.unseen_fraction=0", "--set", "federation.partition=iid"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for module in (job, benchmarks):
+        monkeypatch.setattr(module.compilation_cache, "keep", lambda: None)
+
+
+def test_a_template_is_ranked_with_one_option(tmp_path):
+    shutil.copy(ROOT / "templates/my_method.py", tmp_path)
+    own = ["--algorithm", "+my_method:MyMethod"]
+    arguments = [*SMALL, *own, "--only", "majority,mymethod", "--out", "found"]
+    done = RUNNER.invoke(benchmark.app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "MyMethod" in done.stdout and "Page: found/benchmark.html" in done.stdout
+    found = tables.Tables.load(tmp_path / "found")
+    assert found.tasks == ["digits"]
+    assert set(found.scores["method"]) == {"Majority", "MyMethod"}
+    assert set(found.scores["seed"]) == {0, 1}
+    row = found.searches.set_index("method").loc["MyMethod"]
+    assert "local.learning_rate = " in row["settings"]
+    assert "--algorithm +my_method:MyMethod" in row["command"]
+    assert row["command"].endswith("--only mymethod")
+    # A finished run is shown again, its own modules named anew.
+    done = RUNNER.invoke(benchmark.app, ["--resume", "found"])
+    assert done.exit_code == 2 and "name them with" in done.output
+    again = ["--resume", "found", "--algorithm", "my_method:MyMethod"]
+    done = RUNNER.invoke(benchmark.app, again)
+    assert done.exit_code == 0, done.output
+    assert "digits is finished" in done.stdout
+
+
+def test_a_plus_keeps_the_presets_methods():
+    whole = presets.get("benchmark_digits")
+    more = experiment.apply_settings(whole, ["algorithm=+splitgp,local"])
+    assert more.grids[:-1] == whole.grids
+    assert more.grids[-1].process.algorithm.local.batch_size == 10
+    named = experiment.apply_settings(whole, ["algorithm=local"])
+    assert len(named.grids) == 1
+
+
+@pytest.mark.parametrize("name", presets.matching("benchmark_*"))
+def test_every_data_set_has_its_methods(name):
+    task = benchmarks.task_of(
+        benchmarks.arguments.Options(command="benchmark", preset=name)
+    )
+    assert {"Local", "FedAvg", "FedAvg fine-tuned", "Centralized"} <= set(task.methods)
+    assert len(task.methods) == 10 or len(task.methods) >= 29
+    assert task.seeds == (10, 11, 12, 13, 14) and task.search_seeds == (0, 1, 2)
+    assert task.command == f"python -m experiments.benchmark --preset {name}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "flames"], "method of --only"),
+        (["--tune-budget", "10min"], "--tune-budget in steps"),
+        (["--tune-budget", "many"], "such as 3000rounds"),
+        (["--seeds", "1"], "two or more different seeds"),
+        (["--set", "algorithm.lam=0.1,1"], "one value of each field"),
+        (["--algorithm", "+nonsense"], "nonsense"),
+        (["--tune-budget", "1steps", "--only", "local"], "budget of at least"),
+        (["--preset", "benchmark_nothing"], "benchmark_nothing"),
+        (
+            ["--set", "federation.validation_fraction=0", "--only", "local"],
+            "validation",
+        ),
+        (["--max-minutes", "0"], "max_minutes"),
+    ],
+)
+def test_wrong_benchmarks_are_refused(arguments, message, tmp_path):
+    done = RUNNER.invoke(application.app, ["benchmark", *SMALL[4:], *arguments])
+    assert done.exit_code == 2, done.output
+    assert message in done.output
+    assert not list(tmp_path.iterdir()) or not list(tmp_path.rglob("method.json"))

@@ -2,7 +2,8 @@
 
 A run is a file `results/<method>/<run>.nc`, see `kept`. A card is a function of these
 files, presets and the method's texts alone, byte for byte: a page with appendices. One
-more page, `docs/reproduction.md`, says what of all papers reproduces.
+more page, `docs/reproduction.md`, says what of all papers reproduces, and another,
+`docs/benchmark.md`, is made of the tables that `benchmark` wrote.
 """
 
 from pathlib import Path
@@ -20,6 +21,7 @@ from experiments.cards import (
     portfolio,
     reproduction,
 )
+from fedjax_pfl import benchmark
 from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
 
@@ -74,6 +76,9 @@ def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
     for file, text in texts.items():
         file.write_text(text, "utf-8", newline="\n")
         print(f"Card: {file}")
+    if method is None and (tables := results / "benchmark").is_dir():
+        found = benchmark.Tables.load(tables)
+        print(f"Page: {benchmark.write(found, page.parent, html=False)}")
 
 
 def plans_in(results: Path) -> pd.DataFrame:

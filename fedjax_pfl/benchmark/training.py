@@ -109,8 +109,10 @@ class Task:
 
     @property
     def rule(self) -> engine.Halving:
-        """How a search drops settings: first after a ninth of the rounds."""
-        return engine.Halving(min_rounds=max(1, self.num_rounds // 9))
+        """How a search drops settings."""
+        rule = engine.Halving()
+        least = rule.first_rung(self.num_rounds)
+        return dataclasses.replace(rule, min_rounds=least)
 
     def folder_of(self, name: str) -> str:
         """Returns the name of a method's folder."""

@@ -183,8 +183,7 @@ def _training(
     if options.is_search:
         minutes = budget.count if isinstance(budget, budgets.Minutes) else None
         rule = fp.engine.Halving(minutes=minutes)
-        num_settings = options.tune or tuning.NUM_SETTINGS
-        first = rule.first_rung(num_settings, experiment.num_rounds)
+        first = rule.first_rung(experiment.num_rounds)
         stop_when = dataclasses.replace(rule, min_rounds=first)
         eval_every = options.eval_every or first
     if options.streamed and options.eval_clients is None:

@@ -114,8 +114,9 @@ class Halving(Timed):
 
     Attributes:
       eta: at least 2.
-      min_rounds: rounds before the first rung, at least 1; None for the largest number
-        after which there are as many rungs before the last round as leave one setting.
+      min_rounds: rounds before the first rung, at least 1; None for `1 / eta**2` of
+        all, so that there are two rungs: dropping sooner saves more rounds, and loses
+        the best setting more often.
       brackets: number of brackets, at least 1; None for as many as there are rungs.
     """
 
@@ -131,19 +132,17 @@ class Halving(Timed):
         if self.brackets is not None:
             checks.positive_int("brackets", self.brackets)
 
-    def first_rung(self, num_settings: int, num_rounds: int) -> int:
+    def first_rung(self, num_rounds: int) -> int:
         """Returns the rounds before the first rung.
 
         Args:
-          num_settings: number of settings that compete.
           num_rounds: rounds R of those that are left.
 
         Raises:
           InputError: if `min_rounds` is above `num_rounds`.
         """
         if self.min_rounds is None:
-            rungs = math.ceil(math.log(max(num_settings, 2), self.eta) - 1e-9)
-            return max(1, num_rounds // self.eta**rungs)
+            return max(1, num_rounds // self.eta**2)
         if self.min_rounds > num_rounds:
             raise checks.InputError(
                 f"Expected min_rounds to be at most the {num_rounds} rounds of a"
@@ -160,7 +159,7 @@ class Halving(Timed):
         """
         count = self.brackets
         if count is None:
-            rungs = num_rounds / self.first_rung(num_settings, num_rounds)
+            rungs = num_rounds / self.first_rung(num_rounds)
             count = 1 + int(math.log(rungs, self.eta) + 1e-9)
         shares = np.array([self.eta**-b * count / (count - b) for b in range(count)])
         ends = np.ceil(np.cumsum(shares) / shares.sum() * num_settings - 1e-9)
@@ -252,7 +251,7 @@ class _Rungs(Watch):
             settings = arenas.setdefault(repr(others), {})
             settings.setdefault(repr(own), []).append(number)
         self._arenas = [list(settings.values()) for settings in arenas.values()]
-        self._first = rule.first_rung(max(map(len, self._arenas)), num_rounds)
+        self._first = rule.first_rung(num_rounds)
         self._rule = dataclasses.replace(rule, min_rounds=self._first)
         self._rung = np.zeros(len(points), int)  # that comes next, one for all
 

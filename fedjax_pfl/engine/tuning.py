@@ -517,7 +517,7 @@ def tune(
     given = {"metric": metric, "model": by_model}
     watched = _rule(strategy, {n: v for n, v in given.items() if v is not None})
     if isinstance(watched, stopping.Halving):
-        least = watched.first_rung(size, num_rounds)
+        least = watched.first_rung(num_rounds)
         watched = dataclasses.replace(watched, min_rounds=least)
         options["stop_when"] = watched
         if options.get("eval_every") is None:

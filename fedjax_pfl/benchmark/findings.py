@@ -56,11 +56,12 @@ def _against_fine_tuning(all_tasks: tables.Tables, over: str) -> Iterator[str]:
         if chance < ranking.LEVEL
     }
     better = sum(mean > 0 for mean in clear.values())
+    worse = len(clear) - better
     best = max(gaps, key=lambda name: gaps[name].mean)
     yield (
-        f"Of {len(gaps)} methods {better} are clearly better than a fine-tuned FedAvg"
-        f" {over}, and {len(clear) - better} clearly worse; the largest difference is"
-        f" {best}'s, {gaps[best].text(_POINTS)} points."
+        f"Of {len(gaps)} methods {better or 'none'} are clearly better than a"
+        f" fine-tuned FedAvg {over}, and {worse or 'none'} clearly worse; the largest"
+        f" difference is {best}'s, {gaps[best].text(_POINTS)} points."
     )
 
 

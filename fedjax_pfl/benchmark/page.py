@@ -164,8 +164,8 @@ def ranking_table(task: tables.Tables) -> texts.Table:
     caption = (
         "Accuracy on clients' own test data in the last round, in percent: mean ±"
         " standard deviation over seeds. Below the best: difference to the first row,"
-        " paired by seed, with 95 % intervals. Methods of a group cannot be told from"
-        " its first one (paired tests at five percent, corrected by Holm's method)."
+        " paired by seed, with 95 % intervals, each for itself. Methods of a group"
+        " cannot be told from its first one (paired tests at five percent, corrected by Holm's method)."
         " Worse than: share of clients for whom it is so."
         f"{_UNSEEN if has_unseen else ''} MB are those sent, and"
         " client-steps and seconds those of one training. Not converged: the"

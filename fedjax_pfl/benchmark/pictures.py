@@ -30,8 +30,15 @@ def of_places(places: Sequence[ranking.Place]) -> Figure:
     for row, place in enumerate(places):
         found = paired.of_mean(100 * place.values)
         if found.mean < lowest:
-            text = f"\u25c2 {found.mean:.0f}"
-            axes.text(lowest, row, text, va="center", color=drawing.GRAY, fontsize=8)
+            axes.text(
+                0.01,
+                row,
+                f"\u25c2 {found.mean:.0f}",
+                va="center",
+                color=drawing.GRAY,
+                fontsize=8,
+                transform=axes.get_yaxis_transform(),
+            )
             continue
         color = drawing.color(0) if place.group == 1 else drawing.GRAY
         axes.errorbar(
@@ -48,7 +55,6 @@ def of_places(places: Sequence[ranking.Place]) -> Figure:
     names = [f"{p.method}{f' ({p.why_not})' if p.why_not else ''}" for p in places]
     axes.set_yticks(range(len(places)), names, **drawing.TEXT)
     axes.set_ylim(len(places) - 0.5, -0.5)
-    axes.set_xlim(left=max(lowest - 1, axes.get_xlim()[0]))
     axes.tick_params(axis="x", labelsize=8)
     axes.grid(alpha=0.3)
     axes.set_xlabel(

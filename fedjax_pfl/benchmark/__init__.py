@@ -11,9 +11,9 @@ from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
     from fedjax_pfl.benchmark.page import write
-    from fedjax_pfl.benchmark.tables import Tables
+    from fedjax_pfl.benchmark.tables import Tables, collect
     from fedjax_pfl.benchmark.training import Task, run
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
-__all__ = ["Tables", "Task", "run", "write"]
+__all__ = ["Tables", "Task", "collect", "run", "write"]

@@ -50,7 +50,11 @@ class _Chapter:
 
 
 def write(
-    found: tables.Tables, folder: Path, name: str = "benchmark", *, html: bool = True
+    found: tables.Tables,
+    folder: str | Path,
+    name: str = "benchmark",
+    *,
+    html: bool = True,
 ) -> Path:
     """Writes the page and its figures, in place of older ones.
 
@@ -63,7 +67,7 @@ def write(
     Returns:
       The page: `<name>.html`, or `<name>.md` where that is not wanted.
     """
-    chapters = list(_chapters(found))
+    folder, chapters = Path(folder), list(_chapters(found))
     said, intro = findings.sentences(found), _intro(found)
     pictured = folder / FIGURES
     pictured.mkdir(parents=True, exist_ok=True)
@@ -165,8 +169,8 @@ def ranking_table(task: tables.Tables) -> texts.Table:
         "Accuracy on clients' own test data in the last round, in percent: mean ±"
         " standard deviation over seeds. Below the best: difference to the first row,"
         " paired by seed, with 95 % intervals, each for itself. Methods of a group"
-        " cannot be told from its first one (paired tests at five percent, corrected by Holm's method)."
-        " Worse than: share of clients for whom it is so."
+        " cannot be told from its first one (paired tests at five percent, corrected by"
+        " Holm's method). Worse than: share of clients for whom it is so."
         f"{_UNSEEN if has_unseen else ''} MB are those sent, and"
         " client-steps and seconds those of one training. Not converged: the"
         " validation accuracy still gained more than half a point in the last tenth of"

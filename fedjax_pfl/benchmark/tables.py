@@ -115,7 +115,7 @@ class Tables:
         return cls(scores, searches)
 
 
-def collect(directory: Path) -> Tables:
+def collect(directory: str | Path) -> Tables:
     """Reads the finished methods of a benchmark.
 
     Args:

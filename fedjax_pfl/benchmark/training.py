@@ -168,7 +168,7 @@ def budget_of(task: Task) -> budgets.ClientSteps:
 
 
 def run(
-    directory: Path,
+    directory: str | Path,
     task: Task,
     *,
     say: Callable[[str], None] = print,

@@ -261,7 +261,7 @@ def test_commands_make_experiments(page):
             if command == "fedjax-pfl":
                 known -= set(of_papers.PAPERS)
             if options.preset_name in known:
-                assert job._experiment(options).grids
+                assert job.experiment_of(options).grids
             else:
                 assert fnmatch.filter(known, options.preset_name), options.preset_name
 

@@ -126,16 +126,26 @@ def _chapters(found: tables.Tables) -> Iterator[_Chapter]:
     for name in found.tasks:
         task = found.of_task(name)
         places = ranking.places(task)
-        commands = task.searches["command"]
         yield _Chapter(
             name=name,
             title=name,
-            command=str(commands.iloc[0]).rpartition(" --only ")[0],
+            command=_command(task),
             figure=pictures.of_places(places),
             caption="Blue are the best method and those that cannot be told from it;"
             " open circles are not ranked.",
             tables=(ranking_table(task), _searches(task, places)),
         )
+
+
+def _command(task: tables.Tables) -> str:
+    """Returns the line that repeats a data set, or with --only a method of it.
+
+    It says the budget, which would follow from the methods if it were left out.
+    """
+    command = str(task.searches["command"].iloc[0]).rpartition(" --only ")[0]
+    if not command or "--tune-budget" in command:
+        return command
+    return f"{command} --tune-budget {task.searches['budget'].max():.0f}steps"
 
 
 def ranking_table(task: tables.Tables) -> texts.Table:

@@ -200,66 +200,68 @@ class _Finished:
           served: values of clients with the references, by method.
         """
         (group,) = self.final.groups
-        metric = metrics.headline(group.metrics)
-        everything = self.final.table()
-        everything = everything[everything["when"] == "last"]
-        everything = everything[everything["metric"] == metric]
-        table = everything[everything["model"] == self.said.model]
-        own = self.clients()
+        table, own = self.final.table(), self.clients()
+        is_shown = (table["when"] == "last") & (table["metric"] == self._metric)
         for point, settings in enumerate(group.points):
             seed = int(settings["seed"])
-            rows = table[table["seed"] == seed].set_index(
-                ["population", "data", "stat"]
-            )["value"]
-
-            def value(population: str, data: str, stat: str, rows=rows) -> float:
-                found = rows.get((population, data, stat), np.nan)
-                return float(np.asarray(found).reshape(-1)[0])
-
-            populations = [p for p in rows.index.get_level_values(0) if p != "unseen"]
-            everybody = populations[0]
+            rows = table[is_shown & (table["seed"] == seed)]
+            head = {"task": self.task, "method": self.said.name, "seed": seed}
+            head |= {"model": self.said.model, "status": group.status[point]}
             spent = spending.after(group, point, int(group.ends[point]))
-            numbers = {
-                "value": value(everybody, "own test", "mean"),
-                "worst": value(everybody, "own test", "worst 10 %"),
-                "validation": value(everybody, "own validation", "mean"),
-                "rise": self._rise(group, point, metric),
-                "bytes": spent["bytes_up"] + spent["bytes_down"],
-                "client_steps": spent["client_steps"],
-                "seconds": spent["seconds"],
+            cost = {name: spent[name] for name in ("client_steps", "seconds")}
+            cost["bytes"] = spent["bytes_up"] + spent["bytes_down"]
+            rise = {"rise": self._rise(group, point)}
+            shares = {
+                f"worse_than_{name.lower()}": self._worse(seed, own, served.get(name))
+                for name in REFERENCES
             }
-            numbers |= {"unseen": np.nan, "unseen_model": ""}
-            if group.unseen_models:
-                adapted = group.unseen_models[-1]
-                new = everything[everything["model"] == adapted]
-                new = new[(new["seed"] == seed) & (new["population"] == "unseen")]
-                numbers["unseen"] = float(new[new["stat"] == "mean"]["value"].iloc[0])
-                numbers["unseen_model"] = adapted
-            for name in REFERENCES:
-                share = np.nan
-                if name in served and name != self.said.name:
-                    gap = own.xs(seed, level="seed") - served[name].xs(
-                        seed, level="seed"
-                    )
-                    gap = metrics.sign(metric) * gap.dropna()
-                    share = float((gap < 0).mean())
-                numbers[f"worse_than_{name.lower()}"] = share
-            yield {
-                "task": self.task,
-                "method": self.said.name,
-                "model": self.said.model,
-                "seed": seed,
-                "status": group.status[point],
-            } | numbers
+            yield head | self._means(rows) | self._unseen(rows) | rise | shares | cost
 
-    def _rise(self, group: history.History, point: int, metric: str) -> float:
-        """Returns what the validation curve gained in the last tenth of the rounds."""
+    @property
+    def _metric(self) -> str:
+        """The metric that methods are ranked by."""
+        return metrics.headline(self.final.groups[0].metrics)
+
+    def _means(self, rows: pd.DataFrame) -> dict[str, float]:
+        """Returns test and validation numbers from the table of one training."""
+        rows = rows[(rows["model"] == self.said.model)]
+        rows = rows[rows["population"] != "unseen"]
+        rows = rows[rows["population"] == rows["population"].iloc[0]]
+        values = rows.set_index(["data", "stat"])["value"]
+        return {
+            "value": float(values["own test", "mean"]),
+            "worst": float(values["own test", "worst 10 %"]),
+            "validation": float(values["own validation", "mean"]),
+        }
+
+    def _unseen(self, rows: pd.DataFrame) -> dict[str, Any]:
+        """Returns the mean over clients that never trained, and their model."""
+        models = self.final.groups[0].unseen_models
+        if not models:
+            return {"unseen": np.nan, "unseen_model": ""}
+        rows = rows[(rows["population"] == "unseen") & (rows["stat"] == "mean")]
+        values = rows.set_index("model")["value"]
+        return {"unseen": float(values[models[-1]]), "unseen_model": models[-1]}
+
+    def _worse(self, seed: int, own: pd.Series, other: pd.Series | None) -> float:
+        """Returns the share of clients that a reference serves better, else NaN."""
+        if other is None or other.equals(own):
+            return np.nan
+        gap = (own - other).xs(seed, level="seed").dropna()
+        return float((metrics.sign(self._metric) * gap < 0).mean())
+
+    def _validated(self, group: history.History, point: int) -> np.ndarray:
+        """Returns the validation curve `[E]` of one training, mean over clients."""
         m, d = group.models.index(self.said.model), group.data.index("validation")
         who = group.evaluated[point, :, d] & ~group.malicious[point]
-        means = metrics.mean(group.metrics[metric][point, :, m, d], who)
+        return metrics.mean(group.metrics[self._metric][point, :, m, d], who)
+
+    def _rise(self, group: history.History, point: int) -> float:
+        """Returns what the validation curve gained in the last tenth of the rounds."""
+        means = self._validated(group, point)
         before = np.flatnonzero(group.rounds <= _LAST * group.rounds[-1])
         start = before[-1] if before.size else 0
-        return float(metrics.sign(metric) * (means[-1] - means[start]))
+        return float(metrics.sign(self._metric) * (means[-1] - means[start]))
 
     def search(self) -> dict[str, Any]:
         """Returns the row of `Tables.searches`."""
@@ -272,10 +274,7 @@ class _Finished:
             finite = scores[np.isfinite(scores)]
             failed = float(1 - len(finite) / len(scores))
             if finite.size:
-                better = (
-                    max if metrics.sign(metrics.headline(group.metrics)) > 0 else min
-                )
-                best, median = float(better(finite)), float(np.median(finite))
+                best, median = float(finite.max()), float(np.median(finite))
         return {
             "task": self.task,
             "method": said.name,
@@ -294,15 +293,15 @@ class _Finished:
 
     def _first_scores(self, group: history.History, fields: list[str]) -> np.ndarray:
         """Returns every setting's validation score where none was dropped yet."""
-        metric = metrics.headline(group.metrics)
-        m, d = group.models.index(self.said.model), group.data.index("validation")
-        first = int(np.flatnonzero(group.rounds == group.ends.min())[0])
+        is_dropped = np.zeros(len(group.points), bool)
+        if group.dropped is not None:
+            is_dropped = group.dropped
+        rung = group.ends[is_dropped].min() if is_dropped.any() else group.rounds[-1]
+        first = group.rounds.tolist().index(rung)
         values: dict[tuple[Any, ...], list[float]] = {}
         for point, settings in enumerate(group.points):
-            who = group.evaluated[point, first, d] & ~group.malicious[point]
-            score = metrics.mean(group.metrics[metric][point, first, m, d], who)
-            key = tuple(settings[name] for name in fields)
-            values.setdefault(key, []).append(float(score))
+            score = float(self._validated(group, point)[first])
+            values.setdefault(tuple(settings[n] for n in fields), []).append(score)
         return np.array([np.mean(scores) for scores in values.values()])
 
 

@@ -94,6 +94,11 @@ class Task:
             )
         if not self.methods:
             raise checks.InputError("Expected at least one method, got none.")
+        if len(set(map(self.folder_of, self.methods))) < len(self.methods):
+            raise checks.InputError(
+                "Expected names that differ in letters or digits, which folders have,"
+                f" got {', '.join(self.methods)}."
+            )
         checks.positive_int("num_rounds", self.num_rounds)
         if len(set(self.seeds)) < max(2, len(self.seeds)):
             raise checks.InputError(

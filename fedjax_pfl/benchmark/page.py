@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jinja2
+import matplotlib
 from matplotlib.figure import Figure
 
 from fedjax_pfl.benchmark import findings, pictures, ranking, tables
@@ -73,7 +74,10 @@ def write(
     pictured.mkdir(parents=True, exist_ok=True)
     for chapter in chapters:
         if chapter.figure is not None:
-            with plain_files.created(pictured / f"{chapter.name}.svg") as file:
+            with (
+                plain_files.created(pictured / f"{chapter.name}.svg") as file,
+                matplotlib.rc_context({"svg.hashsalt": chapter.name}),
+            ):
                 chapter.figure.savefig(file, **_SAVED)
     text = "\n\n".join(_markdown(intro, said, chapters)) + "\n"
     with plain_files.created(folder / f"{name}.md") as file:

@@ -37,12 +37,13 @@ repository document all of them.
 
 def main() -> None:
     """Prints a page: the commands, a first program, and where to read on."""
+    column = 1 + max(map(len, command.COMMANDS))
     lines = [
         textwrap.fill(
             command.sentence(name),
             width=80,
-            initial_indent=f"  {name:9}",
-            subsequent_indent=" " * 11,
+            initial_indent=f"  {name:{column}}",
+            subsequent_indent=" " * (2 + column),
         )
         for name in command.COMMANDS
     ]

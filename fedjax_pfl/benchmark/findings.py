@@ -1,4 +1,4 @@
-"""What a benchmark says in words: three sentences, each with its interval."""
+"""Sentences on a benchmark: three findings, each with its interval."""
 
 from collections.abc import Iterator, Mapping
 

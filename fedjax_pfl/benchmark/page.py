@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import jinja2
 import matplotlib
 from matplotlib.figure import Figure
 
@@ -15,12 +14,11 @@ from fedjax_pfl.report import svg
 from fedjax_pfl.report import tables as texts
 from fedjax_pfl.results import paired, plain_files
 
-__all__ = ["COSTS", "FIGURES", "ranking_table", "write"]
+__all__ = ["COSTS", "ranking_table", "write"]
 
-FIGURES = "benchmark_files"
+_NAME, _FIGURES = "benchmark", "benchmark_files"
 COSTS = ("MB", "client-steps", "seconds")
 """Columns that say what a training costs."""
-_HERE = Path(__file__).parent
 _UNSEEN = (
     " Unseen clients never trained; they adapt the global model by local epochs, or by"
     " the method's own rule where it has one."
@@ -50,27 +48,20 @@ class _Chapter:
     tables: tuple[texts.Table, ...]
 
 
-def write(
-    found: tables.Tables,
-    folder: str | Path,
-    name: str = "benchmark",
-    *,
-    html: bool = True,
-) -> Path:
+def write(found: tables.Tables, folder: str | Path, *, html: bool = True) -> Path:
     """Writes the page and its figures, in place of older ones.
 
     Args:
       found: tables of the benchmark.
       folder: where to write.
-      name: of the page's files.
       html: whether to write the page for browsers, too.
 
     Returns:
-      The page: `<name>.html`, or `<name>.md` where that is not wanted.
+      The page: `benchmark.html`, or `benchmark.md` where that is not wanted.
     """
     folder, chapters = Path(folder), list(_chapters(found))
     said, intro = findings.sentences(found), _intro(found)
-    pictured = folder / FIGURES
+    pictured = folder / _FIGURES
     pictured.mkdir(parents=True, exist_ok=True)
     for chapter in chapters:
         if chapter.figure is not None:
@@ -80,13 +71,12 @@ def write(
             ):
                 chapter.figure.savefig(file, **_SAVED)
     text = "\n\n".join(_markdown(intro, said, chapters)) + "\n"
-    with plain_files.created(folder / f"{name}.md") as file:
-        file.write_text(text, "utf-8")
-    if not html:
-        return folder / f"{name}.md"
-    with plain_files.created(folder / f"{name}.html") as file:
-        file.write_text(_html(intro, said, chapters), "utf-8")
-    return folder / f"{name}.html"
+    path = folder / f"{_NAME}.md"
+    plain_files.write_text(path, text)
+    if html:
+        path = folder / f"{_NAME}.html"
+        plain_files.write_text(path, _html(intro, said, chapters))
+    return path
 
 
 def _intro(found: tables.Tables) -> str:
@@ -137,7 +127,7 @@ def _chapters(found: tables.Tables) -> Iterator[_Chapter]:
             figure=pictures.of_places(places),
             caption="Blue are the best method and those that cannot be told from it;"
             " open circles are not ranked.",
-            tables=(ranking_table(task), _searches(task, places)),
+            tables=(ranking_table(task, places), _searches(task, places)),
         )
 
 
@@ -152,9 +142,8 @@ def _command(task: tables.Tables) -> str:
     return f"{command} --tune-budget {task.searches['budget'].max():.0f}steps"
 
 
-def ranking_table(task: tables.Tables) -> texts.Table:
-    """Returns the table of results of one data set, the best method first."""
-    places = ranking.places(task)
+def ranking_table(task: tables.Tables, places: list[ranking.Place]) -> texts.Table:
+    """Returns the table of results of one data set, in the order of places."""
     columns = ["method", "group", "accuracy", "below the best", "worst 10 %"]
     shares = {f"worse_than_{n.lower()}": f"worse than {n}" for n in tables.REFERENCES}
     shares = {n: t for n, t in shares.items() if task.scores[n].notna().any()}
@@ -264,7 +253,7 @@ def _markdown(intro: str, said: list[str], chapters: list[_Chapter]) -> Iterator
         if chapter.command:
             yield f"```sh\n{chapter.command}\n```"
         if chapter.figure is not None:
-            yield f"![{chapter.title}]({FIGURES}/{chapter.name}.svg)"
+            yield f"![{chapter.title}]({_FIGURES}/{chapter.name}.svg)"
             yield chapter.caption
         for table in chapter.tables:
             yield texts.markdown(table).strip()
@@ -272,17 +261,12 @@ def _markdown(intro: str, said: list[str], chapters: list[_Chapter]) -> Iterator
 
 def _html(intro: str, said: list[str], chapters: list[_Chapter]) -> str:
     """Returns the page for browsers."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
     drawn = {
         chapter.name: svg.inline(chapter.figure, chapter.name, chapter.title)
         for chapter in chapters
         if chapter.figure is not None
     }
-    return environment.get_template("page.html.jinja").render(
+    return report_page.template("page.benchmark.html.jinja").render(
         intro=intro,
         findings=said,
         chapters=chapters,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
@@ -80,27 +79,26 @@ def of_ranks(ranks: ranking.Ranks) -> Figure:
     axes.set_xlim(1 - 0.45 * count, count + 0.45 * count)
     axes.set_ylim(height + 0.2, -1.3)
     axes.axis("off")
-    with matplotlib.rc_context({"font.size": 8}):
-        axes.plot([1, count], [0, 0], color="black", linewidth=1)
-        for rank in _marks(count):
-            axes.plot([rank, rank], [-0.1, 0], color="black", linewidth=1)
-            axes.text(rank, -0.18, f"{rank}", ha="center", va="bottom", fontsize=8)
-        axes.plot([1, 1 + ranks.distance], [-0.95, -0.95], color="black", linewidth=1.5)
-        text = f" critical difference {ranks.distance:.1f}"
-        axes.text(1 + ranks.distance, -0.95, text, va="center", fontsize=8)
-        for number, (name, rank) in enumerate(means.items()):
-            is_left = number < half
-            row = number if is_left else count - 1 - number
-            y = depth + _STEP * row
-            end = 0.7 if is_left else count + 0.3
-            axes.plot([rank, rank, end], [0, y, y], color=drawing.GRAY, linewidth=0.7)
-            side = "right" if is_left else "left"
-            label = f"{name} {rank:.1f} " if is_left else f" {rank:.1f} {name}"
-            axes.text(end, y, label, ha=side, va="center", fontsize=8)
-        for number, (low, high) in enumerate(bars):
-            y = 0.2 + 0.2 * number
-            line = {"color": drawing.color(0), "linewidth": 3}
-            axes.plot([low - 0.05, high + 0.05], [y, y], solid_capstyle="round", **line)
+    axes.plot([1, count], [0, 0], color="black", linewidth=1)
+    for rank in _marks(count):
+        axes.plot([rank, rank], [-0.1, 0], color="black", linewidth=1)
+        axes.text(rank, -0.18, f"{rank}", ha="center", va="bottom", fontsize=8)
+    axes.plot([1, 1 + ranks.distance], [-0.95, -0.95], color="black", linewidth=1.5)
+    text = f" critical difference {ranks.distance:.1f}"
+    axes.text(1 + ranks.distance, -0.95, text, va="center", fontsize=8)
+    for number, (name, rank) in enumerate(means.items()):
+        is_left = number < half
+        row = number if is_left else count - 1 - number
+        y = depth + _STEP * row
+        end = 0.7 if is_left else count + 0.3
+        axes.plot([rank, rank, end], [0, y, y], color=drawing.GRAY, linewidth=0.7)
+        side = "right" if is_left else "left"
+        label = f"{name} {rank:.1f} " if is_left else f" {rank:.1f} {name}"
+        axes.text(end, y, label, ha=side, va="center", fontsize=8)
+    for number, (low, high) in enumerate(bars):
+        y = 0.2 + 0.2 * number
+        line = {"color": drawing.color(0), "linewidth": 3}
+        axes.plot([low - 0.05, high + 0.05], [y, y], solid_capstyle="round", **line)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Who can be told apart: paired tests on one data set, and ranks over several."""
+"""Ranking: groups by paired tests on one data set, and ranks over several."""
 
 import dataclasses
 import math

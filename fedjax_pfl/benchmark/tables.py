@@ -1,4 +1,4 @@
-"""What a benchmark found, as two tables that are kept as CSV files.
+"""Tables of a benchmark, two of them, kept as CSV files.
 
 `scores.csv` has a row per data set, method and seed; `searches.csv` one per data set
 and method. All pages and figures are made of them.
@@ -106,13 +106,6 @@ class Tables:
                 table[column] = table[column].fillna("")
             tables.append(_typed(table))
         return cls(*tables)
-
-    @classmethod
-    def merge(cls, parts: "list[Tables]") -> "Tables":
-        """Returns the tables of several data sets as one."""
-        scores = pd.concat([part.scores for part in parts], ignore_index=True)
-        searches = pd.concat([part.searches for part in parts], ignore_index=True)
-        return cls(scores, searches)
 
 
 def collect(directory: str | Path) -> Tables:

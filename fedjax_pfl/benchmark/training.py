@@ -10,7 +10,6 @@ A directory has one folder per data set, and in it one per method:
 import dataclasses
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +19,7 @@ import jax
 from fedjax_pfl import core, engine
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine import budgets, grids, tuning
-from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.options import Options, time_left
 from fedjax_pfl.results import (
     checkpoint,
     directories,
@@ -39,7 +38,7 @@ _WORK = ".work"  # a method's unfinished trainings
 
 
 class Method(documents.Document):
-    """What `method.json` says.
+    """Content of `method.json`.
 
     Attributes:
       name: of the method.
@@ -94,7 +93,7 @@ class Task:
             )
         if not self.methods:
             raise checks.InputError("Expected at least one method, got none.")
-        if len(set(map(self.folder_of, self.methods))) < len(self.methods):
+        if len(set(map(plain_files.plain_name, self.methods))) < len(self.methods):
             raise checks.InputError(
                 "Expected names that differ in letters or digits, which folders have,"
                 f" got {', '.join(self.methods)}."
@@ -111,17 +110,6 @@ class Task:
         """The first seeds that are none of those compared."""
         others = (seed for seed in itertools.count() if seed not in self.seeds)
         return tuple(itertools.islice(others, NUM_SEARCH_SEEDS))
-
-    @property
-    def rule(self) -> engine.Halving:
-        """How a search drops settings."""
-        rule = engine.Halving()
-        least = rule.first_rung(self.num_rounds)
-        return dataclasses.replace(rule, min_rounds=least)
-
-    def folder_of(self, name: str) -> str:
-        """Returns the name of a method's folder."""
-        return plain_files.plain_name(name)
 
 
 def name_of(process: engine.FederatedProcess) -> str:
@@ -153,11 +141,9 @@ def budget_of(task: Task) -> budgets.ClientSteps:
     if task.budget is not None:
         return task.budget
     federations = grids.Federations()
-    options = Options(
-        num_rounds=task.num_rounds,
-        stop_when=task.rule,
-        eval_every=task.rule.min_rounds,
-    )
+    rule = engine.Halving()
+    every = rule.first_rung(task.num_rounds)
+    options = Options(num_rounds=task.num_rounds, stop_when=rule, eval_every=every)
     steps = []
     for process in task.methods.values():
         if not tuning.search_space(process):
@@ -168,7 +154,7 @@ def budget_of(task: Task) -> budgets.ClientSteps:
         steps.append(tuning.local_steps(group, options))
     usual = statistics.median_low(steps or [1])
     usual *= tuning.rounds_of(tuning.NUM_SETTINGS, options)
-    least = max(steps or [1]) * tuning.rounds_of(task.rule.eta, options)
+    least = max(steps or [1]) * tuning.rounds_of(rule.eta, options)
     return budgets.ClientSteps(NUM_SEARCH_SEEDS * max(usual, least, 1))
 
 
@@ -203,9 +189,11 @@ def run(
             "Expected data with classes, whose accuracy a benchmark ranks, got"
             f" {task.spec!r}."
         )
-    clock = _Clock(max_minutes)
+    checks.number("max_minutes", max_minutes, above=0)
+    minutes_left = time_left(max_minutes)
     folder = Path(directory) / task.name
-    left = [n for n in task.methods if not is_finished(folder / task.folder_of(n))]
+    places = {name: folder / plain_files.plain_name(name) for name in task.methods}
+    left = [name for name, place in places.items() if not is_finished(place)]
     if not left:
         say(f"{task.name} is finished: {folder}")
         return
@@ -217,8 +205,7 @@ def run(
             say(f"{head} is finished.")
             continue
         say(head)
-        place = folder / task.folder_of(name)
-        _train(place, task, name, budget, clock, resume_anyway, options)
+        _train(places[name], task, name, budget, minutes_left, resume_anyway, options)
 
 
 def is_finished(folder: Path) -> bool:
@@ -238,35 +225,21 @@ def read(folder: Path) -> Method:
         raise checks.InputError(f"Cannot read '{folder / _FILE}': {error}.") from error
 
 
-class _Clock:
-    """The minutes that are left, for one training after the other."""
-
-    def __init__(self, minutes: float | None):
-        checks.number("max_minutes", minutes, above=0)
-        self._minutes, self._start = minutes, time.monotonic()
-
-    def left(self) -> float | None:
-        """Returns the minutes that are left, above 0; None for no limit."""
-        if self._minutes is None:
-            return None
-        return max(self._minutes - (time.monotonic() - self._start) / 60, 1e-3)
-
-
 def _train(
     folder: Path,
     task: Task,
     name: str,
     budget: budgets.ClientSteps,
-    clock: _Clock,
+    minutes_left: Callable[[], float | None],
     resume_anyway: bool,
     options: dict[str, Any],
 ) -> None:
     """Searches a method's settings, and trains the best one with other seeds."""
     work = folder.with_name(f"{folder.name}{_WORK}")
 
-    def options_of(part: str, every: int) -> dict[str, Any]:
+    def options_of(part: str) -> dict[str, Any]:
         place = checkpoint.Checkpoints(work / part, resume_anyway=resume_anyway)
-        more = {"checkpoints": place, "max_minutes": clock.left(), "eval_every": every}
+        more = {"checkpoints": place, "max_minutes": minutes_left()}
         return options | more | {"evaluate_on": ("validation", "test")}
 
     process = task.methods[name]
@@ -280,11 +253,10 @@ def _train(
             task.model,
             task.spec,
             task.num_rounds,
-            strategy=task.rule,
             budget=budget,
             seeds=task.search_seeds,
             by_model=model,
-            **options_of("search", task.rule.min_rounds or 1),
+            **options_of("search"),
         )
         process = search.process
         told = {
@@ -299,7 +271,8 @@ def _train(
         task.spec,
         {"seed": task.seeds},
         task.num_rounds,
-        **options_of("final", max(1, task.num_rounds // EVALUATIONS)),
+        eval_every=max(1, task.num_rounds // EVALUATIONS),
+        **options_of("final"),
     )
     judged = model or metrics.judge(final.groups[0].models)
     command = task.command and f"{task.command} --only {folder.name}"

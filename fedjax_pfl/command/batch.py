@@ -6,7 +6,6 @@ sentence.
 """
 
 import dataclasses
-import time
 from pathlib import Path
 
 from fedjax_pfl import data
@@ -20,6 +19,7 @@ from fedjax_pfl.command import (
     signals,
 )
 from fedjax_pfl.core import checks
+from fedjax_pfl.engine.options import time_left
 from fedjax_pfl.results import directories, plain_files
 
 __all__ = ["do"]
@@ -61,20 +61,17 @@ def _run_all(
     names: list[str], options: arguments.Options, out: Path, hint: str
 ) -> None:
     """Runs what is not finished, one after the other."""
-    start, skipped = time.monotonic(), []
+    left, skipped = time_left(options.max_minutes), []
     for number, name in enumerate(names, start=1):
         folder = out / name
         if run_folder.is_finished(folder):
             print(f"{number}/{len(names)} {name} is finished: {folder}")
             continue
         print(f"{number}/{len(names)} {name}")
-        left = options.max_minutes
-        if left is not None:
-            left = max(left - (time.monotonic() - start) / 60, 1e-3)
         plain_files.check(folder, is_directory=True)
         begun = folder if folder.exists() else None
         one = dataclasses.replace(
-            options, preset=name, out=folder, resume=begun, max_minutes=left
+            options, preset=name, out=folder, resume=begun, max_minutes=left()
         )
         try:
             if not _one(one):

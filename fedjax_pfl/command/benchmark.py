@@ -6,13 +6,12 @@ every data set.
 """
 
 import dataclasses
-import time
 from pathlib import Path
 
 from rich.console import Console
 
 from fedjax_pfl import data
-from fedjax_pfl.benchmark import page, tables, training
+from fedjax_pfl.benchmark import page, ranking, tables, training
 from fedjax_pfl.command import (
     ahead,
     arguments,
@@ -26,6 +25,7 @@ from fedjax_pfl.command import (
 )
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import budgets
+from fedjax_pfl.engine.options import time_left
 from fedjax_pfl.engine.trainer import Interrupted
 from fedjax_pfl.results import directories, plain_files
 
@@ -72,7 +72,7 @@ def _run_all(
     first: training.Task,
 ) -> None:
     """Does one data set after the other; those whose data are missing are skipped."""
-    start, skipped = time.monotonic(), []
+    left, skipped = time_left(options.max_minutes), []
     for number, name in enumerate(names):
         task = first
         if number:
@@ -83,7 +83,7 @@ def _run_all(
                 out,
                 task,
                 say=_silent if options.quiet else _say,
-                max_minutes=_left(options.max_minutes, start),
+                max_minutes=left(),
                 resume_anyway=options.resume_anyway,
                 progress=not options.quiet,
                 execution=options.execution,
@@ -102,13 +102,6 @@ def _run_all(
         page.write(found, out)
     if len(skipped) == len(names):
         raise checks.InputError(f"None of {', '.join(names)} has its data here.")
-
-
-def _left(max_minutes: float | None, start: float) -> float | None:
-    """Returns the minutes that are left."""
-    if max_minutes is None:
-        return None
-    return max(max_minutes - (time.monotonic() - start) / 60, 1e-3)
 
 
 def _say(text: str) -> None:
@@ -167,7 +160,7 @@ def task_of(options: arguments.Options) -> training.Task:
 
 def _show(console: Console, found: tables.Tables) -> None:
     """Prints the ranking of one data set, without what it cost."""
-    shown = page.ranking_table(found)
+    shown = page.ranking_table(found, ranking.places(found))
     (part,) = shown.parts
     kept = [k for k, name in enumerate(shown.columns) if name not in page.COSTS]
     rows = [[row[k] for k in kept] for row in part.rows]

@@ -148,6 +148,21 @@ def as_keywords(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., 
     return decorate
 
 
+def time_left(minutes: float | None) -> Callable[[], float | None]:
+    """Returns the minutes that are left from now on, above 0, or None for no limit.
+
+    For several calls one after the other, which share a `max_minutes`.
+    """
+    start = time.monotonic()
+
+    def left() -> float | None:
+        if minutes is None:
+            return None
+        return max(minutes - (time.monotonic() - start) / 60, 1e-3)
+
+    return left
+
+
 def time_limit(minutes: float | None) -> Callable[[], str | None]:
     """Returns an interrupt that fires after `minutes`, or never for None."""
     start = time.monotonic()

@@ -10,7 +10,7 @@ from fedjax_pfl.figures import contents
 from fedjax_pfl.report import facts, histories, sections, sources, svg, tables
 from fedjax_pfl.results import comparison
 
-__all__ = ["FOLDER", "Content", "asset", "render"]
+__all__ = ["FOLDER", "Content", "asset", "render", "template"]
 
 FOLDER = "report_files"
 """Where figures and tables are as files, beside the page."""
@@ -49,17 +49,12 @@ def render(content: Content) -> str:
     Returns:
       HTML.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
     loaded = content.loaded
     named = [(table.name, table.title) for table in content.headline]
     named += [(section.name, section.title) for section in content.sections]
     named += [(table.name, table.title) for table in content.facts]
     named += [("configuration", "Configuration"), ("again", "How to run it again")]
-    return environment.get_template("page.html.jinja").render(
+    return template("page.html.jinja").render(
         title=_title(loaded),
         overview=facts.overview(loaded),
         chapters=named,
@@ -117,6 +112,16 @@ def _texts(row: comparison.Row) -> str:
         for d in row.differences
     ]
     return json.dumps(texts)
+
+
+def template(name: str) -> jinja2.Template:
+    """Returns a template of a page, which escapes all texts."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template(name)
 
 
 def asset(name: str) -> str:

@@ -7,7 +7,7 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.report import facts, page, sections, sources, tables
 from fedjax_pfl.results import comparison, summaries
 from fedjax_pfl.results.directories import check_writable, filled, locked
-from fedjax_pfl.results.plain_files import created
+from fedjax_pfl.results.plain_files import created, write_text
 
 __all__ = ["content_of", "write"]
 
@@ -46,7 +46,7 @@ def write(directories: list[Path], out: Path | None, runs: sources.Runs) -> Path
     with locked(out), filled(out, last=_PAGE) as folder:
         _write_figures(content, folder / page.FOLDER / "figures")
         _write_tables(content, folder / page.FOLDER / "tables")
-        _write_text(folder / _PAGE, page.render(content))
+        write_text(folder / _PAGE, page.render(content))
     return out / _PAGE
 
 
@@ -106,11 +106,5 @@ def _write_tables(content: page.Content, folder: Path) -> None:
     folder.mkdir(parents=True)
     compared = [*content.headline, *content.details]
     for table in (*map(tables.of_comparison, compared), *content.facts):
-        _write_text(folder / f"{table.name}.md", tables.markdown(table))
-        _write_text(folder / f"{table.name}.tex", tables.latex(table))
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Writes a new file."""
-    with created(path) as file:
-        file.write_text(text, "utf-8")
+        write_text(folder / f"{table.name}.md", tables.markdown(table))
+        write_text(folder / f"{table.name}.tex", tables.latex(table))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fedjax_pfl.core import checks
 
-__all__ = ["NEW", "check", "content", "created", "opened", "plain_name"]
+__all__ = ["NEW", "check", "content", "created", "opened", "plain_name", "write_text"]
 
 NEW = ".new-"
 """Prefix of what is not complete."""
@@ -76,6 +76,12 @@ def created(path: Path) -> Iterator[Path]:
         os.replace(new, path)
     finally:
         new.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text as a new file, in place of an older one; see `created`."""
+    with created(path) as new:
+        new.write_text(text, "utf-8")
 
 
 def opened(path: Path) -> io.BufferedReader:

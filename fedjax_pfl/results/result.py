@@ -51,7 +51,7 @@ _MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
 
 
 class _Group(documents.Document):
-    """What `config.json` says of a static group."""
+    """Entry of `config.json` for a static group."""
 
     file: Annotated[str, msgspec.Meta(pattern=r"\Ahistory(-\d+-[a-z0-9-]+)?\.nc\Z")]
     sha256: documents.Digest

@@ -163,8 +163,7 @@ class OtherTests(fp.FederationSpec):
 def test_searches_never_see_test_data(made):
     fields = {f.name: getattr(SPEC, f.name) for f in dataclasses.fields(SPEC)}
     budget = training.budget_of(task())
-    options = {"strategy": task().rule, "seeds": (1, 2, 3), "budget": budget}
-    options |= {"eval_every": task().rule.min_rounds, "progress": False}
+    options = {"seeds": (1, 2, 3), "budget": budget, "progress": False}
     options |= {"evaluate_on": ("validation", "test")}
     args = (METHODS["Ditto"], fp.LogisticRegression(), OtherTests(**fields), 18)
     other = fp.tune(training._key(), *args, execution="vmap", **options)

@@ -62,7 +62,7 @@ def methods(batch_size: int, steps: int) -> list[fp.FederatedProcess]:
     ]
 
 
-def _make(
+def _task(
     name: str,
     spec: fp.FederationSpec,
     model: Any,
@@ -71,15 +71,15 @@ def _make(
     batch_size: int,
     steps: int,
     only: Iterable[str] = (),
-) -> Callable[[], experiment.Experiment]:
-    """Returns the maker of a data set's experiment."""
+) -> experiment.Experiment:
+    """Returns the experiment of a data set, with the methods that fit."""
     from fedjax_pfl.benchmark.training import name_of
 
     kept = [m for m in methods(batch_size, steps) if not only or name_of(m) in only]
     if spec.unseen_fraction:  # to whom SplitGP has nothing to give
         kept = [m for m in kept if not isinstance(m.algorithm, fp.algorithms.SplitGP)]
     return experiment.Experiment(
-        name=name,
+        name=f"benchmark_{name}",
         grids=experiment.grids_of(kept, model, spec),
         num_rounds=num_rounds,
         seeds=SEEDS,
@@ -92,84 +92,69 @@ def _spec(dataset: Any, partition: Any, **fields: Any) -> fp.FederationSpec:
     return fp.FederationSpec(dataset, partition, **(usual | fields))
 
 
-def _digits(name: str) -> experiment.Experiment:
-    spec = _spec(
-        "digits",
-        fp.LabelShards(labels_per_client=4),
-        num_clients=25,
-        unseen_fraction=0.2,
-    )
+def digits() -> experiment.Experiment:
+    """Digits, four labels each, and five clients who never train."""
+    partition = fp.LabelShards(labels_per_client=4)
+    spec = _spec("digits", partition, num_clients=25, unseen_fraction=0.2)
     sizes = {"num_rounds": 100, "batch_size": 10, "steps": 4}
-    return _make(name, spec, fp.MLP(widths=(32,)), **sizes)
+    return _task("digits", spec, fp.MLP(widths=(32,)), **sizes)
 
 
-def _clusters(name: str) -> experiment.Experiment:
+def clusters() -> experiment.Experiment:
+    """Clusters of clients who contradict each other."""
     source = data.ClusteredClasses(num_classes=4, dim=10, examples_per_client=60)
     sizes = {"num_rounds": 100, "batch_size": 10, "steps": 3}
-    return _make(name, _spec(source, fp.ByClient()), fp.MLP(widths=(32,)), **sizes)
-
-
-def _fmnist_dir(name: str) -> experiment.Experiment:
-    spec = _spec(
-        "fashion_mnist", fp.DirichletLabels(concentration=0.1), train_examples=200
+    return _task(
+        "clusters", _spec(source, fp.ByClient()), fp.MLP(widths=(32,)), **sizes
     )
-    sizes = {"num_rounds": 100, "batch_size": 20, "steps": 10}
-    return _make(name, spec, fp.MLP(widths=(64,)), **sizes)
 
 
-def _fmnist_labels2(name: str) -> experiment.Experiment:
-    partition = fp.LabelShards(labels_per_client=2)
+def fmnist_dir() -> experiment.Experiment:
+    """Fashion-MNIST, Dirichlet(0.1) labels."""
+    return _fmnist("fmnist_dir", fp.DirichletLabels(concentration=0.1))
+
+
+def fmnist_labels2() -> experiment.Experiment:
+    """Fashion-MNIST, two labels each."""
+    return _fmnist("fmnist_labels2", fp.LabelShards(labels_per_client=2))
+
+
+def _fmnist(name: str, partition: Any) -> experiment.Experiment:
+    """Returns the experiment of a distribution of Fashion-MNIST."""
     spec = _spec("fashion_mnist", partition, train_examples=200)
     sizes = {"num_rounds": 100, "batch_size": 20, "steps": 10}
-    return _make(name, spec, fp.MLP(widths=(64,)), **sizes)
+    return _task(name, spec, fp.MLP(widths=(64,)), **sizes)
 
 
-def _femnist(name: str) -> experiment.Experiment:
-    spec = _spec(
-        "femnist",
-        fp.ByClient(min_examples=20),
-        num_clients=None,
-        unseen_fraction=0.1,
-        train_examples=200,
-    )
+def femnist() -> experiment.Experiment:
+    """FEMNIST by writers, of whom a tenth never trains."""
+    partition = fp.ByClient(min_examples=20)
+    fields = {"num_clients": None, "unseen_fraction": 0.1, "train_examples": 200}
+    spec = _spec("femnist", partition, **fields)
     sizes = {"num_rounds": 100, "batch_size": 20, "steps": 5}
-    return _make(name, spec, fp.MLP(widths=(64,)), **sizes)
+    return _task("femnist", spec, fp.MLP(widths=(64,)), **sizes)
 
 
-def _medical_mnist(name: str) -> experiment.Experiment:
-    spec = _spec(
-        "medical_mnist", fp.DirichletLabels(concentration=0.5), train_examples=100
-    )
+def medical_mnist() -> experiment.Experiment:
+    """Medical MNIST, Dirichlet(0.5) labels."""
+    partition = fp.DirichletLabels(concentration=0.5)
+    spec = _spec("medical_mnist", partition, train_examples=100)
     sizes = {"num_rounds": 50, "batch_size": 20, "steps": 5}
-    return _make(name, spec, fp.MLP(widths=(64,)), **sizes)
+    return _task("medical_mnist", spec, fp.MLP(widths=(64,)), **sizes)
 
 
-def _cifar10(name: str) -> experiment.Experiment:
-    spec = _spec(
-        "cifar10",
-        fp.DirichletLabels(concentration=0.3),
-        num_clients=10,
-        train_examples=200,
-    )
+def cifar10() -> experiment.Experiment:
+    """CIFAR-10, Dirichlet(0.3) labels, a small CNN and ten methods."""
+    partition = fp.DirichletLabels(concentration=0.3)
+    spec = _spec("cifar10", partition, num_clients=10, train_examples=200)
     sizes = {"num_rounds": 50, "batch_size": 20, "steps": 10}
-    return _make(name, spec, fp.CNN(), only=_FEW, **sizes)
+    return _task("cifar10", spec, fp.CNN(), only=_FEW, **sizes)
 
 
-def _named(name: str, make: Callable[[str], Any]) -> tuple[str, Callable[[], Any]]:
-    """Returns a preset by its full name."""
-    full = f"benchmark_{name}"
-    return full, lambda: make(full)
-
-
-PRESETS = dict(
-    _named(make.__name__.strip("_"), make)
+PRESETS: dict[str, Callable[[], experiment.Experiment]] = {
+    f"benchmark_{make.__name__}": make
     for make in (
-        _digits,
-        _clusters,
-        _fmnist_dir,
-        _fmnist_labels2,
-        _femnist,
-        _medical_mnist,
-        _cifar10,
+        *(digits, clusters, fmnist_dir, fmnist_labels2),
+        *(femnist, medical_mnist, cifar10),
     )
-)
+}

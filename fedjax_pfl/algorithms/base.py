@@ -194,18 +194,16 @@ class SingleExchange:
           State with the received messages stored, new client rows `[K]`, received
           uploads, the clients' report, and the floats that were sent.
         """
-        old = link.take(state.clients)
 
-        def update(view: core.ClientView, row: Any, shared: Any):
-            own, client = row
+        def update(view: core.ClientView, own: Any, client: Any, shared: Any):
             received = core.Downlink(shared=shared, own=own)
             return self.client_update(view, received, client, link.model)
 
-        rows, uploads, info = link.map(update, (down.own, old), down.shared)
-        state, rows = link.keep_finite(state, old, rows)
-        state, received = link.upload(state, uploads, self.reference(state.server))
-        state = link.store(state, received)
-        return state, rows, received, info, client_rows.size(uploads.message)
+        reference = self.reference(state.server)
+        state, rows, received, info = link.train(
+            state, update, down.own, down.shared, reference
+        )
+        return state, rows, received, info, client_rows.size(received.message)
 
     def round(
         self, state: core.State, link: core.Link

@@ -10,7 +10,14 @@ from jax.sharding import PartitionSpec
 
 from fedjax_pfl.core import client_rows, sharding
 
-__all__ = ["chunked", "lane_max", "map_chunks", "map_clients"]
+__all__ = [
+    "chunked",
+    "lane_max",
+    "map_chunks",
+    "map_clients",
+    "move_chunks",
+    "move_clients",
+]
 
 
 @jax.custom_batching.custom_vmap
@@ -55,27 +62,71 @@ def map_clients(
     Returns:
       Pytree of `[K, ...]` outputs.
     """
+    return move_clients(_still(fn), None, rows, shared, execution, work)[1]
+
+
+def move_clients(
+    fn: Callable[[Any, Any, Any], tuple[Any, Any]],
+    states: Any,
+    rows: Any,
+    shared: Any,
+    execution: sharding.Execution,
+    work: jax.Array | None = None,
+    moves: jax.Array | None = None,
+) -> tuple[Any, Any]:
+    """Applies a function of one client to all clients, and gives each its new state.
+
+    States go through a loop over chunks in one buffer: a chunk's are read, and the new
+    ones written where they were.
+
+    Args:
+      fn: `(state, row, shared) -> (state, output)`, written for one client.
+      states: pytree of `[K, ...]`, or None.
+      rows: pytree of `[K, ...]`.
+      shared: pytree handed to every call as it is.
+      execution: how; see `Execution`.
+      work: see `map_clients`.
+      moves: `bool[K]` which clients move; others keep their states, and their outputs
+        are zeros in chunks where nobody moves, which take no time. None moves all.
+
+    Returns:
+      Pytrees of `[K, ...]` states and outputs.
+    """
     if not execution.by_size:
         work = None
-    count = jax.tree.leaves(rows)[0].shape[0]
+    count = jax.tree.leaves((states, rows))[0].shape[0]
     if execution.mode == "loop":
-        outputs = [
-            fn(client_rows.take(rows, jnp.asarray(i)), shared) for i in range(count)
+        pairs = [
+            fn(*client_rows.take((states, rows), jnp.asarray(i)), shared)
+            for i in range(count)
         ]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
+        moved, outputs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pairs)
+        return _selected(moves, moved, states), outputs
     if execution.mode == "shard":
         mesh = sharding.client_mesh(execution.num_devices)
         mapped = jax.shard_map(
-            lambda r, s: map_chunks(fn, r[0], s, execution.chunk_size, r[1]),
+            lambda own, shared: move_chunks(
+                fn, *own[:2], shared, execution.chunk_size, *own[2:]
+            ),
             mesh=mesh,
             in_specs=(PartitionSpec(sharding.AXIS), PartitionSpec()),
             out_specs=PartitionSpec(sharding.AXIS),
             check_vma=False,
         )
-        outputs = mapped(_pad_rows((rows, work), -count % mesh.size), shared)
-        return jax.tree.map(lambda leaf: leaf[:count], outputs)
+        padded = _pad_rows((states, rows, work, moves), -count % mesh.size)
+        return jax.tree.map(lambda leaf: leaf[:count], mapped(padded, shared))
     chunk = execution.chunk_size if execution.mode == "chunk" else 0
-    return map_chunks(fn, rows, shared, chunk, work)
+    return move_chunks(fn, states, rows, shared, chunk, work, moves)
+
+
+def _still(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Makes a function of clients without states one of clients who have one."""
+    return lambda state, row, shared: (state, fn(row, shared))
+
+
+def _selected(moves: jax.Array | None, new: Any, old: Any) -> Any:
+    """Takes the new states of rows that move, and the old ones of others."""
+    return new if moves is None else client_rows.select_rows(moves, new, old)
 
 
 def _pad_rows(rows: Any, extra: int) -> Any:
@@ -107,33 +158,88 @@ def map_chunks(
     Returns:
       Pytree of `[K, ...]` outputs.
     """
-    count = jax.tree.leaves(rows)[0].shape[0]
+    return move_chunks(_still(fn), None, rows, shared, chunk, work)[1]
+
+
+def move_chunks(
+    fn: Callable[[Any, Any, Any], tuple[Any, Any]],
+    states: Any,
+    rows: Any,
+    shared: Any,
+    chunk: int,
+    work: jax.Array | None = None,
+    moves: jax.Array | None = None,
+) -> tuple[Any, Any]:
+    """Moves states chunk by chunk; see `move_clients` and `map_chunks`.
+
+    Args:
+      fn: `(state, row, shared) -> (state, output)`, written for one row.
+      states: pytree of `[K, ...]`, or None.
+      rows: pytree of `[K, ...]`.
+      shared: pytree handed to every call as it is.
+      chunk: most rows per chunk; 0 means all at once.
+      work: `[K]` by which chunks are formed, or None.
+      moves: `bool[K]` which rows move, or None.
+
+    Returns:
+      Pytrees of `[K, ...]` states and outputs.
+    """
+    count = jax.tree.leaves((states, rows))[0].shape[0]
     # A row that is alone has no client axis: plain products are faster than batched.
     if count == 1:
-        output = fn(jax.tree.map(lambda leaf: leaf[0], rows), shared)
-        return jax.tree.map(lambda leaf: leaf[None], output)
+        own = jax.tree.map(lambda leaf: leaf[0], (states, rows))
+        moved, output = jax.tree.map(lambda leaf: leaf[None], fn(*own, shared))
+        return _selected(moves, moved, states), output
     if chunk == 0 or chunk >= count:
-        return jax.vmap(fn, in_axes=(0, None))(rows, shared)
+        moved, output = jax.vmap(fn, in_axes=(0, 0, None))(states, rows, shared)
+        return _selected(moves, moved, states), output
     fn = jax.jit(fn, inline=True)  # traced once, not for its shapes and then again
     num_chunks = -(-count // chunk)
     chunk = -(-count // num_chunks)
     order = None if work is None else jnp.argsort(-work)
-    read, write = _access(count, chunk, order)
+    members, read, write = _access(count, chunk, order)
+    numbers, total = jnp.arange(num_chunks), num_chunks
+    # A chunk of one that does not move is left out, and has nothing to select.
+    is_mixed = moves is not None and chunk > 1
+    if moves is not None:
+        rows_of, is_own = jax.vmap(members)(numbers)
+        busy = (moves[rows_of] & is_own).any(axis=1)
+        numbers, total = jnp.argsort(~busy), busy.sum()
 
-    def step(number: jax.Array, outputs: Any) -> Any:
-        chunk_outputs = map_chunks(fn, read(rows, number), shared, chunk=0)
-        return write(outputs, chunk_outputs, number)
+    def run(own: Any, own_moves: Any, shared: Any) -> Any:
+        return move_chunks(fn, *own, shared, chunk=0, moves=own_moves)
 
-    row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
-    shapes = jax.eval_shape(fn, row, shared)
-    outputs = jax.tree.map(lambda s: jnp.zeros((count, *s.shape), s.dtype), shapes)
-    return lax.fori_loop(0, num_chunks, step, outputs)
+    def step(turn: jax.Array, kept: Any) -> Any:
+        number = numbers[turn]
+        own = read((kept[0], rows), number)
+        own_moves = read(moves, number) if is_mixed else None
+        if not jax.tree.leaves(states):
+            return write(kept, run(own, own_moves, shared), number)
+        # Always true, which XLA does not know: what a branch takes is read before it,
+        # so that nothing reads the states while new ones are written among them, and
+        # none of them is copied.
+        new = lax.cond(turn >= 0, run, skip, own, own_moves, shared)
+        return write(kept, new, number)
+
+    row = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (states, rows)
+    )
+    shapes = jax.eval_shape(fn, *row, shared)[1]
+
+    def zeros(count: int) -> Any:
+        return jax.tree.map(lambda s: jnp.zeros((count, *s.shape), s.dtype), shapes)
+
+    def skip(own: Any, own_moves: Any, shared: Any) -> Any:
+        return own[0], zeros(chunk)
+
+    outputs = zeros(count)
+    return lax.fori_loop(0, total, step, (states, outputs))
 
 
 def _access(
     count: int, chunk: int, order: jax.Array | None
-) -> tuple[Callable[[Any, jax.Array], Any], Callable[[Any, Any, jax.Array], Any]]:
-    """Returns the reader and the writer of a chunk's rows.
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Returns who is in a chunk, and the reader and the writer of a chunk's rows.
 
     Args:
       count: K.
@@ -141,49 +247,57 @@ def _access(
       order: `int32[K]` in which rows are taken, or None.
 
     Returns:
-      `(tree, chunk number) -> rows` and `(tree, rows, chunk number) -> tree`. Where the
-      last chunk lacks rows, it begins earlier and computes some again; with an order,
-      the last row takes their place and is written once.
+      `chunk number -> (rows int32[chunk], whether they are this chunk's)`,
+      `(tree, chunk number) -> rows` and `(tree, rows, chunk number) -> tree`. The last
+      chunk, where it lacks rows, has some of an earlier chunk, which it computes again
+      and does not write.
     """
     if chunk == 1 or order is None:
 
         def start(number: jax.Array) -> jax.Array:
             if order is not None:
                 return order[number]
-            # Slices: a gather and a scatter per leaf take long to compile.
             return jnp.minimum(number * chunk, count - chunk)
 
-        def read_slice(tree: Any, number: jax.Array) -> Any:
+        def members(number: jax.Array) -> tuple[jax.Array, jax.Array]:
+            rows = start(number) + jnp.arange(chunk)
+            return rows, rows >= (0 if chunk == 1 else number * chunk)
+
+        # Slices: a gather and a scatter per leaf take long to compile.
+        def read(tree: Any, number: jax.Array) -> Any:
             at = start(number)
             return jax.tree.map(
                 lambda leaf: lax.dynamic_slice_in_dim(leaf, at, chunk), tree
             )
 
-        def write_slice(tree: Any, new: Any, number: jax.Array) -> Any:
+        def write(tree: Any, new: Any, number: jax.Array) -> Any:
             at = start(number)
+            if count % chunk:
+                is_own = members(number)[1]
+                new = client_rows.select_rows(is_own, new, read(tree, number))
             return jax.tree.map(
                 lambda leaf, value: lax.dynamic_update_slice_in_dim(leaf, value, at, 0),
                 tree,
                 new,
             )
 
-        return read_slice, write_slice
+        return members, read, write
 
-    def members(number: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def sorted_members(number: jax.Array) -> tuple[jax.Array, jax.Array]:
         slots = number * chunk + jnp.arange(chunk)
         return order[jnp.minimum(slots, count - 1)], slots < count
 
     def gather(tree: Any, number: jax.Array) -> Any:
-        return client_rows.take(tree, members(number)[0])
+        return client_rows.take(tree, sorted_members(number)[0])
 
     def scatter(tree: Any, new: Any, number: jax.Array) -> Any:
-        rows, is_member = members(number)
-        at = jnp.where(is_member, rows, count)
+        rows, is_own = sorted_members(number)
+        at = jnp.where(is_own, rows, count)
         return jax.tree.map(
             lambda leaf, value: leaf.at[at].set(value, mode="drop"), tree, new
         )
 
-    return gather, scatter
+    return sorted_members, gather, scatter
 
 
 def chunked(fn: Callable[..., Any], chunk: int) -> Callable[..., Any]:

@@ -75,6 +75,18 @@ class Link(Protocol):
         """Applies `fn(view, row, shared)` to every member, in any execution mode."""
         ...
 
+    def train(
+        self, state: core.State, fn: Any, own: Any, shared: Any, reference: Any
+    ) -> tuple[core.State, Any, core.Upload, Any]:
+        """Runs the exchange of a usual round: work, upload, storage.
+
+        `fn(view, own, client, shared) -> (client, upload, report)` is every member's
+        work; its messages are compared about `reference`. Returns the state with what
+        was received, client rows `[K]`, received uploads, where the message of a
+        weight of 0 may be the last one received, and reports.
+        """
+        ...
+
     def upload(
         self, state: core.State, uploads: core.Upload, reference: Any
     ) -> tuple[core.State, core.Upload]:

@@ -1,6 +1,7 @@
 """The link between the server and a cohort: who gets what, and what arrives."""
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,7 @@ class CohortLink:
       population: what is known of all clients.
       members: whose rows there are, where not those of all clients.
       key: `[]` key of the run.
+      seen: rows that the members' work has made, with whether each is finite.
     """
 
     ctx: core.RoundContext
@@ -61,6 +63,7 @@ class CohortLink:
     population: core.Population
     members: core.Members | None
     key: core.Key
+    seen: list[tuple[Any, jax.Array]] = dataclasses.field(default_factory=list)
 
     @property
     def everyone(self) -> bool:
@@ -91,15 +94,30 @@ class CohortLink:
         self, fn: Callable[..., Any], rows: Any, shared: Any, *, exchange: int = 0
     ) -> Any:
         """Applies `fn(view, row, shared)` to every member."""
+
+        def one(view: ClientView, state: None, row: Any, shared: Any):
+            return state, fn(view, row, shared)
+
+        return self._move(one, None, rows, shared, exchange)[1]
+
+    def _move(
+        self,
+        fn: Callable[..., Any],
+        states: Any,
+        rows: Any,
+        shared: Any,
+        exchange: int = 0,
+    ) -> tuple[Any, Any]:
+        """Applies `fn(view, state, row, shared) -> (state, output)` to every member."""
         data = self.federation.train
         keys = self._keys(core.Stream.CLIENT, exchange)
 
-        def one(row: tuple[Any, ...], everything: tuple[Any, ...]):
+        def one(state: Any, row: tuple[Any, ...], everything: tuple[Any, ...]):
             key, work, fields, kept, own = row
             pool, round, shared = everything
             data = pool.with_rows(fields)
             view = ClientView(key=key, round=round, data=data, work=work, **kept)
-            return fn(view, own, shared)
+            return fn(view, state, own, shared)
 
         fields = self.take(data.rows())
         steps = None if self.steps is None else self.steps[self.ctx.cohort]
@@ -108,13 +126,68 @@ class CohortLink:
         everything = (data.pool(), self.ctx.round, shared)
         epochs = jnp.minimum(self.work.epochs, _MANY_EPOCHS).astype(jnp.float32)
         work = epochs * fields["num_examples"]
-        return client_map.map_clients(one, members, everything, self.execution, work)
+        return client_map.move_clients(
+            one, states, members, everything, self.execution, work
+        )
+
+    def train(
+        self,
+        state: core.State,
+        fn: Callable[..., Any],
+        own: Any,
+        shared: Any,
+        reference: Any,
+    ) -> tuple[core.State, Any, core.Upload, Any]:
+        """Lets every member work, and receives what it sends; see `core.Link`.
+
+        Whether a client's state is finite is found, and its message kept, while both
+        are in the cache. An attack needs all messages before they are kept.
+        """
+        old = self.take(state.messages)
+        at_once = old is not None and self.attack is None
+
+        def one(view: ClientView, before: tuple[Any, Any], own: Any, shared: Any):
+            client, message = before
+            new, upload, report = fn(view, own, client, shared)
+            is_whole, is_lost = client_rows.is_finite(new), jnp.zeros((), bool)
+            if self.on_nonfinite != "stop":
+                new = _where(is_whole, new, client)
+            if at_once:
+                is_sent = client_rows.is_finite(upload)
+                is_lost = ~is_sent & (upload.weight > 0)
+                upload = _where(is_sent, upload, jax.tree.map(jnp.zeros_like, upload))
+                message = _where(upload.weight > 0, upload.message, message)
+                upload = dataclasses.replace(upload, message=None)
+            return (new, message), (upload, report, is_whole, is_lost)
+
+        before = (self.take(state.clients), old if at_once else None)
+        (rows, messages), outputs = self._move(one, before, own, shared)
+        uploads, report, is_whole, is_lost = outputs
+        if self.on_nonfinite == "stop":
+            self.seen.append((rows, is_whole))
+        else:
+            state = count(state, (~is_whole).sum())
+        if not at_once:
+            state, uploads = self.upload(state, uploads, reference)
+            return self.store(state, uploads), rows, uploads, report
+        state = self._stored(count(state, is_lost.sum()), old, messages)
+        uploads = dataclasses.replace(uploads, message=messages)
+        return state, rows, uploads, report
+
+    def finite(self, rows: Any) -> jax.Array:
+        """Says `bool[K]` for every member whether its row is finite."""
+        leaves = jax.tree.leaves(rows)
+        for known, is_whole in self.seen:
+            others = jax.tree.leaves(known)
+            if len(leaves) == len(others) and all(map(operator.is_, leaves, others)):
+                return is_whole
+        return client_rows.finite_rows(rows, self.ctx.cohort.shape[0])
 
     def keep_finite(self, state: core.State, old: Any, new: Any) -> tuple[Any, Any]:
         """Counts rows that are not finite; outside `stop`, keeps the old ones."""
         if self.on_nonfinite == "stop":
             return state, new  # the process counts what is in the state in the end
-        finite = client_rows.finite_rows(new, self.ctx.cohort.shape[0])
+        finite = self.finite(new)
         return count(state, (~finite).sum()), client_rows.select_rows(finite, new, old)
 
     def upload(
@@ -144,6 +217,10 @@ class CohortLink:
             return state
         old = self.take(state.messages)
         new = client_rows.select_rows(received.weight > 0, received.message, old)
+        return self._stored(state, old, new)
+
+    def _stored(self, state: core.State, old: Any, new: Any) -> core.State:
+        """Keeps messages `[K, ...]` in place of older ones, and the mean over all."""
         state = dataclasses.replace(state, messages=self.put(state.messages, new))
         if state.aggregate is None:
             return state
@@ -229,6 +306,11 @@ class CohortLink:
             floats_up=jnp.asarray(floats["floats_up"], jnp.float32),
             floats_down=jnp.asarray(floats["floats_down"], jnp.float32),
         )
+
+
+def _where(condition: jax.Array, yes: Any, no: Any) -> Any:
+    """Picks one of two trees."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
 
 
 def count(state: core.State, more: jax.Array) -> core.State:

@@ -121,7 +121,7 @@ class Plan:
       schedule: what is evaluated when; a segment lies between two evaluations.
       diagnostics: whether the algorithm's diagnostics are computed.
       points_per_chunk: grid points vmapped together, on each device.
-      stops: whether points may end early.
+      stops: whether points may end before others.
       point_devices: devices that share the points; where there are several, they do not
         share clients.
     """
@@ -263,7 +263,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
             diagnostics=options.diagnostics,
             points_per_chunk=min(points_per_chunk, -(-len(group.points) // devices)),
             point_devices=devices,
-            stops=options.stop_when is not None,
+            stops=options.stop_when is not None and len(group.points) > 1,
         ),
         processes=[struct.as_arrays(process, dtype) for process in group.processes],
         keys=jnp.stack([_own_key(key) for key in group.keys]),

@@ -295,8 +295,7 @@ class FederatedProcess:
 
         The server optimizer's state is a part of it.
         """
-        as_row = client_rows.broadcast((new.server, new.optimizer), 1)
-        finite = client_rows.finite_rows(as_row, 1)[0]
+        finite = client_rows.is_finite((new.server, new.optimizer))
         new = cohort_link.count(new, ~finite)
         if self.on_nonfinite == "stop":
             return new
@@ -315,7 +314,7 @@ class FederatedProcess:
         A round's last step may spread a non-finite server over them.
         """
         rows = link.take(new.clients)
-        finite = client_rows.finite_rows(rows, link.ctx.cohort.shape[0])
+        finite = link.finite(rows)
         new = cohort_link.count(new, (~finite).sum())
         if self.on_nonfinite == "stop":
             return new
@@ -395,6 +394,6 @@ def _keep_carry(
             " Optax, with a model of series such as a portfolio policy, got one with"
             " minibatches of its own."
         )
-    finite = client_rows.finite_rows(new, link.ctx.cohort.shape[0])
+    finite = link.finite(new)
     new = client_rows.select_rows(finite, new, link.take(state.carry))
     return dataclasses.replace(state, carry=link.put(state.carry, new)), info

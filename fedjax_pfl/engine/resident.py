@@ -319,11 +319,12 @@ def segment(
 ) -> tuple[core.State, core.RoundInfo]:
     """Runs one segment of the active points; others stay as they are.
 
-    Reports of rounds past `num_rounds` are zeros.
+    Reports of rounds past `num_rounds` are zeros. Points that have ended take no time,
+    where no other of their chunk is active.
     """
 
-    def one(row: tuple[Any, ...], shared: tuple[Any, ...]):
-        process, before, is_active, fields = row
+    def one(before: core.State, row: tuple[Any, ...], shared: tuple[Any, ...]):
+        process, fields = row
         pool, start, num_rounds = shared
         federation = stacking.join(fields, pool)
 
@@ -350,18 +351,14 @@ def segment(
         # the conditionals on it conditionals under vmap.
         state = dataclasses.replace(before, round=start)
         # Not a scan of rounds that are masked at the end: the conditional would copy
-        # the states of all clients in every round. Points that have ended take none, if
-        # no other of their chunk does.
+        # the states of all clients in every round.
         count = jnp.minimum(num_rounds - start, length)
-        if plan.stops:
-            count = client_map.lane_max(jnp.where(is_active, count, 0))
-        after, info = lax.fori_loop(0, count, step, (state, reports))
-        if plan.stops:
-            after = jax.tree.map(lambda a, b: jnp.where(is_active, a, b), after, before)
-        return after, info
+        return lax.fori_loop(0, count, step, (state, reports))
 
-    mapped = (processes, states, active, rows)
-    return _map_points(one, mapped, (pool, start, num_rounds), plan)
+    moves, shared = active if plan.stops else None, (pool, start, num_rounds)
+    return client_map.move_clients(
+        one, states, (processes, rows), shared, plan.points, moves=moves
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("plan", "data"))

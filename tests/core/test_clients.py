@@ -1,5 +1,7 @@
 """The client axis: maps, chunks and sums over rows."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,8 +140,8 @@ def test_chunks_are_formed_of_clients_with_as_much_work():
     # Chunks (90, 80), (5, 4), (3, 2) and (1, 1), the last one filled up.
     np.testing.assert_array_equal(waits, [3, 90, 1, 5, 90, 3, 5])
     _, waits = client_map.map_chunks(one, rows, 10, 2)
-    # In order, the last chunk begins earlier, and computes a row again.
-    np.testing.assert_array_equal(waits, [90, 90, 5, 5, 80, 4, 4])
+    # In order, the last chunk begins earlier; what it computes again is not written.
+    np.testing.assert_array_equal(waits, [90, 90, 5, 5, 80, 80, 4])
 
 
 @pytest.mark.parametrize("chunk", range(9))
@@ -153,6 +155,69 @@ def test_chunks_of_any_size_map_every_row_once(chunk, count, by_work):
     )
     np.testing.assert_array_equal(found[0], 3 * np.asarray(rows["x"]))
     np.testing.assert_array_equal(found[1], np.arange(count) + 1)
+
+
+HOW = ["loop", "vmap", *(f"chunk={k}" for k in range(1, 9)), "shard=1", "shard=8"]
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("by_work", [False, True])
+@pytest.mark.parametrize("some", [False, True])
+def test_every_row_moves_once_from_its_own_state(how, by_work, some):
+    """Also where the last chunk begins earlier, among rows that have moved."""
+    states = {"s": jnp.arange(14.0).reshape(7, 2), "t": jnp.arange(7)}
+    work = jnp.sin(jnp.arange(7)) if by_work else None
+    moves = jnp.array([1, 0, 0, 0, 1, 1, 0], bool) if some else None
+
+    def fn(state, row, shared):
+        new = {"s": 2 * state["s"] + row, "t": state["t"] + 1}
+        return new, state["t"] * shared
+
+    execution = dataclasses.replace(sharding.Execution.parse(how), by_size=by_work)
+    moved, outputs = jax.jit(
+        lambda states: client_map.move_clients(
+            fn, states, jnp.arange(7.0), 10, execution, work, moves
+        )
+    )(states)
+    rows = np.ones(7, bool) if moves is None else np.asarray(moves)
+    old = jax.tree.map(np.asarray, states)
+    expected = np.where(rows[:, None], 2 * old["s"] + np.arange(7)[:, None], old["s"])
+    np.testing.assert_array_equal(moved["s"], expected)
+    np.testing.assert_array_equal(moved["t"], old["t"] + rows)
+    np.testing.assert_array_equal(np.asarray(outputs)[rows], 10 * old["t"][rows])
+
+
+def test_chunks_in_which_nobody_moves_take_no_time():
+    seen, moves = [], jnp.array([0, 0, 1, 0, 0, 0, 1, 1, 0], bool)
+
+    def fn(state, row, shared):
+        jax.debug.callback(lambda r: seen.append(int(r)), row)
+        return state + 1, row
+
+    rows = jnp.arange(9)
+    moved, outputs = client_map.move_chunks(fn, rows, rows, (), 2, moves=moves)
+    jax.block_until_ready(outputs)
+    jax.effects_barrier()
+    assert sorted(seen) == [2, 3, 6, 7]
+    np.testing.assert_array_equal(moved, np.arange(9) + np.asarray(moves))
+    np.testing.assert_array_equal(outputs, [0, 0, 2, 3, 0, 0, 6, 7, 0])
+
+
+def test_states_move_in_the_buffer_they_are_in():
+    """A compiled program that may take its argument needs no second set of states."""
+    states = jnp.zeros((64, 4096))
+
+    def move(state, row, shared):
+        return jnp.tanh(state) + row, shared
+
+    def rounds(states):
+        def one(_, states):
+            return client_map.move_chunks(move, states, jnp.arange(64.0), (), 8)[0]
+
+        return jax.lax.fori_loop(0, 3, one, states)
+
+    compiled = jax.jit(rounds, donate_argnums=0).lower(states).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < states.nbytes / 2
 
 
 def test_clients_that_go_one_by_one_have_no_client_axis():
@@ -189,6 +254,7 @@ def test_a_chunked_function_is_mapped_in_chunks_and_equals_vmap():
         rows, shared
     )
     np.testing.assert_allclose(values, rows["x"] @ shared)
-    np.testing.assert_array_equal(largest, [1, 1, 3, 4, 4])  # the last chunk is full
+    # The last chunk is full, with a row that the one before has written.
+    np.testing.assert_array_equal(largest, [1, 1, 3, 3, 4])
     alone, _ = client_map.chunked(one, 2)(client_rows.take(rows, 1), shared)
     np.testing.assert_allclose(alone, values[1])

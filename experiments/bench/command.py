@@ -46,6 +46,14 @@ def main(
     devices: Annotated[
         int, typer.Option(min=1, max=1000, help="Split the CPU into N devices.")
     ] = 1,
+    huge_pages: Annotated[
+        bool,
+        typer.Option(
+            "--huge-pages",
+            help="Time all contenders with the settings of the allocator that the"
+            " commands that train have, on Linux.",
+        ),
+    ] = False,
     repeat: Annotated[
         int,
         typer.Option(
@@ -95,7 +103,7 @@ def main(
             report.check_writable(file)
         run = {
             "format": report.FORMAT,
-            "machine": machine.describe(count, devices),
+            "machine": machine.describe(count, devices, huge_pages),
             "repeat": repeat,
             "against": _names(against),
             "workloads": [],
@@ -170,7 +178,7 @@ def launch(
 
     Args:
       arguments: of the worker.
-      settings: `threads` and `devices` of the process.
+      settings: `threads`, `devices` and `huge_pages` of the process.
       advance: called after every turn of all contenders.
 
     Returns:
@@ -179,6 +187,8 @@ def launch(
     Raises:
       UnavailableError: if the process failed, with what it said.
     """
-    environment = machine.environment(settings["threads"], settings["devices"])
+    environment = machine.environment(
+        settings["threads"], settings["devices"], huge_pages=settings["huge_pages"]
+    )
     options = {"environment": environment, "advance": advance}
     return json.loads(machine.output("worker", *arguments, **options))

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedjax_pfl.command import allocator
+
 __all__ = [
     "MATMUL_FLOPS",
     "UnavailableError",
@@ -57,19 +59,24 @@ def pin(threads: int) -> None:
         os.sched_setaffinity(0, cpus()[:threads])
 
 
-def environment(threads: int, devices: int) -> dict[str, str]:
+def environment(
+    threads: int, devices: int, *, huge_pages: bool = False
+) -> dict[str, str]:
     """Returns the variables of a process that times a workload.
 
     Args:
       threads: of libraries that count them themselves.
       devices: that JAX splits the CPU into.
+      huge_pages: whether with the settings of the allocator that commands have.
 
     Returns:
       The variables, on top of this process's own.
     """
     flag = f"--xla_force_host_platform_device_count={devices}"
     flags = os.environ.get("XLA_FLAGS", "")
+    pages = allocator.VARIABLES if huge_pages else {}
     return os.environ | {
+        **pages,
         "XLA_FLAGS": f"{flags} {flag}".strip() if devices > 1 else flags,
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
@@ -140,13 +147,14 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def describe(threads: int, devices: int) -> dict[str, Any]:
+def describe(threads: int, devices: int, huge_pages: bool) -> dict[str, Any]:
     """Describes the machine and versions for readers of the numbers."""
     return {
         "processor": _processor(),
         "cpus": os.cpu_count(),
         "threads": threads,
         "devices": devices,
+        "huge_pages": huge_pages,
         "load_at_start": list(os.getloadavg()),
         "platform": platform.platform(),
         "versions": _versions(),

@@ -107,7 +107,8 @@ def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
     device = machine["processor" if machine["backend"] == "cpu" else "device"]
     return [
         f"{device} ({machine['backend']}), {machine['cpus']} CPUs, of which"
-        f" {machine['threads']} used, as {machine['devices']} device(s); load {load}.",
+        f" {machine['threads']} used, as {machine['devices']} device(s); load {load};"
+        f" {'huge pages' if machine['huge_pages'] else 'usual pages'}.",
         f"float32 product {machine['matmul_gflops']:.0f} GFLOP/s, copy"
         f" {machine['copy_gigabytes']:.1f} GB/s.",
         f"Versions: {versions}.",

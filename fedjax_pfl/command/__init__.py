@@ -51,8 +51,9 @@ def lacking() -> str | None:
 
 def prepare() -> None:
     """Readies a process for a command, before it imports what takes long."""
-    from fedjax_pfl.command import outputs, signals
+    from fedjax_pfl.command import allocator, outputs, signals
 
+    allocator.allow()
     outputs.install()
     signals.install()
 

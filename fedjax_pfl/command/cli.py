@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from fedjax_pfl.command import (
+    allocator,
     arguments,
     compilation_cache,
     errors,
@@ -49,6 +50,7 @@ def make_main(command: str) -> Callable[..., None]:
         options = arguments.Options(command=command, **given)
         options.check()
         if command != "plan":
+            allocator.settle()
             outputs.go_on()
         if options.resume is None:
             _start(lambda: options)

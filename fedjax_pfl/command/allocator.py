@@ -1,0 +1,55 @@
+"""Settings of glibc's allocator under which large buffers keep their memory.
+
+XLA takes a new buffer for every large result. By default malloc takes it from the
+system, which clears every page of it, and gives it back after its use. Under these
+settings it keeps what it has, in huge pages. They are read when a process starts.
+"""
+
+import os
+import sys
+
+__all__ = ["VARIABLE", "VARIABLES", "allow", "settle"]
+
+VARIABLE = "FEDJAX_PFL_ALLOCATOR"
+"""`huge-pages` once the settings are in force, or `system` to do without."""
+VARIABLES = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**36),
+    "MALLOC_TOP_PAD_": str(2**28),
+}
+_is_own = False  # whether the process is that of a command
+
+
+def allow() -> None:
+    """Lets `settle` start the process again, since it is that of a command."""
+    global _is_own
+    _is_own = True
+
+
+def settle() -> None:
+    """Starts a command's process again under the settings, once.
+
+    The process keeps its number. Nothing happens where the variable is set, where the
+    user has settings of the allocator or another one, without glibc, or in a process
+    that has done more than start a command.
+    """
+    is_new = _is_own and "jax" not in sys.modules
+    chosen = {VARIABLE, "LD_PRELOAD", *VARIABLES}
+    if not is_new or chosen & os.environ.keys() or not _is_glibc():
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    marked = os.environ | VARIABLES | {VARIABLE: "huge-pages"}
+    words = [sys.executable, *sys.orig_argv[1:]]
+    os.execve(sys.executable, words, marked)
+
+
+def _is_glibc() -> bool:
+    """Tells whether the C library is glibc, on Linux."""
+    if sys.platform != "linux":
+        return False
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+    except (OSError, ValueError):
+        return False

@@ -18,6 +18,7 @@ __all__ = [
     "is_finite",
     "magnitude",
     "mix",
+    "pairs",
     "products",
     "put",
     "ravel_about",
@@ -29,11 +30,8 @@ __all__ = [
     "weighted_sum",
 ]
 
-
-_LONG, _HEIGHT = (
-    1024,
-    16,
-)  # vectors that are looked through as matrices, of such a height
+_BLOCK, _MOST_BLOCKS = 128, 4  # rows of a block of a Gram matrix, and blocks
+_LONG, _HEIGHT = 1024, 16  # vectors that are looked through as matrices, so high
 
 
 def dot(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -109,7 +107,7 @@ def _small_sums(leaf: jax.Array) -> jax.Array:
         leaf = jnp.pad(leaf, ((0, 0), (0, -width % _HEIGHT)))
         height, width = _HEIGHT, leaf.shape[1] // _HEIGHT
     small = jnp.full(width, 2.0**-64, leaf.dtype)
-    return dot(leaf.reshape(-1, height, width), small).sum(axis=1)
+    return dot(leaf.reshape(leaf.shape[0], height, width), small).sum(axis=1)
 
 
 def magnitude(tree: Any) -> jax.Array:
@@ -168,7 +166,7 @@ def _matrix(leaf: jax.Array) -> jax.Array:
 
 
 def gram(tree: Any) -> jax.Array:
-    """Computes inner products of all pairs of rows, one product per leaf.
+    """Computes inner products of all pairs of rows, those of one leaf by `pairs`.
 
     Args:
       tree: pytree of `[K, *P]`, finite.
@@ -176,17 +174,33 @@ def gram(tree: Any) -> jax.Array:
     Returns:
       `[K, K]` at highest precision, symmetric to the last bit.
     """
-    per_leaf = [
-        lax.dot_general(
-            _matrix(leaf),
-            _matrix(leaf),
-            (((1,), (1,)), ((), ())),
-            precision=lax.Precision.HIGHEST,
-        )
-        for leaf in jax.tree.leaves(tree)
-    ]
-    total = sum(per_leaf[1:], per_leaf[0])
-    return (total + total.T) / 2
+    per_leaf = [pairs(_matrix(leaf)) for leaf in jax.tree.leaves(tree)]
+    return sum(per_leaf[1:], per_leaf[0])
+
+
+def pairs(matrix: jax.Array) -> jax.Array:
+    """Computes inner products of all pairs of rows.
+
+    On a CPU many rows are in blocks: products below the diagonal are not computed.
+
+    Args:
+      matrix: `[K, D]`.
+
+    Returns:
+      `[K, K]` at highest precision, symmetric to the last bit.
+    """
+    count, num_blocks = matrix.shape[0], 1
+    if jax.default_backend() == "cpu":
+        num_blocks = min(max(count // _BLOCK, 1), _MOST_BLOCKS)
+    bounds = [count * k // num_blocks for k in range(1, num_blocks)]
+    blocks = jnp.split(matrix, bounds)
+    grid: list[list[jax.Array]] = []
+    for k, block in enumerate(blocks):
+        square = dot(block, block.T)
+        left = [row[k].T for row in grid]
+        right = [dot(block, other.T) for other in blocks[k + 1 :]]
+        grid.append([*left, (square + square.T) / 2, *right])
+    return jnp.block(grid)
 
 
 def products(tree: Any, vector: Any) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl.core import struct
-from fedjax_pfl.core.client_rows import dot
+from fedjax_pfl.core.client_rows import dot, pairs
 
 __all__ = [
     "ScaledRows",
@@ -21,16 +21,16 @@ __all__ = [
 ]
 
 _HUGE = 2.0**50  # in multiples of the median row; its square is far from overflow
-# On a CPU up to so many rows are scaled in blocks of columns, of so many values, and so
-# never written to memory; more rows would miss the threads of one large product.
-_MAX_ROWS, _VALUES = 256, 400_000
+# On a CPU rows are scaled in blocks of columns, which stay in the caches: of so many
+# values, and of at least so many columns, since a product is added to a `[K, K]`.
+_VALUES, _COLUMNS = 400_000, 256
 
 
 def _blocks(rows: int, columns: int) -> tuple[int, int]:
     """Columns of a block, and the number of blocks before the last."""
-    if jax.default_backend() != "cpu" or rows > _MAX_ROWS:
+    if jax.default_backend() != "cpu":
         return columns, 0
-    width = min(_VALUES // rows, columns)
+    width = min(max(_VALUES // rows, _COLUMNS), columns)
     return width, (columns - 1) // width
 
 
@@ -159,8 +159,7 @@ class ScaledRows:
 
     def gram(self, center: jax.Array) -> jax.Array:
         """Computes inner products `[K, K]` of rows less center, exactly symmetric."""
-        total = self._sum(center, lambda rows, _: dot(rows, rows.T))
-        return (total + total.T) / 2
+        return self._sum(center, lambda rows, _: pairs(rows))
 
     def norms(self, center: jax.Array) -> jax.Array:
         """Norms `[K]` of the rows less the center."""

@@ -53,6 +53,16 @@ def test_sums_skip_rows_of_weight_zero():
     np.testing.assert_array_equal(nothing["x"], [0.0])
 
 
+@pytest.mark.parametrize("count", [1, 3, 255, 256, 700])
+def test_gram_matrices_in_blocks_are_those_of_numpy_and_symmetric(count):
+    rng = np.random.default_rng(count)
+    rows = {"a": rng.normal(size=(count, 3, 5)), "b": rng.normal(size=count)}
+    flat = np.concatenate([rows["a"].reshape(count, -1), rows["b"][:, None]], axis=1)
+    found = np.asarray(jax.jit(client_rows.gram)(jax.tree.map(jnp.asarray, rows)))
+    np.testing.assert_allclose(found, flat @ flat.T, atol=1e-12)
+    np.testing.assert_array_equal(found, found.T)
+
+
 def test_put_leaves_other_rows_alone():
     new = client_rows.put(
         ROWS, jnp.array([5, 1]), client_rows.take(ROWS, jnp.array([0, 0]))
@@ -64,7 +74,8 @@ def test_finite_rows_look_at_every_leaf():
     rows = {"a": ROWS["a"].at[2, 1].set(jnp.nan), "b": ROWS["b"].at[6].set(jnp.inf)}
     found = client_rows.finite_rows(rows | {"n": jnp.arange(7)}, 7)
     assert found.tolist() == [True, True, False, True, True, True, False]
-    assert client_rows.finite_rows(None, 2).tolist() == [True, True]
+    for nothing in (None, jnp.zeros((2, 0)), jnp.zeros((2, 3, 0))):
+        assert client_rows.finite_rows(nothing, 2).tolist() == [True, True]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])

@@ -73,6 +73,7 @@ def move_clients(
     execution: sharding.Execution,
     work: jax.Array | None = None,
     moves: jax.Array | None = None,
+    alike: Any = None,
 ) -> tuple[Any, Any]:
     """Applies a function of one client to all clients, and gives each its new state.
 
@@ -88,6 +89,8 @@ def move_clients(
       work: see `map_clients`.
       moves: `bool[K]` which clients move; others keep their states, and their outputs
         are zeros in chunks where nobody moves, which take no time. None moves all.
+      alike: pytree of `[K, ...]` whose rows are equal within every chunk, or None; then
+        `fn` gets `(shared, row)`, of which what it computes is computed once per chunk.
 
     Returns:
       Pytrees of `[K, ...]` states and outputs.
@@ -97,7 +100,10 @@ def move_clients(
     count = jax.tree.leaves((states, rows))[0].shape[0]
     if execution.mode == "loop":
         pairs = [
-            fn(*client_rows.take((states, rows), jnp.asarray(i)), shared)
+            fn(
+                *client_rows.take((states, rows), jnp.asarray(i)),
+                _with_row(shared, alike, i),
+            )
             for i in range(count)
         ]
         moved, outputs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pairs)
@@ -113,15 +119,22 @@ def move_clients(
             out_specs=PartitionSpec(sharding.AXIS),
             check_vma=False,
         )
-        padded = _pad_rows((states, rows, work, moves), -count % mesh.size)
+        padded = _pad_rows((states, rows, work, moves, alike), -count % mesh.size)
         return jax.tree.map(lambda leaf: leaf[:count], mapped(padded, shared))
     chunk = execution.chunk_size if execution.mode == "chunk" else 0
-    return move_chunks(fn, states, rows, shared, chunk, work, moves)
+    return move_chunks(fn, states, rows, shared, chunk, work, moves, alike)
 
 
 def _still(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
     """Makes a function of clients without states one of clients who have one."""
     return lambda state, row, shared: (state, fn(row, shared))
+
+
+def _with_row(shared: Any, alike: Any, row: int) -> Any:
+    """Puts a row of what is equal within a chunk beside what is shared by all."""
+    if alike is None:
+        return shared
+    return shared, jax.tree.map(lambda leaf: leaf[row], alike)
 
 
 def _selected(moves: jax.Array | None, new: Any, old: Any) -> Any:
@@ -169,6 +182,7 @@ def move_chunks(
     chunk: int,
     work: jax.Array | None = None,
     moves: jax.Array | None = None,
+    alike: Any = None,
 ) -> tuple[Any, Any]:
     """Moves states chunk by chunk; see `move_clients` and `map_chunks`.
 
@@ -180,18 +194,20 @@ def move_chunks(
       chunk: most rows per chunk; 0 means all at once.
       work: `[K]` by which chunks are formed, or None.
       moves: `bool[K]` which rows move, or None.
+      alike: pytree of `[K, ...]` whose rows are equal within every chunk, or None.
 
     Returns:
       Pytrees of `[K, ...]` states and outputs.
     """
     count = jax.tree.leaves((states, rows))[0].shape[0]
-    # A row that is alone has no client axis: plain products are faster than batched.
-    if count == 1:
-        own = jax.tree.map(lambda leaf: leaf[0], (states, rows))
-        moved, output = jax.tree.map(lambda leaf: leaf[None], fn(*own, shared))
-        return _selected(moves, moved, states), output
-    if chunk == 0 or chunk >= count:
-        moved, output = jax.vmap(fn, in_axes=(0, 0, None))(states, rows, shared)
+    if count == 1 or chunk == 0 or chunk >= count:
+        shared = _with_row(shared, alike, 0)
+        # A row alone has no client axis: plain products are faster than batched ones.
+        if count == 1:
+            own = jax.tree.map(lambda leaf: leaf[0], (states, rows))
+            moved, output = jax.tree.map(lambda leaf: leaf[None], fn(*own, shared))
+        else:
+            moved, output = jax.vmap(fn, in_axes=(0, 0, None))(states, rows, shared)
         return _selected(moves, moved, states), output
     fn = jax.jit(fn, inline=True)  # traced once, not for its shapes and then again
     num_chunks = -(-count // chunk)
@@ -213,18 +229,19 @@ def move_chunks(
         number = numbers[turn]
         own = read((kept[0], rows), number)
         own_moves = read(moves, number) if is_mixed else None
+        common = _with_row(shared, read(alike, number), 0)
         if not jax.tree.leaves(states):
-            return write(kept, run(own, own_moves, shared), number)
+            return write(kept, run(own, own_moves, common), number)
         # Always true, which XLA does not know: what a branch takes is read before it,
         # so that nothing reads the states while new ones are written among them, and
         # none of them is copied.
-        new = lax.cond(turn >= 0, run, skip, own, own_moves, shared)
+        new = lax.cond(turn >= 0, run, skip, own, own_moves, common)
         return write(kept, new, number)
 
     row = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (states, rows)
     )
-    shapes = jax.eval_shape(fn, *row, shared)[1]
+    shapes = jax.eval_shape(fn, *row, _with_row(shared, alike, 0))[1]
 
     def zeros(count: int) -> Any:
         return jax.tree.map(lambda s: jnp.zeros((count, *s.shape), s.dtype), shapes)

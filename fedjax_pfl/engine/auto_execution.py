@@ -11,10 +11,17 @@ import numpy as np
 from fedjax_pfl import core
 from fedjax_pfl.core import client_rows, sharding
 
-__all__ = ["choose", "devices_of_points", "form_chunks", "points_at_once"]
+__all__ = [
+    "alike_at_once",
+    "choose",
+    "devices_of_points",
+    "form_chunks",
+    "points_at_once",
+]
 
 _EVEN, _RAGGED = 1.1, 2.0  # largest client in multiples of the mean
 _BUSY = 2**16  # numbers that one client's step works on
+_LARGE = 2**15  # parameters of which a product is as fast alone as beside others
 _SHARED = 2**18  # numbers that the clients of a device work on, for sharing to pay
 _FULL = 0.75  # share of the devices that grid points keep busy
 
@@ -90,7 +97,15 @@ def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
 
 
 def _floats_of_a_step(process: Any, model: Any, federation: core.Federation) -> int:
-    """Numbers that a step of one client works on: models and a batch.
+    """Numbers that a step of one client works on: models and a batch."""
+    params, batch = _params_and_batch(process, model, federation)
+    return 4 * params + batch
+
+
+def _params_and_batch(
+    process: Any, model: Any, federation: core.Federation
+) -> tuple[int, int]:
+    """Numbers of a model's parameters and of a batch.
 
     A model that makes much more of an example says how much.
     """
@@ -98,7 +113,7 @@ def _floats_of_a_step(process: Any, model: Any, federation: core.Federation) -> 
     solver = getattr(process.algorithm, "local", None)
     batch_size = getattr(solver, "batch_size", 32)
     example = getattr(model, "floats_per_example", math.prod(federation.input_shape))
-    return 4 * client_rows.size(params) + batch_size * example
+    return client_rows.size(params), batch_size * example
 
 
 def form_chunks(
@@ -123,29 +138,51 @@ def points_at_once(
     process: Any,
     model: Any,
     federation: core.Federation,
+    *,
+    alike: bool = False,
 ) -> int:
-    """Picks how many points of a grid are vmapped together on this machine.
+    """Picks how many points of a grid are vmapped together, at most, on this machine.
 
-    On a CPU as many as the caches hold models and batches of, at most 4, but one where
-    a client alone would wait for another point's much larger one; elsewhere 64.
+    On a CPU one where the model is large, or where a client would wait for another
+    point's much larger one; else up to 4, as many as the caches hold models and batches
+    of, or 8 that share their batches, also with large models where batches are larger.
+    Elsewhere 64.
 
     Args:
       execution: how the map over clients is run.
       process: what is trained.
       model: the model, already given the federation's shapes.
       federation: data.
+      alike: whether the points have the same data and draws, so that they share their
+        batches, and clients wait for themselves.
 
     Returns:
       The number.
     """
     if jax.default_backend() != "cpu":
         return 64
-    if execution.chunk_size == 1 and _largest(federation) > _RAGGED:
+    params, batch = _params_and_batch(process, model, federation)
+    is_ragged = execution.chunk_size == 1 and _largest(federation) > _RAGGED
+    gains = params < _LARGE or (alike and batch >= params)
+    if not gains or (is_ragged and not alike):
         return 1
     cohort_size = process.participation.cohort_size(federation.num_clients)
-    floats = _floats_of_a_step(process, model, federation)
     at_once = min(execution.chunk_size or cohort_size, cohort_size)
-    return min(max(2**20 // (floats * at_once), 1), 4)
+    fits = 2**20 // ((4 * params + batch) * at_once)
+    return min(max(fits, 1), 8 if alike else 4)
+
+
+def alike_at_once(size: int, most: int) -> int:
+    """Picks how many of `size` points that are alike are vmapped together.
+
+    Returns:
+      The largest divisor up to `most`.
+
+    Example:
+      >>> alike_at_once(6, 4)
+      3
+    """
+    return max(k for k in range(1, min(size, most) + 1) if size % k == 0)
 
 
 def _largest(federation: core.Federation) -> float:

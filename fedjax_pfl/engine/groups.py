@@ -121,6 +121,7 @@ class Plan:
       schedule: what is evaluated when; a segment lies between two evaluations.
       diagnostics: whether the algorithm's diagnostics are computed.
       points_per_chunk: grid points vmapped together, on each device.
+      alike: whether those of a chunk have the same data and draws, and share batches.
       stops: whether points may end before others.
       point_devices: devices that share the points; where there are several, they do not
         share clients.
@@ -131,6 +132,7 @@ class Plan:
     schedule: schedules.Schedule
     diagnostics: bool
     points_per_chunk: int
+    alike: bool
     stops: bool
     point_devices: int = 1
 
@@ -158,6 +160,7 @@ class PlannedGroup:
       plan: everything static.
       processes: the points' processes, numbers as arrays.
       keys: `[G]` keys of the package's own generator.
+      order: `int[G]` points in the order in which programs have them.
     """
 
     group: Group
@@ -165,6 +168,7 @@ class PlannedGroup:
     plan: Plan
     processes: Sequence[FederatedProcess]
     keys: core.Key
+    order: np.ndarray
 
     @property
     def algorithm(self) -> str:
@@ -246,12 +250,12 @@ def plan(group: Group, options: Options) -> PlannedGroup:
     if isinstance(execution, str):
         execution = auto_execution.choose(process, model, first, len(group.points))
     execution = auto_execution.form_chunks(execution, group.federations)
-    points_per_chunk = options.points_per_chunk
-    if points_per_chunk is None:
-        points_per_chunk = auto_execution.points_at_once(
-            execution, process, model, first
-        )
     devices = auto_execution.devices_of_points(execution, len(group.points))
+    keys = [_own_key(key) for key in group.keys]
+    stops = options.stop_when is not None and len(group.points) > 1
+    order, at_once, alike = _chunks_of_points(
+        group, model, keys, execution, options, devices
+    )
     dtype = jnp.zeros(()).dtype
     planned = PlannedGroup(
         group=group,
@@ -261,12 +265,14 @@ def plan(group: Group, options: Options) -> PlannedGroup:
             execution=execution,
             schedule=options.schedule,
             diagnostics=options.diagnostics,
-            points_per_chunk=min(points_per_chunk, -(-len(group.points) // devices)),
+            points_per_chunk=min(at_once, -(-len(group.points) // devices)),
+            alike=alike,
             point_devices=devices,
-            stops=options.stop_when is not None and len(group.points) > 1,
+            stops=stops,
         ),
         processes=[struct.as_arrays(process, dtype) for process in group.processes],
-        keys=jnp.stack([_own_key(key) for key in group.keys]),
+        keys=jnp.stack(keys),
+        order=order,
     )
     if options.stop_when is not None:
         options.stop_when.model_of(planned.names)
@@ -278,6 +284,42 @@ def plan(group: Group, options: Options) -> PlannedGroup:
             )
         planned.unseen_names  # noqa: B018 (refuses methods without a network)
     return planned
+
+
+def _chunks_of_points(
+    group: Group,
+    model: Any,
+    keys: Sequence[core.Key],
+    execution: sharding.Execution,
+    options: Options,
+    num_devices: int,
+) -> tuple[np.ndarray, int, bool]:
+    """Decides which points are vmapped together.
+
+    Points of one key and federation share their batches where every chunk can be of
+    such; not where points may end early, which only frees the time of whole chunks.
+
+    Returns:
+      Points in the order of chunks, points per chunk, and whether those are alike.
+    """
+    process, first = group.processes[0], group.federations[0]
+    families: dict[Any, list[int]] = {}
+    for number, (key, federation) in enumerate(
+        zip(keys, group.federations, strict=True)
+    ):
+        words = np.asarray(jax.random.key_data(key)).tobytes()
+        families.setdefault((words, id(federation)), []).append(number)
+    sizes = {len(family) for family in families.values()}
+    parts = (execution, process, model, first)
+    if len(sizes) == 1 and options.stop_when is None:
+        most = options.points_per_chunk
+        if most is None:
+            most = auto_execution.points_at_once(*parts, alike=True)
+        at_once = auto_execution.alike_at_once(*sizes, most)
+        if at_once > 1 and len(keys) // num_devices % at_once == 0:
+            return np.concatenate(list(families.values())), at_once, True
+    most = options.points_per_chunk or auto_execution.points_at_once(*parts)
+    return np.arange(len(keys)), most, False
 
 
 def _started(group: Group) -> Group:

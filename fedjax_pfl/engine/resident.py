@@ -74,12 +74,13 @@ class Resident:
         """
         group, plan = planned.group, planned.plan
         self.planned, self.programs = planned, programs.Programs(self._lowered)
-        federations = group.federations
+        self._place_of = np.argsort(planned.order)  # of a point among the programs'
+        federations = [group.federations[point] for point in planned.order]
         if are_shapes:
             federations = _shapes_of(federations)
         rows, pool = stacking.federation_rows(federations)
-        processes = stacking.stack(planned.processes)
-        self.start = (processes, planned.keys, rows, pool)
+        processes = stacking.stack([planned.processes[k] for k in planned.order])
+        self.start = (processes, planned.keys[planned.order], rows, pool)
         self.like = self._placed(
             jax.eval_shape(functools.partial(init, plan), *self.start)
         )
@@ -97,6 +98,7 @@ class Resident:
         self.recorder = Recorder(planned, group.described)
         self.identity = {
             "points_per_chunk": plan.points_per_chunk,
+            "alike": plan.alike,
             "diagnostics": plan.diagnostics,
         }
         if store is not None:
@@ -203,10 +205,15 @@ class Resident:
         if self.planned.plan.execution.mode != "loop":
             run = self.programs[("segment",)]  # `segment` below, compiled
         rounds = _rounds(done, done + count)
+        active = active[self.planned.order]
         states, reports = run(*self._with(self.states), active, *rounds)
         # Placed as at the start and after a checkpoint, as the program wants them.
         self.states = self._placed(states)
-        return sharding.fetch(reports)
+        return self.by_point(reports)
+
+    def by_point(self, tree: Any) -> Any:
+        """Brings leaves `[G, ...]` to the host, in the order of the group's points."""
+        return jax.tree.map(lambda leaf: leaf[self._place_of], sharding.fetch(tree))
 
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
         """Measures all points; clusters always, all the rest of them at the end."""
@@ -217,7 +224,7 @@ class Resident:
         pairs = self.programs[_SNAPSHOT](*now) if is_wanted else {}
         if is_last and self.unseen is not None:
             pairs = pairs | {"unseen": self.programs[_UNSEEN](*now, self.unseen)}
-        return sharding.fetch((*measured, pairs))
+        return self.by_point((*measured, pairs))
 
     def measured(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Shapes of the metrics of an evaluation on everything, and of `snapshot`."""
@@ -233,7 +240,7 @@ class Resident:
     def members(self, point: int) -> np.ndarray:
         """Returns rows `int32[K]` of the clients of a point that are evaluated now."""
         processes, rows, _ = self.fixed
-        number = np.asarray(point, np.int32)
+        number = np.asarray(self._place_of[point], np.int32)
         return sharding.fetch(
             members(self.planned.plan, number, processes, self.states, rows)
         )
@@ -242,7 +249,8 @@ class Resident:
         self, point: int, members: np.ndarray, names: tuple[str, ...]
     ) -> dict[str, Any]:
         """Returns what was trained of predictors `[K, *P]` of a point's clients."""
-        numbers = (np.asarray(point, np.int32), np.asarray(members, np.int32))
+        place = np.asarray(self._place_of[point], np.int32)
+        numbers = (place, np.asarray(members, np.int32))
         now = self._with(self.states)
         return sharding.fetch(trained(self.planned.plan, names, *numbers, *now))
 
@@ -323,8 +331,11 @@ def segment(
     where no other of their chunk is active.
     """
 
-    def one(before: core.State, row: tuple[Any, ...], shared: tuple[Any, ...]):
-        process, fields = row
+    def one(before: core.State, row: Any, shared: Any):
+        if plan.alike:
+            process, (shared, (fields, key)) = row, shared
+        else:
+            process, (fields, key) = row
         pool, start, num_rounds = shared
         federation = stacking.join(fields, pool)
 
@@ -348,16 +359,23 @@ def segment(
             jax.eval_shape(run, process, before, federation)[1],
         )
         # The round number is the same for all points: as an unbatched value it keeps
-        # the conditionals on it conditionals under vmap.
-        state = dataclasses.replace(before, round=start)
+        # the conditionals on it conditionals under vmap. So is the key of points that
+        # are alike, which makes everything that is drawn with it, and every batch.
+        state = dataclasses.replace(before, round=start, key=key)
         # Not a scan of rounds that are masked at the end: the conditional would copy
         # the states of all clients in every round.
         count = jnp.minimum(num_rounds - start, length)
         return lax.fori_loop(0, count, step, (state, reports))
 
-    moves, shared = active if plan.stops else None, (pool, start, num_rounds)
+    own = (rows, states.key)
     return client_map.move_clients(
-        one, states, (processes, rows), shared, plan.points, moves=moves
+        one,
+        states,
+        processes if plan.alike else (processes, own),
+        (pool, start, num_rounds),
+        plan.points,
+        moves=active if plan.stops else None,
+        alike=own if plan.alike else None,
     )
 
 

@@ -1,13 +1,16 @@
 """How the map over clients is run where nobody says."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.core import sharding
-from fedjax_pfl.engine import auto_execution, grids
+from fedjax_pfl.engine import auto_execution, grids, groups
 from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.testing import toy
 from tests import trainings
 
@@ -103,3 +106,63 @@ def test_points_go_one_by_one_where_a_client_would_wait_for_a_larger_one():
         given = process, model.for_federation(federation), federation
         at_once[name] = auto_execution.points_at_once(alone, *given)
     assert at_once["ragged"] == 1 < at_once["even"]
+
+
+def alike(order):
+    """Four learning rates under two seeds, in the order of the axes."""
+    spec = fp.FederationSpec("digits", "iid", num_clients=5, validation_fraction=0.2)
+    axes = {"algorithm.local.learning_rate": [0.1, 0.2, 0.3, 0.4], "seed": [0, 1]}
+    sgd = fp.SGD(batch_size=10)
+    process = fp.FederatedProcess(
+        algorithm=fp.Flame(local=sgd), participation=fp.UniformCohort(size=3)
+    )
+    axes = {name: axes[name] for name in order}
+    model = fp.LogisticRegression()
+    (group,) = grids.groups_of(jax.random.key(0), process, model, spec, axes)
+    return group
+
+
+NAMES = ("algorithm.local.learning_rate", "seed")
+
+
+@pytest.mark.parametrize("order", [NAMES, NAMES[::-1]])
+@pytest.mark.parametrize(("at_once", "chunk"), [(1, 1), (2, 2), (3, 2), (None, 4)])
+def test_points_of_a_seed_share_their_batches(monkeypatch, order, at_once, chunk):
+    """In chunks of one seed whose results are those of points alone, in their order."""
+    rounding = {"rtol": 1e-4, "atol": 1e-6}
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    group = alike(order)
+    given = Options(num_rounds=6, eval_every=3, points_per_chunk=at_once)
+    record, run = trainings.train(group, given)
+    plan = run.planned.plan
+    assert (plan.alike, plan.points_per_chunk) == (chunk > 1, chunk)
+    alone = Options(num_rounds=6, eval_every=3, points_per_chunk=1)
+    expected, _ = trainings.train(group, alone)
+    for name, values in expected.metrics.items():
+        np.testing.assert_allclose(record.metrics[name], values, **rounding)
+    seeds = [point["seed"] for point in group.points]
+    places = run.planned.order.reshape(-1, chunk)
+    if chunk > 1:
+        assert all(len({seeds[k] for k in chunk}) == 1 for chunk in places)
+
+
+def test_a_batch_is_gathered_once_for_all_points_of_a_chunk(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    group = alike(NAMES)
+    text = {}
+    for at_once in (1, None):
+        given = Options(
+            num_rounds=6, eval_every=3, execution="chunk=1", points_per_chunk=at_once
+        )
+        trainer = Resident(groups.plan(group, given))
+        text[at_once] = trainer._lowered(("segment",)).as_text()
+    # Ten examples of 64 pixels by four models, in one product without a batch axis.
+    shared = r"tensor<10x64x(f\d+)>, tensor<4x64x10x\1>\) -> tensor<10x4x10x\1>"
+    assert re.search(shared, text[None]) and not re.search(shared, text[1])
+
+
+def test_points_that_may_end_early_do_not_share(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    stop = fp.StopWhen(data="validation", patience=1)
+    given = Options(num_rounds=6, eval_every=3, stop_when=stop)
+    assert not groups.plan(alike(NAMES), given).plan.alike

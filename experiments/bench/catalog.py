@@ -1,6 +1,13 @@
 """Catalog of all that can be timed."""
 
-from experiments.bench import contenders, portfolios, programs, rules, workloads
+from experiments.bench import (
+    contenders,
+    populations,
+    portfolios,
+    programs,
+    rules,
+    workloads,
+)
 from fedjax_pfl.core import checks
 
 __all__ = ["TIMED", "find", "peers"]
@@ -12,6 +19,7 @@ TIMED: dict[str, contenders.Timed] = {
     **rules.RULES,
     **programs.PROGRAMS,
     **portfolios.PORTFOLIOS,
+    **populations.POPULATIONS,
 }
 
 

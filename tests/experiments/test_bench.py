@@ -17,6 +17,7 @@ from experiments.bench import (
     command,
     contenders,
     machine,
+    populations,
     programs,
     report,
     rules,
@@ -24,6 +25,7 @@ from experiments.bench import (
     worker,
     workloads,
 )
+from fedjax_pfl.command import allocator
 
 RUNNER = typer.testing.CliRunner()
 SHAPE = (4, 4)
@@ -333,3 +335,29 @@ def test_a_process_of_its_own_gets_its_threads(monkeypatch):
     ]
     assert given["OMP_NUM_THREADS"] == "2"
     assert machine.environment(1, 1)["XLA_FLAGS"] == "--xla_some_flag=1"
+
+
+def test_a_streamed_population_trains_the_cohorts_of_a_small_one(tiny, monkeypatch):
+    """As many steps, from rows that the file has, and from clients that are new."""
+    monkeypatch.setattr(populations, "_POOL", 200)
+    small = dataclasses.replace(
+        populations.POPULATIONS["S1"],
+        name="tiny",
+        rounds=2,
+        sizes={"ours": 500, "thousand": 6},
+        cohort_size=5,
+        shape=SHAPE,
+    )
+    monkeypatch.setitem(catalog.TIMED, "tiny", small)
+    numbers = worker.measure("tiny", ["thousand"], 3, lambda: None)
+    assert numbers["contenders"].keys() == {"ours", "thousand"}
+    assert numbers["steps_per_round"] == 5 * 60 / 10
+    clients = populations.federation(500, SHAPE)
+    assert clients.train.index.max() < 200 and clients.train.index.shape == (500, 60)
+
+
+def test_huge_pages_are_the_settings_of_the_commands(monkeypatch):
+    for name in allocator.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    usual, huge = (machine.environment(1, 1, huge_pages=h) for h in (False, True))
+    assert huge == usual | allocator.VARIABLES and huge != usual

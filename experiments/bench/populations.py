@@ -1,6 +1,7 @@
 """Populations of which a round sees a cohort: clients' models in a file."""
 
 import dataclasses
+import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -98,6 +99,7 @@ class Stream:
             is_described=False,
         )
         self._trainer = Streamed(groups.plan(group, options))
+        weakref.finalize(self, self._trainer.close)
         self._rounds, self._done = rounds, 0
 
     def run(self) -> None:

@@ -5,7 +5,6 @@ Dense kernels are `[out, in]`, convolution kernels `[height, width, in, out]`, i
 """
 
 import functools
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,9 @@ __all__ = [
     "max_pool",
     "standardize",
 ]
+
+
+_SHORT = 64  # values of a row of a kernel, below which a product is slow
 
 
 def dense(kernel: jax.Array, bias: jax.Array, x: jax.Array) -> jax.Array:
@@ -58,6 +60,7 @@ def conv(
 ) -> jax.Array:
     """Convolves (cross-correlates) images by one matrix product per kernel row.
 
+    By one for the whole kernel where its rows are short, as those of a first layer are.
     Clients have kernels of their own: under `vmap` these stay batched matrix products,
     where XLA's convolution becomes a grouped one, whose gradients are up to 15 times
     slower on a CPU.
@@ -79,8 +82,10 @@ def conv(
     windows = jnp.concatenate(_steps(x, 2, size, stride), axis=3)
     rows = _steps(windows, 1, size, stride)
     shape = (*rows[0].shape[:3], filters)
+    if size * channels < _SHORT:
+        rows, kernel = [jnp.concatenate(rows, axis=3)], kernel[None]
     products = [
-        row.reshape(-1, size * channels) @ weights.reshape(-1, filters)
+        row.reshape(-1, row.shape[3]) @ weights.reshape(-1, filters)
         for row, weights in zip(rows, kernel, strict=True)
     ]
     outputs = functools.reduce(jnp.add, products)
@@ -106,10 +111,11 @@ def max_pool(
         batch, height, width, channels = x.shape
         rows, columns = height // size, width // size
         x = x[:, : rows * size, : columns * size]
-        x = x.reshape(batch, rows, size, columns, size, channels)
         # One by one, since maxima over axes leave out NaN on a CPU (docs/platforms.md).
-        places = itertools.product(range(size), repeat=2)
-        return functools.reduce(jnp.maximum, [x[:, :, i, :, j] for i, j in places])
+        x = x.reshape(batch, rows, size, columns * size, channels)
+        x = functools.reduce(jnp.maximum, [x[:, :, i] for i in range(size)])
+        x = x.reshape(batch, rows, columns, size, channels)
+        return functools.reduce(jnp.maximum, [x[:, :, :, j] for j in range(size)])
     border = ((0, 0), (padding, padding), (padding, padding), (0, 0))
     x = jnp.pad(x, border, constant_values=-jnp.inf)
     for axis in (2, 1):

@@ -160,7 +160,7 @@ class ConvNet(nn.Module):
         x = x if x.ndim == 4 else x[..., None]
         for number, (filters, size, padding) in enumerate(self.convolutions):
             x = Conv(filters, size, padding, scheme, name=f"conv_{number}")(x)
-            x = layers.max_pool(nn.relu(x))
+            x = nn.relu(layers.max_pool(x))  # the same, of fewer values
             self.sow("intermediates", "layers", x)
         x = Dropout(self.input_dropout)(layers.flatten_inputs(x))
         rates = self.dropout or (0.0,) * len(self.widths)

@@ -350,7 +350,7 @@ def test_a_streamed_population_trains_the_cohorts_of_a_small_one(tiny, monkeypat
     )
     monkeypatch.setitem(catalog.TIMED, "tiny", small)
     numbers = worker.measure("tiny", ["thousand"], 3, lambda: None)
-    assert numbers["contenders"].keys() == {"ours", "thousand"}
+    assert numbers["contenders"].keys() == {"ours", "thousand"}, numbers
     assert numbers["steps_per_round"] == 5 * 60 / 10
     clients = populations.federation(500, SHAPE)
     assert clients.train.index.max() < 200 and clients.train.index.shape == (500, 60)

@@ -72,11 +72,11 @@ def test_the_speed_of_the_readme_is_that_of_the_bench():
     spec = importlib.util.spec_from_file_location("benchmark", file)
     benchmark = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(benchmark)
-    run = json.loads((ROOT / "docs/speed-one-thread-xeon.json").read_text("utf-8"))
+    run = json.loads((ROOT / "docs/speed-one-core.json").read_text("utf-8"))
     shown = re.findall(r"^  (\| \D.* \| [\d.,]+ \|)$", README, re.M)
     assert len(shown) >= 3 and set(shown) <= set(benchmark.rows(run))
     machine = run["machine"]
-    assert machine["threads"] == 1 and "Xeon" in machine["processor"]
+    assert machine["threads"] == 1 and machine["processor"] in README
     slower = [row for row in benchmark.rows(run) if float(row.split(" | ")[-1][:4]) < 1]
     assert slower and set(slower) <= set(shown)  # not only where it is fast
 

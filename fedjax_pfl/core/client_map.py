@@ -99,21 +99,21 @@ def move_clients(
         work = None
     count = jax.tree.leaves((states, rows))[0].shape[0]
     if execution.mode == "loop":
-        pairs = [
-            fn(
-                *client_rows.take((states, rows), jnp.asarray(i)),
-                _with_row(shared, alike, i),
-            )
-            for i in range(count)
-        ]
+        pairs = []
+        for number in range(count):
+            state, row = client_rows.take((states, rows), jnp.asarray(number))
+            pairs.append(fn(state, row, _with_row(shared, alike, number)))
         moved, outputs = jax.tree.map(lambda *leaves: jnp.stack(leaves), *pairs)
         return _selected(moves, moved, states), outputs
     if execution.mode == "shard":
         mesh = sharding.client_mesh(execution.num_devices)
+
+        def part(own: tuple[Any, ...], shared: Any) -> tuple[Any, Any]:
+            states, rows, *others = own
+            return move_chunks(fn, states, rows, shared, execution.chunk_size, *others)
+
         mapped = jax.shard_map(
-            lambda own, shared: move_chunks(
-                fn, *own[:2], shared, execution.chunk_size, *own[2:]
-            ),
+            part,
             mesh=mesh,
             in_specs=(PartitionSpec(sharding.AXIS), PartitionSpec()),
             out_specs=PartitionSpec(sharding.AXIS),
@@ -204,8 +204,9 @@ def move_chunks(
         shared = _with_row(shared, alike, 0)
         # A row alone has no client axis: plain products are faster than batched ones.
         if count == 1:
-            own = jax.tree.map(lambda leaf: leaf[0], (states, rows))
-            moved, output = jax.tree.map(lambda leaf: leaf[None], fn(*own, shared))
+            state, row = jax.tree.map(lambda leaf: leaf[0], (states, rows))
+            made = fn(state, row, shared)
+            moved, output = jax.tree.map(lambda leaf: leaf[None], made)
         else:
             moved, output = jax.vmap(fn, in_axes=(0, 0, None))(states, rows, shared)
         return _selected(moves, moved, states), output
@@ -222,8 +223,9 @@ def move_chunks(
         busy = (moves[rows_of] & is_own).any(axis=1)
         numbers, total = jnp.argsort(~busy), busy.sum()
 
-    def run(own: Any, own_moves: Any, shared: Any) -> Any:
-        return move_chunks(fn, *own, shared, chunk=0, moves=own_moves)
+    def run(own: tuple[Any, Any], own_moves: Any, shared: Any) -> Any:
+        states, rows = own
+        return move_chunks(fn, states, rows, shared, chunk=0, moves=own_moves)
 
     def step(turn: jax.Array, kept: Any) -> Any:
         number = numbers[turn]

@@ -315,7 +315,7 @@ def _chunks_of_points(
         most = options.points_per_chunk
         if most is None:
             most = auto_execution.points_at_once(*parts, alike=True)
-        at_once = auto_execution.alike_at_once(*sizes, most)
+        at_once = auto_execution.alike_at_once(sizes.pop(), most)
         if at_once > 1 and len(keys) // num_devices % at_once == 0:
             return np.concatenate(list(families.values())), at_once, True
     most = options.points_per_chunk or auto_execution.points_at_once(*parts)

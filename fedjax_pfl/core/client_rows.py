@@ -175,7 +175,8 @@ def gram(tree: Any) -> jax.Array:
       `[K, K]` at highest precision, symmetric to the last bit.
     """
     per_leaf = [pairs(_matrix(leaf)) for leaf in jax.tree.leaves(tree)]
-    return sum(per_leaf[1:], per_leaf[0])
+    total = sum(per_leaf[1:], per_leaf[0])
+    return (total + total.T) / 2
 
 
 def pairs(matrix: jax.Array) -> jax.Array:
@@ -187,7 +188,7 @@ def pairs(matrix: jax.Array) -> jax.Array:
       matrix: `[K, D]`.
 
     Returns:
-      `[K, K]` at highest precision, symmetric to the last bit.
+      `[K, K]` at highest precision, symmetric to rounding.
     """
     count, num_blocks = matrix.shape[0], 1
     if jax.default_backend() == "cpu":
@@ -196,10 +197,8 @@ def pairs(matrix: jax.Array) -> jax.Array:
     blocks = jnp.split(matrix, bounds)
     grid: list[list[jax.Array]] = []
     for k, block in enumerate(blocks):
-        square = dot(block, block.T)
         left = [row[k].T for row in grid]
-        right = [dot(block, other.T) for other in blocks[k + 1 :]]
-        grid.append([*left, (square + square.T) / 2, *right])
+        grid.append([*left, *(dot(block, other.T) for other in blocks[k:])])
     return jnp.block(grid)
 
 

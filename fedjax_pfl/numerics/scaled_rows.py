@@ -159,7 +159,8 @@ class ScaledRows:
 
     def gram(self, center: jax.Array) -> jax.Array:
         """Computes inner products `[K, K]` of rows less center, exactly symmetric."""
-        return self._sum(center, lambda rows, _: pairs(rows))
+        total = self._sum(center, lambda rows, _: pairs(rows))
+        return (total + total.T) / 2
 
     def norms(self, center: jax.Array) -> jax.Array:
         """Norms `[K]` of the rows less the center."""

@@ -97,9 +97,11 @@ def _settings(all_tasks: tables.Tables, over: str) -> Iterator[str]:
     scores = all_tasks.scores[all_tasks.scores["method"].isin(rows["method"])]
     means = 100 * scores.groupby(["task", "method"])["value"].mean()
     quartiles = _quartiles(means)
-    word = "more" if spread.mean > quartiles else "less"
+    word = "more than" if spread.mean > quartiles else "less than"
+    if abs(spread.mean - quartiles) <= spread.margin:
+        word = "as much as"
     yield (
-        f"Settings matter {word} than methods: at the first rung the median setting of"
+        f"Settings matter {word} methods: at the first rung the median setting of"
         f" a method is {spread.text('.1f')} points below its best one (interval over"
         " methods), while between the upper and the lower quartile of tuned methods lie"
         f" {quartiles:.1f} points, {over}."

@@ -239,7 +239,7 @@ class FedPlus(base.SingleExchange):
         start = base.mixture(client, c, 1 - self.lam)
         w, info = self._solve(view, model, start, z)
         is_idle = (view.data.num_examples if self._exact else info.num_steps) == 0
-        w = jax.tree.map(lambda a, b: jnp.where(is_idle, a, b), client, w)
+        w = optax.tree.where(is_idle, client, w)
         is_dropped = is_idle | (view.work.straggler & self.drop_stragglers)
         upload = view.upload(w)
         weight = jnp.where(is_dropped, 0, upload.weight)

@@ -107,7 +107,7 @@ class Scaffold(base.SingleExchange):
             seen = info.num_examples + view.data.num_examples
             info = dataclasses.replace(info, num_examples=seen)
         worked = info.num_steps > 0
-        new = jax.tree.map(lambda a, b: jnp.where(worked, a, b), new, client)
+        new = optax.tree.where(worked, new, client)
         message = {
             "model": optax.tree.sub(y, x),
             "control": optax.tree.sub(new, client),

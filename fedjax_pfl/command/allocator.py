@@ -22,7 +22,7 @@ _is_own = False  # whether the process is that of a command
 
 
 def allow() -> None:
-    """Lets `settle` start the process again, since it is that of a command."""
+    """Allows `settle` to start the process again, since it is that of a command."""
     global _is_own
     _is_own = True
 

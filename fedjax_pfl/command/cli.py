@@ -50,7 +50,8 @@ def make_main(command: str) -> Callable[..., None]:
         options = arguments.Options(command=command, **given)
         options.check()
         if command != "plan":
-            allocator.settle()
+            if not options.dry_run:
+                allocator.settle()
             outputs.go_on()
         if options.resume is None:
             _start(lambda: options)

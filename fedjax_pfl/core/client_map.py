@@ -215,20 +215,20 @@ def move_chunks(
     chunk = -(-count // num_chunks)
     order = None if work is None else jnp.argsort(-work)
     members, read, write = _access(count, chunk, order)
-    numbers, total = jnp.arange(num_chunks), num_chunks
+    busy_first, total = None, num_chunks
     # A chunk of one that does not move is left out, and has nothing to select.
     is_mixed = moves is not None and chunk > 1
     if moves is not None:
-        rows_of, is_own = jax.vmap(members)(numbers)
+        rows_of, is_own = jax.vmap(members)(jnp.arange(num_chunks))
         busy = (moves[rows_of] & is_own).any(axis=1)
-        numbers, total = jnp.argsort(~busy), busy.sum()
+        busy_first, total = jnp.argsort(~busy), busy.sum()
 
     def run(own: tuple[Any, Any], own_moves: Any, shared: Any) -> Any:
         states, rows = own
         return move_chunks(fn, states, rows, shared, chunk=0, moves=own_moves)
 
     def step(turn: jax.Array, kept: Any) -> Any:
-        number = numbers[turn]
+        number = turn if busy_first is None else busy_first[turn]
         own = read((kept[0], rows), number)
         own_moves = read(moves, number) if is_mixed else None
         common = _with_row(shared, read(alike, number), 0)

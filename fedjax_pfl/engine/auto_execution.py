@@ -68,7 +68,7 @@ def choose(
     if devices_of_points(sharding.Execution(), num_points) >= _FULL * devices:
         devices = 1
     count = process.participation.cohort_size(federation.num_clients)
-    floats = _floats_of_a_step(process, model, federation)
+    floats = _floats_of_a_step(*_params_and_batch(process, model, federation))
     if count < 2:
         devices = 1
     elif is_cpu:
@@ -96,9 +96,8 @@ def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
     return max(1, count // 8) if is_ragged and count >= 4 else 0
 
 
-def _floats_of_a_step(process: Any, model: Any, federation: core.Federation) -> int:
+def _floats_of_a_step(params: int, batch: int) -> int:
     """Numbers that a step of one client works on: models and a batch."""
-    params, batch = _params_and_batch(process, model, federation)
     return 4 * params + batch
 
 
@@ -168,7 +167,7 @@ def points_at_once(
         return 1
     cohort_size = process.participation.cohort_size(federation.num_clients)
     at_once = min(execution.chunk_size or cohort_size, cohort_size)
-    fits = 2**20 // ((4 * params + batch) * at_once)
+    fits = 2**20 // (_floats_of_a_step(params, batch) * at_once)
     return min(max(fits, 1), 8 if alike else 4)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from fedjax_pfl import core
@@ -138,7 +139,7 @@ class CohortLink:
         shared: Any,
         reference: Any,
     ) -> tuple[core.State, Any, core.Upload, Any]:
-        """Lets every member work, and receives what it sends; see `core.Link`.
+        """Trains every member, and receives what it sends; see `core.Link`.
 
         Whether a client's state is finite is found, and its message kept, while both
         are in the cache. An attack needs all messages before they are kept.
@@ -151,12 +152,11 @@ class CohortLink:
             new, upload, report = fn(view, own, client, shared)
             is_whole, is_lost = client_rows.is_finite(new), jnp.zeros((), bool)
             if self.on_nonfinite != "stop":
-                new = _where(is_whole, new, client)
+                new = optax.tree.where(is_whole, new, client)
             if at_once:
-                is_sent = client_rows.is_finite(upload)
-                is_lost = ~is_sent & (upload.weight > 0)
-                upload = _where(is_sent, upload, jax.tree.map(jnp.zeros_like, upload))
-                message = _where(upload.weight > 0, upload.message, message)
+                upload, is_lost = _arrived(upload)
+                is_new = upload.weight > 0
+                message = optax.tree.where(is_new, upload.message, message)
                 upload = dataclasses.replace(upload, message=None)
             return (new, message), (upload, report, is_whole, is_lost)
 
@@ -204,10 +204,7 @@ class CohortLink:
                 reference,
             )
         sent = dataclasses.replace(uploads, message=messages)
-        finite = client_rows.finite_rows(sent, self.ctx.cohort.shape[0])
-        lost = ~finite & (uploads.weight > 0)
-        nothing = jax.tree.map(jnp.zeros_like, sent)
-        received = client_rows.select_rows(finite, sent, nothing)
+        received, lost = jax.vmap(_arrived)(sent)
         state = dataclasses.replace(state, attack=attack_state)
         return count(state, lost.sum()), received
 
@@ -255,13 +252,11 @@ class CohortLink:
             recomputed = (self.members.mean, client_rows.magnitude(self.members.mean))
             moved = (mean, jnp.where(stale, jnp.inf, peak))
             use = self.members.use_mean
-            return jax.tree.map(lambda a, b: jnp.where(use, a, b), recomputed, moved)
+            return optax.tree.where(use, recomputed, moved)
 
         def recompute() -> tuple[Any, Any]:
             fresh = self._cached_mean(state.messages)
-            return jax.tree.map(
-                lambda a, b: jnp.where(stale, a, b), fresh, (mean, peak)
-            )
+            return optax.tree.where(stale, fresh, (mean, peak))
 
         # A lane that needs it takes all through the branch, but changes only its own.
         return lax.cond(client_map.lane_max(stale), recompute, lambda: (mean, peak))
@@ -308,9 +303,14 @@ class CohortLink:
         )
 
 
-def _where(condition: jax.Array, yes: Any, no: Any) -> Any:
-    """Picks one of two trees."""
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+def _arrived(sent: core.Upload) -> tuple[core.Upload, jax.Array]:
+    """Returns what arrives of ONE client's upload, and `bool[]` whether it is lost.
+
+    An upload that is not finite is dropped: all of it is zero.
+    """
+    is_finite = client_rows.is_finite(sent)
+    received = optax.tree.where(is_finite, sent, optax.tree.zeros_like(sent))
+    return received, ~is_finite & (sent.weight > 0)
 
 
 def count(state: core.State, more: jax.Array) -> core.State:

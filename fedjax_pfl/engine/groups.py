@@ -252,7 +252,6 @@ def plan(group: Group, options: Options) -> PlannedGroup:
     execution = auto_execution.form_chunks(execution, group.federations)
     devices = auto_execution.devices_of_points(execution, len(group.points))
     keys = [_own_key(key) for key in group.keys]
-    stops = options.stop_when is not None and len(group.points) > 1
     order, at_once, alike = _chunks_of_points(
         group, model, keys, execution, options, devices
     )
@@ -268,7 +267,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
             points_per_chunk=min(at_once, -(-len(group.points) // devices)),
             alike=alike,
             point_devices=devices,
-            stops=stops,
+            stops=options.stop_when is not None and len(group.points) > 1,
         ),
         processes=[struct.as_arrays(process, dtype) for process in group.processes],
         keys=jnp.stack(keys),

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, sharding, struct
@@ -286,7 +287,7 @@ class FederatedProcess:
         if self.on_nonfinite == "freeze":
             frozen = dataclasses.replace(state, nonfinite=new.nonfinite)
             ok = num_nonfinite == 0
-            new = jax.tree.map(lambda a, b: jnp.where(ok, a, b), new, frozen)
+            new = optax.tree.where(ok, new, frozen)
         new = dataclasses.replace(new, round=state.round + 1)
         return new, dataclasses.replace(info, num_nonfinite=num_nonfinite)
 
@@ -299,10 +300,8 @@ class FederatedProcess:
         new = cohort_link.count(new, ~finite)
         if self.on_nonfinite == "stop":
             return new
-        server, optimizer = jax.tree.map(
-            lambda a, b: jnp.where(finite, a, b),
-            (new.server, new.optimizer),
-            (old.server, old.optimizer),
+        server, optimizer = optax.tree.where(
+            finite, (new.server, new.optimizer), (old.server, old.optimizer)
         )
         return dataclasses.replace(new, server=server, optimizer=optimizer)
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from fedjax_pfl import core
@@ -191,7 +192,7 @@ def local_scan(
         drawn = batches.of_step(step_key, positions, index)
         new = step(step_key, carry, drawn)
         active = limits.allow(epoch, index, steps)
-        carry = jax.tree.map(lambda a, b: jnp.where(active, a, b), new, carry)
+        carry = optax.tree.where(active, new, carry)
         seen = sum((batch.weight.sum() for batch in drawn), jnp.zeros((), dtype))
         return (
             carry,
@@ -217,7 +218,7 @@ def local_scan(
             return state
         carry, steps, examples = state
         ended = epoch_end(epoch, carry)
-        carry = jax.tree.map(lambda a, b: jnp.where(steps > before, a, b), ended, carry)
+        carry = optax.tree.where(steps > before, ended, carry)
         return carry, steps, examples
 
     zero = jnp.zeros((), jnp.int32)

@@ -24,6 +24,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import lax
 
 from fedjax_pfl.core import checks, factorizations, struct
@@ -228,7 +229,7 @@ def _advanced(problem: Problem, last: _Iterate) -> _Iterate:
         nu=iterate.nu,
     )
     finite = jnp.isfinite(iterate.x + iterate.z + iterate.w + iterate.nu).all()
-    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), iterate, last)
+    return optax.tree.where(finite, iterate, last)
 
 
 def _newton(

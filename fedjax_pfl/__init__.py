@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from fedjax_pfl.data import LabelShards as LabelShards
     from fedjax_pfl.data import load_federation as load_federation
     from fedjax_pfl.engine.callbacks import Callback as Callback
+    from fedjax_pfl.engine.derivatives import hypergradients as hypergradients
+    from fedjax_pfl.engine.derivatives import learn as learn
     from fedjax_pfl.engine.process import FederatedProcess as FederatedProcess
     from fedjax_pfl.engine.simulation import grid as grid
     from fedjax_pfl.engine.simulation import simulate as simulate

@@ -14,11 +14,18 @@ Weighting = Literal["uniform", "examples"]
 """Whether rows count alike or by the weights of their uploads."""
 
 
+FIXED_RADIUS = "its radius, so that they are not exact"
+"""What derivatives hold fixed of a rule whose radius is a quantile."""
+
+
 class MatrixRule:
     """A rule for the rows of a matrix, one per message; subclasses define `combine`.
 
     Rows of weight 0 and rows with a non-finite value take no part; if none is left, the
     reference is returned.
+
+    A rule that chooses among rows or values has an attribute `chooses`, a text, which
+    derivatives of trainings hold fixed and say.
     """
 
     incremental = None  # such a rule needs all messages together

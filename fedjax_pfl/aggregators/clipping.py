@@ -166,6 +166,11 @@ class NormClipping(byzantine_count.Counting):
                 f" malicious_fraction={fields[1]!r}."
             )
 
+    @property
+    def chooses(self) -> str | None:
+        """What derivatives hold fixed."""
+        return "whose norm is the limit" if self.max_norm is None else None
+
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
     ) -> tuple[jax.Array, ClippingInfo]:

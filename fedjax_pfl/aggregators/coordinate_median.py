@@ -31,7 +31,13 @@ from jax import lax
 from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.core.client_rows import dot
-from fedjax_pfl.numerics import huber, order_statistics, scaled_rows, weiszfeld
+from fedjax_pfl.numerics import (
+    huber,
+    order_statistics,
+    scaled_rows,
+    transposed,
+    weiszfeld,
+)
 
 __all__ = ["CoordinateMedian", "CoordinateMedianInfo"]
 
@@ -71,25 +77,25 @@ def _shared(
     return total
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _exact(weighted: bool, matrix: jax.Array, p: jax.Array) -> jax.Array:
-    """Returns the exact median `[D]`."""
-    return order_statistics.midpoint(*_middle(matrix, p, weighted))
-
-
 def _exact_forward(weighted: bool, matrix: jax.Array, p: jax.Array) -> Any:
-    """Returns the same, and what derivatives need of it."""
-    pair = _written_middle(matrix, p, weighted)
-    return order_statistics.midpoint(*pair), (matrix, p > 0, pair)
+    """Returns the exact median `[D]`, and what derivatives need of it."""
+    pair = _middle(matrix, p, weighted)
+    return (order_statistics.midpoint(*pair), None), (weighted, matrix, p)
 
 
-def _exact_backward(weighted: bool, kept: Any, cotangent: jax.Array) -> Any:
+def _exact_backward(kept: Any, cotangent: jax.Array) -> Any:
     """Cotangents of the rows; of p there are none."""
-    matrix, valid, pair = kept
-    return _shared(matrix, valid, pair, cotangent), None
+    weighted, matrix, p = kept
+    pair = _written_middle(matrix, p, weighted)
+    return _shared(matrix, p > 0, pair, cotangent), None
 
 
-_exact.defvjp(_exact_forward, _exact_backward)
+_EXACT = {
+    weighted: transposed.with_cotangents(
+        functools.partial(_exact_forward, weighted), _exact_backward
+    )
+    for weighted in (False, True)
+}
 
 
 @struct.pytree_dataclass
@@ -116,7 +122,7 @@ class CoordinateMedian(base.MatrixRule):
     rows are not honest; the smoothed median is within rho of the exact one.
 
     A traced `rho <= 0` acts like the smallest representable radius, a traced quantile
-    outside (0, 1) like the nearer end. Reverse-mode derivatives are defined with
+    outside (0, 1) like the nearer end. Derivatives are defined with
     respect to messages, rho and, where smoothed under `examples`, positive weights; a
     radius that follows from the rows counts as a constant, the report too.
 
@@ -150,6 +156,15 @@ class CoordinateMedian(base.MatrixRule):
     def __post_init__(self):
         checks.alternatives(rho=self.rho, rho_quantile=self.rho_quantile)
 
+    @property
+    def chooses(self) -> str | None:
+        """What derivatives hold fixed."""
+        if self.rho is not None:
+            return None
+        if self.rho_quantile is not None:
+            return base.FIXED_RADIUS
+        return "which values are in the middle"
+
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
     ) -> tuple[jax.Array, CoordinateMedianInfo | None]:
@@ -159,7 +174,7 @@ class CoordinateMedian(base.MatrixRule):
         p = jnp.where(valid, p, 0).astype(matrix.dtype)
         p = p / jnp.where(some, p.sum(), 1)
         if self.rho is None and self.rho_quantile is None:
-            return jnp.asarray(_exact(weighted, matrix, p)), None
+            return _EXACT[weighted](matrix, p)
         rho = None if self.rho is None else jnp.asarray(self.rho, matrix.dtype)
         return _smoothed(self, rho, matrix, p)
 
@@ -192,12 +207,6 @@ class CoordinateMedian(base.MatrixRule):
         return median, huber.centers(matrix, p, median, radius), radius
 
 
-@jax.custom_vjp
-def _smoothed(*problem: Any) -> tuple[jax.Array, CoordinateMedianInfo]:
-    """Returns the smoothed median `[D]`, and what the radius did."""
-    return _smoothed_forward(*problem)[0]
-
-
 def _smoothed_forward(
     rule: CoordinateMedian, rho: jax.Array | None, matrix: jax.Array, p: jax.Array
 ) -> Any:
@@ -212,10 +221,10 @@ def _smoothed_forward(
     return (median + centers.shift, info), kept
 
 
-def _smoothed_backward(kept: Any, cotangents: tuple[jax.Array, Any]) -> Any:
+def _smoothed_backward(kept: Any, cotangent: jax.Array) -> Any:
     """Cotangents of all arguments; None for constants."""
     rule, rho, matrix, p, median, centers, radius = kept
-    cotangent, valid, some = cotangents[0], p > 0, centers.inside > 0
+    valid, some = p > 0, centers.inside > 0
     difference = jnp.where(valid[:, None], matrix, 0) - median[None]
     difference = difference - centers.shift[None]
     size = jnp.abs(difference)
@@ -231,4 +240,4 @@ def _smoothed_backward(kept: Any, cotangents: tuple[jax.Array, Any]) -> Any:
     return None, dot(p, dot(outside, share)), of_rows, of_p
 
 
-_smoothed.defvjp(_smoothed_forward, _smoothed_backward)
+_smoothed = transposed.with_cotangents(_smoothed_forward, _smoothed_backward)

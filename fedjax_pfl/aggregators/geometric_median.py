@@ -52,7 +52,12 @@ import jax.numpy as jnp
 
 from fedjax_pfl.aggregators import base
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.numerics import scaled_rows, weiszfeld, weiszfeld_gradient
+from fedjax_pfl.numerics import (
+    scaled_rows,
+    transposed,
+    weiszfeld,
+    weiszfeld_gradient,
+)
 
 __all__ = ["GeometricMedian", "GeometricMedianInfo"]
 
@@ -96,7 +101,7 @@ class GeometricMedian(base.MatrixRule):
     A traced `rho <= 0` acts like the smallest representable radius, a traced quantile
     outside (0, 1) like the nearer end; a traced negative tolerance is never met.
 
-    Reverse-mode derivatives are those of the minimizer, however it was found: by the
+    Derivatives are those of the minimizer, however it was found: by the
     implicit function theorem (`implicit`), with respect to messages, rho and, under
     `examples`, positive weights. They are wrong as far as the search is from its end.
     A radius that follows from the rows counts as a constant, the report too.
@@ -140,6 +145,11 @@ class GeometricMedian(base.MatrixRule):
 
     def __post_init__(self):
         checks.alternatives(rho=self.rho, rho_quantile=self.rho_quantile)
+
+    @property
+    def chooses(self) -> str | None:
+        """What derivatives hold fixed."""
+        return None if self.rho_quantile is None else base.FIXED_RADIUS
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
@@ -188,12 +198,6 @@ class GeometricMedian(base.MatrixRule):
         return size, end, info
 
 
-@jax.custom_vjp
-def _minimizer(*problem: Any) -> tuple[jax.Array, GeometricMedianInfo]:
-    """Returns the median `[D]`, and how the search ended."""
-    return _forward(*problem)[0]
-
-
 def _forward(
     rule: GeometricMedian,
     rho: jax.Array | None,
@@ -207,13 +211,13 @@ def _forward(
     return (size.scale * end.center, info), kept
 
 
-def _backward(kept: Any, cotangents: tuple[jax.Array, Any]) -> tuple[Any, ...]:
+def _backward(kept: Any, cotangent: jax.Array) -> tuple[Any, ...]:
     """Cotangents of all arguments; None for constants."""
     (size, p, center, radius), rho = kept
     of_rows, of_p, of_rho = weiszfeld_gradient.cotangents(
-        size, p, center, radius, cotangents[0]
+        size, p, center, radius, cotangent
     )
     return None, None if rho is None else of_rho, of_rows, of_p, None
 
 
-_minimizer.defvjp(_forward, _backward)
+_minimizer = transposed.with_cotangents(_forward, _backward)

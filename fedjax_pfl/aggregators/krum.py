@@ -75,6 +75,7 @@ class Krum(byzantine_count.Counting):
     neighbors: Literal["paper", "byzfl"] = "paper"
     guarantee: bool = struct.static_field(default=True)
     margin: ClassVar[int] = 3
+    chooses: ClassVar[str] = "which rows are averaged"
 
     def __post_init__(self):
         byzantine_count.Counting.__post_init__(self)

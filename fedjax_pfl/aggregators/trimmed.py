@@ -10,6 +10,8 @@ Towards Optimal Statistical Rates"; Xie, Koyejo, Gupta, "Generalized Byzantine-t
 SGD".
 """
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -67,6 +69,8 @@ class TrimmedMean(byzantine_count.Counting):
       2.0
     """
 
+    chooses: ClassVar[str] = "which values are left out"
+
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
     ) -> tuple[jax.Array, None]:
@@ -100,6 +104,8 @@ class MeaMed(byzantine_count.Counting):
       >>> float(rule(jax.random.key(0), rows, weights, jnp.array(0.0))[0])
       1.75
     """
+
+    chooses: ClassVar[str] = "which values are averaged"
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array

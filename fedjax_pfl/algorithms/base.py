@@ -31,12 +31,17 @@ class SingleExchange:
       server_is_model: whether a change of the server state can serve as a gradient:
         the server state is exactly the model that clients start from and into which
         the messages, models of theirs, are averaged.
+      chooses: what the method chooses by comparing, in words, which derivatives of
+        trainings hold fixed; or None.
+      no_derivative: why trainings have no derivatives, in words; or None.
     """
 
     aggregate_over: str = "cohort"
     aggregates: bool = True
     reads: str = "cohort"
     server_is_model: bool = False
+    chooses: Any = None
+    no_derivative: Any = None
 
     def default_aggregator(self) -> core.Aggregator:
         """Returns the aggregator where the process names none: the weighted mean."""

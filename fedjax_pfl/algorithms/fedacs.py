@@ -34,7 +34,7 @@ a < 1 keeps a part of the own model.
 """
 
 import warnings
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +100,7 @@ class FedACS(Mixing):
     local: Any = local.SGD()
     similarity: Literal["parameters", "update"] = "parameters"
     negative: _Negative = "clip"
+    chooses: ClassVar[str] = "which clients are similar"
 
     def check_cohort(self, size: int) -> None:
         """Warns of a quantile with which no client selects another; before tracing.

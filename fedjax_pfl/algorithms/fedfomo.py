@@ -37,7 +37,7 @@ values unless told otherwise.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -151,6 +151,7 @@ class FedFomo(base.SingleExchange):
     aggregate_over = "all"  # the global model is the mean of all clients' last models
 
     reads = "all"  # anybody's model may be sent to a member
+    chooses: ClassVar[str] = "whose models a client receives"
 
     def default_aggregator(self) -> core.Aggregator:
         """Returns the uniform mean."""

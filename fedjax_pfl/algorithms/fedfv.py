@@ -40,7 +40,7 @@ in the paper. Another aggregator takes the place of the mean of the g'_i.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -139,6 +139,7 @@ class FedFV(global_model.GlobalModel):
         default=0.1, at_least=0, at_most=1, search=(0.0, 1.0, False)
     )
     tau: int = struct.static_field(default=1, at_least=0)
+    chooses: ClassVar[str] = "the order of clients by their losses"
 
     @property
     def reads(self) -> str:

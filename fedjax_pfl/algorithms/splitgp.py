@@ -39,7 +39,7 @@ for models here. Deviation of FedPG's tables: they come from code with two netwo
 share all but the predictor, and test the one with the global head.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +95,7 @@ class SplitGP(base.SingleExchange):
     )
     threshold: Any = struct.traced_field(default=0.2, at_least=0, search=(0.05, 1.0))
     local: Any = local.SGD()
+    chooses: ClassVar[str] = "which examples a client answers by itself"
 
     def _exits(self, model: Any) -> models.EarlyExit:
         """Adds a classifier at the cut to the model."""

@@ -119,6 +119,11 @@ class Outermost(Colluding):
     direction: honest.Direction = "std"
     about: honest.About = "reference"
 
+    @property
+    def no_derivative(self) -> str | None:
+        """Why derivatives are refused."""
+        return "takes signs" if self.direction == "sign" else None
+
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
         """Returns the length `[]` of the step along `away [*P]`, which has length 1."""
         raise NotImplementedError

@@ -1,6 +1,6 @@
 """Mimic: malicious clients send the message of one honest client once more."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,7 @@ class Mimic(base.Colluding):
     """
 
     victim: int | None = struct.static_field(default=None, at_least=0)
+    chooses: ClassVar[str] = "who is copied"
 
     def together(self, seen: honest.Honest, messages: Any, reference: Any) -> Any:
         """Returns the victim's message."""

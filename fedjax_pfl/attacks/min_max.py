@@ -1,6 +1,6 @@
 """Min-Max: attackers are no farther from honest clients than two of those are apart."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,8 @@ class MinMax(base.Outermost):
     Poisoning Attacks and Defenses for Federated Learning". There gamma is searched by
     halving; the closed form is its limit.
     """
+
+    chooses: ClassVar[str] = "the farthest of the messages"
 
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
         """Computes gamma from inner products of the rows `h_i - mu = -d_i`."""

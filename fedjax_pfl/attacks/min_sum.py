@@ -1,6 +1,6 @@
 """Min-Sum: attackers are no farther from all honest clients than one of those is."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,8 @@ class MinSum(base.Outermost):
 
     Reference: see `MinMax`.
     """
+
+    chooses: ClassVar[str] = "the farthest of the messages"
 
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:
         """Returns the largest distance of an honest message from the mean."""

@@ -6,7 +6,7 @@ Where as many calls as there are threads do so together, from two devices on two
 or from independent parts of one program, nobody is left for the tasks, and the
 process hangs for ever. A call for one matrix makes none.
 
-Not to be differentiated in reverse.
+Not to be differentiated in reverse, but for `solve`.
 """
 
 import functools
@@ -45,9 +45,22 @@ def cholesky_solve(factor: jax.Array, right: jax.Array) -> jax.Array:
 
 
 @_one_by_one
-def solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
+def _solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
     """Solves for `[J]`, given a matrix `[J, J]` and the right-hand side."""
     return jnp.linalg.solve(matrix, right)
+
+
+def solve(matrix: jax.Array, right: jax.Array) -> jax.Array:
+    """Solves for `[J]`, given a matrix `[J, J]` and the right-hand side.
+
+    Differentiable forward and in reverse.
+    """
+    return lax.custom_linear_solve(
+        lambda x: matrix @ x,
+        right,
+        lambda _, b: _solve(matrix, b),
+        lambda _, b: _solve(matrix.T, b),
+    )
 
 
 @_one_by_one

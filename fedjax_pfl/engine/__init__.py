@@ -8,6 +8,13 @@ if TYPE_CHECKING:
     from fedjax_pfl.engine.ask_tell import Optuna
     from fedjax_pfl.engine.budgets import ClientSteps, Minutes, Rounds
     from fedjax_pfl.engine.callbacks import Callback, TensorBoard, WeightsAndBiases
+    from fedjax_pfl.engine.derivatives import (
+        Hypergradients,
+        Learned,
+        Objective,
+        hypergradients,
+        learn,
+    )
     from fedjax_pfl.engine.options import Options
     from fedjax_pfl.engine.process import FederatedProcess
     from fedjax_pfl.engine.simulation import grid, simulate
@@ -25,8 +32,11 @@ __all__ = [
     "TensorBoard",
     "FederatedProcess",
     "Halving",
+    "Hypergradients",
     "Interrupted",
+    "Learned",
     "Minutes",
+    "Objective",
     "Options",
     "Optuna",
     "Range",
@@ -34,6 +44,8 @@ __all__ = [
     "Tuned",
     "StopWhen",
     "grid",
+    "hypergradients",
+    "learn",
     "search_space",
     "simulate",
     "simulate_streamed",

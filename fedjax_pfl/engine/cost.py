@@ -88,12 +88,12 @@ def memory(trainer: "Resident", *, work: bool = True) -> Memory:
       state. Not included is what XLA's libraries allocate while a program runs.
     """
     states, copies = trainer.like, _copies(trainer.planned.plan)
-    state = _device_bytes(states) * copies
+    state = _device_bytes((states, trainer.beside)) * copies
     rounds = evaluations = 0
     if work:
         needed = {name: _work_bytes(one) for name, one in trainer.compiled().items()}
         # The first states are made by one device, and then placed.
-        first = needed.pop(("init",)) - (0 if copies > 1 else _device_bytes(states))
+        first = needed.pop(("init",)) - (0 if copies > 1 else state)
         rounds = max(needed.pop(("segment",), 0) * copies, first)
         evaluations = max(needed.values()) * copies
     return Memory(

@@ -34,6 +34,7 @@ __all__ = [
     "local_steps",
     "loop_segment",
     "members",
+    "rounds",
     "segment",
     "snapshot",
     "trained",
@@ -55,7 +56,10 @@ class Resident:
       unseen: rows of clients that never train, placed, or None.
       like: shapes of the states of all points, placed.
       states: states of all points, from `begin` on.
+      beside: shapes of what else of the points lies on the devices, placed.
     """
+
+    beside: Any = ()
 
     def __init__(
         self,
@@ -85,11 +89,10 @@ class Resident:
             jax.eval_shape(functools.partial(init, plan), *self.start)
         )
         if plan.execution.mode == "shard":
-            pool, processes = sharding.replicate((pool, processes), plan.execution)
+            pool = sharding.replicate(pool, plan.execution)
         if plan.points.mode == "shard":
             pool = sharding.replicate(pool, plan.points)
-            processes = self._placed(processes)
-        self.fixed = (processes, self._placed(rows), pool)
+        self.fixed = (self._placed_processes(processes), self._placed(rows), pool)
         self.unseen = self._placed_unseen(federations)
         jax.block_until_ready((self.start, self.fixed))  # memory is theirs, not XLA's
         if are_shapes:
@@ -124,6 +127,15 @@ class Resident:
         count = self.planned.num_clients
         return sharding.shard_rows(tree, count, plan.execution, axis=1)
 
+    def _placed_processes(self, processes: Any) -> Any:
+        """Places numbers `[G]`, with points on the devices that map them."""
+        plan = self.planned.plan
+        if plan.execution.mode == "shard":
+            return sharding.replicate(processes, plan.execution)
+        if plan.points.mode == "shard":
+            return self._placed(processes)
+        return processes
+
     def _placed_unseen(self, federations: Sequence[core.Federation]) -> Any:
         """Returns the rows `[G, U, ...]` of clients that never train, or None."""
         groups = [f.unseen for f in federations if f.unseen is not None]
@@ -139,8 +151,8 @@ class Resident:
     def _names(self) -> list[programs.Name]:
         """Returns the names of the programs that a training runs."""
         plan, num_rounds = self.planned.plan, self.planned.options.num_rounds
-        rounds = range(0, num_rounds, plan.schedule.segment)
-        together = {plan.schedule.due(done, False) for done in rounds}
+        starts = range(0, num_rounds, plan.schedule.segment)
+        together = {plan.schedule.due(done, False) for done in starts}
         together.add(plan.schedule.data)
         names: list[programs.Name] = [("init",)]
         names += [("segment",)] * (plan.execution.mode != "loop")
@@ -155,7 +167,7 @@ class Resident:
             return init.lower(plan, *self.start)
         if kind == "segment":
             active = np.ones(len(self.planned.group.points), bool)
-            return segment.lower(plan, *now, active, *_rounds())
+            return segment.lower(plan, *now, active, *rounds())
         if kind == "evaluate":
             return evaluate.lower(plan, tuple(data), *now)
         if name == _UNSEEN:
@@ -204,9 +216,8 @@ class Resident:
         run: Any = functools.partial(loop_segment, self.planned.plan)
         if self.planned.plan.execution.mode != "loop":
             run = self.programs[("segment",)]  # `segment` below, compiled
-        rounds = _rounds(done, done + count)
-        active = active[self.planned.order]
-        states, reports = run(*self._with(self.states), active, *rounds)
+        limits = (active[self.planned.order], *rounds(done, done + count))
+        states, reports = run(*self._with(self.states), *limits)
         # Placed as at the start and after a checkpoint, as the program wants them.
         self.states = self._placed(states)
         return self.by_point(reports)
@@ -270,7 +281,7 @@ def _shapes_of(federations: Sequence[core.Federation]) -> list[core.Federation]:
     return jax.tree.map(shape, list(federations))
 
 
-def _rounds(start: int = 0, num_rounds: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def rounds(start: int = 0, num_rounds: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of rounds on the host, so that all processes have them."""
     return np.asarray(start, np.int32), np.asarray(num_rounds, np.int32)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -313,6 +313,7 @@ class ToTolerance:
     tolerance: Any = struct.traced_field(default=1e-8, at_least=0)
     max_steps: int = struct.static_field(default=1000, at_least=1)
     batch_size: int = struct.static_field(default=256, at_least=1)
+    chooses: ClassVar[str] = "the number of steps"
 
     def solve(
         self,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +60,7 @@ class Armijo:
     doublings: int = struct.static_field(default=1, at_least=0, at_most=30)
     decrease: Any = struct.traced_field(default=1e-4, at_least=0, below=1)
     reject_increase: bool = struct.static_field(default=False)
+    no_derivative: ClassVar[str] = "searches along a line"
 
     def bounds(self, rate: Any, sigma: Any, is_missing: Any) -> tuple[Any, Any]:
         """Returns the largest and smallest step `([], [])`.

@@ -1,0 +1,210 @@
+"""Which numbers of a process a training can be differentiated in."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.engine.process import PARTS, FederatedProcess
+
+__all__ = ["Scale", "check", "held_fixed", "put", "scale_of", "taken"]
+
+
+def check(process: FederatedProcess, fields: Sequence[str]) -> tuple[str, ...]:
+    """Refuses names that are no traced numbers of a process.
+
+    Args:
+      process: the process.
+      fields: dotted names such as `algorithm.lam`.
+
+    Returns:
+      The names.
+
+    Raises:
+      InputError: for no name, one twice, and one of a field that is unknown, static,
+        None or no number; or if a part of the process has no derivative.
+    """
+    names = (fields,) if isinstance(fields, str) else tuple(fields)
+    if not names:
+        raise checks.InputError(
+            "Expected at least one field to differentiate in, such as"
+            " 'algorithm.local.learning_rate', got none."
+        )
+    if len({*names}) < len(names):
+        raise checks.InputError(f"Expected each field once, got {', '.join(names)}.")
+    known = dict(_leaves(process))
+    for name in names:
+        if name in known:
+            continue
+        if name.partition(".")[0] in ("federation", "model", "seed"):
+            raise checks.InputError(
+                "Expected fields of the process, which a training has derivatives in,"
+                f" got {name!r}."
+            )
+        if name.partition(".")[0] not in PARTS:
+            _refuse_unknown(name, known)
+        value = struct.get_field(process, name)
+        raise checks.InputError(
+            f"Expected {name} to be a traced number, to be differentiated in, got"
+            f" {struct.plain(value)!r}; {', '.join(known)} are."
+        )
+    _refuse_parts(process)
+    return names
+
+
+def _refuse_unknown(name: str, known: Iterable[str]) -> None:
+    """Refuses a name that begins with no part of a process."""
+    ends = [field for field in known if field.endswith(f".{name}")]
+    if ends:
+        raise checks.InputError(
+            f"Expected the whole name of field {name!r}: did you mean {ends[0]!r}?"
+        )
+    checks.known(name.partition(".")[0], tuple(PARTS), "part of a process")
+
+
+def _leaves(process: FederatedProcess) -> Iterator[tuple[str, Any]]:
+    """Yields traced floating-point numbers by dotted name."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(process)[0]:
+        is_number = isinstance(leaf, int | float) and not isinstance(leaf, bool)
+        if is_number or jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
+
+
+def _parts(node: Any) -> Iterator[Any]:
+    """Yields the dataclasses of a process, itself first."""
+    if not dataclasses.is_dataclass(node) or isinstance(node, type):
+        return
+    yield node
+    for field in dataclasses.fields(node):
+        value = getattr(node, field.name)
+        for part in value if isinstance(value, tuple) else (value,):
+            yield from _parts(part)
+
+
+def _used(process: FederatedProcess) -> Iterator[Any]:
+    """Yields the parts of a process, the aggregator that it uses among them."""
+    yield from _parts(process)
+    if process.aggregator is None and process.algorithm.aggregates:
+        yield from _parts(process.used_aggregator())
+
+
+def _refuse_parts(process: FederatedProcess) -> None:
+    """Refuses a process with a part that has no derivative."""
+    for part in _used(process):
+        reason = getattr(part, "no_derivative", None)
+        if reason is not None:
+            raise checks.InputError(
+                f"Expected parts that have derivatives, got {type(part).__name__},"
+                f" which {reason}."
+            )
+
+
+def held_fixed(process: FederatedProcess) -> tuple[str, ...]:
+    """Returns what parts of a process choose, which derivatives hold fixed.
+
+    Such derivatives are exact for almost all values: where the choice does not change.
+
+    Args:
+      process: the process.
+
+    Returns:
+      Texts such as `Krum: which rows are averaged`.
+    """
+    texts = [
+        f"{type(part).__name__}: {chosen}"
+        for part in _used(process)
+        if (chosen := getattr(part, "chooses", None)) is not None
+    ]
+    return tuple(dict.fromkeys(texts))
+
+
+def taken(process: FederatedProcess, names: Sequence[str]) -> dict[str, Any]:
+    """Returns the values of traced fields by dotted name."""
+    known = dict(_leaves(process))
+    return {name: known[name] for name in names}
+
+
+def put(process: FederatedProcess, values: dict[str, Any]) -> FederatedProcess:
+    """Returns a process with other values of traced fields, by dotted name."""
+
+    def replaced(path: Any, leaf: Any) -> Any:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        return values.get(name, leaf)
+
+    return jax.tree_util.tree_map_with_path(replaced, process)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Where a field is moved: its logarithm, log odds, or itself.
+
+    Attributes:
+      kind: `log` of fields above 0, `logit` of those between 0 and 1, else `linear`.
+    """
+
+    kind: str
+
+    def free(self, value: float) -> float:
+        """Returns the number without limits that stands for a value."""
+        if self.kind == "log":
+            return math.log(value)
+        if self.kind == "logit":
+            return math.log(value) - math.log1p(-value)
+        return value
+
+    def value(self, free: float) -> float:
+        """Inverts `free`."""
+        if self.kind == "log":
+            return math.exp(free)
+        if self.kind == "logit":
+            return 1 / (1 + math.exp(-free))
+        return free
+
+    def slope(self, value: float) -> float:
+        """Returns the derivative of the value in what stands for it."""
+        if self.kind == "log":
+            return value
+        return value * (1 - value) if self.kind == "logit" else 1.0
+
+
+def scale_of(process: FederatedProcess, name: str) -> Scale:
+    """Returns the scale of a field, by its declared limits.
+
+    Args:
+      process: the process.
+      name: dotted name of a field that `check` lets pass.
+
+    Returns:
+      The scale.
+
+    Raises:
+      InputError: if the field's value is a limit, from which no step leads.
+
+    Example:
+      >>> import fedjax_pfl as fp
+      >>> process = fp.FederatedProcess(algorithm=fp.Ditto())
+      >>> scale_of(process, "algorithm.lam").kind
+      'log'
+    """
+    owner, _, last = name.rpartition(".")
+    node = struct.get_field(process, owner)
+    limits: dict[str, Any] = {}
+    if dataclasses.is_dataclass(node):
+        field = next(f for f in dataclasses.fields(node) if f.name == last)
+        limits = dict(field.metadata.get("limits") or {})
+    low = limits.get("above", limits.get("at_least"))
+    high = limits.get("below", limits.get("at_most"))
+    value = float(struct.get_field(process, name))
+    if low != 0:
+        return Scale("linear")
+    inside = value > 0 and (high is None or value < high)
+    if not inside:
+        raise checks.InputError(
+            f"Expected {name} to begin between its limits, from which no step of a"
+            f" logarithm leads, got {value:g}."
+        )
+    return Scale("logit" if high == 1 else "log")

@@ -1,0 +1,419 @@
+"""Hyperparameters that are learned: moved by an optimizer along their derivatives."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedjax_pfl import core, results
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.engine import grids, simulation, validate
+from fedjax_pfl.engine.derivatives import fields as fields_
+from fedjax_pfl.engine.derivatives import forward, trainer
+from fedjax_pfl.engine.derivatives.objective import Objective
+from fedjax_pfl.engine.options import Options, as_keywords, time_limit
+from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.results import checkpoint
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedjax_pfl.engine.groups import PlannedGroup
+
+__all__ = ["Learned", "Learning", "learn"]
+
+NUM_TRAININGS = 10
+"""Trainings of a call that restarts, where it is given no number."""
+
+_RATE = 0.5
+_LOST = 20.0  # relative change of the objective per e-fold that no smooth training has
+_STATE = "rows/learning"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Learning(trainer.Differentiation):
+    """How fields are moved along the derivatives of an objective; makes trainers.
+
+    Attributes:
+      names: dotted names of the fields.
+      objective: what is made small, or large where more of it is better.
+      optimizer: of the numbers that stand for the fields; see `fields.Scale`.
+      restart: rounds after which the fields move and the training starts again; None
+        moves them at every evaluation, and the training goes on.
+    """
+
+    optimizer: optax.GradientTransformation
+    restart: int | None
+
+    def options(self, options: Options, num_trainings: int | None) -> Options:
+        """Returns the options of all trainings one after the other.
+
+        Args:
+          options: of one training.
+          num_trainings: how many there are; None for one that goes on.
+
+        Returns:
+          The options. Trainings that restart are evaluated at their ends.
+        """
+        if num_trainings is None:
+            return options
+        checks.positive_int("num_trainings", num_trainings)
+        rounds = options.num_rounds
+        if options.eval_every is None:
+            options = dataclasses.replace(options, eval_every=rounds)
+        if rounds % options.schedule.segment:
+            raise checks.InputError(
+                "Expected eval_every to divide num_rounds, after which fields move, got"
+                f" {options.schedule.segment} and {rounds}."
+            )
+        return dataclasses.replace(options, num_rounds=rounds * num_trainings)
+
+    def __call__(
+        self, planned: "PlannedGroup", store: checkpoint.Store | None = None, **how: Any
+    ) -> "Learner":
+        """Returns the trainer of a group."""
+        return Learner(planned, store, what=self, **how)
+
+
+class Learner(trainer.Differentiated):
+    """All points of a group whose fields are learned.
+
+    Points that differ in their seeds only share the values of the fields, which move
+    along the mean of their derivatives.
+    """
+
+    what: Learning
+
+    def __init__(
+        self, planned: "PlannedGroup", store: checkpoint.Store | None = None, **how: Any
+    ):
+        """Places the data on the devices; see `Differentiated`."""
+        super().__init__(planned, store, **how)
+        points = [planned.group.points[k] for k in planned.order]
+        starts: dict[str, int] = {}
+        settings = [str({n: v for n, v in p.items() if n != "seed"}) for p in points]
+        self._start_of = np.array([starts.setdefault(s, len(starts)) for s in settings])
+        firsts = [int(np.argmax(self._start_of == k)) for k in range(len(starts))]
+        processes = [planned.group.processes[planned.order[k]] for k in firsts]
+        names = self.what.names
+        self._scales = {n: fields_.scale_of(processes[0], n) for n in names}
+        self._free = {
+            name: np.array(
+                [scale.free(float(struct.get_field(p, name))) for p in processes]
+            )
+            for name, scale in self._scales.items()
+        }
+        self._last_good = {name: np.full(len(starts), np.nan) for name in names}
+        self._memory = self.what.optimizer.init(self._params())
+        self._slopes = {name: np.zeros(len(starts)) for name in names}
+        if not how.get("are_shapes", False):
+            self.identity |= {"restart": self.what.restart}
+
+    def _params(self) -> dict[str, jax.Array]:
+        """Returns the numbers `[S]` that stand for the fields, as optax takes them."""
+        return {name: jnp.asarray(free) for name, free in self._free.items()}
+
+    def _use(self) -> None:
+        """Puts the values that stand for the numbers into the processes."""
+        processes, keys, rows, pool = self.start
+        values = {}
+        for name, like in fields_.taken(processes, self.what.names).items():
+            value = np.vectorize(self._scales[name].value)(self._free[name])
+            values[name] = jnp.asarray(value[self._start_of], like.dtype)
+        processes = fields_.put(processes, values)
+        self.start = (processes, keys, rows, pool)
+        self.fixed = (self._placed_processes(processes), *self.fixed[1:])
+
+    def _move(self) -> None:
+        """Takes a step; back, half of the way, where the last one led too far.
+
+        There values or derivatives explode, as at the edge of stability.
+        """
+        is_good = np.all([np.isfinite(s) for s in self._slopes.values()], axis=0)
+        gradient = {
+            name: jnp.asarray(np.where(is_good, slope, 0))
+            for name, slope in self._slopes.items()
+        }
+        params = self._params()
+        steps: Any
+        steps, self._memory = self.what.optimizer.update(gradient, self._memory, params)
+        for name, free in self._free.items():
+            last = self._last_good[name]
+            back = np.where(np.isfinite(last), (free + last) / 2, free)
+            self._last_good[name] = np.where(is_good, free, last)
+            step = np.asarray(steps[name], np.float64)
+            self._free[name] = np.where(is_good, free + step, back)
+        is_known = is_good[self._start_of]
+        if not is_known.all():  # forgets the rounds before
+            self.tangents = [
+                jnp.where(is_known.reshape(-1, *[1] * (t.ndim - 2)), t, 0)
+                for t in self.tangents
+            ]
+        self._use()
+
+    def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
+        """Moves the fields where it is time, and runs one segment."""
+        restart = self.what.restart
+        if restart is None:
+            if done:
+                self._move()
+            return super().advance(active, done, count)
+        if done and done % restart == 0:
+            self._move()
+            self.begin()
+        report = super().advance(active, done % restart, count)
+        # A training that diverges is not the last one.
+        calm = np.zeros_like(report.num_nonfinite)
+        return dataclasses.replace(report, num_nonfinite=calm)
+
+    def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
+        """Measures all points, and keeps the derivatives for the next step."""
+        measured = super().evaluate(data, is_last=is_last)
+        own, order = measured[2], self.planned.order
+        size = np.abs(own[trainer.OBJECTIVE][order])
+        for name, scale in self._scales.items():
+            slope = own[f"{trainer.DERIVATIVE}{name}"][order].astype(np.float64)
+            value = own[f"{trainer.VALUE}{name}"][order].astype(np.float64)
+            slope = slope * np.vectorize(scale.slope)(value)
+            slope = np.where(np.abs(slope) <= _LOST * size, slope, np.nan)
+            sums = np.bincount(self._start_of, slope * self.what.objective.sign)
+            self._slopes[name] = sums / np.bincount(self._start_of)
+        return measured
+
+    def saved(self) -> tuple[core.State, dict[str, np.ndarray]]:
+        """Returns the states, and their derivatives and what is learned as arrays."""
+        states, arrays = super().saved()
+        leaves = jax.tree.leaves(self._learned())
+        more = {f"{_STATE}/{n:04d}": np.asarray(v) for n, v in enumerate(leaves)}
+        return states, arrays | more
+
+    def _learned(self) -> Any:
+        """Returns all that changes from step to step."""
+        return self._free, self._last_good, self._slopes, self._memory
+
+    def restore(self, progress: checkpoint.Progress) -> None:
+        """Places the states of a checkpoint, and takes up what was learned."""
+        super().restore(progress)
+        leaves, structure = jax.tree.flatten(self._learned())
+        arrays = [
+            trainer.array_of(progress.arrays, f"{_STATE}/{n:04d}", np.asarray(leaf))
+            for n, leaf in enumerate(leaves)
+        ]
+        learned = jax.tree.unflatten(structure, arrays)
+        self._free, self._last_good, self._slopes, memory = learned
+        self._memory = jax.tree.map(jnp.asarray, memory)
+        self._use()
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned:
+    """Trainings whose fields were learned.
+
+    Attributes:
+      result: the trainings. Where they restart, its rounds go on from one to the next.
+      process: the process with the values of the start that ended best.
+      fields: dotted names of the fields.
+      objective: what they were moved by, as a string.
+      restart: rounds of a training, where they restart; else None.
+      held_fixed: what the derivatives hold fixed; see `Hypergradients`.
+    """
+
+    result: results.Result
+    process: FederatedProcess
+    fields: tuple[str, ...]
+    objective: str
+    restart: int | None
+    held_fixed: tuple[str, ...]
+
+    def path(self) -> "pd.DataFrame":
+        """Returns a row per start and step.
+
+        Returns:
+          The start's axes as `start <name>`, `round`, the fields' values until then,
+          `objective` and `d <field>`, the last two as means over seeds.
+        """
+        return path_of(self.result, self.fields, self.restart)
+
+    def settings(self) -> "pd.DataFrame":
+        """Returns a row per start, the best first.
+
+        Returns:
+          The start's axes, the learned values, and their `objective`: those of the best
+          training where they restart, else the last ones.
+        """
+        return settings_of(self.path(), self.restart, Objective.parse(self.objective))
+
+    @property
+    def best(self) -> dict[str, float]:
+        """Learned values of the start that ended best, by dotted name."""
+        values = fields_.taken(self.process, self.fields)
+        return {name: float(value) for name, value in values.items()}
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name} = {value:.4g}" for name, value in self.best.items())
+        table = self.settings().to_string(index=False)
+        return f"{table}\nLearned on {self.objective}: {values}."
+
+
+def path_of(
+    result: results.Result, names: Sequence[str], restart: int | None
+) -> "pd.DataFrame":
+    """Returns the path of learned fields; see `Learned.path`.
+
+    Args:
+      result: trainings, of which those without these fields are left out.
+      names: dotted names of the fields.
+      restart: rounds of a training, where they restart; else None.
+
+    Returns:
+      A row per start and step.
+    """
+    import pandas as pd
+
+    rows = []
+    for group in result.groups:
+        own = [n for n in names if f"{trainer.VALUE}{n}" in group.diagnostics]
+        if not own:
+            continue
+        kinds = {trainer.OBJECTIVE: "objective"}
+        kinds |= {f"{trainer.VALUE}{n}": n for n in own}
+        kinds |= {f"{trainer.DERIVATIVE}{n}": f"d {n}" for n in own}
+        for number, point in enumerate(group.points):
+            start = {f"start {n}": v for n, v in point.items() if n != "seed"}
+            for column, done in enumerate(group.rounds):
+                if restart is not None and (done == 0 or done % restart):
+                    continue
+                values = {
+                    name: float(group.diagnostics[kind][number, column])
+                    for kind, name in kinds.items()
+                }
+                rows.append({**start, "round": int(done), **values})
+    table = pd.DataFrame(rows)
+    by = [c for c in table if c.startswith("start ") or c == "round"]
+    # One seed that diverges is enough for a mean without a value.
+    means = table.groupby(by, sort=False, dropna=False).agg(_plain_mean)
+    return means.reset_index()
+
+
+def _plain_mean(values: Any) -> float:
+    """Returns the mean, NaN if one value is."""
+    return float(np.mean(np.asarray(values)))
+
+
+def settings_of(
+    path: "pd.DataFrame", restart: int | None, objective: Objective
+) -> "pd.DataFrame":
+    """Returns what every start has learned, the best first; see `Learned.settings`.
+
+    Args:
+      path: from `path_of`.
+      restart: rounds of a training, where they restart; else None.
+      objective: what the fields were moved by.
+
+    Returns:
+      A row of the path per start.
+    """
+    import pandas as pd
+
+    by = [c for c in path if c.startswith("start ")]
+    parts = path.groupby(by, sort=False, dropna=False) if by else [((), path)]
+    rows = []
+    for _, own in parts:
+        score = objective.sign * own["objective"].to_numpy()
+        number = len(own) - 1
+        if restart is not None and np.isfinite(score).any():
+            number = int(np.nanargmin(score))
+        rows.append(own.iloc[number])
+    table = pd.DataFrame(rows)
+    order = np.argsort(objective.sign * table["objective"].to_numpy(), kind="stable")
+    return table.iloc[order].reset_index(drop=True)
+
+
+def default_optimizer() -> optax.GradientTransformation:
+    """Returns Adam with steps of at most about half of an e-fold in a field.
+
+    A derivative of a training that is about to diverge is cut off, or Adam's memory of
+    it would stop all steps.
+    """
+    return optax.chain(optax.clip(1.0), optax.adam(_RATE, b1=0.5, b2=0.9))
+
+
+@as_keywords("stop_when")
+def learn(
+    key: core.Key,
+    process: FederatedProcess,
+    model: Any,
+    spec: core.Specification,
+    fields: str | Sequence[str],
+    num_rounds: int,
+    *,
+    objective: str | Objective = "validation:loss",
+    seeds: Sequence[int] = (0, 1, 2),
+    starts: Sequence[Mapping[str, Any]] = ({},),
+    optimizer: optax.GradientTransformation | None = None,
+    num_trainings: int | None = None,
+    **options: Any,
+) -> Learned:
+    """Learns fields of a process: moves them along the derivatives of an objective.
+
+    A field above 0 moves in its logarithm, one between 0 and 1 in its log odds, others
+    as they are; the process's values are where they begin. All seeds of a start share
+    its values, and are trained in one program with those of the other starts.
+
+    Args:
+      key: `[]` key shared by all trainings.
+      process: base process.
+      model: the model.
+      spec: the federation's specification, with validation examples.
+      fields: dotted names of traced numbers, such as `algorithm.lam`.
+      num_rounds: rounds R of a training.
+      objective: see `hypergradients`.
+      seeds: of every start, over which the objective is a mean.
+      starts: values by dotted name with which each start differs from the process.
+      optimizer: of optax, on the numbers without limits; None takes Adam.
+      num_trainings: trainings one after the other, each with the fields that the
+        derivative of the last one led to. None moves the fields during one training, at
+        every evaluation, by the derivative of the objective now in a change of the
+        fields since the first round; the training goes on.
+      **options: those of `grid`, but `stop_when`. A call with `num_trainings` evaluates
+        at the end of every training.
+
+    Returns:
+      The path of the fields, the learned values, and the trainings.
+
+    Raises:
+      InputError: if an argument does not fit, in one sentence; see `hypergradients`.
+      Interrupted: after `max_minutes`.
+    """
+    validate.check(key, process, model, spec, spec=True)
+    what = Learning(
+        names=fields_.check(process, fields),
+        objective=Objective.parse(objective),
+        optimizer=optimizer or default_optimizer(),
+        restart=None if num_trainings is None else num_rounds,
+    )
+    options = forward.measured(options, what.objective)
+    parsed = what.options(Options(num_rounds=num_rounds, **options), num_trainings)
+    time_is_up = time_limit(parsed.max_minutes)
+    points = [{**start, "seed": seed} for start in starts for seed in seeds]
+    found = grids.groups_of(key, process, model, spec, points)
+    planned = simulation.check_groups(found, parsed, trainer=what)
+    result = simulation.run_groups(planned, parsed, trainer=what, interrupt=time_is_up)
+    learned = Learned(
+        result=result,
+        process=process,
+        fields=what.names,
+        objective=str(what.model_of(planned[0])),
+        restart=what.restart,
+        held_fixed=fields_.held_fixed(process),
+    )
+    best = learned.settings().iloc[0]
+    starting = dict.fromkeys(name for start in starts for name in start)
+    values = {name: best[f"start {name}"] for name in starting}
+    for name, value in (values | {n: float(best[n]) for n in what.names}).items():
+        process = struct.replace_field(process, name, value)
+    return dataclasses.replace(learned, process=process)

@@ -1,0 +1,226 @@
+"""The trainer that knows the derivatives of what it trains."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, sharding
+from fedjax_pfl.engine import cost
+from fedjax_pfl.engine import programs as compiled
+from fedjax_pfl.engine.derivatives import fields, programs
+from fedjax_pfl.engine.derivatives.objective import Objective
+from fedjax_pfl.engine.groups import PlannedGroup
+from fedjax_pfl.engine.resident import Resident, rounds
+from fedjax_pfl.results import checkpoint
+
+__all__ = [
+    "DERIVATIVE",
+    "OBJECTIVE",
+    "VALUE",
+    "Differentiated",
+    "Differentiation",
+    "array_of",
+]
+
+OBJECTIVE = "objective"
+DERIVATIVE = "derivative:"
+VALUE = "value:"
+"""Names in a history's diagnostics, the last two before the name of a field."""
+
+_MEASURE: compiled.Name = ("measure",)
+_TANGENTS = "rows/tangents"
+
+
+@dataclasses.dataclass(frozen=True)
+class Differentiation:
+    """What is differentiated in what; makes trainers, as their class does.
+
+    Attributes:
+      names: dotted names of the p fields.
+      objective: the number that has derivatives.
+    """
+
+    names: tuple[str, ...]
+    objective: Objective
+
+    def __call__(
+        self, planned: PlannedGroup, store: checkpoint.Store | None = None, **how: Any
+    ) -> "Differentiated":
+        """Returns the trainer of a group."""
+        return Differentiated(planned, store, what=self, **how)
+
+    def check(self, planned: PlannedGroup) -> None:
+        """Refuses a group that has no such derivatives, or does not fit into memory.
+
+        Raises:
+          InputError: in one sentence.
+        """
+        for process in planned.processes:
+            fields.check(process, self.names)
+        if planned.plan.execution.mode == "loop":
+            raise checks.InputError(
+                "Expected a compiled execution for derivatives, got 'loop'."
+            )
+        if planned.options.stop_when is not None:
+            raise checks.InputError(
+                "Expected stop_when=None with derivatives, which are those of all"
+                f" rounds, got {planned.options.stop_when}."
+            )
+        self.model_of(planned)
+        for federation in planned.group.federations:
+            self._check_clients(federation)
+        cost.check_arrays(self(planned, are_shapes=True))
+
+    def _check_clients(self, federation: core.Federation) -> None:
+        """Refuses an objective about nobody."""
+        if isinstance(federation.malicious, jax.ShapeDtypeStruct):
+            return
+        data, over = self.objective.data, self.objective.over
+        count = np.asarray(getattr(federation, data).num_examples)
+        counted = (count > 0) & ~np.asarray(federation.malicious)
+        if isinstance(over, int):
+            if over >= len(counted) or not counted[over]:
+                raise checks.InputError(
+                    f"Expected an honest client with {data} examples below"
+                    f" {len(counted)} in the objective, got client {over}."
+                )
+        elif not counted.any():
+            advice = "; give the federation a validation_fraction above 0"
+            raise checks.InputError(
+                f"Expected honest clients with {data} examples, which the objective"
+                f" '{self.objective}' is about, got none"
+                + (advice if data == "validation" else "")
+                + "."
+            )
+
+    def model_of(self, planned: PlannedGroup) -> Objective:
+        """Returns the objective with the name of one of the method's models."""
+        from fedjax_pfl.results import metrics
+
+        model = self.objective.model
+        if model is None:
+            model = metrics.judge(planned.names)
+        checks.known(model, planned.names, "model of an objective")
+        return dataclasses.replace(self.objective, model=model)
+
+
+class Differentiated(Resident):
+    """All points of a group with the derivatives of their states.
+
+    At every evaluation the objective, its derivatives and the fields' values go into
+    the diagnostics.
+
+    Attributes:
+      what: the fields and the objective.
+      tangents: derivatives `[p, G, ...]` of the floating-point leaves of the states.
+    """
+
+    def __init__(
+        self,
+        planned: PlannedGroup,
+        store: checkpoint.Store | None = None,
+        *,
+        what: Differentiation,
+        are_shapes: bool = False,
+    ):
+        """Places the data on the devices; see `Resident`.
+
+        Args:
+          planned: the group.
+          store: where its checkpoints are.
+          what: is differentiated.
+          are_shapes: whether shapes stand for the data.
+        """
+        self.what = what
+        self._objective = what.model_of(planned)
+        super().__init__(planned, store, are_shapes=are_shapes)
+        make = functools.partial(programs.init, planned.plan, what.names)
+        self.beside = self._spread(jax.eval_shape(make, *self.start)[1])
+        if not are_shapes:
+            self.identity |= {
+                "fields": list(what.names),
+                "objective": str(self._objective),
+            }
+
+    def changed(self, **changes: Any) -> "Differentiated":
+        """Returns a trainer of shapes, for the group with other fields."""
+        planned = dataclasses.replace(self.planned, **changes)
+        return Differentiated(planned, what=self.what, are_shapes=True)
+
+    def _spread(self, tangents: list[Any]) -> list[Any]:
+        """Places leaves `[p, G, N, ...]` where those of the states are."""
+        plan, group = self.planned.plan, self.planned.group
+        if plan.points.mode == "shard":
+            return sharding.shard_rows(tangents, len(group.points), plan.points, axis=1)
+        if plan.execution.mode != "shard":
+            return tangents
+        count = self.planned.num_clients
+        return sharding.shard_rows(tangents, count, plan.execution, axis=2)
+
+    def _names(self) -> list[compiled.Name]:
+        return [*super()._names(), _MEASURE]
+
+    def _lowered(self, name: compiled.Name) -> jax.stages.Lowered:
+        plan, names = self.planned.plan, self.what.names
+        processes, rows, pool = self.fixed
+        now = (processes, self.like, self.beside, rows, pool)
+        if name == ("init",):
+            return programs.init.lower(plan, names, *self.start)
+        if name == ("segment",):
+            active = np.ones(len(self.planned.group.points), bool)
+            return programs.segment.lower(plan, names, *now, active, *rounds())
+        if name == _MEASURE:
+            return programs.measure.lower(plan, names, self._objective, *now)
+        return super()._lowered(name)
+
+    def begin(self) -> None:
+        """Makes the first states and their derivatives."""
+        states, tangents = self.programs[("init",)](*self.start)
+        self.states, self.tangents = self._placed(states), self._spread(tangents)
+
+    def restore(self, progress: checkpoint.Progress) -> None:
+        """Places the states of a checkpoint, and their derivatives."""
+        super().restore(progress)
+        arrays = [
+            array_of(progress.arrays, f"{_TANGENTS}/{number:04d}", like)
+            for number, like in enumerate(self.beside)
+        ]
+        self.tangents = self._spread(jax.tree.map(jax.numpy.asarray, arrays))
+
+    def saved(self) -> tuple[core.State, dict[str, np.ndarray]]:
+        """Returns the states, and their derivatives as arrays."""
+        host = sharding.fetch(self.tangents)
+        return self.states, {f"{_TANGENTS}/{n:04d}": v for n, v in enumerate(host)}
+
+    def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
+        """Runs one segment; leaves of the reports are `[G, segment, ...]`."""
+        processes, rows, pool = self.fixed
+        now = (processes, self.states, self.tangents, rows, pool)
+        limits = (active[self.planned.order], *rounds(done, done + count))
+        states, tangents, reports = self.programs[("segment",)](*now, *limits)
+        self.states, self.tangents = self._placed(states), self._spread(tangents)
+        return self.by_point(reports)
+
+    def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
+        """Measures all points, the objective and its derivatives included."""
+        members, metrics, values, snapshot = super().evaluate(data, is_last=is_last)
+        processes, rows, pool = self.fixed
+        now = (processes, self.states, self.tangents, rows, pool)
+        objective, slopes = sharding.fetch(self.programs[_MEASURE](*now))
+        own = {OBJECTIVE: objective}
+        taken = sharding.fetch(fields.taken(processes, self.what.names))
+        for name, slope in zip(self.what.names, slopes, strict=True):
+            own |= {f"{VALUE}{name}": taken[name], f"{DERIVATIVE}{name}": slope}
+        return members, metrics, values | self.by_point(own), snapshot
+
+
+def array_of(arrays: dict[str, np.ndarray], name: str, like: Any) -> np.ndarray:
+    """Returns an array of a checkpoint; a ValueError says that it is damaged."""
+    value = arrays.get(name)
+    if value is None or value.shape != like.shape or value.dtype != like.dtype:
+        raise ValueError(f"other derivatives: {name}")
+    return value

@@ -1,0 +1,64 @@
+"""Derivatives in both directions from the formula of one of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["with_cotangents"]
+
+
+def with_cotangents(
+    forward: Callable[..., tuple[tuple[jax.Array, Any], Any]],
+    backward: Callable[[Any, jax.Array], tuple[Any, ...]],
+) -> Callable[..., tuple[jax.Array, Any]]:
+    """Makes a function of known cotangents, whose tangents are their transpose.
+
+    Args:
+      forward: `(*arguments) -> ((output, report), kept)`; the report is a constant to
+        derivatives.
+      backward: `(kept, cotangent of the output) -> cotangents of all arguments`, linear
+        in the cotangent; None for arguments that count as constants.
+
+    Returns:
+      `(*arguments) -> (output, report)`, to be differentiated forward and backward.
+    """
+
+    def of_leaves(*arguments: Any) -> tuple[jax.Array, Any]:
+        # As leaves, since JAX would put tangents into the arguments' own classes, which
+        # refuse some values.
+        leaves, structure = jax.tree.flatten(arguments)
+        sizes = [len(jax.tree.leaves(argument)) for argument in arguments]
+        places = [sum(sizes[:number]) for number in range(len(sizes))]
+
+        @jax.custom_jvp
+        def call(leaves: list[Any]) -> tuple[jax.Array, Any]:
+            return forward(*jax.tree.unflatten(structure, leaves))[0]
+
+        @call.defjvp
+        def rule(primals: Any, tangents: Any):  # pyright: ignore[reportUnusedFunction]
+            (output, report), kept = forward(*jax.tree.unflatten(structure, *primals))
+            moved: list[jax.Array] = []
+
+            def pull(cotangent: jax.Array) -> list[jax.Array]:
+                pairs = zip(places, backward(kept, cotangent), strict=True)
+                known = {place: c for place, c in pairs if c is not None}
+                moved[:] = [tangents[0][place] for place in known]
+                return list(known.values())
+
+            transposed = jax.linear_transpose(pull, output)
+            tangent = transposed(moved)[0]
+            return (output, report), (tangent, jax.tree.map(_still, report))
+
+        return call(leaves)
+
+    return of_leaves
+
+
+def _still(leaf: jax.Array) -> Any:
+    """Returns the tangent of a leaf that does not move."""
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return jnp.zeros_like(leaf)
+    return np.zeros(leaf.shape, jax.dtypes.float0)

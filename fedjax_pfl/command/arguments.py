@@ -233,6 +233,21 @@ class Options(DataOptions):
         " which the search ends with what it has.",
         metavar="Nrounds|Nsteps|Nmin",
     )
+    learn: str | None = option(
+        "Move these fields during the training, along the derivatives of a loss on"
+        " validation data, in every method that has them; for example"
+        " algorithm.lam,algorithm.local.learning_rate.",
+        metavar="NAME[,NAME...]",
+    )
+    learn_on: str | None = option(
+        "What --learn makes small, for example validation:loss:personal, with"
+        " :worst_decile or :client=3 for other than the mean over clients.",
+        metavar="DATA:METRIC:MODEL",
+    )
+    learn_trainings: int | None = option(
+        "Train so many times, each with the fields that the last training led to.",
+        min=1,
+    )
     stop_on: str | None = option(
         "What --patience and --target look at, for example"
         " personal:validation:accuracy; parts may be empty.",
@@ -304,6 +319,15 @@ class Options(DataOptions):
             raise typer.BadParameter("--resume-anyway needs --resume")
         for read in ("preset_name", "all_seeds", "evaluate_on"):
             getattr(self, read)
+        if self.learn is None and (self.learn_on or self.learn_trainings):
+            raise typer.BadParameter("--learn-on and --learn-trainings need --learn")
+        if self.learn is not None and (
+            self.streamed or self.is_search or self.stop_rule() is not None
+        ):
+            raise typer.BadParameter(
+                "--learn goes with none of --streamed, --tune, --tune-budget,"
+                " --patience and --target"
+            )
         if self.stop_rule() is not None and self.is_search:
             raise typer.BadParameter("give --tune, or --patience and --target")
         logs(self.log)

@@ -1,7 +1,7 @@
 """Tables of the memory and time of trainings, for the command `plan`."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -32,6 +32,7 @@ def show(
     options: Options,
     num_clients: int | None,
     saves_models: bool,
+    trainer: Callable[..., Resident] = Resident,
 ) -> None:
     """Prints memory and time of every group, then whether all fits.
 
@@ -41,6 +42,7 @@ def show(
       options: of the trainings.
       num_clients: how many clients there are to be in place of the federations' own.
       saves_models: whether the trained models are to be written.
+      trainer: makes the trainers of groups.
 
     Raises:
       InputError: if something does not fit, in one sentence.
@@ -63,7 +65,7 @@ def show(
     for number, (group, known) in enumerate(zip(larger, groups, strict=True)):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
-        total += _print_group(console, title, group, known, options)
+        total += _print_group(console, title, group, known, options, trainer)
     console.print(f"All together about {_seconds(total)}.")
     if saves_models:
         size = sum(save_models.size(plan_group(group, options)) for group in larger)
@@ -120,6 +122,7 @@ def _print_group(
     group: Group,
     known: Group,
     options: Options,
+    trainer: Callable[..., Resident],
 ) -> float:
     """Prints one group's table and returns its seconds.
 
@@ -127,7 +130,7 @@ def _print_group(
       InputError: if it does not fit into the memory.
     """
     planned = plan_group(group, options)
-    whole, plan = Resident(planned, are_shapes=True), planned.plan
+    whole, plan = trainer(planned, are_shapes=True), planned.plan
     rows: list[tuple[str, ...]] = [*_sizes(plan, whole.start[0], group, known), ()]
     try:
         try:
@@ -136,10 +139,10 @@ def _print_group(
             rows += _memory(cost.memory(whole, work=False))
             raise
         if group is known:  # there are data, so that rounds can be run
-            whole = Resident(planned)
+            whole = trainer(planned)
         rows += _memory(cost.memory(whole))
         cost.check(whole, is_held=group is known)
-        pace, measured = _pace(whole, group, known, options)
+        pace, measured = _pace(whole, group, known, options, trainer)
         num_evaluations = 1 + -(-options.num_rounds // plan.schedule.segment)
         total = pace.total(options.num_rounds, num_evaluations)
         rows += [
@@ -169,6 +172,7 @@ def _pace(
     group: Group,
     known: Group,
     options: Options,
+    trainer: Callable[..., Resident],
 ) -> tuple[cost.Pace, str]:
     """Estimates the seconds of a group, and says what they were measured on.
 
@@ -202,7 +206,7 @@ def _pace(
         of_evaluated = some / min(some, count)
         options = dataclasses.replace(options, eval_clients=min(some, count))
     options = dataclasses.replace(options, execution=plan.execution)
-    pace = cost.pace(Resident(plan_group(sample, options)))
+    pace = cost.pace(trainer(plan_group(sample, options)))
     few = f"{len(sample.points)} of {len(known.points)} grid points"
     if group is not known:
         pace = dataclasses.replace(pace, compilation=whole.compile_seconds)

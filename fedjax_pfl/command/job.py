@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -41,6 +42,8 @@ from fedjax_pfl.engine import (
     streaming,
     tuning,
 )
+from fedjax_pfl.engine.derivatives import fields, learning
+from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.groups import Group
 from fedjax_pfl.engine.options import Options, time_limit
 from fedjax_pfl.engine.resident import Resident
@@ -87,16 +90,13 @@ def do(options: arguments.Options) -> None:
     grouped = _groups(experiment, training, options.tune, budget)
     groups = list(itertools.chain.from_iterable(grouped))
     _check_tests(groups, training)
+    trainer, training = _trainer(options, groups, training)
     if options.command == "plan":
         wanted = (options.as_if_clients, options.save_models)
-        cost_tables.show(console, groups, training, *wanted)
+        cost_tables.show(console, groups, training, *wanted, trainer=trainer)
         return
     profile = None if options.profile is None else _profile(options, training)
     writers = logs.callbacks(options, out)
-    trainer = Resident
-    if options.streamed:
-        trainer = streaming.Streamed
-        training = training.within(groups[0].federations[0].num_clients)
     planned = simulation.check_groups(groups, training, trainer=trainer)
     if options.save_models and options.resume is None:
         save_models.check(planned, out / run_folder.MODELS)
@@ -131,6 +131,25 @@ def do(options: arguments.Options) -> None:
     if profile is not None:
         _print_profile(console, profile)
     _print_place(console, options, out)
+
+
+def _trainer(
+    options: arguments.Options, groups: Sequence[Group], training: Options
+) -> tuple[Any, Options]:
+    """Returns what makes the trainers, and the options of all their rounds."""
+    if options.streamed:
+        num_clients = groups[0].federations[0].num_clients
+        return streaming.Streamed, training.within(num_clients)
+    if options.learn is None:
+        return Resident, training
+    processes = [group.processes[0] for group in groups]
+    what = learning.Learning(
+        names=fields.of_some(processes, options.learn.split(",")),
+        objective=Objective.parse(options.learn_on or learning.OBJECTIVE),
+        optimizer=learning.default_optimizer(),
+        restart=training.num_rounds if options.learn_trainings else None,
+    )
+    return what, what.options(training, options.learn_trainings)
 
 
 def _profile(options: arguments.Options, training: Options) -> profiling.Profile:

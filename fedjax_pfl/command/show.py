@@ -6,7 +6,7 @@ from rich.console import Console
 
 from fedjax_pfl import results
 from fedjax_pfl.command import printing
-from fedjax_pfl.results import comparison, selection
+from fedjax_pfl.results import comparison, learned, selection
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +30,7 @@ def result(console: Console, result: results.Result) -> None:
     if selection.tuned(compared):
         summary = compared.summary()
         _print_settings(console, summary[summary["model"] != "hybrid (oracle)"])
+    _print_learned(console, result)
     _print_dropped(console, result)
     _print_diverged(console, result)
     _print_communication(console, result)
@@ -41,6 +42,25 @@ def result(console: Console, result: results.Result) -> None:
         f"Execution {', '.join(modes)}: compiling {compiling:.1f} s, "
         f"running {running:.1f} s."
     )
+
+
+def _print_learned(console: Console, result: results.Result) -> None:
+    """Prints the learned fields, a line per start, and how to train with the best."""
+    settings = learned.settings(result)
+    if settings is None:
+        return
+    names = list(settings.columns)
+    shown = selection.short([str(name) for name in learned.fields(result)])
+    short = dict(zip(learned.fields(result), shown, strict=True))
+    titles = [str(name) for name in names]
+    for name, text in short.items():
+        titles = [title.replace(name, text) for title in titles]
+    rows = [
+        ["–" if v != v else f"{v:.4g}" if isinstance(v, float) else str(v) for v in row]
+        for row in settings.itertuples(index=False)
+    ]
+    title = f"Learned on {learned.objective(result)}, means over seeds"
+    printing.table(console, titles, rows, title=title, numbers=titles[1:])
 
 
 def _print_dropped(console: Console, result: results.Result) -> None:

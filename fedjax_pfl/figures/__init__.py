@@ -131,6 +131,7 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
             collaboration,
             curves,
             heat_maps,
+            learned,
             lines,
         )
     except ModuleNotFoundError as error:
@@ -154,4 +155,5 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
         "collaboration": (collaboration.between_clients, heat_maps.draw),
         "own_cluster": (collaboration.shares, curves.draw),
         "values": (lines.over_days, curves.draw),
+        "learned": (learned.paths, learned.draw),
     }

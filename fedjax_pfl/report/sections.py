@@ -8,7 +8,15 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from fedjax_pfl import figures, results
-from fedjax_pfl.figures import attacks, clients, contents, curves, lines, partitions
+from fedjax_pfl.figures import (
+    attacks,
+    clients,
+    contents,
+    curves,
+    learned,
+    lines,
+    partitions,
+)
 from fedjax_pfl.results import selection
 
 __all__ = ["WIDER", "Section", "all_of"]
@@ -98,6 +106,16 @@ def _of_series(_: results.Result, shown: contents.Lines) -> str:
     return (
         f"Named models, honest clients, own test data, last round: {shown.ylabel};"
         f" {shown.spread}, of the first method.{_limited(shown)}"
+    )
+
+
+def _of_learned(_: results.Result, shown: learned.Paths) -> str:
+    """Describes the paths of learned fields."""
+    return (
+        f"The first panel is what the fields are moved by, {shown.objective}, over"
+        " honest clients; the others are the fields' values until then. A line is a"
+        " start, means over seeds; where trainings restart, a point is the end of one,"
+        " and rounds are counted on."
     )
 
 
@@ -226,6 +244,7 @@ _SECTIONS: dict[str, tuple[str, str, Callable[..., str | None]]] = {
     "fairness": ("Fairness", "fairness", _of_fairness),
     "robustness": ("Robustness to attacks", "attacks", _of_attackers),
     "attacks": ("Attacks", "attacks_table", _of_attacks),
+    "learned": ("Learned fields", "learned", _of_learned),
     "grid": ("Grid of two fields", "grid", _of_grid),
     "sweep": ("A swept field", "sweep", _of_sweep),
     "collaboration": ("Who learns from whom", "collaboration", _of_mixing),

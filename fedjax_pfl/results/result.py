@@ -21,6 +21,7 @@ from fedjax_pfl.results import (
     documents,
     history,
     labels,
+    learned,
     metrics,
     plain_files,
     provenance,
@@ -497,7 +498,11 @@ class Result:
         config = {"format": _FORMAT, "provenance": self.provenance, "groups": groups}
         with plain_files.created(directory / _CONFIG) as new:
             new.write_text(documents.seal(config), "utf-8")
-        for name, table in (("summary", self.table()), ("reports", self.reports())):
+        tables = {"summary": self.table(), "reports": self.reports()}
+        steps = learned.path(self)
+        if steps is not None:
+            tables["learned"] = steps
+        for name, table in tables.items():
             with plain_files.created(directory / f"{name}.csv") as new:
                 table.to_csv(new, index=False)
 

@@ -11,7 +11,16 @@ import jax.numpy as jnp
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine.process import PARTS, FederatedProcess
 
-__all__ = ["Scale", "check", "held_fixed", "put", "scale_of", "taken"]
+__all__ = [
+    "Scale",
+    "check",
+    "held_fixed",
+    "of_some",
+    "own",
+    "put",
+    "scale_of",
+    "taken",
+]
 
 
 def check(process: FederatedProcess, fields: Sequence[str]) -> tuple[str, ...]:
@@ -54,6 +63,33 @@ def check(process: FederatedProcess, fields: Sequence[str]) -> tuple[str, ...]:
         )
     _refuse_parts(process)
     return names
+
+
+def of_some(
+    processes: Sequence[FederatedProcess], fields: Sequence[str]
+) -> tuple[str, ...]:
+    """Refuses names that are traced numbers of none of several processes.
+
+    Args:
+      processes: of several methods.
+      fields: dotted names.
+
+    Returns:
+      The names.
+
+    Raises:
+      InputError: see `check`.
+    """
+    for name in fields:
+        having = [p for p in processes if name in dict(_leaves(p))]
+        check((having or list(processes))[0], [name])
+    return check(processes[0], fields) if len(processes) == 1 else tuple(fields)
+
+
+def own(process: FederatedProcess, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns those of some names that are traced numbers of a process."""
+    known = dict(_leaves(process))
+    return tuple(name for name in names if name in known)
 
 
 def _refuse_unknown(name: str, known: Iterable[str]) -> None:

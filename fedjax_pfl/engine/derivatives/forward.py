@@ -14,6 +14,7 @@ from fedjax_pfl.engine.derivatives import trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.results import learned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,12 +43,12 @@ class Hypergradients:
     @property
     def value(self) -> np.ndarray:
         """The objective `[G]` after the last round, of every grid point."""
-        return self._last(trainer.OBJECTIVE)
+        return self._last(f"{learned.OBJECTIVE}{self.objective}")
 
     @property
     def derivatives(self) -> dict[str, np.ndarray]:
         """Derivatives `[G]` of the objective by field, of every grid point."""
-        return {n: self._last(f"{trainer.DERIVATIVE}{n}") for n in self.fields}
+        return {n: self._last(f"{learned.DERIVATIVE}{n}") for n in self.fields}
 
     def _last(self, name: str) -> np.ndarray:
         """Returns the last values of a diagnostic."""
@@ -65,7 +66,7 @@ class Hypergradients:
         points = [point for group in self.result.groups for point in group.points]
         columns: dict[str, Any] = dict(pd.DataFrame(points, range(len(points))))
         for name in self.fields:
-            columns[name] = self._last(f"{trainer.VALUE}{name}")
+            columns[name] = self._last(f"{learned.VALUE}{name}")
         columns["objective"] = self.value
         columns |= {f"d {name}": v for name, v in self.derivatives.items()}
         return pd.DataFrame(columns)

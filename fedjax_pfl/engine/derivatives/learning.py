@@ -1,7 +1,7 @@
 """Hyperparameters that are learned: moved by an optimizer along their derivatives."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,17 +17,17 @@ from fedjax_pfl.engine.derivatives import forward, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.process import FederatedProcess
-from fedjax_pfl.results import checkpoint
+from fedjax_pfl.results import checkpoint, learned
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedjax_pfl.engine.groups import PlannedGroup
 
-__all__ = ["Learned", "Learning", "learn"]
+__all__ = ["OBJECTIVE", "Learned", "Learning", "default_optimizer", "learn"]
 
-NUM_TRAININGS = 10
-"""Trainings of a call that restarts, where it is given no number."""
+OBJECTIVE = "validation:loss"
+"""What fields are moved by where nothing else is said."""
 
 _RATE = 0.5
 _LOST = 20.0  # relative change of the objective per e-fold that no smooth training has
@@ -72,11 +72,10 @@ class Learning(trainer.Differentiation):
             )
         return dataclasses.replace(options, num_rounds=rounds * num_trainings)
 
-    def __call__(
-        self, planned: "PlannedGroup", store: checkpoint.Store | None = None, **how: Any
-    ) -> "Learner":
-        """Returns the trainer of a group."""
-        return Learner(planned, store, what=self, **how)
+    @property
+    def _trainer(self) -> "Callable[..., Learner]":
+        """The trainer of groups with such fields."""
+        return Learner
 
 
 class Learner(trainer.Differentiated):
@@ -110,6 +109,7 @@ class Learner(trainer.Differentiated):
         self._last_good = {name: np.full(len(starts), np.nan) for name in names}
         self._memory = self.what.optimizer.init(self._params())
         self._slopes = {name: np.zeros(len(starts)) for name in names}
+        self._training = 0 if self.what.restart is None else 1
         if not how.get("are_shapes", False):
             self.identity |= {"restart": self.what.restart}
 
@@ -162,6 +162,7 @@ class Learner(trainer.Differentiated):
             if done:
                 self._move()
             return super().advance(active, done, count)
+        self._training = done // restart + 1
         if done and done % restart == 0:
             self._move()
             self.begin()
@@ -174,14 +175,15 @@ class Learner(trainer.Differentiated):
         """Measures all points, and keeps the derivatives for the next step."""
         measured = super().evaluate(data, is_last=is_last)
         own, order = measured[2], self.planned.order
-        size = np.abs(own[trainer.OBJECTIVE][order])
+        size = np.abs(own[f"{learned.OBJECTIVE}{self.objective}"][order])
         for name, scale in self._scales.items():
-            slope = own[f"{trainer.DERIVATIVE}{name}"][order].astype(np.float64)
-            value = own[f"{trainer.VALUE}{name}"][order].astype(np.float64)
+            slope = own[f"{learned.DERIVATIVE}{name}"][order].astype(np.float64)
+            value = own[f"{learned.VALUE}{name}"][order].astype(np.float64)
             slope = slope * np.vectorize(scale.slope)(value)
             slope = np.where(np.abs(slope) <= _LOST * size, slope, np.nan)
             sums = np.bincount(self._start_of, slope * self.what.objective.sign)
             self._slopes[name] = sums / np.bincount(self._start_of)
+        own[learned.TRAINING] = np.full(len(size), self._training)
         return measured
 
     def saved(self) -> tuple[core.State, dict[str, np.ndarray]]:
@@ -218,7 +220,6 @@ class Learned:
       process: the process with the values of the start that ended best.
       fields: dotted names of the fields.
       objective: what they were moved by, as a string.
-      restart: rounds of a training, where they restart; else None.
       held_fixed: what the derivatives hold fixed; see `Hypergradients`.
     """
 
@@ -226,26 +227,19 @@ class Learned:
     process: FederatedProcess
     fields: tuple[str, ...]
     objective: str
-    restart: int | None
     held_fixed: tuple[str, ...]
 
     def path(self) -> "pd.DataFrame":
-        """Returns a row per start and step.
-
-        Returns:
-          The start's axes as `start <name>`, `round`, the fields' values until then,
-          `objective` and `d <field>`, the last two as means over seeds.
-        """
-        return path_of(self.result, self.fields, self.restart)
+        """Returns a row per start and step; see `results.learned.path`."""
+        steps = learned.path(self.result)
+        assert steps is not None
+        return steps
 
     def settings(self) -> "pd.DataFrame":
-        """Returns a row per start, the best first.
-
-        Returns:
-          The start's axes, the learned values, and their `objective`: those of the best
-          training where they restart, else the last ones.
-        """
-        return settings_of(self.path(), self.restart, Objective.parse(self.objective))
+        """Returns a row per start, the best first; see `results.learned.settings`."""
+        found = learned.settings(self.result)
+        assert found is not None
+        return found
 
     @property
     def best(self) -> dict[str, float]:
@@ -257,80 +251,6 @@ class Learned:
         values = ", ".join(f"{name} = {value:.4g}" for name, value in self.best.items())
         table = self.settings().to_string(index=False)
         return f"{table}\nLearned on {self.objective}: {values}."
-
-
-def path_of(
-    result: results.Result, names: Sequence[str], restart: int | None
-) -> "pd.DataFrame":
-    """Returns the path of learned fields; see `Learned.path`.
-
-    Args:
-      result: trainings, of which those without these fields are left out.
-      names: dotted names of the fields.
-      restart: rounds of a training, where they restart; else None.
-
-    Returns:
-      A row per start and step.
-    """
-    import pandas as pd
-
-    rows = []
-    for group in result.groups:
-        own = [n for n in names if f"{trainer.VALUE}{n}" in group.diagnostics]
-        if not own:
-            continue
-        kinds = {trainer.OBJECTIVE: "objective"}
-        kinds |= {f"{trainer.VALUE}{n}": n for n in own}
-        kinds |= {f"{trainer.DERIVATIVE}{n}": f"d {n}" for n in own}
-        for number, point in enumerate(group.points):
-            start = {f"start {n}": v for n, v in point.items() if n != "seed"}
-            for column, done in enumerate(group.rounds):
-                if restart is not None and (done == 0 or done % restart):
-                    continue
-                values = {
-                    name: float(group.diagnostics[kind][number, column])
-                    for kind, name in kinds.items()
-                }
-                rows.append({**start, "round": int(done), **values})
-    table = pd.DataFrame(rows)
-    by = [c for c in table if c.startswith("start ") or c == "round"]
-    # One seed that diverges is enough for a mean without a value.
-    means = table.groupby(by, sort=False, dropna=False).agg(_plain_mean)
-    return means.reset_index()
-
-
-def _plain_mean(values: Any) -> float:
-    """Returns the mean, NaN if one value is."""
-    return float(np.mean(np.asarray(values)))
-
-
-def settings_of(
-    path: "pd.DataFrame", restart: int | None, objective: Objective
-) -> "pd.DataFrame":
-    """Returns what every start has learned, the best first; see `Learned.settings`.
-
-    Args:
-      path: from `path_of`.
-      restart: rounds of a training, where they restart; else None.
-      objective: what the fields were moved by.
-
-    Returns:
-      A row of the path per start.
-    """
-    import pandas as pd
-
-    by = [c for c in path if c.startswith("start ")]
-    parts = path.groupby(by, sort=False, dropna=False) if by else [((), path)]
-    rows = []
-    for _, own in parts:
-        score = objective.sign * own["objective"].to_numpy()
-        number = len(own) - 1
-        if restart is not None and np.isfinite(score).any():
-            number = int(np.nanargmin(score))
-        rows.append(own.iloc[number])
-    table = pd.DataFrame(rows)
-    order = np.argsort(objective.sign * table["objective"].to_numpy(), kind="stable")
-    return table.iloc[order].reset_index(drop=True)
 
 
 def default_optimizer() -> optax.GradientTransformation:
@@ -351,7 +271,7 @@ def learn(
     fields: str | Sequence[str],
     num_rounds: int,
     *,
-    objective: str | Objective = "validation:loss",
+    objective: str | Objective = OBJECTIVE,
     seeds: Sequence[int] = (0, 1, 2),
     starts: Sequence[Mapping[str, Any]] = ({},),
     optimizer: optax.GradientTransformation | None = None,
@@ -403,17 +323,16 @@ def learn(
     found = grids.groups_of(key, process, model, spec, points)
     planned = simulation.check_groups(found, parsed, trainer=what)
     result = simulation.run_groups(planned, parsed, trainer=what, interrupt=time_is_up)
-    learned = Learned(
+    made = Learned(
         result=result,
         process=process,
         fields=what.names,
         objective=str(what.model_of(planned[0])),
-        restart=what.restart,
         held_fixed=fields_.held_fixed(process),
     )
-    best = learned.settings().iloc[0]
+    best = made.settings().iloc[0]
     starting = dict.fromkeys(name for start in starts for name in start)
     values = {name: best[f"start {name}"] for name in starting}
     for name, value in (values | {n: float(best[n]) for n in what.names}).items():
         process = struct.replace_field(process, name, value)
-    return dataclasses.replace(learned, process=process)
+    return dataclasses.replace(made, process=process)

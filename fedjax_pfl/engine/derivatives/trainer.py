@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,21 +16,13 @@ from fedjax_pfl.engine.derivatives import fields, programs
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.resident import Resident, rounds
-from fedjax_pfl.results import checkpoint
+from fedjax_pfl.results import checkpoint, learned, metrics
 
 __all__ = [
-    "DERIVATIVE",
-    "OBJECTIVE",
-    "VALUE",
     "Differentiated",
     "Differentiation",
     "array_of",
 ]
-
-OBJECTIVE = "objective"
-DERIVATIVE = "derivative:"
-VALUE = "value:"
-"""Names in a history's diagnostics, the last two before the name of a field."""
 
 _MEASURE: compiled.Name = ("measure",)
 _TANGENTS = "rows/tangents"
@@ -38,6 +31,8 @@ _TANGENTS = "rows/tangents"
 @dataclasses.dataclass(frozen=True)
 class Differentiation:
     """What is differentiated in what; makes trainers, as their class does.
+
+    Groups without any of the fields are trained as ever.
 
     Attributes:
       names: dotted names of the p fields.
@@ -49,9 +44,19 @@ class Differentiation:
 
     def __call__(
         self, planned: PlannedGroup, store: checkpoint.Store | None = None, **how: Any
-    ) -> "Differentiated":
+    ) -> Resident:
         """Returns the trainer of a group."""
-        return Differentiated(planned, store, what=self, **how)
+        names = fields.own(planned.group.processes[0], self.names)
+        if not names:
+            return Resident(planned, store, **how)
+        return self._trainer(
+            planned, store, what=dataclasses.replace(self, names=names), **how
+        )
+
+    @property
+    def _trainer(self) -> "Callable[..., Differentiated]":
+        """The trainer of groups with such fields."""
+        return Differentiated
 
     def check(self, planned: PlannedGroup) -> None:
         """Refuses a group that has no such derivatives, or does not fit into memory.
@@ -59,8 +64,12 @@ class Differentiation:
         Raises:
           InputError: in one sentence.
         """
-        for process in planned.processes:
-            fields.check(process, self.names)
+        names = fields.own(planned.group.processes[0], self.names)
+        if not names:
+            Resident.check(planned)
+            return
+        for process in planned.group.processes:
+            fields.check(process, names)
         if planned.plan.execution.mode == "loop":
             raise checks.InputError(
                 "Expected a compiled execution for derivatives, got 'loop'."
@@ -99,8 +108,6 @@ class Differentiation:
 
     def model_of(self, planned: PlannedGroup) -> Objective:
         """Returns the objective with the name of one of the method's models."""
-        from fedjax_pfl.results import metrics
-
         model = self.objective.model
         if model is None:
             model = metrics.judge(planned.names)
@@ -116,6 +123,7 @@ class Differentiated(Resident):
 
     Attributes:
       what: the fields and the objective.
+      objective: the same, with the model's name.
       tangents: derivatives `[p, G, ...]` of the floating-point leaves of the states.
     """
 
@@ -136,20 +144,20 @@ class Differentiated(Resident):
           are_shapes: whether shapes stand for the data.
         """
         self.what = what
-        self._objective = what.model_of(planned)
+        self.objective = what.model_of(planned)
         super().__init__(planned, store, are_shapes=are_shapes)
         make = functools.partial(programs.init, planned.plan, what.names)
         self.beside = self._spread(jax.eval_shape(make, *self.start)[1])
         if not are_shapes:
             self.identity |= {
                 "fields": list(what.names),
-                "objective": str(self._objective),
+                "objective": str(self.objective),
             }
 
     def changed(self, **changes: Any) -> "Differentiated":
         """Returns a trainer of shapes, for the group with other fields."""
         planned = dataclasses.replace(self.planned, **changes)
-        return Differentiated(planned, what=self.what, are_shapes=True)
+        return type(self)(planned, what=self.what, are_shapes=True)
 
     def _spread(self, tangents: list[Any]) -> list[Any]:
         """Places leaves `[p, G, N, ...]` where those of the states are."""
@@ -174,7 +182,7 @@ class Differentiated(Resident):
             active = np.ones(len(self.planned.group.points), bool)
             return programs.segment.lower(plan, names, *now, active, *rounds())
         if name == _MEASURE:
-            return programs.measure.lower(plan, names, self._objective, *now)
+            return programs.measure.lower(plan, names, self.objective, *now)
         return super()._lowered(name)
 
     def begin(self) -> None:
@@ -211,10 +219,13 @@ class Differentiated(Resident):
         processes, rows, pool = self.fixed
         now = (processes, self.states, self.tangents, rows, pool)
         objective, slopes = sharding.fetch(self.programs[_MEASURE](*now))
-        own = {OBJECTIVE: objective}
+        own = {f"{learned.OBJECTIVE}{self.objective}": objective}
         taken = sharding.fetch(fields.taken(processes, self.what.names))
         for name, slope in zip(self.what.names, slopes, strict=True):
-            own |= {f"{VALUE}{name}": taken[name], f"{DERIVATIVE}{name}": slope}
+            own |= {
+                f"{learned.VALUE}{name}": taken[name],
+                f"{learned.DERIVATIVE}{name}": slope,
+            }
         return members, metrics, values | self.by_point(own), snapshot
 
 

@@ -1,0 +1,114 @@
+"""Paths of learned fields, beside the objective that they were moved by."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fedjax_pfl import results
+from fedjax_pfl.figures import drawing
+from fedjax_pfl.results import learned, selection
+
+__all__ = ["Paths", "draw", "paths"]
+
+_HEIGHT = 2.4  # inches of a row of panels
+_SPAN = 5.0  # ratio of values above which an axis is logarithmic
+_BETWEEN = 0.7  # white around each panel, in inches
+
+
+@dataclasses.dataclass(frozen=True)
+class Paths:
+    """Fields step by step.
+
+    Attributes:
+      steps: from `results.learned.path`.
+      fields: dotted names of the fields.
+      objective: what they were moved by.
+    """
+
+    steps: pd.DataFrame
+    fields: tuple[str, ...]
+    objective: str
+
+
+def paths(result: results.Result) -> Paths | None:
+    """Selects the paths of learned fields.
+
+    Args:
+      result: trainings.
+
+    Returns:
+      The paths; None where nothing was learned.
+    """
+    steps, objective = learned.path(result), learned.objective(result)
+    if steps is None or objective is None:
+        return None
+    return Paths(steps, learned.fields(result), objective)
+
+
+def draw(shown: Paths) -> Figure:
+    """Draws a panel for the objective and one for each field, a line per start.
+
+    Args:
+      shown: the paths.
+
+    Returns:
+      The figure.
+    """
+    columns = ["objective", *shown.fields]
+    names = [shown.objective, *selection.short(shown.fields)]
+    across = min(len(columns), 3)
+    down = -(-len(columns) // across)
+    figure = Figure(layout="constrained")
+    figure.set_size_inches(drawing.WIDTH, _HEIGHT * down)
+    grid = figure.subplots(down, across, squeeze=False).ravel()
+    lines = list(_lines(shown.steps))[: drawing.MAX_LINES]
+    for axes, column, name in zip(grid, columns, names, strict=False):
+        for number, (label, own) in enumerate(lines):
+            values = own[column].to_numpy(float)
+            axes.plot(
+                own["round"],
+                values,
+                color=drawing.COLORS[number % len(drawing.COLORS)],
+                marker=drawing.MARKERS[number % len(drawing.MARKERS)],
+                markersize=3,
+                linewidth=1.2,
+                label=label,
+            )
+        if _is_wide(shown.steps[column].to_numpy(float)):
+            axes.set_yscale("log")
+        axes.set_title(name, **drawing.TEXT)
+        axes.set_xlabel("round", fontsize=8)
+        axes.tick_params(which="both", labelsize=8)
+        axes.grid(alpha=0.3)
+    for axes in grid[len(columns) :]:
+        axes.set_visible(False)
+    more = len(list(_lines(shown.steps))) - len(lines)
+    drawing.legend(figure, f"{more} more starts are not shown" if more else "")
+    return figure
+
+
+def _lines(steps: pd.DataFrame) -> Sequence[tuple[str, pd.DataFrame]]:
+    """Returns the steps of every start with its name."""
+    starts = [c for c in steps if c.startswith("start ")]
+    short = selection.short([c.removeprefix("start ") for c in starts])
+    found = []
+    for values, own in steps.groupby(["algorithm", *starts], sort=False, dropna=False):
+        method, *at = values
+        begun = ", ".join(
+            f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}"
+            for name, value in zip(short, at, strict=True)
+            if value == value  # NaN where another method has the axis
+        )
+        found.append((f"{method} from {begun}" if begun else str(method), own))
+    return found
+
+
+def _is_wide(values: np.ndarray) -> bool:
+    """Tells whether values want a logarithmic axis."""
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.min() > 0) and (
+        values.max() > _SPAN * values.min()
+    )

@@ -1,0 +1,146 @@
+"""Learned fields of trainings, read from the diagnostics of their histories."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_pfl.results import metrics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedjax_pfl.results.result import Result
+
+__all__ = [
+    "DERIVATIVE",
+    "OBJECTIVE",
+    "TRAINING",
+    "VALUE",
+    "fields",
+    "objective",
+    "path",
+    "settings",
+    "sign",
+]
+
+OBJECTIVE = "objective:"
+VALUE = "value:"
+DERIVATIVE = "derivative:"
+TRAINING = "training"
+"""Names of diagnostics; the first three before what the objective or the field is."""
+
+
+def fields(result: "Result") -> tuple[str, ...]:
+    """Returns the dotted names of the fields that have derivatives."""
+    names = [
+        name.removeprefix(VALUE)
+        for group in result.groups
+        for name in group.diagnostics
+        if name.startswith(VALUE)
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def objective(result: "Result") -> str | None:
+    """Returns the objectives that have derivatives, as a string; None without any."""
+    names = [name for group in result.groups for name in group.diagnostics]
+    found = [n.removeprefix(OBJECTIVE) for n in names if n.startswith(OBJECTIVE)]
+    return ", ".join(dict.fromkeys(found)) or None
+
+
+def sign(text: str) -> int:
+    """Returns 1 for an objective of which less is better, -1 for the others."""
+    named = [part for part in text.split(":") if part in metrics.METRICS]
+    return -metrics.sign(named[0]) if named else 1
+
+
+def path(result: "Result") -> "pd.DataFrame | None":
+    """Returns the paths of learned fields.
+
+    Args:
+      result: trainings, of which those without learned fields are left out.
+
+    Returns:
+      A row per start and step: `algorithm`, the start's axes as `start <name>`,
+      `round`, the fields' values until then, `objective` and `d <field>`, the last two
+      as means over seeds. Of trainings that restart, rounds are counted on, and a step
+      is the end of each. None where nothing was learned.
+    """
+    import pandas as pd
+
+    rows = []
+    for group in result.groups:
+        if TRAINING not in group.diagnostics:
+            continue
+        kinds = {}
+        for prefix, shown in (
+            (VALUE, ""),
+            (OBJECTIVE, "objective"),
+            (DERIVATIVE, "d "),
+        ):
+            for name in group.diagnostics:
+                if name.startswith(prefix):
+                    of = "" if prefix == OBJECTIVE else name.removeprefix(prefix)
+                    kinds[name] = shown + of
+        training = group.diagnostics[TRAINING][0]
+        is_end = np.append(training[1:] != training[:-1], True)
+        columns = np.flatnonzero(is_end) if training.any() else range(len(training))
+        for number, point in enumerate(group.points):
+            start = {"algorithm": group.config["algorithm"]}
+            start |= {f"start {n}": v for n, v in point.items() if n != "seed"}
+            rows += [
+                start
+                | {"round": int(group.rounds[column])}
+                | {
+                    shown: float(group.diagnostics[name][number, column])
+                    for name, shown in kinds.items()
+                }
+                for column in columns
+            ]
+    if not rows:
+        return None
+    table = pd.DataFrame(rows)
+    by = ["algorithm", *(c for c in table if c.startswith("start ")), "round"]
+    # One seed that diverges is enough for a mean without a value.
+    means = table.groupby(by, sort=False, dropna=False).agg(_plain_mean)
+    return means.reset_index()
+
+
+def _plain_mean(values: Any) -> float:
+    """Returns the mean, NaN if one value is."""
+    return float(np.mean(np.asarray(values)))
+
+
+def settings(result: "Result") -> "pd.DataFrame | None":
+    """Returns what every start has learned, the best of an algorithm first.
+
+    Args:
+      result: trainings.
+
+    Returns:
+      A row of `path` per start: that of the best training where they restart, else the
+      last one. None where nothing was learned.
+    """
+    import pandas as pd
+
+    steps, text = path(result), objective(result)
+    if steps is None or text is None:
+        return None
+    restarts = any(
+        group.diagnostics[TRAINING].any()
+        for group in result.groups
+        if TRAINING in group.diagnostics
+    )
+    by = ["algorithm", *(c for c in steps if c.startswith("start "))]
+    rows = []
+    for _, own in steps.groupby(by, sort=False, dropna=False):
+        score = sign(text) * own["objective"].to_numpy()
+        number = len(own) - 1
+        if restarts and np.isfinite(score).any():
+            number = int(np.nanargmin(score))
+        rows.append(own.iloc[number])
+    table = pd.DataFrame(rows)
+    table["score"] = sign(text) * table["objective"]
+    table["order"] = pd.factorize(table["algorithm"])[0]
+    table = table.sort_values(["order", "score"], kind="stable")
+    return table.drop(columns=["order", "score"]).reset_index(drop=True)

@@ -1,12 +1,13 @@
 """The abstract base of algorithms whose round has one exchange."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from fedjax_pfl import aggregators, core, local
-from fedjax_pfl.core import client_rows, struct, tree_paths
+from fedjax_pfl.core import checks, client_rows, struct, tree_paths
 
 __all__ = [
     "PersonalHead",
@@ -169,6 +170,21 @@ class SingleExchange:
         Called before anything is traced, so that fields are concrete.
         """
 
+    def check_per_client(self, fields: Sequence[str]) -> None:
+        """Refuses fields of which clients cannot have values of their own.
+
+        By default those of a method whose round is not the usual one, and so does not
+        ask for them.
+
+        Args:
+          fields: dotted names within the method, such as `lam`.
+        """
+        if type(self).round is not SingleExchange.round:
+            raise checks.InputError(
+                f"Expected a method whose clients have values of their own, got"
+                f" {type(self).__name__}, whose round is not the usual one."
+            )
+
     def collaboration(
         self, state: core.State, federation: core.Federation
     ) -> jax.Array | None:
@@ -202,7 +218,8 @@ class SingleExchange:
 
         def update(view: core.ClientView, own: Any, client: Any, shared: Any):
             received = core.Downlink(shared=shared, own=own)
-            return self.client_update(view, received, client, link.model)
+            method = link.method(view.data.client_id)
+            return method.client_update(view, received, client, link.model)
 
         reference = self.reference(state.server)
         state, rows, received, info = link.train(

@@ -34,6 +34,7 @@ release, each a switch: the prox centre is the client's own `w_i` (theirs: the r
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jax
@@ -116,6 +117,18 @@ class Flame(base.SingleExchange):
     def default_aggregator(self) -> core.Aggregator:
         """Returns the uniform mean: it minimizes the Lagrangian in w for any alpha."""
         return aggregators.Mean()
+
+    def check_per_client(self, fields: Sequence[str]) -> None:
+        """Refuses lam per client with kappa, whose rho then differs among clients.
+
+        The mean of messages minimizes the Lagrangian in w for one rho.
+        """
+        super().check_per_client(fields)
+        if self.rho is None and {"lam", "kappa"} & {*fields}:
+            raise checks.InputError(
+                "Expected rho, one for all clients, where clients of Flame have a lam"
+                f" of their own, got kappa={self.kappa!r}."
+            )
 
     def share(self, alpha: jax.Array, ratio: jax.Array) -> jax.Array:
         """Returns `1 / (1 + kappa_i) = a_i / (a_i + rho)`, theta_i's weight in w_i.

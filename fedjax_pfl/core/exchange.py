@@ -56,12 +56,15 @@ class Link(Protocol):
       work: budgets of the cohort, leading axis K.
       model: the model.
       federation: data of all clients.
+      method: makes the algorithm of ONE client, which may have values of its own, from
+        its number `int32[]`.
     """
 
     ctx: core.RoundContext
     work: core.Budget
     model: Any
     federation: core.Federation
+    method: Any
 
     def take(self, tree: Any) -> Any:
         """Rows of the cohort, `[N, ...]` to `[K, ...]`."""

@@ -44,6 +44,7 @@ __all__ = [
     "same",
     "static_field",
     "traced_field",
+    "traced_numbers",
 ]
 
 
@@ -388,6 +389,34 @@ def as_arrays(tree: _T, dtype: Any = np.float32) -> _T:
         return jnp.asarray(leaf)
 
     return jax.tree_util.tree_map_with_path(convert, tree)
+
+
+def traced_numbers(tree: Any) -> dict[str, Any]:
+    """Returns the floating-point leaves of a tree, Python's numbers among them.
+
+    Args:
+      tree: pytree.
+
+    Returns:
+      Values by dotted name.
+
+    Example:
+      >>> @pytree_dataclass
+      ... class Pull:
+      ...     weight: float = 1.0
+      ...     steps: int = static_field(default=2)
+      >>> traced_numbers(Pull())
+      {'weight': 1.0}
+    """
+    import jax
+    import jax.numpy as jnp
+
+    found = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        is_number = isinstance(leaf, int | float) and not isinstance(leaf, bool)
+        if is_number or jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            found[jax.tree_util.keystr(path, simple=True, separator=".")] = leaf
+    return found
 
 
 def is_required(field: dataclasses.Field) -> bool:

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from fedjax_pfl.engine.derivatives import (
         Hypergradients,
         Learned,
+        LearnedPerClient,
         Objective,
         hypergradients,
         learn,
+        learn_per_client,
     )
     from fedjax_pfl.engine.options import Options
     from fedjax_pfl.engine.process import FederatedProcess
@@ -35,6 +37,7 @@ __all__ = [
     "Hypergradients",
     "Interrupted",
     "Learned",
+    "LearnedPerClient",
     "Minutes",
     "Objective",
     "Options",
@@ -46,6 +49,7 @@ __all__ = [
     "grid",
     "hypergradients",
     "learn",
+    "learn_per_client",
     "search_space",
     "simulate",
     "simulate_streamed",

@@ -46,6 +46,7 @@ class CohortLink:
       population: what is known of all clients.
       members: whose rows there are, where not those of all clients.
       key: `[]` key of the run.
+      method: makes the algorithm of ONE client from its number.
       seen: rows that the members' work has made, with whether each is finite.
     """
 
@@ -64,6 +65,7 @@ class CohortLink:
     population: core.Population
     members: core.Members | None
     key: core.Key
+    method: Callable[[jax.Array], Any]
     seen: list[tuple[Any, jax.Array]] = dataclasses.field(default_factory=list)
 
     @property

@@ -6,10 +6,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.core import checks, client_map, client_rows
+from fedjax_pfl.core import checks, client_map, client_rows, loops
 
 __all__ = [
     "Unseen",
@@ -54,6 +53,7 @@ def _means(
     model: core.Model,
     batch_of: Callable[[jax.Array], core.Batch],
     total: jax.Array,
+    slots: int,
     size: int,
 ) -> list[Metrics]:
     """Averages every metric over `total` examples, in batches; NaN if there are none.
@@ -77,7 +77,8 @@ def _means(
     def add(number: jax.Array, totals: Any):
         return jax.tree.map(lambda a, b: a + b, totals, sums(number))
 
-    totals = lax.fori_loop(0, client_map.lane_max(-(-total // size)), add, zero)
+    bound = client_map.lane_max(-(-total // size))
+    totals = loops.bounded(bound, -(-slots // size), add, zero)
     count = jnp.maximum(total, 1)
     return jax.tree.map(
         lambda v: jnp.where(total > 0, v / count.astype(v.dtype), jnp.nan), totals
@@ -101,7 +102,7 @@ def _own_means(
         access = jax.random.fold_in(key, number)
         return data.gather(jnp.minimum(positions, slots - 1), weight, key=access)
 
-    return _means(predictors, model, batch_of, data.num_examples, size)
+    return _means(predictors, model, batch_of, data.num_examples, slots, size)
 
 
 def _whole_sequence(
@@ -183,7 +184,8 @@ def _pooled_means(
         x, y = jax.vmap(one)(chosen, weight, jnp.arange(size))
         return core.Batch(x=x, y=y, weight=weight, constants=pool.constants)
 
-    return _means(predictors, model, batch_of, total, size)
+    slots = examples["index"].shape[0]
+    return _means(predictors, model, batch_of, total, slots, size)
 
 
 def predictor_names(

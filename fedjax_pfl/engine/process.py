@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -44,6 +45,10 @@ class FederatedProcess:
         round; `drop`: a client or server whose new state is not finite keeps its old
         one, and the run goes on; `freeze`: a round with any non-finite value leaves the
         whole state as it was, but for the round number and the count.
+      per_client: values `[N]` by dotted name, such as `algorithm.lam`, of numbers of
+        the algorithm of which every client has its own: in its first state, in its
+        local work and in its models. Servers, and clients that never trained, have the
+        algorithm's. None for none.
     """
 
     algorithm: Any
@@ -53,12 +58,59 @@ class FederatedProcess:
     work: Any = participations.FullWork()
     attack: Any = None
     on_nonfinite: str = struct.static_field(default="stop")
+    per_client: Any = None
 
     def __post_init__(self):
         checks.known(self.on_nonfinite, ("stop", "drop", "freeze"), "on_nonfinite")
         for name, (_, example) in PARTS.items():
             wanted = f"an object such as {example}"
             struct.refuse_stand_in(name, getattr(self, name), wanted)
+        self._check_per_client()
+
+    def _check_per_client(self) -> None:
+        """Refuses values per client of what is no number of the algorithm."""
+        if self.per_client is None:
+            return
+        if not isinstance(self.per_client, Mapping):
+            raise checks.InputError(
+                "Expected per_client to be values by dotted name, such as"
+                f" {{'algorithm.lam': array}}, got {self.per_client!r}."
+            )
+
+    def _check_values(self, num_clients: int) -> None:
+        """Refuses values per client of what is no number, or of others than N."""
+        if self.per_client is None:
+            return
+        numbers = struct.traced_numbers(self)
+        for name, values in self.per_client.items():
+            if not name.startswith("algorithm.") or name not in numbers:
+                known = [n for n in numbers if n.startswith("algorithm.")]
+                raise checks.InputError(
+                    "Expected per_client to have traced numbers of the algorithm,"
+                    f" {', '.join(known)}, got {name!r}."
+                )
+            if jnp.shape(values) != (num_clients,):
+                raise checks.InputError(
+                    f"Expected {num_clients} values of {name} in per_client, one per"
+                    f" client, got an array of shape {jnp.shape(values)}."
+                )
+        fields = [name.removeprefix("algorithm.") for name in self.per_client]
+        self.algorithm.check_per_client(fields)
+
+    def method(self, client: jax.Array) -> Any:
+        """Returns the algorithm with the values of ONE client.
+
+        Args:
+          client: `int32[]` its number; from N on, of one that never trained.
+        """
+        method = self.algorithm
+        for name, values in (self.per_client or {}).items():
+            inner = name.removeprefix("algorithm.")
+            own = jnp.asarray(values)[jnp.minimum(client, len(values) - 1)]
+            common = struct.get_field(method, inner)
+            own = jnp.where(client < len(values), own, common)
+            method = struct.replace_field(method, inner, own)
+        return method
 
     def used_aggregator(self) -> core.Aggregator:
         """Returns the aggregator of the process, or the algorithm's own."""
@@ -123,7 +175,8 @@ class FederatedProcess:
         fields: dict[str, Any],
     ) -> tuple[Any, Any, Any]:
         """Draws the first states of the server and of ONE client, and its message."""
-        return self.algorithm.init(key, model, population, pool.with_rows(fields))
+        data = pool.with_rows(fields)
+        return self.method(data.client_id).init(key, model, population, data)
 
     def starts_with_one_message(
         self, model: core.Model, population: core.Population, train: core.ClientData
@@ -158,6 +211,7 @@ class FederatedProcess:
           num_clients: N.
         """
         self._check_server_optimizer()
+        self._check_values(num_clients)
         self.algorithm.check_cohort(size)
         if not self.algorithm.aggregates:
             return
@@ -278,6 +332,7 @@ class FederatedProcess:
             population=population,
             members=members,
             key=state.key,
+            method=self.method,
         )
         new, info = self.algorithm.round(state, link)
         new, info = _keep_carry(link, new, info)
@@ -347,7 +402,8 @@ class FederatedProcess:
           The algorithm's predictors.
         """
         view = core.ClientView(key=key, round=state.round, data=data)
-        return self.algorithm.predictors(view, state.server, client, model)
+        method = self.method(data.client_id)
+        return method.predictors(view, state.server, client, model)
 
 
 def _started(model: Any, train: core.ClientData) -> Any:

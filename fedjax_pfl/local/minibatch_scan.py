@@ -10,7 +10,7 @@ import optax
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_map, struct
+from fedjax_pfl.core import client_map, loops, struct
 from fedjax_pfl.local.objectives import Objective
 
 __all__ = [
@@ -178,6 +178,11 @@ def local_scan(
         view, batch_size, batches_per_step, sampler, order, remainder, dtype
     )
     limits = _limits(view, batches, epochs, num_steps, epoch_steps)
+    slots = view.data.index.shape[0]
+    most_steps = epoch_steps or -(-slots // batches.step_size)
+    most_epochs = epochs
+    if num_steps is not None:
+        most_epochs, most_steps = num_steps, min(num_steps, most_steps)
 
     def run_step(
         index: jax.Array,
@@ -190,7 +195,7 @@ def local_scan(
         carry, steps, examples = state
         step_key = jax.random.fold_in(epoch_key, index + 1)
         drawn = batches.of_step(step_key, positions, index)
-        new = step(step_key, carry, drawn)
+        new = loops.recomputed(step)(step_key, carry, drawn)
         active = limits.allow(epoch, index, steps)
         carry = optax.tree.where(active, new, carry)
         seen = sum((batch.weight.sum() for batch in drawn), jnp.zeros((), dtype))
@@ -206,9 +211,9 @@ def local_scan(
         before, bound = state[1], limits.epoch_steps
         if num_steps is not None:
             bound = jnp.minimum(bound, limits.steps - before)
-        state = lax.fori_loop(
-            0,
+        state = loops.bounded(
             client_map.lane_max(bound),
+            most_steps,
             lambda i, s: run_step(
                 i, s, positions=positions, epoch_key=epoch_key, epoch=epoch
             ),
@@ -223,7 +228,8 @@ def local_scan(
 
     zero = jnp.zeros((), jnp.int32)
     bound = client_map.lane_max(limits.epochs)
-    carry, steps, examples = lax.fori_loop(0, bound, run_epoch, (carry, zero, zero))
+    start = (carry, zero, zero)
+    carry, steps, examples = loops.bounded(bound, most_epochs, run_epoch, start)
     return carry, LocalInfo(
         num_steps=steps, num_examples=examples, converged=jnp.ones((), bool)
     )

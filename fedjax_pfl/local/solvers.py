@@ -314,6 +314,7 @@ class ToTolerance:
     max_steps: int = struct.static_field(default=1000, at_least=1)
     batch_size: int = struct.static_field(default=256, at_least=1)
     chooses: ClassVar[str] = "the number of steps"
+    forward_only: ClassVar[str] = "ends by a tolerance"
 
     def solve(
         self,

@@ -11,7 +11,19 @@ if TYPE_CHECKING:
     )
     from fedjax_pfl.engine.derivatives.learning import Learned, learn
     from fedjax_pfl.engine.derivatives.objective import Objective
+    from fedjax_pfl.engine.derivatives.per_client import (
+        LearnedPerClient,
+        learn_per_client,
+    )
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 
-__all__ = ["Hypergradients", "Learned", "Objective", "hypergradients", "learn"]
+__all__ = [
+    "Hypergradients",
+    "Learned",
+    "LearnedPerClient",
+    "Objective",
+    "hypergradients",
+    "learn",
+    "learn_per_client",
+]

@@ -1,17 +1,21 @@
 """Which numbers of a process a training can be differentiated in."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine.process import PARTS, FederatedProcess
 
+PER_CLIENT = "per_client."
+"""How the names of values per client begin."""
+
 __all__ = [
+    "PER_CLIENT",
     "Scale",
     "check",
     "held_fixed",
@@ -45,7 +49,7 @@ def check(process: FederatedProcess, fields: Sequence[str]) -> tuple[str, ...]:
         )
     if len({*names}) < len(names):
         raise checks.InputError(f"Expected each field once, got {', '.join(names)}.")
-    known = dict(_leaves(process))
+    known = struct.traced_numbers(process)
     for name in names:
         if name in known:
             continue
@@ -54,6 +58,11 @@ def check(process: FederatedProcess, fields: Sequence[str]) -> tuple[str, ...]:
                 "Expected fields of the process, which a training has derivatives in,"
                 f" got {name!r}."
             )
+        if name.startswith(PER_CLIENT):
+            raise checks.InputError(
+                f"Expected values of {name.removeprefix(PER_CLIENT)!r} in the process's"
+                f" per_client, to be differentiated in {name!r}."
+            )
         if name.partition(".")[0] not in PARTS:
             _refuse_unknown(name, known)
         value = struct.get_field(process, name)
@@ -61,7 +70,9 @@ def check(process: FederatedProcess, fields: Sequence[str]) -> tuple[str, ...]:
             f"Expected {name} to be a traced number, to be differentiated in, got"
             f" {struct.plain(value)!r}; {', '.join(known)} are."
         )
-    _refuse_parts(process)
+    _refuse_parts(process, ["no_derivative"])
+    if any(name.startswith(PER_CLIENT) for name in names):
+        _refuse_parts(process, ["forward_only"])
     return names
 
 
@@ -81,14 +92,14 @@ def of_some(
       InputError: see `check`.
     """
     for name in fields:
-        having = [p for p in processes if name in dict(_leaves(p))]
+        having = [p for p in processes if name in struct.traced_numbers(p)]
         check((having or list(processes))[0], [name])
     return check(processes[0], fields) if len(processes) == 1 else tuple(fields)
 
 
 def own(process: FederatedProcess, names: Sequence[str]) -> tuple[str, ...]:
     """Returns those of some names that are traced numbers of a process."""
-    known = dict(_leaves(process))
+    known = struct.traced_numbers(process)
     return tuple(name for name in names if name in known)
 
 
@@ -100,14 +111,6 @@ def _refuse_unknown(name: str, known: Iterable[str]) -> None:
             f"Expected the whole name of field {name!r}: did you mean {ends[0]!r}?"
         )
     checks.known(name.partition(".")[0], tuple(PARTS), "part of a process")
-
-
-def _leaves(process: FederatedProcess) -> Iterator[tuple[str, Any]]:
-    """Yields traced floating-point numbers by dotted name."""
-    for path, leaf in jax.tree_util.tree_flatten_with_path(process)[0]:
-        is_number = isinstance(leaf, int | float) and not isinstance(leaf, bool)
-        if is_number or jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            yield jax.tree_util.keystr(path, simple=True, separator="."), leaf
 
 
 def _parts(node: Any) -> Iterator[Any]:
@@ -128,15 +131,19 @@ def _used(process: FederatedProcess) -> Iterator[Any]:
         yield from _parts(process.used_aggregator())
 
 
-def _refuse_parts(process: FederatedProcess) -> None:
-    """Refuses a process with a part that has no derivative."""
-    for part in _used(process):
-        reason = getattr(part, "no_derivative", None)
-        if reason is not None:
-            raise checks.InputError(
-                f"Expected parts that have derivatives, got {type(part).__name__},"
-                f" which {reason}."
-            )
+def _refuse_parts(process: FederatedProcess, kinds: Sequence[str]) -> None:
+    """Refuses a process with a part that has no such derivative."""
+    for part, kind in itertools.product(_used(process), kinds):
+        reason = getattr(part, kind, None)
+        if reason is None:
+            continue
+        wanted = "derivatives"
+        if kind == "forward_only":
+            wanted += " in values per client, which go back through all rounds"
+        raise checks.InputError(
+            f"Expected parts that have {wanted}, got {type(part).__name__}, which"
+            f" {reason}."
+        )
 
 
 def held_fixed(process: FederatedProcess) -> tuple[str, ...]:
@@ -160,7 +167,7 @@ def held_fixed(process: FederatedProcess) -> tuple[str, ...]:
 
 def taken(process: FederatedProcess, names: Sequence[str]) -> dict[str, Any]:
     """Returns the values of traced fields by dotted name."""
-    known = dict(_leaves(process))
+    known = struct.traced_numbers(process)
     return {name: known[name] for name in names}
 
 

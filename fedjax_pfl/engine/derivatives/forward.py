@@ -1,4 +1,4 @@
-"""Derivatives of trainings with respect to their hyperparameters, forward mode."""
+"""Derivatives of trainings with respect to their hyperparameters."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from fedjax_pfl import core, results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import grids, groups, simulation, validate
 from fedjax_pfl.engine.derivatives import fields as fields_
-from fedjax_pfl.engine.derivatives import trainer
+from fedjax_pfl.engine.derivatives import reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.process import FederatedProcess
@@ -24,58 +24,61 @@ __all__ = ["Hypergradients", "hypergradients", "measured"]
 
 @dataclasses.dataclass(frozen=True)
 class Hypergradients:
-    """Trainings with the derivatives of an objective in some of their fields.
+    """Derivatives of an objective of trainings in some of their fields.
 
     Attributes:
-      result: the trainings; their histories have objective, values and derivatives at
-        every evaluation among the diagnostics.
       fields: dotted names of the p fields.
       objective: what was differentiated, as a string.
+      points: values by name of every grid point.
+      values: by field, `[G]` its values, or `[G, N]` those per client.
+      value: the objective `[G]` after the last round.
+      derivatives: by field, those of the objective, shaped like its values.
       held_fixed: what parts of the process choose, which the derivatives hold fixed:
         they are exact where a small change of the fields does not change the choice.
+      result: the trainings, in forward mode; their histories have all of this at every
+        evaluation among the diagnostics. None in reverse mode.
     """
 
-    result: results.Result
     fields: tuple[str, ...]
     objective: str
+    points: tuple[dict[str, Any], ...]
+    values: dict[str, np.ndarray]
+    value: np.ndarray
+    derivatives: dict[str, np.ndarray]
     held_fixed: tuple[str, ...]
-
-    @property
-    def value(self) -> np.ndarray:
-        """The objective `[G]` after the last round, of every grid point."""
-        return self._last(f"{learned.OBJECTIVE}{self.objective}")
-
-    @property
-    def derivatives(self) -> dict[str, np.ndarray]:
-        """Derivatives `[G]` of the objective by field, of every grid point."""
-        return {n: self._last(f"{learned.DERIVATIVE}{n}") for n in self.fields}
-
-    def _last(self, name: str) -> np.ndarray:
-        """Returns the last values of a diagnostic."""
-        return np.concatenate([g.diagnostics[name][:, -1] for g in self.result.groups])
+    result: results.Result | None = None
 
     def table(self) -> "pd.DataFrame":
-        """Returns a row per grid point.
+        """Returns a row per grid point, of values per client one per point and client.
 
         Returns:
-          The point's axes, the fields' values, `objective`, and a column `d <field>`
-          per derivative.
+          The point's axes, `client` where there are values per client, the fields'
+          values, `objective`, and a column `d <field>` per derivative.
         """
         import pandas as pd
 
-        points = [point for group in self.result.groups for point in group.points]
-        columns: dict[str, Any] = dict(pd.DataFrame(points, range(len(points))))
-        for name in self.fields:
-            columns[name] = self._last(f"{learned.VALUE}{name}")
-        columns["objective"] = self.value
-        columns |= {f"d {name}": v for name, v in self.derivatives.items()}
-        return pd.DataFrame(columns)
+        count = max(v.shape[1] if v.ndim > 1 else 0 for v in self.values.values())
+        rows = [
+            point
+            | ({"client": client} if count else {})
+            | {n: _entry(self.values[n], k, client) for n in self.fields}
+            | {"objective": float(self.value[k])}
+            | {f"d {n}": _entry(self.derivatives[n], k, client) for n in self.fields}
+            for k, point in enumerate(self.points)
+            for client in range(max(count, 1))
+        ]
+        return pd.DataFrame(rows)
 
     def __str__(self) -> str:
         text = f"{self.table().to_string(index=False)}\nDerivatives of {self.objective}"
         if self.held_fixed:
             text += f", with held fixed: {'; '.join(self.held_fixed)}"
         return f"{text}."
+
+
+def _entry(values: np.ndarray, point: int, client: int) -> float:
+    """Returns a point's number, or that of one of its clients."""
+    return float(values[point] if values.ndim == 1 else values[point, client])
 
 
 @as_keywords("stop_when")
@@ -96,6 +99,11 @@ def hypergradients(
     Exact derivatives of the program that runs, in forward mode: the derivatives of all
     states go with them through shuffles, cohorts, attacks and aggregation. For p fields
     this takes about 1 + p trainings, and memory for 1 + p states; no round is stored.
+
+    Derivatives in values per client, `per_client.algorithm.lam` of a process that has
+    `per_client={"algorithm.lam": values}`, go back through the rounds, those of other
+    fields with them. About the square root of the number of rounds of states is kept,
+    with all steps of as many rounds.
 
     Args:
       key: `[]` key from `jax.random.key(seed)`.
@@ -137,9 +145,31 @@ def hypergradients(
         found = [groups.single(key, process, model, spec)]
     what = trainer.Differentiation(names, wanted)
     planned = simulation.check_groups(found, parsed, trainer=what)
+    shared: dict[str, Any] = {
+        "fields": names,
+        "objective": str(what.model_of(planned[0])),
+        "points": tuple(point for group in planned for point in group.group.points),
+        "held_fixed": fields_.held_fixed(process),
+    }
+    if any(name.startswith(fields_.PER_CLIENT) for name in names):
+        parts = [reverse.go_back(group, what) for group in planned]
+        value = np.concatenate([part[0] for part in parts])
+        values, slopes = (
+            {n: np.concatenate([part[k][n] for part in parts]) for n in names}
+            for k in (1, 2)
+        )
+        return Hypergradients(value=value, values=values, derivatives=slopes, **shared)
     result = simulation.run_groups(planned, parsed, trainer=what, interrupt=time_is_up)
+
+    def last(name: str) -> np.ndarray:
+        return np.concatenate([g.diagnostics[name][:, -1] for g in result.groups])
+
     return Hypergradients(
-        result, names, str(what.model_of(planned[0])), fields_.held_fixed(process)
+        value=last(f"{learned.OBJECTIVE}{shared['objective']}"),
+        values={n: last(f"{learned.VALUE}{n}") for n in names},
+        derivatives={n: last(f"{learned.DERIVATIVE}{n}") for n in names},
+        result=result,
+        **shared,
     )
 
 

@@ -29,7 +29,7 @@ __all__ = ["OBJECTIVE", "Learned", "Learning", "default_optimizer", "learn"]
 OBJECTIVE = "validation:loss"
 """What fields are moved by where nothing else is said."""
 
-_RATE = 0.5
+_RATE = 0.3
 _LOST = 20.0  # relative change of the objective per e-fold that no smooth training has
 _STATE = "rows/learning"
 
@@ -254,7 +254,7 @@ class Learned:
 
 
 def default_optimizer() -> optax.GradientTransformation:
-    """Returns Adam with steps of at most about half of an e-fold in a field.
+    """Returns Adam with steps of at most a third of an e-fold in a field.
 
     A derivative of a training that is about to diverge is cut off, or Adam's memory of
     it would stop all steps.

@@ -1,25 +1,27 @@
-"""Compiled programs that carry derivatives forward through rounds.
+"""Compiled programs that carry derivatives through rounds, forward or back.
 
 For p fields, tangents `[p, ...]` go beside every floating-point leaf of the states.
 `jax.jvp` of a program, vmapped over p directions, makes the rounds themselves once and
-only their derivatives p times.
+only their derivatives p times. Back through rounds go derivatives in many values.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_map
+from fedjax_pfl.core import client_map, loops
 from fedjax_pfl.engine import evaluation, resident, stacking
 from fedjax_pfl.engine.derivatives import fields
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.groups import Plan
 
-__all__ = ["init", "measure", "moving", "segment"]
+__all__ = ["backward", "init", "measure", "moving", "segment"]
 
 
 def moving(tree: Any) -> list[Any]:
@@ -115,6 +117,27 @@ def segment(
     return states, tangents, reports
 
 
+def _measured(
+    plan: Plan,
+    objective: Objective,
+    process: Any,
+    state: core.State,
+    federation: core.Federation,
+) -> jax.Array:
+    """Computes the objective `[]` of one point."""
+    members = plan.schedule.members(process, state, federation.num_clients)
+    metrics = evaluation.evaluate(
+        process, state, plan.model, federation, data=(objective.data,), members=members
+    )[0]
+    kinds = evaluation.predictor_names(process, state, plan.model, federation)
+    if members is None:
+        members = jnp.arange(federation.num_clients, dtype=jnp.int32)
+    count = getattr(federation, objective.data).num_examples
+    counted = ((count > 0) & ~federation.malicious)[members]
+    values = metrics[objective.metric][kinds.index(str(objective.model)), 0]
+    return objective.of(values, members, counted)
+
+
 @functools.partial(jax.jit, static_argnames=("plan", "names", "objective"))
 def measure(
     plan: Plan,
@@ -130,23 +153,7 @@ def measure(
 
     def one(row: tuple[Any, ...], pool: Any) -> jax.Array:
         process, state, own = row
-        federation = stacking.join(own, pool)
-        members = plan.schedule.members(process, state, federation.num_clients)
-        metrics = evaluation.evaluate(
-            process,
-            state,
-            plan.model,
-            federation,
-            data=(objective.data,),
-            members=members,
-        )[0]
-        kinds = evaluation.predictor_names(process, state, plan.model, federation)
-        if members is None:
-            members = jnp.arange(federation.num_clients, dtype=jnp.int32)
-        count = getattr(federation, objective.data).num_examples
-        counted = ((count > 0) & ~federation.malicious)[members]
-        values = metrics[objective.metric][kinds.index(objective.model), 0]
-        return objective.of(values, members, counted)
+        return _measured(plan, objective, process, state, stacking.join(own, pool))
 
     def run(values: dict[str, Any], floats: list[Any]):
         changed, now = fields.put(processes, values), _moved(states, floats)
@@ -156,3 +163,58 @@ def measure(
     values = fields.taken(processes, names)
     value, slope, _ = _forward(run, values, moving(states), tangents)
     return value, slope
+
+
+@functools.partial(
+    jax.jit, static_argnames=("plan", "names", "objective", "num_rounds")
+)
+def backward(
+    plan: Plan,
+    names: tuple[str, ...],
+    objective: Objective,
+    num_rounds: int,
+    processes: Any,
+    keys: Any,
+    rows: Any,
+    pool: Any,
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Trains all points, and goes back through their rounds for the derivatives.
+
+    Rounds are in about `sqrt(num_rounds)` pieces; of each only the first state is kept,
+    and the piece is trained again on the way back.
+
+    Returns:
+      The objective `[G]`, and its derivatives by name, shaped like the fields.
+    """
+    length = math.isqrt(num_rounds - 1) + 1
+    count = -(-num_rounds // length)
+
+    def one(row: tuple[Any, ...], pool: Any):
+        process, key, own = row
+        federation = stacking.join(own, pool)
+
+        def last(values: dict[str, Any]) -> jax.Array:
+            changed = fields.put(process, values)
+
+            def step(state: core.State, number: jax.Array):
+                def run(state: core.State) -> core.State:
+                    return changed.round(state, plan.model, federation, plan.execution)[
+                        0
+                    ]
+
+                is_left = number < num_rounds
+                return lax.cond(is_left, run, lambda state: state, state), None
+
+            @jax.checkpoint
+            def piece(state: core.State, numbers: jax.Array):
+                return lax.scan(step, state, numbers)
+
+            state = changed.init(key, plan.model, federation)
+            numbers = jnp.arange(count * length).reshape(count, length)
+            state = lax.scan(piece, state, numbers)[0]
+            return _measured(plan, objective, changed, state, federation)
+
+        return jax.value_and_grad(last)(fields.taken(process, names))
+
+    with loops.reversible():
+        return client_map.map_clients(one, (processes, keys, rows), pool, plan.points)

@@ -1,0 +1,218 @@
+"""Values of a field that every client has for itself, learned by going back."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from fedjax_pfl import core, results
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import grids as grids_
+from fedjax_pfl.engine import groups, simulation, validate
+from fedjax_pfl.engine.derivatives import fields as fields_
+from fedjax_pfl.engine.derivatives import forward, learning, reverse, trainer
+from fedjax_pfl.engine.derivatives.objective import Objective
+from fedjax_pfl.engine.options import Options, as_keywords, time_limit
+from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.engine.trainer import Interrupted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["LearnedPerClient", "learn_per_client"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnedPerClient:
+    """A field of which every client has learned its own value.
+
+    Attributes:
+      result: trainings with the learned values, a point per seed.
+      field: dotted name of the field.
+      objective: what was made small, as a string.
+      values: `[G, N]` the learned values, those of the best training.
+      steps: `[G, T]` the objective after each training.
+    """
+
+    result: results.Result
+    field: str
+    objective: str
+    values: np.ndarray
+    steps: np.ndarray
+
+    def table(self) -> "pd.DataFrame":
+        """Returns a row per seed and client.
+
+        Returns:
+          Columns seed, client, the field's value, `train_examples`, and, of classes,
+          `label_skew`: half of the sum over classes of the differences between the
+          shares of the client's labels and of everybody's, 0 to 1.
+        """
+        import pandas as pd
+
+        parts, row = [], 0
+        for group in self.result.groups:
+            for number, point in enumerate(group.points):
+                columns: dict[str, Any] = {
+                    "seed": point.get("seed"),
+                    "client": np.arange(self.values.shape[1]),
+                    self.field: self.values[row],
+                    "train_examples": group.num_train[number],
+                }
+                if group.label_counts is not None:
+                    columns["label_skew"] = _skew(group.label_counts[number])
+                parts.append(pd.DataFrame(columns))
+                row += 1
+        return pd.concat(parts, ignore_index=True)
+
+    def __str__(self) -> str:
+        from scipy import stats  # only where it is shown
+
+        table = self.table()
+        columns = [c for c in ("train_examples", "label_skew") if c in table]
+        told = ", ".join(
+            f"{stats.spearmanr(table[self.field], table[c])[0]:+.2f} with {c}"
+            for c in columns
+        )
+        quartiles = table[self.field].quantile([0, 0.25, 0.5, 0.75, 1])
+        shown = ", ".join(f"{value:.3g}" for value in quartiles)
+        return (
+            f"{self.field} of {self.values.shape[1]} clients, least to largest by"
+            f" quarters: {shown}. Rank correlations: {told}. {self.objective}:"
+            f" {self.steps[:, 0].mean():.4g} before,"
+            f" {self.steps.min(1).mean():.4g} at best."
+        )
+
+
+def _skew(counts: np.ndarray) -> np.ndarray:
+    """Returns total variations `[N]` between clients' labels `[N, C]` and all."""
+    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    return 0.5 * np.abs(shares - counts.sum(0) / counts.sum()).sum(1)
+
+
+@as_keywords("stop_when")
+def learn_per_client(
+    key: core.Key,
+    process: FederatedProcess,
+    model: Any,
+    spec: core.Specification,
+    field: str,
+    num_rounds: int,
+    *,
+    objective: str | Objective = learning.OBJECTIVE,
+    seeds: Sequence[int] = (0, 1, 2),
+    optimizer: optax.GradientTransformation | None = None,
+    num_trainings: int = 10,
+    **options: Any,
+) -> LearnedPerClient:
+    """Learns a value of a field for every client, by training again and again.
+
+    One backward pass gives the derivatives in all values, in a few times the time of a
+    training. Every seed has its own clients, and so its own values. They begin at the
+    algorithm's, and move as those of `learn`.
+
+    Args:
+      key: `[]` key shared by all trainings.
+      process: base process, without `per_client`.
+      model: the model.
+      spec: the federation's specification, with validation examples.
+      field: dotted name of a traced number of the algorithm that clients may have for
+        themselves, such as `algorithm.lam`.
+      num_rounds: rounds R of a training.
+      objective: see `hypergradients`.
+      seeds: of trainings side by side.
+      optimizer: of optax, on the numbers without limits; None takes Adam.
+      num_trainings: trainings with derivatives, at least 1; one more is made with the
+        best values.
+      **options: those of `grid`, but `stop_when`, of the last training.
+
+    Returns:
+      The values, and the trainings with them.
+
+    Raises:
+      InputError: if an argument does not fit, in one sentence.
+      Interrupted: after `max_minutes`.
+    """
+    validate.check(key, process, model, spec, spec=True)
+    checks.positive_int("num_trainings", num_trainings)
+    if process.per_client is not None:
+        raise checks.InputError(
+            "Expected per_client=None, since values begin at the algorithm's, got"
+            f" those of {', '.join(process.per_client)}."
+        )
+    fields_.check(process, [field])
+    scale, name = fields_.scale_of(process, field), f"{fields_.PER_CLIENT}{field}"
+    what = trainer.Differentiation((name,), Objective.parse(objective))
+    parsed = Options(num_rounds=num_rounds, **forward.measured(options, what.objective))
+    time_is_up = time_limit(parsed.max_minutes)
+    axes = {"seed": list(seeds)}
+    unplanned = [
+        _with_values(group, field)
+        for group in grids_.groups_of(key, process, model, spec, axes)
+    ]
+    fields_.check(unplanned[0].processes[0], [name])
+    planned = simulation.check_groups(unplanned, parsed, trainer=what)
+    optimizer = optimizer or learning.default_optimizer()
+    values, steps, ready = [], [], []
+    for group, plan in zip(unplanned, planned, strict=True):
+        backward = reverse.Backward(plan, what)
+        best, path = _descend(
+            backward, name, scale, optimizer, num_trainings, time_is_up
+        )
+        values.append(best)
+        steps.append(path)
+        ready.append(_with_values(group, field, best))
+    last = simulation.check_groups(ready, parsed)
+    result = simulation.run_groups(last, parsed, interrupt=time_is_up)
+    shown = str(what.model_of(planned[0]))
+    parts = (np.concatenate(values), np.concatenate(steps))
+    return LearnedPerClient(result, field, shown, *parts)
+
+
+def _with_values(
+    group: groups.Group, field: str, values: np.ndarray | None = None
+) -> groups.Group:
+    """Returns a group with values `[G, N]` per client; None takes the processes'."""
+    count, processes = group.federations[0].num_clients, []
+    for number, process in enumerate(group.processes):
+        own = np.full(count, float(fields_.taken(process, [field])[field]))
+        if values is not None:
+            own = values[number]
+        processes.append(dataclasses.replace(process, per_client={field: own}))
+    return dataclasses.replace(group, processes=processes)
+
+
+def _descend(
+    backward: reverse.Backward,
+    name: str,
+    scale: fields_.Scale,
+    optimizer: optax.GradientTransformation,
+    num_trainings: int,
+    interrupt: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the best values `[G, N]`, and the objectives `[G, T]` on the way."""
+    value_of, slope_of = np.vectorize(scale.value), np.vectorize(scale.slope)
+    values = backward.values()[name].astype(np.float64)
+    free: Any = jnp.asarray(np.vectorize(scale.free)(values))
+    memory, sign = optimizer.init(free), backward.objective.sign
+    best, least, path = values, np.full(len(values), np.inf), []
+    for done in range(num_trainings):
+        objective, slopes = backward({name: values})
+        path.append(objective)
+        is_better = sign * objective < least
+        best = np.where(is_better[:, None], values, best)
+        least = np.where(is_better, sign * objective, least)
+        reason = interrupt()
+        if reason is not None:
+            raise Interrupted(reason, done)
+        count = values.shape[1]  # a client's share in the mean of all
+        slope = count * sign * slopes[name] * slope_of(values)
+        update, memory = optimizer.update(
+            jnp.asarray(np.nan_to_num(slope)), memory, free
+        )
+        free = free + update
+        values = value_of(np.asarray(free, np.float64))
+    return best, np.stack(path, axis=1)

@@ -3,7 +3,8 @@
 A run is a file `results/<method>/<run>.nc`, see `kept`. A card is a function of these
 files, presets and the method's texts alone, byte for byte: a page with appendices. One
 more page, `docs/reproduction.md`, says what of all papers reproduces, and another,
-`docs/benchmark.md`, is made of the tables that `benchmark` wrote.
+`docs/benchmark.md`, is made of the tables that `benchmark` wrote, and `docs/learned.md`
+of those of `experiments.learned`.
 """
 
 from pathlib import Path
@@ -21,6 +22,7 @@ from experiments.cards import (
     portfolio,
     reproduction,
 )
+from experiments.learned import page as learned
 from fedjax_pfl import benchmark
 from fedjax_pfl.command import cli
 from fedjax_pfl.core import checks
@@ -79,6 +81,8 @@ def _write(method: str | None, results: Path, out: Path, page: Path) -> None:
     if method is None and (tables := results / "benchmark").is_dir():
         found = benchmark.Tables.load(tables)
         print(f"Page: {benchmark.write(found, page.parent, html=False)}")
+    if method is None and (tables := results / "learned").is_dir():
+        print(f"Page: {learned.write(tables, page.parent)}")
 
 
 def plans_in(results: Path) -> pd.DataFrame:

@@ -1,7 +1,8 @@
 """Progress of trainings: bars on a terminal, a table in a notebook, else a log."""
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from rich.console import Console
@@ -20,7 +21,7 @@ from fedjax_pfl import results
 from fedjax_pfl.engine.callbacks import base, notebook
 from fedjax_pfl.engine.callbacks.pace import Pace, duration
 
-__all__ = ["Log", "Progress"]
+__all__ = ["Log", "Progress", "steps"]
 
 LINE_SECONDS = 30.0
 """Least time between two lines of one group in a log."""
@@ -74,6 +75,36 @@ class Progress(base.Callback):
     def end(self, result: results.Result | None) -> None:
         """Closes the display."""
         self._display.close()
+
+
+@contextlib.contextmanager
+def steps(
+    title: str, num_rounds: int, *, is_shown: bool
+) -> Iterator[Callable[[int, str], None]]:
+    """Shows the progress of what runs without evaluations, such as going back.
+
+    Args:
+      title: of the display.
+      num_rounds: of all of it.
+      is_shown: whether to show anything.
+
+    Yields:
+      `(rounds done, text) -> None`.
+    """
+    if not is_shown:
+        yield lambda done, text: None
+        return
+    display, pace = _display(), Pace(title, num_rounds)
+    display.begin(pace)
+
+    def reach(done: int, text: str) -> None:
+        pace.reach(done, text, is_restored=False)
+        display.update(pace)
+
+    try:
+        yield reach
+    finally:
+        display.close()
 
 
 def _title(first: base.Training, num_groups: int, size: int) -> str:

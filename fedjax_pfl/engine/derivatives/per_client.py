@@ -1,7 +1,7 @@
 """Values of a field that every client has for itself, learned by going back."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from fedjax_pfl import core, results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import grids as grids_
 from fedjax_pfl.engine import groups, simulation, validate
+from fedjax_pfl.engine.callbacks import progress
 from fedjax_pfl.engine.derivatives import fields as fields_
 from fedjax_pfl.engine.derivatives import forward, learning, reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
@@ -159,9 +160,12 @@ def learn_per_client(
     values, steps, ready = [], [], []
     for group, plan in zip(unplanned, planned, strict=True):
         backward = reverse.Backward(plan, what)
-        best, path = _descend(
-            backward, name, scale, optimizer, num_trainings, time_is_up
-        )
+        title = f"{plan.algorithm} x {len(group.points)}, there and back"
+        total = num_trainings * num_rounds
+        with progress.steps(title, total, is_shown=parsed.progress) as reach:
+            best, path = _descend(
+                backward, name, scale, optimizer, num_trainings, time_is_up, reach
+            )
         values.append(best)
         steps.append(path)
         ready.append(_with_values(group, field, best))
@@ -191,7 +195,8 @@ def _descend(
     scale: fields_.Scale,
     optimizer: optax.GradientTransformation,
     num_trainings: int,
-    interrupt: Any,
+    interrupt: Callable[[], str | None],
+    reach: Callable[[int, str], None],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the best values `[G, N]`, and the objectives `[G, T]` on the way."""
     value_of, slope_of = np.vectorize(scale.value), np.vectorize(scale.slope)
@@ -202,6 +207,8 @@ def _descend(
     for done in range(num_trainings):
         objective, slopes = backward({name: values})
         path.append(objective)
+        rounds = (done + 1) * backward.num_rounds
+        reach(rounds, f"{backward.objective}: {objective.mean():.4g}")
         is_better = sign * objective < least
         best = np.where(is_better[:, None], values, best)
         least = np.where(is_better, sign * objective, least)

@@ -20,6 +20,7 @@ class Backward:
 
     Attributes:
       objective: what is differentiated, with the model's name.
+      num_rounds: rounds of the training.
     """
 
     def __init__(self, planned: PlannedGroup, what: trainer.Differentiation):
@@ -35,7 +36,8 @@ class Backward:
         """
         self._trainer, self._names = Resident(planned), what.names
         self.objective = what.model_of(planned)
-        static = (planned.plan, what.names, self.objective, planned.options.num_rounds)
+        self.num_rounds = planned.options.num_rounds
+        static = (planned.plan, what.names, self.objective, self.num_rounds)
         try:
             lowered = programs.backward.lower(*static, *self._trainer.start)
         except ValueError as error:

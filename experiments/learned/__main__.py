@@ -1,0 +1,139 @@
+"""Learns fields from poor starts, beside a grid: `python -m experiments.learned`.
+
+Writes `results/learned/<data>-points.csv`, the trainings of the grid and of what was
+learned with a row per seed, and `<data>-paths.csv`, the paths of the fields. The page
+`docs/learned.md` is made of these files by `python -m experiments.cards`.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import pandas as pd
+import typer
+
+import fedjax_pfl as fp
+from experiments import presets  # noqa: F401 (adds those of the papers)
+from fedjax_pfl import results
+from fedjax_pfl.command import cli
+from fedjax_pfl.command import presets as named
+from fedjax_pfl.core import checks, struct
+
+__all__ = ["DATA", "FOLDER", "app"]
+
+FOLDER = Path(__file__).parents[1] / "results" / "learned"
+DATA = ("digits", "fmnist_dir", "femnist")
+_LAM, _RATE = "algorithm.lam", "algorithm.local.learning_rate"
+_LAMS = np.geomspace(0.01, 10, 9)
+_RATES = np.geomspace(0.003, 1, 5)
+_STARTS = ((10.0, 0.003), (0.01, 0.003), (10.0, 0.05), (0.01, 1.0))  # the last unstable
+_SEEDS = (0, 1, 2)
+_PER_CLIENT = ("digits",)  # elsewhere it takes hours
+_OBJECTIVE = "validation:loss:personal"
+_EVERY = 2  # rounds between two moves
+
+app = cli.application()
+
+
+@app.command(help="Learns lam and the learning rate of FLAME, beside a grid of them.")
+def main(
+    data: Annotated[
+        list[str] | None, typer.Argument(help=f"Of {', '.join(DATA)}; all by default.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Directory of the tables.")
+    ] = FOLDER,
+) -> None:
+    """Writes two tables per data set."""
+    cli.answer(lambda: [_study(name, out) for name in data or DATA])
+
+
+def _study(name: str, out: Path) -> None:
+    """Trains the grid, learns from every start, and writes both."""
+    checks.known(name, DATA, "data set of the study")
+    experiment = named.get(f"benchmark_{name}")
+    grid = next(
+        g for g in experiment.grids if isinstance(g.process.algorithm, fp.Flame)
+    )
+    base = (jax.random.key(0, impl="threefry2x32"), grid.process, grid.model, grid.spec)
+    rounds = experiment.num_rounds
+
+    points = [
+        {_LAM: lam, _RATE: rate, "seed": seed}
+        for lam in _LAMS
+        for rate in _RATES
+        for seed in _SEEDS
+    ]
+    result = fp.grid(*base, points, rounds, eval_every=rounds)
+    learned = fp.learn(
+        *base,
+        (_LAM, _RATE),
+        rounds,
+        objective=_OBJECTIVE,
+        seeds=_SEEDS,
+        starts=[dict(zip((_LAM, _RATE), start, strict=True)) for start in _STARTS],
+        eval_every=_EVERY,
+    )
+    grid_scores = _scores(result)
+    parts = [
+        grid_scores.assign(kind="grid"),
+        _scores(learned.result).assign(kind="learned"),
+    ]
+    if name in _PER_CLIENT:
+        parts.append(_per_client(grid_scores, base, rounds).assign(kind="per client"))
+    out.mkdir(parents=True, exist_ok=True)
+    for kind, table in (("points", pd.concat(parts)), ("paths", learned.path())):
+        file = out / f"{name}-{kind}.csv"
+        table.to_csv(file, index=False, float_format="%.6g")
+        print(f"Table: {file}")
+
+
+def _per_client(scores: pd.DataFrame, base: Any, rounds: int) -> pd.DataFrame:
+    """Learns lam of every client, from the best point of the grid."""
+    key, process, model, spec = base
+    means = scores.groupby(["lam", "rate"])["validation_accuracy"].agg(
+        lambda values: values.mean(skipna=False)
+    )
+    lam, rate = means.idxmax()
+    count = spec.build().num_clients
+    flame = dataclasses.replace(process.algorithm, lam=lam, kappa=None, rho=lam / count)
+    flame = struct.replace_field(flame, "local.learning_rate", rate)
+    process = dataclasses.replace(process, algorithm=flame)
+    learned = fp.learn_per_client(
+        *(key, process, model, spec),
+        _LAM,
+        rounds,
+        objective=_OBJECTIVE,
+        seeds=_SEEDS,
+        eval_every=rounds,
+    )
+    print(learned)
+    return _scores(learned.result).assign(lam=np.nan, rate=rate)
+
+
+def _scores(result: results.Result) -> pd.DataFrame:
+    """Returns what personal models reach in the last round, a row per training."""
+    rows = []
+    for group in result.groups:
+        model = group.models.index("personal")
+        for number, point in enumerate(group.points):
+            row = {"lam": point.get(_LAM), "rate": point.get(_RATE)}
+            row["seed"] = point["seed"]
+            for data, metric in (
+                ("validation", "loss"),
+                ("validation", "accuracy"),
+                ("test", "accuracy"),
+            ):
+                column = group.data.index(data)
+                values = group.metrics[metric][number, -1, model, column]
+                known = values[~np.isnan(values)]
+                is_lost = group.diverged_at[number] >= 0 or not known.size
+                row[f"{data}_{metric}"] = np.nan if is_lost else known.mean()
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,214 @@
+"""The page `docs/learned.md`: learned fields beside a grid, from kept tables."""
+
+import dataclasses
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from fedjax_pfl.figures import drawing
+from fedjax_pfl.results import paired, plain_files
+
+__all__ = ["render", "write"]
+
+_FIGURES = "learned_files"
+_SAVED = {"metadata": {"Date": None}}
+_LAM, _RATE = "algorithm.lam", "algorithm.local.learning_rate"
+_WITHIN = 0.3  # points, of the best of the grid
+_SHARE = 0.2  # of the grid's trainings
+_FIELDS = 2
+_TITLES = {
+    "digits": "Digits",
+    "fmnist_dir": "Fashion-MNIST, Dirichlet 0.1",
+    "femnist": "FEMNIST by writers",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """What one way of finding values reaches.
+
+    Attributes:
+      name: of the way, for the first column.
+      values: lam and the learning rate.
+      scores: by seed: validation loss and accuracy, and test accuracy.
+    """
+
+    name: str
+    values: tuple[float, float]
+    scores: pd.DataFrame
+
+
+def _best_of_grid(points: pd.DataFrame) -> _Row:
+    """Returns the grid's point with the best validation accuracy."""
+    grid = points[points["kind"] == "grid"]
+    means = grid.groupby(["lam", "rate"])["validation_accuracy"].agg(
+        lambda values: values.mean(skipna=False)
+    )
+    lam, rate = means.idxmax()
+    own = grid[(grid["lam"] == lam) & (grid["rate"] == rate)].set_index("seed")
+    return _Row("best of the grid", (lam, rate), own)
+
+
+def _learned(points: pd.DataFrame, paths: pd.DataFrame) -> list[_Row]:
+    """Returns a row per start."""
+    rows = []
+    learned = points[points["kind"] == "learned"]
+    for (lam, rate), own in learned.groupby(["lam", "rate"], sort=False):
+        path = paths[
+            (paths[f"start {_LAM}"] == lam) & (paths[f"start {_RATE}"] == rate)
+        ]
+        end = path.iloc[-1]
+        name = f"from {lam:g} and {rate:g}"
+        rows.append(_Row(name, (end[_LAM], end[_RATE]), own.set_index("seed")))
+    return rows
+
+
+def _per_client(points: pd.DataFrame) -> list[_Row]:
+    """Returns the row of lam per client, if it was learned."""
+    own = points[points["kind"] == "per client"].set_index("seed")
+    return (
+        [_Row("lam per client", (np.nan, own["rate"].iloc[0]), own)] if len(own) else []
+    )
+
+
+def _table(rows: list[_Row], points: pd.DataFrame) -> list[str]:
+    """Returns the lines of a table, differences from its first row paired by seed."""
+    head = ("found", "lam", "learning rate", "validation loss", "test accuracy")
+    head += ("beside the grid's best", "trainings")
+    lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * (len(head) - 1)]
+    seeds = len(rows[0].scores)
+    tried = len(points[points["kind"] == "grid"]) // seeds
+    costs = {"best of the grid": str(tried), "lam per client": "–"}
+    for row in rows:
+        accuracy = 100 * row.scores["test_accuracy"]
+        beside = paired.interval(accuracy, 100 * rows[0].scores["test_accuracy"])
+        values = [f"{value:.3g}" if value == value else "own" for value in row.values]
+        cells = [
+            row.name,
+            *values,
+            f"{row.scores['validation_loss'].mean():.3f}",
+            f"{accuracy.mean():.2f}" if accuracy.notna().all() else "diverged",
+            "–" if row is rows[0] else str(beside),
+            costs.get(row.name, str(1 + _FIELDS)),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _figure(points: pd.DataFrame, paths: pd.DataFrame) -> Figure:
+    """Draws the paths over the grid's validation losses."""
+    grid = points[points["kind"] == "grid"]
+    losses = grid.groupby(["lam", "rate"])["validation_loss"].mean().unstack()
+    figure = Figure(layout="constrained")
+    figure.set_size_inches(drawing.WIDTH, 3.6)
+    axes = figure.subplots()
+    values = np.ma.masked_invalid(losses.to_numpy())
+    shown = axes.pcolormesh(
+        losses.columns,
+        losses.index,
+        values,
+        norm=LogNorm(values.min(), min(values.max(), 20 * values.min())),
+        shading="nearest",
+        cmap="Greys",
+    )
+    figure.colorbar(shown, ax=axes, label="validation loss of the grid")
+    starts = paths.groupby([f"start {_LAM}", f"start {_RATE}"], sort=False)
+    for number, ((lam, rate), own) in enumerate(starts):
+        color, style = drawing.COLORS[number], {"markersize": 3, "linewidth": 1.2}
+        label = f"from lam = {lam:g}, learning rate = {rate:g}"
+        axes.plot(own[_RATE], own[_LAM], "o-", color=color, label=label, **style)
+        axes.plot(own[_RATE].iloc[-1], own[_LAM].iloc[-1], "*", color=color, ms=12)
+    axes.set(xscale="log", yscale="log")
+    axes.set_xlabel("learning rate", fontsize=9)
+    axes.set_ylabel("lam", fontsize=9)
+    drawing.legend(figure, "stars are where the training ends")
+    return figure
+
+
+def _verdict(rows: list[_Row], points: pd.DataFrame) -> str:
+    """Says how many starts reach the grid's best, and at what cost."""
+    best, *others = rows
+    learned = [row for row in others if row.name.startswith("from")]
+    target = 100 * best.scores["test_accuracy"].mean()
+    reached = [
+        row
+        for row in learned
+        if 100 * row.scores["test_accuracy"].mean(skipna=False) >= target - _WITHIN
+    ]
+    tried = len(points[points["kind"] == "grid"]) // len(best.scores)
+    share = (1 + _FIELDS) / tried
+    assert share <= _SHARE
+    return (
+        f"{len(reached)} of {len(learned)} starts end within {_WITHIN} points of the"
+        f" grid's best, or above it, at {share:.0%} of the grid's trainings each."
+    )
+
+
+def render(folder: Path) -> tuple[str, dict[str, Figure]]:
+    """Renders the page from the tables of a folder.
+
+    Args:
+      folder: with `<data>-points.csv` and `<data>-paths.csv`.
+
+    Returns:
+      The page, and its figures by name.
+    """
+    blocks = [
+        "# Learned fields",
+        "Generated by `python -m experiments.cards` from the tables of `python -m"
+        " experiments.learned`; edits are lost.",
+        "FLAME's lam and its learning rate move along the derivatives of the validation"
+        " loss of personal models during one training, from poor starts; beside it a"
+        " grid of both. Seeds, data and networks are the"
+        " [benchmark's](benchmark.md). A derivative in two fields counts as two more"
+        " trainings. The grid's best is chosen on validation accuracy; what is shown is"
+        " test accuracy in percent, with intervals of differences paired by seed."
+        " [How to do this](learning.md).",
+    ]
+    figures = {}
+    for name, title in _TITLES.items():
+        if not (folder / f"{name}-points.csv").exists():
+            continue
+        points, paths = (
+            pd.read_csv(folder / f"{name}-{kind}.csv") for kind in ("points", "paths")
+        )
+        best = _best_of_grid(points)
+        rows = [best, *_learned(points, paths), *_per_client(points)]
+        figures[name] = _figure(points, paths)
+        blocks += [
+            f"## {title}",
+            f"```sh\npython -m experiments.learned {name}\n```",
+            f"![Paths of lam and the learning rate over the grid's losses]"
+            f"({_FIGURES}/{name}.svg)",
+            "\n".join(_table(rows, points)),
+            _verdict(rows, points),
+        ]
+    return "\n\n".join(blocks) + "\n", figures
+
+
+def write(folder: Path, docs: Path) -> Path:
+    """Writes the page and its figures.
+
+    Args:
+      folder: with the tables.
+      docs: where the page is.
+
+    Returns:
+      The page.
+    """
+    text, figures = render(folder)
+    pictured = docs / _FIGURES
+    pictured.mkdir(exist_ok=True)
+    for name, figure in figures.items():
+        with (
+            plain_files.created(pictured / f"{name}.svg") as file,
+            matplotlib.rc_context({"svg.hashsalt": name}),
+        ):
+            figure.savefig(file, **_SAVED)
+    page = docs / "learned.md"
+    plain_files.write_text(page, text)
+    return page

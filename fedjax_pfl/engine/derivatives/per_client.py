@@ -73,7 +73,11 @@ class LearnedPerClient:
         from scipy import stats  # only where it is shown
 
         table = self.table()
-        columns = [c for c in ("train_examples", "label_skew") if c in table]
+        columns = [
+            name
+            for name in ("train_examples", "label_skew")
+            if name in table and table[name].nunique() > 1
+        ]
         told = ", ".join(
             f"{stats.spearmanr(table[self.field], table[c])[0]:+.2f} with {c}"
             for c in columns
@@ -82,7 +86,8 @@ class LearnedPerClient:
         shown = ", ".join(f"{value:.3g}" for value in quartiles)
         return (
             f"{self.field} of {self.values.shape[1]} clients, least to largest by"
-            f" quarters: {shown}. Rank correlations: {told}. {self.objective}:"
+            f" quarters: {shown}. Rank correlations: {told or 'none'}."
+            f" {self.objective}:"
             f" {self.steps[:, 0].mean():.4g} before,"
             f" {self.steps.min(1).mean():.4g} at best."
         )

@@ -99,7 +99,8 @@ class Learner(trainer.Differentiated):
         firsts = [int(np.argmax(self._start_of == k)) for k in range(len(starts))]
         processes = [planned.group.processes[planned.order[k]] for k in firsts]
         names = self.what.names
-        self._scales = {n: fields_.scale_of(processes[0], n) for n in names}
+        scales = [{n: fields_.scale_of(p, n) for n in names} for p in processes]
+        self._scales = scales[0]  # limits are those of the class, for all of them
         self._free = {
             name: np.array(
                 [scale.free(float(struct.get_field(p, name))) for p in processes]

@@ -88,7 +88,7 @@ class Bulyan(byzantine_count.Counting):
     one_shot: bool = struct.static_field(default=False)
     factor: ClassVar[int] = 4
     margin: ClassVar[int] = 3
-    chooses: ClassVar[str] = "which rows and values are averaged"
+    no_derivative: ClassVar[str] = "finds the nearest values by their bits"
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array

@@ -105,7 +105,7 @@ class MeaMed(byzantine_count.Counting):
       1.75
     """
 
-    chooses: ClassVar[str] = "which values are averaged"
+    no_derivative: ClassVar[str] = "finds the nearest values by their bits"
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array

@@ -37,11 +37,10 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import ClientView, Downlink, Model, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, held, struct
 
 __all__ = ["APFL"]
 
@@ -119,7 +118,7 @@ class APFL(base.SingleExchange):
                 )
 
             # w learns from its own loss only, so both gradients come in one pass.
-            outputs = self._mixed(apply, v, lax.stop_gradient(w), alpha)
+            outputs = self._mixed(apply, v, held.held(w), alpha)
             return plain(step_key, w, batch, None) + model.loss(outputs, batch)
 
         def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):

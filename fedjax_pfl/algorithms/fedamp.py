@@ -140,9 +140,11 @@ class FedAMP(_Attentive):
             sigma = jnp.asarray(self.sigma, dtype)
             share = self.step(round) / sigma
         # Equal models have sigma = 0: then A'(0) is 1 and A' of the others is 0.
-        scale = jnp.maximum(sigma, jnp.finfo(dtype).tiny)
+        is_apart = sigma > 0
+        near = jnp.exp(-distances / jnp.where(is_apart, sigma, 1))
+        near = jnp.where(is_apart, near, (distances == 0).astype(dtype))
         own = jnp.eye(count, dtype=bool)
-        pull = jnp.where(own, 0, share * jnp.exp(-distances / scale))
+        pull = jnp.where(own, 0, share * near)
         total = pull.sum(axis=1)
         pull = pull / jnp.maximum(total, 1)[:, None]
         rest = jnp.maximum(1 - pull.sum(axis=1), 0)

@@ -47,7 +47,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from fedjax_pfl import core, models
@@ -57,6 +56,7 @@ from fedjax_pfl.core import (
     Downlink,
     Model,
     client_rows,
+    held,
     struct,
     tree_paths,
 )
@@ -161,7 +161,7 @@ class FedROD(base.PersonalHead):
                 return model.apply(params, batch.x, key=key, constants=batch.constants)
 
             network, own = point
-            personal = self._added(lax.stop_gradient(network), own, counts)
+            personal = self._added(held.held(network), own, counts)
             generic = model.loss(balanced(apply(network), counts), batch)
             return generic + model.loss(apply(personal), batch)
 

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from fedjax_pfl import core
 from fedjax_pfl.algorithms import base
@@ -60,7 +59,6 @@ class Mixing(base.SingleExchange, abc.ABC):
     def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
         """Mixes the cohort's last messages for each member, and reports the entropy."""
         weights, report = self.cohort_weights(ctx.round, server, messages)
-        weights = lax.stop_gradient(weights)
         report = report | {"entropy": row_entropy(weights).mean()}
         own = client_rows.mix(messages, weights)
         return core.Downlink(shared=None, own=own, info=report)

@@ -23,7 +23,23 @@ __all__ = ["cholesky", "cholesky_solve", "eigh", "eigvalsh", "orthonormal", "sol
 
 def _one_by_one(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function of single matrices; accelerators have kernels for batches."""
-    looped = jax.custom_batching.sequential_vmap(fn)
+    looped = jax.custom_batching.custom_vmap(fn)
+
+    @looped.def_vmap
+    def rule(axis_size: int, is_batched: Any, *args: Any):  # pyright: ignore[reportUnusedFunction]
+        del axis_size
+        if not any(is_batched):  # where only derivatives are
+            outputs = fn(*args)
+            return outputs, jax.tree.map(lambda _: False, outputs)
+        rows = [x for x, is_row in zip(args, is_batched, strict=True) if is_row]
+
+        def one(own: list[jax.Array]) -> Any:
+            rest = iter(own)
+            pairs = zip(args, is_batched, strict=True)
+            return looped(*[next(rest) if is_row else x for x, is_row in pairs])
+
+        outputs = lax.map(one, rows)
+        return outputs, jax.tree.map(lambda _: True, outputs)
 
     @functools.wraps(fn)
     def call(*args: jax.Array) -> Any:

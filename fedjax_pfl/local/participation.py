@@ -1,5 +1,7 @@
 """Participation in a round, and budgets of local work."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -159,6 +161,7 @@ class Stragglers:
 
     fraction: float = struct.traced_field(default=0.5, at_least=0, at_most=1)
     max_epochs: int = struct.static_field(default=20, at_least=2)
+    chooses: ClassVar[str] = "who lags behind, and by how much"
 
     def __call__(self, key: core.Key, client_ids: jax.Array) -> core.Budget:
         """Draws budgets.

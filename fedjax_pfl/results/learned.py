@@ -119,7 +119,7 @@ def settings(result: "Result") -> "pd.DataFrame | None":
 
     Returns:
       A row of `path` per start: that of the best training where they restart, else the
-      last one. None where nothing was learned.
+      last one with a finite objective. None where nothing was learned.
     """
     import pandas as pd
 
@@ -135,9 +135,10 @@ def settings(result: "Result") -> "pd.DataFrame | None":
     rows = []
     for _, own in steps.groupby(by, sort=False, dropna=False):
         score = sign(text) * own["objective"].to_numpy()
-        number = len(own) - 1
-        if restarts and np.isfinite(score).any():
-            number = int(np.nanargmin(score))
+        known = np.flatnonzero(np.isfinite(score))
+        number = 0  # the start, where nothing was reached
+        if known.size:
+            number = int(np.nanargmin(score)) if restarts else int(known[-1])
         rows.append(own.iloc[number])
     table = pd.DataFrame(rows)
     table["score"] = sign(text) * table["objective"]

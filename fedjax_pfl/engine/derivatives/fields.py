@@ -239,6 +239,8 @@ def scale_of(process: FederatedProcess, name: str) -> Scale:
     if dataclasses.is_dataclass(node):
         field = next(f for f in dataclasses.fields(node) if f.name == last)
         limits = dict(field.metadata.get("limits") or {})
+    elif last == "learning_rate":  # of optax, which has no limits
+        limits = {"above": 0}
     low = limits.get("above", limits.get("at_least"))
     high = limits.get("below", limits.get("at_most"))
     value = float(struct.get_field(process, name))

@@ -144,7 +144,15 @@ def hypergradients(
     else:
         found = [groups.single(key, process, model, spec)]
     what = trainer.Differentiation(names, wanted)
+    for group in found:
+        fields_.check(group.processes[0], names)
     planned = simulation.check_groups(found, parsed, trainer=what)
+    models = {what.model_of(group).model for group in planned}
+    if len(models) > 1:
+        raise checks.InputError(
+            "Expected an objective that names a model where methods differ in it, got"
+            f" '{wanted}', of {' and '.join(sorted(map(str, models)))}."
+        )
     shared: dict[str, Any] = {
         "fields": names,
         "objective": str(what.model_of(planned[0])),

@@ -132,7 +132,8 @@ class Learner(trainer.Differentiated):
     def _move(self) -> None:
         """Takes a step; back, half of the way, where the last one led too far.
 
-        There values or derivatives explode, as at the edge of stability.
+        There values or derivatives explode, as at the edge of stability. Before any
+        good step, a field above 0 goes down by an e-fold.
         """
         is_good = np.all([np.isfinite(s) for s in self._slopes.values()], axis=0)
         gradient = {
@@ -144,7 +145,8 @@ class Learner(trainer.Differentiated):
         steps, self._memory = self.what.optimizer.update(gradient, self._memory, params)
         for name, free in self._free.items():
             last = self._last_good[name]
-            back = np.where(np.isfinite(last), (free + last) / 2, free)
+            first = free - (self._scales[name].kind == "log")
+            back = np.where(np.isfinite(last), (free + last) / 2, first)
             self._last_good[name] = np.where(is_good, free, last)
             step = np.asarray(steps[name], np.float64)
             self._free[name] = np.where(is_good, free + step, back)
@@ -263,6 +265,27 @@ def default_optimizer() -> optax.GradientTransformation:
     return optax.chain(optax.clip(1.0), optax.adam(_RATE, b1=0.5, b2=0.9))
 
 
+def _check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
+    """Refuses what is no seed, no start or no optimizer."""
+    if isinstance(seeds, int) or not len(seeds):
+        raise checks.InputError(f"Expected at least one seed, got {seeds!r}.")
+    is_listed = isinstance(starts, list | tuple) and starts
+    if not is_listed or not all(isinstance(start, Mapping) for start in starts):
+        raise checks.InputError(
+            "Expected starts as a list of values by dotted name, such as"
+            f" [{{'algorithm.lam': 0.1}}], got {starts!r}."
+        )
+    for name, value in ((n, v) for start in starts for n, v in start.items()):
+        if not isinstance(value, int | float | np.number):
+            raise checks.InputError(
+                f"Expected starts that differ in numbers, got {name}={value!r}."
+            )
+    if optimizer is not None and not hasattr(optimizer, "update"):
+        raise checks.InputError(
+            f"Expected an optimizer such as optax.adam(0.3), got {optimizer!r}."
+        )
+
+
 @as_keywords("stop_when")
 def learn(
     key: core.Key,
@@ -311,6 +334,7 @@ def learn(
       Interrupted: after `max_minutes`.
     """
     validate.check(key, process, model, spec, spec=True)
+    _check_points(seeds, starts, optimizer)
     what = Learning(
         names=fields_.check(process, fields),
         objective=Objective.parse(objective),

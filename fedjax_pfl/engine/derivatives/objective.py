@@ -135,8 +135,10 @@ def _tail(losses: jax.Array, counted: jax.Array, number: jax.Array) -> jax.Array
     """Computes the smoothed mean of the largest tenth of losses `[K]`."""
     mean = losses.sum() / number
     variance = jnp.where(counted, jnp.square(losses - mean), 0).sum() / number
-    floor = jnp.finfo(losses.dtype).tiny
-    scale = _SMOOTHING * jnp.sqrt(jnp.maximum(variance, floor))
+    least = jnp.square(jnp.finfo(losses.dtype).eps * mean)
+    is_spread = variance > least
+    # Of losses that are all equal the mean is the worst tenth's, and its slope, too.
+    scale = _SMOOTHING * jnp.sqrt(jnp.where(is_spread, variance, 1))
 
     def share_above(level: jax.Array) -> jax.Array:
         return jnp.where(counted, jax.nn.sigmoid((losses - level) / scale), 0).sum()
@@ -155,4 +157,5 @@ def _tail(losses: jax.Array, counted: jax.Array, number: jax.Array) -> jax.Array
     low, high = lax.fori_loop(0, _BISECTIONS, lambda n, e: halve(n, e), (low, high))
     level = fixed((low + high) / 2)
     above = scale * jax.nn.softplus((losses - level) / scale)
-    return level + jnp.where(counted, above, 0).sum() / (_SHARE * number)
+    worst = level + jnp.where(counted, above, 0).sum() / (_SHARE * number)
+    return jnp.where(is_spread, worst, mean)

@@ -76,7 +76,7 @@ class LearnedPerClient:
         columns = [
             name
             for name in ("train_examples", "label_skew")
-            if name in table and table[name].nunique() > 1
+            if name in table and len({*table[name]}) > 1
         ]
         told = ", ".join(
             f"{stats.spearmanr(table[self.field], table[c])[0]:+.2f} with {c}"

@@ -81,14 +81,19 @@ class Differentiation:
             )
         self.model_of(planned)
         for federation in planned.group.federations:
-            self._check_clients(federation)
+            self._check_clients(federation, planned.options.eval_clients)
         cost.check_arrays(self(planned, are_shapes=True))
 
-    def _check_clients(self, federation: core.Federation) -> None:
+    def _check_clients(self, federation: core.Federation, clients: str | int) -> None:
         """Refuses an objective about nobody."""
         if isinstance(federation.malicious, jax.ShapeDtypeStruct):
             return
         data, over = self.objective.data, self.objective.over
+        if isinstance(over, int) and clients != "all":
+            raise checks.InputError(
+                "Expected eval_clients='all' with an objective about one client, got"
+                f" {clients!r}."
+            )
         count = np.asarray(getattr(federation, data).num_examples)
         counted = (count > 0) & ~np.asarray(federation.malicious)
         if isinstance(over, int):

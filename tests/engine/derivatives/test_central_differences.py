@@ -1,0 +1,356 @@
+"""Derivatives of trainings of a small network beside central differences.
+
+All points of a case, the one in the middle and two beside it per field, are trained by
+one program.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import fedjax_pfl as fp
+from fedjax_pfl import aggregators, algorithms, attacks, data
+from fedjax_pfl.core import struct
+
+KEY = jax.random.key(0, impl="threefry2x32")
+SPEC = fp.FederationSpec(
+    data.GaussianClasses(dim=3, num_classes=3, examples_per_client=20),
+    "by_client",
+    num_clients=5,
+    validation_fraction=0.3,
+)
+NUM_ROUNDS = 3
+# Truncation and rounding are both of the order of its square.
+STEP = np.finfo(float).eps ** (1 / 3)
+# Medians are searched for to a residual of 1e-10, about 3 STEP of a difference.
+RTOL = 10 * STEP
+
+SGD = fp.SGD(learning_rate=0.3, epochs=2, batch_size=7)
+HEAVY = dataclasses.replace(SGD, momentum=0.4, weight_decay=0.02, decay=0.9)
+RATE, MOMENTUM = "algorithm.local.learning_rate", "algorithm.local.momentum"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A process, and what it is differentiated in.
+
+    Attributes:
+      algorithm: the method.
+      fields: dotted names.
+      around: other parts of the process.
+      model: name of the model in the objective, or None.
+      network: the model that is trained.
+      malicious: share of malicious clients.
+    """
+
+    algorithm: Any
+    fields: Sequence[str]
+    around: Any = dataclasses.field(default_factory=dict)
+    model: str | None = None
+    network: Any = fp.MLP(widths=(5,))
+    malicious: float = 0.0
+
+
+COHORTS = {
+    "participation": fp.UniformCohort(size=3),
+    "work": fp.Stragglers(fraction=0.6, max_epochs=2),
+}
+
+
+def aggregated(aggregator: Any, *fields: str) -> Case:
+    return Case(fp.FedAvg(local=SGD), [*fields, RATE], {"aggregator": aggregator})
+
+
+def attacked(attack: Any, *fields: str) -> Case:
+    around = {"attack": attack}
+    return Case(fp.FedAvg(local=SGD), [*fields, RATE], around, malicious=0.4)
+
+
+CASES = {
+    "fedavg": Case(
+        fp.FedAvg(local=HEAVY),
+        [
+            *(RATE, MOMENTUM),
+            *("algorithm.local.weight_decay", "algorithm.local.decay"),
+            *("server_optimizer.learning_rate", "server_optimizer.momentum"),
+        ],
+        {
+            "server_optimizer": aggregators.ServerMomentum(
+                learning_rate=0.8, momentum=0.6
+            )
+        },
+    ),
+    "fedprox": Case(
+        algorithms.FedProx(mu=0.5, local=SGD),
+        ["algorithm.mu", "aggregator.rho", RATE],
+        {"aggregator": aggregators.GeometricMedian(rho=0.2)},
+    ),
+    "flame": Case(
+        fp.Flame(lam=0.8, kappa=2.0, local=HEAVY),
+        ["algorithm.lam", "algorithm.kappa", RATE, MOMENTUM],
+        COHORTS,
+        model="personal",
+    ),
+    "fedplus": Case(
+        fp.FedPlus(alpha=0.5, rho=0.1, lam=0.2, local=SGD),
+        ["algorithm.alpha", "algorithm.rho", "algorithm.lam", RATE],
+    ),
+    "ditto": Case(
+        fp.Ditto(lam=0.8, local=SGD, personal=HEAVY),
+        ["algorithm.lam", RATE, "algorithm.personal.momentum"],
+        model="personal",
+    ),
+    "pfedme": Case(
+        fp.PFedMe(lam=2.0, learning_rate=0.3, num_steps=3, inner_steps=2, batch_size=6),
+        [
+            "algorithm.lam",
+            "algorithm.learning_rate",
+            "algorithm.inner_learning_rate",
+            "algorithm.server_learning_rate",
+        ],
+        model="global",
+    ),
+    "apfl": Case(
+        fp.APFL(alpha=0.4, alpha_decay=0.02, local=SGD),
+        ["algorithm.alpha", "algorithm.alpha_decay", RATE],
+    ),
+    "scaffold": Case(
+        algorithms.Scaffold(server_learning_rate=0.7, local=SGD),
+        ["algorithm.server_learning_rate", RATE],
+    ),
+    "fedadmm": Case(
+        algorithms.FedADMM(
+            rho=0.1,
+            server_mode="delta_selected",
+            server_learning_rate=0.8,
+            weighting="examples",
+            local=SGD,
+        ),
+        ["algorithm.rho", "algorithm.server_learning_rate", RATE],
+    ),
+    "fedper": Case(
+        algorithms.FedPer(local=HEAVY),
+        ["attack.scale", "aggregator.rho", RATE, MOMENTUM],
+        {
+            "attack": attacks.SignFlip(scale=0.5),
+            "aggregator": aggregators.CoordinateMedian(rho=0.2),
+        },
+        malicious=0.4,
+    ),
+    "fedrep": Case(
+        algorithms.FedRep(head_local=HEAVY, local=SGD),
+        [RATE, "algorithm.head_local.learning_rate", "algorithm.head_local.momentum"],
+    ),
+    "per_fedavg": Case(
+        algorithms.PerFedAvg(
+            inner_learning_rate=0.1, learning_rate=0.2, num_steps=3, batch_size=6
+        ),
+        ["algorithm.inner_learning_rate", "algorithm.learning_rate"],
+    ),
+}
+WIDE = {
+    "fedavg_adam": Case(
+        fp.FedAvg(
+            local=fp.Optax(
+                hyperparameters={"learning_rate": 0.05, "b1": 0.8}, batch_size=7
+            )
+        ),
+        [f"algorithm.local.hyperparameters.{n}" for n in ("learning_rate", "b1")],
+        network=fp.LogisticRegression(),
+    ),
+    "fine_tuned": Case(
+        fp.FedAvg(local=SGD, fine_tune=SGD),
+        [RATE, "algorithm.fine_tune.learning_rate"],
+        model="fine-tuned",
+    ),
+    "flame_to_tolerance": Case(
+        fp.Flame(
+            lam=0.8,
+            rho=0.3,
+            local=fp.local.ToTolerance(learning_rate=0.3, tolerance=0.0, max_steps=5),
+            eps_decay=0.0,
+        ),
+        ["algorithm.lam", "algorithm.rho", RATE],
+        model="global",
+    ),
+    "flame_released": Case(
+        fp.Flame.official(lam=0.8, rho=0.2, weighting="examples", local=HEAVY),
+        ["algorithm.lam", "algorithm.rho", RATE, MOMENTUM],
+        COHORTS,
+    ),
+    "fedplus_coordinates": Case(
+        fp.FedPlus.coordinate_median(
+            theta=0.9, rho=0.05, aggregate_over="all", pull_every="epoch", local=SGD
+        ),
+        ["algorithm.theta", "algorithm.rho", RATE],
+        model="global",
+    ),
+    "per_fedavg_difference": Case(
+        algorithms.PerFedAvg(
+            inner_learning_rate=0.1,
+            learning_rate=0.2,
+            num_steps=3,
+            batch_size=6,
+            hessian="finite_difference",
+        ),
+        [
+            "algorithm.inner_learning_rate",
+            "algorithm.learning_rate",
+            "algorithm.difference",
+        ],
+    ),
+    "per_fedavg_exact": Case(
+        algorithms.PerFedAvg(
+            inner_learning_rate=0.1,
+            learning_rate=0.2,
+            num_steps=3,
+            batch_size=6,
+            hessian="exact",
+        ),
+        ["algorithm.inner_learning_rate", "algorithm.learning_rate"],
+    ),
+    "fedamp": Case(
+        algorithms.FedAMP(lam=0.8, alpha=0.5, sigma=4.0, scale_free=False, local=SGD),
+        ["algorithm.lam", "algorithm.alpha", "algorithm.sigma", RATE],
+    ),
+    "fedamp_scale_free": Case(
+        algorithms.FedAMP(lam=0.8, local=SGD), ["algorithm.lam", RATE]
+    ),
+    "heur_fedamp": Case(
+        algorithms.HeurFedAMP(lam=0.8, sharpness=10.0, self_weight=0.2, local=SGD),
+        ["algorithm.lam", "algorithm.sharpness", "algorithm.self_weight", RATE],
+    ),
+    "fedacs": Case(
+        algorithms.FedACS(pick_quantile=0.55, mixing=0.8, local=SGD),
+        ["algorithm.mixing", RATE],
+    ),
+    "fedrod": Case(algorithms.FedROD(local=SGD), [RATE]),
+    "fedmgda": Case(
+        algorithms.FedMGDA(
+            server_learning_rate=0.3, normalize=False, eps=1.0, local=SGD
+        ),
+        ["algorithm.server_learning_rate", RATE],
+    ),
+    "fedpg": Case(
+        algorithms.FedPG(gamma=0.3, local=fp.SGD(learning_rate=0.3, batch_size=7)),
+        [RATE],
+    ),
+    "mimic": attacked(attacks.Mimic()),
+    "fedfomo": Case(algorithms.FedFomo(num_models=3, local=SGD), [RATE]),
+    "lp_proj": Case(
+        algorithms.LpProj(
+            lam=2.0,
+            learning_rate=0.2,
+            clip_norm=0.6,
+            dim=6,
+            num_steps=2,
+            inner_steps=3,
+            batch_size=6,
+        ),
+        [
+            "algorithm.lam",
+            "algorithm.learning_rate",
+            "algorithm.inner_learning_rate",
+            "algorithm.weight_decay",
+            "algorithm.clip_norm",
+        ],
+    ),
+    "lp_proj_admm": Case(
+        algorithms.LpProj(
+            form="admm", lam=2.0, kappa=2.0, dim=3, orthogonal=True, local=SGD
+        ),
+        ["algorithm.lam", "algorithm.kappa", RATE],
+    ),
+    "fedfv": Case(algorithms.FedFV(alpha=0.3, tau=2, local=SGD), [RATE]),
+    "splitgp": Case(
+        algorithms.SplitGP(local=SGD),
+        ["algorithm.exit_weight", "algorithm.self_weight", RATE],
+    ),
+    "centralized": Case(fp.Centralized(local=SGD), [RATE]),
+    "local": Case(fp.Local(local=HEAVY), [RATE, MOMENTUM]),
+    "coordinate_median": aggregated(
+        aggregators.CoordinateMedian(rho=0.05), "aggregator.rho"
+    ),
+    "exact_median": aggregated(aggregators.CoordinateMedian()),
+    "trimmed_mean": aggregated(aggregators.TrimmedMean(num_malicious=1)),
+    "krum": aggregated(aggregators.Krum(num_malicious=1)),
+    "centered_clipping": aggregated(
+        aggregators.CenteredClipping(tau=0.3, num_iterations=2), "aggregator.tau"
+    ),
+    "norm_clipping": aggregated(
+        aggregators.NormClipping(max_norm=0.4), "aggregator.max_norm"
+    ),
+    "adaptive_norm_clipping": aggregated(aggregators.NormClipping()),
+    "server_adam": Case(
+        fp.FedAvg(local=SGD),
+        [f"server_optimizer.{n}" for n in ("learning_rate", "b1", "b2", "eps")],
+        {"server_optimizer": aggregators.ServerAdam(learning_rate=0.1)},
+    ),
+    "sign_flip": attacked(
+        attacks.SignFlip(scale=2.0, std=0.1), "attack.scale", "attack.std"
+    ),
+    "gaussian": attacked(attacks.Gaussian(std=0.3), "attack.std"),
+    "same_value": attacked(attacks.SameValue(std=0.3), "attack.std"),
+    "scaling": attacked(attacks.Scaling(factor=3.0), "attack.factor"),
+    "inner_product": attacked(attacks.IPM(tau=0.5), "attack.tau"),
+    "min_sum": attacked(attacks.MinSum(direction="unit")),
+    "overflow": Case(
+        fp.FedAvg(local=SGD),
+        ["aggregator.rho", RATE],
+        {
+            "attack": attacks.Scaling(factor=1.7e308),
+            "aggregator": aggregators.CoordinateMedian(rho=0.05),
+        },
+        malicious=0.4,
+    ),
+}
+
+
+def beside(values: dict[str, float], name: str, sign: int) -> dict[str, float]:
+    return values | {name: values[name] * (1 + sign * STEP)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*CASES, *(pytest.param(name, marks=pytest.mark.wide) for name in WIDE)],
+)
+def test_derivatives_are_the_limits_of_differences(name):
+    case = (CASES | WIDE)[name]
+    process = fp.FederatedProcess(algorithm=case.algorithm, **case.around)
+    spec = dataclasses.replace(SPEC, malicious_fraction=case.malicious)
+    values = {n: float(struct.get_field(process, n)) for n in case.fields}
+    points = [values]
+    points += [beside(values, n, sign) for n in case.fields for sign in (1, -1)]
+    objective = "validation:loss" + (f":{case.model}" if case.model else "")
+    found = fp.hypergradients(
+        KEY,
+        process,
+        case.network,
+        spec,
+        case.fields,
+        NUM_ROUNDS,
+        objective=objective,
+        axes=points,
+        evaluate_on="validation",
+        eval_every=NUM_ROUNDS,
+        execution="vmap",
+        progress=False,
+    )
+    (history,) = found.result.groups
+    model = history.models.index(found.objective.split(":")[2])
+    losses = history.metrics["loss"][:, -1, model, 0]
+    honest = np.where(history.malicious, np.nan, losses)
+    np.testing.assert_allclose(found.value, np.nanmean(honest, axis=1), rtol=1e-12)
+    for number, field in enumerate(case.fields):
+        above, below = found.value[2 * number + 1 : 2 * number + 3]
+        difference = (above - below) / (2 * STEP * values[field])
+        noise = 100 * STEP**2 * found.value[0] / values[field]
+        assert abs(difference) > 100 * noise, f"{field} leaves the objective as it is"
+        slope = found.derivatives[field][0]
+        np.testing.assert_allclose(
+            slope, difference, rtol=RTOL, atol=noise, err_msg=field
+        )

@@ -1,0 +1,198 @@
+"""Derivatives do not depend on how, where and in how many pieces they are computed."""
+
+import shutil
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_pfl as fp
+from fedjax_pfl import data
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import groups
+from fedjax_pfl.engine.derivatives import objective, trainer
+from fedjax_pfl.engine.options import Options
+from fedjax_pfl.testing import programs, toy
+from tests import problems
+
+KEY = jax.random.key(0, impl="threefry2x32")
+SPEC = fp.FederationSpec(
+    data.Quadratic(dim=2, examples_per_client=8, noise=1.0),
+    "by_client",
+    num_clients=6,
+    validation_fraction=0.3,
+)
+MODEL = fp.models.Quadratic()
+PROCESS = fp.FederatedProcess(
+    algorithm=fp.Flame(
+        lam=0.8, kappa=2.0, local=fp.SGD(learning_rate=0.3, epochs=2, batch_size=4)
+    ),
+    participation=fp.UniformCohort(size=4),
+    work=fp.Stragglers(fraction=0.5, max_epochs=2),
+)
+FIELDS = ("algorithm.lam", "algorithm.kappa", "algorithm.local.learning_rate")
+NUM_ROUNDS = 4
+ROUNDING = 1e-9  # as of the trainings themselves, per round
+
+
+def differentiate(fields=FIELDS, seeds=(0, 1, 2), **options):
+    options = {"eval_every": 2, "evaluate_on": "validation"} | options
+    return fp.hypergradients(
+        *(KEY, PROCESS, MODEL, SPEC, fields, NUM_ROUNDS),
+        axes={"seed": list(seeds)},
+        progress=False,
+        **options,
+    )
+
+
+def numbers(found):
+    """Values and derivatives `[points, 1 + p]` after the last round."""
+    return np.stack([found.value, *(found.derivatives[name] for name in FIELDS)], 1)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    found = differentiate(execution="vmap")
+    assert (numbers(found) != 0).all() and len({*found.value}) == 3
+    return found
+
+
+@pytest.mark.parametrize("execution", ["chunk=2", "shard"])
+def test_executions_agree(reference, execution):
+    """Cohorts of four clients in chunks of two, and on eight devices."""
+    found = differentiate(execution=execution)
+    assert execution in found.result.groups[0].config["execution"]
+    np.testing.assert_allclose(numbers(found), numbers(reference), rtol=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    "at_once", [*(pytest.param(n, marks=pytest.mark.wide) for n in (1, 2)), 3]
+)
+def test_points_agree_however_many_go_at_once(monkeypatch, reference, at_once):
+    """On one device, beside points on three."""
+    assert "points on 3 devices" in reference.result.groups[0].config["execution"]
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    found = differentiate(execution="vmap", points_per_chunk=at_once)
+    assert "devices" not in found.result.groups[0].config["execution"]
+    np.testing.assert_allclose(numbers(found), numbers(reference), rtol=ROUNDING)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_seed_among_others_is_the_seed_alone(reference, seed):
+    alone = differentiate(seeds=[seed], execution="vmap")
+    expected = numbers(reference)[[seed]]
+    np.testing.assert_allclose(numbers(alone), expected, rtol=ROUNDING)
+
+
+def test_trainings_are_those_without_derivatives(reference):
+    plain = fp.grid(
+        *(KEY, PROCESS, MODEL, SPEC, {"seed": [0, 1, 2]}, NUM_ROUNDS),
+        eval_every=2,
+        evaluate_on="validation",
+        execution="vmap",
+        progress=False,
+    )
+    (one,), (other,) = reference.result.groups, plain.groups
+    assert one.metrics.keys() == other.metrics.keys()
+    for name, values in other.metrics.items():
+        np.testing.assert_allclose(one.metrics[name], values, rtol=ROUNDING)
+    np.testing.assert_array_equal(one.times_selected, other.times_selected)
+
+
+class Stop(fp.Callback):
+    """Breaks a training off after the evaluation of a round."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def evaluated(self, evaluation):
+        if evaluation.round == self.at and not evaluation.is_restored:
+            raise InterruptedError
+
+
+PIECES = {"execution": "vmap", "eval_every": 1}
+
+
+@pytest.fixture(scope="module")
+def broken_off(tmp_path_factory):
+    """Checkpoints of a training that ended too early twice."""
+    folder = tmp_path_factory.mktemp("derivatives") / "kept"
+    options = PIECES | {"checkpoints": fp.Checkpoints(folder, min_seconds=0)}
+    with pytest.raises(fp.Interrupted):
+        differentiate(max_minutes=1e-9, **options)
+    with pytest.raises(InterruptedError):
+        differentiate(callbacks=[Stop(at=2)], **options)
+    return folder
+
+
+def test_a_call_goes_on_where_it_was_interrupted(reference, broken_off, tmp_path):
+    """With the same bits; and pieces of one round leave what two have."""
+    whole = differentiate(**PIECES)
+    np.testing.assert_allclose(numbers(whole), numbers(reference), rtol=ROUNDING)
+    folder = shutil.copytree(broken_off, tmp_path / "kept")
+    checkpoints = fp.Checkpoints(folder, min_seconds=0)
+    for _ in range(2):  # the second time it has ended
+        again = differentiate(checkpoints=checkpoints, **PIECES)
+        np.testing.assert_array_equal(numbers(again), numbers(whole))
+        (one,), (other,) = again.result.groups, whole.result.groups
+        chex.assert_trees_all_equal(one.diagnostics, other.diagnostics)
+        chex.assert_trees_all_equal(one.metrics, other.metrics)
+        chex.assert_trees_all_equal(one.per_round, other.per_round)
+
+
+@pytest.mark.parametrize(
+    "change", [{"fields": FIELDS[:2]}, {"objective": "validation:loss:global"}]
+)
+def test_checkpoints_of_other_derivatives_are_refused(broken_off, change):
+    checkpoints = fp.Checkpoints(broken_off, min_seconds=0)
+    with pytest.raises(checks.InputError, match=f"another training.*{[*change][0]}"):
+        differentiate(checkpoints=checkpoints, **PIECES, **change)
+
+
+def test_checkpoints_with_derivatives_are_none_without(broken_off):
+    checkpoints = fp.Checkpoints(broken_off, min_seconds=0)
+    with pytest.raises(checks.InputError, match="another training"):
+        fp.grid(
+            *(KEY, PROCESS, MODEL, SPEC, {"seed": [0, 1, 2]}, NUM_ROUNDS),
+            checkpoints=checkpoints,
+            evaluate_on="validation",
+            progress=False,
+            **PIECES,
+        )
+
+
+def test_without_a_path_to_the_objective_derivatives_are_exactly_zero():
+    """Nothing of Ditto's personal models reaches its global one."""
+    problem = problems.regressions()
+    process = fp.FederatedProcess(
+        algorithm=fp.Ditto(local=problems.full_gradient_steps())
+    )
+    found = fp.hypergradients(
+        *(KEY, process, problem.model, problem.federation),
+        *(["algorithm.lam", "algorithm.local.learning_rate"], 3),
+        objective="validation:loss:global",
+        evaluate_on="validation",
+        progress=False,
+    )
+    none, some = found.derivatives.values()
+    assert none == 0 and some != 0
+
+
+@pytest.mark.parametrize("execution", ["vmap", "shard=4"])
+def test_derivatives_take_one_state_per_field(execution):
+    federation = toy.make_federation()
+    group = programs.group(KEY, PROCESS, fp.LogisticRegression(), federation)
+    options = Options(num_rounds=2, execution=execution, evaluate_on="validation")
+    what = trainer.Differentiation(FIELDS, objective.Objective())
+    run = what(groups.plan(group, options))
+    run.begin()
+    leaves = jax.tree.leaves(run.states)
+    floats = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    assert len(floats) == len(run.beside) == len(run.tangents)
+    for state, like, tangent in zip(floats, run.beside, run.tangents, strict=True):
+        assert like.shape == tangent.shape == (len(FIELDS), *state.shape)
+        assert like.dtype == tangent.dtype == state.dtype
+        assert tangent.sharding.device_set == state.sharding.device_set
+    run.close()

@@ -1,0 +1,342 @@
+"""Fields that are learned: where they go, and that every way there is the same."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pandas as pd
+import pytest
+
+import fedjax_pfl as fp
+from fedjax_pfl import attacks, data
+from fedjax_pfl.core import checks, struct
+
+KEY = jax.random.key(0, impl="threefry2x32")
+CURVATURE = 2.0
+SPEC = fp.FederationSpec(
+    data.Quadratic(dim=2, examples_per_client=8),
+    "by_client",
+    num_clients=4,
+    validation_fraction=0.3,
+)
+MODEL = fp.models.Quadratic(curvature=CURVATURE)
+RATE = "algorithm.local.learning_rate"
+SGD = fp.SGD(learning_rate=0.05, batch_size=64)  # one full gradient a round
+FEDAVG = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD))
+RTOL = np.finfo(float).eps ** 0.5
+
+
+def learn(fields=RATE, num_rounds=1, process=FEDAVG, model=MODEL, spec=SPEC, **options):
+    options = {"seeds": [0], "evaluate_on": "validation"} | options
+    given = KEY, process, model, spec, fields, num_rounds
+    return fp.learn(*given, progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def centres():
+    """Everybody's minimizer, without noise that of its validation examples, too."""
+    federation = SPEC.build()
+    x, index = np.asarray(federation.train.x), np.asarray(federation.train.index)
+    return x[index[:, 0]]
+
+
+def loss(w, centres):
+    return CURVATURE / 2 * np.square(w - centres).sum(axis=1).mean()
+
+
+def test_a_learning_rate_becomes_the_best_one(centres):
+    """One step of size 1 / b reaches the minimum, whatever the federation is."""
+    least = loss(centres.mean(axis=0), centres)
+    found = learn(num_trainings=20)
+    path = found.path()
+    assert len(path) == 20 and path.loc[0, RATE] == pytest.approx(0.05)
+    excess = path["objective"] - least
+    assert (excess >= -RTOL * least).all()
+    assert found.settings().loc[0, "objective"] == path["objective"].min()
+    # Excess is b^2 (eta - 1/b)^2: a hundredth of it, a tenth of the distance.
+    assert excess.min() < excess[0] / 100
+    assert found.best[RATE] == pytest.approx(1 / CURVATURE, rel=0.1)
+    assert found.process.algorithm.local.learning_rate == found.best[RATE]
+    assert f"{RATE} = {found.best[RATE]:.4g}" in str(found)
+
+
+def test_trainings_take_gradient_steps_in_the_logarithm(centres):
+    """With plain descent of `b/2 |(1 - (1 - eta b)^R) m - c_i|^2`, by hand."""
+    step, rounds = 0.05, 3
+    found = learn(num_rounds=rounds, num_trainings=6, optimizer=optax.sgd(step))
+    free, mean, expected = np.log(0.05), centres.mean(axis=0), []
+    for _ in range(6):
+        rate = np.exp(free)
+        left = 1 - rate * CURVATURE
+        w = (1 - left**rounds) * mean
+        moved = rounds * CURVATURE * left ** (rounds - 1) * mean
+        slope = CURVATURE * (w - mean) @ moved
+        expected.append([rate, loss(w, centres), slope])
+        free -= step * slope * rate
+    path = found.path()
+    np.testing.assert_array_equal(path["round"], rounds * np.arange(1, 7))
+    columns = path[[RATE, "objective", f"d {RATE}"]]
+    np.testing.assert_allclose(columns, expected, rtol=RTOL)
+
+
+def test_one_training_moves_by_derivatives_since_its_first_round(centres):
+    """States and their derivatives go on, by hand, while the rate changes."""
+    step, rounds = 0.1, 6
+    found = learn(num_rounds=rounds, eval_every=2, optimizer=optax.sgd(step))
+    free, mean, expected = np.log(0.05), centres.mean(axis=0), []
+    w = tangent = np.zeros(2)
+    for done in range(rounds + 1):
+        rate = np.exp(free)
+        if done % 2 == 0:
+            slope = CURVATURE * (w - mean) @ tangent
+            expected.append([rate, loss(w, centres), slope])
+            free -= step * slope * rate
+            rate = np.exp(free)
+        gradient = CURVATURE * (w - mean)
+        tangent = tangent - gradient - rate * CURVATURE * tangent
+        w = w - rate * gradient
+    path = found.path()
+    np.testing.assert_array_equal(path["round"], [0, 2, 4, 6])
+    columns = path[[RATE, "objective", f"d {RATE}"]]
+    np.testing.assert_allclose(columns, expected, rtol=RTOL)
+
+
+STARTS = [{RATE: 0.02}, {RATE: 1.5}]
+
+
+@pytest.mark.parametrize("options", [{"num_trainings": 4}, {"eval_every": 1}])
+def test_starts_are_those_of_each_alone(options):
+    rounds = 1 if "num_trainings" in options else 4
+    given = {"num_rounds": rounds} | options
+    both = learn(starts=STARTS, **given)
+    paths = both.path().groupby(f"start {RATE}")
+    assert paths[RATE].first().to_dict() == {0.02: 0.02, 1.5: 1.5}
+    for start in STARTS:
+        alone = learn(starts=[start], **given).path()
+        together = paths.get_group(start[RATE]).reset_index(drop=True)
+        pd.testing.assert_frame_equal(together, alone, rtol=1e-9)
+    scores = both.settings()["objective"]
+    assert scores.is_monotonic_increasing and len(scores) == 2
+    assert both.best[RATE] == both.settings().loc[0, RATE]
+
+
+NOISY = dataclasses.replace(
+    SPEC, dataset=data.Quadratic(dim=2, noise=1.0), malicious_fraction=0.25
+)
+FLAME = fp.FederatedProcess(
+    algorithm=fp.Flame(
+        lam=1.0,
+        kappa=2.0,
+        local=fp.SGD(learning_rate=0.1, momentum=0.3, batch_size=3),
+    ),
+    attack=attacks.Scaling(factor=1.5),
+    participation=fp.UniformCohort(size=3),
+)
+FIELDS = ("algorithm.lam", "algorithm.local.momentum", "attack.factor")
+SCALES = {  # functions to the numbers without limits, and back; others are as they are
+    "algorithm.lam": (jnp.log, jnp.exp),
+    "algorithm.local.momentum": (jax.scipy.special.logit, jax.nn.sigmoid),
+    "attack.factor": (jnp.asarray, jnp.asarray),
+}
+
+
+def test_a_path_is_a_loop_of_derivatives_and_optax():
+    """Of fields in their logarithm, log odds and as they are, two starts, two seeds."""
+    optimizer, starts, seeds = optax.adam(0.2), [0.5, 2.0], [0, 1]
+    given = {"objective": "validation:loss:personal", "evaluate_on": "validation"}
+    found = fp.learn(
+        *(KEY, FLAME, MODEL, NOISY, FIELDS, 3),
+        starts=[{"algorithm.lam": lam} for lam in starts],
+        seeds=seeds,
+        optimizer=optimizer,
+        num_trainings=3,
+        progress=False,
+        **given,
+    )
+    begin = {name: [float(struct.get_field(FLAME, name))] * 2 for name in FIELDS}
+    begin["algorithm.lam"] = starts
+    free = {name: SCALES[name][0](jnp.array(begin[name])) for name in FIELDS}
+    memory, rows = optimizer.init(free), []
+    for _ in range(3):
+        values = {name: np.asarray(SCALES[name][1](free[name])) for name in FIELDS}
+        points = [
+            {name: float(values[name][start]) for name in FIELDS} | {"seed": seed}
+            for start in range(2)
+            for seed in seeds
+        ]
+        one = fp.hypergradients(
+            *(KEY, FLAME, MODEL, NOISY, FIELDS, 3),
+            axes=points,
+            eval_every=3,
+            progress=False,
+            **given,
+        )
+        means = {"objective": one.value.reshape(2, 2).mean(axis=1)}
+        for name in FIELDS:
+            means[f"d {name}"] = one.derivatives[name].reshape(2, 2).mean(axis=1)
+        rows.append(pd.DataFrame({"start algorithm.lam": starts} | values | means))
+        gradient = {
+            name: jax.vjp(SCALES[name][1], free[name])[1](means[f"d {name}"])[0]
+            for name in FIELDS
+        }
+        steps, memory = optimizer.update(gradient, memory, free)
+        free = optax.apply_updates(free, steps)
+    expected = pd.concat(rows).sort_values("start algorithm.lam", kind="stable")
+    expected = expected.reset_index(drop=True)
+    assert len({*expected["attack.factor"]}) == 5  # both begin with one
+    path = found.path()[expected.columns]
+    pd.testing.assert_frame_equal(path, expected, rtol=1e-9)
+
+
+class Stop(fp.Callback):
+    """Breaks a training off after the evaluation of a round."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def evaluated(self, evaluation):
+        if evaluation.round == self.at and not evaluation.is_restored:
+            raise InterruptedError
+
+
+@pytest.mark.parametrize(
+    ("at", "options"),
+    [
+        (2, {"num_rounds": 2, "num_trainings": 3, "eval_every": 1}),
+        (3, {"num_rounds": 2, "num_trainings": 3, "eval_every": 1}),
+        (3, {"num_rounds": 6, "eval_every": 1}),
+    ],
+    ids=["between trainings", "in a training", "in one training"],
+)
+def test_a_path_goes_on_where_it_was_broken_off(tmp_path, at, options):
+    """To the last bit, optimizer's memory and all."""
+    options = options | {"starts": STARTS}
+    whole = learn(**options)
+    options["checkpoints"] = fp.Checkpoints(tmp_path / "kept", min_seconds=0)
+    with pytest.raises(InterruptedError):
+        learn(callbacks=[Stop(at)], **options)
+    again = learn(**options)
+    pd.testing.assert_frame_equal(again.path(), whole.path(), check_exact=True)
+    assert again.best == whole.best
+
+
+def test_a_path_of_another_length_of_trainings_is_another_one(tmp_path):
+    options = {"checkpoints": fp.Checkpoints(tmp_path / "kept", min_seconds=0)}
+    options["eval_every"] = 1
+    with pytest.raises(InterruptedError):
+        learn(num_rounds=2, num_trainings=3, callbacks=[Stop(2)], **options)
+    with pytest.raises(checks.InputError, match="another training.*restart was 2"):
+        learn(num_rounds=3, num_trainings=2, **options)
+
+
+@pytest.mark.parametrize("far", [30.0, 1e4])
+def test_a_training_that_diverges_is_stepped_back_from(far):
+    """Half of the way in the logarithm, until one does not."""
+
+    def update(gradient, count, params=None):
+        """Leads far away in its first step, and takes none after."""
+        del params
+        step = jnp.where(count == 0, jnp.log(far), 0)
+        return jax.tree.map(lambda g: step + 0 * g, gradient), count + 1
+
+    far_away = optax.GradientTransformation(lambda params: jnp.zeros(()), update)
+    found = learn(num_rounds=40, num_trainings=6, optimizer=far_away)
+    path = found.path()
+    rates = path[RATE].to_numpy()
+    relative = path[f"d {RATE}"] * path[RATE] / path["objective"]
+    is_lost = ~(abs(relative) < 20).to_numpy()
+    stays = np.flatnonzero(~is_lost[1:])[0] + 1
+    assert not is_lost[0] and stays > 1
+    logarithms = np.log(rates / rates[0])
+    expected = np.log(far) / 2.0 ** np.arange(stays)
+    np.testing.assert_allclose(logarithms[1 : stays + 1], expected, rtol=1e-12)
+    assert np.isfinite(found.settings().loc[0, "objective"])
+    assert found.result.groups[0].diverged_at.tolist() == [-1]
+
+
+LIMITS = "to begin between its limits, from which no step of a logarithm leads, got"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"fields": "algorithm.lam", "process": fp.Ditto(lam=0.0)},
+            f"algorithm.lam {LIMITS} 0",
+        ),
+        (
+            {
+                "fields": "algorithm.lam",
+                "process": fp.Ditto(lam=1.0),
+                "starts": [{}, {"algorithm.lam": 0.0}],
+            },
+            f"algorithm.lam {LIMITS} 0",
+        ),
+        (
+            {"fields": "algorithm.lam", "process": fp.FedPlus(lam=1.0)},
+            f"algorithm.lam {LIMITS} 1",
+        ),
+        (
+            {
+                "fields": "algorithm.local.momentum",
+                "process": fp.FedAvg(local=fp.SGD(momentum=0.0)),
+            },
+            f"algorithm.local.momentum {LIMITS} 0",
+        ),
+        ({"num_trainings": 0}, "num_trainings to be a whole number of at least 1"),
+        ({"num_trainings": 1.5}, "num_trainings to be a whole number"),
+        (
+            {"num_rounds": 5, "eval_every": 2, "num_trainings": 2},
+            "eval_every to divide num_rounds, .* got 2 and 5",
+        ),
+        ({"fields": []}, "at least one field"),
+        ({"fields": "lam"}, "Unknown part of a process 'lam'"),
+        ({"fields": "algorithm.local.momentum"}, "a traced number"),
+        ({"fields": "federation.seed"}, "fields of the process"),
+        ({"objective": "test:loss"}, "validation or train data"),
+        ({"objective": "loss:personal"}, "Unknown model of an objective 'personal'"),
+        ({"execution": "loop"}, "a compiled execution"),
+        ({"spec": SPEC.build()}, "specification"),
+        ({"starts": [{"learning_rate": 1.0}]}, "did you mean"),
+        ({"starts": [{RATE: -1.0}]}, "learning_rate to be a finite number above 0"),
+        (
+            {"spec": dataclasses.replace(SPEC, validation_fraction=0.0)},
+            "validation_fraction above 0",
+        ),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(monkeypatch, options, message):
+    def train(*args, **kwargs):
+        raise AssertionError("A training began.")
+
+    monkeypatch.setattr(fp.engine.simulation, "run_groups", train)
+    if "process" in options:
+        process = dataclasses.replace(FEDAVG, algorithm=options["process"])
+        options = options | {"process": process}
+    with pytest.raises(checks.InputError, match=message) as caught:
+        learn(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_first_training_that_is_lost_begins_with_less():
+    """By an e-fold, until one is not."""
+    found = learn(starts=[{RATE: 3.0}], num_rounds=60, num_trainings=4)
+    rates = found.path()[RATE].to_numpy()
+    np.testing.assert_allclose(rates[1], rates[0] / np.e, rtol=1e-6)
+    assert np.isfinite(found.settings().loc[0, "objective"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seeds": []}, "at least one seed"),
+        ({"starts": {RATE: 0.1}}, "starts as a list"),
+        ({"starts": [{"algorithm": fp.FedAvg()}]}, "differ in numbers"),
+        ({"optimizer": "adam"}, "optimizer such as optax.adam"),
+    ],
+)
+def test_what_is_no_list_or_optimizer_is_refused(options, message):
+    with pytest.raises(checks.InputError, match=message):
+        learn(**options)

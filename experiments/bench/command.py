@@ -5,7 +5,7 @@ first. Every workload runs in a process of its own, whose memory is then the wor
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,8 @@ from fedjax_pfl.command import cli, errors
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from experiments.bench.contenders import Timed
 
 __all__ = ["app", "launch"]
 
@@ -65,7 +67,9 @@ def main(
     ] = 7,
     file: Annotated[
         Path | None,
-        typer.Option("--json", metavar="FILE", help="Also write everything here."),
+        typer.Option(
+            "--json", "--out", metavar="FILE", help="Also write everything here."
+        ),
     ] = None,
     check: Annotated[
         Path | None,
@@ -73,6 +77,22 @@ def main(
             metavar="FILE",
             help="Say how this run differs from an earlier one's --json; exit status 1"
             " if a workload does by more than 10 %.",
+        ),
+    ] = None,
+    accelerator: Annotated[
+        bool,
+        typer.Option(
+            "--accelerator",
+            help="Measure W1 to W6 and versions ten times as large in every form of"
+            " execution, convolution and product, on the device that JAX has.",
+        ),
+    ] = False,
+    max_minutes: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M",
+            min=0.01,
+            help="With --accelerator: end after M minutes, and say what was left out.",
         ),
     ] = None,
     only_list: Annotated[
@@ -87,17 +107,25 @@ def main(
             f"expected --threads of at most {num_cpus}, the CPUs that may be used, got"
             f" {threads}"
         )
+    if accelerator and (against or check):
+        raise typer.BadParameter(
+            "--accelerator measures ours alone: expected neither --against nor --check"
+            " with it"
+        )
+    if max_minutes is not None and not accelerator:
+        raise typer.BadParameter("expected --max-minutes with --accelerator only")
 
     def work() -> None:
         machine.pin(count)
-        from experiments.bench import report
+        from experiments.bench import catalog, forms, report
         from fedjax_pfl.command import printing
 
         console = printing.console()
-        workloads, peers = _checked(_names(only), _names(against))
+        known = forms.CASES if accelerator else catalog.TIMED
         if only_list:
-            _print_names(console)
+            _print_names(console, known)
             return
+        workloads, peers = _checked(known, _names(only), _names(against))
         earlier = None if check is None else report.read(check)
         if file is not None:
             report.check_writable(file)
@@ -108,8 +136,18 @@ def main(
             "against": _names(against),
             "workloads": [],
         }
-        failures = _time(run, workloads, peers, file)
-        report.print_all(console, run)
+
+        def save() -> None:  # what was measured outlives an interruption
+            if file is not None:
+                report.write(file, run)
+
+        failures = []
+        if accelerator:
+            forms.time_all(console, run, workloads, max_minutes, save)
+            report.print_forms(console, run)
+        else:
+            failures = _time(run, workloads, peers, save)
+            report.print_all(console, run)
         if file is not None:
             print(f"Written: {file}")
         if failures:
@@ -121,7 +159,9 @@ def main(
     cli.answer(work)
 
 
-def _checked(only: list[str], against: list[str]) -> tuple[list[str], Sequence[str]]:
+def _checked(
+    known: Collection[str], only: list[str], against: list[str]
+) -> tuple[list[str], Sequence[str]]:
     """Returns the workloads and peers of names that are known."""
     from experiments.bench import catalog
     from fedjax_pfl.core import checks
@@ -129,26 +169,26 @@ def _checked(only: list[str], against: list[str]) -> tuple[list[str], Sequence[s
     peers = catalog.peers()
     for name in against:
         checks.known(name, (*peers, "all"), "peer")
-    names = [catalog.find(name).name for name in only or catalog.TIMED]
-    return names, peers if "all" in against else against
+    for name in only:
+        checks.known(name, known, "workload")
+    return only or list(known), peers if "all" in against else against
 
 
-def _print_names(console: "Console") -> None:
+def _print_names(console: "Console", known: Mapping[str, "Timed"]) -> None:
     """Prints what can be timed."""
-    from experiments.bench import catalog
-
-    for name, timed in catalog.TIMED.items():
+    for name, timed in known.items():
         console.print(f"{name}: {timed.title}; peers {', '.join(timed.peers)}")
 
 
 def _time(
-    run: dict[str, Any], workloads: list[str], peers: Sequence[str], file: Path | None
+    run: dict[str, Any],
+    workloads: list[str],
+    peers: Sequence[str],
+    save: Callable[[], None],
 ) -> list[str]:
     """Adds the measurements to a run; returns sentences about those that failed."""
     from rich.console import Console
     from rich.progress import Progress
-
-    from experiments.bench import report
 
     failures, repeat = [], run["repeat"]
     with Progress(console=Console(stderr=True)) as bar:
@@ -166,8 +206,7 @@ def _time(
                 run["workloads"].append(shown(name))
             except machine.UnavailableError as error:
                 failures.append(f"{name} failed: {error}.".replace("..", "."))
-            if file is not None:  # what was measured outlives an interruption
-                report.write(file, run)
+            save()
     return failures
 
 

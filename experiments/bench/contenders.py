@@ -128,37 +128,49 @@ class Repeated:
         return self._convert(self._output)
 
 
-def _segments(rounds: int, execution: str) -> Options:
+def _segments(rounds: int, execution: str, points: int | None) -> Options:
     """Options of a training whose segments have so many rounds."""
     return Options(
         num_rounds=_CALLS * rounds,
         eval_every=rounds,
         evaluate_on=("train",),
         execution=execution,
+        points_per_chunk=points,
         memory_limit="none",
     )
 
 
 class Ours:
-    """The package's own driver: compiled segments of rounds, nothing evaluated."""
+    """The package's own driver: compiled segments of rounds, nothing evaluated.
 
-    def __init__(self, group: groups.Group, rounds: int, execution: str = "auto"):
-        self._planned = groups.plan(group, _segments(rounds, execution))
-        self.execution = str(self._planned.plan)
-        self._trainer = Resident(self._planned)
+    Attributes:
+      plan: how the rounds are computed.
+      execution: as of `Contender`.
+    """
+
+    def __init__(
+        self,
+        group: groups.Group,
+        rounds: int,
+        execution: str = "auto",
+        points: int | None = None,
+    ):
+        planned = groups.plan(group, _segments(rounds, execution, points))
+        self.plan, self.execution = planned.plan, str(planned.plan)
+        self._num_rounds = self._done = planned.options.num_rounds
+        self._trainer = Resident(planned)
         self._active = np.ones(len(group.points), bool)
-        self._start()
 
-    def _start(self) -> None:
-        self._done = 0
-        self._trainer.begin()
+    def compiled(self) -> jax.stages.Compiled:
+        """Returns the program of a call, which is compiled if need be."""
+        return self._trainer.programs[("segment",)]
 
     def run(self) -> None:
         """Runs the next segment; after the last, the first of a new training."""
-        num_rounds = self._planned.options.num_rounds
-        if self._done >= num_rounds:
-            self._start()
-        count = min(self._planned.plan.schedule.segment, num_rounds - self._done)
+        if self._done >= self._num_rounds:
+            self._done = 0
+            self._trainer.begin()
+        count = min(self.plan.schedule.segment, self._num_rounds - self._done)
         self._trainer.advance(self._active, self._done, count)
         self._done += count
         jax.block_until_ready(self._trainer.states)

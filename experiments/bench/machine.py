@@ -10,19 +10,20 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedjax_pfl.command import allocator
 
 __all__ = [
-    "MATMUL_FLOPS",
     "UnavailableError",
     "copy",
     "cpus",
     "describe",
     "environment",
+    "lines",
     "matmul",
     "output",
     "peak_bytes",
@@ -33,8 +34,8 @@ __all__ = [
 
 _ROOT = Path(__file__).parents[2]
 _SIZE = 1536
-MATMUL_FLOPS = 2 * _SIZE**3
 _COPIED = 2**26  # bytes: far more than the caches hold
+_SIZE_ON_ACCELERATOR, _COPIED_ON_ACCELERATOR = 8192, 2**30
 _PACKAGES = ("fedjax_pfl", "jax", "jaxlib", "numpy")
 _PACKAGES += ("torch", "pfl", "flwr", "byzfl", "geom-median")
 
@@ -105,8 +106,36 @@ def output(
     Raises:
       UnavailableError: if it failed, with the last line that it has said.
     """
-    command = [sys.executable, "-m", f"experiments.bench.{module}", *arguments]
     last = ""
+    for line in lines(module, *arguments, environment=environment):
+        if line.strip() == ".":
+            advance()
+        else:
+            last = line
+    return last
+
+
+def lines(
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> Iterator[str]:
+    """Runs a module of this package in a process of its own.
+
+    Args:
+      module: its name.
+      *arguments: its arguments.
+      environment: variables, by default those of this process.
+      seconds: after which it is killed; None for no limit.
+
+    Yields:
+      The lines of its output, as they come.
+
+    Raises:
+      UnavailableError: if it failed, with the last line that it has said.
+    """
+    command = [sys.executable, "-m", f"experiments.bench.{module}", *arguments]
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         with subprocess.Popen(
             command,
@@ -116,16 +145,17 @@ def output(
             stderr=errors,
             text=True,
         ) as process:
-            for line in process.stdout or ():
-                if line.strip() == ".":
-                    advance()
-                else:
-                    last = line
+            limit = threading.Timer(seconds or 0, process.kill)
+            if seconds is not None:
+                limit.start()
+            try:
+                yield from process.stdout or ()
+            finally:
+                limit.cancel()
         errors.seek(0)
-        lines = errors.read().strip().splitlines() or ["the process said nothing"]
+        said = errors.read().strip().splitlines() or ["the process said nothing"]
     if process.returncode:
-        raise UnavailableError(lines[-1].strip())
-    return last
+        raise UnavailableError(said[-1].strip())
 
 
 def _processor() -> str:
@@ -189,22 +219,28 @@ def resident_bytes(who: int) -> int:
     return unit * resource.getrusage(who).ru_maxrss
 
 
-def matmul() -> Callable[[], None]:
-    """Returns a large float32 product, compiled as those of trainings are."""
+def matmul(dtype: str = "float32") -> tuple[Callable[[], None], int]:
+    """Returns a large product, compiled as those of trainings are, and its operations.
+
+    It is larger on an accelerator.
+    """
     import jax
     import jax.numpy as jnp
 
+    size = _SIZE if jax.default_backend() == "cpu" else _SIZE_ON_ACCELERATOR
     key = jax.random.key(0, impl="threefry2x32")
-    x = jax.random.normal(key, (_SIZE, _SIZE), jnp.float32)
-    return _compiled(jnp.matmul, x, x)
+    x = jax.random.normal(key, (size, size), dtype)
+    return _compiled(jnp.matmul, x, x), 2 * size**3
 
 
-def copy() -> tuple[Callable[[], None], int]:
+def copy(dtype: str = "float32") -> tuple[Callable[[], None], int]:
     """Returns a read and a write of an array that no cache holds, and their bytes."""
+    import jax
     import jax.numpy as jnp
 
-    x = jnp.ones(_COPIED // 4, jnp.float32)
-    return _compiled(lambda x: x + 1, x), 2 * _COPIED
+    size = _COPIED if jax.default_backend() == "cpu" else _COPIED_ON_ACCELERATOR
+    x = jnp.ones(size // jnp.dtype(dtype).itemsize, dtype)
+    return _compiled(lambda x: x + 1, x), 2 * size
 
 
 def _compiled(function: Callable[..., Any], *arguments: Any) -> Callable[[], None]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ __all__ = [
     "check_writable",
     "differing",
     "print_all",
+    "print_forms",
     "read",
     "write",
 ]
@@ -100,6 +102,35 @@ def print_all(console: Console, run: Mapping[str, Any]) -> None:
             console.print(f"{workload['name']}: {name} cannot run: {reason}.")
 
 
+def print_forms(console: Console, run: Mapping[str, Any]) -> None:
+    """Prints the machine, a table of all forms, and what was left out."""
+    for line in _machine_lines(run["machine"]):
+        console.print(line)
+    _print_table(console, "Forms; * is what auto picks", map(_form_row, run["forms"]))
+    left_out = Counter((one["workload"], one["reason"]) for one in run["left_out"])
+    for (name, reason), count in left_out.items():
+        console.print(f"{name}: {count} form(s) left out: {reason}.".replace("..", "."))
+
+
+def _form_row(form: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns the row of a form of a workload."""
+    times, size = form["seconds_per_round"], form["program_bytes"]
+    share = form["share_of_bandwidth"]  # a cache has parameters, where it is above 1
+    return [
+        ("workload", form["workload"] + "*" * form["is_automatic"]),
+        ("execution", form["execution"]),
+        ("convolution", form["convolution"] or ""),
+        ("products", "bfloat16" if form["bfloat16_products"] else "float32"),
+        ("points", str(form["points_per_chunk"])),
+        ("ms/round", _milliseconds(times["wall"])),
+        ("GFLOP/s", f"{form['flops_per_round'] / times['wall'] / 1e9:,.1f}"),
+        ("of peak", f"{100 * form['share_of_peak']:.2g} %"),
+        ("of bandwidth", f"{100 * share:.2g} %" if share <= 1 else "cache"),
+        ("compile s", f"{form['compile_seconds']:.1f}"),
+        ("program MB", _number(size and size / 1e6, ",.0f")),
+    ]
+
+
 def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
     """Describes the machine for readers of the numbers."""
     versions = ", ".join(f"{n} {v}" for n, v in machine["versions"].items())
@@ -109,8 +140,11 @@ def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
         f"{device} ({machine['backend']}), {machine['cpus']} CPUs, of which"
         f" {machine['threads']} used, as {machine['devices']} device(s); load {load};"
         f" {'huge pages' if machine['huge_pages'] else 'usual pages'}.",
-        f"float32 product {machine['matmul_gflops']:.0f} GFLOP/s, copy"
-        f" {machine['copy_gigabytes']:.1f} GB/s.",
+        *(
+            f"{dtype} product {machine[prefix + 'matmul_gflops']:,.0f} GFLOP/s, copy"
+            f" {machine[prefix + 'copy_gigabytes']:,.1f} GB/s."
+            for dtype, prefix in (("float32", ""), ("bfloat16", "bfloat16_"))
+        ),
         f"Versions: {versions}.",
     ]
 

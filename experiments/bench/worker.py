@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.bench import machine, timing
 
-__all__ = ["MACHINE", "measure"]
+__all__ = ["MACHINE", "device", "measure", "per_round"]
 
 MACHINE = "machine"
 """Name of the measurement of the machine itself."""
@@ -35,7 +35,7 @@ def measure(
       Values as JSON knows them.
     """
     if name == MACHINE:
-        return _machine(repeat)
+        return device(repeat)
     from experiments.bench import catalog
     from fedjax_pfl.engine import trainer
 
@@ -56,7 +56,7 @@ def measure(
                 running[peer], results[peer] = contender, contender.result()
     clock = timing.Clock(machine.cpus())
     calls = {name: contender.run for name, contender in running.items()}
-    calls[_MATMUL] = machine.matmul()
+    calls[_MATMUL], flops = machine.matmul()
     samples = timing.interleave(calls, repeat, clock, advance)
     agreement = timed.agreement(results)
     return {
@@ -67,11 +67,11 @@ def measure(
         "flops_per_round": timed.flops_per_round,
         "compile_seconds": compiling[0],
         "peak_bytes": peak,
-        "matmul_gflops": _peak_rate(samples.pop(_MATMUL)),
+        "matmul_gflops": _fastest(samples.pop(_MATMUL), flops),
         "contenders": {
             name: {
                 "execution": running[name].execution,
-                **_per_round(per_call, timed.rounds),
+                **per_round(per_call, timed.rounds),
                 "agreement": agreement[name],
             }
             for name, per_call in samples.items()
@@ -80,37 +80,39 @@ def measure(
     }
 
 
-def _per_round(samples: Sequence[Any], rounds: int) -> dict[str, Any]:
+def per_round(samples: Sequence[Any], rounds: int) -> dict[str, Any]:
     """Returns statistics and samples per round."""
-    per_round = [
+    scaled = [
         timing.Sample(sample.wall / rounds, sample.cpu / rounds, sample.others)
         for sample in samples
     ]
     return {
-        "seconds_per_round": dataclasses.asdict(timing.Times.of(per_round)),
-        "samples": [dataclasses.asdict(sample) for sample in per_round],
+        "seconds_per_round": dataclasses.asdict(timing.Times.of(scaled)),
+        "samples": [dataclasses.asdict(sample) for sample in scaled],
     }
 
 
-def _peak_rate(samples: Sequence[Any]) -> float:
-    """Returns the fastest product's rate, in GFLOP/s."""
-    return machine.MATMUL_FLOPS / min(sample.wall for sample in samples) / 1e9
+def _fastest(samples: Sequence[Any], amount: float) -> float:
+    """Returns the rate of the fastest sample, in billions a second."""
+    return amount / min(sample.wall for sample in samples) / 1e9
 
 
-def _machine(repeat: int) -> dict[str, Any]:
-    """Measures rates of large products and copies, and the device."""
+def device(repeat: int) -> dict[str, Any]:
+    """Describes JAX's devices, and measures rates of large products and copies."""
     import jax
 
-    clock = timing.Clock(machine.cpus())
-    copy, num_bytes = machine.copy()
-    calls = {_MATMUL: machine.matmul(), "copy": copy}
-    samples = timing.interleave(calls, repeat, clock)
-    fastest = min(sample.wall for sample in samples["copy"])
+    work = {}
+    for dtype, prefix in (("float32", ""), ("bfloat16", "bfloat16_")):
+        work[f"{prefix}matmul_gflops"] = machine.matmul(dtype)
+        work[f"{prefix}copy_gigabytes"] = machine.copy(dtype)
+    calls = {name: call for name, (call, _) in work.items()}
+    samples = timing.interleave(calls, repeat, timing.Clock(machine.cpus()))
+    rates = {name: _fastest(own, work[name][1]) for name, own in samples.items()}
     return {
         "backend": jax.default_backend(),
         "device": jax.devices()[0].device_kind,
-        "matmul_gflops": _peak_rate(samples[_MATMUL]),
-        "copy_gigabytes": num_bytes / fastest / 1e9,
+        "device_count": jax.device_count(),
+        **rates,
     }
 
 

@@ -15,7 +15,7 @@ from experiments.bench import contenders
 from fedjax_pfl import core
 from fedjax_pfl.core import struct
 from fedjax_pfl.engine import grids, groups
-from fedjax_pfl.models import base
+from fedjax_pfl.models import base, layers
 
 __all__ = [
     "WORKLOADS",
@@ -82,11 +82,15 @@ def _generate(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchCNN(base.ImageNetwork):
-    """5x5 convolutions, unpadded, and a hidden layer; 259,914 parameters on 32x32x3."""
+    """5x5 convolutions, unpadded, and a hidden layer; 259,914 parameters on 32x32x3.
+
+    `convolution` is one of `layers.CONVOLUTIONS`, or None for that which is picked.
+    """
 
     smallest: ClassVar[int] = 16
     filters: tuple[int, ...] = (32, 64)
     hidden: int = 128
+    convolution: str | None = None
 
     def _module(self, modules: Any, classes: int) -> Any:
         return modules.ConvNet(
@@ -95,6 +99,10 @@ class BenchCNN(base.ImageNetwork):
             outputs=classes,
             initialization=self.initialization,
         )
+
+    def _run(self, params: Any, x: Any, key: Any, **options: Any) -> Any:
+        with layers.forms(convolution=self.convolution):
+            return super()._run(params, x, key, **options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,23 +135,56 @@ class Workload(contenders.Timed):
         return math.prod(len(values) for values in self.axes.values())
 
     @property
-    def _share(self) -> float:
-        """Returns the share of the clients that take part in a round, on average."""
+    def cohort_size(self) -> int:
+        """Returns the number of clients in a round."""
         count = len(self.spec.dataset.sizes)
-        return self.process.participation.cohort_size(count) / count
+        return self.process.participation.cohort_size(count)
+
+    @property
+    def _examples_per_round(self) -> float:
+        """Returns the examples that clients of a round visit, on average."""
+        sizes = self.spec.dataset.sizes
+        visited = sum(sizes) * self.process.algorithm.local.epochs
+        return visited * self.cohort_size / len(sizes)
 
     @property
     def steps_per_round(self) -> float:
         """Returns steps of single clients in a round of all points, on average."""
         solver = self.process.algorithm.local
         batches = (math.ceil(n / solver.batch_size) for n in self.spec.dataset.sizes)
-        return self.num_points * solver.epochs * sum(batches) * self._share
+        share = self.cohort_size / len(self.spec.dataset.sizes)
+        return self.num_points * solver.epochs * sum(batches) * share
 
     @property
     def flops_per_round(self) -> float:
         """Returns a round's operations in matrix products, of all points."""
-        examples = sum(self.spec.dataset.sizes) * self.process.algorithm.local.epochs
-        return self.num_points * examples * self._share * self.flops_per_example
+        return self.num_points * self._examples_per_round * self.flops_per_example
+
+    def least_bytes_per_round(self, num_parameters: int) -> float:
+        """Returns the bytes that a round of all points moves at least.
+
+        Examples are read once for all points, and every step of a client reads and
+        writes its float32 parameters.
+        """
+        inputs = self._examples_per_round * math.prod(self.spec.dataset.shape)
+        return inputs + 2 * 4 * num_parameters * self.steps_per_round
+
+    def tenfold(self) -> "Workload":
+        """Returns a workload with ten times as many clients in every round."""
+        spec, process = self.spec, self.process
+        if isinstance(process.participation, fp.UniformCohort):
+            many = fp.UniformCohort(size=10 * process.participation.size)
+            process = dataclasses.replace(process, participation=many)
+        else:
+            dataset = dataclasses.replace(spec.dataset, sizes=10 * spec.dataset.sizes)
+            spec = dataclasses.replace(spec, dataset=dataset)
+        return dataclasses.replace(
+            self,
+            name=f"{self.name}x10",
+            title=f"ten times the clients a round of {self.name}",
+            spec=spec,
+            process=process,
+        )
 
     def contender(self, name: str) -> contenders.Contender:
         """Makes a contender, whose result are the global models `[G, *P]`."""

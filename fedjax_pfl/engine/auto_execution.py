@@ -1,4 +1,8 @@
-"""Automatic choice of the execution mode on this machine."""
+"""Automatic choice of the execution mode on this machine.
+
+Rules for CPUs are measured. Those for accelerators follow from how these work, and were
+not measured on any: `python -m experiments.bench --accelerator` does that.
+"""
 
 import dataclasses
 import math
@@ -6,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
@@ -24,6 +29,11 @@ _BUSY = 2**16  # numbers that one client's step works on
 _LARGE = 2**15  # parameters of which a product is as fast alone as beside others
 _SHARED = 2**18  # numbers that the clients of a device work on, for sharing to pay
 _FULL = 0.75  # share of the devices that grid points keep busy
+
+# Of an accelerator, not measured.
+_ROOM = 0.25  # share of its memory for all clients that train at once
+_UNKNOWN = 2**33  # bytes of its memory where it does not say
+_COPIES = 8  # a client's parameters: states, old and new, gradient and message
 
 
 def devices_of_points(execution: sharding.Execution, num_points: int) -> int:
@@ -47,12 +57,15 @@ def choose(
 ) -> sharding.Execution:
     """Picks how the map over clients is run on this machine.
 
-    Accelerators share the cohort and vmap their parts. On a CPU clients go one by one
-    where a step of one keeps a core busy: plain products and convolutions are faster
-    than batched ones; its devices, if there are several, share clients of whom two keep
-    a core busy, if there is enough for each. Smaller steps are vmapped, in chunks that
-    stay in the L2 cache where a cohort is large or clients of one chunk would wait for
-    a much larger one.
+    Accelerators share the cohort and vmap their parts: they do a step of many small
+    products in about the time of one. Where the clients at work would need more than a
+    share of the memory, they go in chunks as large as fit.
+
+    On a CPU clients go one by one where a step of one keeps a core busy: plain products
+    and convolutions are faster than batched ones; its devices, if there are several,
+    share clients of whom two keep a core busy, if there is enough for each. Smaller
+    steps are vmapped, in chunks that stay in the L2 cache where a cohort is large or
+    clients of one chunk would wait for a much larger one.
 
     Args:
       process: what is trained.
@@ -78,6 +91,9 @@ def choose(
     chunk = 0
     if is_cpu and each > 1:
         chunk = _chunk_size(floats, each, _largest(federation) > _RAGGED)
+    elif not is_cpu:
+        fits = _clients_that_fit(process, model, federation)
+        chunk = fits if fits < each else 0
     if devices == 1:
         return sharding.Execution(mode="chunk" if chunk else "vmap", chunk_size=chunk)
     used = -(-count // each)  # as many as needed, so that none idles
@@ -96,6 +112,35 @@ def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
     return max(1, count // 8) if is_ragged and count >= 4 else 0
 
 
+def _clients_that_fit(process: Any, model: Any, federation: core.Federation) -> int:
+    """Counts the clients that may train at once on an accelerator; at least 1."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    # Not what is free now: a training that is resumed has to have the same chunks.
+    room = _ROOM * stats.get("bytes_limit", _UNKNOWN)
+    return max(int(room // _bytes_of_a_step(process, model, federation)), 1)
+
+
+def _bytes_of_a_step(process: Any, model: Any, federation: core.Federation) -> int:
+    """Bytes of one client's copies of the model, and of what its gradient keeps."""
+    batch_size = min(_batch_size(process), federation.train.index.shape[-1])
+
+    def kept(params: Any, pool: core.ClientData) -> Any:
+        nobody = jnp.zeros(batch_size, jnp.int32)
+        client = pool.with_rows(dict.fromkeys(pool.rows()) | {"index": nobody})
+        batch = client.gather(nobody, jnp.ones(batch_size))
+        x, constants = batch.x, batch.constants
+        return x, jax.vjp(lambda p: model.apply(p, x, constants=constants), params)
+
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    tree = jax.eval_shape(kept, params, federation.train.pool())
+    return _COPIES * _num_bytes(params) + _num_bytes(tree)
+
+
+def _num_bytes(tree: Any) -> int:
+    """Bytes of the leaves of a tree."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
 def _floats_of_a_step(params: int, batch: int) -> int:
     """Numbers that a step of one client works on: models and a batch."""
     return 4 * params + batch
@@ -109,10 +154,13 @@ def _params_and_batch(
     A model that makes much more of an example says how much.
     """
     params = jax.eval_shape(model.init, jax.random.key(0))
-    solver = getattr(process.algorithm, "local", None)
-    batch_size = getattr(solver, "batch_size", 32)
     example = getattr(model, "floats_per_example", math.prod(federation.input_shape))
-    return client_rows.size(params), batch_size * example
+    return client_rows.size(params), _batch_size(process) * example
+
+
+def _batch_size(process: Any) -> int:
+    """Examples of a step, as far as the method's solver has a fixed number."""
+    return getattr(getattr(process.algorithm, "local", None), "batch_size", 32)
 
 
 def form_chunks(
@@ -145,7 +193,7 @@ def points_at_once(
     On a CPU one where the model is large, or where a client would wait for another
     point's much larger one; else up to 4, as many as the caches hold models and batches
     of, or 8 that share their batches, also with large models where batches are larger.
-    Elsewhere 64.
+    On an accelerator as many as fit, as clients do in `choose`.
 
     Args:
       execution: how the map over clients is run.
@@ -158,15 +206,15 @@ def points_at_once(
     Returns:
       The number.
     """
+    cohort_size = process.participation.cohort_size(federation.num_clients)
+    at_once = min(execution.chunk_size or cohort_size, cohort_size)
     if jax.default_backend() != "cpu":
-        return 64
+        return max(_clients_that_fit(process, model, federation) // at_once, 1)
     params, batch = _params_and_batch(process, model, federation)
     is_ragged = execution.chunk_size == 1 and _largest(federation) > _RAGGED
     gains = params < _LARGE or (alike and batch >= params)
     if not gains or (is_ragged and not alike):
         return 1
-    cohort_size = process.participation.cohort_size(federation.num_clients)
-    at_once = min(execution.chunk_size or cohort_size, cohort_size)
     fits = 2**20 // (_floats_of_a_step(params, batch) * at_once)
     return min(max(fits, 1), 8 if alike else 4)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.models import initializers, inputs, objectives
+from fedjax_pfl.models import initializers, inputs, layers, objectives
 
 __all__ = ["ImageNetwork", "Network"]
 
@@ -24,11 +24,14 @@ class Network(objectives.Classification, abc.ABC):
     Attributes:
       initialization: `"pytorch"` (weights and biases uniform in +-1/sqrt(fan_in)),
         `"glorot"` or `"he"` (zero biases).
+      bfloat16_products: whether operands of matrix products are rounded to bfloat16, in
+        gradients, too; parameters and sums keep their dtype.
       input_shape: shape of one input, or None until `for_federation`.
       num_classes: C, or None until `for_federation`.
     """
 
     initialization: initializers.Scheme = "pytorch"
+    bfloat16_products: bool = False
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
 
@@ -105,9 +108,10 @@ class Network(objectives.Classification, abc.ABC):
         """Applies the module to inputs in the parameters' dtype."""
         dtype = jnp.result_type(*jax.tree.leaves(params))
         rngs = {} if key is None else {"dropout": key}
-        return self._known_module().apply(
-            {"params": params}, x.astype(dtype), rngs=rngs, **options
-        )
+        with layers.forms(bfloat16_products=self.bfloat16_products):
+            return self._known_module().apply(
+                {"params": params}, x.astype(dtype), rngs=rngs, **options
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,25 +4,91 @@ Dense kernels are `[out, in]`, convolution kernels `[height, width, in, out]`, i
 `[B, height, width, channels]`.
 """
 
+import contextlib
+import contextvars
 import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 __all__ = [
+    "CONVOLUTIONS",
     "average_pool",
     "conv",
     "dense",
     "dropout",
     "flatten_inputs",
+    "forms",
     "lstm",
     "max_pool",
+    "product",
     "standardize",
 ]
 
+CONVOLUTIONS = ("rows", "whole", "xla")
+"""Forms of a convolution: a product per kernel row, one in all, or XLA's own."""
 
 _SHORT = 64  # values of a row of a kernel, below which a product is slow
+
+
+class _Forms(NamedTuple):
+    """How layers compute; no convolution is the form that `conv` picks."""
+
+    bfloat16_products: bool = False
+    convolution: str | None = None
+
+
+_FORMS = contextvars.ContextVar("forms", default=_Forms())  # noqa: B039 (a tuple)
+
+
+@contextlib.contextmanager
+def forms(**fields: Any) -> Iterator[None]:
+    """Sets how layers that are called inside compute; for the code of models.
+
+    Programs are compiled by their model, so that a form has to follow from its fields.
+
+    Args:
+      **fields: `bfloat16_products`, whether operands are rounded; `convolution`, one of
+        `CONVOLUTIONS`, or None for that which `conv` picks. What is left out stays as
+        it is.
+    """
+    before = _FORMS.set(_FORMS.get()._replace(**fields))
+    try:
+        yield
+    finally:
+        _FORMS.reset(before)
+
+
+_BFLOAT16 = lax.DotAlgorithmPreset.BF16_BF16_F32
+_rounded = functools.partial(lax.reduce_precision, exponent_bits=8, mantissa_bits=7)
+# Rounds a value, and keeps its cotangent; and the other way round.
+_operand = jax.custom_jvp(lambda x: _rounded(x))
+_operand.defjvps(lambda tangent, out, x: tangent)
+_output = jax.custom_jvp(lambda x: x)
+_output.defjvps(lambda tangent, out, x: _rounded(tangent))
+
+
+def product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Multiplies matrices, by default in their dtype.
+
+    Under `forms(bfloat16_products=True)` the operands of the product and of both of its
+    gradients are rounded to bfloat16. Sums keep the dtype of `a`.
+
+    Args:
+      a: `[M, K]`.
+      b: `[K, N]`, of the same dtype.
+
+    Returns:
+      `[M, N]`.
+    """
+    if not _FORMS.get().bfloat16_products:
+        return a @ b
+    # A CPU ignores it, and multiplies the rounded operands as float32: the same sums.
+    algorithm = _BFLOAT16 if a.dtype == b.dtype == jnp.float32 else None
+    return _output(jnp.matmul(_operand(a), _operand(b), precision=algorithm))
 
 
 def dense(kernel: jax.Array, bias: jax.Array, x: jax.Array) -> jax.Array:
@@ -36,7 +102,7 @@ def dense(kernel: jax.Array, bias: jax.Array, x: jax.Array) -> jax.Array:
     Returns:
       `[B, outputs]`.
     """
-    return x @ kernel.T + bias[None, :]
+    return product(x, kernel.T) + bias[None, :]
 
 
 def flatten_inputs(x: jax.Array) -> jax.Array:
@@ -63,7 +129,7 @@ def conv(
     By one for the whole kernel where its rows are short, as those of a first layer are.
     Clients have kernels of their own: under `vmap` these stay batched matrix products,
     where XLA's convolution becomes a grouped one, whose gradients are up to 15 times
-    slower on a CPU.
+    slower on a CPU. `forms` sets another form.
 
     Args:
       kernel: `[size, size, channels, filters]`.
@@ -77,15 +143,27 @@ def conv(
       `(height + 2 padding - size) // stride + 1`.
     """
     size, _, channels, filters = kernel.shape
+    form = _FORMS.get().convolution
+    if form is None:
+        form = "whole" if size * channels < _SHORT else "rows"
+    if form == "xla":  # in full: its own products are not rounded
+        outputs = lax.conv_general_dilated(
+            x,
+            kernel,
+            (stride, stride),
+            [(padding, padding)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+        return outputs if bias is None else outputs + bias[None, None, None, :]
     if padding:
         x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     windows = jnp.concatenate(_steps(x, 2, size, stride), axis=3)
     rows = _steps(windows, 1, size, stride)
     shape = (*rows[0].shape[:3], filters)
-    if size * channels < _SHORT:
+    if form == "whole":
         rows, kernel = [jnp.concatenate(rows, axis=3)], kernel[None]
     products = [
-        row.reshape(-1, row.shape[3]) @ weights.reshape(-1, filters)
+        product(row.reshape(-1, row.shape[3]), weights.reshape(-1, filters))
         for row, weights in zip(rows, kernel, strict=True)
     ]
     outputs = functools.reduce(jnp.add, products)
@@ -188,7 +266,7 @@ def lstm(
 
     def step(carry: tuple[jax.Array, jax.Array], driven: jax.Array):
         state, cell = carry
-        gates = jnp.split(driven + state @ state_kernel.T, 4, axis=1)
+        gates = jnp.split(driven + product(state, state_kernel.T), 4, axis=1)
         write, keep, content, read = gates
         cell = jax.nn.sigmoid(keep) * cell + jax.nn.sigmoid(write) * jnp.tanh(content)
         state = jax.nn.sigmoid(read) * jnp.tanh(cell)

@@ -60,9 +60,11 @@ class LogisticRegression(_Flat, objectives.Classification):
     Attributes:
       inputs: number of input features, or None until `for_federation`.
       num_classes: C, or None until `for_federation`.
+      bfloat16_products: see `Network`.
     """
 
     num_classes: int | None = None
+    bfloat16_products: bool = False
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's number of inputs and classes."""
@@ -84,7 +86,8 @@ class LogisticRegression(_Flat, objectives.Classification):
     def _outputs(self, params: core.Params, x: jax.Array) -> jax.Array:
         """Logits `[B, C]`, in the parameters' dtype."""
         kernel, bias = params["head"]["kernel"], params["head"]["bias"]
-        return layers.dense(kernel, bias, x.astype(kernel.dtype))
+        with layers.forms(bfloat16_products=self.bfloat16_products):
+            return layers.dense(kernel, bias, x.astype(kernel.dtype))
 
 
 @dataclasses.dataclass(frozen=True)

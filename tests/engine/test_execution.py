@@ -1,6 +1,7 @@
 """How the map over clients is run where nobody says."""
 
 import re
+import types
 
 import jax
 import numpy as np
@@ -46,6 +47,95 @@ def test_choice_of_chunks_on_one_device(monkeypatch, num_clients, width, expecte
     process = fp.FederatedProcess(algorithm=fp.FedAvg())
     found = auto_execution.choose(process, model, federation)
     assert str(found) == expected or found.mode == expected and found.chunk_size > 8
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    """One GPU, as far as the rules can see: returns what sets its memory."""
+
+    def set_memory(stats, num_devices=1):
+        device = types.SimpleNamespace(memory_stats=lambda: stats)
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(jax, "device_count", lambda: num_devices)
+        monkeypatch.setattr(jax, "local_devices", lambda: [device] * num_devices)
+
+    return set_memory
+
+
+def digits(model, num_clients=500, **fields):
+    """A process, a model and a federation of so many clients, as rules take them."""
+    federation = fp.FederationSpec("digits", "iid", num_clients=num_clients).build()
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(), **fields)
+    return process, model.for_federation(federation), federation
+
+
+@pytest.mark.parametrize("width", [4, 1000])
+@pytest.mark.parametrize("num_clients", [8, 500])
+def test_an_accelerator_trains_all_clients_that_fit_at_once(
+    accelerator, num_clients, width
+):
+    accelerator({"bytes_limit": 80 * 2**30})
+    parts = digits(fp.MLP(widths=(width,)), num_clients)
+    assert str(auto_execution.choose(*parts)) == "vmap"
+
+
+def test_an_accelerator_takes_chunks_as_large_as_fit(accelerator):
+    parts = digits(fp.MLP(widths=(1000,)))
+    each = auto_execution._bytes_of_a_step(*parts)
+    room = 100 * each / auto_execution._ROOM
+    for limit, expected in ((room, "chunk=100"), (2 * room, "chunk=200")):
+        accelerator({"bytes_limit": limit})
+        assert str(auto_execution.choose(*parts)) == expected
+    accelerator({"bytes_limit": 1})  # not even one; the plan will say so
+    assert str(auto_execution.choose(*parts)) == "chunk=1"
+    accelerator({"bytes_limit": room}, num_devices=2)
+    assert str(auto_execution.choose(*parts)) == "shard in chunks of 100"
+    few = fp.UniformCohort(size=100)
+    accelerator({"bytes_limit": room})
+    parts = digits(fp.MLP(widths=(1000,)), participation=few)
+    assert str(auto_execution.choose(*parts)) == "vmap"
+
+
+@pytest.mark.parametrize("stats", [None, {}])
+def test_the_memory_of_an_accelerator_that_does_not_say_is_assumed(accelerator, stats):
+    accelerator(stats)
+    parts = digits(fp.MLP(widths=(1000,)))
+    room = auto_execution._ROOM * auto_execution._UNKNOWN
+    fits = int(room // auto_execution._bytes_of_a_step(*parts))
+    assert 100 < fits < 500
+    assert str(auto_execution.choose(*parts)) == f"chunk={fits}"
+
+
+def test_points_are_vmapped_together_while_they_fit(accelerator):
+    """Also points of large models, and more of them than on a CPU."""
+    parts = digits(fp.MLP(widths=(1000,)), 8)
+    each = auto_execution._bytes_of_a_step(*parts)
+    how = sharding.Execution("vmap")
+    for fits in (1, 8, 81):
+        accelerator({"bytes_limit": fits * each / auto_execution._ROOM})
+        at_once = auto_execution.points_at_once(how, *parts, alike=True)
+        assert at_once == max(fits // 8, 1)
+    chunked = sharding.Execution("chunk", 2)
+    assert auto_execution.points_at_once(chunked, *parts) == 81 // 2
+
+
+def test_what_a_step_of_a_client_needs():
+    """Its copies of the model, its inputs, and what the gradient keeps of them."""
+    process, model, federation = digits(fp.LogisticRegression())
+    batch = process.algorithm.local.batch_size
+    length = federation.train.index.shape[1]
+    size = jax.numpy.zeros(()).itemsize
+    inputs = size * min(batch, length) * 64
+    copies = auto_execution._COPIES * size * (64 * 10 + 10)
+    needed = auto_execution._bytes_of_a_step(process, model, federation)
+    assert copies + inputs < needed <= copies + 3 * inputs
+    process, model, federation = digits(fp.models.CNN())
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    one = size * fp.core.client_rows.size(params)  # which the gradient keeps, too
+    windows = size * min(batch, length) * 4 * 4 * 9 * 16  # of the second convolution
+    needed = auto_execution._bytes_of_a_step(process, model, federation)
+    needed -= (auto_execution._COPIES + 1) * one
+    assert windows < needed < 4 * windows
 
 
 @pytest.mark.parametrize(

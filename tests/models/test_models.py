@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -196,6 +197,22 @@ def test_the_dtype_is_that_of_the_parameters(name):
         assert found.dtype == dtype
 
 
+@pytest.mark.parametrize("name", SMALL)
+def test_an_accelerator_gets_all_products_of_bfloat16_or_none(name):
+    model, params, batch = small(name)
+    single = jax.tree.map(lambda leaf: leaf.astype(np.float32), params)
+    for rounds in (False, True):
+        changed = dataclasses.replace(model, bfloat16_products=rounds)
+        gradient = jax.jit(gradient_of, static_argnums=0)
+        lowered = gradient.lower(changed, single, batch, KEY)
+        lines = re.findall(r".*stablehlo\.dot_general.*", lowered.as_text())
+        assert lines
+        for line in lines:
+            assert ("lhs_precision_type = bf16" in line) == rounds
+        kinds = {leaf.dtype for leaf in jax.tree.leaves(lowered.out_info)}
+        assert kinds == {jnp.dtype("float32")}
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn1", "lstm"])
 def test_gradients_of_clients_at_once_equal_one_after_the_other(name):
     model, params, batch = small(name)
@@ -360,6 +377,8 @@ def test_dropout_comes_before_the_relu():
     ("make", "message"),
     [
         (lambda: models.CNN(initialization="kaiming"), "Unknown initialization"),
+        (lambda: models.MLP(bfloat16_products="no"), "bfloat16_products"),
+        (lambda: models.LogisticRegression(bfloat16_products=1), "bfloat16_products"),
         (lambda: models.CNN1(dropout=1.0), "dropout .* below 1, got 1.0"),
         (lambda: models.CifarCNN(dropout=0.2), "tuple of two rates, got 0.2"),
         (lambda: models.CifarCNN(dropout=(0.2, -1)), "at least 0"),

@@ -45,14 +45,16 @@ def conv_inputs(size, sides, clients=None):
 
 
 @pytest.mark.parametrize(("size", "stride", "padding", "sides"), USED)
-def test_conv_and_its_gradients_are_those_of_xla(size, stride, padding, sides):
+@pytest.mark.parametrize("form", layers.CONVOLUTIONS)
+def test_conv_and_its_gradients_are_those_of_xla(size, stride, padding, sides, form):
     arguments = conv_inputs(size, sides)
 
     @jax.jit
     def both(*arguments):
-        ours, pull = jax.vjp(
-            lambda *a: layers.conv(*a, stride=stride, padding=padding), *arguments
-        )
+        with layers.forms(convolution=form):
+            ours, pull = jax.vjp(
+                lambda *a: layers.conv(*a, stride=stride, padding=padding), *arguments
+            )
         theirs, expected = jax.vjp(lambda *a: xla_conv(*a, stride, padding), *arguments)
         cotangent = jnp.cos(theirs + jnp.arange(4.0)[None, None, None, :])
         return (ours, *pull(cotangent)), (theirs, *expected(cotangent))
@@ -86,6 +88,64 @@ def test_conv_has_second_derivatives_in_both_modes():
     wanted, _ = products(lambda *a: xla_conv(*a, 1, 1))
     for found in products(lambda *a: layers.conv(*a, padding=1)):
         np.testing.assert_allclose(found, wanted, rtol=1e-10)
+
+
+def test_forms_of_convolutions_are_different_programs():
+    """A product per kernel row, one in all, none; and what is picked, one in all."""
+    kernel, bias, x = jnp.ones((3, 3, 4, 2)), jnp.ones(2), jnp.ones((1, 5, 5, 4))
+    counts = []
+    for form in (*layers.CONVOLUTIONS, None):
+        with layers.forms(convolution=form):
+            text = str(jax.make_jaxpr(lambda *a: layers.conv(*a))(kernel, bias, x))
+        counts.append((text.count("dot_general"), text.count("conv_general")))
+    assert counts == [(3, 0), (1, 0), (0, 1), (1, 0)]
+
+
+def rounded(x):
+    return x.astype(jnp.bfloat16).astype(x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_operands_are_rounded_in_products_and_in_their_gradients(dtype):
+    rng = np.random.default_rng(0)
+    a, b, cotangent = (
+        jnp.asarray(rng.normal(size=shape), dtype) for shape in ((5, 7), (7, 3), (5, 3))
+    )
+    with layers.forms(bfloat16_products=True):
+        found, pull = jax.vjp(jax.jit(lambda *ab: layers.product(*ab)), a, b)
+        gradients = pull(cotangent)
+        of_clients = jax.vmap(layers.product, (None, 0))(a, jnp.stack([b, -b]))
+    left, right, back = rounded(a), rounded(b), rounded(cotangent)
+    wanted = (left @ right, back @ right.T, left.T @ back)
+    # Sums of a few terms in the dtype of the parameters.
+    close = {"rtol": 0, "atol": 50 * jnp.finfo(jnp.float32).eps}
+    for own, other in zip((found, *gradients), wanted, strict=True):
+        assert own.dtype == dtype
+        np.testing.assert_allclose(own, other, **close)
+    np.testing.assert_allclose(of_clients[1], -wanted[0], **close)
+    assert abs(found - a @ b).max() > 1e-3
+    np.testing.assert_array_equal(layers.product(a, b), a @ b)
+
+
+def test_rounded_products_have_derivatives_in_both_modes():
+    rng = np.random.default_rng(1)
+    x, kernel, direction = (jnp.asarray(rng.normal(size=(4, 3))) for _ in range(3))
+
+    def loss(kernel):
+        return (layers.product(x, kernel.T) ** 3).sum()
+
+    def derivatives():
+        forward = jax.jvp(jax.grad(loss), (kernel,), (direction,))[1]
+        reverse = jax.grad(lambda k: (jax.grad(loss)(k) * direction).sum())(kernel)
+        return jax.jvp(loss, (kernel,), (direction,))[1], forward, reverse
+
+    exact = derivatives()
+    with layers.forms(bfloat16_products=True):
+        found = derivatives()
+    for own, other in zip(found, exact, strict=True):
+        # A few roundings to 8 bits, of terms that may cancel.
+        np.testing.assert_allclose(own, other, rtol=0, atol=2**-5 * abs(other).max())
+        assert abs(own - other).max() > 0
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)

@@ -1,0 +1,249 @@
+"""Trainings in every form that they have: `experiments.bench --accelerator`.
+
+`python -m experiments.bench.forms NAME FIRST REPEAT`, a process of its own,
+measures the forms of one workload from a number on, and prints a line of JSON for each.
+"""
+
+import dataclasses
+import gc
+import itertools
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.progress import Progress
+
+from experiments.bench import contenders, machine, timing, worker, workloads
+from fedjax_pfl.core import client_rows
+from fedjax_pfl.engine import cost, trainer
+from fedjax_pfl.models import layers
+
+__all__ = ["CASES", "Form", "measure", "of", "time_all"]
+
+_BASE = workloads.WORKLOADS
+CASES = _BASE | {case.name: case for case in (w.tenfold() for w in _BASE.values())}
+"""Workloads, and versions with ten times as many clients in a round."""
+_CHUNKS = (512, 64, 8, 1)
+_MORE_ROUNDS = 5  # times as many in a call of an accelerator, whose rounds are short
+_ENDED = "the time was up"
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A way to compute the rounds of a workload.
+
+    Attributes:
+      execution: how the map over clients is run.
+      points: grid points vmapped together; None picks.
+      convolution: one of `layers.CONVOLUTIONS`; None picks.
+      bfloat16_products: whether operands of products are rounded.
+    """
+
+    execution: str
+    points: int | None
+    convolution: str | None
+    bfloat16_products: bool
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether everything that can be picked is."""
+        return (self.execution, self.points, self.convolution) == ("auto", None, None)
+
+
+def of(workload: workloads.Workload, num_devices: int) -> list[Form]:
+    """Returns all forms of a workload, those that are picked first."""
+    fewer = (f"chunk={size}" for size in _CHUNKS if size < workload.cohort_size)
+    executions = ("auto", "vmap", *["shard"] * (num_devices > 1), *fewer)
+    points = (None, *[workload.num_points, 1] * bool(workload.axes))
+    has_images = isinstance(workload.model, workloads.BenchCNN)
+    convolutions = (None, *layers.CONVOLUTIONS * has_images)
+    return [
+        Form(execution, at_once, convolution, rounded)
+        for rounded, convolution, at_once, execution in itertools.product(
+            (False, True), convolutions, points, executions
+        )
+        if not (rounded and convolution == "xla")  # whose operands stay as they are
+    ]
+
+
+def measure(
+    workload: workloads.Workload, first: int, repeat: int
+) -> Iterator[dict[str, Any]]:
+    """Measures the forms of a workload from a number on, one after the other.
+
+    Args:
+      workload: the workload.
+      first: number of the first form.
+      repeat: samples of each.
+
+    Yields:
+      Values of each form, as JSON knows them: `left_out` is the reason why there are no
+      times, and empty for a form that is the same program as an earlier one.
+    """
+    group, seen = workload.group(), set()
+    rounds = workload.rounds
+    rounds *= 1 if jax.default_backend() == "cpu" else _MORE_ROUNDS
+    for form in of(workload, jax.device_count())[first:]:
+        gc.collect()  # states of the form before
+        fields: dict[str, Any] = {"bfloat16_products": form.bfloat16_products}
+        if isinstance(group.model, workloads.BenchCNN):
+            fields["convolution"] = form.convolution
+        changed = dataclasses.replace(
+            group, model=dataclasses.replace(group.model, **fields)
+        )
+        ours = contenders.Ours(changed, rounds, form.execution, form.points)
+        if ours.plan in seen:
+            yield {"left_out": ""}
+            continue
+        seen.add(ours.plan)
+        yield _numbers(ours, workload, rounds, repeat)
+        del ours
+
+
+def _numbers(
+    ours: contenders.Ours, workload: workloads.Workload, rounds: int, repeat: int
+) -> dict[str, Any]:
+    """Measures one form."""
+    with trainer.compile_clock() as compiling:
+        size = _program_bytes(ours.compiled())
+    free = cost.available_bytes()
+    if size is not None and free is not None and size > free:
+        needs, there = cost.shown(size), cost.shown(free)
+        return {"left_out": f"it needs {needs} of memory, of which {there} are free"}
+    ours.run()
+    clock = timing.Clock(())  # whatever others do on the CPUs meanwhile
+    (samples,) = timing.interleave({"": ours.run}, repeat, clock).values()
+    params = jax.eval_shape(ours.plan.model.init, jax.random.key(0))
+    num_parameters = client_rows.size(params)
+    return {
+        "execution": ours.execution,
+        "points_per_chunk": ours.plan.points_per_chunk,
+        **worker.per_round(samples, rounds),
+        "rounds_per_call": rounds,
+        "flops_per_round": workload.flops_per_round,
+        "least_bytes_per_round": workload.least_bytes_per_round(num_parameters),
+        "compile_seconds": compiling[0],
+        "program_bytes": size,
+    }
+
+
+def _program_bytes(program: jax.stages.Compiled) -> int | None:
+    """Bytes of one device that a program needs with its arguments, where XLA says."""
+    analysis = program.memory_analysis()
+    if analysis is None:
+        return None
+    sizes = (analysis.argument_size_in_bytes, analysis.output_size_in_bytes)
+    return sum(sizes) - analysis.alias_size_in_bytes + analysis.temp_size_in_bytes
+
+
+def time_all(
+    console: Console,
+    run: dict[str, Any],
+    names: Sequence[str],
+    minutes: float | None,
+    save: Callable[[], None],
+) -> None:
+    """Measures all forms of workloads, each workload in a process of its own.
+
+    A form that ends the process is left out, and another process does the next.
+
+    Args:
+      console: where it is said that the device is a CPU.
+      run: gets the measurements, and what was left out; `machine` and `repeat` are
+        there.
+      names: of the workloads.
+      minutes: of which all have an equal share, or None for no limit.
+      save: called after each form.
+    """
+    run |= {"forms": [], "left_out": []}
+    start, settings = time.monotonic(), run["machine"]
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task(worker.MACHINE, total=1)
+        arguments = ("worker", worker.MACHINE, str(run["repeat"]))
+        settings |= json.loads(machine.output(*arguments, environment=_variables(run)))
+        bar.update(task, completed=1)
+        if settings["backend"] == "cpu":
+            console.print(
+                f"This is a CPU, {settings['processor']}, and no accelerator: the"
+                " command runs here to be tried."
+            )
+        for number, name in enumerate(names):
+            now, until = time.monotonic(), math.inf
+            if minutes is not None:
+                until = now + (start + 60 * minutes - now) / (len(names) - number)
+            todo = of(CASES[name], settings["device_count"])
+            task = bar.add_task(name, total=len(todo))
+            measured = _measured(run, name, len(todo), until)
+            for form, numbers in zip(todo, measured, strict=True):
+                _record(run, name, form, numbers)
+                bar.advance(task)
+                save()
+
+
+def _variables(run: dict[str, Any]) -> dict[str, str]:
+    """Returns the variables of processes that measure."""
+    settings = run["machine"]
+    return machine.environment(
+        settings["threads"], settings["devices"], huge_pages=settings["huge_pages"]
+    )
+
+
+def _measured(
+    run: dict[str, Any], name: str, count: int, until: float
+) -> Iterator[dict[str, Any]]:
+    """Yields what was measured of each form of a workload, or why it was not."""
+    first = 0
+    while first < count:
+        reason, left = _ENDED, until - time.monotonic()
+        if left > 0:
+            arguments = (name, str(first), str(run["repeat"]))
+            seconds = None if math.isinf(left) else left
+            try:
+                for line in machine.lines(
+                    "forms", *arguments, environment=_variables(run), seconds=seconds
+                ):
+                    yield json.loads(line)
+                    first += 1
+                return
+            except machine.UnavailableError as error:
+                if time.monotonic() < until:
+                    reason = str(error)
+        yield {"left_out": reason}
+        first += 1
+
+
+def _record(
+    run: dict[str, Any], name: str, form: Form, numbers: dict[str, Any]
+) -> None:
+    """Adds what was measured of a form, with its shares of what the device can do."""
+    about = {"workload": name, **dataclasses.asdict(form)}
+    if "left_out" in numbers:
+        if numbers["left_out"]:
+            run["left_out"].append({**about, "reason": numbers["left_out"]})
+        return
+    seconds, rates = numbers["seconds_per_round"]["wall"], run["machine"]
+    prefix = "bfloat16_" if form.bfloat16_products else ""
+    peak = 1e9 * rates[f"{prefix}matmul_gflops"]
+    bandwidth = 1e9 * rates["copy_gigabytes"]
+    run["forms"].append(
+        {
+            **about,
+            "is_automatic": form.is_automatic,
+            **numbers,
+            "share_of_peak": numbers["flops_per_round"] / seconds / peak,
+            "share_of_bandwidth": numbers["least_bytes_per_round"]
+            / seconds
+            / bandwidth,
+        }
+    )
+
+
+if __name__ == "__main__":
+    _name, _first, _repeat = sys.argv[1:]
+    for _numbers_of_form in measure(CASES[_name], int(_first), int(_repeat)):
+        print(json.dumps(_numbers_of_form), flush=True)

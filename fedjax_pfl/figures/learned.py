@@ -58,7 +58,9 @@ def draw(shown: Paths) -> Figure:
       The figure.
     """
     columns = ["objective", *shown.fields]
-    names = [shown.objective, *selection.short(shown.fields)]
+    is_one = ", " not in shown.objective  # which the caption has otherwise
+    first = shown.objective if is_one else "objective"
+    names = [first, *selection.short(shown.fields)]
     across = min(len(columns), 3)
     down = -(-len(columns) // across)
     figure = Figure(layout="constrained")

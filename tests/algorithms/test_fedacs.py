@@ -241,23 +241,6 @@ def test_highest_precision_is_asked_for():
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
 
 
-def test_no_gradient_flows_through_the_weights():
-    models = as_models(random_matrix(common=1.0))
-    ctx = context(np.arange(7), 7)
-    algorithm = FedACS(pick_quantile=0.5)
-
-    def total(models):
-        own = algorithm.down(ctx, first_row(models), None, models).own
-        return sum(leaf.sum() for leaf in jax.tree.leaves(own))
-
-    weights, _ = compiled_weights(algorithm, first_row(models), models)
-    received = np.asarray(weights).sum(axis=0)  # of every sender
-    expected = np.tile(received[:, None], (1, 20))
-    np.testing.assert_allclose(
-        as_matrix(jax.jit(jax.grad(total))(models)), expected, rtol=1e-9
-    )
-
-
 @pytest.mark.parametrize(
     "fields",
     [

@@ -107,7 +107,6 @@ def test_forms_of_convolutions_train_the_same():
         assert contenders.relative_difference(results[None], results[form]) < 1e-12
 
 
-@pytest.mark.smoke
 def test_all_forms_are_measured_printed_and_written(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     file = tmp_path / "forms.json"

@@ -16,6 +16,7 @@ import typer
 
 import fedjax_pfl as fp
 from experiments import presets  # noqa: F401 (adds those of the papers)
+from experiments.learned import page
 from fedjax_pfl import results
 from fedjax_pfl.command import cli
 from fedjax_pfl.command import presets as named
@@ -93,10 +94,7 @@ def _study(name: str, out: Path) -> None:
 def _per_client(scores: pd.DataFrame, base: Any, rounds: int) -> pd.DataFrame:
     """Learns lam of every client, from the best point of the grid."""
     key, process, model, spec = base
-    means = scores.groupby(["lam", "rate"])["validation_accuracy"].agg(
-        lambda values: values.mean(skipna=False)
-    )
-    lam, rate = means.idxmax()
+    lam, rate = page.best_of(scores)
     count = spec.build().num_clients
     flame = dataclasses.replace(process.algorithm, lam=lam, kappa=None, rho=lam / count)
     flame = struct.replace_field(flame, "local.learning_rate", rate)

@@ -3,19 +3,18 @@
 import dataclasses
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from fedjax_pfl.figures import drawing
+from fedjax_pfl.report import svg
 from fedjax_pfl.results import paired, plain_files
 
-__all__ = ["render", "write"]
+__all__ = ["best_of", "render", "write"]
 
 _FIGURES = "learned_files"
-_SAVED = {"metadata": {"Date": None}}
 _LAM, _RATE = "algorithm.lam", "algorithm.local.learning_rate"
 _WITHIN = 0.3  # points, of the best of the grid
 _SHARE = 0.2  # of the grid's trainings
@@ -29,7 +28,7 @@ _TITLES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """What one way of finding values reaches.
+    """Values that were found in one way, and what they reach.
 
     Attributes:
       name: of the way, for the first column.
@@ -42,13 +41,23 @@ class _Row:
     scores: pd.DataFrame
 
 
-def _best_of_grid(points: pd.DataFrame) -> _Row:
-    """Returns the grid's point with the best validation accuracy."""
-    grid = points[points["kind"] == "grid"]
+def best_of(grid: pd.DataFrame) -> tuple[float, float]:
+    """Returns lam and the learning rate of the best mean validation accuracy.
+
+    Args:
+      grid: a row per point and seed; a point of which a seed diverged is not the best.
+    """
     means = grid.groupby(["lam", "rate"])["validation_accuracy"].agg(
         lambda values: values.mean(skipna=False)
     )
     lam, rate = means.idxmax()
+    return lam, rate
+
+
+def _best_of_grid(points: pd.DataFrame) -> _Row:
+    """Returns the grid's point with the best validation accuracy."""
+    grid = points[points["kind"] == "grid"]
+    lam, rate = best_of(grid)
     own = grid[(grid["lam"] == lam) & (grid["rate"] == rate)].set_index("seed")
     return _Row("best of the grid", (lam, rate), own)
 
@@ -204,11 +213,7 @@ def write(folder: Path, docs: Path) -> Path:
     pictured = docs / _FIGURES
     pictured.mkdir(exist_ok=True)
     for name, figure in figures.items():
-        with (
-            plain_files.created(pictured / f"{name}.svg") as file,
-            matplotlib.rc_context({"svg.hashsalt": name}),
-        ):
-            figure.savefig(file, **_SAVED)
+        svg.write(figure, pictured / f"{name}.svg", name)
     page = docs / "learned.md"
     plain_files.write_text(page, text)
     return page

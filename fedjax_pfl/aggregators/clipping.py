@@ -168,7 +168,7 @@ class NormClipping(byzantine_count.Counting):
 
     @property
     def chooses(self) -> str | None:
-        """What derivatives hold fixed."""
+        """Names what derivatives hold fixed."""
         return "whose norm is the limit" if self.max_norm is None else None
 
     def combine(

@@ -158,7 +158,7 @@ class CoordinateMedian(base.MatrixRule):
 
     @property
     def chooses(self) -> str | None:
-        """What derivatives hold fixed."""
+        """Names what derivatives hold fixed."""
         if self.rho is not None:
             return None
         if self.rho_quantile is not None:

@@ -148,7 +148,7 @@ class GeometricMedian(base.MatrixRule):
 
     @property
     def chooses(self) -> str | None:
-        """What derivatives hold fixed."""
+        """Names what derivatives hold fixed."""
         return None if self.rho_quantile is None else base.FIXED_RADIUS
 
     def combine(

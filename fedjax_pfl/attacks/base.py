@@ -121,7 +121,7 @@ class Outermost(Colluding):
 
     @property
     def no_derivative(self) -> str | None:
-        """Why derivatives are refused."""
+        """Says why derivatives are refused."""
         return "takes signs" if self.direction == "sign" else None
 
     def longest(self, seen: honest.Honest, away: Any) -> jax.Array:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import matplotlib
 from matplotlib.figure import Figure
 
 from fedjax_pfl.benchmark import findings, pictures, ranking, tables
@@ -23,7 +22,6 @@ _UNSEEN = (
     " Unseen clients never trained; they adapt the global model by local epochs, or by"
     " the method's own rule where it has one."
 )
-_SAVED = {"metadata": {"Date": None}}
 _MEGA = 1e6
 
 
@@ -65,11 +63,7 @@ def write(found: tables.Tables, folder: str | Path, *, html: bool = True) -> Pat
     pictured.mkdir(parents=True, exist_ok=True)
     for chapter in chapters:
         if chapter.figure is not None:
-            with (
-                plain_files.created(pictured / f"{chapter.name}.svg") as file,
-                matplotlib.rc_context({"svg.hashsalt": chapter.name}),
-            ):
-                chapter.figure.savefig(file, **_SAVED)
+            svg.write(chapter.figure, pictured / f"{chapter.name}.svg", chapter.name)
     text = "\n\n".join(_markdown(intro, said, chapters)) + "\n"
     path = folder / f"{_NAME}.md"
     plain_files.write_text(path, text)

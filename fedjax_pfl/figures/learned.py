@@ -1,7 +1,6 @@
 """Paths of learned fields, beside the objective that they were moved by."""
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ __all__ = ["Paths", "draw", "paths"]
 
 _HEIGHT = 2.4  # inches of a row of panels
 _SPAN = 5.0  # ratio of values above which an axis is logarithmic
-_BETWEEN = 0.7  # white around each panel, in inches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +64,8 @@ def draw(shown: Paths) -> Figure:
     figure = Figure(layout="constrained")
     figure.set_size_inches(drawing.WIDTH, _HEIGHT * down)
     grid = figure.subplots(down, across, squeeze=False).ravel()
-    lines = list(_lines(shown.steps))[: drawing.MAX_LINES]
+    every = _lines(shown.steps)
+    lines = every[: drawing.MAX_LINES]
     for axes, column, name in zip(grid, columns, names, strict=False):
         for number, (label, own) in enumerate(lines):
             values = own[column].to_numpy(float)
@@ -87,12 +86,12 @@ def draw(shown: Paths) -> Figure:
         axes.grid(alpha=0.3)
     for axes in grid[len(columns) :]:
         axes.set_visible(False)
-    more = len(list(_lines(shown.steps))) - len(lines)
+    more = len(every) - len(lines)
     drawing.legend(figure, f"{more} more starts are not shown" if more else "")
     return figure
 
 
-def _lines(steps: pd.DataFrame) -> Sequence[tuple[str, pd.DataFrame]]:
+def _lines(steps: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Returns the steps of every start with its name."""
     starts = [c for c in steps if c.startswith("start ")]
     short = selection.short([c.removeprefix("start ") for c in starts])

@@ -3,14 +3,16 @@
 import io
 import json
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from fedjax_pfl.figures import drawing
+from fedjax_pfl.results import plain_files
 
-__all__ = ["inline", "page_color"]
+__all__ = ["inline", "page_color", "write"]
 
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _COLORS = {  # what cannot be read on a dark page -> a property of the page
@@ -19,6 +21,21 @@ _COLORS = {  # what cannot be read on a dark page -> a property of the page
     "#882255": "var(--wine)",
 }
 _COLOR = re.compile("|".join(_COLORS), re.IGNORECASE)
+
+
+def write(figure: Figure, path: Path, name: str) -> None:
+    """Writes a figure as a file beside a page, the same bytes every time.
+
+    Args:
+      figure: what is written.
+      path: of the file, which it takes the place of.
+      name: of the figure, from which its ids follow.
+    """
+    with (
+        plain_files.created(path) as file,
+        matplotlib.rc_context({"svg.hashsalt": name}),
+    ):
+        figure.savefig(file, metadata={"Date": None})
 
 
 def inline(figure: Figure, name: str, title: str) -> str:

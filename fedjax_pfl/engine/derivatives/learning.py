@@ -193,8 +193,7 @@ class Learner(trainer.Differentiated):
         """Returns the states, and their derivatives and what is learned as arrays."""
         states, arrays = super().saved()
         leaves = jax.tree.leaves(self._learned())
-        more = {f"{_STATE}/{n:04d}": np.asarray(v) for n, v in enumerate(leaves)}
-        return states, arrays | more
+        return states, arrays | trainer.numbered(_STATE, leaves)
 
     def _learned(self) -> Any:
         """Returns all that changes from step to step."""
@@ -204,12 +203,10 @@ class Learner(trainer.Differentiated):
         """Places the states of a checkpoint, and takes up what was learned."""
         super().restore(progress)
         leaves, structure = jax.tree.flatten(self._learned())
-        arrays = [
-            trainer.array_of(progress.arrays, f"{_STATE}/{n:04d}", np.asarray(leaf))
-            for n, leaf in enumerate(leaves)
-        ]
-        learned = jax.tree.unflatten(structure, arrays)
-        self._free, self._last_good, self._slopes, memory = learned
+        like = [np.asarray(leaf) for leaf in leaves]
+        arrays = trainer.restored(progress.arrays, _STATE, like)
+        parts = jax.tree.unflatten(structure, arrays)
+        self._free, self._last_good, self._slopes, memory = parts
         self._memory = jax.tree.map(jnp.asarray, memory)
         self._use()
 

@@ -10,6 +10,7 @@ import optax
 
 from fedjax_pfl import core, results
 from fedjax_pfl.core import checks
+from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import grids as grids_
 from fedjax_pfl.engine import groups, simulation, validate
 from fedjax_pfl.engine.callbacks import progress
@@ -36,6 +37,7 @@ class LearnedPerClient:
       objective: what was made small, as a string.
       values: `[G, N]` the learned values, those of the best training.
       steps: `[G, T]` the objective after each training.
+      described: what is known of every seed's federation.
     """
 
     result: results.Result
@@ -43,6 +45,7 @@ class LearnedPerClient:
     objective: str
     values: np.ndarray
     steps: np.ndarray
+    described: tuple[statistics.PartitionStatistics, ...]
 
     def table(self) -> "pd.DataFrame":
         """Returns a row per seed and client.
@@ -54,19 +57,18 @@ class LearnedPerClient:
         """
         import pandas as pd
 
-        parts, row = [], 0
-        for group in self.result.groups:
-            for number, point in enumerate(group.points):
-                columns: dict[str, Any] = {
-                    "seed": point.get("seed"),
-                    "client": np.arange(self.values.shape[1]),
-                    self.field: self.values[row],
-                    "train_examples": group.num_train[number],
-                }
-                if group.label_counts is not None:
-                    columns["label_skew"] = _skew(group.label_counts[number])
-                parts.append(pd.DataFrame(columns))
-                row += 1
+        points = [point for group in self.result.groups for point in group.points]
+        parts = []
+        for point, known, own in zip(points, self.described, self.values, strict=True):
+            columns: dict[str, Any] = {
+                "seed": point.get("seed"),
+                "client": np.arange(len(own)),
+                self.field: own,
+                "train_examples": known.num_train,
+            }
+            if known.label_counts is not None:
+                columns["label_skew"] = known.label_distance
+            parts.append(pd.DataFrame(columns))
         return pd.concat(parts, ignore_index=True)
 
     def __str__(self) -> str:
@@ -91,12 +93,6 @@ class LearnedPerClient:
             f" {self.steps[:, 0].mean():.4g} before,"
             f" {self.steps.min(1).mean():.4g} at best."
         )
-
-
-def _skew(counts: np.ndarray) -> np.ndarray:
-    """Returns total variations `[N]` between clients' labels `[N, C]` and all."""
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    return 0.5 * np.abs(shares - counts.sum(0) / counts.sum()).sum(1)
 
 
 @as_keywords("stop_when")
@@ -177,8 +173,14 @@ def learn_per_client(
     last = simulation.check_groups(ready, parsed)
     result = simulation.run_groups(last, parsed, interrupt=time_is_up)
     shown = str(what.model_of(planned[0]))
-    parts = (np.concatenate(values), np.concatenate(steps))
-    return LearnedPerClient(result, field, shown, *parts)
+    return LearnedPerClient(
+        result=result,
+        field=field,
+        objective=shown,
+        values=np.concatenate(values),
+        steps=np.concatenate(steps),
+        described=tuple(known for group in unplanned for known in group.described),
+    )
 
 
 def _with_values(

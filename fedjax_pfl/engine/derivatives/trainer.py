@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,7 +21,8 @@ from fedjax_pfl.results import checkpoint, learned, metrics
 __all__ = [
     "Differentiated",
     "Differentiation",
-    "array_of",
+    "numbered",
+    "restored",
 ]
 
 _MEASURE: compiled.Name = ("measure",)
@@ -30,7 +31,7 @@ _TANGENTS = "rows/tangents"
 
 @dataclasses.dataclass(frozen=True)
 class Differentiation:
-    """What is differentiated in what; makes trainers, as their class does.
+    """Objective and fields of derivatives; makes trainers, as their class does.
 
     Groups without any of the fields are trained as ever.
 
@@ -174,13 +175,17 @@ class Differentiated(Resident):
         count = self.planned.num_clients
         return sharding.shard_rows(tangents, count, plan.execution, axis=2)
 
+    def _beside_tangents(self, states: Any, tangents: list[Any]) -> tuple[Any, ...]:
+        """Processes, states, tangents, rows and pool, as the programs take them."""
+        processes, states, *others = self._with(states)
+        return (processes, states, tangents, *others)
+
     def _names(self) -> list[compiled.Name]:
         return [*super()._names(), _MEASURE]
 
     def _lowered(self, name: compiled.Name) -> jax.stages.Lowered:
         plan, names = self.planned.plan, self.what.names
-        processes, rows, pool = self.fixed
-        now = (processes, self.like, self.beside, rows, pool)
+        now = self._beside_tangents(self.like, self.beside)
         if name == ("init",):
             return programs.init.lower(plan, names, *self.start)
         if name == ("segment",):
@@ -198,21 +203,16 @@ class Differentiated(Resident):
     def restore(self, progress: checkpoint.Progress) -> None:
         """Places the states of a checkpoint, and their derivatives."""
         super().restore(progress)
-        arrays = [
-            array_of(progress.arrays, f"{_TANGENTS}/{number:04d}", like)
-            for number, like in enumerate(self.beside)
-        ]
+        arrays = restored(progress.arrays, _TANGENTS, self.beside)
         self.tangents = self._spread(jax.tree.map(jax.numpy.asarray, arrays))
 
     def saved(self) -> tuple[core.State, dict[str, np.ndarray]]:
         """Returns the states, and their derivatives as arrays."""
-        host = sharding.fetch(self.tangents)
-        return self.states, {f"{_TANGENTS}/{n:04d}": v for n, v in enumerate(host)}
+        return self.states, numbered(_TANGENTS, sharding.fetch(self.tangents))
 
     def advance(self, active: np.ndarray, done: int, count: int) -> core.RoundInfo:
         """Runs one segment; leaves of the reports are `[G, segment, ...]`."""
-        processes, rows, pool = self.fixed
-        now = (processes, self.states, self.tangents, rows, pool)
+        now = self._beside_tangents(self.states, self.tangents)
         limits = (active[self.planned.order], *rounds(done, done + count))
         states, tangents, reports = self.programs[("segment",)](*now, *limits)
         self.states, self.tangents = self._placed(states), self._spread(tangents)
@@ -221,11 +221,10 @@ class Differentiated(Resident):
     def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
         """Measures all points, the objective and its derivatives included."""
         members, metrics, values, snapshot = super().evaluate(data, is_last=is_last)
-        processes, rows, pool = self.fixed
-        now = (processes, self.states, self.tangents, rows, pool)
+        now = self._beside_tangents(self.states, self.tangents)
         objective, slopes = sharding.fetch(self.programs[_MEASURE](*now))
         own = {f"{learned.OBJECTIVE}{self.objective}": objective}
-        taken = sharding.fetch(fields.taken(processes, self.what.names))
+        taken = sharding.fetch(fields.taken(self.fixed[0], self.what.names))
         for name, slope in zip(self.what.names, slopes, strict=True):
             own |= {
                 f"{learned.VALUE}{name}": taken[name],
@@ -234,9 +233,20 @@ class Differentiated(Resident):
         return members, metrics, values | self.by_point(own), snapshot
 
 
-def array_of(arrays: dict[str, np.ndarray], name: str, like: Any) -> np.ndarray:
-    """Returns an array of a checkpoint; a ValueError says that it is damaged."""
-    value = arrays.get(name)
-    if value is None or value.shape != like.shape or value.dtype != like.dtype:
-        raise ValueError(f"other derivatives: {name}")
-    return value
+def numbered(prefix: str, leaves: Sequence[Any]) -> dict[str, np.ndarray]:
+    """Returns arrays of a checkpoint by name, for `restored`."""
+    return {f"{prefix}/{n:04d}": np.asarray(leaf) for n, leaf in enumerate(leaves)}
+
+
+def restored(
+    arrays: dict[str, np.ndarray], prefix: str, like: Sequence[Any]
+) -> list[np.ndarray]:
+    """Returns what `numbered` named; a ValueError says that it is damaged."""
+    found = []
+    for number, wanted in enumerate(like):
+        name = f"{prefix}/{number:04d}"
+        value = arrays.get(name)
+        if value is None or value.shape != wanted.shape or value.dtype != wanted.dtype:
+            raise ValueError(f"other derivatives: {name}")
+        found.append(value)
+    return found

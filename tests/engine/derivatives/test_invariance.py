@@ -16,6 +16,7 @@ from fedjax_pfl.engine.derivatives import objective, trainer
 from fedjax_pfl.engine.options import Options
 from fedjax_pfl.testing import programs, toy
 from tests import problems
+from tests.engine.derivatives.breaking import Stop
 
 KEY = jax.random.key(0, impl="threefry2x32")
 SPEC = fp.FederationSpec(
@@ -99,17 +100,6 @@ def test_trainings_are_those_without_derivatives(reference):
     for name, values in other.metrics.items():
         np.testing.assert_allclose(one.metrics[name], values, rtol=ROUNDING)
     np.testing.assert_array_equal(one.times_selected, other.times_selected)
-
-
-class Stop(fp.Callback):
-    """Breaks a training off after the evaluation of a round."""
-
-    def __init__(self, at):
-        self.at = at
-
-    def evaluated(self, evaluation):
-        if evaluation.round == self.at and not evaluation.is_restored:
-            raise InterruptedError
 
 
 PIECES = {"execution": "vmap", "eval_every": 1}

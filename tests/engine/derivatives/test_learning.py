@@ -12,6 +12,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import attacks, data
 from fedjax_pfl.core import checks, struct
+from tests.engine.derivatives.breaking import Stop
 
 KEY = jax.random.key(0, impl="threefry2x32")
 CURVATURE = 2.0
@@ -188,17 +189,6 @@ def test_a_path_is_a_loop_of_derivatives_and_optax():
     assert len({*expected["attack.factor"]}) == 5  # both begin with one
     path = found.path()[expected.columns]
     pd.testing.assert_frame_equal(path, expected, rtol=1e-9)
-
-
-class Stop(fp.Callback):
-    """Breaks a training off after the evaluation of a round."""
-
-    def __init__(self, at):
-        self.at = at
-
-    def evaluated(self, evaluation):
-        if evaluation.round == self.at and not evaluation.is_restored:
-            raise InterruptedError
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,11 @@ def _evidence(claim: Claim, runs: Mapping[str, Run]) -> Iterator[Evidence | Deci
     if missing:
         yield Decision(f"run `{missing[0]}`", "", "not run")
         return
-    run, other = (runs[name] for name in names)
+    if claim.worse_run is None:
+        run = other = scale.best(runs, claim.run, (claim.better, claim.worse))
+    else:
+        run = scale.best(runs, claim.run, [claim.better])
+        other = scale.best(runs, claim.worse_run, [claim.worse])
     if claim.across or other is not run:
         parts = [("all of these", run, other)]
     else:

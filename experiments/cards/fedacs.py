@@ -62,7 +62,8 @@ class Concentrations(tables.Table):
     def cells(self, runs: tables.Runs) -> Iterator[tables.Cell]:
         """Yields a cell per printed number."""
         for numbers in self._printed.itertuples(index=False):
-            yield self.cell(numbers.run, runs, self._values(numbers, runs))
+            run, values = runs.get(numbers.run), self._values(numbers, runs)
+            yield self.cell(numbers.run, run, values)
 
     @property
     def _printed(self) -> pd.DataFrame:

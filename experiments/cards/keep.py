@@ -22,18 +22,23 @@ def main(
         list[Path],
         typer.Argument(
             metavar="RESULT...",
-            help="Directory of a saved result, or several that differ in their seeds.",
+            help="Directory of a saved result, or several that differ in their seeds"
+            " or methods.",
         ),
     ],
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the run, in place of the directory's or preset's."),
+    ] = None,
     results: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory of the methods' runs.")
     ] = __main__.FOLDER / "results",
 ) -> None:
     """Writes `<results>/<method>/<name>.nc`, named after the result or the preset."""
-    cli.answer(lambda: _keep(directories, method, results))
+    cli.answer(lambda: _keep(directories, method, results, name))
 
 
-def _keep(folders: list[Path], method: str, results: Path) -> None:
+def _keep(folders: list[Path], method: str, results: Path, name: str | None) -> None:
     """Chooses rows and writes them with the command, configuration and provenance."""
     import fedjax_pfl as fp
     from experiments.cards import kept
@@ -43,9 +48,9 @@ def _keep(folders: list[Path], method: str, results: Path) -> None:
     command = joined(
         [run_folder.command(run_folder.read(folder)) for folder in folders]
     )
-    name = folders[0].resolve().name
-    if len(folders) > 1:
-        name = scale.preset_of(command).name
+    if name is None:
+        several = len(folders) > 1
+        name = scale.preset_of(command).name if several else folders[0].resolve().name
     table, reports = result.table(), result.reports()
     is_wider = table["data"].isin(runs.WIDER).any()  # only such cards print spreads
     measures = [n for n in runs.MEASURES if is_wider or n not in runs.SPREADS]
@@ -64,32 +69,48 @@ def _keep(folders: list[Path], method: str, results: Path) -> None:
 
 
 def joined(commands: list[str]) -> str:
-    """Returns the command of runs that differ in their seeds, with all of them.
+    """Returns the command of runs that differ in seeds or methods, with all of them.
 
     Args:
       commands: one per run, at least one.
 
     Raises:
-      InputError: if they differ in more, or if two have a seed in common.
+      InputError: if they differ in more, if two have a seed of one method in common, or
+        if not all methods have the same seeds.
     """
     if len(commands) == 1:
         return commands[0]
-    others, seeds = [], []
+    usual = [str(seed) for seed in scale.preset_of(commands[0]).seeds]
+    others, seeds = [], {}
     for command in commands:
         words = shlex.split(command)
-        if "--seed-list" not in words:
-            raise checks.InputError(
-                f"Expected several runs with --seed-list each, got '{command}'."
-            )
-        place = words.index("--seed-list") + 1
-        seeds += words[place].split(",")
-        others.append([*words[:place], "", *words[place + 1 :]])
-    if any(other != others[0] for other in others) or len(set(seeds)) < len(seeds):
+        method, own = (_taken(words, name) for name in ("--algorithm", "--seed-list"))
+        seeds.setdefault(method, []).extend(own.split(",") if own else usual)
+        others.append(words)
+    first, *rest = seeds.values()
+    is_whole = all(sorted(own) == sorted(first) for own in rest)
+    is_whole = is_whole and len(set(first)) == len(first)
+    if any(other != others[0] for other in others) or not is_whole:
         raise checks.InputError(
-            "Expected runs that differ in their seeds only, and in all of them, got"
-            f" {'; '.join(commands)}."
+            "Expected runs that differ in their seeds or methods only, each seed once"
+            f" and the same for all methods, got {'; '.join(commands)}."
         )
-    return shlex.join(word or ",".join(seeds) for word in others[0])
+    words = others[0]
+    if methods := [name for name in seeds if name]:
+        words += ["--algorithm", ",".join(methods)]
+    if sorted(first) != sorted(usual):
+        words += ["--seed-list", ",".join(first)]
+    return shlex.join(words)
+
+
+def _taken(words: list[str], name: str) -> str:
+    """Takes an option with its value out of words; returns the value, or nothing."""
+    if name not in words:
+        return ""
+    place = words.index(name)
+    value = words[place + 1]
+    del words[place : place + 2]
+    return value
 
 
 if __name__ == "__main__":

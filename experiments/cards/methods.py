@@ -67,33 +67,45 @@ class Methods(tables.Parts):
         " latter averaged over seeds."
     )
 
-    def part(self, name: str, run: Run | None) -> Iterator[str]:
-        """Yields a line per method."""
-        table = self._printed(name)
-        if run is not None:
-            yield f"{scale.rounds_of(run.command)} rounds: `{run.command}`"
-        rows = []
+    def part(self, name: str, runs: tables.Runs) -> Iterator[str]:
+        """Yields a line per method, each of the largest run that has it."""
+        table, used, rows = self._printed(name), [], []
         for method in self.methods:
             printed = table[table["method"] == method.key].set_index("metric")
             if len(printed):
-                cells = [self._cell(printed, method, m, run) for m in self.measures]
+                run = self._run(name, method, runs)
+                used.append(run)
+                cells = [
+                    self._cell(printed, method, m, name, run) for m in self.measures
+                ]
                 texts, seeds = zip(*cells, strict=True)
+                rounds = "" if run is None else f"{scale.rounds_of(run.command)}"
                 count = "" if run is None else str(max(seeds))
-                rows.append([method.key, *texts, count, method.why])
+                rows.append([method.key, *texts, rounds, count, method.why])
+        commands = [run.command for run in used if run is not None]
+        yield from (f"* `{command}`" for command in dict.fromkeys(commands))
         titles = [measure.title for measure in self.measures]
-        header = ["method", *titles, "seeds", "what differs"]
+        header = ["method", *titles, "rounds", "seeds", "what differs"]
         yield from ("", *markdown.table(header, rows))
 
     def cells(self, runs: tables.Runs) -> Iterator[tables.Cell]:
         """Yields a cell per printed number."""
         for name in self.runs:
-            run, printed = runs.get(name), self._printed(name)
+            printed = self._printed(name)
             for method, measure in itertools.product(self.methods, self.measures):
                 is_cell = printed["method"] == method.key
                 if (is_cell & (printed["metric"] == measure.key)).any():
+                    run = self._run(name, method, runs)
                     side = self._side(method, measure, name)
                     values = None if run is None else run.values(side)
-                    yield self.cell(name, runs, values)
+                    yield self.cell(name, run, values)
+
+    def _run(self, name: str, method: Method, runs: tables.Runs) -> Run | None:
+        """Returns the run that has the cells of a method."""
+        table = self._printed(name)
+        keys = set(table[table["method"] == method.key]["metric"])
+        sides = [self._side(method, m, name) for m in self.measures if m.key in keys]
+        return scale.best(runs, name, sides)
 
     def _printed(self, name: str) -> pd.DataFrame:
         """Returns the paper's numbers in the part of a run."""
@@ -110,6 +122,7 @@ class Methods(tables.Parts):
         printed: pd.DataFrame,
         method: Method,
         measure: Measure,
+        name: str,
         run: Run | None,
     ) -> tuple[str, int]:
         """Returns the paper's number and ours, and how many seeds ours has."""
@@ -119,7 +132,7 @@ class Methods(tables.Parts):
             theirs = _shown(100 * mean, 100 * std)
         if run is None:
             return theirs, 0
-        side = self._side(method, measure, run.name)
+        side = self._side(method, measure, name)
         values = run.values(side)
         if values is None or values.empty:
             return f"{theirs} → –", 0

@@ -52,7 +52,7 @@ class Returns(tables.Parts):
                 (
                     self.cell(
                         name,
-                        runs,
+                        runs.get(name),
                         _values(runs[name], SIDES[row], measure)
                         if name in runs
                         else None,
@@ -62,8 +62,9 @@ class Returns(tables.Parts):
                 key=lambda cell: scale.LEVELS.index(cell.level),
             )
 
-    def part(self, name: str, run: Run | None) -> Iterator[str]:
+    def part(self, name: str, runs: tables.Runs) -> Iterator[str]:
         """Yields a line per method."""
+        run = runs.get(name)
         header = ("method", "paper", "ours", "gap to a single party", "markets")
         if run is not None:
             yield from (f"`{run.command}`", "", *markdown.table(header, _rows(run)))

@@ -157,6 +157,9 @@ def _lacking(
             minutes = times["minutes"].get(name)
             total, missing = total + (minutes or 0), missing + (minutes is None)
             reason = scale.of(runs.get(name)).reason or "not run"
+            whole = [run for run in scale.parts(runs, name) if _is_made(run)]
+            methods = sorted({m for run in whole for m in run.rows["algorithm"]})
+            reason += f"; whole of {', '.join(methods)}" if methods else ""
             without = [text for part, text in _NO_DATA.items() if part in name]
             reason += f"; {without[0]} is not at hand" if without else ""
             rows.append((name, reason, "" if minutes is None else f"{minutes:,.0f}"))

@@ -4,14 +4,24 @@ import dataclasses
 import fnmatch
 import functools
 import shlex
+from collections.abc import Iterable, Mapping
 
-from experiments.cards.runs import Run
+from experiments.cards.runs import Run, Side
 from fedjax_pfl.command import presets
 from fedjax_pfl.command.presets.experiment import Experiment
 from fedjax_pfl.core import struct
 from fedjax_pfl.results import documents
 
-__all__ = ["LEVELS", "Scale", "digest_of", "of", "preset_of", "rounds_of"]
+__all__ = [
+    "LEVELS",
+    "Scale",
+    "best",
+    "digest_of",
+    "of",
+    "parts",
+    "preset_of",
+    "rounds_of",
+]
 
 LEVELS = ("paper", "near", "reduced", "not run")
 """From the paper's data, sizes, rounds and seeds to nothing.
@@ -93,6 +103,34 @@ def of(run: Run | None) -> Scale:
         level = max(level, "near", key=LEVELS.index)
         reasons.append(f"{seeds} of {len(experiment.seeds)} seeds were run")
     return Scale(level, "; ".join(reasons))
+
+
+def parts(runs: Mapping[str, Run], name: str) -> list[Run]:
+    """Returns the kept runs of a preset, the nearest to the paper's scale first.
+
+    Beside the run of the preset's name there may be runs of some of its methods, whose
+    names begin with it and a dash.
+    """
+    own = [run for n, run in runs.items() if n == name or n.startswith(f"{name}-")]
+    return sorted(own, key=lambda run: LEVELS.index(of(run).level))
+
+
+def best(runs: Mapping[str, Run], name: str, sides: Iterable[Side]) -> Run | None:
+    """Returns the run of a preset that is nearest to the paper's and has all sides.
+
+    Args:
+      runs: kept runs by name.
+      name: name of the preset.
+      sides: what the run must have.
+
+    Returns:
+      The run; that of the preset's name where none has all; None without one.
+    """
+    sides, own = list(sides), parts(runs, name)
+    for run in own if len(own) > 1 else ():
+        if all(run.values(side) is not None for side in sides):
+            return run
+    return runs.get(name)
 
 
 def preset_of(command: str) -> Experiment:

@@ -86,12 +86,12 @@ class Table:
         """Yields the printed numbers of the table, each once."""
         raise NotImplementedError
 
-    def cell(self, name: str, runs: Runs, values: pd.Series | None) -> Cell:
+    def cell(
+        self, name: str, run: card_runs.Run | None, values: pd.Series | None
+    ) -> Cell:
         """Returns a printed number of which a run has some values."""
         is_there = values is not None and values.count() > 0
-        return Cell(
-            self.title, name, scale.of(runs.get(name) if is_there else None).level
-        )
+        return Cell(self.title, name, scale.of(run if is_there else None).level)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,10 +112,10 @@ class Parts(Table):
             yield from ("", f"### {self.title}: {heading}", "")
             if name not in runs:
                 yield claims.sentence_not_run(name, reasons)
-            yield from self.part(name, runs.get(name))
+            yield from self.part(name, runs)
 
-    def part(self, name: str, run: card_runs.Run | None) -> Iterator[str]:
-        """Yields the part of a run; None if it was not run."""
+    def part(self, name: str, runs: Runs) -> Iterator[str]:
+        """Yields the part of the runs of a preset, of which there may be none."""
         raise NotImplementedError
 
 
@@ -196,7 +196,7 @@ class Printed(Table):
             name, run = self.run.format(row=row), self._run(row, runs)
             for column in self.columns:
                 values = None if run is None else run.values(column.side)
-                yield self.cell(name, runs, values)
+                yield self.cell(name, runs.get(name), values)
 
     def _run(self, row: str, runs: Runs) -> card_runs.Run | None:
         """Returns the run of a row."""

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from experiments.cards import claims, fedpg, methods, tables, verdicts
+from experiments.cards import claims, fedpg, methods, pages, scale, tables, verdicts
 from experiments.cards.runs import WIDER, Run, Side
 from tests.experiments import test_cards
 
@@ -57,20 +57,42 @@ def rows():
 def test_a_row_has_the_papers_numbers_and_ours(tmp_path, card):
     test_cards.save(tmp_path, "ours", rows(), SWEEP)
     text = test_cards.render(card, tmp_path)
-    assert f"7 rounds: `{SWEEP}`" in text
+    assert f"* `{SWEEP}`" in text
     line = test_cards.line_with(text, "| A+ |")
-    assert "| 90.0 (10.0) → 61.0 (25.0) | 80.0 → 51.0 | 2 | theirs is odd |" in line
+    assert "| 90.0 (10.0) → 61.0 (25.0) | 80.0 → 51.0 | 7 | 2 | theirs is odd |" in line
     line = test_cards.line_with(text, "| B | 90.0")
-    assert "→ diverged in 1 | – → – | 1 |" in line
-    assert "| 90.0 (10.0) → – | – → – | 0 |" in test_cards.line_with(text, "| C |")
+    assert "→ diverged in 1 | – → – | 7 | 1 |" in line
+    assert "| 90.0 (10.0) → – | – → – | 7 | 0 |" in test_cards.line_with(text, "| C |")
     assert "10.0 (10.0)" not in text  # of another table
+
+
+def test_a_method_has_the_run_nearest_to_the_papers_scale(tmp_path, card):
+    test_cards.save(tmp_path, "ours", rows(), SWEEP)
+    whole = SWEEP.replace(" --rounds 7", " --algorithm beta")
+    beta = [cell for seed in range(9) for cell in test_cards.cells("Beta", seed, 0.5)]
+    test_cards.save(tmp_path, "ours-whole", beta, whole)
+    runs = pages.read(card, tmp_path)
+    (table,) = card.printed
+    levels = [cell.level for cell in table.cells(runs) if cell.run == "ours"]
+    # L-acc and GM of Alpha, L-acc of Beta; Gamma is in no run.
+    assert levels == ["reduced", "reduced", "paper", "not run"]
+    text = "\n".join(table.part("ours", runs))
+    assert f"* `{SWEEP}`\n* `{whole}`" in text
+    line = test_cards.line_with(text, "| B | 90.0 (10.0) → 50.0")
+    assert f"| {scale.rounds_of(whole)} | 9 |" in line
+    sides = [
+        Side("Alpha", "personal", {"algorithm.lam": 0.5}),
+        Side("Beta", "personal"),
+    ]
+    assert scale.best(runs, "ours", sides[1:]).name == "ours-whole"
+    assert scale.best(runs, "ours", sides).name == "ours"
 
 
 def test_a_part_that_was_not_run_says_why_and_how(tmp_path, card):
     (tmp_path / "toy").mkdir()
     text = test_cards.render(card, tmp_path)
     assert "Not run: GPU wanted. Command: `python -m experiments.sweep --preset" in text
-    assert "| B | 40.0 (20.0) | – |  |  |" in text
+    assert "| B | 40.0 (20.0) | – |  |  |  |" in text
 
 
 def test_sides_may_be_judged_on_everybodys_data(tmp_path):

@@ -477,11 +477,21 @@ def test_a_result_is_kept_as_a_card_needs_it(tmp_path):
 def test_runs_of_other_seeds_are_kept_as_one():
     sweep = "python -m experiments.sweep --preset digits"
     parts = [f"{sweep} --seed-list {seeds} --data-dir DIR" for seeds in ("1,2", "3")]
-    assert keep.joined(parts) == f"{sweep} --seed-list 1,2,3 --data-dir DIR"
+    assert keep.joined(parts) == f"{sweep} --data-dir DIR --seed-list 1,2,3"
     assert keep.joined([sweep]) == sweep
     for wrong in ([parts[0]] * 2, [sweep, parts[0]], [parts[0], f"{parts[1]} --x"]):
         with pytest.raises(checks.InputError, match="seed"):
             keep.joined(wrong)
+
+
+def test_runs_of_other_methods_are_kept_as_one():
+    sweep = "python -m experiments.sweep --preset digits"
+    usual = scale.preset_of(sweep).seeds
+    parts = [f"{sweep} --algorithm fedavg --seed-list {seed}" for seed in usual]
+    parts.append(f"{sweep} --algorithm ditto")
+    assert keep.joined(parts) == f"{sweep} --algorithm fedavg,ditto"
+    with pytest.raises(checks.InputError, match="the same for all methods"):
+        keep.joined(parts[1:])
 
 
 def test_a_kept_run_has_configuration_provenance_and_every_client(tmp_path):

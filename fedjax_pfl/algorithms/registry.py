@@ -116,8 +116,10 @@ MODELS = Registry(
     quadratic="Quadratic",
 )
 PARTICIPATIONS = Registry(
-    "local.participation",
+    "local",
     all="AllClients",
+    buffered="Buffered",
+    synchronous="Synchronous",
     uniform="UniformCohort",
 )
 PHIS = Registry(

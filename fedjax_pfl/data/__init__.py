@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.data.federation import FederationSpec as FederationSpec
     from fedjax_pfl.data.federation import from_dataset as from_dataset
     from fedjax_pfl.data.federation import load_federation as load_federation
+    from fedjax_pfl.data.minilm import minilm as minilm
     from fedjax_pfl.data.partition import IID as IID
     from fedjax_pfl.data.partition import PARTITIONS as PARTITIONS
     from fedjax_pfl.data.partition import ByClient as ByClient

@@ -85,14 +85,17 @@ class Words(nn.Module):
     fields: Any
 
     @nn.compact
-    def __call__(self, tokens: jax.Array) -> jax.Array:
+    def __call__(self, tokens: jax.Array, mask: jax.Array | None) -> jax.Array:
         """Maps `int[B, T]` to `[B, T, W]`; an unknown token gives NaN."""
         width = self.fields.width
         words = _embeddings(self, "words", self.fields.vocabulary, width)
         positions = _embeddings(self, "positions", self.fields.max_length, width)
         types = _embeddings(self, "types", _TYPES, width)  # texts have the first
         shift = positions[: tokens.shape[1]] + types[:1]
-        x = words.at[tokens].get(mode="fill", fill_value=jnp.nan) + shift[None]
+        x = jnp.take(words, tokens, axis=0, mode="fill", fill_value=jnp.nan)
+        x = x + shift[None]
+        # Attention weighs padding by 0, but 0 times what is not finite is not 0.
+        x = x if mask is None else jnp.where(mask[:, :, None], x, 0)
         x = Norm(self.fields.epsilon, name="norm")(x.reshape(-1, width))
         return x.reshape(*tokens.shape, width)
 
@@ -163,12 +166,9 @@ class TextNet(_Stack):
         """Maps ids `[B, T]`, in any type, to logits `[B, outputs]`."""
         # Networks give inputs the type of the parameters, which holds ids exactly.
         tokens = tokens.astype(jnp.int32)
-        padding, mask = self.fields.padding, None
-        x = Words(self.fields, name="embeddings")(tokens)
-        if padding is not None:
-            mask = tokens != padding
-            # Attention weighs padding by 0, but 0 times what is not finite is not 0.
-            x = jnp.where(mask[:, :, None], x, 0)
+        padding = self.fields.padding
+        mask = None if padding is None else tokens != padding
+        x = Words(self.fields, name="embeddings")(tokens, mask)
         x = self._run(x, mask, is_normed_first=False)
         return self._head(self._pooled(x, mask))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedjax_pfl.core import checks
-from fedjax_pfl.data import minilm
+from fedjax_pfl.data import published
 from fedjax_pfl.data.readers import files
 
 __all__ = ["find_tokenizer", "token_ids"]
@@ -29,7 +29,7 @@ def find_tokenizer(name: str) -> pathlib.Path:
       InputError: if there is no such file.
     """
     if name == _MINILM:
-        return minilm.minilm() / "tokenizer.json"
+        return published.minilm() / "tokenizer.json"
     path = pathlib.Path(os.path.expanduser(name)).absolute()
     if not path.is_file():
         raise checks.InputError(

@@ -375,7 +375,8 @@ def _one_hot(table: tables.Table, name: str) -> np.ndarray:
     if len(categories) > _MAX_CATEGORIES:
         raise checks.InputError(
             f"Column {name!r} of '{table.path}' holds {len(categories)} texts,"
-            f" expected at most {_MAX_CATEGORIES}; leave it out with drop={(name,)}."
+            f" expected at most {_MAX_CATEGORIES}; leave it out with drop={(name,)}, or"
+            f" give it a tokenizer with text={name!r}."
         )
     codes, _ = user_arrays.numbered(texts, categories)
     return np.eye(len(categories), dtype=np.float32)[codes]

@@ -1,6 +1,8 @@
 """Transformers: an encoder of texts and one of images."""
 
+import abc
 import dataclasses
+import math
 from typing import Any, ClassVar, Literal, Self
 
 from fedjax_pfl import core
@@ -28,6 +30,18 @@ class _Transformer(base.Network):
             raise checks.InputError(
                 f"Expected heads to divide width={self.width}, got {self.heads}."
             )
+
+    @property
+    @abc.abstractmethod
+    def _positions(self) -> int:
+        """Number of positions T of one input."""
+
+    @property
+    def floats_per_example(self) -> int:
+        """Number of floats that the gradient of one example keeps, about."""
+        count = self._positions
+        each = 9 * self.width + 5 * self.mlp_width + 3 * self.heads * count
+        return self.depth * count * each
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,6 +104,10 @@ class TextEncoder(_Transformer):
             max_length=self.max_length or length,
         )
 
+    @property
+    def _positions(self) -> int:
+        return math.prod(self.input_shape or ())
+
     def _module(self, modules: Any, classes: int) -> Any:
         from fedjax_pfl.models import transformer_modules  # imports flax
 
@@ -126,6 +144,12 @@ class VisionTransformer(_Transformer, base.ImageNetwork):
     heads: int = struct.static_field(default=4, at_least=1)
     mlp_width: int = struct.static_field(default=128, at_least=1)
     patch: int = struct.static_field(default=4, at_least=1)
+
+    @property
+    def _positions(self) -> int:
+        sides = (self.input_shape or (1, 1))[:2]
+        patches = math.prod(-(-side // self.patch) for side in sides)
+        return patches + (self.pooling == "class")
 
     def _module(self, modules: Any, classes: int) -> Any:
         from fedjax_pfl.models import transformer_modules  # imports flax

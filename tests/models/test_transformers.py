@@ -267,6 +267,25 @@ def test_the_vision_transformer_is_that_of_numpy(pooling, shape):
     )
 
 
+@pytest.mark.parametrize("name", ["text_encoder", "vision_transformer"])
+@pytest.mark.parametrize("fields", [{}, {"width": 32, "mlp_width": 96, "heads": 8}])
+def test_what_a_gradient_keeps_of_an_example_is_about_what_is_said(name, fields):
+    """By which clients are mapped one by one or all at once."""
+    model, _, batch = small(name)
+    model = dataclasses.replace(model, **fields)
+    params = jax.eval_shape(model.init, KEY)
+
+    def kept(count):
+        x = jax.ShapeDtypeStruct((count, *batch.x.shape[1:]), batch.x.dtype)
+        pull = jax.eval_shape(
+            lambda p, x: jax.vjp(lambda p: model.apply(p, x), p)[1], params, x
+        )
+        return sum(leaf.size for leaf in jax.tree.leaves(pull))
+
+    example = (kept(20) - kept(10)) / 10
+    assert example / 2 < model.floats_per_example < 2 * example
+
+
 def test_a_text_encoder_trains_with_flame():
     """Sentences whose best guess is known to be right more often than not."""
     source = fp.data.SyntheticSentiment(

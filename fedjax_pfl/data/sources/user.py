@@ -301,14 +301,14 @@ class Csv(_UserSource):
                     f"Expected {column!r} once in label, client, text, drop and"
                     " categories."
                 )
+
+    def locate(self, data_dir: str | None) -> base.Located:
+        """Finds the file and, as the last one, the tokenizer."""
         if (self.text is None) != (self.tokenizer is None):
             raise checks.InputError(
                 "Expected both text, a column, and its tokenizer, got"
                 f" text={self.text!r} and tokenizer={self.tokenizer!r}."
             )
-
-    def locate(self, data_dir: str | None) -> base.Located:
-        """Finds the file and, as the last one, the tokenizer."""
         located = super().locate(data_dir)
         if self.tokenizer is None:
             return located

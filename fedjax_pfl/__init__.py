@@ -70,9 +70,12 @@ if TYPE_CHECKING:
     from fedjax_pfl.figures import plot as plot
     from fedjax_pfl.local import SGD as SGD
     from fedjax_pfl.local import Optax as Optax
+    from fedjax_pfl.local.devices import Devices as Devices
     from fedjax_pfl.local.participation import AllClients as AllClients
     from fedjax_pfl.local.participation import Stragglers as Stragglers
     from fedjax_pfl.local.participation import UniformCohort as UniformCohort
+    from fedjax_pfl.local.virtual_time import Buffered as Buffered
+    from fedjax_pfl.local.virtual_time import Synchronous as Synchronous
     from fedjax_pfl.models import CNN as CNN
     from fedjax_pfl.models import MLP as MLP
     from fedjax_pfl.models import LogisticRegression as LogisticRegression

@@ -2,6 +2,7 @@
 
 from experiments.bench import (
     contenders,
+    delays,
     populations,
     portfolios,
     programs,
@@ -20,6 +21,7 @@ TIMED: dict[str, contenders.Timed] = {
     **programs.PROGRAMS,
     **portfolios.PORTFOLIOS,
     **populations.POPULATIONS,
+    **delays.DELAYS,
 }
 
 

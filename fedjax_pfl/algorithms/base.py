@@ -170,6 +170,22 @@ class SingleExchange:
         Called before anything is traced, so that fields are concrete.
         """
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether the round has the one exchange of `SingleExchange`."""
+        return type(self).round is SingleExchange.round
+
+    @property
+    def allows_late(self) -> bool:
+        """Whether messages trained from older server states have a meaning.
+
+        They have where clients receive the server state itself, and the server averages
+        models into it or keeps all clients' latest messages.
+        """
+        is_broadcast = type(self).down is SingleExchange.down
+        keeps = self.aggregate_over == "all" or self.server_is_model
+        return self.is_usual and is_broadcast and keeps
+
     def check_per_client(self, fields: Sequence[str]) -> None:
         """Refuses fields of which clients cannot have values of their own.
 
@@ -179,7 +195,7 @@ class SingleExchange:
         Args:
           fields: dotted names within the method, such as `lam`.
         """
-        if type(self).round is not SingleExchange.round:
+        if not self.is_usual:
             raise checks.InputError(
                 f"Expected a method whose clients have values of their own, got"
                 f" {type(self).__name__}, whose round is not the usual one."

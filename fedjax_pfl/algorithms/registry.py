@@ -118,8 +118,10 @@ MODELS = Registry(
     vision_transformer="VisionTransformer",
 )
 PARTICIPATIONS = Registry(
-    "local.participation",
+    "local",
     all="AllClients",
+    buffered="Buffered",
+    synchronous="Synchronous",
     uniform="UniformCohort",
 )
 PHIS = Registry(

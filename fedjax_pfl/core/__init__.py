@@ -44,5 +44,6 @@ if TYPE_CHECKING:
     from fedjax_pfl.core.struct import pytree_dataclass as pytree_dataclass
     from fedjax_pfl.core.struct import static_field as static_field
     from fedjax_pfl.core.struct import traced_field as traced_field
+    from fedjax_pfl.core.timetable import Timetable as Timetable
 else:
     __getattr__, __dir__ = lazy.attach(__name__)

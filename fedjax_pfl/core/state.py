@@ -42,6 +42,8 @@ class State:
         or None; never sent.
       steps: `int32[N]` local steps that each client has taken, where a schedule asks
         for them, or None; of all clients in a streamed training, too.
+      past: server states before the latest rounds, round r at row r modulo their
+        number, where clients may train from older ones, or None.
     """
 
     server: Any
@@ -56,6 +58,7 @@ class State:
     optimizer: Any = None
     carry: Any = None
     steps: jax.Array | None = None
+    past: Any = None
 
 
 @struct.pytree_dataclass

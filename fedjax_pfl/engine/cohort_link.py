@@ -47,6 +47,8 @@ class CohortLink:
       members: whose rows there are, where not those of all clients.
       key: `[]` key of the run.
       method: makes the algorithm of ONE client from its number.
+      timing: the round in virtual time, or None.
+      weight: what changes count, from `int32[]` staleness.
       seen: rows that the members' work has made, with whether each is finite.
     """
 
@@ -66,6 +68,8 @@ class CohortLink:
     members: core.Members | None
     key: core.Key
     method: Callable[[jax.Array], Any]
+    timing: core.Timetable | None = None
+    weight: Callable[[jax.Array], jax.Array] = jnp.ones_like
     seen: list[tuple[Any, jax.Array]] = dataclasses.field(default_factory=list)
 
     @property
@@ -148,6 +152,11 @@ class CohortLink:
         """
         old = self.take(state.messages)
         at_once = old is not None and self.attack is None
+        if self.timing is not None:
+            shifts = self.aggregate_over != "all"
+            fn = self._timed(fn, shifts=shifts)
+            rows = (self.timing.staleness, self.timing.present)
+            own, shared = (own, rows), (shared, state.past)
 
         def one(view: ClientView, before: tuple[Any, Any], own: Any, shared: Any):
             client, message = before
@@ -175,6 +184,38 @@ class CohortLink:
         state = self._stored(count(state, is_lost.sum()), old, messages)
         uploads = dataclasses.replace(uploads, message=messages)
         return state, rows, uploads, report
+
+    def _timed(self, fn: Callable[..., Any], *, shifts: bool) -> Callable[..., Any]:
+        """Makes the work of a client one that may be late, or begun some rounds ago.
+
+        Args:
+          fn: see `train`.
+          shifts: whether messages are models of the server, so that a late one becomes
+            the present model plus its discounted change.
+        """
+        now = self.ctx.round
+
+        def work(view: ClientView, own: Any, client: Any, shared: Any):
+            (own, (staleness, present)), (shared, past) = own, shared
+            then = shared
+            if past is not None:
+                count = jax.tree.leaves(past)[0].shape[0]
+                then = client_rows.take(past, (now - staleness) % count)
+            new, upload, report = fn(view, own, client, then)
+            if past is not None and shifts:
+                part = jnp.where(staleness > 0, self.weight(staleness), 1.0)
+                message = jax.tree.map(
+                    lambda u, a, b: jnp.where(staleness > 0, b + part * (u - a), u),
+                    upload.message,
+                    then,
+                    shared,
+                )
+                upload = dataclasses.replace(upload, message=message)
+            weight = jnp.where(present, upload.weight, 0)
+            upload = dataclasses.replace(upload, weight=weight)
+            return optax.tree.where(present, new, client), upload, report
+
+        return work
 
     def finite(self, rows: Any) -> jax.Array:
         """Says `bool[K]` for every member whether its row is finite."""

@@ -16,6 +16,7 @@ from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import (
     auto_execution,
     evaluation,
+    timetables,
     trained_parameters,
     validate,
 )
@@ -252,6 +253,9 @@ def plan(group: Group, options: Options) -> PlannedGroup:
     execution = auto_execution.form_chunks(execution, group.federations)
     devices = auto_execution.devices_of_points(execution, len(group.points))
     keys = [_own_key(key) for key in group.keys]
+    processes = timetables.with_timetables(
+        group.processes, model, group.federations, keys, options.num_rounds
+    )
     order, at_once, alike = _chunks_of_points(
         group, model, keys, execution, options, devices
     )
@@ -269,7 +273,7 @@ def plan(group: Group, options: Options) -> PlannedGroup:
             point_devices=devices,
             stops=options.stop_when is not None and len(group.points) > 1,
         ),
-        processes=[struct.as_arrays(process, dtype) for process in group.processes],
+        processes=[struct.as_arrays(process, dtype) for process in processes],
         keys=jnp.stack(keys),
         order=order,
     )

@@ -253,7 +253,15 @@ class FederatedProcess:
             optimizer=self.first_optimizer(server),
             carry=_first_carry(model, train),
             steps=self.first_steps(population.num_clients),
+            past=self._first_past(server),
         )
+
+    def _first_past(self, server: Any) -> Any:
+        """Returns rows for the server states that late clients need, or None."""
+        count = getattr(self.participation, "max_staleness", 0) + 1
+        if count == 1:
+            return None
+        return jax.tree.map(lambda leaf: jnp.stack([leaf] * count), server)
 
     def first_steps(self, num_clients: int) -> jax.Array | None:
         """Returns the clients' local steps so far, none, where a schedule asks."""
@@ -311,6 +319,12 @@ class FederatedProcess:
         identities = federation.train.client_id
         if identities.shape != cohort.shape:
             identities = identities[cohort]
+        work, timing = self.work(work_key, identities), self._timing(state.round)
+        if timing is not None:
+            steps = jnp.minimum(work.steps, timing.steps)
+            work = dataclasses.replace(work, steps=steps)
+        if state.past is not None:
+            state = dataclasses.replace(state, past=_remembered(state))
         link = cohort_link.CohortLink(
             ctx=core.RoundContext(
                 key=server_key,
@@ -318,7 +332,7 @@ class FederatedProcess:
                 cohort=cohort,
                 num_clients=population.num_clients,
             ),
-            work=self.work(work_key, identities),
+            work=work,
             model=model,
             federation=federation,
             carry=state.carry,
@@ -333,9 +347,12 @@ class FederatedProcess:
             members=members,
             key=state.key,
             method=self.method,
+            timing=timing,
+            weight=getattr(self.participation, "weight", jnp.ones_like),
         )
         new, info = self.algorithm.round(state, link)
         new, info = _keep_carry(link, new, info)
+        info = _with_times(timing, info)
         new = self._treat_server(state, new)
         new = self._treat_rows(link, state, new)
         num_nonfinite = new.nonfinite - state.nonfinite
@@ -345,6 +362,11 @@ class FederatedProcess:
             new = optax.tree.where(ok, new, frozen)
         new = dataclasses.replace(new, round=state.round + 1)
         return new, dataclasses.replace(info, num_nonfinite=num_nonfinite)
+
+    def _timing(self, round: jax.Array) -> core.Timetable | None:
+        """Returns the round's part of the timetable, where there is one."""
+        timetable = getattr(self.participation, "timetable", None)
+        return None if timetable is None else timetable.at(round)
 
     def _treat_server(self, old: core.State, new: core.State) -> core.State:
         """Counts a non-finite server state; outside `stop`, keeps the old one.
@@ -404,6 +426,30 @@ class FederatedProcess:
         view = core.ClientView(key=key, round=state.round, data=data)
         method = self.method(data.client_id)
         return method.predictors(view, state.server, client, model)
+
+
+def _remembered(state: core.State) -> Any:
+    """Puts the server's state among those of before, in place of the oldest."""
+
+    def put(rows: jax.Array, leaf: jax.Array) -> jax.Array:
+        return rows.at[state.round % rows.shape[0]].set(leaf)
+
+    return jax.tree.map(put, state.past, state.server)
+
+
+def _with_times(timing: core.Timetable | None, info: core.RoundInfo) -> core.RoundInfo:
+    """Adds virtual time and staleness to a report, and counts what was really sent."""
+    if timing is None:
+        return info
+    times = {"virtual_seconds": timing.seconds, "arrived": timing.present.sum()}
+    times["staleness"] = timing.staleness.astype(jnp.float32).mean()
+    count = info.cohort.shape[0]
+    return dataclasses.replace(
+        info,
+        server=info.server | times,
+        floats_up=info.floats_up / count * timing.sent,
+        floats_down=info.floats_down / count * timing.received,
+    )
 
 
 def _started(model: Any, train: core.ClientData) -> Any:

@@ -17,12 +17,16 @@ __all__ = ["catalog", "draw", "plot", "save_all"]
 _SAVED = {"dpi": 200, "pil_kwargs": {"compress_level": 1}}  # sooner than smaller
 _KINDS = {  # of `plot` -> figures, of which the first that shows something is drawn
     "curves": ("learning_curves",),
+    "virtual_time": ("virtual_time",),
+    "megabytes": ("megabytes",),
     "clients": ("clients",),
     "fairness": ("fairness",),
     "grid": ("grid", "sweep"),
 }
 _NOTHING = {
     "curves": "nothing was evaluated on clients' own test data",
+    "virtual_time": "no training is in virtual time; participation=fp.Buffered() is",
+    "megabytes": "all trainings send the same in a round",
     "clients": "no training has a finite value in the last round",
     "fairness": "there is no finite accuracy with a loss",
     "grid": "no numeric field was swept; fp.grid sweeps some",
@@ -34,10 +38,11 @@ def plot(result: results.Result, kind: str = "curves") -> "list[Axes]":
 
     Args:
       result: of `simulate` or `grid`, or several of them merged.
-      kind: `curves`, the metric against rounds; `clients`, its distribution over
-        clients in the last round; `fairness`, mean accuracy against the variance of
-        clients' losses; `grid`, the metric over the two numeric fields with most
-        values, or against the only one.
+      kind: `curves`, the metric against rounds; `virtual_time` and `megabytes`, the
+        same against the time of clients' devices and what was sent; `clients`, its
+        distribution over clients in the last round; `fairness`, mean accuracy against
+        the variance of clients' losses; `grid`, the metric over the two numeric fields
+        with most values, or against the only one.
 
     Returns:
       One axes per panel. pyplot knows the figure, `axes[0].figure`: a notebook shows
@@ -144,6 +149,8 @@ def catalog() -> dict[str, tuple[Callable[[Any], Any], Callable[[Any], "Figure"]
 
     return {
         "learning_curves": (lines.learning_curves, curves.draw),
+        "virtual_time": (lines.over_virtual_time, curves.draw),
+        "megabytes": (lines.over_megabytes, curves.draw),
         "training_loss": (lines.training_loss, curves.draw),
         "sweep": (lines.swept, curves.draw),
         "grid": (heat_maps.over_two_fields, heat_maps.draw),

@@ -16,6 +16,8 @@ __all__ = [
     "learning_curves",
     "numeric",
     "over_days",
+    "over_megabytes",
+    "over_virtual_time",
     "swept",
     "training_loss",
 ]
@@ -49,6 +51,68 @@ def learning_curves(result: results.Result, data: str = _DATA) -> contents.Lines
     ylabel = f"mean {metric} over clients"
     shown = _over_rounds(result, curves, methods, ylabel, data)
     return dataclasses.replace(shown, zooms=True, is_loss=metric == "loss")
+
+
+def over_virtual_time(result: results.Result) -> contents.Lines | None:
+    """Returns the curves of `learning_curves` against the time of clients' devices.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      The lines; None where no training was in virtual time.
+    """
+    return _over_cost(result, "virtual_seconds", "virtual time, seconds", 1.0)
+
+
+def over_megabytes(result: results.Result) -> contents.Lines | None:
+    """Returns the curves of `learning_curves` against what was sent, both ways.
+
+    Args:
+      result: what to show.
+
+    Returns:
+      The lines; None where all trainings send the same in a round, so that it tells no
+      more than rounds do.
+    """
+    return _over_cost(result, "bytes", "sent by and to clients, MB", 1e-6)
+
+
+def _over_cost(
+    result: results.Result, name: str, xlabel: str, scale: float
+) -> contents.Lines | None:
+    """Returns learning curves against what was spent, means over seeds of both."""
+    curves, metric = selection.shown_curves(result)
+    spent = result.spent()
+    spent["bytes"] = spent["bytes_up"] + spent["bytes_down"]
+    columns = [c for c in spent.columns if c in curves.columns]
+    rows = curves.merge(spent[[*columns, name]], on=columns)
+    rows = rows[rows[name].notna() & (rows["round"] > 0)]
+    per_round = (rows[name] / rows["round"]).round(3)
+    if rows.empty or (name == "bytes" and per_round.nunique() < 2):
+        return None
+    rows = rows.assign(cost=scale * rows[name])
+    # Ways to take part are compared by what they cost: lines of one panel.
+    every = selection.environments(result)
+    ways = [field for field in every if field.startswith("participation")]
+    methods = [*selection.contenders(result, rows), *ways]
+    return multiples.in_panels(
+        contents.Lines,
+        multiples.of_few_models(rows, methods),
+        [*methods, "model"],
+        [field for field in every if field not in ways],
+        _against_cost,
+        xlabel=xlabel,
+        ylabel=f"mean {metric} over clients",
+        data=_DATA,
+        spread=selection.band(rows),
+    )
+
+
+def _against_cost(rows: pd.DataFrame, setting: str, color: int) -> contents.Line:
+    """Makes a line of one setting and model, whose places are means over seeds, too."""
+    shown = multiples.over_seeds(rows, setting, color)
+    return dataclasses.replace(shown, x=rows.groupby("round")["cost"].mean().to_numpy())
 
 
 def training_loss(result: results.Result) -> contents.Lines | None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
+    from fedjax_pfl.local.devices import Devices as Devices
     from fedjax_pfl.local.minibatch_scan import LocalInfo as LocalInfo
     from fedjax_pfl.local.minibatch_scan import full_value as full_value
     from fedjax_pfl.local.minibatch_scan import (
@@ -21,5 +22,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.local.solvers import SGD as SGD
     from fedjax_pfl.local.solvers import Optax as Optax
     from fedjax_pfl.local.solvers import ToTolerance as ToTolerance
+    from fedjax_pfl.local.virtual_time import Buffered as Buffered
+    from fedjax_pfl.local.virtual_time import Synchronous as Synchronous
 else:
     __getattr__, __dir__ = lazy.attach(__name__)

@@ -101,6 +101,14 @@ def _of_lines(result: results.Result, shown: contents.Lines) -> str:
     )
 
 
+def _of_costs(result: results.Result, shown: contents.Lines) -> str:
+    """Describes learning curves against what was spent."""
+    return (
+        f"The learning curves, against what was spent until then ({shown.xlabel})"
+        f" in place of rounds; means over seeds of both.{_limited(shown)}"
+    )
+
+
 def _of_series(_: results.Result, shown: contents.Lines) -> str:
     """Describes values of portfolios."""
     return (
@@ -238,6 +246,8 @@ _SECTIONS: dict[str, tuple[str, str, Callable[..., str | None]]] = {
         f"learning_curves_{name}": (_CURVES.format(data), "learning_curves", _of_lines)
         for name, data in WIDER.items()
     },
+    "virtual_time": ("Virtual time", "virtual_time", _of_costs),
+    "megabytes": ("What is sent", "megabytes", _of_costs),
     "training_loss": ("Training loss", "training_loss", _of_lines),
     "values": ("Values of portfolios", "values", _of_series),
     "clients": ("Clients one by one", "clients", _of_clients),

@@ -366,6 +366,22 @@ class Result:
         tail = ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")
         return _frame(rows, [*self._columns, *_SENT, "rounds", *tail, "client_steps"])
 
+    def spent(self) -> "pd.DataFrame":
+        """Returns what every training had spent at every evaluation, one row per pair.
+
+        Returns:
+          The columns that name a point, `round`, and those of `to_target` from
+          `bytes_up` to `virtual_seconds`, as totals until then.
+        """
+        rows = []
+        for group in self.groups:
+            for point, end in enumerate(group.ends):
+                head = self._head(group, point)
+                for rounds in group.rounds[group.rounds <= end].tolist():
+                    spent = spending.after(group, point, rounds)
+                    rows.append((*head, rounds, *(spent[n] for n in spending.NUMBERS)))
+        return _frame(rows, [*self._columns, "round", *spending.NUMBERS])
+
     def to_target(self, target: float) -> "pd.DataFrame":
         """Returns what every training spent until a model was good enough.
 
@@ -381,8 +397,9 @@ class Result:
           the columns that name a point, `model`, `metric`, `target`; `rounds`;
           `bytes_up` and `bytes_down`, sent by and to all clients; `client_steps`;
           `seconds`, the training's share of the time its group ran, in proportion to
-          rounds; and the means `validation` and `test` in that round. NaN where the
-          target was not reached, or where a file does not tell.
+          rounds; `virtual_seconds`, the time of the clients' devices; and the means
+          `validation` and `test` in that round. NaN where the target was not reached,
+          or where a file does not tell.
 
         Raises:
           InputError: for a target that is no such number, or without validation data.

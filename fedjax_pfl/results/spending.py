@@ -8,11 +8,11 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import history, metrics
 
-__all__ = ["COLUMNS", "after", "to_target"]
+__all__ = ["COLUMNS", "NUMBERS", "after", "to_target"]
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-_NUMBERS = ("bytes_up", "bytes_down", "client_steps", "seconds")
-COLUMNS = ("model", "metric", "target", "rounds", *_NUMBERS, "validation", "test")
+NUMBERS = ("bytes_up", "bytes_down", "client_steps", "seconds", "virtual_seconds")
+COLUMNS = ("model", "metric", "target", "rounds", *NUMBERS, "validation", "test")
 """Columns of the rows of `to_target`."""
 
 
@@ -27,7 +27,8 @@ def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
     Returns:
       `bytes_up` and `bytes_down`, sent by and to all clients; `client_steps`, local
       steps of all clients; `seconds`, the share of the group's running time, as if all
-      rounds of all its points took equally long. NaN where the history does not tell.
+      rounds of all its points took equally long; `virtual_seconds`, the time of the
+      clients' devices. NaN where the history does not tell.
     """
 
     def total(name: str) -> float:
@@ -42,7 +43,15 @@ def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
         "bytes_down": size * total("floats_down"),
         "client_steps": total("client_steps"),
         "seconds": group.run_seconds * rounds / max(all_rounds, 1),
+        "virtual_seconds": _virtual_seconds(group, point, rounds),
     }
+
+
+def _virtual_seconds(group: history.History, point: int, rounds: int) -> float:
+    """Returns the time of the devices at the end of a round, NaN without devices."""
+    if "virtual_seconds" not in group.per_round:
+        return np.nan
+    return float(group.per_round["virtual_seconds"][point, rounds - 1]) if rounds else 0
 
 
 def to_target(
@@ -73,7 +82,7 @@ def to_target(
             first = places[0]
             rounds = int(group.rounds[first])
             spent = after(group, point, rounds)
-            numbers = (rounds, *(spent[name] for name in _NUMBERS))
+            numbers = (rounds, *(spent[name] for name in NUMBERS))
             numbers += (float(validation[first]), float(test[first]))
         yield model, metric, target, *numbers
 

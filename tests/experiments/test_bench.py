@@ -16,6 +16,7 @@ from experiments.bench import (
     cold,
     command,
     contenders,
+    delays,
     machine,
     populations,
     programs,
@@ -354,6 +355,23 @@ def test_a_streamed_population_trains_the_cohorts_of_a_small_one(tiny, monkeypat
     assert numbers["steps_per_round"] == 5 * 60 / 10
     clients = populations.federation(500, SHAPE)
     assert clients.train.index.max() < 200 and clients.train.index.shape == (500, 60)
+
+
+def test_buffers_are_timed_beside_synchronous_rounds(tiny, monkeypatch):
+    small = dataclasses.replace(
+        delays.DELAYS["V1"],
+        name="tiny",
+        rounds=2,
+        per_member=1,
+        base=workloads.cohorts((6,) * 9, 2, shape=SHAPE),
+    )
+    ours, peer = (small.contender(name) for name in ("ours", "synchronous"))
+    for timed in (ours, peer):
+        timed.run()
+    monkeypatch.setitem(catalog.TIMED, "tiny", small)
+    numbers = worker.measure("tiny", ["synchronous"], 3, lambda: None)
+    assert numbers["contenders"].keys() == {"ours", "synchronous"}, numbers
+    assert numbers["steps_per_round"] == 2
 
 
 def test_huge_pages_are_the_settings_of_the_commands(monkeypatch):

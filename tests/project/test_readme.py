@@ -1,13 +1,14 @@
 """README and CI say and run the same things."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import pathlib
 import re
 
 import pytest
+
+from experiments.bench import chart
 
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -67,18 +68,16 @@ def test_programs_of_the_readme_run_in_order(tmp_path, monkeypatch):
 
 
 def test_the_speed_of_the_readme_is_that_of_the_bench():
-    pytest.importorskip("docutils", reason="the extra docs is not installed")
-    file = ROOT / "docs/extensions/benchmark.py"
-    spec = importlib.util.spec_from_file_location("benchmark", file)
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    run = json.loads((ROOT / "docs/speed-one-core.json").read_text("utf-8"))
-    shown = re.findall(r"^  (\| \D.* \| [\d.,]+ \|)$", README, re.M)
-    assert len(shown) >= 3 and set(shown) <= set(benchmark.rows(run))
-    machine = run["machine"]
+    files = [ROOT / f"docs/speed-{name}.json" for name in ("one-core", "two-cores")]
+    runs = [json.loads(file.read_text("utf-8")) for file in files]
+    drawn = (ROOT / "docs/speed.svg").read_text("utf-8")
+    shown = re.findall(r"<!-- (\d+\.\d\d) -->", drawn)
+    expected = [f"{v:.2f}" for run in runs for v in chart.ratios(run).values()]
+    assert sorted(shown) == sorted(expected)
+    assert any(float(ratio) < 1 for ratio in shown)  # not only where it is fast
+    assert 'src="docs/speed.svg"' in README
+    machine = runs[0]["machine"]
     assert machine["threads"] == 1 and machine["processor"] in README
-    slower = [row for row in benchmark.rows(run) if float(row.split(" | ")[-1][:4]) < 1]
-    assert slower and set(slower) <= set(shown)  # not only where it is fast
 
 
 def test_the_readme_is_short():

@@ -35,6 +35,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
         "engine/resident.py",
         "engine/stacking.py",
         "engine/streaming/programs.py",
+        "engine/timetables.py",
         "testing/battery_inputs.py",
         "testing/programs.py",
         "testing/rounds.py",

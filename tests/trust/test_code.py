@@ -147,7 +147,7 @@ def test_no_reader_imports_what_a_folder_names(here, monkeypatch):
     report_command._write([folder], here / "page")
     assert (here / "page/report.html").is_file()
 
-    keep._keep([folder], "flame", here / "kept")
+    keep._keep([folder], "flame", here / "kept", None)
     assert EVIL in xr.open_datatree(here / "kept/flame/stranger.nc").attrs["command"]
 
     group = folder / "models" / "000-evil"
@@ -241,7 +241,7 @@ def test_a_run_of_other_sources_is_refused_or_marked(here, monkeypatch):
     page = (here / "run/report.html").read_text("utf-8")
     assert "continued with other code" in page and before[:12] in page
 
-    keep._keep([here / "run"], "flame", here / "kept")
+    keep._keep([here / "run"], "flame", here / "kept", None)
     kept = xr.open_datatree(here / "kept/flame/run.nc").attrs["provenance"]
     assert json.loads(kept) == result.provenance
 

@@ -63,6 +63,11 @@ def check(process: FederatedProcess) -> None:
     """
     algorithm = process.algorithm
     name = type(algorithm).__name__
+    if getattr(process.participation, "max_staleness", 0):
+        raise checks.InputError(
+            "Expected a participation without old models of the server in a streamed"
+            f" training, got {type(process.participation).__name__}."
+        )
     if algorithm.reads == "all":
         raise checks.InputError(
             f"A streamed training holds the rows of the cohort only, but {name} reads"

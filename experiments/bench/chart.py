@@ -1,0 +1,119 @@
+"""Chart of what the bench measured: `python -m experiments.bench.chart OUT FILE...`."""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from experiments.bench import report
+from fedjax_pfl.command import cli
+from fedjax_pfl.core import checks
+from fedjax_pfl.figures import drawing
+from fedjax_pfl.report import svg
+
+__all__ = ["app", "draw", "ratios"]
+
+_PEER = "torch"
+_ROW, _BAR = 0.44, 0.8  # inches per workload; part of it that bars fill
+_TICKS = (0.5, 1, 2, 5, 10, 20)
+_LETTERS = 44  # of a line of a title
+
+app = cli.application()
+
+
+@app.command(help="Draws how many times as fast ours is as PyTorch's loop.")
+def main(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="SVG file to write.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Runs of the bench.")
+    ],
+) -> None:
+    """Writes the chart of runs on one machine."""
+    cli.answer(lambda: _main(out, files))
+
+
+def _main(out: Path, files: Sequence[Path]) -> None:
+    """Draws and writes."""
+    if out.suffix != ".svg":
+        raise checks.InputError(f"Expected a file that ends in .svg, got '{out}'.")
+    svg.write(draw([report.read(file) for file in files]), out, "speed")
+
+
+def ratios(run: dict[str, Any]) -> dict[str, float]:
+    """Returns PyTorch's time over ours by workload, where both were timed."""
+    found = {}
+    for workload in run["workloads"]:
+        timed = workload["contenders"]
+        if _PEER in timed:
+            ours, theirs = (
+                timed[name]["seconds_per_round"]["wall"] for name in ("ours", _PEER)
+            )
+            found[workload["name"]] = theirs / ours
+    return found
+
+
+def draw(runs: Sequence[dict[str, Any]]) -> Figure:
+    """Draws a bar per workload and run, on a logarithmic scale about equal times.
+
+    Args:
+      runs: of one machine, the first of which has all workloads.
+
+    Returns:
+      The figure.
+
+    Raises:
+      InputError: if the runs are of several machines, or have no ratio.
+    """
+    machines = {run["machine"]["processor"] for run in runs}
+    if len(machines) > 1:
+        raise checks.InputError(
+            f"Expected runs of one machine, got {', '.join(sorted(machines))}."
+        )
+    found = [ratios(run) for run in runs]
+    titles = {w["name"]: w["title"] for run in runs for w in run["workloads"]}
+    names = [name for name in titles if any(name in own for own in found)]
+    if not names:
+        raise checks.InputError(f"Expected a run with the peer '{_PEER}'.")
+    figure = Figure(layout="constrained")
+    figure.set_size_inches(1.3 * drawing.WIDTH, 0.8 + _ROW * len(names))
+    axes, height = figure.subplots(), _BAR / len(runs)
+    timed = {name: [k for k, own in enumerate(found) if name in own] for name in names}
+    for number, (run, own) in enumerate(zip(runs, found, strict=True)):
+        places, values = [], []
+        for row, name in enumerate(names):
+            if name in own:
+                middle = (len(timed[name]) - 1) / 2
+                places.append(row + height * (timed[name].index(number) - middle))
+                values.append(own[name])
+        cores = run["machine"]["threads"]
+        label = f"{cores} core{'s' if cores > 1 else ''}"
+        starts = [value - 1 for value in values]
+        bars = axes.barh(
+            places, starts, height, left=1, color=drawing.color(number), label=label
+        )
+        texts = [f"{value:.2f}" for value in values]
+        axes.bar_label(bars, texts, padding=3, fontsize=8)
+    axes.set_xscale("log")
+    axes.set_xlim(0.5, 1.6 * max(value for own in found for value in own.values()))
+    axes.set_xticks(_TICKS, [f"{tick:g}" for tick in _TICKS])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(
+        range(len(names)), [textwrap.fill(titles[n], _LETTERS) for n in names]
+    )
+    axes.tick_params(labelsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel(
+        f"times as fast as a loop over clients in PyTorch, {machines.pop()}", fontsize=9
+    )
+    if len(runs) > 1:
+        axes.legend(fontsize=8, loc="lower right")
+    return figure
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,62 @@
+"""Asynchronous trainings beside synchronous ones of the same clients."""
+
+import dataclasses
+from typing import Any
+
+import fedjax_pfl as fp
+from experiments.bench import contenders, workloads
+
+__all__ = ["DELAYS", "Delayed"]
+
+_SPEED = 100.0  # examples per second: which only orders who arrives when
+
+
+@dataclasses.dataclass(frozen=True)
+class Delayed(contenders.Timed):
+    """Buffers of messages, beside rounds that wait for their last member.
+
+    Attributes:
+      base: the synchronous training.
+      per_member: clients that work at any time per message of a buffer.
+    """
+
+    base: workloads.Workload
+    per_member: int = 5
+
+    @property
+    def steps_per_round(self) -> float | None:
+        """Returns the steps of single clients in a round."""
+        return self.base.steps_per_round
+
+    @property
+    def flops_per_round(self) -> float | None:
+        """Returns a round's operations in matrix products."""
+        return self.base.flops_per_round
+
+    def contender(self, name: str) -> contenders.Ours:
+        """Makes one of the two trainings."""
+        size = self.base.cohort_size
+        devices = fp.Devices(examples_per_second=_SPEED, spread=1.0)
+        participation: Any = fp.Synchronous(size=size, devices=devices)
+        if name == "ours":
+            participation = fp.Buffered(
+                size=size, concurrency=self.per_member * size, devices=devices
+            )
+        process = dataclasses.replace(self.base.process, participation=participation)
+        workload = dataclasses.replace(self.base, process=process)
+        return contenders.Ours(workload.group(), self.rounds)
+
+    def agreement(self, results: Any) -> dict[str, dict[str, float]]:
+        """Compares nothing: the two train different models."""
+        return {name: {} for name in results}
+
+
+DELAYS = {
+    "V1": Delayed(
+        "V1",
+        "FedAvg, softmax, buffers of 10 of 1,000 clients of 50 to 70, batch 10",
+        ("synchronous",),
+        rounds=100,
+        base=workloads.WORKLOADS["W6"],
+    )
+}

@@ -1,0 +1,192 @@
+"""Devices of clients: how fast they compute and send, and when they are online."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_pfl.core import checks, struct
+
+__all__ = ["Devices", "Fleet"]
+
+_DAY = 86_400.0
+_SPEEDS = ("examples_per_second", "upload", "download")
+_WINDOW = ("online_from", "online_until")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fleet:
+    """Devices of N clients, drawn or read; on the host.
+
+    Attributes:
+      examples_per_second: `[N]` gradients of single examples per second.
+      upload: `[N]` bytes per second; infinite where sending takes no time.
+      download: `[N]` the same of what clients receive.
+      windows: per client `[W, 2]` seconds of a day between which it is online, in
+        order; none of a client that always is.
+      day: seconds after which windows repeat.
+    """
+
+    examples_per_second: np.ndarray
+    upload: np.ndarray
+    download: np.ndarray
+    windows: tuple[np.ndarray, ...]
+    day: float
+
+    def seconds(self, examples: np.ndarray, up: float, down: float) -> np.ndarray:
+        """Returns seconds `[N]` of a task: receive, compute, send.
+
+        Args:
+          examples: `[N]` gradients of single examples.
+          up: bytes that a client sends.
+          down: bytes that it receives.
+        """
+        sending = down / self.download + up / self.upload
+        return sending + examples / self.examples_per_second
+
+    def online(self, clients: np.ndarray, time: float) -> np.ndarray:
+        """Tells which of some clients are online at a time in seconds, `bool[...]`."""
+        return np.array([self.next_online(i, time) <= time for i in clients], bool)
+
+    def next_online(self, client: int, time: float) -> float:
+        """Returns the first time from now on at which a client is online."""
+        windows = self.windows[client]
+        if not len(windows):
+            return time
+        begun = time // self.day * self.day
+        for start in (begun - self.day, begun, begun + self.day):
+            for first, last in start + windows:
+                if time < last:
+                    return max(time, first)
+        raise AssertionError("a window lies in every day")
+
+
+@struct.pytree_dataclass
+class Devices:
+    """Speeds of clients' devices, log-normal or from a table, and when they are online.
+
+    Only the host reads them: they decide who is in which round, and when it ends, never
+    what a round computes.
+
+    Attributes:
+      examples_per_second: `[]` median, over clients, of the gradients of single
+        examples that a device computes per second; > 0.
+      spread: `[]` standard deviation of the logarithms of these speeds, at least 0.
+      upload: `[]` median of the bytes per second that a device sends, > 0, or None
+        where sending takes no time.
+      download: `[]` the same of what it receives.
+      bandwidth_spread: `[]` standard deviation of the logarithms of both, at least 0.
+      online: `[]` share of every day in which a client is online, above 0 and at most
+        1: one window, which begins at an hour of the client's own. A task that has
+        begun runs to its end.
+      day: `[]` seconds of a day, > 0.
+      traces: static; a csv file in place of all these: a row per client and window, or
+        per client, with `client` (from 0), `examples_per_second`, and where wanted
+        `upload`, `download`, `online_from` and `online_until` in seconds of a day.
+    """
+
+    examples_per_second: float = struct.traced_field(default=1000.0, above=0)
+    spread: float = struct.traced_field(default=0.5, at_least=0)
+    upload: Any = struct.traced_field(default=None, above=0)
+    download: Any = struct.traced_field(default=None, above=0)
+    bandwidth_spread: float = struct.traced_field(default=0.5, at_least=0)
+    online: float = struct.traced_field(default=1.0, above=0, at_most=1)
+    day: float = struct.traced_field(default=_DAY, above=0)
+    traces: str | None = struct.static_field(default=None)
+
+    def fleet(self, rng: np.random.Generator, num_clients: int) -> Fleet:
+        """Draws the devices of N clients, or reads them.
+
+        Args:
+          rng: random numbers of the host.
+          num_clients: N.
+
+        Returns:
+          The devices.
+
+        Raises:
+          InputError: if the table cannot be read, or lacks a client.
+        """
+        # All is drawn, wanted or not: one field changes no other's numbers.
+        normal = rng.standard_normal((3, num_clients))
+        hours = rng.random(num_clients)
+        if self.traces is not None:
+            return _read(Path(self.traces), num_clients, float(self.day))
+
+        def speeds(median: Any, spread: Any, draws: np.ndarray) -> np.ndarray:
+            if median is None:
+                return np.full(num_clients, np.inf)
+            return float(median) * np.exp(float(spread) * draws)
+
+        day, share = float(self.day), float(self.online)
+        none = np.zeros((0, 2))
+        windows = [
+            none if share >= 1 else np.array([[start, start + share * day]])
+            for start in day * hours
+        ]
+        return Fleet(
+            examples_per_second=speeds(
+                self.examples_per_second, self.spread, normal[0]
+            ),
+            upload=speeds(self.upload, self.bandwidth_spread, normal[1]),
+            download=speeds(self.download, self.bandwidth_spread, normal[2]),
+            windows=tuple(windows),
+            day=day,
+        )
+
+
+def _read(path: Path, num_clients: int, day: float) -> Fleet:
+    """Reads the devices of clients from a table."""
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise checks.InputError(f"Cannot read traces '{path}': {error}.") from error
+    missing = [n for n in ("client", _SPEEDS[0]) if n not in table.columns]
+    known = ("client", *_SPEEDS, *_WINDOW)
+    other = [name for name in table.columns if name not in known]
+    if missing or other or len(set(_WINDOW) & set(table.columns)) == 1:
+        raise checks.InputError(
+            f"Expected columns client and {_SPEEDS[0]} in '{path}', and at most"
+            f" {', '.join(_SPEEDS[1:])} and both of {', '.join(_WINDOW)} besides, got"
+            f" {', '.join(map(str, table.columns))}."
+        )
+    numbers: Any = table.apply(pd.to_numeric, errors="coerce")
+    if numbers.isna().any().any():
+        line = int(np.flatnonzero(numbers.isna().any(axis=1))[0]) + 2
+        raise checks.InputError(
+            f"Expected a number in every cell of '{path}', but line {line} lacks one."
+        )
+    if (numbers[[n for n in _SPEEDS if n in numbers]] <= 0).any().any():
+        raise checks.InputError(f"Expected speeds above 0 in '{path}'.")
+    lacking = sorted(set(range(num_clients)) - set(numbers["client"].astype(int)))
+    if lacking:
+        raise checks.InputError(
+            f"Expected a row of every client from 0 to {num_clients - 1} in '{path}',"
+            f" but {len(lacking)} have none, the first of them {lacking[0]}."
+        )
+    first = numbers.drop_duplicates("client").set_index("client")
+    first = first.loc[range(num_clients)]
+    speeds = {
+        name: first[name].to_numpy(float)
+        if name in first
+        else np.full(num_clients, np.inf)
+        for name in _SPEEDS
+    }
+    windows = [np.zeros((0, 2))] * num_clients
+    if _WINDOW[0] in numbers:
+        spans = numbers[[*_WINDOW]].to_numpy(float)
+        if (
+            (spans[:, 0] >= spans[:, 1]).any()
+            or (spans < 0).any()
+            or (spans > day).any()
+        ):
+            raise checks.InputError(
+                f"Expected windows of '{path}' to begin before they end, within a day"
+                f" of {day:g} seconds."
+            )
+        of = numbers["client"].to_numpy(int)
+        windows = [np.sort(spans[of == i], axis=0) for i in range(num_clients)]
+    return Fleet(**speeds, windows=tuple(windows), day=day)

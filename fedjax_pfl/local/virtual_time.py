@@ -1,0 +1,261 @@
+"""Participation in virtual time: rounds with deadlines, and buffers without rounds.
+
+How long a task takes depends on the client's device, its examples and the size of what
+is sent, not on weights. So the host computes before a training who is in which round,
+and the training is one compiled program like any other.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+import jax
+import numpy as np
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core.timetable import Charges, Timetable
+from fedjax_pfl.local.devices import Devices, Fleet
+from fedjax_pfl.local.participation import NO_CAP
+
+__all__ = ["Buffered", "Synchronous"]
+
+_Member = tuple[int, int, bool, int]
+"""Client, staleness, presence and most steps."""
+_Row = tuple[float, int, int, list[_Member]]
+"""Time at the end of a round, models and messages sent, and members."""
+
+
+@struct.pytree_dataclass
+class _Timed:
+    """Participation by a timetable; abstract.
+
+    Attributes:
+      size: static number of cohort members K.
+      devices: whose speeds decide.
+      timetable: filled in by the engine before a training.
+    """
+
+    size: int = struct.static_field(at_least=1)
+    devices: Any = Devices()
+    timetable: Any = None
+    max_staleness: ClassVar[int] = 0
+    chooses: ClassVar[str] = "who is in which round"
+
+    def _needed(self) -> int:
+        """Counts the clients that there have to be."""
+        return self.size
+
+    def cohort_size(self, num_clients: int) -> int:
+        """Counts cohort members.
+
+        Args:
+          num_clients: N.
+
+        Returns:
+          K.
+
+        Raises:
+          InputError: if there are fewer clients than are chosen at once.
+        """
+        if self._needed() > num_clients:
+            raise checks.InputError(
+                f"Expected at most {num_clients} clients at once in"
+                f" {type(self).__name__}, as many as there are, got {self._needed()}."
+            )
+        return self.size
+
+    def __call__(self, key: core.Key, num_clients: int) -> jax.Array:
+        """Refuses: cohorts follow from the round."""
+        raise checks.InputError(
+            f"Expected a training of simulate, grid or a command, which make the"
+            f" timetable of {type(self).__name__}."
+        )
+
+    def in_round(self, key: core.Key, num_clients: int, round: Any) -> jax.Array:
+        """Returns the cohort `int32[K]` of a round; the key is unused."""
+        if self.timetable is None:
+            return self(key, num_clients)
+        return self.timetable.cohort[round]
+
+    def schedule(
+        self, rng: np.random.Generator, charges: Charges, num_rounds: int
+    ) -> Timetable:
+        """Computes who is in which round, and when it ends.
+
+        Args:
+          rng: random numbers of the host.
+          charges: work of the clients.
+          num_rounds: R.
+
+        Returns:
+          The timetable, whose first rounds do not depend on R.
+        """
+        fleet = self.devices.fleet(rng, len(charges.examples))
+        rounds = itertools.islice(self._rounds(rng, fleet, charges), num_rounds)
+        ends, received, sent, members = zip(*rounds, strict=True)
+        table = np.array([sorted(row) for row in members], np.int32)  # [R, K, 4]
+        cohort, staleness, present, steps = np.moveaxis(table, 2, 0)
+        return Timetable(
+            cohort=cohort,
+            staleness=staleness,
+            present=present.astype(bool),
+            steps=steps,
+            seconds=np.array(ends),
+            received=np.array(received, np.int32),
+            sent=np.array(sent, np.int32),
+        )
+
+    def _rounds(
+        self, rng: np.random.Generator, fleet: Fleet, charges: Charges
+    ) -> Iterator[_Row]:
+        """Yields round after round, without an end."""
+        raise NotImplementedError
+
+
+@struct.pytree_dataclass
+class Synchronous(_Timed):
+    """Synchronous rounds that wait for the first clients, or until a deadline.
+
+    The server chooses `select` clients that are online, and a round ends when `size` of
+    them have sent their work, or at the deadline. What comes later is lost: its client
+    stays as it was. A server that finds fewer clients online waits until there are
+    enough.
+
+    Attributes:
+      size: static number of clients K whose work is used, at most.
+      select: static number of clients that are chosen, at least `size`; None for
+        `size`.
+      deadline: `[]` seconds after which a round ends, > 0, or None.
+      late: what becomes of those who are late at the deadline: `drop`, or `partial`:
+        they send what their steps until then led to, if they have time for one.
+      devices: whose speeds decide.
+      timetable: filled in by the engine.
+    """
+
+    select: int | None = struct.static_field(default=None, at_least=1)
+    deadline: Any = struct.traced_field(default=None, above=0)
+    late: Literal["drop", "partial"] = "drop"
+
+    def __post_init__(self):
+        if self.select is not None:
+            checks.whole("select", self.select, at_least=self.size)
+
+    def _needed(self) -> int:
+        return self.select or self.size
+
+    def _rounds(
+        self, rng: np.random.Generator, fleet: Fleet, charges: Charges
+    ) -> Iterator[_Row]:
+        everyone, count = np.arange(len(charges.examples)), self._needed()
+        seconds = fleet.seconds(charges.examples, charges.up, charges.down)
+        sending = fleet.seconds(0 * charges.examples, charges.up, charges.down)
+        limit = np.inf if self.deadline is None else float(self.deadline)
+        each = (seconds - sending) / np.maximum(charges.steps, 1)
+        possible = np.full(len(everyone), NO_CAP)
+        if self.late == "partial" and np.isfinite(limit):
+            room = np.floor((limit - sending) / np.maximum(each, 1e-300))
+            possible = np.clip(room, 0, charges.steps).astype(int)
+        time = 0.0
+        while True:
+            time = self._when_enough(fleet, everyone, time)
+            online = everyone[fleet.online(everyone, time)]
+            chosen = rng.permutation(online)[:count]
+            chosen = chosen[np.argsort(seconds[chosen], kind="stable")]
+            on_time = chosen[seconds[chosen] <= limit][: self.size]
+            members = [(int(i), 0, True, NO_CAP) for i in on_time]
+            late = [i for i in chosen if i not in on_time][: self.size - len(on_time)]
+            for i in late:
+                sends = self.late == "partial" and possible[i] > 0
+                members.append((int(i), 0, bool(sends), int(possible[i] * sends)))
+            time += float(limit if late else seconds[on_time[-1]])
+            yield time, count, sum(member[2] for member in members), members
+
+    def _when_enough(self, fleet: Fleet, everyone: np.ndarray, time: float) -> float:
+        """Returns the first time from now on when enough clients are online at once.
+
+        Raises:
+          InputError: if there are never enough.
+        """
+        count, begun = self._needed(), time
+        while (is_online := fleet.online(everyone, time)).sum() < count:
+            time = min(fleet.next_online(i, time) for i in everyone[~is_online])
+            if time > begun + 2 * fleet.day:
+                raise checks.InputError(
+                    f"Expected {count} clients that are online at once, but on no hour"
+                    " of a day there are as many; choose fewer, or raise online."
+                )
+        return time
+
+
+@struct.pytree_dataclass
+class Buffered(_Timed):
+    """Asynchronous training: the server moves whenever a buffer of K messages is full.
+
+    `concurrency` clients work at any time. One that has sent its work is followed by
+    another, drawn uniformly from those that are online, do not work and have nothing in
+    the buffer, with the server's model of that moment. A message that was trained from
+    the model of tau moves ago counts `1 / (1 + tau)^discount`; one with a tau above
+    `max_staleness` is lost.
+
+    In methods whose server averages models into its own (FedAvg, FedProx, pFedMe, ...),
+    a message is the server's model plus the discounted change of the one that was
+    received: FedBuff, Nguyen et al., "Federated Learning with Buffered Asynchronous
+    Aggregation" (2022). In ADMM (FLAME, FedADMM), whose messages are states of clients,
+    the latest ones are averaged as they are, and nothing is discounted. Clients' own
+    states move with their own work only, so that they are never stale.
+
+    Attributes:
+      size: static number of messages K in a full buffer.
+      concurrency: static number of clients that work at any time.
+      max_staleness: static; the server keeps as many models of before.
+      discount: `[]` power, at least 0; FedBuff has 0.5.
+      devices: whose speeds decide.
+      timetable: filled in by the engine.
+    """
+
+    concurrency: int = struct.static_field(default=10, at_least=1)
+    max_staleness: int = struct.static_field(default=20, at_least=0)
+    discount: Any = struct.traced_field(default=0.5, at_least=0)
+
+    def _needed(self) -> int:
+        return max(self.size, self.concurrency)
+
+    def weight(self, staleness: jax.Array) -> jax.Array:
+        """Returns what a change counts `[...]` for staleness `int32[...]`."""
+        import jax.numpy as jnp
+
+        return (1.0 + staleness) ** -jnp.asarray(self.discount)
+
+    def _rounds(
+        self, rng: np.random.Generator, fleet: Fleet, charges: Charges
+    ) -> Iterator[_Row]:
+        seconds = fleet.seconds(charges.examples, charges.up, charges.down)
+        idle = set(range(len(seconds)))
+        tasks: list[tuple[float, int, int]] = []  # end, client, version received
+        buffer: list[_Member] = []
+        time, version, received, sent = 0.0, 0, 0, 0
+        while True:
+            candidates = np.array(sorted(idle), int)
+            candidates = candidates[fleet.online(candidates, time)]
+            free = self.concurrency - len(tasks)
+            for client in rng.permutation(candidates)[:free]:
+                heapq.heappush(
+                    tasks, (time + float(seconds[client]), int(client), version)
+                )
+                idle.discard(int(client))
+                received += 1
+            if not tasks:  # nobody who is idle is online
+                time = min(fleet.next_online(client, time) for client in idle)
+                continue
+            time, client, begun = heapq.heappop(tasks)
+            staleness, sent = version - begun, sent + 1
+            if staleness > self.max_staleness:
+                idle.add(client)
+                continue
+            buffer.append((client, staleness, True, NO_CAP))
+            if len(buffer) == self.size:
+                yield time, received, sent, buffer
+                idle |= {client for client, *_ in buffer}
+                version, buffer, received, sent = version + 1, [], 0, 0

@@ -10,9 +10,10 @@ from fedjax_pfl.core import checks
 from fedjax_pfl.data import published
 from fedjax_pfl.data.readers import files
 
-__all__ = ["find_tokenizer", "token_ids"]
+__all__ = ["MINILM", "find_tokenizer", "token_ids"]
 
-_MINILM = "minilm"
+MINILM = "minilm"
+"""Name of the tokenizer of `published.minilm`."""
 _PADDING = ("[PAD]", "<pad>")
 
 
@@ -28,12 +29,12 @@ def find_tokenizer(name: str) -> pathlib.Path:
     Raises:
       InputError: if there is no such file.
     """
-    if name == _MINILM:
+    if name == MINILM:
         return published.minilm() / "tokenizer.json"
     path = pathlib.Path(os.path.expanduser(name)).absolute()
     if not path.is_file():
         raise checks.InputError(
-            f"Expected tokenizer to be {_MINILM!r} or the path of a tokenizer.json, but"
+            f"Expected tokenizer to be {MINILM!r} or the path of a tokenizer.json, but"
             f" there is no file '{path}'."
         )
     return path

@@ -114,6 +114,8 @@ MODELS = Registry(
     mlp="MLP",
     nf_resnet18="NFResNet18",
     quadratic="Quadratic",
+    text_encoder="TextEncoder",
+    vision_transformer="VisionTransformer",
 )
 PARTICIPATIONS = Registry(
     "local",

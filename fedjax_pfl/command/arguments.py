@@ -114,6 +114,11 @@ class DataOptions:
     )
     label: str | None = option("Column of a csv file to be predicted.")
     client: str | None = option("Column of a csv file that names the client.")
+    text: str | None = option("Column of a csv file whose texts are the inputs.")
+    tokenizer: str | None = option(
+        "What cuts these texts into tokens: a tokenizer.json, or minilm.",
+        metavar="PATH",
+    )
     dataset: str | None = option(
         "Short for --set federation.dataset=NAME.", setting="federation.dataset"
     )
@@ -142,6 +147,8 @@ class DataOptions:
             raise typer.BadParameter("give --dataset or --data, not both")
         if self.data is None and (self.label is not None or self.client is not None):
             raise typer.BadParameter("--label and --client need --data")
+        if self.data is None and (self.text is not None or self.tokenizer is not None):
+            raise typer.BadParameter("--text and --tokenizer need --data")
 
     @property
     def settings(self) -> tuple[str, ...]:

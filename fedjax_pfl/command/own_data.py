@@ -11,13 +11,15 @@ from fedjax_pfl.data.sources import user
 
 __all__ = ["with_data"]
 
+_OF_TEXT = ("text", "tokenizer")
+
 
 def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experiment:
     """Replaces the data of an experiment by a user's own.
 
     Natural clients are the clients where there are any. Targets that are not classes
-    get a linear model and, without natural clients, an i.i.d. partition. Settings can
-    still change all of this. Prices take the place of a market.
+    get a linear model and, without natural clients, an i.i.d. partition; texts get an
+    encoder. Settings can still change all of this. Prices take the place of a market.
 
     Args:
       experiment: any experiment.
@@ -33,15 +35,15 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
         return experiment
     changes: dict[str, Any]
     if isinstance(experiment.grids[0].spec, fp.portfolio.PortfolioSpec):
-        for option, column in (("label", options.label), ("client", options.client)):
-            if column is not None:
+        for option in ("label", "client", *_OF_TEXT):
+            if (value := getattr(options, option)) is not None:
                 raise checks.InputError(
-                    f"Expected no --{option} with prices, got {column!r}."
+                    f"Expected no --{option} with prices, got {value!r}."
                 )
         changes = {"federation.market": fp.portfolio.PriceFile(path=options.data)}
         return _changed(experiment, experiment.name, changes)
     place = (options.data, options.label, options.client, options.data_dir)
-    source = user.source_for(*place)
+    source = _with_text(user.source_for(*place), options)
     dataset = source.load(data_dir=options.data_dir, seed=0, num_clients=None)
     changes = {"federation.dataset": source}
     if dataset.client is not None:
@@ -53,7 +55,21 @@ def with_data(experiment: Experiment, options: arguments.DataOptions) -> Experim
         changes["federation.partition"] = fp.IID()
     if dataset.num_classes is None:
         changes["model"] = fp.models.LinearRegression(intercept=True)
+    elif options.text is not None:
+        changes["model"] = fp.models.TextEncoder()
     return _changed(experiment, dataset.name, changes)
+
+
+def _with_text(source: Any, options: arguments.DataOptions) -> Any:
+    """Returns the source with a column of texts as inputs, where there is one."""
+    fields = {option: getattr(options, option) for option in _OF_TEXT}
+    for option, value in fields.items():
+        if value is not None and not isinstance(source, fp.data.Csv):
+            raise checks.InputError(
+                f"Expected --{option} with a table of text, got {options.data!r}."
+            )
+    given = any(value is not None for value in fields.values())
+    return dataclasses.replace(source, **fields) if given else source
 
 
 def _changed(experiment: Experiment, name: str, changes: dict[str, Any]) -> Experiment:

@@ -25,6 +25,7 @@ import typer
 
 from fedjax_pfl.command import arguments, invocation, signals
 from fedjax_pfl.command.presets import experiment
+from fedjax_pfl.data.readers import tokens
 
 __all__ = [
     "CHECKPOINTS",
@@ -286,9 +287,11 @@ def _code(options: arguments.Options) -> dict[str, Any]:
 
 
 def command(options: arguments.Options) -> str:
-    """Returns the command line that repeats a run; DIR stands for places of data."""
+    """Returns the command line that repeats a run; DIR and FILE stand for places."""
     words = [*invocation.of(options.command).split(), "--preset", options.preset_name]
     shown = {"data": "DIR", "data_dir": "DIR"}
+    if options.tokenizer != tokens.MINILM:
+        shown["tokenizer"] = "FILE"
     for field in _stored():
         value = getattr(options, field.name)
         if field.name in _NOT_REPEATED or value == field.default:
@@ -314,8 +317,8 @@ def _stored() -> list[dataclasses.Field[Any]]:
 def _to_json(options: arguments.Options) -> dict[str, Any]:
     """Returns options as JSON knows them; files by absolute paths."""
     stored = {field.name: getattr(options, field.name) for field in _stored()}
-    for name in ("data", "data_dir"):
-        if stored[name] is not None:
+    for name in ("data", "data_dir", "tokenizer"):
+        if stored[name] not in (None, tokens.MINILM):
             stored[name] = os.path.abspath(os.path.expanduser(stored[name]))
     return stored
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
+    from fedjax_pfl.models.bert import bert_encoder as bert_encoder
+    from fedjax_pfl.models.bert import bert_params as bert_params
     from fedjax_pfl.models.convolutional import CNN as CNN
     from fedjax_pfl.models.convolutional import CNN1 as CNN1
     from fedjax_pfl.models.convolutional import CNN2 as CNN2
@@ -20,5 +22,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.models.own import from_functions as from_functions
     from fedjax_pfl.models.recurrent import LSTM as LSTM
     from fedjax_pfl.models.residual import NFResNet18 as NFResNet18
+    from fedjax_pfl.models.transformers import TextEncoder as TextEncoder
+    from fedjax_pfl.models.transformers import VisionTransformer as VisionTransformer
 else:
     __getattr__, __dir__ = lazy.attach(__name__)

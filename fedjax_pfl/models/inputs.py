@@ -14,6 +14,8 @@ __all__ = [
     "require_images",
     "require_numbers",
     "require_targets",
+    "require_tokens",
+    "vocabulary_of",
 ]
 
 
@@ -82,7 +84,7 @@ def require_numbers(model: Any, federation: core.Federation) -> None:
         raise checks.InputError(
             f"{type(model).__name__} needs floating-point or uint8 inputs, but those "
             f"of {federation.name!r} are {federation.train.x.dtype} token ids; use the "
-            "model 'lstm', or convert them to floats."
+            "model 'lstm' or 'text_encoder', or convert them to floats."
         )
 
 
@@ -113,6 +115,43 @@ def require_images(model: Any, federation: core.Federation, smallest: int) -> No
         )
 
 
+def require_tokens(model: Any, federation: core.Federation) -> None:
+    """Checks that the inputs are sequences of token ids.
+
+    Args:
+      model: the model that wants them, for the message.
+      federation: data.
+
+    Raises:
+      InputError: if they are not.
+    """
+    if not are_tokens(federation) or len(federation.input_shape) != 1:
+        raise checks.InputError(
+            f"{type(model).__name__} needs sequences of token ids, int32 [tokens], but"
+            f" the inputs of {federation.name!r} are {federation.train.x.dtype} of"
+            f" shape {federation.input_shape}."
+        )
+
+
+def vocabulary_of(federation: core.Federation) -> int:
+    """Counts token ids: rows of the data set's embeddings, or up to the largest id.
+
+    Args:
+      federation: sequences of token ids.
+
+    Returns:
+      V.
+    """
+    table = _embeddings(federation)
+    return int(federation.train.x.max()) + 1 if table is None else table.shape[0]
+
+
+def _embeddings(federation: core.Federation) -> Any:
+    """Returns `constants["embeddings"]`, or None."""
+    constants = federation.train.constants
+    return constants.get("embeddings") if isinstance(constants, dict) else None
+
+
 def embedding_size(model: Any, federation: core.Federation) -> int:
     """Returns the length E of the frozen embeddings of a federation of token sequences.
 
@@ -127,14 +166,8 @@ def embedding_size(model: Any, federation: core.Federation) -> int:
       InputError: if the inputs are not sequences of token ids, or the embeddings are
         missing.
     """
-    name, x = type(model).__name__, federation.train.x
-    if not are_tokens(federation) or len(federation.input_shape) != 1:
-        raise checks.InputError(
-            f"{name} needs sequences of token ids, int32 [tokens], but the inputs of "
-            f"{federation.name!r} are {x.dtype} of shape {federation.input_shape}."
-        )
-    constants = federation.train.constants
-    table = constants.get("embeddings") if isinstance(constants, dict) else None
+    require_tokens(model, federation)
+    table, name = _embeddings(federation), type(model).__name__
     shape = None if table is None else tuple(table.shape)
     if shape is None or len(shape) != 2:
         raise checks.InputError(

@@ -52,6 +52,8 @@ def options_of(arguments, app=sweep.app):
         " --patience 3 --stop-on personal::loss --execution vmap --streamed",
         "sweep --preset digits --data DIR --label y --client user --diagnostics"
         " --save-models --devices 2 --points-per-chunk 4 --target 0.9",
+        "run --preset digits --data DIR --label y --text note --tokenizer FILE",
+        "run --preset digits --data DIR --label y --text note --tokenizer minilm",
     ],
 )
 def test_the_command_of_a_run_makes_the_same_run(line):

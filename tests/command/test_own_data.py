@@ -11,6 +11,7 @@ import typer.testing
 import fedjax_pfl as fp
 from experiments import run, sweep
 from fedjax_pfl.command import arguments, job, own_data, presets
+from fedjax_pfl.data.readers import tokens
 
 RUNNER = typer.testing.CliRunner()
 
@@ -81,6 +82,22 @@ def test_numbers_as_labels_take_a_linear_regression(table):
 
 
 @pytest.mark.wide
+def test_texts_get_an_encoder(table, monkeypatch):
+    def count(texts, path, length):
+        return np.array([[len(text), 0] for text in texts], np.int32)
+
+    monkeypatch.setattr(tokens, "token_ids", count)
+    pathlib.Path("own.json").write_text("{}")
+    columns = {"data": table, "label": "y", "client": "user"}
+    data = arguments.DataOptions(**columns, text="color", tokenizer="own.json")
+    experiment = own_data.with_data(presets.get("own_data").single(), data)
+    (grid,) = experiment.grids
+    federation = grid.spec.build()
+    assert federation.train.x.tolist()[:2] == [[3, 0], [11, 0]]
+    model = grid.model.for_federation(federation)
+    assert isinstance(model, fp.models.TextEncoder) and model.vocabulary == 12
+
+
 def test_rows_without_clients_are_distributed(table):
     setting = ("--set", "federation.partition=iid", "--clients", "6")
     result = train("--data", table, "--label", "y", "--rounds", "1", *setting)
@@ -103,6 +120,15 @@ def test_numbers_without_clients_are_distributed_at_random(table):
         (("--data", "my.csv", "--label", "y", "--client", "users"), "mean 'user'"),
         (("--data", "none.csv", "--label", "y"), "none.csv"),
         (("--label", "y"), "--label and --client need --data"),
+        (("--tokenizer", "minilm"), "--text and --tokenizer need --data"),
+        (
+            ("--data", "my.csv", "--label", "y", "--text", "color"),
+            "Expected both text, a column, and its tokenizer",
+        ),
+        (
+            ("--data", "a.npz", "--tokenizer", "minilm"),
+            "Expected --tokenizer with a table of text, got 'a.npz'",
+        ),
         (("--data", "my.csv", "--dataset", "digits"), "not both"),
         (("--eval-on", "tset"), "did you mean 'test'"),
         (("--eval-on", "test,test"), "different names"),

@@ -59,6 +59,7 @@ COUNTS = [
     (models.CifarCNN(), (32, 32, 3), 10, 797_962),
     (models.LeNet5(), (32, 32, 3), 10, 62_006),
     (models.NFResNet18(), (32, 32, 3), 100, 189_844),
+    (models.VisionTransformer(), (32, 32, 3), 10, 141_898),
 ]
 
 
@@ -96,7 +97,18 @@ SMALL = {
     "lenet5": (models.LeNet5(), (17, 16), 3),
     "nf_resnet18": (models.NFResNet18(), (5, 4), 3),
     "lstm": (models.LSTM(width=5), (4,), 3),
+    "text_encoder": (
+        models.TextEncoder(width=6, heads=2, mlp_width=5, vocabulary=9),
+        (4,),
+        3,
+    ),
+    "vision_transformer": (
+        models.VisionTransformer(depth=2, width=6, heads=2, mlp_width=5, patch=2),
+        (5, 4),
+        3,
+    ),
 }
+TOKENS = ("lstm", "text_encoder")
 
 
 @functools.cache
@@ -105,9 +117,9 @@ def small(name):
     model, shape, num_classes = SMALL[name]
     rng = np.random.default_rng(0)
     constants = TABLE if name == "lstm" else None
-    dtype = np.int32 if name == "lstm" else np.uint8
+    dtype = np.int32 if name in TOKENS else np.uint8
     model = fitted(model, shape, num_classes, dtype, constants)
-    x = rng.integers(9, size=(3, *shape)) if name == "lstm" else None
+    x = rng.integers(9, size=(3, *shape)) if name in TOKENS else None
     x = rng.normal(size=(3, *shape)) if x is None else x.astype(np.int32)
     batch = core.Batch(
         x=jnp.asarray(x),
@@ -213,7 +225,9 @@ def test_an_accelerator_gets_all_products_of_bfloat16_or_none(name):
         assert kinds == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn1", "lstm"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "cnn1", "lstm", "text_encoder", "vision_transformer"]
+)
 def test_gradients_of_clients_at_once_equal_one_after_the_other(name):
     model, params, batch = small(name)
     rows, keys = two_clients(params), jax.random.split(KEY, 2)
@@ -252,6 +266,8 @@ def test_the_head_is_exactly_the_last_layer(name):
         ("nf_resnet18", "^stage_2_", 10),
         ("nf_resnet18", "gain$", 16),
         ("lstm", "^lstm_", 6),
+        ("text_encoder", "(query|value)/kernel$", 4),
+        ("vision_transformer", "^embeddings/", 3),
         ("lenet5", "nothing", 0),
     ],
 )
@@ -387,6 +403,12 @@ def test_dropout_comes_before_the_relu():
         (lambda: models.LSTM(width=0), "width .* at least 1, got 0"),
         (lambda: models.LSTM(num_layers=1.5), "num_layers"),
         (lambda: models.LSTM(bottleneck=0), "bottleneck"),
+        (lambda: models.TextEncoder(heads=3), "heads to divide width=128, got 3"),
+        (lambda: models.TextEncoder(depth=0), "depth .* at least 1, got 0"),
+        (lambda: models.TextEncoder(dropout=1), "dropout .* below 1, got 1"),
+        (lambda: models.TextEncoder(pooling="max"), "Unknown pooling"),
+        (lambda: models.TextEncoder(vocabulary=1 << 25), "vocabulary .* at most"),
+        (lambda: models.VisionTransformer(patch=0), "patch .* at least 1, got 0"),
         (lambda: models.MLP(widths=[3]), "tuple of whole numbers"),
         (lambda: models.CNN().init(KEY), "call for_federation"),
     ],

@@ -21,6 +21,7 @@ IMAGE_MODELS = [
     models.CifarCNN(),
     models.LeNet5(),
     models.NFResNet18(),
+    models.VisionTransformer(),
 ]
 
 

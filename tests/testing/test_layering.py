@@ -21,7 +21,12 @@ ONLY_IN = {  # what is imported or used -> the files that may
     **{f"jax.numpy.linalg.{name}": _MAY_FACTORIZE for name in _LAPACK},
     "jax.lax.linalg": _MAY_FACTORIZE,
     "jax.scipy.linalg": _MAY_FACTORIZE,
-    "flax": {"models/modules.py", "models/own_flax.py"},
+    "flax": {
+        "models/modules.py",
+        "models/own_flax.py",
+        "models/transformer_modules.py",
+    },
+    "tokenizers": {"data/readers/tokens.py"},
     "tensorflow_datasets": {"data/sources/prepared.py"},
     "jax.jit": {
         "core/client_map.py",
@@ -46,7 +51,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
 NEEDED_BY_SOME_CALLS = {
     *("tensorflow", "tensorflow_datasets", "pandas", "xarray", "h5py", "h5netcdf"),
     *("orbax", "safetensors", "sklearn", "scipy", "PIL", "matplotlib"),
-    *("jinja2", "typer", "flax", "rich"),
+    *("jinja2", "typer", "flax", "rich", "tokenizers"),
 }
 _ALIASES = {"jnp": "jax.numpy", "lax": "jax.lax"}
 TREES = {

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.readers import files, leaf, text
+from fedjax_pfl.data.readers import files, leaf, text, tokens
 from fedjax_pfl.data.sources import base, prepared
 
 __all__ = ["Femnist", "Sent140"]
@@ -148,19 +148,23 @@ class Sent140(base.FileSource):
     Tweets come from LEAF's JSON files (train and test merged by user) or from
     tensorflow-datasets, word vectors from a GloVe file in `data_dir/glove`, in the
     folder of the data set or in `data_dir`. Id 0, whose vector is zero, stands for
-    words without a vector and for padding.
+    words without a vector and for padding. With a `tokenizer` ids are its own, and
+    there are no word vectors.
 
     Attributes:
       verify: compare the known excerpt of GloVe with its checksum. LEAF's JSON files
         have none: their names tell how they were made, not their content.
-      num_words: words of a tweet; longer ones are cut, shorter ones padded.
+      num_words: words or tokens of a tweet; longer ones are cut, shorter ones padded.
       restrict_vocabulary: keep only the vectors of words that occur.
       glove: name of the GloVe file, or a pattern that only one file matches.
+      tokenizer: path of a `tokenizer.json`, `"minilm"` for that of `minilm`, or None
+        for whole words.
     """
 
     num_words: int = struct.static_field(default=25, at_least=1)
     restrict_vocabulary: bool = True
     glove: str = "glove.*.txt"
+    tokenizer: str | None = struct.static_field(default=None)
     name = "sent140"
     layouts = (_SPLIT, base.Layout("LEAF", (), ("*.json",)))
     builder = "sentiment140"
@@ -178,8 +182,11 @@ class Sent140(base.FileSource):
         super().__post_init__()
 
     def locate(self, data_dir: str | None) -> base.Located:
-        """Finds the tweets and, as the last file, the word vectors."""
+        """Finds the tweets and, as the last file, the word vectors or the tokenizer."""
         located = super().locate(data_dir)
+        if self.tokenizer is not None:
+            path = tokens.find_tokenizer(self.tokenizer)
+            return dataclasses.replace(located, paths=(*located.paths, path))
         *folders, root = self.directories(data_dir)
         for directory in (root / "glove", *folders, root):
             vectors = files.find_files(directory, self.glove.removesuffix(".gz"))
@@ -197,27 +204,24 @@ class Sent140(base.FileSource):
 
     def _wanted(self) -> str:
         """Lists the files of every layout, and the word vectors."""
+        if self.tokenizer is not None:
+            return super()._wanted()
         return f"{super()._wanted()}; and glove/ with {self.glove} (plain or .gz)"
 
     def read(self, located: base.Located) -> datasets.Dataset:
         """Returns `x int32[S, num_words]` and the constant `embeddings [V + 1, E]`."""
-        *paths, vector_path = located.paths
+        *paths, last = located.paths
         read = _prepared_tweets if located.layout == prepared.LAYOUT else _read_tweets
         accounts = read(paths)
         tweets = [tweet for tweets in accounts.values() for tweet in tweets]
         if not tweets:
             raise checks.InputError(f"'{paths[0]}' and its like hold no tweets.")
-        split = [text.words(tweet)[: self.num_words] for tweet, _ in tweets]
-        occurring = {word for tweet in split for word in tweet}
-        vocabulary, vectors = text.read_vectors(
-            self.content(vector_path),
-            vector_path,
-            occurring if self.restrict_vocabulary else None,
-        )
-        number = {word: row for row, word in enumerate(vocabulary, start=1)}
-        ids = np.zeros((len(tweets), self.num_words), np.int32)
-        for row, tweet in enumerate(split):
-            ids[row, : len(tweet)] = [number.get(word, 0) for word in tweet]
+        texts, constants = [tweet for tweet, _ in tweets], None
+        if self.tokenizer is not None:
+            ids = tokens.token_ids(texts, last, self.num_words)
+        else:
+            ids, vectors = self._word_ids(texts, last)
+            constants = {"embeddings": np.pad(vectors, ((1, 0), (0, 0)))}
         return datasets.Dataset(
             name=self.name,
             x=ids,
@@ -225,8 +229,23 @@ class Sent140(base.FileSource):
             class_names=("negative", "positive"),
             client=datasets.owners(map(len, accounts.values())),
             client_names=tuple(accounts),
-            constants={"embeddings": np.pad(vectors, ((1, 0), (0, 0)))},
+            constants=constants,
         )
+
+    def _word_ids(
+        self, texts: Sequence[str], path: pathlib.Path
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ids `int32[S, num_words]` of words and vectors `[V, E]` of GloVe."""
+        split = [text.words(tweet)[: self.num_words] for tweet in texts]
+        occurring = {word for tweet in split for word in tweet}
+        vocabulary, vectors = text.read_vectors(
+            self.content(path), path, occurring if self.restrict_vocabulary else None
+        )
+        number = {word: row for row, word in enumerate(vocabulary, start=1)}
+        ids = np.zeros((len(texts), self.num_words), np.int32)
+        for row, tweet in enumerate(split):
+            ids[row, : len(tweet)] = [number.get(word, 0) for word in tweet]
+        return ids, vectors
 
 
 def _read_tweets(paths: Sequence[pathlib.Path]) -> _Tweets:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.data import dataset as datasets
-from fedjax_pfl.data.readers import binary, files, images, leaf, tables
+from fedjax_pfl.data.readers import binary, files, images, leaf, tables, tokens
 from fedjax_pfl.data.sources import base, user_arrays
 from fedjax_pfl.data.sources.user_arrays import arrays_dataset
 
@@ -258,7 +258,8 @@ class Csv(_UserSource):
 
     A column whose every value is a number is one feature, as is one of true and false.
     A column of text becomes one feature of zeros and ones for each of its texts in
-    sorted order. Mixed columns, and missing or infinite values, are refused.
+    sorted order. Mixed columns, and missing or infinite values, are refused. With
+    `text` an input is the ids of that column's tokens, and other columns are left out.
 
     Attributes:
       path: the file, plain or `.gz`; relative to the current directory or else to the
@@ -271,6 +272,10 @@ class Csv(_UserSource):
         1, `"minmax"` to [0, 1], or `"none"`. A constant column becomes 0.
       drop: columns to leave out.
       categories: columns of numbers that are codes and are treated as text.
+      text: column of texts that a `tokenizer` cuts into tokens, or None.
+      tokenizer: path of a `tokenizer.json`, `"minilm"` for that of `minilm`, or None.
+      num_tokens: tokens of a text; longer ones are cut, shorter ones padded; None for
+        those of the longest text.
     """
 
     label: str = ""
@@ -279,6 +284,9 @@ class Csv(_UserSource):
     scaling: Literal["standard", "minmax", "none"] = "standard"
     drop: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
+    text: str | None = struct.static_field(default=None)
+    tokenizer: str | None = struct.static_field(default=None)
+    num_tokens: int | None = struct.static_field(default=None, at_least=1)
     name = "csv"
 
     def __post_init__(self):
@@ -286,27 +294,50 @@ class Csv(_UserSource):
         for field in ("drop", "categories"):
             value = _as_tuple(field, getattr(self, field), str, "('age', 'city')")
             object.__setattr__(self, field, value)
-        columns = [self.label, self.client, *self.drop, *self.categories]
+        columns = [self.label, self.client, self.text, *self.drop, *self.categories]
         for column in columns:
             if column and columns.count(column) > 1:
                 raise checks.InputError(
-                    f"Expected {column!r} once in label, client, drop and categories."
+                    f"Expected {column!r} once in label, client, text, drop and"
+                    " categories."
                 )
 
+    def locate(self, data_dir: str | None) -> base.Located:
+        """Finds the file and, as the last one, the tokenizer."""
+        if (self.text is None) != (self.tokenizer is None):
+            raise checks.InputError(
+                "Expected both text, a column, and its tokenizer, got"
+                f" text={self.text!r} and tokenizer={self.tokenizer!r}."
+            )
+        located = super().locate(data_dir)
+        if self.tokenizer is None:
+            return located
+        path = tokens.find_tokenizer(self.tokenizer)
+        return dataclasses.replace(located, paths=(*located.paths, path))
+
     def read(self, located: base.Located) -> datasets.Dataset:
-        """Returns `x float32[S, F]`; clients are numbered as they first appear."""
+        """Returns `x float32[S, F]`, or `int32[S, T]` for a text.
+
+        Clients are numbered as they first appear.
+        """
         path = located.root
         owners = [] if self.client is None else [self.client]
         others = [self.label, *owners, *self.drop]
-        table = tables.read_table(path, [self.label, *owners, *self.categories])
-        for column in (*others, *self.categories):
+        texts = [] if self.text is None else [self.text]
+        kept = [self.label, *owners, *self.categories, *texts]
+        table = tables.read_table(path, kept)
+        for column in (*others, *self.categories, *texts):
             checks.known(column, table.columns, f"column of '{path}'")
         names = [name for name in table.columns if name not in others]
         if not names:
             raise checks.InputError(
                 f"The table '{path}' has no column left besides {', '.join(others)}."
             )
-        features = [_feature(table, name, self) for name in names]
+        if self.text is None:
+            x = np.concatenate([_feature(table, name, self) for name in names], axis=1)
+        else:  # as it stands, also an empty one or one that says "nan"
+            texts = [str(value) for value in table.columns[self.text]]
+            x = tokens.token_ids(texts, located.paths[-1], self.num_tokens)
         y, class_names = _targets(table, self)
         client = client_names = None
         if self.client is not None:
@@ -314,7 +345,7 @@ class Csv(_UserSource):
             client, client_names = user_arrays.numbered(texts, dict.fromkeys(texts))
         return datasets.Dataset(
             name=user_arrays.stem(path),
-            x=np.concatenate(features, axis=1),
+            x=x,
             y=y,
             class_names=class_names,
             client=client,
@@ -344,7 +375,8 @@ def _one_hot(table: tables.Table, name: str) -> np.ndarray:
     if len(categories) > _MAX_CATEGORIES:
         raise checks.InputError(
             f"Column {name!r} of '{table.path}' holds {len(categories)} texts,"
-            f" expected at most {_MAX_CATEGORIES}; leave it out with drop={(name,)}."
+            f" expected at most {_MAX_CATEGORIES}; leave it out with drop={(name,)}, or"
+            f" give it a tokenizer with text={name!r}."
         )
     codes, _ = user_arrays.numbered(texts, categories)
     return np.eye(len(categories), dtype=np.float32)[codes]

@@ -1,0 +1,95 @@
+"""Token ids of texts, by a tokenizer in a file."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedjax_pfl.core import checks
+from fedjax_pfl.data import published
+from fedjax_pfl.data.readers import files
+
+__all__ = ["MINILM", "find_tokenizer", "token_ids"]
+
+MINILM = "minilm"
+"""Name of the tokenizer of `published.minilm`."""
+_PADDING = ("[PAD]", "<pad>")
+
+
+def find_tokenizer(name: str) -> pathlib.Path:
+    """Finds the file of a tokenizer.
+
+    Args:
+      name: path of a `tokenizer.json`, or `"minilm"` for that of `minilm`.
+
+    Returns:
+      The path.
+
+    Raises:
+      InputError: if there is no such file.
+    """
+    if name == MINILM:
+        return published.minilm() / "tokenizer.json"
+    path = pathlib.Path(os.path.expanduser(name)).absolute()
+    if not path.is_file():
+        raise checks.InputError(
+            f"Expected tokenizer to be {MINILM!r} or the path of a tokenizer.json, but"
+            f" there is no file '{path}'."
+        )
+    return path
+
+
+def token_ids(
+    texts: Sequence[str], path: pathlib.Path, length: int | None
+) -> np.ndarray:
+    """Converts texts to ids; longer ones are cut, shorter ones padded at the end.
+
+    Args:
+      texts: S texts.
+      path: a `tokenizer.json`.
+      length: tokens of a text, those that the tokenizer adds among them; None for
+        those of the longest text.
+
+    Returns:
+      `int32[S, length]`.
+
+    Raises:
+      InputError: if the library `tokenizers` is missing, if the file is no tokenizer of
+        it, if it has no token for padding, or if no token of a text is left.
+    """
+    try:
+        import tokenizers  # pyright: ignore[reportMissingImports] (an extra)
+    except ImportError as error:
+        raise checks.InputError(
+            "Expected the library tokenizers, of the extra `text`: pip install"
+            " tokenizers."
+        ) from error
+    content = files.read_text(files.read_content(path), path)
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(content)
+    except Exception as error:  # the library raises no narrower class
+        said = " ".join(str(error).split()).rstrip(".")
+        raise checks.InputError(
+            f"Expected '{path}' to be a tokenizer.json: {said}."
+        ) from error
+    known = [token for token in _PADDING if tokenizer.token_to_id(token) is not None]
+    if not known:
+        raise checks.InputError(
+            f"Expected the tokenizer in '{path}' to have a token for padding,"
+            f" {' or '.join(_PADDING)}."
+        )
+    fill = {"pad_token": known[0], "pad_id": tokenizer.token_to_id(known[0])}
+    tokenizer.enable_padding(length=length, **fill)  # replaces what the file says
+    added = tokenizer.num_special_tokens_to_add(is_pair=False)
+    if length is None:
+        tokenizer.no_truncation()
+    elif length > added:
+        tokenizer.enable_truncation(length)
+    else:
+        raise checks.InputError(
+            f"Expected texts of more than the {added} tokens that '{path}' adds to"
+            f" each, got {length}."
+        )
+    encodings = tokenizer.encode_batch(list(texts))
+    return np.array([encoding.ids for encoding in encodings], np.int32)

@@ -214,6 +214,11 @@ class Options(DataOptions):
     points_per_chunk: int | None = option(
         "Grid points computed together; bounds memory.", min=1
     )
+    points_per_unit: int | None = option(
+        "Grid points that are compiled and trained together at most, and that one"
+        " process of --join takes; all that can be if not given.",
+        min=1,
+    )
     streamed: bool = option(
         "Keep the clients' models in a file: for populations beyond the memory.", False
     )
@@ -301,6 +306,17 @@ class Options(DataOptions):
     out: Path | None = option(
         "New directory; results/<preset>-<time> if not given.", is_stored=False
     )
+    join: bool = option(
+        "Begin the sweep in --out or, if it is begun, join it: processes that share the"
+        " folder, on any hosts, divide its static groups.",
+        False,
+    )
+    lease_seconds: float = option(
+        "A process of --join that gives no sign of life for so long loses its work to"
+        " another one.",
+        60.0,
+        min=1,
+    )
     quiet: bool = option("Print only the directory's name.", False, is_stored=False)
 
     def check(self) -> None:
@@ -315,6 +331,19 @@ class Options(DataOptions):
                 "--streamed goes with none of --diagnostics, --profile and"
                 " --memory-limit"
             )
+        if self.points_per_unit is not None and (self.is_search or self.learn):
+            raise typer.BadParameter(
+                "--points-per-unit goes with none of --tune, --tune-budget and --learn,"
+                " where settings of one unit depend on each other"
+            )
+        if self.join and self.out is None and not self.dry_run:
+            raise typer.BadParameter(
+                "--join needs --out, the folder that all processes share"
+            )
+        if self.join and self.profile is not None:
+            raise typer.BadParameter("--join does not go with --profile")
+        if not self.join and self.lease_seconds != type(self).lease_seconds:
+            raise typer.BadParameter("--lease-seconds needs --join")
         if self.resume_anyway and self.resume is None:
             raise typer.BadParameter("--resume-anyway needs --resume")
         for read in ("preset_name", "all_seeds", "evaluate_on"):

@@ -29,7 +29,14 @@ from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Interrupted, Trainer
 from fedjax_pfl.results import checkpoint, directories, history, provenance
 
-__all__ = ["Run", "check_groups", "grid", "run_groups", "simulate"]
+__all__ = [
+    "Run",
+    "check_groups",
+    "forget_programs",
+    "grid",
+    "run_groups",
+    "simulate",
+]
 
 _finished = itertools.count(1)
 _LOOK_EVERY = 8
@@ -117,6 +124,7 @@ def run_groups(
     trainer: Callable[..., Trainer] = Resident,
     interrupt: Callable[[], str | None] = lambda: None,
     profile: profiling.Profile | None = None,
+    is_shared: bool = False,
 ) -> results.Result:
     """Trains groups one after the other, with progress on standard error.
 
@@ -126,6 +134,8 @@ def run_groups(
       trainer: class of the trainers.
       interrupt: asked between evaluations; a reason ends the training.
       profile: of a few rounds, or None.
+      is_shared: whether a lease keeps other processes out of the checkpoints, in place
+        of a lock.
 
     Returns:
       The result.
@@ -150,7 +160,8 @@ def run_groups(
     histories, continued = [], {}
     with contextlib.ExitStack() as stack:
         if checkpoints is not None:
-            stack.enter_context(directories.locked(checkpoints.path))
+            if not is_shared:
+                stack.enter_context(directories.locked(checkpoints.path))
             checkpoints.check(len(planned))
         models = stack.enter_context(save_models.writer(options.models_to))
         watch = stack.enter_context(callbacks.watching(unplanned, options))
@@ -181,12 +192,17 @@ def run_groups(
                 continued.update(dict.fromkeys(run.continued))
                 models.add(number, record, current)
             del run, current  # before the next group's states are made
-            if next(_finished) % _LOOK_EVERY == 0:
-                programs.forget_if_many()
+            forget_programs()
         origin[provenance.CONTINUED] = list(continued)
         watch.result = results.Result(groups=tuple(histories), provenance=origin)
         models.finish(watch.result)
     return watch.result
+
+
+def forget_programs() -> None:
+    """Drops compiled programs after a group, if there are many; looks now and then."""
+    if next(_finished) % _LOOK_EVERY == 0:
+        programs.forget_if_many()
 
 
 def check_groups(

@@ -177,6 +177,7 @@ def filled(directory: Path, last: str) -> Iterator[Path]:
     try:
         with writing(directory):
             for left in directory.glob(f"{_FILLING}*"):
+                plain_files.check(left, is_directory=True)
                 remove(left)
             folder.mkdir()
             yield folder

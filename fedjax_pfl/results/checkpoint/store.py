@@ -190,6 +190,7 @@ class Store:
           InputError: if it cannot be written; earlier checkpoints are still there.
         """
         self._guard()
+        plain_files.check(self.folder, is_directory=True)
         final = self.folder / f"{progress.done:08d}"
         temporary = self.folder / f"{plain_files.NEW}{secrets.token_hex(4)}"
         try:

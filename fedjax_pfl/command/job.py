@@ -92,7 +92,7 @@ def do(options: arguments.Options) -> None:
     checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
     out = options.out or default_directory(experiment.name)
     if options.resume is None and options.command != "plan":
-        directories.check_new(out)
+        _check_new(out, options)
     grouped = _groups(experiment, training, options, budget)
     groups = list(itertools.chain.from_iterable(grouped))
     _check_tests(groups, training)
@@ -104,7 +104,7 @@ def do(options: arguments.Options) -> None:
     profile = None if options.profile is None else _profile(options, training)
     writers = logs.callbacks(options, out)
     planned = simulation.check_groups(groups, training, trainer=trainer)
-    if options.save_models and options.resume is None:
+    if options.save_models and not run_folder.is_begun(out):
         save_models.check(planned, out / run_folder.MODELS)
     _print_plan(console, experiment, grouped, is_search=options.is_search)
     if options.dry_run:
@@ -128,6 +128,15 @@ def do(options: arguments.Options) -> None:
     if profile is not None:
         _print_profile(console, profile)
     _print_place(console, options, out)
+
+
+def _check_new(out: Path, options: arguments.Options) -> None:
+    """Refuses a directory that exists, unless it has just been begun to be shared."""
+    try:
+        directories.check_new(out)
+    except checks.InputError:
+        if not (options.join and run_folder.is_begun(out)):
+            raise
 
 
 @dataclasses.dataclass(frozen=True)

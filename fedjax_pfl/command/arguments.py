@@ -306,6 +306,28 @@ class Options(DataOptions):
     out: Path | None = option(
         "New directory; results/<preset>-<time> if not given.", is_stored=False
     )
+    distributed: bool = option(
+        "Train with the devices of all processes that are started with these options,"
+        " on one host or several; JAX asks Slurm, MPI or a pod of TPUs who they are.",
+        False,
+    )
+    coordinator: str | None = option(
+        "Where JAX asks nobody: address of process 0 for --distributed.",
+        is_stored=False,
+        metavar="HOST:PORT",
+    )
+    num_processes: int | None = option(
+        "Where JAX asks nobody: number of processes.", is_stored=False, min=1
+    )
+    process_id: int | None = option(
+        "Where JAX asks nobody: number of this process, from 0.", is_stored=False, min=0
+    )
+    connect_seconds: float = option(
+        "How long a process of --distributed waits for the others at the start.",
+        300.0,
+        is_stored=False,
+        min=1,
+    )
     join: bool = option(
         "Begin the sweep in --out or, if it is begun, join it: processes that share the"
         " folder, on any hosts, divide its static groups.",
@@ -344,6 +366,7 @@ class Options(DataOptions):
             raise typer.BadParameter("--join does not go with --profile")
         if not self.join and self.lease_seconds != type(self).lease_seconds:
             raise typer.BadParameter("--lease-seconds needs --join")
+        self._check_processes()
         if self.resume_anyway and self.resume is None:
             raise typer.BadParameter("--resume-anyway needs --resume")
         for read in ("preset_name", "all_seeds", "evaluate_on"):
@@ -360,6 +383,50 @@ class Options(DataOptions):
         if self.stop_rule() is not None and self.is_search:
             raise typer.BadParameter("give --tune, or --patience and --target")
         logs(self.log)
+
+    def _check_processes(self) -> None:
+        """Refuses options of a training of several processes that do not fit."""
+        given = (self.coordinator, self.num_processes, self.process_id)
+        if not self.distributed:
+            is_given = given != (None, None, None) or self.connect_seconds != 300.0
+            if is_given and (self.resume is None or self.out is not None):
+                raise typer.BadParameter(
+                    "--coordinator, --num-processes, --process-id and --connect-seconds"
+                    " need --distributed"
+                )
+            return
+        if self.streamed or self.learn is not None or self.profile is not None:
+            raise typer.BadParameter(
+                "--distributed goes with none of --streamed, --learn and --profile"
+            )
+        if self.execution not in ("auto", "shard"):
+            raise typer.BadParameter(
+                "--distributed needs --execution shard, with all devices, got"
+                f" {self.execution!r}"
+            )
+        if None in given and given != (None, None, None):
+            raise typer.BadParameter(
+                "give --coordinator, --num-processes and --process-id together, or none"
+                " of them where JAX knows the cluster"
+            )
+        if None in given:
+            return
+        if self.process_id >= self.num_processes:
+            raise typer.BadParameter(
+                f"expected --process-id below --num-processes {self.num_processes},"
+                f" got {self.process_id}"
+            )
+        self.address  # noqa: B018 (refuses what is none)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of process 0."""
+        host, _, port = (self.coordinator or "").rpartition(":")
+        if not host or not _is_whole(port) or not 0 < int(port) < 2**16:
+            raise typer.BadParameter(
+                f"expected --coordinator like node1:12345, got {self.coordinator!r}"
+            )
+        return host, int(port)
 
     @property
     def is_search(self) -> bool:

@@ -21,6 +21,7 @@ from fedjax_pfl.command import (
     arguments,
     compilation_cache,
     cost_tables,
+    distributed,
     errors,
     invocation,
     logs,
@@ -32,7 +33,7 @@ from fedjax_pfl.command import (
     signals,
 )
 from fedjax_pfl.command.presets.experiment import Experiment, apply_settings
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, processes
 from fedjax_pfl.engine import (
     budgets,
     grids,
@@ -69,7 +70,7 @@ def do(options: arguments.Options) -> None:
     """
     compilation_cache.keep()  # JAX looks once, at its first compilation
     gc.set_threshold(100_000, 20, 20)  # tracing makes much that has no cycles
-    console = printing.console(quiet=options.quiet)
+    console = printing.console(quiet=options.quiet or not processes.is_first())
     if options.join and options.out is not None and run_folder.is_begun(options.out):
         run_folder.check_same(options.out, options)
         options = dataclasses.replace(options, resume=options.out)
@@ -91,7 +92,7 @@ def do(options: arguments.Options) -> None:
     time_is_up = time_limit(training.max_minutes)
     checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
     out = options.out or default_directory(experiment.name)
-    if options.resume is None and options.command != "plan":
+    if options.resume is None and options.command != "plan" and processes.is_first():
         _check_new(out, options)
     grouped = _groups(experiment, training, options, budget)
     groups = list(itertools.chain.from_iterable(grouped))
@@ -104,7 +105,8 @@ def do(options: arguments.Options) -> None:
     profile = None if options.profile is None else _profile(options, training)
     writers = logs.callbacks(options, out)
     planned = simulation.check_groups(groups, training, trainer=trainer)
-    if options.save_models and not run_folder.is_begun(out):
+    is_new = processes.is_first() and not run_folder.is_begun(out)
+    if options.save_models and is_new:
         save_models.check(planned, out / run_folder.MODELS)
     _print_plan(console, experiment, grouped, is_search=options.is_search)
     if options.dry_run:
@@ -121,6 +123,8 @@ def do(options: arguments.Options) -> None:
     work = _Work(options, out, planned, training, trainer, time_is_up, profile)
     with signals.resumable(work.hint):
         result = work.join(console) if options.join else work.do_alone()
+    if not processes.is_first():
+        return
     if result is None:
         console.print("Another process has written the result.")
     else:
@@ -173,8 +177,17 @@ class _Work:
             yield lambda: asked() or self.time_is_up()
 
     def do_alone(self) -> results.Result:
-        """Trains everything in a directory that no other process may use."""
-        with run_folder.opened(self.out, self.options):
+        """Trains everything in a directory that no other training may use.
+
+        Of several processes of one training the first one has the directory.
+        """
+        if self.options.distributed:
+            (plan,) = _units(self.planned)
+            distributed.check_alike(**run_folder.identity(self.options), plan=plan)
+        with contextlib.ExitStack() as stack:
+            with processes.together():
+                if processes.is_first():
+                    stack.enter_context(run_folder.opened(self.out, self.options))
             ahead.start()
             return self._finish(self.training)
 
@@ -216,7 +229,9 @@ class _Work:
             locked.
         """
         if self.options.save_models:
-            place = run_folder.models_place(self.out)
+            place = self.out / run_folder.MODELS
+            if processes.is_first():
+                place = run_folder.models_place(self.out)
             training = dataclasses.replace(training, models_to=place)
         with self._interrupt() as interrupt:
             result = simulation.run_groups(
@@ -227,12 +242,18 @@ class _Work:
                 profile=self.profile,
                 is_shared=check is not None,
             )
+        with processes.together():
+            if processes.is_first():
+                self._write(result, check)
+        return result
+
+    def _write(self, result: results.Result, check: Callable[[], None] | None) -> None:
+        """Writes the result into the directory."""
         with run_folder.completed(self.out) as folder:
             result.write(folder)
             figures.save_all(result, folder)
             if check is not None:
                 check()
-        return result
 
 
 def _trainer(
@@ -316,7 +337,7 @@ def _training(
         eval_clients=eval_clients,
         stop_when=stop_when,
         progress=not options.quiet,
-        execution=options.execution,
+        execution="shard" if options.distributed else options.execution,
         diagnostics=options.diagnostics,
         points_per_chunk=options.points_per_chunk,
         memory_limit=options.memory_limit,

@@ -36,6 +36,7 @@ __all__ = [
     "check_own_algorithms",
     "command",
     "completed",
+    "identity",
     "is_begun",
     "is_finished",
     "joined",
@@ -51,6 +52,7 @@ __all__ = [
 CHECKPOINTS, MODELS = "checkpoints", "models"
 _FILE, _RESULT = "experiment.json", "config.json"
 _FORMAT = "fedjax_pfl run 6"
+_PLACES = ("data", "data_dir")  # which hosts may have in different places
 
 
 @contextlib.contextmanager
@@ -155,8 +157,15 @@ def check_same(directory: Path, options: arguments.Options) -> None:
     provenance.compare(directory, stored.code, code, anyway=options.resume_anyway)
     ours = json.loads(json.dumps(_to_json(options)))
     for name, value in msgspec.structs.asdict(stored.options).items():
-        if name not in ("data", "data_dir"):
+        if name not in _PLACES:
             _compare(directory, arguments.flag(name), value, ours[name])
+
+
+def identity(options: arguments.Options) -> dict[str, dict[str, Any]]:
+    """Returns the options, but for paths of data, and the code of a run."""
+    stored = _to_json(options).items()
+    kept = {arguments.flag(n): v for n, v in stored if n not in _PLACES}
+    return {"options": kept, "code": _code(options)}
 
 
 def _compare(directory: Path, name: str, before: Any, now: Any) -> None:
@@ -399,7 +408,7 @@ def command(options: arguments.Options) -> str:
 
 
 _NOT_REPEATED = ("command", "preset", "problem", "checkpoint_seconds")
-_NOT_REPEATED += ("join", "lease_seconds")
+_NOT_REPEATED += ("join", "lease_seconds", "distributed")
 
 
 def _stored() -> list[dataclasses.Field[Any]]:
@@ -411,7 +420,7 @@ def _stored() -> list[dataclasses.Field[Any]]:
 def _to_json(options: arguments.Options) -> dict[str, Any]:
     """Returns options as JSON knows them; files by absolute paths."""
     stored = {field.name: getattr(options, field.name) for field in _stored()}
-    for name in ("data", "data_dir"):
+    for name in _PLACES:
         if stored[name] is not None:
             stored[name] = os.path.abspath(os.path.expanduser(stored[name]))
     return stored

@@ -6,6 +6,7 @@ the first one has the files and says what there is to say.
 
 import contextlib
 import json
+import signal
 import socket
 import textwrap
 import time
@@ -52,8 +53,6 @@ def connected(options: arguments.Options) -> Iterator[None]:
 def _connect(options: arguments.Options) -> None:
     """Connects this process to the others."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # Signals are the command's: JAX would take SIGTERM for itself.
-    jax.config.update("jax_enable_preemption_service", False)
     more: dict[str, Any] = {}
     if options.coordinator is not None:
         host, port = options.address
@@ -68,7 +67,6 @@ def _connect(options: arguments.Options) -> None:
             options.process_id,
             initialization_timeout=round(options.connect_seconds),
             heartbeat_timeout_seconds=_SILENCE,
-            shutdown_timeout_seconds=_SILENCE,
             **more,
         )
     except (RuntimeError, ValueError) as error:
@@ -77,6 +75,8 @@ def _connect(options: arguments.Options) -> None:
             "JAX cannot connect the processes; give --coordinator, --num-processes and"
             f" --process-id where it does not know the cluster: {reason}."
         ) from None
+    # JAX has taken SIGTERM for itself, in C++; the command's handler is set again.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def _wait_for(host: str, port: int, seconds: float) -> None:

@@ -51,7 +51,7 @@ def start() -> None:
     status = child.wait()
     for pump in pumps:
         pump.join()
-    if status == -signal.SIGABRT:
+    if status in (-signal.SIGABRT, STATUS):
         print(LOST, file=sys.stderr, flush=True)
         status = STATUS
     os._exit(status if status >= 0 else 128 - status)
@@ -69,6 +69,7 @@ def _pass_on(source: IO[bytes], target: TextIO) -> None:
     is_trace = False
     for line in source:
         is_trace = is_trace or _FATAL.match(line) is not None
-        if not is_trace and not _NOISE.match(line):
+        is_said = line.startswith(LOST.encode())  # at the end, by the parent
+        if not (is_trace or is_said or _NOISE.match(line)):
             target.write(line.decode(errors="replace"))
             target.flush()

@@ -16,6 +16,7 @@ from tests.command import test_commands
 ROOT = pathlib.Path(__file__).parents[2]
 SLURM = ROOT / "templates/slurm_sweep.sh"
 KUBERNETES = ROOT / "templates/kubernetes_sweep.yaml"
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}  # which JAX has changed in this process
 
 
 def slurm(folder, command, *arguments, **variables):
@@ -26,7 +27,7 @@ def slurm(folder, command, *arguments, **variables):
     return subprocess.Popen(
         ["bash", SLURM, *arguments],
         cwd=folder,
-        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)} | variables,
+        env=os.environ | QUIET | {"PATH": path, "PYTHONPATH": str(ROOT)} | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -10,9 +10,11 @@ import signal
 import subprocess
 import time
 
+import numpy as np
 import pytest
 import typer.testing
 
+import fedjax_pfl as fp
 from experiments import run
 from fedjax_pfl.command import distributed
 from fedjax_pfl.core import checks, processes
@@ -37,7 +39,7 @@ def start(folder, *arguments, **more):
 def team(folder, *arguments, count=2):
     """Starts the processes of one training, each with a device."""
     address = ("--coordinator", f"127.0.0.1:{free_port()}", "--quiet")
-    address = (*address, "--num-processes", str(count), "--connect-seconds", "60")
+    address = (*address, "--num-processes", str(count), "--connect-seconds", "30")
     return [
         start(folder, *arguments, *address, "--process-id", str(k))
         for k in range(count)
@@ -102,7 +104,8 @@ def test_one_is_killed_and_all_go_on_to_the_files_of_one_process(alone, victim):
 
 
 @pytest.mark.wide
-def test_four_processes_with_models_equal_one_of_four_devices(alone):
+def test_four_processes_equal_one_of_four_devices_to_rounding(alone):
+    """Gloo adds in another order; on as many processes bits are the same again."""
     folder, _ = alone
     more = ("--save-models", "--set", "participation=uniform")
     more = (*more, "--set", "participation.size=4")
@@ -111,7 +114,19 @@ def test_four_processes_with_models_equal_one_of_four_devices(alone):
     assert status == 0, texts
     statuses, texts = ended(begin(folder, "four", *more, count=4))
     assert statuses == [0] * 4, texts
-    assert files(folder / "four") == files(folder / "one-of-4")
+    one, four = (fp.Result.load(folder / name) for name in ("one-of-4", "four"))
+    for name, values in one.groups[0].metrics.items():
+        found = four.groups[0].metrics[name]
+        np.testing.assert_allclose(found, values, rtol=1e-4, atol=1e-5, err_msg=name)
+    commands = begin(folder, "four-killed", *more, count=4)
+    wait_for_checkpoint(folder / "four-killed", commands)
+    commands[2].kill()
+    statuses, texts = ended(commands)
+    assert statuses[2] == -signal.SIGKILL and statuses.count(4) == 3, texts
+    assert all(text.startswith(LOST) for k, text in enumerate(texts) if k != 2)
+    statuses, texts = ended(team(folder, "--resume", "four-killed", count=4))
+    assert statuses == [0] * 4, texts
+    assert files(folder / "four-killed") == files(folder / "four")
 
 
 @pytest.mark.wide
@@ -146,7 +161,8 @@ def test_killed_at_random_moments_the_files_are_the_same(alone, request):
             kills += victim.poll() is None
             victim.kill()
             statuses, texts = ended(commands)
-            assert set(statuses) <= {0, 4, -signal.SIGKILL}, texts
+            # 2 where the first one was killed before it could answer.
+            assert set(statuses) <= {0, 2, 4, -signal.SIGKILL}, texts
         if not (folder / name / "config.json").exists():
             exists = (folder / name).exists()
             arguments = ("--resume", name)

@@ -271,7 +271,9 @@ def _alone() -> tuple[Any, dict[str, Any]]:
         active_processes={number},
         barrier_sync_key_prefix=f"process-{number}",
     )
-    options = {"multiprocessing_options": alone} if jax.process_count() > 1 else {}
+    options: dict[str, Any] = {"multiprocessing_options": alone}
+    if jax.process_count() == 1:
+        options = {}
     return ocp.PyTreeCheckpointHandler(**options), options
 
 

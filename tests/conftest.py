@@ -59,6 +59,8 @@ _FIRST = (
     "test_readme.py",
     "test_processes.py",
     "test_signals.py",
+    "test_shared.py",
+    "test_distributed_command.py",
     "test_command_lines.py",
     "test_distributed.py",
     "test_determinism.py",
@@ -104,6 +106,7 @@ _COMMANDS = (
     *("command/", "figures/", "project/", "report/"),
     *("experiments/test_bench", "experiments/test_card", "experiments/test_theory_com"),
     *("trust/test_command_lines", "trust/test_processes", "trust/test_signals"),
+    *("trust/test_shared", "trust/test_distributed_command"),
     *("trust/test_code", "trust/test_crafted_folders"),
     *("engine/test_distributed", "engine/test_log_writers", "testing/test_platforms"),
 )

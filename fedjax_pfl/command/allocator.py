@@ -8,7 +8,7 @@ settings it keeps what it has, in huge pages. They are read when a process start
 import os
 import sys
 
-__all__ = ["VARIABLE", "VARIABLES", "allow", "settle"]
+__all__ = ["VARIABLE", "VARIABLES", "allow", "is_allowed", "settle"]
 
 VARIABLE = "FEDJAX_PFL_ALLOCATOR"
 """`huge-pages` once the settings are in force, or `system` to do without."""
@@ -25,6 +25,11 @@ def allow() -> None:
     """Allows `settle` to start the process again, since it is that of a command."""
     global _is_own
     _is_own = True
+
+
+def is_allowed() -> bool:
+    """Returns whether the process is that of a command, which may start again."""
+    return _is_own
 
 
 def settle() -> None:

@@ -221,6 +221,11 @@ class Options(DataOptions):
     points_per_chunk: int | None = option(
         "Grid points computed together; bounds memory.", min=1
     )
+    points_per_unit: int | None = option(
+        "Grid points that are compiled and trained together at most, and that one"
+        " process of --join takes; all that can be if not given.",
+        min=1,
+    )
     streamed: bool = option(
         "Keep the clients' models in a file: for populations beyond the memory.", False
     )
@@ -308,6 +313,39 @@ class Options(DataOptions):
     out: Path | None = option(
         "New directory; results/<preset>-<time> if not given.", is_stored=False
     )
+    distributed: bool = option(
+        "Train with the devices of all processes that are started with these options,"
+        " on one host or several; JAX asks Slurm, MPI or a pod of TPUs who they are.",
+        False,
+    )
+    coordinator: str | None = option(
+        "Where JAX asks nobody: address of process 0 for --distributed.",
+        is_stored=False,
+        metavar="HOST:PORT",
+    )
+    num_processes: int | None = option(
+        "Where JAX asks nobody: number of processes.", is_stored=False, min=1
+    )
+    process_id: int | None = option(
+        "Where JAX asks nobody: number of this process, from 0.", is_stored=False, min=0
+    )
+    connect_seconds: float = option(
+        "How long a process of --distributed waits for the others at the start.",
+        300.0,
+        is_stored=False,
+        min=1,
+    )
+    join: bool = option(
+        "Begin the sweep in --out or, if it is begun, join it: processes that share the"
+        " folder, on any hosts, divide its static groups.",
+        False,
+    )
+    lease_seconds: float = option(
+        "A process of --join that gives no sign of life for so long loses its work to"
+        " another one.",
+        60.0,
+        min=1,
+    )
     quiet: bool = option("Print only the directory's name.", False, is_stored=False)
 
     def check(self) -> None:
@@ -322,6 +360,20 @@ class Options(DataOptions):
                 "--streamed goes with none of --diagnostics, --profile and"
                 " --memory-limit"
             )
+        if self.points_per_unit is not None and (self.is_search or self.learn):
+            raise typer.BadParameter(
+                "--points-per-unit goes with none of --tune, --tune-budget and --learn,"
+                " where settings of one unit depend on each other"
+            )
+        if self.join and self.out is None and not self.dry_run:
+            raise typer.BadParameter(
+                "--join needs --out, the folder that all processes share"
+            )
+        if self.join and self.profile is not None:
+            raise typer.BadParameter("--join does not go with --profile")
+        if not self.join and self.lease_seconds != type(self).lease_seconds:
+            raise typer.BadParameter("--lease-seconds needs --join")
+        self._check_processes()
         if self.resume_anyway and self.resume is None:
             raise typer.BadParameter("--resume-anyway needs --resume")
         for read in ("preset_name", "all_seeds", "evaluate_on"):
@@ -338,6 +390,50 @@ class Options(DataOptions):
         if self.stop_rule() is not None and self.is_search:
             raise typer.BadParameter("give --tune, or --patience and --target")
         logs(self.log)
+
+    def _check_processes(self) -> None:
+        """Refuses options of a training of several processes that do not fit."""
+        given = (self.coordinator, self.num_processes, self.process_id)
+        if not self.distributed:
+            is_given = given != (None, None, None) or self.connect_seconds != 300.0
+            if is_given and (self.resume is None or self.out is not None):
+                raise typer.BadParameter(
+                    "--coordinator, --num-processes, --process-id and --connect-seconds"
+                    " need --distributed"
+                )
+            return
+        if self.streamed or self.learn is not None or self.profile is not None:
+            raise typer.BadParameter(
+                "--distributed goes with none of --streamed, --learn and --profile"
+            )
+        if self.execution not in ("auto", "shard"):
+            raise typer.BadParameter(
+                "--distributed needs --execution shard, with all devices, got"
+                f" {self.execution!r}"
+            )
+        if None in given and given != (None, None, None):
+            raise typer.BadParameter(
+                "give --coordinator, --num-processes and --process-id together, or none"
+                " of them where JAX knows the cluster"
+            )
+        if None in given:
+            return
+        if self.process_id >= self.num_processes:
+            raise typer.BadParameter(
+                f"expected --process-id below --num-processes {self.num_processes},"
+                f" got {self.process_id}"
+            )
+        self.address  # noqa: B018 (refuses what is none)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of process 0."""
+        host, _, port = (self.coordinator or "").rpartition(":")
+        if not host or not _is_whole(port) or not 0 < int(port) < 2**16:
+            raise typer.BadParameter(
+                f"expected --coordinator like node1:12345, got {self.coordinator!r}"
+            )
+        return host, int(port)
 
     @property
     def is_search(self) -> bool:

@@ -48,6 +48,11 @@ def do(options: arguments.Options) -> None:
             print(f"{name}:")
             _one(dataclasses.replace(options, preset=name))
         return
+    if options.join:
+        raise checks.InputError(
+            f"Expected one preset with --join, got {options.preset_name!r} with"
+            f" {len(names)}; give each a folder of its own."
+        )
     checks.number("max_minutes", options.max_minutes, above=0)
     out = options.out or job.default_directory(options.preset_name.strip("*?_"))
     if options.resume is None:

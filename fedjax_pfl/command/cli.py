@@ -30,13 +30,17 @@ __all__ = ["answer", "application", "make_main", "num_cores", "with_options"]
 _shown: set[str] = set()  # sentences of warnings
 _OF_SOME = {"streamed": ("run",), "as_if_clients": ("plan",), "tune": ("sweep",)}
 _OF_SOME |= {"tune_budget": ("sweep", "benchmark"), "only": ("benchmark",)}
+_OF_SOME |= {"join": ("sweep",), "lease_seconds": ("sweep",)}
+_ADDRESS = ("coordinator", "num_processes", "process_id", "connect_seconds")
+_OF_SOME |= dict.fromkeys(("distributed", *_ADDRESS), ("run",))
+_OF_SOME |= {"points_per_unit": ("sweep", "plan")}
 _LEARNING = ("learn", "learn_on", "learn_trainings")
 _OF_SOME |= dict.fromkeys(_LEARNING, ("run", "sweep", "plan"))
 _NOT_OF_BENCHMARKS = ("problem", "eval_every", "eval_on", "eval_clients", "patience")
 _NOT_OF_BENCHMARKS += ("target", "stop_on", "diagnostics", "save_models", "dry_run")
 _NOT_OF_BENCHMARKS += ("profile", "log", "points_per_chunk", "checkpoint_seconds")
 _WITH_RESUME = {"resume", "resume_anyway", "algorithm"}
-_WITH_RESUME |= {"max_minutes", "memory_limit", "log", "quiet"}
+_WITH_RESUME |= {"max_minutes", "memory_limit", "log", "quiet", *_ADDRESS}
 
 
 def application(**fields: Any) -> typer.Typer:
@@ -103,9 +107,9 @@ def _check_alone(context: typer.Context) -> None:
         if source is not None and source.name != "DEFAULT":
             raise typer.BadParameter(
                 "--resume goes on with the options of the first command; only"
-                " --resume-anyway, --max-minutes, --memory-limit, --log and --quiet"
-                " may be given with it, and --algorithm for methods of your own, not"
-                f" {arguments.flag(name)}"
+                " --resume-anyway, --max-minutes, --memory-limit, --log, --quiet and"
+                " what connects processes may be given with it, and --algorithm for"
+                f" methods of your own, not {arguments.flag(name)}"
             )
 
 
@@ -119,7 +123,9 @@ def _resumed(given: arguments.Options, now: dict[str, Any]) -> arguments.Options
     is_shown = is_shown and not presets.is_pattern(options.preset_name)
     if given.algorithm is not None or not is_shown:
         run_folder.check_own_algorithms(directory, options, given.algorithm)
-    return dataclasses.replace(options, **now)
+    options = dataclasses.replace(options, **now)
+    options.check()
+    return options
 
 
 def _start(read: Callable[[], arguments.Options]) -> None:
@@ -129,6 +135,11 @@ def _start(read: Callable[[], arguments.Options]) -> None:
         compilation_cache.silence()  # reading a run's options imports JAX
         options = read()
         _check_names(options)
+        is_joint = options.distributed and not _is_finished(options)
+        if is_joint and allocator.is_allowed():
+            from fedjax_pfl.command import watched
+
+            watched.start()
         flag = "--xla_force_host_platform_device_count"
         flags = os.environ.get("XLA_FLAGS", "")
         if options.devices is not None or flag not in flags:
@@ -141,9 +152,22 @@ def _start(read: Callable[[], arguments.Options]) -> None:
             return
         from fedjax_pfl.command import batch
 
-        batch.do(options)
+        if not is_joint:
+            batch.do(options)
+            return
+        from fedjax_pfl.command import distributed
+
+        with distributed.connected(options):
+            batch.do(options)
 
     answer(work)
+
+
+def _is_finished(options: arguments.Options) -> bool:
+    """Returns whether a command would go on with what is finished."""
+    from fedjax_pfl.command import run_folder
+
+    return options.resume is not None and run_folder.is_finished(options.resume)
 
 
 def _check_names(options: arguments.Options) -> None:

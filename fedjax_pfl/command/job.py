@@ -21,6 +21,7 @@ from fedjax_pfl.command import (
     arguments,
     compilation_cache,
     cost_tables,
+    distributed,
     errors,
     invocation,
     logs,
@@ -32,23 +33,26 @@ from fedjax_pfl.command import (
     signals,
 )
 from fedjax_pfl.command.presets.experiment import Experiment, apply_settings
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, processes
 from fedjax_pfl.engine import (
     budgets,
     grids,
     profiling,
     save_models,
+    shared,
     simulation,
     streaming,
     tuning,
 )
 from fedjax_pfl.engine.derivatives import fields, learning
 from fedjax_pfl.engine.derivatives.objective import Objective
-from fedjax_pfl.engine.groups import Group
+from fedjax_pfl.engine.groups import Group, PlannedGroup
 from fedjax_pfl.engine.options import Options, time_limit
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Interrupted
 from fedjax_pfl.results import directories
+from fedjax_pfl.results.checkpoint import fingerprint
+from fedjax_pfl.results.leases import LostError
 
 __all__ = ["continuation", "default_directory", "do", "experiment_of"]
 
@@ -66,7 +70,10 @@ def do(options: arguments.Options) -> None:
     """
     compilation_cache.keep()  # JAX looks once, at its first compilation
     gc.set_threshold(100_000, 20, 20)  # tracing makes much that has no cycles
-    console = printing.console(quiet=options.quiet)
+    console = printing.console(quiet=options.quiet or not processes.is_first())
+    if options.join and options.out is not None and run_folder.is_begun(options.out):
+        run_folder.check_same(options.out, options)
+        options = dataclasses.replace(options, resume=options.out)
     if options.resume is not None and run_folder.is_finished(options.resume):
         if options.log:
             raise checks.InputError(
@@ -85,9 +92,9 @@ def do(options: arguments.Options) -> None:
     time_is_up = time_limit(training.max_minutes)
     checks.number("checkpoint_seconds", options.checkpoint_seconds, at_least=0)
     out = options.out or default_directory(experiment.name)
-    if options.resume is None and options.command != "plan":
-        directories.check_new(out)
-    grouped = _groups(experiment, training, options.tune, budget)
+    if options.resume is None and options.command != "plan" and processes.is_first():
+        _check_new(out, options)
+    grouped = _groups(experiment, training, options, budget)
     groups = list(itertools.chain.from_iterable(grouped))
     _check_tests(groups, training)
     trainer, training = _trainer(options, groups, training)
@@ -98,39 +105,155 @@ def do(options: arguments.Options) -> None:
     profile = None if options.profile is None else _profile(options, training)
     writers = logs.callbacks(options, out)
     planned = simulation.check_groups(groups, training, trainer=trainer)
-    if options.save_models and options.resume is None:
+    is_new = processes.is_first() and not run_folder.is_begun(out)
+    if options.save_models and is_new:
         save_models.check(planned, out / run_folder.MODELS)
     _print_plan(console, experiment, grouped, is_search=options.is_search)
     if options.dry_run:
         return
-    hint = continuation(options, out)
-    with run_folder.opened(out, options), signals.resumable(hint):
-        ahead.start()
-        training = dataclasses.replace(
-            training,
-            checkpoints=fp.Checkpoints(
-                out / run_folder.CHECKPOINTS,
-                min_seconds=options.checkpoint_seconds,
-                resume_anyway=options.resume_anyway,
-            ),
-            callbacks=writers,
-            models_to=run_folder.models_place(out) if options.save_models else None,
-        )
-        with _stopping(hint) as asked:
-            result = simulation.run_groups(
-                planned,
-                training,
-                trainer=trainer,
-                interrupt=lambda: asked() or time_is_up(),
-                profile=profile,
-            )
-        with run_folder.completed(out) as folder:
-            result.write(folder)
-            figures.save_all(result, folder)
-    show.result(console, result)
+    training = dataclasses.replace(
+        training,
+        checkpoints=fp.Checkpoints(
+            out / run_folder.CHECKPOINTS,
+            min_seconds=options.checkpoint_seconds,
+            resume_anyway=options.resume_anyway,
+        ),
+        callbacks=writers,
+    )
+    work = _Work(options, out, planned, training, trainer, time_is_up, profile)
+    with signals.resumable(work.hint):
+        result = work.join(console) if options.join else work.do_alone()
+    if not processes.is_first():
+        return
+    if result is None:
+        console.print("Another process has written the result.")
+    else:
+        show.result(console, result)
     if profile is not None:
         _print_profile(console, profile)
     _print_place(console, options, out)
+
+
+def _check_new(out: Path, options: arguments.Options) -> None:
+    """Refuses a directory that exists, unless it has just been begun to be shared."""
+    try:
+        directories.check_new(out)
+    except checks.InputError:
+        if not (options.join and run_folder.is_begun(out)):
+            raise
+
+
+@dataclasses.dataclass(frozen=True)
+class _Work:
+    """Trainings that are planned, and the directory of their result.
+
+    Attributes:
+      options: of the command.
+      out: the directory.
+      planned: groups of trainings.
+      training: options of all of them.
+      trainer: class of their trainers.
+      time_is_up: gives a reason to end once it is.
+      profile: of a few rounds, or None.
+    """
+
+    options: arguments.Options
+    out: Path
+    planned: Sequence[PlannedGroup]
+    training: Options
+    trainer: Any
+    time_is_up: Callable[[], str | None]
+    profile: profiling.Profile | None
+
+    @property
+    def hint(self) -> str:
+        """Sentence on how to go on."""
+        return continuation(self.options, self.out)
+
+    @contextlib.contextmanager
+    def _interrupt(self) -> Iterator[Callable[[], str | None]]:
+        """Gives what trainings ask for a reason to end, and says how to go on."""
+        with _stopping(self.hint) as asked:
+            yield lambda: asked() or self.time_is_up()
+
+    def do_alone(self) -> results.Result:
+        """Trains everything in a directory that no other training may use.
+
+        Of several processes of one training the first one has the directory.
+        """
+        if self.options.distributed:
+            (plan,) = _units(self.planned)
+            distributed.check_alike(**run_folder.identity(self.options), plan=plan)
+        with contextlib.ExitStack() as stack:
+            with processes.together():
+                if processes.is_first():
+                    stack.enter_context(run_folder.opened(self.out, self.options))
+            ahead.start()
+            return self._finish(self.training)
+
+    def join(self, console: Console) -> results.Result | None:
+        """Trains what other processes do not; returns None if one has the result."""
+        run_folder.joined(self.out, self.options, _units(self.planned))
+        ahead.start()
+        crew = shared.Crew(
+            self.planned,
+            self.training,
+            self.options.lease_seconds,
+            trainer=self.trainer,
+            is_complete=lambda: run_folder.is_finished(self.out),
+            say=console.print,
+        )
+        training = dataclasses.replace(self.training, progress=False)
+        try:
+            while True:
+                with self._interrupt() as interrupt:
+                    lease = crew.train(interrupt)
+                if lease is None:
+                    break
+                with contextlib.suppress(LostError), lease:
+                    return self._finish(training, lease.check)
+        except checks.InputError:
+            if not run_folder.is_finished(self.out):  # by who took over from this one
+                raise
+        run_folder.tidy(self.out)
+        return None
+
+    def _finish(
+        self, training: Options, check: Callable[[], None] | None = None
+    ) -> results.Result:
+        """Trains what no checkpoint says has ended, and writes the result.
+
+        Args:
+          training: options of the trainings.
+          check: of a lease, before the result counts; None where the directory is
+            locked.
+        """
+        if self.options.save_models:
+            place = self.out / run_folder.MODELS
+            if processes.is_first():
+                place = run_folder.models_place(self.out)
+            training = dataclasses.replace(training, models_to=place)
+        with self._interrupt() as interrupt:
+            result = simulation.run_groups(
+                self.planned,
+                training,
+                trainer=self.trainer,
+                interrupt=interrupt,
+                profile=self.profile,
+                is_shared=check is not None,
+            )
+        with processes.together():
+            if processes.is_first():
+                self._write(result, check)
+        return result
+
+    def _write(self, result: results.Result, check: Callable[[], None] | None) -> None:
+        """Writes the result into the directory."""
+        with run_folder.completed(self.out) as folder:
+            result.write(folder)
+            figures.save_all(result, folder)
+            if check is not None:
+                check()
 
 
 def _trainer(
@@ -214,7 +337,7 @@ def _training(
         eval_clients=eval_clients,
         stop_when=stop_when,
         progress=not options.quiet,
-        execution=options.execution,
+        execution="shard" if options.distributed else options.execution,
         diagnostics=options.diagnostics,
         points_per_chunk=options.points_per_chunk,
         memory_limit=options.memory_limit,
@@ -283,10 +406,11 @@ def default_directory(name: str) -> Path:
 def _groups(
     experiment: Experiment,
     training: Options,
-    num_settings: int | None,
+    options: arguments.Options,
     budget: budgets.Budget | None,
 ) -> list[list[Group]]:
     """Returns the static groups of every grid; builds the federations."""
+    num_settings = options.tune
     grouped = []
     key = jax.random.key(0, impl="threefry2x32")
     federations = grids.Federations()  # all methods train on the same
@@ -302,8 +426,28 @@ def _groups(
                 group = functools.partial(form, one[:1])
                 count = tuning.affordable(budget, training, len(one), group)
             axes = tuning.points(grid.process, axes, count)
-        grouped.append(form(axes))
+        groups = form(axes)
+        if options.points_per_unit is not None:
+            parts = (group.parts(options.points_per_unit) for group in groups)
+            groups = list(itertools.chain.from_iterable(parts))
+        grouped.append(groups)
     return grouped
+
+
+def _units(planned: Sequence[PlannedGroup]) -> list[dict[str, Any]]:
+    """Describes units of work, for processes that share them to compare."""
+    federations = {id(f): f for group in planned for f in group.group.federations}
+    digests = {name: fingerprint(f) for name, f in federations.items()}
+    return [
+        {
+            "backend": jax.default_backend(),
+            "points": list(group.group.points),
+            **group.configuration(str(group.plan)),
+            "points_per_chunk": group.plan.points_per_chunk,
+            "data": [digests[id(f)] for f in group.group.federations],
+        }
+        for group in planned
+    ]
 
 
 def _check_tests(groups: Sequence[Group], training: Options) -> None:

@@ -1,7 +1,7 @@
 """The directory of a run: its options first, its checkpoints, in the end its result.
 
-    experiment.json  the options of the command, with which --resume goes on, and the
-                     code that it began with
+    experiment.json  the options of the command, with which --resume goes on, the code
+                     that it began with, and of a shared sweep its units of work
     checkpoints/     see `results.checkpoint`; removed when the result is complete
     models/          with --save-models, see `fedjax_pfl.results.trained_models`
     config.json      written last: with it the result is complete
@@ -12,9 +12,11 @@ module that they name is imported unless the user names it, too.
 
 import contextlib
 import dataclasses
+import json
 import os
 import shlex
 import shutil
+import textwrap
 import types
 import typing
 from collections.abc import Iterator
@@ -31,22 +33,27 @@ __all__ = [
     "CHECKPOINTS",
     "MODELS",
     "begun",
+    "check_same",
     "check_own_algorithms",
     "command",
     "completed",
+    "identity",
     "is_begun",
     "is_finished",
+    "joined",
     "models_place",
     "opened",
     "read",
     "repeated_by",
     "resumed_by",
     "resuming",
+    "tidy",
 ]
 
 CHECKPOINTS, MODELS = "checkpoints", "models"
 _FILE, _RESULT = "experiment.json", "config.json"
-_FORMAT = "fedjax_pfl run 5"
+_FORMAT = "fedjax_pfl run 6"
+_PLACES = ("data", "data_dir", "tokenizer")  # which hosts may have in different places
 
 
 @contextlib.contextmanager
@@ -64,16 +71,10 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
       InputError: if it exists, cannot be written or is in use.
     """
     from fedjax_pfl.core import checks
-    from fedjax_pfl.results import directories, documents, plain_files
+    from fedjax_pfl.results import directories
 
-    stored = {"format": _FORMAT, "options": _to_json(options), "code": _code(options)}
     missing = [path for path in directory.absolute().parents if not path.exists()]
-    with (
-        signals.held(),
-        directories.new(directory) as folder,
-        plain_files.created(folder / _FILE) as file,
-    ):
-        file.write_text(documents.seal(stored), "utf-8")
+    _make(directory, options, units=[])
     try:
         with directories.locked(directory):
             yield
@@ -85,6 +86,99 @@ def begun(directory: Path, options: arguments.Options) -> Iterator[None]:
                 for path in missing:
                     path.rmdir()
         raise
+
+
+def _make(
+    directory: Path, options: arguments.Options, units: list[dict[str, Any]]
+) -> None:
+    """Makes the directory, with its file in it."""
+    from fedjax_pfl.results import directories, documents, plain_files
+
+    stored = {"format": _FORMAT, "options": _to_json(options), "code": _code(options)}
+    with (
+        signals.held(),
+        directories.new(directory) as folder,
+        plain_files.created(folder / _FILE) as file,
+    ):
+        file.write_text(documents.seal(stored | {"units": units}), "utf-8")
+
+
+def joined(
+    directory: Path, options: arguments.Options, units: list[dict[str, Any]]
+) -> None:
+    """Begins the directory of a sweep that several processes share, or joins it.
+
+    Args:
+      directory: of the sweep.
+      options: of the command.
+      units: settings and digests of data, of every unit of work.
+
+    Raises:
+      InputError: if it cannot be written, has another sweep, or was begun with other
+        code and nobody has said to go on anyway.
+    """
+    from fedjax_pfl.core import checks
+    from fedjax_pfl.results import plain_files
+
+    if options.resume is None:
+        try:
+            _make(directory, options, units)
+        except checks.InputError:
+            if not is_begun(directory):  # by a process that was faster
+                raise
+    for name in (CHECKPOINTS, MODELS, "figures", "tensorboard"):
+        plain_files.check(directory / name, is_directory=True)
+    check_same(directory, options)
+    theirs, ours = _document(directory).units, json.loads(json.dumps(units))
+    _compare(directory, "units", len(theirs), len(ours))
+    for number, (before, now) in enumerate(zip(theirs, ours, strict=True), start=1):
+        for name in dict.fromkeys([*before, *now]):
+            shown = f"{name} of unit {number}"
+            _compare(directory, shown, before.get(name), now.get(name))
+
+
+def check_same(directory: Path, options: arguments.Options) -> None:
+    """Checks that a directory was begun with the same code and options.
+
+    Paths of data may differ, as hosts have them in different places.
+
+    Args:
+      directory: of the run.
+      options: of the command, which do not come from there.
+
+    Raises:
+      InputError: with what differs, in one sentence.
+    """
+    import msgspec
+
+    from fedjax_pfl.results import provenance
+
+    stored = _document(directory)
+    code = _code(options)
+    provenance.compare(directory, stored.code, code, anyway=options.resume_anyway)
+    ours = json.loads(json.dumps(_to_json(options)))
+    for name, value in msgspec.structs.asdict(stored.options).items():
+        if name not in _PLACES:
+            _compare(directory, arguments.flag(name), value, ours[name])
+
+
+def identity(options: arguments.Options) -> dict[str, dict[str, Any]]:
+    """Returns the options, but for paths of data, and the code of a run."""
+    stored = _to_json(options).items()
+    kept = {arguments.flag(n): v for n, v in stored if n not in _PLACES}
+    return {"options": kept, "code": _code(options)}
+
+
+def _compare(directory: Path, name: str, before: Any, now: Any) -> None:
+    """Refuses to join a sweep in which something is different."""
+    from fedjax_pfl.core import checks
+
+    if before != now:
+        was, is_now = (textwrap.shorten(json.dumps(v), 80) for v in (before, now))
+        raise checks.InputError(
+            f"Expected the sweep that was begun in '{directory}', but {name} is {was}"
+            f" there and {is_now} here."
+        )
 
 
 def opened(
@@ -128,6 +222,17 @@ def completed(directory: Path) -> Iterator[Path]:
 
     with directories.filled(directory, last=_RESULT) as folder:
         yield folder
+    tidy(directory)
+
+
+def tidy(directory: Path) -> None:
+    """Removes the checkpoints of a finished run.
+
+    Also for a process that stood still while others finished: it may have been writing
+    one, and have made it when all were gone.
+    """
+    from fedjax_pfl.results import directories
+
     directories.remove(directory / CHECKPOINTS)
 
 
@@ -306,6 +411,7 @@ def command(options: arguments.Options) -> str:
 
 
 _NOT_REPEATED = ("command", "preset", "problem", "checkpoint_seconds")
+_NOT_REPEATED += ("join", "lease_seconds", "distributed")
 
 
 def _stored() -> list[dataclasses.Field[Any]]:
@@ -317,7 +423,7 @@ def _stored() -> list[dataclasses.Field[Any]]:
 def _to_json(options: arguments.Options) -> dict[str, Any]:
     """Returns options as JSON knows them; files by absolute paths."""
     stored = {field.name: getattr(options, field.name) for field in _stored()}
-    for name in ("data", "data_dir", "tokenizer"):
+    for name in _PLACES:
         if stored[name] not in (None, tokens.MINILM):
             stored[name] = os.path.abspath(os.path.expanduser(stored[name]))
     return stored
@@ -340,5 +446,5 @@ def _schema() -> Any:
         fields.append((field.name, typing.Union[tuple(kinds)]))  # noqa: UP007
     options = msgspec.defstruct("Options", fields, bases=(documents.Document,))
     parts = [("format", Literal[_FORMAT]), ("options", options)]
-    parts.append(("code", dict[str, Any]))
+    parts += [("code", dict[str, Any]), ("units", list[dict[str, Any]])]
     return msgspec.defstruct("Run", parts, bases=(documents.Document,))

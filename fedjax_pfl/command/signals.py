@@ -14,10 +14,20 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-__all__ = ["asking", "held", "install", "leave", "number", "resumable"]
+__all__ = [
+    "asking",
+    "forward",
+    "held",
+    "install",
+    "leave",
+    "leave_after",
+    "number",
+    "resumable",
+]
 
 _CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOW_CURSOR = "\x1b[?25h"  # which progress bars hide
@@ -30,11 +40,13 @@ class _State:
       number: the first signal that came, or None.
       holding: blocks of `held` that have not ended.
       hint: how to go on, where there is a folder to go on with.
+      delay: seconds after which `leave` ends the process without any signal, or None.
     """
 
     number: int | None = None
     holding: int = 0
     hint: str | None = None
+    delay: float | None = None
 
 
 _state = _State()
@@ -105,13 +117,34 @@ def resumable(hint: str) -> Iterator[None]:
         _state.hint = before
 
 
+def forward(send: Callable[[int], None]) -> None:
+    """Hands signals on from now on, to a process that acts on them in place of this.
+
+    Args:
+      send: takes a signal's number.
+    """
+    signal.set_wakeup_fd(-1)
+    for number in _CAUGHT:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: send(number))
+
+
+def leave_after(seconds: float) -> None:
+    """Makes `leave` end the process, a while after its sentence was printed.
+
+    At a usual end JAX would wait for processes that may be gone.
+    """
+    _state.delay = seconds
+
+
 def leave(status: int) -> None:
     """Ends the process if a signal came, though threads may still be compiling.
 
     Args:
       status: of the process, whose sentence has been printed.
     """
-    if _state.number is not None:
+    if _state.number is not None or _state.delay is not None:
+        time.sleep(_state.delay or 0.0)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()

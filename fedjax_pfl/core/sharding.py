@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -174,12 +175,18 @@ def _placed(leaf: Any, sharding: NamedSharding) -> Any:
     if sharding.is_fully_addressable:
         return jax.device_put(leaf, sharding)
     if not leaf.is_fully_addressable:  # placed before
-        return jax.jit(lambda x: x, out_shardings=sharding)(leaf)
+        return _mover(sharding)(leaf)
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         data = _placed(jax.random.key_data(leaf), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
     host = np.asarray(leaf)
     return jax.make_array_from_callback(host.shape, sharding, lambda part: host[part])
+
+
+@functools.cache
+def _mover(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    """Returns the program that places arrays, compiled once per shape."""
+    return jax.jit(lambda x: x, out_shardings=sharding)
 
 
 def fetch(tree: Any) -> Any:

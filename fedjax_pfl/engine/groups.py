@@ -57,6 +57,16 @@ class Group:
     keys: Sequence[core.Key]
     config: dict[str, Any]
 
+    def parts(self, num_points: int) -> "list[Group]":
+        """Returns the group in parts of at most so many points, in their order."""
+        fields = ("points", "processes", "federations", "described", "keys")
+        return [
+            dataclasses.replace(
+                self, **{n: getattr(self, n)[k : k + num_points] for n in fields}
+            )
+            for k in range(0, len(self.points), num_points)
+        ]
+
 
 def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[str, Any]:
     """Returns the flat configuration of a training.

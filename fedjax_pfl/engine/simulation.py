@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core, results
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, processes, sharding
 from fedjax_pfl.engine import (
     callbacks,
     grids,
@@ -29,7 +29,14 @@ from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Interrupted, Trainer
 from fedjax_pfl.results import checkpoint, directories, history, provenance
 
-__all__ = ["Run", "check_groups", "grid", "run_groups", "simulate"]
+__all__ = [
+    "Run",
+    "check_groups",
+    "forget_programs",
+    "grid",
+    "run_groups",
+    "simulate",
+]
 
 _finished = itertools.count(1)
 _LOOK_EVERY = 8
@@ -117,6 +124,7 @@ def run_groups(
     trainer: Callable[..., Trainer] = Resident,
     interrupt: Callable[[], str | None] = lambda: None,
     profile: profiling.Profile | None = None,
+    is_shared: bool = False,
 ) -> results.Result:
     """Trains groups one after the other, with progress on standard error.
 
@@ -126,6 +134,8 @@ def run_groups(
       trainer: class of the trainers.
       interrupt: asked between evaluations; a reason ends the training.
       profile: of a few rounds, or None.
+      is_shared: whether a lease keeps other processes out of the checkpoints, in place
+        of a lock.
 
     Returns:
       The result.
@@ -135,10 +145,11 @@ def run_groups(
       InputError: if checkpoints belong to another training or are damaged.
     """
     checkpoints = options.checkpoints
-    if checkpoints is not None and jax.process_count() > 1:
+    is_alone = jax.process_count() == 1
+    if checkpoints is not None and trainer is not Resident and not is_alone:
         raise checks.InputError(
-            "Checkpoints are written by trainings of one process, got"
-            f" {jax.process_count()} processes; leave checkpoints out."
+            "Checkpoints of several processes are those of simulate and grid; expected"
+            f" one process for this training, got {jax.process_count()}."
         )
     if options.models_to is not None:
         save_models.check(planned, options.models_to)
@@ -150,8 +161,10 @@ def run_groups(
     histories, continued = [], {}
     with contextlib.ExitStack() as stack:
         if checkpoints is not None:
-            stack.enter_context(directories.locked(checkpoints.path))
-            checkpoints.check(len(planned))
+            with processes.together():
+                if processes.is_first() and not is_shared:
+                    stack.enter_context(directories.locked(checkpoints.path))
+                checkpoints.check(len(planned))
         models = stack.enter_context(save_models.writer(options.models_to))
         watch = stack.enter_context(callbacks.watching(unplanned, options))
 
@@ -181,12 +194,17 @@ def run_groups(
                 continued.update(dict.fromkeys(run.continued))
                 models.add(number, record, current)
             del run, current  # before the next group's states are made
-            if next(_finished) % _LOOK_EVERY == 0:
-                programs.forget_if_many()
+            forget_programs()
         origin[provenance.CONTINUED] = list(continued)
         watch.result = results.Result(groups=tuple(histories), provenance=origin)
         models.finish(watch.result)
     return watch.result
+
+
+def forget_programs() -> None:
+    """Drops compiled programs after a group, if there are many; looks now and then."""
+    if next(_finished) % _LOOK_EVERY == 0:
+        programs.forget_if_many()
 
 
 def check_groups(
@@ -241,12 +259,15 @@ class Run:
                 "code": provenance.code(group.processes[0], group.model),
                 **trainer.identity,
             }
-            progress = store.latest(self._identity, trainer.like, self._restore)
+            with processes.together():
+                progress = store.latest(self._identity, trainer.like, self._restore)
         if progress is not None:
             self.done, self._earlier = progress.done, progress.seconds
             self.ended, self.continued = progress.ended, progress.continued
+        _check_same_round(self.done)
         if not self.ended:
-            trainer.check_fits()
+            with processes.together():
+                trainer.check_fits()
         self._is_new = progress is None
         if self._is_new:
             trainer.begin()
@@ -287,7 +308,7 @@ class Run:
             evaluated(recorder, done)
         number = itertools.count()
         while not self.ended:
-            reason = interrupt()
+            reason = processes.first(interrupt())
             if reason is not None:
                 self.save()
                 raise Interrupted(reason, self.done)
@@ -298,7 +319,7 @@ class Run:
                 recorder.ran(self.done, count, report)
             self.done += count
             self.measure()
-            is_due = self.ended or (self._store is not None and self._store.due())
+            is_due = self.ended or self._is_due()
             with checkpoint.kept(self.save, is_due=is_due):
                 evaluated(recorder, len(recorder.rounds) - 1)
         return recorder.finish(self.config, *self._seconds())
@@ -331,11 +352,25 @@ class Run:
         compiling = min(self.trainer.compile_seconds, total)
         return self._earlier[0] + compiling, self._earlier[1] + total - compiling
 
+    def _is_due(self) -> bool:
+        """Returns whether it is time for a checkpoint, for any process."""
+        if self._store is None:
+            return False
+        return processes.first("due" if self._store.due() else None) is not None
+
     def save(self) -> None:
-        """Writes a checkpoint, where there is a place for it."""
+        """Writes a checkpoint, where there is a place; the first process does."""
         if self._store is None:
             return
         states, arrays = self.trainer.saved()
+        if jax.process_count() > 1:
+            states = _whole(states)
+        with processes.together():
+            if processes.is_first():
+                self._write(states, arrays)
+
+    def _write(self, states: Any, arrays: dict[str, np.ndarray]) -> None:
+        """Writes a checkpoint of these states and further arrays."""
         progress = checkpoint.Progress(
             done=self.done,
             states=states,
@@ -344,4 +379,26 @@ class Run:
             ended=self.ended,
             continued=self.continued,
         )
-        self._store.save(self._identity, progress)
+        if self._store is not None:
+            self._store.save(self._identity, progress)
+
+
+def _whole(states: Any) -> Any:
+    """Brings states whose rows are on devices of several processes to this one."""
+
+    def whole(leaf: Any) -> Any:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return core.new_key(sharding.fetch(jax.random.key_data(leaf)))
+        return sharding.fetch(leaf)
+
+    return jax.tree.map(whole, states)
+
+
+def _check_same_round(done: int) -> None:
+    """Refuses processes that have not read the same checkpoint."""
+    rounds = list(map(int, processes.gathered(str(done))))
+    if len(set(rounds)) > 1:
+        raise checks.InputError(
+            "Expected checkpoints in a folder that all processes share, but they go on"
+            f" from rounds {', '.join(map(str, rounds))}."
+        )

@@ -20,12 +20,12 @@ class Interrupted(Exception):  # noqa: N818 (not an error)
 
     Attributes:
       reason: what was asked for.
-      done: finished rounds of the group that was being trained.
+      done: finished rounds of the group that was being trained; None between groups.
     """
 
-    def __init__(self, reason: str, done: int):
+    def __init__(self, reason: str, done: int | None = None):
         """Keeps what happened; see the class."""
-        super().__init__(f"{reason} at round {done}")
+        super().__init__(reason if done is None else f"{reason} at round {done}")
         self.reason, self.done = reason, done
 
 

@@ -5,9 +5,11 @@ Single files are those of `plain_files`.
 
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import platform
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -71,7 +73,7 @@ def staged(directory: Path) -> Iterator[Path]:
       InputError: if the directory exists or cannot be made.
     """
     check_new(directory)
-    temporary = directory.with_name(f".{directory.name}.{os.getpid()}")
+    temporary = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}")
     try:
         with writing(directory):
             directory.parent.mkdir(parents=True, exist_ok=True)
@@ -171,11 +173,12 @@ def filled(directory: Path, last: str) -> Iterator[Path]:
       InputError: if the directory cannot be written, or has a link or another kind of
         entry in the place of one of these.
     """
-    folder = directory / _FILLING
+    folder = directory / f"{_FILLING}-{secrets.token_hex(4)}"
     try:
         with writing(directory):
-            plain_files.check(folder, is_directory=True)
-            shutil.rmtree(folder, ignore_errors=True)
+            for left in directory.glob(f"{_FILLING}*"):
+                plain_files.check(left, is_directory=True)
+                remove(left)
             folder.mkdir()
             yield folder
             names = sorted(os.listdir(folder), key=lambda name: name == last)
@@ -198,9 +201,10 @@ def litter(directory: Path, *names: str) -> list[Path]:
       directory: of the files.
       *names: further entries to list where they exist.
     """
-    left = [directory / name for name in (_FILLING, _OWNER, *names)]
+    left = [directory / name for name in (_OWNER, *names)]
     left = [path for path in left if os.path.lexists(path)]
-    return [*left, *directory.glob(f"{plain_files.NEW}*")]
+    patterns = (f"{_FILLING}*", f"{plain_files.NEW}*")
+    return [*left, *itertools.chain.from_iterable(map(directory.glob, patterns))]
 
 
 def remove(path: Path) -> None:

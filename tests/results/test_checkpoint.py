@@ -101,11 +101,33 @@ def test_what_was_saved_comes_back(folder):
     assert store(folder.parent / "none").latest(IDENTITY, LIKE) is None
 
 
+def test_nothing_is_written_or_removed_where_a_guard_says_no(folder):
+    def refuse():
+        raise InterruptedError
+
+    options = fp.Checkpoints(folder)
+    with pytest.raises(InterruptedError):
+        options.store(0, "Flame", refuse).save(IDENTITY, progress(30))
+    assert_is(store(folder).latest(IDENTITY, LIKE), 20)
+
+
+def test_a_save_leaves_what_others_are_writing(folder):
+    """Another process may have stood still; `latest` removes what killed ones left."""
+    other = folder / "000-flame" / ".new-1234"
+    other.mkdir()
+    store(folder).save(IDENTITY, progress(30))
+    assert other.exists()
+    assert_is(store(folder).latest(IDENTITY, LIKE), 30)
+    assert not other.exists()
+
+
 def test_only_the_newest_are_kept_and_rests_are_removed(folder):
     group = folder / "000-flame"
     (group / ".new-00000030-1" / "state").mkdir(parents=True)
     (group / ".old-00000010-1").mkdir()
-    store(folder, keep=1).save(IDENTITY, progress(30))
+    one = store(folder, keep=1)
+    assert_is(one.latest(IDENTITY, LIKE), 20)
+    one.save(IDENTITY, progress(30))
     assert os.listdir(group) == ["00000030"]
     assert_is(store(folder).latest(IDENTITY, LIKE), 30)
 

@@ -3,7 +3,7 @@
 import datetime
 import time
 
-__all__ = ["Pace", "duration"]
+__all__ = ["Pace", "duration", "title"]
 
 
 class Pace:
@@ -64,3 +64,8 @@ class Pace:
 def duration(seconds: float) -> str:
     """Formats text, for example `0:01:23`."""
     return str(datetime.timedelta(seconds=round(seconds)))
+
+
+def title(group: int, num_groups: int, algorithm: str, num_points: int) -> str:
+    """Formats text, for example `1/3 Flame x 4`, of a group's number from 0."""
+    return f"{group + 1}/{num_groups} {algorithm} x {num_points}"

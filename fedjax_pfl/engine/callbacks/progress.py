@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fedjax_pfl import results
 from fedjax_pfl.engine.callbacks import base, notebook
-from fedjax_pfl.engine.callbacks.pace import Pace, duration
+from fedjax_pfl.engine.callbacks.pace import Pace, duration, title
 
 __all__ = ["Log", "Progress", "steps"]
 
@@ -43,13 +43,23 @@ class _Display(Protocol):
 class Progress(base.Callback):
     """Shows rounds per second, the current metric and the time left of every group."""
 
+    def __init__(self, num_groups: int | None = None):
+        """Shows nothing yet.
+
+        Args:
+          num_groups: that titles count, where only some of them are shown.
+        """
+        self._num_groups = num_groups
+
     def begin(self, trainings: Sequence[base.Training]) -> None:
         """Opens the display with the first group."""
         sizes: dict[int, list[base.Training]] = {}
         for training in trainings:
             sizes.setdefault(training.group, []).append(training)
+        count = self._num_groups or len(sizes)
         self._waiting = [
-            _title(first, len(sizes), 1 + len(rest)) for first, *rest in sizes.values()
+            title(first.group, count, first.settings["algorithm"], 1 + len(rest))
+            for first, *rest in sizes.values()
         ]
         self._num_rounds = trainings[0].num_rounds
         self._display = _display()
@@ -105,12 +115,6 @@ def steps(
         yield reach
     finally:
         display.close()
-
-
-def _title(first: base.Training, num_groups: int, size: int) -> str:
-    """Formats text, for example `1/3 Flame x 4`."""
-    name = first.settings["algorithm"]
-    return f"{first.group + 1}/{num_groups} {name} x {size}"
 
 
 def _display() -> _Display:

@@ -98,12 +98,15 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watching(groups: Sequence[Group], options: Options) -> Iterator[Watch]:
+def watching(
+    groups: Sequence[Group], options: Options, only: int | None = None
+) -> Iterator[Watch]:
     """Begins the callbacks, and ends all that have begun, whatever happens.
 
     Args:
       groups: what is trained.
       options: of the call; of several processes only the first calls its callbacks.
+      only: number of the one group that is told of; None for all of them.
 
     Yields:
       What tells them; its `result` is what they end with.
@@ -121,8 +124,10 @@ def watching(groups: Sequence[Group], options: Options) -> Iterator[Watch]:
     if options.progress and jax.process_index() == 0:
         from fedjax_pfl.engine.callbacks.progress import Progress  # imports rich
 
-        called = [Progress(), *called]
+        called = [Progress(len(groups)), *called]
     trainings = trainings_of(groups, options.num_rounds)
+    if only is not None:
+        trainings = tuple(t for t in trainings if t.group == only)
     watch = Watch(called, trainings)
     with contextlib.ExitStack() as stack:
         for callback in called:

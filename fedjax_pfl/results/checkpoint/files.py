@@ -91,6 +91,8 @@ class Progress:
 def write(folder: Path, identity: Mapping[str, Any], progress: Progress) -> None:
     """Writes all files of a checkpoint, the description last."""
     leaves = _leaves(progress.states)
+    if jax.process_count() > 1:  # arrays of one process are no orbax's then
+        leaves = jax.tree.map(np.asarray, leaves)
     _save_leaves(folder / _STATE, {n: v for n, v in leaves.items() if v.size})
     with plain_files.created(folder / _HISTORY) as new, open(new, "wb") as file:
         np.savez(file, **progress.arrays)  # pyright: ignore[reportArgumentType]
@@ -251,11 +253,28 @@ def _save_leaves(path: Path, leaves: dict[str, Any]) -> None:
     """Writes arrays with orbax."""
     import orbax.checkpoint as ocp  # half a second, paid only where something is saved
 
-    with _without_logs(), ocp.PyTreeCheckpointer() as checkpointer:
+    handler, options = _alone()
+    with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
         try:
             checkpointer.save(path.absolute(), leaves)
         except ValueError as error:  # how its C++ part reports a full disk
             raise OSError(None, _last_words(error)) from error
+
+
+def _alone() -> tuple[Any, dict[str, Any]]:
+    """Returns orbax's handler of trees, which waits for no other process."""
+    import orbax.checkpoint as ocp
+
+    number = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=number,
+        active_processes={number},
+        barrier_sync_key_prefix=f"process-{number}",
+    )
+    options: dict[str, Any] = {"multiprocessing_options": alone}
+    if jax.process_count() == 1:
+        options = {}
+    return ocp.PyTreeCheckpointHandler(**options), options
 
 
 def _restore_leaves(path: Path, like: Any) -> Any:
@@ -265,8 +284,8 @@ def _restore_leaves(path: Path, like: Any) -> Any:
     shapes = jax.eval_shape(_leaves, like)
     as_array = ocp.RestoreArgs(restore_type=np.ndarray)
     wanted = {name: as_array for name, shape in shapes.items() if shape.size}
-    with _without_logs(), ocp.PyTreeCheckpointer() as checkpointer:
-        handler: Any = ocp.PyTreeCheckpointHandler()
+    handler, options = _alone()
+    with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
         stored = handler.metadata(path.absolute())
         stored = getattr(stored, "tree", stored)  # older versions return the tree
         for name in wanted:  # before arrays of any size are made

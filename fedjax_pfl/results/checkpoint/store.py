@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import re
+import secrets
 import shutil
 import time
 import warnings
@@ -19,7 +20,8 @@ from fedjax_pfl.results.checkpoint import files
 __all__ = ["Checkpoints", "Store", "kept"]
 
 _ROUNDS = re.compile(r"\d{8}")
-_UNFINISHED = (plain_files.NEW, ".old-")  # left by processes that were killed
+_OLD = ".old-"
+_UNFINISHED = (plain_files.NEW, _OLD)  # left by processes that were killed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +54,19 @@ class Checkpoints:
         """The directory."""
         return Path(self.directory)
 
-    def store(self, number: int, name: str) -> "Store":
+    def store(
+        self, number: int, name: str, guard: Callable[[], None] = lambda: None
+    ) -> "Store":
         """Returns the checkpoints of one static group; nothing is written yet.
 
         Args:
           number: of the group, from 0.
           name: of its algorithm.
+          guard: called before each checkpoint; raises an error if it is not to be
+            written any more.
         """
-        return Store(self.path / f"{number:03d}-{plain_files.plain_name(name)}", self)
+        folder = self.path / f"{number:03d}-{plain_files.plain_name(name)}"
+        return Store(folder, self, guard)
 
     def check(self, groups: int) -> None:
         """Checks that the directory holds checkpoints of that many groups, or none.
@@ -85,13 +92,20 @@ class Store:
       keep: how many are kept.
     """
 
-    def __init__(self, folder: Path, options: Checkpoints):
+    def __init__(
+        self,
+        folder: Path,
+        options: Checkpoints,
+        guard: Callable[[], None] = lambda: None,
+    ):
         """Makes a store.
 
         Args:
           folder: of this group.
           options: how many are kept, and how often they are written.
+          guard: see `Checkpoints.store`.
         """
+        self._guard = guard
         self.folder, self.keep = folder, options.keep
         self._min_seconds = options.min_seconds
         self._resume_anyway = options.resume_anyway
@@ -147,6 +161,8 @@ class Store:
                 continued = (*progress.continued, *differences)
                 progress = dataclasses.replace(progress, continued=continued)
             except files.DamagedError as error:
+                if not path.exists():  # a process that stood still has replaced it
+                    return self.latest(identity, like, accept)
                 problems.append(f"'{path}' is damaged ({error})")
                 continue
             if problems:
@@ -173,9 +189,10 @@ class Store:
         Raises:
           InputError: if it cannot be written; earlier checkpoints are still there.
         """
-        self._clean()
+        self._guard()
+        plain_files.check(self.folder, is_directory=True)
         final = self.folder / f"{progress.done:08d}"
-        temporary = self.folder / f".new-{final.name}-{os.getpid()}"
+        temporary = self.folder / f"{plain_files.NEW}{secrets.token_hex(4)}"
         try:
             temporary.mkdir(parents=True)
             files.write(temporary, identity, progress)
@@ -242,6 +259,7 @@ def _accepted(
 
 def _remove(path: Path) -> None:
     """Removes a checkpoint so that no half of it is ever seen."""
-    aside = path.with_name(f".old-{path.name}-{os.getpid()}")
-    path.rename(aside)
+    aside = path.with_name(f"{_OLD}{secrets.token_hex(4)}")
+    with contextlib.suppress(FileNotFoundError):  # another process was faster
+        path.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)

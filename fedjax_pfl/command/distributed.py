@@ -1,0 +1,122 @@
+"""One training of several processes, which JAX's own runtime connects.
+
+All processes are started with the same options. Each computes its share of the clients;
+the first one has the files and says what there is to say.
+"""
+
+import contextlib
+import json
+import signal
+import socket
+import textwrap
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from fedjax_pfl.command import arguments, errors, signals, watched
+from fedjax_pfl.core import checks, processes
+
+__all__ = ["check_alike", "connected"]
+
+_TRY_AGAIN = 0.2
+_LAST = 1.0
+_SILENCE = 30  # seconds after which JAX takes a process for lost
+_LOCAL = ("127.0.0.1", "localhost")
+
+
+@contextlib.contextmanager
+def connected(options: arguments.Options) -> Iterator[None]:
+    """Connects this process to the others, before JAX is used, until all have ended.
+
+    Args:
+      options: of the command; without an address JAX asks the cluster.
+
+    Raises:
+      InputError: if there is no cluster that JAX knows, or if the first process does
+        not answer in time.
+      StoppedError: if another process is gone.
+    """
+    _connect(options)
+    # The first process leaves last: it has the service that others would miss.
+    signals.leave_after(_LAST if processes.is_first() else 0.0)
+    try:
+        yield
+        processes.first(None)  # all wait for the one that writes
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        if not any(word in str(error) for word in ("Gloo", "NCCL", "oordination")):
+            raise
+        raise errors.StoppedError(watched.LOST, watched.STATUS) from None
+
+
+def _connect(options: arguments.Options) -> None:
+    """Connects this process to the others."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    more: dict[str, Any] = {}
+    if options.coordinator is not None:
+        host, port = options.address
+        if options.process_id:
+            _wait_for(host, port, options.connect_seconds)
+        if host in _LOCAL:
+            more["coordinator_bind_address"] = options.coordinator
+    try:
+        jax.distributed.initialize(
+            options.coordinator,
+            options.num_processes,
+            options.process_id,
+            initialization_timeout=round(options.connect_seconds),
+            heartbeat_timeout_seconds=_SILENCE,
+            **more,
+        )
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise checks.InputError(
+            "JAX cannot connect the processes; give --coordinator, --num-processes and"
+            f" --process-id where it does not know the cluster: {reason}."
+        ) from None
+    # JAX has taken SIGTERM for itself, in C++; the command's handler is set again.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+
+
+def _wait_for(host: str, port: int, seconds: float) -> None:
+    """Waits until the first process listens: JAX would end this one with a trace."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=seconds).close()
+            return
+        except OSError as error:
+            if time.monotonic() >= end:
+                raise checks.InputError(
+                    f"Expected --process-id 0 at {host}:{port}, but nobody answers"
+                    f" there for {seconds:g} seconds: {error.strerror or error}."
+                ) from None
+        time.sleep(_TRY_AGAIN)
+
+
+def check_alike(**parts: dict[str, Any]) -> None:
+    """Refuses processes that would not train the same; one process is like itself.
+
+    Args:
+      **parts: what must be the same in all processes, as JSON knows it.
+
+    Raises:
+      InputError: in all processes, with what differs.
+    """
+    zeroth, *others = map(json.loads, processes.gathered(json.dumps(parts)))
+    for number, other in enumerate(others, start=1):
+        for part, values in zeroth.items():
+            for name in dict.fromkeys([*values, *other[part]]):
+                here, there = values.get(name), other[part].get(name)
+                if here != there:
+                    raise checks.InputError(
+                        f"Expected the same {part} in all processes, but {name} is"
+                        f" {_shown(here)} in process 0 and {_shown(there)}"
+                        f" in process {number}."
+                    )
+
+
+def _shown(value: Any) -> str:
+    """Returns a value as text that fits into a sentence."""
+    return textwrap.shorten(json.dumps(value), 80)

@@ -1,0 +1,75 @@
+"""A parent of a process that JAX's runtime may end, if other processes are gone.
+
+Its C++ part prints a trace and aborts. The parent passes on everything else that the
+process says, and says in one sentence what has happened.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from typing import IO, TextIO
+
+from fedjax_pfl.command import signals
+
+__all__ = ["LOST", "STATUS", "start"]
+
+LOST = (
+    "Another process of this training has ended, never came or cannot be reached; start"
+    " all of them again, with --resume where the folder has been made."
+)
+STATUS = 4
+"""Status of a process whose training has lost another one."""
+_VARIABLE = "FEDJAX_PFL_WATCHED"
+_FATAL = re.compile(rb"F\d{4} \d\d:\d\d:\d\d")
+_NOISE = re.compile(rb"[EWI]\d{4} \d\d:\d\d:\d\d|\[Gloo\]")  # failures are raised
+
+
+def start() -> None:
+    """Starts this command again as a child, and ends as it does; returns in the child.
+
+    The child ends where the parent is gone.
+    """
+    if os.environ.get(_VARIABLE) == str(os.getppid()):
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        return
+    child = subprocess.Popen(
+        [sys.executable, *sys.orig_argv[1:]],
+        env=os.environ | {_VARIABLE: str(os.getpid())},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # signals of a terminal come through the parent only
+    )
+    signals.forward(child.send_signal)
+    streams = ((child.stdout, sys.stdout), (child.stderr, sys.stderr))
+    pumps = [threading.Thread(target=_pass_on, args=each) for each in streams]
+    for pump in pumps:
+        pump.start()
+    status = child.wait()
+    for pump in pumps:
+        pump.join()
+    if status in (-signal.SIGABRT, STATUS):
+        print(LOST, file=sys.stderr, flush=True)
+        status = STATUS
+    os._exit(status if status >= 0 else 128 - status)
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the parent's end of the pipe is closed."""
+    while os.read(0, 1):
+        pass
+    os._exit(STATUS)
+
+
+def _pass_on(source: IO[bytes], target: TextIO) -> None:
+    """Prints what the child says, but for the trace of an abort."""
+    is_trace = False
+    for line in source:
+        is_trace = is_trace or _FATAL.match(line) is not None
+        is_said = line.startswith(LOST.encode())  # at the end, by the parent
+        if not (is_trace or is_said or _NOISE.match(line)):
+            target.write(line.decode(errors="replace"))
+            target.flush()

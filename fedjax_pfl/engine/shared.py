@@ -1,0 +1,184 @@
+"""Groups of a grid that several processes train, each what no other one does.
+
+A unit of work is a static group, whatever the number of processes is. Its checkpoints
+are all that processes have of each other: the last one has its history. Hence it does
+no harm if two processes train a unit for a while, since one of them has stood still and
+has lost its lease: they write the same numbers, and the slower one notices.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+from fedjax_pfl.core import checks
+from fedjax_pfl.engine import callbacks, groups
+from fedjax_pfl.engine.callbacks import pace
+from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.resident import Resident
+from fedjax_pfl.engine.simulation import Run, forget_programs
+from fedjax_pfl.engine.trainer import Interrupted, Trainer
+from fedjax_pfl.results import checkpoint
+from fedjax_pfl.results.leases import BEATS, Lease, Leases, LostError
+
+__all__ = ["Crew", "title"]
+
+_RESULT = "result"
+"""Unit of the result, which one process writes when all groups are finished."""
+
+
+def title(planned: Sequence[groups.PlannedGroup], number: int) -> str:
+    """Names a unit, for example `1/3 Flame x 4`."""
+    group = planned[number]
+    return pace.title(number, len(planned), group.algorithm, len(group.group.points))
+
+
+class Crew:
+    """Processes that share groups, as one of them sees it."""
+
+    def __init__(
+        self,
+        planned: Sequence[groups.PlannedGroup],
+        options: Options,
+        seconds: float,
+        *,
+        trainer: Callable[..., Trainer] = Resident,
+        is_complete: Callable[[], bool],
+        say: Callable[[str], None],
+    ):
+        """Joins the others.
+
+        Args:
+          planned: from `check_groups`, the same in all processes.
+          options: of all of them, with `checkpoints`, which hold the leases, too.
+          seconds: without a sign of life after which a unit is taken over.
+          trainer: class of the trainers.
+          is_complete: tells whether some process has written the result.
+          say: is told who trains what.
+
+        Raises:
+          InputError: if the checkpoints' directory cannot be written.
+        """
+        if options.checkpoints is None:
+            raise checks.InputError("Expected checkpoints, which processes share.")
+        self._checkpoints: checkpoint.Checkpoints = options.checkpoints
+        self._planned, self._trainer = planned, trainer
+        self._options = dataclasses.replace(options, callbacks=())
+        self._is_complete, self._say = is_complete, say
+        self._leases = Leases(self._checkpoints.path / ".leases", seconds)
+        self._pause = seconds / BEATS / 4
+        self._left = list(range(len(planned)))
+        self._said = ""
+
+    def train(self, interrupt: Callable[[], str | None]) -> Lease | None:
+        """Trains what no other process does, and waits until all is finished.
+
+        Args:
+          interrupt: asked between evaluations and while waiting; a reason ends it.
+
+        Returns:
+          The lease on the result, which only one process gets, to be entered; None
+          where the result is complete.
+
+        Raises:
+          Interrupted: if there was a reason to end; checkpoints have all until then.
+          InputError: if the directory is full or gone, or if a group cannot be trained.
+        """
+        groups.warn_of_idle_parts([group.group for group in self._planned])
+        try:
+            while not self._is_complete():
+                if (reason := interrupt()) is not None:
+                    raise Interrupted(reason)
+                self._left = [n for n in self._left if not self._has_ended(n)]
+                if not self._left:
+                    if (lease := self._leases.claim(_RESULT)) is not None:
+                        return lease
+                elif self._train_one(interrupt):
+                    continue
+                self._wait()
+        except checks.InputError:
+            if not self._is_complete():  # which removes checkpoints and leases
+                raise
+        return None
+
+    def _has_ended(self, number: int) -> bool:
+        """Returns whether a group's training has."""
+        return self._store(number).has_ended()
+
+    def _store(
+        self, number: int, guard: Callable[[], None] = lambda: None
+    ) -> checkpoint.Store:
+        """Returns the checkpoints of a group."""
+        name = self._planned[number].algorithm
+        return self._checkpoints.store(number, name, guard)
+
+    def _train_one(self, interrupt: Callable[[], str | None]) -> bool:
+        """Trains the first group that is to be had; returns whether there was one."""
+        for number in self._left:
+            before = self._leases.holder(_name(number))
+            lease = self._leases.claim(_name(number))
+            if lease is None:
+                continue
+            with contextlib.suppress(LostError), lease:
+                if not self._has_ended(number):  # by another process, just now
+                    self._announce(number, before)
+                    self._train(number, lease, interrupt)
+            return True
+        return False
+
+    def _train(
+        self, number: int, lease: Lease, interrupt: Callable[[], str | None]
+    ) -> None:
+        """Trains a group, from its newest checkpoint to its end."""
+
+        def ask() -> str | None:
+            lease.check()
+            return interrupt()
+
+        unplanned = [group.group for group in self._planned]
+        store = self._store(number, lease.check)
+        with (
+            contextlib.closing(self._trainer(self._planned[number], store)) as trainer,
+            callbacks.watching(unplanned, self._options, only=number) as watch,
+        ):
+            trainer.compile()
+            try:
+                run = Run(trainer, store)
+                run.train(interrupt=ask, evaluated=watch.evaluated(number))
+            except checks.InputError:
+                lease.check()  # who took it over may have cleaned up meanwhile
+                raise
+        forget_programs()
+
+    def _announce(self, number: int, before: str | None) -> None:
+        """Says which unit begins here, whose it was, and how far all of them are."""
+        finished = len(self._planned) - len(self._left)
+        others = [n for n in self._left if n != number and self._holder(n)]
+        text = f"Training {title(self._planned, number)}"
+        if before is not None:
+            text += f", taken over from {before}, which gives no sign of life"
+        self._say(
+            f"{text}; {finished} of {len(self._planned)} units are finished,"
+            f" {len(others)} are with other processes."
+        )
+
+    def _wait(self) -> None:
+        """Says for whom this process waits, if that is new, and pauses."""
+        waiting = [(title(self._planned, n), self._holder(n)) for n in self._left]
+        shown = [f"{name} ({who})" for name, who in waiting if who is not None]
+        if not self._left and (who := self._leases.holder(_RESULT)) is not None:
+            shown = [f"the result ({who})"]
+        text = f"Waiting for {', '.join(shown)}."
+        if shown and text != self._said:
+            self._said = text
+            self._say(text)
+        time.sleep(self._pause)
+
+    def _holder(self, number: int) -> str | None:
+        """Says which process has a group, if any."""
+        return self._leases.holder(_name(number))
+
+
+def _name(number: int) -> str:
+    """Returns the name of a group's leases."""
+    return f"unit-{number:03d}"

@@ -1,0 +1,233 @@
+"""Leases on units of work, in a folder that processes of several hosts share.
+
+The leases on a unit are numbered files, `unit.1`, `unit.2`, and so on: the process that
+made the highest number holds the unit. A file that must not exist yet is made
+atomically, on network file systems too, so that exactly one process gets each number.
+No lease is removed or renamed while there is work, hence no number comes twice.
+
+The holder counts in its file. A process that sees the same count for a whole period may
+make the next number; the period is measured by its own monotonic clock, and no clock of
+one host is compared with another's. A holder that only stood still finds the next
+number before it saves anything (`Lease.check`).
+"""
+
+import contextlib
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from fedjax_pfl.results import directories, documents, plain_files
+
+__all__ = ["BEATS", "Lease", "Leases", "LostError"]
+
+BEATS = 6
+"""Signs of life in the time after which a lease without any is lost."""
+_SIZE = 512  # of a lease, which is written in one piece
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+
+
+class LostError(Exception):
+    """Another process has taken over a unit of work."""
+
+
+class _Holder(documents.Document):
+    """Content of a lease."""
+
+    pid: int
+    host: Annotated[str, msgspec.Meta(pattern=r"\A[\w.-]{1,255}\Z")]
+    count: int
+    is_released: bool
+
+
+class Lease:
+    """A unit of work held by this process, which says that it is alive meanwhile.
+
+    As a context it counts in a thread of its own, and is released at the end.
+    """
+
+    def __init__(self, folder: Path, name: str, number: int, seconds: float):
+        """Takes over a file that `Leases.claim` has made.
+
+        Args:
+          folder: of the leases.
+          name: of the unit.
+          number: of the lease, from 1.
+          seconds: period without a sign of life after which it is lost.
+        """
+        self.name, self.number = name, number
+        self._path = folder / f"{name}.{number}"
+        self._next = folder / f"{name}.{number + 1}"
+        self._seconds, self._count = seconds, 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat_on, daemon=True)
+
+    def check(self) -> None:
+        """Makes sure that this process still holds the unit.
+
+        Raises:
+          LostError: if another process has taken it over.
+          InputError: if the folder is gone, or cannot be read.
+        """
+        with directories.writing(self._path.parent):
+            try:
+                os.lstat(self._next)
+            except FileNotFoundError:
+                os.lstat(self._path)
+                return
+        raise LostError(self.name)
+
+    def beat(self) -> None:
+        """Gives a sign of life."""
+        self._count += 1
+        self._write(is_released=False)
+
+    def _write(self, *, is_released: bool) -> None:
+        """Writes the file anew, in place: nobody else ever writes there."""
+        descriptor = os.open(self._path, os.O_WRONLY | _NO_LINKS)
+        try:
+            os.write(descriptor, _content(self._count, is_released=is_released))
+        finally:
+            os.close(descriptor)
+
+    def _beat_on(self) -> None:
+        """Gives signs of life until the end; `check` says if the folder is gone."""
+        while not self._ended.wait(self._seconds / BEATS):
+            with contextlib.suppress(OSError):
+                self.beat()
+
+    def __enter__(self) -> "Lease":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            self._write(is_released=True)
+
+
+class Leases:
+    """Leases of all units of some work, as one process sees them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Makes the folder if it does not exist.
+
+        Args:
+          folder: of the leases; its file system makes new files atomically.
+          seconds: period without a sign of life after which a lease is lost, > 0; the
+            same in all processes.
+          clock: seconds of this process, from any start.
+
+        Raises:
+          InputError: if the folder cannot be made.
+        """
+        self._folder, self._seconds, self._clock = folder, seconds, clock
+        self._seen: dict[Path, tuple[bytes, float]] = {}
+        with directories.writing(folder):
+            plain_files.check(folder, is_directory=True)
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def claim(self, name: str) -> Lease | None:
+        """Takes a unit that is free, or whose holder has given no sign of life.
+
+        Args:
+          name: of the unit, in letters, digits and hyphens.
+
+        Returns:
+          The lease, or None where another process has the unit, or gets it now.
+
+        Raises:
+          InputError: if the folder is gone, full or cannot be written.
+        """
+        with directories.writing(self._folder):
+            number = self._newest(name)
+            if number and not self._is_free(self._folder / f"{name}.{number}"):
+                return None
+            path = self._folder / f"{name}.{number + 1}"
+            try:
+                descriptor = os.open(path, _NEW | _NO_LINKS, 0o666)
+            except FileExistsError:
+                return None
+            try:
+                os.write(descriptor, _content(0, is_released=False))
+            finally:
+                os.close(descriptor)
+        return Lease(self._folder, name, number + 1, self._seconds)
+
+    def holder(self, name: str) -> str | None:
+        """Says who holds a unit, as far as is known; None where nobody does.
+
+        A holder that gives no sign of life is still named.
+        """
+        with directories.writing(self._folder):
+            number = self._newest(name)
+            if not number:
+                return None
+            holder = _holder(self._read(self._folder / f"{name}.{number}"))
+        if holder is None:
+            return "a process that has just started"
+        if holder.is_released:
+            return None
+        return f"process {holder.pid} on {holder.host}"
+
+    def _newest(self, name: str) -> int:
+        """Returns the highest number of a unit's leases, 0 where there is none."""
+        numbers = [
+            int(number)
+            for unit, _, number in (
+                each.rpartition(".") for each in os.listdir(self._folder)
+            )
+            if unit == name and number.isdecimal()
+        ]
+        return max(numbers, default=0)
+
+    def _is_free(self, path: Path) -> bool:
+        """Returns whether a lease was released, or its count has stood for long."""
+        content = self._read(path)
+        holder = _holder(content)
+        if holder is not None and holder.is_released:
+            return True
+        before, since = self._seen.get(path, (None, 0.0))
+        now = self._clock()
+        if content != before:
+            self._seen[path] = content, now
+            return False
+        return now - since >= self._seconds
+
+    def _read(self, path: Path) -> bytes:
+        """Returns the content of a lease."""
+        with plain_files.opened(path) as file:
+            return file.read(_SIZE)
+
+
+def _content(count: int, *, is_released: bool) -> bytes:
+    """Returns what a lease of this process says, in as many bytes as every other."""
+    host = "".join(c if c.isalnum() or c in "-." else "_" for c in platform.node())
+    holder = _Holder(
+        pid=os.getpid(),
+        host=host[:255] or "unnamed",
+        count=count,
+        is_released=is_released,
+    )
+    return msgspec.json.encode(holder).ljust(_SIZE)
+
+
+def _holder(content: bytes) -> _Holder | None:
+    """Reads a lease; None where it is not written yet, or only half."""
+    try:
+        return documents.decode(content, _Holder)
+    except ValueError:
+        return None

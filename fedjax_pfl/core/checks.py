@@ -25,6 +25,7 @@ __all__ = [
     "suggestion",
     "text",
     "whole",
+    "whole_name",
 ]
 
 MAX_SEED = 2**32 - 1
@@ -263,6 +264,30 @@ def known(value: Any, allowed: Iterable[str], what: str) -> None:
     if len(allowed) > _MAX_NAMES:
         shown += f" and {len(allowed) - _MAX_NAMES} more"
     raise InputError(f"Unknown {what} {value!r}{hint}; allowed: {shown}.")
+
+
+def whole_name(name: str, known: Iterable[str], what: str) -> None:
+    """Refuses the end of a dotted name in place of all of it.
+
+    Args:
+      name: the given name, which begins with nothing that is known.
+      known: dotted names.
+      what: noun for the message, for example `"axis"`.
+
+    Raises:
+      InputError: if a name ends so; names the first.
+
+    Example:
+      >>> whole_name("lam", ["algorithm.kappa", "algorithm.lam"], "axis")
+      Traceback (most recent call last):
+        ...
+      fedjax_pfl.core.checks.InputError: Expected the whole name of axis 'lam': did ...
+    """
+    ends = [one for one in known if one.endswith(f".{name}")]
+    if ends:
+        raise InputError(
+            f"Expected the whole name of {what} {name!r}: did you mean {ends[0]!r}?"
+        )
 
 
 def suggestion(value: Any, allowed: Iterable[str]) -> str:

@@ -1,8 +1,11 @@
-"""Loops whose bounds are known when they run, to be differentiated in both directions.
+"""Loops whose bounds are known when they run, and how they are differentiated.
 
 JAX differentiates a loop with a traced bound forward only. In the block of
 `reversible`, such loops are scans of their largest length, which leave out what lies
 beyond the bound: the same values, more memory.
+
+A loop that ends by a tolerance has the derivatives of the steps that it took. In the
+block of `at_solutions` they are those of the point that it looks for.
 """
 
 import contextlib
@@ -14,9 +17,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["bounded", "recomputed", "reversible"]
+__all__ = ["at_solutions", "bounded", "recomputed", "reversible", "stationary"]
+
+LinearSolve = Callable[[Callable[[Any], Any], Any], Any]
 
 _is_reversible = contextvars.ContextVar("is_reversible", default=False)
+_linear_solve: contextvars.ContextVar[LinearSolve | None] = contextvars.ContextVar(
+    "linear_solve", default=None
+)
 
 
 @contextlib.contextmanager
@@ -27,6 +35,46 @@ def reversible() -> Iterator[None]:
         yield
     finally:
         _is_reversible.reset(token)
+
+
+@contextlib.contextmanager
+def at_solutions(solve: LinearSolve) -> Iterator[None]:
+    """Makes what is traced in the block differentiate solvers at their solutions.
+
+    Args:
+      solve: `(product, right) -> x` with `product(x) = right`, pytrees.
+    """
+    token = _linear_solve.set(solve)
+    try:
+        yield
+    finally:
+        _linear_solve.reset(token)
+
+
+def stationary(gradient: Callable[[Any], Any], point: Any) -> Any:
+    """Returns the point that a solver ended at, as a solution where that is wanted.
+
+    In the block of `at_solutions` a step of Newton's method ends the solver's work, so
+    that the point has the derivatives of a zero of the gradient, forward only: with the
+    Hessian H, `d point = -H^-1 d gradient`, wherever the solver began.
+
+    Args:
+      gradient: `point -> gradient`, of a function with a strict minimum.
+      point: about where it is zero.
+
+    Returns:
+      The point; outside of the block, as it was.
+    """
+    solve = _linear_solve.get()
+    if solve is None:
+        return point
+    held = lax.stop_gradient(point)
+
+    def along(direction: Any) -> Any:
+        return jax.jvp(gradient, (held,), (direction,))[1]
+
+    step = lax.custom_linear_solve(along, gradient(held), solve, symmetric=True)
+    return jax.tree.map(lambda x, s: x - s, held, step)
 
 
 def recomputed(fn: Callable[..., Any]) -> Callable[..., Any]:

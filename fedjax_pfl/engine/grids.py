@@ -199,11 +199,7 @@ def _check_names(
         for field, _ in struct.named_fields(value, part)
     ]
     for name in unknown:
-        ends = [field for field in fields if field.endswith(f".{name}")]
-        if ends:
-            raise checks.InputError(
-                f"Expected the whole name of axis {name!r}: did you mean {ends[0]!r}?"
-            )
+        checks.whole_name(name, fields, "axis")
 
 
 def _shared(configs: Sequence[dict[str, Any]]) -> dict[str, Any]:

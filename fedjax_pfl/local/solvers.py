@@ -10,7 +10,7 @@ import optax
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import checks, loops, struct
 from fedjax_pfl.local import minibatch_scan, objectives, schedules
 
 __all__ = ["SGD", "Optax", "ToTolerance"]
@@ -360,6 +360,7 @@ class ToTolerance:
 
         start = (params, *gradient_at(params), jnp.zeros((), jnp.int32))
         params, _, norm, steps = lax.while_loop(unfinished, body, start)
+        params = loops.stationary(lambda x: gradient_at(x)[0], params)
         info = minibatch_scan.LocalInfo(
             num_steps=steps,
             num_examples=(steps + 1) * view.data.num_examples,

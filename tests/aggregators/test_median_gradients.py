@@ -209,3 +209,34 @@ def test_nearly_collinear_rows_have_finite_derivatives():
     rows = np.outer([-2.0, -1.5, 1.5, 2.0], np.ones(6))
     for found in _grads(_geometric, rows, np.ones(4), 0.1):
         assert np.isfinite(found).all()
+
+
+@_smooth
+def test_derivatives_are_the_implicit_ones(make):
+    """At the zero c of `sum_k p_k (x_k - c) / max(|x_k - c|, rho)`, as a dense system.
+
+    Of the coordinate median every coordinate is such a zero of its own.
+    """
+    rho, rows = 1.0, jnp.asarray(rules.random_rows())
+    p = jnp.asarray(WEIGHTS / WEIGHTS.sum())
+
+    def pull(center, rows, rho):
+        away = rows - center[None]
+        size = jnp.abs(away)
+        if make is _geometric:
+            size = jnp.broadcast_to(
+                jnp.linalg.norm(away, axis=1, keepdims=True), away.shape
+            )
+        return p @ (away / jnp.maximum(size, rho))
+
+    def median(rows, rho):
+        zero = jnp.zeros(rows.shape[1])
+        return make(rho)(rules.KEY, rows, jnp.asarray(WEIGHTS), zero)[0]
+
+    tangents = jnp.asarray(rules.random_rows(seed=1)), jnp.asarray(0.7)
+    given = rows, jnp.asarray(rho)
+    center, moved = jax.jit(lambda *t: jax.jvp(median, given, t))(*tangents)
+    np.testing.assert_allclose(pull(center, *given), 0, atol=1e-9)
+    _, right = jax.jvp(lambda *g: pull(center, *g), given, tangents)
+    matrix = jax.jacobian(pull)(center, *given)
+    np.testing.assert_allclose(moved, -np.linalg.solve(matrix, right), rtol=1e-6)

@@ -1,6 +1,9 @@
 """Shortest combinations of rows: golden values, oracles, certificates."""
 
+import functools
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -265,3 +268,44 @@ def test_cones_of_rows_that_span_the_space_leave_nothing(draws):
             rounding = np.finfo(np.float32).eps * (1 + x.sum())  # of A x
             assert float(solution.gap) <= 4 * rounding * (1 + x.sum()), draw
             assert np.linalg.norm(left) <= 1e-3, draw
+
+
+@pytest.mark.parametrize("kind", ["hull", "cone"])
+def test_derivatives_are_those_of_the_rows_that_count(kind):
+    """Implicit ones: with weights that are not 0, the solution is a linear system's.
+
+    Forward through the iterations, of which the last ones forget how they began.
+    """
+    dot = functools.partial(jnp.matmul, precision="highest")
+    g = np.random.default_rng(9).normal(size=8)
+
+    def weights(rows):
+        gram = dot(rows, rows.T)
+        if kind == "hull":
+            return quadratic_programs.minimum_norm(gram).x
+        return quadratic_programs.cone(gram, dot(rows, g), dot(g, g)).x
+
+    def point(rows, x):
+        return dot(x, rows) + (kind == "cone") * g
+
+    def active(rows):
+        gram = dot(rows, rows.T)
+        if kind == "hull":
+            x = jnp.linalg.solve(gram, jnp.ones(len(rows)))
+            return point(rows, x / x.sum())
+        return point(rows, -jnp.linalg.solve(gram, dot(rows, g)))
+
+    forward = jax.jit(
+        lambda r, t: jax.jvp(lambda rows: point(rows, weights(rows)), (r,), (t,))
+    )
+    find = jax.jit(weights)
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        rows = jnp.asarray(rng.normal(size=(5, 8)) + 0.7 * rng.normal(size=8))
+        tangent = jnp.asarray(rng.normal(size=rows.shape))
+        counts = np.asarray(find(rows)) > 1e-6
+        found, moved = forward(rows, tangent)
+        expected = jax.jvp(active, (rows[counts],), (tangent[counts],))
+        scale = np.linalg.norm(expected[1]) or 1.0
+        np.testing.assert_allclose(found, expected[0], atol=1e-9)
+        np.testing.assert_allclose(moved, expected[1], atol=1e-8 * scale)

@@ -2,11 +2,11 @@
 
 import dataclasses
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.engine.process import PARTS, FederatedProcess
@@ -21,18 +21,22 @@ __all__ = [
     "held_fixed",
     "of_some",
     "own",
+    "parts",
     "put",
     "scale_of",
     "taken",
 ]
 
 
-def check(process: FederatedProcess, fields: Sequence[str]) -> tuple[str, ...]:
+def check(
+    process: FederatedProcess, fields: Sequence[str], *, implicit: bool = False
+) -> tuple[str, ...]:
     """Refuses names that are no traced numbers of a process.
 
     Args:
       process: the process.
       fields: dotted names such as `algorithm.lam`.
+      implicit: whether derivatives are those of a fixed point.
 
     Returns:
       The names.
@@ -64,14 +68,15 @@ def check(process: FederatedProcess, fields: Sequence[str]) -> tuple[str, ...]:
                 f" per_client, to be differentiated in {name!r}."
             )
         if name.partition(".")[0] not in PARTS:
-            _refuse_unknown(name, known)
+            checks.whole_name(name, known, "field")
+            checks.known(name.partition(".")[0], tuple(PARTS), "part of a process")
         value = struct.get_field(process, name)
         raise checks.InputError(
             f"Expected {name} to be a traced number, to be differentiated in, got"
             f" {struct.plain(value)!r}; {', '.join(known)} are."
         )
     _refuse_parts(process, ["no_derivative"])
-    if any(name.startswith(PER_CLIENT) for name in names):
+    if any(name.startswith(PER_CLIENT) for name in names) and not implicit:
         _refuse_parts(process, ["forward_only"])
     return names
 
@@ -103,17 +108,7 @@ def own(process: FederatedProcess, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if name in known)
 
 
-def _refuse_unknown(name: str, known: Iterable[str]) -> None:
-    """Refuses a name that begins with no part of a process."""
-    ends = [field for field in known if field.endswith(f".{name}")]
-    if ends:
-        raise checks.InputError(
-            f"Expected the whole name of field {name!r}: did you mean {ends[0]!r}?"
-        )
-    checks.known(name.partition(".")[0], tuple(PARTS), "part of a process")
-
-
-def _parts(node: Any) -> Iterator[Any]:
+def parts(node: Any) -> Iterator[Any]:
     """Yields the dataclasses of a process, itself first."""
     if not dataclasses.is_dataclass(node) or isinstance(node, type):
         return
@@ -121,14 +116,14 @@ def _parts(node: Any) -> Iterator[Any]:
     for field in dataclasses.fields(node):
         value = getattr(node, field.name)
         for part in value if isinstance(value, tuple) else (value,):
-            yield from _parts(part)
+            yield from parts(part)
 
 
 def _used(process: FederatedProcess) -> Iterator[Any]:
     """Yields the parts of a process, the aggregator that it uses among them."""
-    yield from _parts(process)
+    yield from parts(process)
     if process.aggregator is None and process.algorithm.aggregates:
-        yield from _parts(process.used_aggregator())
+        yield from parts(process.used_aggregator())
 
 
 def _refuse_parts(process: FederatedProcess, kinds: Sequence[str]) -> None:
@@ -140,19 +135,22 @@ def _refuse_parts(process: FederatedProcess, kinds: Sequence[str]) -> None:
         wanted = "derivatives"
         if kind == "forward_only":
             wanted += " in values per client, which go back through all rounds"
+            reason += "; hypergradients with implicit=True has them at a fixed point"
         raise checks.InputError(
             f"Expected parts that have {wanted}, got {type(part).__name__}, which"
             f" {reason}."
         )
 
 
-def held_fixed(process: FederatedProcess) -> tuple[str, ...]:
+def held_fixed(process: FederatedProcess, *, implicit: bool = False) -> tuple[str, ...]:
     """Returns what parts of a process choose, which derivatives hold fixed.
 
     Such derivatives are exact for almost all values: where the choice does not change.
 
     Args:
       process: the process.
+      implicit: whether derivatives are those of a fixed point, where loops that end by
+        a tolerance count as exact.
 
     Returns:
       Texts such as `Krum: which rows are averaged`.
@@ -161,6 +159,7 @@ def held_fixed(process: FederatedProcess) -> tuple[str, ...]:
         f"{type(part).__name__}: {chosen}"
         for part in _used(process)
         if (chosen := getattr(part, "chooses", None)) is not None
+        and not (implicit and getattr(part, "forward_only", None))
     ]
     return tuple(dict.fromkeys(texts))
 
@@ -191,27 +190,24 @@ class Scale:
 
     kind: str
 
-    def free(self, value: float) -> float:
-        """Returns the number without limits that stands for a value."""
+    def free(self, value: np.ndarray) -> np.ndarray:
+        """Returns the numbers without limits that stand for values of any shape."""
         if self.kind == "log":
-            return math.log(value)
-        if self.kind == "logit":
-            return math.log(value) - math.log1p(-value)
-        return value
+            return np.log(value)
+        return np.log(value) - np.log1p(-value) if self.kind == "logit" else value
 
-    def value(self, free: float) -> float:
-        """Inverts `free`."""
-        if self.kind == "log":
-            return math.exp(free)
-        if self.kind == "logit":
-            return 1 / (1 + math.exp(-free))
-        return free
+    def value(self, free: np.ndarray) -> np.ndarray:
+        """Inverts `free`; infinite where that is beyond the largest number."""
+        if self.kind == "linear":
+            return free
+        with np.errstate(over="ignore"):
+            return np.exp(free if self.kind == "log" else -np.logaddexp(0, -free))
 
-    def slope(self, value: float) -> float:
-        """Returns the derivative of the value in what stands for it."""
+    def slope(self, value: np.ndarray) -> np.ndarray:
+        """Returns the derivatives of the values in what stands for them."""
         if self.kind == "log":
             return value
-        return value * (1 - value) if self.kind == "logit" else 1.0
+        return value * (1 - value) if self.kind == "logit" else np.ones_like(value)
 
 
 def scale_of(process: FederatedProcess, name: str) -> Scale:

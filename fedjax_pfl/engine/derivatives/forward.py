@@ -1,6 +1,7 @@
 """Derivatives of trainings with respect to their hyperparameters."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,12 @@ from fedjax_pfl import core, results
 from fedjax_pfl.core import checks
 from fedjax_pfl.engine import grids, groups, simulation, validate
 from fedjax_pfl.engine.derivatives import fields as fields_
+from fedjax_pfl.engine.derivatives import implicit as implicit_
 from fedjax_pfl.engine.derivatives import reverse, trainer
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.process import FederatedProcess
+from fedjax_pfl.numerics import gmres
 from fedjax_pfl.results import learned
 
 if TYPE_CHECKING:
@@ -35,8 +38,13 @@ class Hypergradients:
       derivatives: by field, those of the objective, shaped like its values.
       held_fixed: what parts of the process choose, which the derivatives hold fixed:
         they are exact where a small change of the fields does not change the choice.
-      result: the trainings, in forward mode; their histories have all of this at every
+      result: the trainings; in forward mode their histories have all of this at every
         evaluation among the diagnostics. None in reverse mode.
+      fixed_point: `[G]` how far the last round still moved the states, relative to
+        them, where derivatives are those of a fixed point; else None.
+      residual: by field, that of its linear system, relative to the right-hand side and
+        shaped like its values; None as `fixed_point`.
+      tolerance: what both are at most where the derivatives are met; None as they are.
     """
 
     fields: tuple[str, ...]
@@ -47,23 +55,51 @@ class Hypergradients:
     derivatives: dict[str, np.ndarray]
     held_fixed: tuple[str, ...]
     result: results.Result | None = None
+    fixed_point: np.ndarray | None = None
+    residual: dict[str, np.ndarray] | None = None
+    tolerance: float | None = None
+
+    @property
+    def _errors(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Distances from fixed points and largest residuals, `[G]` each."""
+        if self.fixed_point is None or self.residual is None:
+            return None
+        count = len(self.fixed_point)
+        parts = [r.reshape(count, -1) for r in self.residual.values()]
+        return self.fixed_point, np.concatenate(parts, axis=1).max(axis=1)
+
+    @property
+    def is_met(self) -> np.ndarray:
+        """`bool[G]` whether the points' derivatives are as exact as is wanted.
+
+        Those at a fixed point are where it was reached and the systems were solved;
+        all others, which are exact for any number of rounds, always are.
+        """
+        if self._errors is None:
+            return np.ones(len(self.value), bool)
+        return np.all([e <= self.tolerance for e in self._errors], axis=0)
 
     def table(self) -> "pd.DataFrame":
         """Returns a row per grid point, of values per client one per point and client.
 
         Returns:
           The point's axes, `client` where there are values per client, the fields'
-          values, `objective`, and a column `d <field>` per derivative.
+          values, `objective`, and a column `d <field>` per derivative; at fixed points
+          `fixed point`, and as `residual` the largest one.
         """
         import pandas as pd
 
         count = max(v.shape[1] if v.ndim > 1 else 0 for v in self.values.values())
+        errors = dict(
+            zip(("fixed point", "residual"), self._errors or (), strict=False)
+        )
         rows = [
             point
             | ({"client": client} if count else {})
             | {n: _entry(self.values[n], k, client) for n in self.fields}
             | {"objective": float(self.value[k])}
             | {f"d {n}": _entry(self.derivatives[n], k, client) for n in self.fields}
+            | {name: float(values[k]) for name, values in errors.items()}
             for k, point in enumerate(self.points)
             for client in range(max(count, 1))
         ]
@@ -73,7 +109,20 @@ class Hypergradients:
         text = f"{self.table().to_string(index=False)}\nDerivatives of {self.objective}"
         if self.held_fixed:
             text += f", with held fixed: {'; '.join(self.held_fixed)}"
-        return f"{text}."
+        if self._errors is None:
+            return f"{text}."
+        return f"{text}, at a fixed point. {self._unmet()}".rstrip()
+
+    def _unmet(self) -> str:
+        """Says what keeps derivatives from being exact; nothing where all are."""
+        if self._errors is None or self.is_met.all():
+            return ""
+        move, rest = (float(np.max(errors)) for errors in self._errors)
+        return (
+            f"{(~self.is_met).sum()} of {len(self.value)} points are not exact to"
+            f" {self.tolerance:.1e}: a round still moves the state by {move:.1e} of its"
+            f" size, and linear systems keep {rest:.1e} of their right-hand sides."
+        )
 
 
 def _entry(values: np.ndarray, point: int, client: int) -> float:
@@ -92,6 +141,7 @@ def hypergradients(
     *,
     objective: str | Objective = "validation:loss",
     axes: grids.Axes | None = None,
+    implicit: bool = False,
     **options: Any,
 ) -> Hypergradients:
     """Trains, and differentiates an objective in fields of the process.
@@ -105,6 +155,11 @@ def hypergradients(
     fields with them. About the square root of the number of rounds of states is kept,
     with all steps of as many rounds.
 
+    With `implicit` the rounds are trained without derivatives, and the state that they
+    led to is differentiated as their fixed point, by one linear system per value; local
+    solvers that end by a tolerance count as exact. The rounds must all be alike: full
+    batches, all clients, constant steps.
+
     Args:
       key: `[]` key from `jax.random.key(seed)`.
       process: algorithm, aggregator, participation, work, attack.
@@ -117,6 +172,9 @@ def hypergradients(
         takes those clients. See `derivatives.objective.Objective`.
       axes: grid points, as `grid` takes them, for example `{"seed": range(5)}`: every
         point has its derivatives, all of them from one program.
+      implicit: whether to differentiate at the fixed point of a round. How far it was
+        reached, and how well systems were solved, is in the result, with a warning
+        where that is not enough.
       **options: those of `grid`, but `stop_when`.
 
     Returns:
@@ -124,12 +182,14 @@ def hypergradients(
 
     Raises:
       InputError: if an argument does not fit: a field that is static, None or unknown,
-        an objective on test data, a part without derivatives.
+        an objective on test data, a part without derivatives, rounds without a fixed
+        point.
       Interrupted: after `max_minutes`.
     """
     is_spec = not isinstance(spec, core.Federation)
     validate.check(key, process, model, spec, spec=is_spec)
-    names = fields_.check(process, fields)
+    checks.boolean("implicit", implicit)
+    names = fields_.check(process, fields, implicit=implicit)
     wanted = Objective.parse(objective)
     options = measured(options, wanted)
     parsed = Options(num_rounds=num_rounds, **options)
@@ -143,9 +203,9 @@ def hypergradients(
         )
     else:
         found = [groups.single(key, process, model, spec)]
-    what = trainer.Differentiation(names, wanted)
+    what = (implicit_.Implicit if implicit else trainer.Differentiation)(names, wanted)
     for group in found:
-        fields_.check(group.processes[0], names)
+        fields_.check(group.processes[0], names, implicit=implicit)
     planned = simulation.check_groups(found, parsed, trainer=what)
     models = {what.model_of(group).model for group in planned}
     if len(models) > 1:
@@ -157,8 +217,13 @@ def hypergradients(
         "fields": names,
         "objective": str(what.model_of(planned[0])),
         "points": tuple(point for group in planned for point in group.group.points),
-        "held_fixed": fields_.held_fixed(process),
+        "held_fixed": fields_.held_fixed(process, implicit=implicit),
     }
+    if isinstance(what, implicit_.Implicit):
+        shared["result"] = simulation.run_groups(
+            planned, parsed, trainer=what, interrupt=time_is_up
+        )
+        return _solved(what, planned, shared)
     if any(name.startswith(fields_.PER_CLIENT) for name in names):
         parts = [reverse.go_back(group, what) for group in planned]
         value = np.concatenate([part[0] for part in parts])
@@ -179,6 +244,37 @@ def hypergradients(
         result=result,
         **shared,
     )
+
+
+def _solved(
+    what: implicit_.Implicit,
+    planned: Sequence[groups.PlannedGroup],
+    shared: dict[str, Any],
+) -> Hypergradients:
+    """Returns what was found at fixed points; warns where that is not enough."""
+    solutions = [what.solution(group) for group in planned]
+    taken = [fields_.taken(p, what.names) for g in planned for p in g.processes]
+
+    def by_name(part: str) -> dict[str, np.ndarray]:
+        return {
+            name: np.concatenate([getattr(s, part)[name] for s in solutions])
+            for name in what.names
+        }
+
+    value = np.concatenate([solution.value for solution in solutions])
+    made = Hypergradients(
+        value=value,
+        values={n: np.stack([np.asarray(own[n]) for own in taken]) for n in what.names},
+        derivatives=by_name("derivatives"),
+        fixed_point=np.concatenate([solution.fixed_point for solution in solutions]),
+        residual=by_name("residual"),
+        tolerance=gmres.tolerance(value.dtype),
+        **shared,
+    )
+    if not made.is_met.all():
+        text = str(made).rpartition("\n")[2]
+        warnings.warn(f"{text} Train longer, or solve more exactly.", stacklevel=4)
+    return made
 
 
 def measured(options: dict[str, Any], objective: Objective) -> dict[str, Any]:

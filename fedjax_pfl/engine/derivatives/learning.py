@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
     from fedjax_pfl.engine.groups import PlannedGroup
 
-__all__ = ["OBJECTIVE", "Learned", "Learning", "default_optimizer", "learn"]
+__all__ = [
+    "OBJECTIVE",
+    "Learned",
+    "Learning",
+    "check_points",
+    "default_optimizer",
+    "learn",
+]
 
 OBJECTIVE = "validation:loss"
 """What fields are moved by where nothing else is said."""
@@ -102,8 +109,8 @@ class Learner(trainer.Differentiated):
         scales = [{n: fields_.scale_of(p, n) for n in names} for p in processes]
         self._scales = scales[0]  # limits are those of the class, for all of them
         self._free = {
-            name: np.array(
-                [scale.free(float(struct.get_field(p, name))) for p in processes]
+            name: scale.free(
+                np.array([float(struct.get_field(p, name)) for p in processes])
             )
             for name, scale in self._scales.items()
         }
@@ -123,7 +130,7 @@ class Learner(trainer.Differentiated):
         processes, keys, rows, pool = self.start
         values = {}
         for name, like in fields_.taken(processes, self.what.names).items():
-            value = np.vectorize(self._scales[name].value)(self._free[name])
+            value = self._scales[name].value(self._free[name])
             values[name] = jnp.asarray(value[self._start_of], like.dtype)
         processes = fields_.put(processes, values)
         self.start = (processes, keys, rows, pool)
@@ -182,7 +189,7 @@ class Learner(trainer.Differentiated):
         for name, scale in self._scales.items():
             slope = own[f"{learned.DERIVATIVE}{name}"][order].astype(np.float64)
             value = own[f"{learned.VALUE}{name}"][order].astype(np.float64)
-            slope = slope * np.vectorize(scale.slope)(value)
+            slope = slope * scale.slope(value)
             slope = np.where(np.abs(slope) <= _LOST * size, slope, np.nan)
             sums = np.bincount(self._start_of, slope * self.what.objective.sign)
             self._slopes[name] = sums / np.bincount(self._start_of)
@@ -262,8 +269,12 @@ def default_optimizer() -> optax.GradientTransformation:
     return optax.chain(optax.clip(1.0), optax.adam(_RATE, b1=0.5, b2=0.9))
 
 
-def _check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
-    """Refuses what is no seed, no start or no optimizer."""
+def check_points(seeds: Any, starts: Any, optimizer: Any) -> None:
+    """Refuses what is no seed, no start or no optimizer.
+
+    Raises:
+      InputError: in one sentence.
+    """
     if isinstance(seeds, int) or not len(seeds):
         raise checks.InputError(f"Expected at least one seed, got {seeds!r}.")
     is_listed = isinstance(starts, list | tuple) and starts
@@ -331,7 +342,7 @@ def learn(
       Interrupted: after `max_minutes`.
     """
     validate.check(key, process, model, spec, spec=True)
-    _check_points(seeds, starts, optimizer)
+    check_points(seeds, starts, optimizer)
     what = Learning(
         names=fields_.check(process, fields),
         objective=Objective.parse(objective),

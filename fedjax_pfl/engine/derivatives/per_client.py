@@ -140,6 +140,7 @@ def learn_per_client(
     """
     validate.check(key, process, model, spec, spec=True)
     checks.positive_int("num_trainings", num_trainings)
+    learning.check_points(seeds, ({},), optimizer)
     if process.per_client is not None:
         raise checks.InputError(
             "Expected per_client=None, since values begin at the algorithm's, got"
@@ -206,9 +207,8 @@ def _descend(
     reach: Callable[[int, str], None],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the best values `[G, N]`, and the objectives `[G, T]` on the way."""
-    value_of, slope_of = np.vectorize(scale.value), np.vectorize(scale.slope)
     values = backward.values()[name].astype(np.float64)
-    free: Any = jnp.asarray(np.vectorize(scale.free)(values))
+    free: Any = jnp.asarray(scale.free(values))
     memory, sign = optimizer.init(free), backward.objective.sign
     best, least, path = values, np.full(len(values), np.inf), []
     for done in range(num_trainings):
@@ -223,10 +223,10 @@ def _descend(
         if reason is not None:
             raise Interrupted(reason, done)
         count = values.shape[1]  # a client's share in the mean of all
-        slope = count * sign * slopes[name] * slope_of(values)
+        slope = count * sign * slopes[name] * scale.slope(values)
         update, memory = optimizer.update(
             jnp.asarray(np.nan_to_num(slope)), memory, free
         )
         free = free + update
-        values = value_of(np.asarray(free, np.float64))
+        values = scale.value(np.asarray(free, np.float64))
     return best, np.stack(path, axis=1)

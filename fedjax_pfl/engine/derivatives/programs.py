@@ -21,7 +21,7 @@ from fedjax_pfl.engine.derivatives import fields
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.groups import Plan
 
-__all__ = ["backward", "init", "measure", "moving", "segment"]
+__all__ = ["backward", "init", "measure", "measured", "moved", "moving", "segment"]
 
 
 def moving(tree: Any) -> list[Any]:
@@ -30,8 +30,8 @@ def moving(tree: Any) -> list[Any]:
     return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)]
 
 
-def _moved(tree: Any, floats: list[Any]) -> Any:
-    """Returns a tree with other floating-point leaves."""
+def moved(tree: Any, floats: list[Any]) -> Any:
+    """Returns a tree with other floating-point leaves; see `moving`."""
     rest = iter(floats)
     return jax.tree.map(
         lambda leaf: next(rest) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
@@ -107,7 +107,7 @@ def segment(
 
     def run(values: dict[str, Any], floats: list[Any]):
         changed = fields.put(processes, values)
-        before = _moved(states, floats)
+        before = moved(states, floats)
         limits = (active, start, num_rounds)
         after, reports = resident.segment(plan, changed, before, rows, pool, *limits)
         return moving(after), (after, reports)
@@ -117,7 +117,7 @@ def segment(
     return states, tangents, reports
 
 
-def _measured(
+def measured(
     plan: Plan,
     objective: Objective,
     process: Any,
@@ -153,12 +153,13 @@ def measure(
 
     def one(row: tuple[Any, ...], pool: Any) -> jax.Array:
         process, state, own = row
-        return _measured(plan, objective, process, state, stacking.join(own, pool))
+        return measured(plan, objective, process, state, stacking.join(own, pool))
 
     def run(values: dict[str, Any], floats: list[Any]):
-        changed, now = fields.put(processes, values), _moved(states, floats)
-        measured = client_map.map_clients(one, (changed, now, rows), pool, plan.points)
-        return measured, None
+        changed, now = fields.put(processes, values), moved(states, floats)
+        return client_map.map_clients(
+            one, (changed, now, rows), pool, plan.points
+        ), None
 
     values = fields.taken(processes, names)
     value, slope, _ = _forward(run, values, moving(states), tangents)
@@ -212,7 +213,7 @@ def backward(
             state = changed.init(key, plan.model, federation)
             numbers = jnp.arange(count * length).reshape(count, length)
             state = lax.scan(piece, state, numbers)[0]
-            return _measured(plan, objective, changed, state, federation)
+            return measured(plan, objective, changed, state, federation)
 
         return jax.value_and_grad(last)(fields.taken(process, names))
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -38,10 +38,12 @@ class Differentiation:
     Attributes:
       names: dotted names of the p fields.
       objective: the number that has derivatives.
+      implicit: whether they are those of a fixed point.
     """
 
     names: tuple[str, ...]
     objective: Objective
+    implicit: ClassVar[bool] = False
 
     def __call__(
         self, planned: PlannedGroup, store: checkpoint.Store | None = None, **how: Any
@@ -55,7 +57,7 @@ class Differentiation:
         )
 
     @property
-    def _trainer(self) -> "Callable[..., Differentiated]":
+    def _trainer(self) -> "Callable[..., Resident]":
         """The trainer of groups with such fields."""
         return Differentiated
 
@@ -70,7 +72,7 @@ class Differentiation:
             Resident.check(planned)
             return
         for process in planned.group.processes:
-            fields.check(process, names)
+            fields.check(process, names, implicit=self.implicit)
         if planned.plan.execution.mode == "loop":
             raise checks.InputError(
                 "Expected a compiled execution for derivatives, got 'loop'."

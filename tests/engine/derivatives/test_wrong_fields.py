@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import fedjax_pfl as fp
@@ -247,3 +248,20 @@ def test_methods_side_by_side_have_to_share_field_and_model(names, message):
 def test_one_client_has_to_be_evaluated():
     with pytest.raises(checks.InputError, match="eval_clients='all'.* got 2"):
         differentiate(objective="validation:loss:client=1", eval_clients=2)
+
+
+@pytest.mark.parametrize("kind", ["log", "logit", "linear"])
+def test_scales_are_inverted_and_have_slopes(kind):
+    scale, values = fields.Scale(kind), np.array([[0.02, 0.5], [0.9, 0.3]])
+    free = scale.free(values)
+    np.testing.assert_allclose(scale.value(free), values, rtol=1e-12)
+    step = 1e-6
+    slopes = (scale.value(free + step) - scale.value(free - step)) / (2 * step)
+    np.testing.assert_allclose(scale.slope(values), slopes, rtol=1e-8)
+
+
+def test_scales_have_values_of_any_number():
+    """Beyond the largest number, too, without a warning."""
+    far = np.array([-1e4, 1e4])
+    np.testing.assert_array_equal(fields.Scale("log").value(far), [0, np.inf])
+    np.testing.assert_array_equal(fields.Scale("logit").value(far), [0, 1])

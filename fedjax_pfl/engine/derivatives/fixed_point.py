@@ -1,0 +1,199 @@
+"""Compiled programs that differentiate where rounds have come to rest.
+
+With the state z, fields v and a round T, a training that has converged is a fixed point
+`z = T(z, v)`, whose derivative in one of the fields solves
+
+    (I - dT/dz) dz = dT/dv
+
+by `numerics.gmres`, with products of the round's derivative in place of its matrix. The
+search begins at the derivative of the first state, so that what no round changes, such
+as a radius that the server was given, keeps its own. Then
+
+    d objective = d objective/dz dz + d objective/dv
+
+and no round before the last one matters.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import flatten_util, lax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import client_map, loops
+from fedjax_pfl.engine import stacking
+from fedjax_pfl.engine.derivatives import fields, programs
+from fedjax_pfl.engine.derivatives.objective import Objective
+from fedjax_pfl.engine.groups import Plan
+from fedjax_pfl.numerics import gmres
+
+__all__ = ["Solution", "shift", "solve"]
+
+_AT_ONCE = 8  # systems that are solved side by side
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """Derivatives at what may be a fixed point, and how good they are.
+
+    Attributes:
+      value: the objective `[G]`.
+      derivatives: those of the objective by name, shaped like the fields.
+      fixed_point: `[G]` how far the states are from a fixed point, `|T(z) - z| / |z|`.
+      residual: by name, those of the linear systems relative to their right-hand
+        sides, shaped like the fields.
+    """
+
+    value: Any
+    derivatives: dict[str, Any]
+    fixed_point: Any
+    residual: dict[str, Any]
+
+
+def _tried(product: Any, right: Any) -> Any:
+    """Solves the systems of local problems; NaN where that fails."""
+    x, residual = gmres.solve(product, right, jax.tree.map(jnp.zeros_like, right))
+    is_solved = residual <= gmres.tolerance(residual.dtype)
+    return jax.tree.map(lambda leaf: jnp.where(is_solved, leaf, jnp.nan), x)
+
+
+def _turn(
+    plan: Plan,
+    process: Any,
+    state: core.State,
+    federation: core.Federation,
+    floats: list[Any],
+) -> list[Any]:
+    """Runs a round from other floating-point leaves of a state, and returns them."""
+    before = programs.moved(state, floats)
+    new, _ = process.round(before, plan.model, federation, plan.execution)
+    return programs.moving(new)
+
+
+@functools.partial(jax.jit, static_argnames="plan")
+def shift(
+    plan: Plan,
+    processes: Any,
+    states: core.State,
+    rows: Any,
+    pool: Any,
+    rounds: tuple[Any, Any],
+) -> jax.Array:
+    """Returns how much rounds of two numbers differ from the same states.
+
+    Args:
+      plan: static part of the group.
+      processes: of the points.
+      states: of the points.
+      rows: rows of the federations.
+      pool: their examples.
+      rounds: two numbers of rounds, with which draws and step sizes change.
+
+    Returns:
+      `[G]`, relative to the states.
+    """
+
+    def one(row: tuple[Any, ...], shared: Any) -> jax.Array:
+        process, state, own = row
+        pool, rounds = shared
+        federation = stacking.join(own, pool)
+
+        def after(number: jax.Array) -> list[Any]:
+            # Of all that a schedule may count.
+            steps = None if state.steps is None else state.steps + number
+            there = dataclasses.replace(state, round=number, steps=steps)
+            floats = programs.moving(there)
+            return _turn(plan, process, there, federation, floats)
+
+        first, second = map(after, rounds)
+        size = jnp.maximum(optax.tree.norm(first), optax.tree.norm(second))
+        apart = optax.tree.norm(optax.tree.sub(first, second))
+        return apart / jnp.where(size > 0, size, 1)
+
+    rows = (processes, states, rows)
+    return client_map.map_clients(one, rows, (pool, rounds), plan.points)
+
+
+@functools.partial(jax.jit, static_argnames=("plan", "names", "objective"))
+def solve(
+    plan: Plan,
+    names: tuple[str, ...],
+    objective: Objective,
+    processes: Any,
+    states: core.State,
+    rows: Any,
+    pool: Any,
+    round: Any,
+) -> Solution:
+    """Differentiates the objective at the fixed points that states are near.
+
+    Solvers that end by a tolerance count as exact, and are differentiated at their
+    solutions.
+
+    Args:
+      plan: static part of the group.
+      names: dotted names of the fields; one with values per client has a system for
+        each of them.
+      objective: what is differentiated.
+      processes: of the points.
+      states: of the points.
+      rows: rows of the federations.
+      pool: their examples.
+      round: number of the round that is taken for T.
+
+    Returns:
+      The derivatives.
+    """
+
+    def one(row: tuple[Any, ...], shared: Any) -> Solution:
+        process, state, own = row
+        pool, round = shared
+        state = dataclasses.replace(state, round=round)  # as in `resident.segment`
+        federation = stacking.join(own, pool)
+        values, floats = fields.taken(process, names), programs.moving(state)
+
+        def start(values: Any) -> list[Any]:
+            changed = fields.put(process, values)
+            return programs.moving(changed.init(state.key, plan.model, federation))
+
+        def turn(values: Any, floats: list[Any]) -> list[Any]:
+            changed = fields.put(process, values)
+            return _turn(plan, changed, state, federation, floats)
+
+        def measure(values: Any, floats: list[Any]) -> jax.Array:
+            changed = fields.put(process, values)
+            now = programs.moved(state, floats)
+            return programs.measured(plan, objective, changed, now, federation)
+
+        def apart(direction: list[Any]) -> list[Any]:
+            along = jax.jvp(lambda z: turn(values, z), (floats,), (direction,))[1]
+            return optax.tree.sub(direction, along)
+
+        def along(direction: Any) -> tuple[jax.Array, jax.Array]:
+            first = jax.jvp(start, (values,), (direction,))[1]
+            right = jax.jvp(lambda v: turn(v, floats), (values,), (direction,))[1]
+            moved, residual = gmres.solve(apart, right, first)
+            slope = jax.jvp(measure, (values, floats), (direction, moved))[1]
+            return slope, residual
+
+        flat, by_name = flatten_util.ravel_pytree(values)
+        directions = jax.vmap(by_name)(jnp.eye(flat.size, dtype=flat.dtype))
+        at_once = min(_AT_ONCE, flat.size)
+        slopes, residuals = lax.map(along, directions, batch_size=at_once)
+        size = optax.tree.norm(floats)
+        move = optax.tree.norm(optax.tree.sub(turn(values, floats), floats))
+        return Solution(
+            value=measure(values, floats),
+            derivatives=by_name(slopes),
+            fixed_point=move / jnp.where(size > 0, size, 1),
+            residual=by_name(residuals),
+        )
+
+    rows = (processes, states, rows)
+    with loops.at_solutions(_tried):
+        return client_map.map_clients(one, rows, (pool, round), plan.points)

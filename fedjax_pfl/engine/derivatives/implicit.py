@@ -1,0 +1,150 @@
+"""The trainer that differentiates at the fixed point to which its rounds lead."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedjax_pfl.core import checks, sharding
+from fedjax_pfl.engine import programs as compiled
+from fedjax_pfl.engine.derivatives import fields, fixed_point, trainer
+from fedjax_pfl.engine.groups import PlannedGroup
+from fedjax_pfl.engine.resident import Resident, rounds
+from fedjax_pfl.local import participation, schedules
+from fedjax_pfl.numerics import gmres
+from fedjax_pfl.results import checkpoint
+
+__all__ = ["AtFixedPoint", "Implicit"]
+
+_SHIFT: compiled.Name = ("shift",)
+_SOLVE: compiled.Name = ("solve",)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Implicit(trainer.Differentiation):
+    """Objective and fields of derivatives at fixed points; makes trainers.
+
+    Attributes:
+      solutions: of the groups that have been trained, by the `id` of the planned group.
+    """
+
+    solutions: dict[int, fixed_point.Solution] = dataclasses.field(default_factory=dict)
+    implicit: ClassVar[bool] = True
+
+    @property
+    def _trainer(self) -> Callable[..., Resident]:
+        """The trainer of groups with such fields."""
+        return AtFixedPoint
+
+    def solution(self, planned: PlannedGroup) -> fixed_point.Solution:
+        """Returns what was found of a group, in the order of its points."""
+        return self.solutions[id(planned)]
+
+
+class AtFixedPoint(Resident):
+    """All points of a group, trained without derivatives and then differentiated.
+
+    Attributes:
+      what: the fields and the objective, and where solutions go.
+      objective: the objective, with the model's name.
+    """
+
+    def __init__(
+        self,
+        planned: PlannedGroup,
+        store: checkpoint.Store | None = None,
+        *,
+        what: Implicit,
+        are_shapes: bool = False,
+    ):
+        """Places the data on the devices; see `Resident`."""
+        self.what = what
+        self.objective = what.model_of(planned)
+        super().__init__(planned, store, are_shapes=are_shapes)
+
+    def changed(self, **changes: Any) -> "AtFixedPoint":
+        """Returns a trainer of shapes, for the group with other fields."""
+        planned = dataclasses.replace(self.planned, **changes)
+        return type(self)(planned, what=self.what, are_shapes=True)
+
+    def _names(self) -> list[compiled.Name]:
+        return [*super()._names(), _SHIFT, _SOLVE]
+
+    def _lowered(self, name: compiled.Name) -> Any:
+        plan, now, last = self.planned.plan, self._with(self.like), self._numbers[1]
+        if name == _SHIFT:
+            return fixed_point.shift.lower(plan, *now, self._numbers)
+        if name == _SOLVE:
+            static = (plan, self.what.names, self.objective)
+            return fixed_point.solve.lower(*static, *now, last)
+        return super()._lowered(name)
+
+    @property
+    def _numbers(self) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of two rounds, the second that after the last."""
+        return rounds(1, max(self.planned.options.num_rounds, 2))
+
+    def begin(self) -> None:
+        """Makes the first states; refuses rounds that are not all alike.
+
+        Raises:
+          InputError: if the number of a round matters, so that there is no fixed point.
+        """
+        super().begin()
+        self._check_alike()
+
+    def restore(self, progress: checkpoint.Progress) -> None:
+        """Places the states of a checkpoint, and differentiates those that ended."""
+        super().restore(progress)
+        self._check_alike()
+        if progress.ended:
+            self._solve()
+
+    def evaluate(self, data: tuple[str, ...], *, is_last: bool) -> tuple[Any, ...]:
+        """Measures all points, and differentiates at the end."""
+        measured = super().evaluate(data, is_last=is_last)
+        if is_last:
+            self._solve()
+        return measured
+
+    def _solve(self) -> None:
+        """Differentiates at the states as they are."""
+        now = self._with(self.states)
+        solution = self.programs[_SOLVE](*now, self._numbers[1])
+        self.what.solutions[id(self.planned)] = self.by_point(solution)
+
+    def _check_alike(self) -> None:
+        """Refuses rounds of which one leads elsewhere than another."""
+        now = self._with(self.states)
+        shift = sharding.fetch(self.programs[_SHIFT](*now, self._numbers))
+        worst = float(np.nanmax(shift, initial=0))
+        if worst <= gmres.tolerance(shift.dtype):  # rounding, of medians too
+            return
+        first, second = map(int, self._numbers)
+        causes = ", ".join(_causes(self.planned)) or "draws, or what changes by itself"
+        raise checks.InputError(
+            "Expected rounds that are all alike, since implicit=True differentiates at"
+            f" their fixed point, got some of {self.planned.algorithm} with {causes}:"
+            f" rounds {first} and {second} lead {worst:.1e} of the state apart."
+        )
+
+
+def _causes(planned: PlannedGroup) -> Iterator[str]:
+    """Yields what makes rounds differ, in words."""
+    process, count = planned.group.processes[0], planned.num_clients
+    size = process.participation.cohort_size(count)
+    if size < count:
+        yield f"cohorts of {size} of {count} clients"
+    if not isinstance(process.work, participation.FullWork):
+        yield type(process.work).__name__
+    most = max(int(f.train.num_examples.max()) for f in planned.group.federations)
+    for part in fields.parts(process):
+        if isinstance(part, schedules.Schedule):
+            yield "a schedule of the learning rate"
+        ends = getattr(part, "forward_only", None) is not None  # on full batches
+        batch = None if ends else getattr(part, "batch_size", None)
+        if batch is not None and batch < most:
+            yield f"batches of {batch} of up to {most} examples"
+        if getattr(part, "decay", None) is not None:
+            yield "a learning rate that decays"

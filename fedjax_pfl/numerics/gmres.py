@@ -1,0 +1,150 @@
+"""Linear systems that are known by their products alone: restarted GMRES.
+
+For `A x = b` from a start x_0, with r = b - A x_0: a cycle makes an orthonormal basis
+`v_0 = r / |r|, v_1, ...` of the space of `r, A r, A^2 r, ...`, and takes the x in
+`x_0 + span(v)` of the least residual. Columns of `A V_m = V_(m+1) H` are made
+orthonormal one after the other, `H = Q R`, so that
+
+    x = x_0 + V_m R^-1 g,    g_j = |r| q_j[0],    |b - A x|^2 = |r|^2 - |g|^2,
+
+and the next cycle begins at x. Sums with the basis are taken twice, against rounding.
+
+    symbol   here       shape
+    V        basis      [m + 1, D]
+    Q, R     q, upper   [m + 1, m], [m, m]
+
+Of a singular A whose range meets its kernel in 0 alone, all steps are in the range: x
+keeps what the start has in the kernel, as a fixed-point iteration would.
+
+Reference: Saad, Schultz, "GMRES: a generalized minimal residual algorithm" (1986).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import flatten_util, lax
+
+from fedjax_pfl.core.client_rows import dot
+
+__all__ = ["solve", "tolerance"]
+
+_LENGTH = 20  # of a cycle
+_CYCLES = 20
+_HELPS = 0.5  # a cycle that leaves more of the residual is the last one
+
+
+def tolerance(dtype: Any) -> float:
+    """Returns the relative residual that is asked for: two thirds of the digits."""
+    return float(jnp.finfo(dtype).eps) ** (2 / 3)
+
+
+def solve(
+    product: Callable[[Any], Any], right: Any, start: Any
+) -> tuple[Any, jax.Array]:
+    """Solves a linear system until its residual is small or falls no more.
+
+    Args:
+      product: `x -> A x`, pytrees like `right`; called in loops.
+      right: b, a pytree of one floating dtype.
+      start: x_0, like `right`.
+
+    Returns:
+      x, and `|b - A x|` over the larger one of `|b|` and `|b - A x_0|`: at most
+      `tolerance`, unless it fell no more. Zero where both are.
+
+    Example:
+      >>> x, residual = solve(lambda v: 2 * v, jnp.ones(3), jnp.zeros(3))
+      >>> x.tolist(), float(residual)
+      ([0.5, 0.5, 0.5], 0.0)
+    """
+    b, restore = flatten_util.ravel_pytree(right)
+    x = flatten_util.ravel_pytree(start)[0].astype(b.dtype)
+
+    def times(v: jax.Array) -> jax.Array:
+        return flatten_util.ravel_pytree(product(restore(v)))[0].astype(b.dtype)
+
+    rest = b - times(x)
+    size = jnp.maximum(_norm(b), _norm(rest))
+    goal = tolerance(b.dtype) * size
+
+    def is_unsolved(state: tuple[Any, ...]) -> jax.Array:
+        _, rest, before, cycles = state
+        now = _norm(rest)
+        return (now > goal) & (now <= _HELPS * before) & (cycles < _CYCLES)
+
+    def cycle(state: tuple[Any, ...]):
+        x, rest, _, cycles = state
+        better = x + _step(times, rest, goal)
+        new = b - times(better)
+        now = _norm(rest)
+        is_better = _norm(new) < now
+        x, rest = jnp.where(is_better, better, x), jnp.where(is_better, new, rest)
+        return x, rest, now, cycles + 1
+
+    begin = (x, rest, jnp.full_like(goal, jnp.inf), jnp.zeros((), jnp.int32))
+    x, rest, *_ = lax.while_loop(is_unsolved, cycle, begin)
+    return restore(x), _norm(rest) / jnp.where(size > 0, size, 1)
+
+
+def _norm(x: jax.Array) -> jax.Array:
+    """Returns the length of a vector."""
+    return jnp.sqrt(jnp.vdot(x, x))
+
+
+def _orthogonal(
+    rows: jax.Array, x: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Splits x by orthonormal rows, of which some may be zero.
+
+    Returns:
+      Coefficients, the rest at unit length, and its length; 0 where it is rounding.
+    """
+    whole = _norm(x)
+    first = dot(rows, x)
+    x = x - dot(first, rows)
+    second = dot(rows, x)
+    x = x - dot(second, rows)
+    length = _norm(x)
+    length = jnp.where(length > 16 * jnp.finfo(x.dtype).eps * whole, length, 0)
+    unit = jnp.where(length > 0, x / jnp.where(length > 0, length, 1), 0)
+    return first + second, unit, length
+
+
+def _step(
+    times: Callable[[jax.Array], jax.Array], rest: jax.Array, goal: jax.Array
+) -> jax.Array:
+    """Returns the step `[D]` of one cycle from a residual `[D]`."""
+    m, dtype, size = _LENGTH, rest.dtype, _norm(rest)
+    basis = jnp.zeros((m + 1, *rest.shape), dtype)
+    basis = basis.at[0].set(rest / jnp.where(size > 0, size, 1))
+    q, upper = jnp.zeros((m, m + 1), dtype), jnp.zeros((m, m), dtype)
+
+    def is_open(state: tuple[Any, ...]) -> jax.Array:
+        basis, q, _, number = state
+        left = jnp.square(size) - jnp.square(size * q[:, 0]).sum()
+        return (number < m) & (left > jnp.square(goal)) & jnp.any(basis[number] != 0)
+
+    def extend(state: tuple[Any, ...]):
+        basis, q, upper, number = state
+        shares, unit, length = _orthogonal(basis, times(basis[number]))
+        basis = basis.at[number + 1].set(unit)
+        column = shares.at[number + 1].set(length)
+        inner, unit, length = _orthogonal(q, column)
+        q = q.at[number].set(unit)
+        upper = upper.at[:, number].set(inner.at[number].set(length))
+        return basis, q, upper, number + 1
+
+    begin = (basis, q, upper, jnp.zeros((), jnp.int32))
+    basis, q, upper, _ = lax.while_loop(is_open, extend, begin)
+    image = size * q[:, 0]
+
+    def substitute(done: jax.Array, y: jax.Array) -> jax.Array:
+        number = m - 1 - done
+        pivot = upper[number, number]
+        entry = (image[number] - dot(upper[number], y)) / jnp.where(pivot > 0, pivot, 1)
+        return y.at[number].set(jnp.where(pivot > 0, entry, 0))
+
+    y = lax.fori_loop(0, m, substitute, jnp.zeros(m, dtype))
+    return dot(y, basis[:m])

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.models import CNN as CNN
     from fedjax_pfl.models import MLP as MLP
     from fedjax_pfl.models import LogisticRegression as LogisticRegression
+    from fedjax_pfl.models import ParameterRoles as ParameterRoles
     from fedjax_pfl.models import from_flax as from_flax
     from fedjax_pfl.models import from_functions as from_functions
     from fedjax_pfl.results import Result as Result

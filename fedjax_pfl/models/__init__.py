@@ -20,5 +20,6 @@ if TYPE_CHECKING:
     from fedjax_pfl.models.own import from_functions as from_functions
     from fedjax_pfl.models.recurrent import LSTM as LSTM
     from fedjax_pfl.models.residual import NFResNet18 as NFResNet18
+    from fedjax_pfl.models.roles import ParameterRoles as ParameterRoles
 else:
     __getattr__, __dir__ = lazy.attach(__name__)

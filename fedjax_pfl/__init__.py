@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.results import Result as Result
     from fedjax_pfl.results.checkpoint import Checkpoints as Checkpoints
     from fedjax_pfl.results.trained_models import load_models as load_models
+    from fedjax_pfl.results.trained_models import load_params as load_params
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 

@@ -288,7 +288,7 @@ def _code(options: arguments.Options) -> dict[str, Any]:
 def command(options: arguments.Options) -> str:
     """Returns the command line that repeats a run; DIR stands for places of data."""
     words = [*invocation.of(options.command).split(), "--preset", options.preset_name]
-    shown = {"data": "DIR", "data_dir": "DIR"}
+    shown = {"data": "DIR", "data_dir": "DIR", "init": "FILE"}
     for field in _stored():
         value = getattr(options, field.name)
         if field.name in _NOT_REPEATED or value == field.default:
@@ -314,7 +314,7 @@ def _stored() -> list[dataclasses.Field[Any]]:
 def _to_json(options: arguments.Options) -> dict[str, Any]:
     """Returns options as JSON knows them; files by absolute paths."""
     stored = {field.name: getattr(options, field.name) for field in _stored()}
-    for name in ("data", "data_dir"):
+    for name in ("data", "data_dir", "init"):
         if stored[name] is not None:
             stored[name] = os.path.abspath(os.path.expanduser(stored[name]))
     return stored

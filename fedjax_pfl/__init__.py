@@ -79,11 +79,14 @@ if TYPE_CHECKING:
     from fedjax_pfl.models import CNN as CNN
     from fedjax_pfl.models import MLP as MLP
     from fedjax_pfl.models import LogisticRegression as LogisticRegression
+    from fedjax_pfl.models import ParameterRoles as ParameterRoles
     from fedjax_pfl.models import from_flax as from_flax
     from fedjax_pfl.models import from_functions as from_functions
+    from fedjax_pfl.models import lora as lora
     from fedjax_pfl.results import Result as Result
     from fedjax_pfl.results.checkpoint import Checkpoints as Checkpoints
     from fedjax_pfl.results.trained_models import load_models as load_models
+    from fedjax_pfl.results.trained_models import load_params as load_params
 else:
     __getattr__, __dir__ = lazy.attach(__name__)
 

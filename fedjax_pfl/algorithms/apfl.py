@@ -111,7 +111,13 @@ class APFL(base.SingleExchange):
         rate = self.alpha_learning_rate
         rate = self.local.rate(view.round) if rate is None else rate
 
-        def losses(step_key: core.Key, w: Any, v: Any, alpha: Any, batch: core.Batch):
+        def losses(
+            step_key: core.Key, w: Any, v: Any, alpha: Any, own: Any, batch: core.Batch
+        ):
+            # What stays with the client belongs to the mixed model.
+            common = batch.with_personal(held.held(own))
+            batch = batch.with_personal(own)
+
             def apply(params: Any):
                 return model.apply(
                     params, batch.x, key=step_key, constants=batch.constants
@@ -119,34 +125,41 @@ class APFL(base.SingleExchange):
 
             # w learns from its own loss only, so both gradients come in one pass.
             outputs = self._mixed(apply, v, held.held(w), alpha)
-            return plain(step_key, w, batch, None) + model.loss(outputs, batch)
+            return plain(step_key, w, common, None) + model.loss(outputs, batch)
 
         def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
-            w, v, alpha, first = carry
-            for_w, for_v, for_alpha = jax.grad(losses, argnums=(1, 2, 3))(
-                step_key, w, v, alpha, batches[0]
+            w, v, alpha, own, first = carry
+            for_w, for_v, for_alpha, for_own = jax.grad(losses, argnums=(1, 2, 3, 4))(
+                step_key, w, v, alpha, own, batches[0]
             )
             step_rate = self.local.rate(view.round) * self.local.share(batches[0])
-            w, v = (self._descend(*p, step_rate) for p in ((w, for_w), (v, for_v)))
+            w, v, own = (
+                self._descend(*pair, step_rate)
+                for pair in ((w, for_w), (v, for_v), (own, for_own))
+            )
             if self.adaptive:
                 slope = for_alpha + self.alpha_decay * alpha
                 moved = jnp.clip(alpha - rate * slope, 0, 1)
                 alpha = jnp.where(first, moved, alpha)
-            return w, v, alpha, jnp.zeros((), bool)
+            return w, v, alpha, own, jnp.zeros((), bool)
 
-        (w, v, alpha, _), info = local.local_scan(
+        personal, start = view.data.personal, jnp.ones((), bool)
+        (w, v, alpha, own, _), info = local.local_scan(
             view,
             step,
-            (down.shared, client.v, client.alpha, jnp.ones((), bool)),
+            (down.shared, client.v, client.alpha, personal, start),
             batch_size=self.local.batch_size,
             epochs=self.local.epochs,
             remainder=self.local.remainder,
             dtype=client.alpha.dtype,
         )
-        report = {
-            "gradient_evaluations": 2 * info.num_examples,
-            "client_steps": info.num_steps,
-        }
+        report = core.Report(
+            values={
+                "gradient_evaluations": 2 * info.num_examples,
+                "client_steps": info.num_steps,
+            },
+            carry=own,
+        )
         return ApflClient(v=v, alpha=alpha), view.upload(w), report
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):

@@ -63,8 +63,8 @@ class FedAvg(global_model.GlobalModel):
         """Returns the global model and, if asked for, its tuned and the local one."""
         networks = self.parameters(server, client)
         if self.fine_tune is not None:
-            tuned, _, _ = self.fine_tune.solve(view, local.DataLoss(model), server)
-            networks["fine-tuned"] = tuned
+            tuned, _, info = self.fine_tune.solve(view, local.DataLoss(model), server)
+            networks["fine-tuned"] = local.whole(view, tuned, info)
         return base.model_predictors(view, model, networks)
 
 
@@ -123,6 +123,11 @@ class Centralized(base.SingleExchange):
             raise checks.InputError(
                 "Centralized training cannot pool clients with feature noise of "
                 "their own."
+            )
+        if data.personal is not None:
+            raise checks.InputError(
+                "Expected a model without personal parameters for Centralized, whose"
+                " training has one client."
             )
         return model.init(key), None, None
 

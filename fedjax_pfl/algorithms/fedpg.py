@@ -156,18 +156,23 @@ class FedPG(base.SingleExchange):
         return jax.tree.map(jnp.zeros_like, server.model)
 
     def _measured(self, view: core.ClientView, w: Any, model: Model):
-        """Measures ONE client at w: its upload and the gradients it evaluated."""
-        plain = local.DataLoss(model)
+        """Measures ONE client at w: upload, evaluated gradients, what stays with it."""
+        plain, own = local.DataLoss(model), view.data.personal
+        rate = self.local.rate(view.round)
         if self.gradient == "exact":
-            loss, gradient = local.full_value_and_gradient(plain, w, None, view.data)
+            loss, (gradient, slope) = local.full_value_and_gradient(
+                local.joint(plain), (w, own), None, view.data
+            )
+            own = jax.tree.map(lambda x, g: x - rate * g, own, slope)
             steps, evaluations = jnp.ones((), jnp.int32), view.data.num_examples
         else:
             loss = local.full_value(plain, w, None, view.data)
             theta, _, info = self.local.solve(view, plain, w, None)
-            rate = self.local.rate(view.round)
+            own = None if own is None else info.carry
             gradient = jax.tree.map(lambda a, b: (a - b) / rate, w, theta)
             steps, evaluations = info.num_steps, info.num_examples
-        return view.upload(gradient, aux={"loss": loss, "steps": steps}), evaluations
+        upload = view.upload(gradient, aux={"loss": loss, "steps": steps})
+        return upload, evaluations, own
 
     def _rows(
         self,
@@ -296,7 +301,7 @@ class FedPG(base.SingleExchange):
         def measure(view: core.ClientView, _: Any, shared: Any):
             return self._measured(view, shared, link.model)
 
-        uploads, evaluations = link.map(measure, None, w)
+        uploads, evaluations, own = link.map(measure, None, w)
         state, received = link.upload(state, uploads, self.reference(state.server))
         present, losses = received.weight > 0, received.aux["loss"]
         history, used = self._absent(state, ctx)
@@ -325,13 +330,13 @@ class FedPG(base.SingleExchange):
             state, server=server, clients=link.put(state.clients, new)
         )
         count, size = present.shape[0], client_rows.size(w)
+        values = {
+            "gradient_evaluations": evaluations,
+            "client_steps": received.aux["steps"],
+            "loss": losses,
+        }
         return state, link.info(
-            {
-                "gradient_evaluations": evaluations,
-                "client_steps": received.aux["steps"],
-                "loss": losses,
-            }
-            | report,
+            core.Report(values=values | report, carry=own),
             {},
             info,
             floats_up=count * (size + 1 + info.get("trials", 0)),
@@ -347,7 +352,7 @@ class FedPG(base.SingleExchange):
         def one(shared: Any, data: core.ClientData):
             own = jax.random.fold_in(key, data.client_id)
             view = core.ClientView(key=own, round=state.round, data=data)
-            upload, _ = self._measured(view, state.server.model, model)
+            upload, *_ = self._measured(view, state.server.model, model)
             return upload.message, upload.aux["loss"]
 
         nobody = jnp.zeros((federation.num_clients, 0))

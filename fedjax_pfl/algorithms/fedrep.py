@@ -103,6 +103,9 @@ class FedRep(base.PersonalHead):
         )
         solver = self.local if self.head_local is None else self.head_local
         head, first = self._train(solver, for_head, model, client, down.shared)
+        if view.data.personal is not None:  # both phases train what stays here
+            own = view.data.with_personal(first.carry)
+            for_body = dataclasses.replace(for_body, data=own)
         body, second = self._train(self.local, for_body, model, down.shared, head)
         message = tree_paths.join(head, body) if self.send_heads else body
         return head, view.upload(message), first.then(second).report()
@@ -112,8 +115,8 @@ class FedRep(base.PersonalHead):
         mean, body = tree_paths.split(server, self.head)
         heads = {"personal": client}
         if self.fine_tune is not None:
-            tuned, _ = self._train(self.fine_tune, view, model, client, body)
-            heads["fine-tuned"] = tuned
+            tuned, info = self._train(self.fine_tune, view, model, client, body)
+            heads["fine-tuned"] = local.whole(view, tuned, info)
         if self.send_heads:
             heads["global"] = mean
         networks = {name: tree_paths.join(head, body) for name, head in heads.items()}

@@ -153,24 +153,26 @@ class PFedMe(base.SingleExchange):
 
     def _in_batches(self, view: ClientView, w: Any, theta: Any, model: Model):
         """Runs the published rule, like `_in_epochs`."""
-        gradient = jax.grad(local.DataLoss(model), argnums=1)
+        gradient = jax.grad(local.joint(local.DataLoss(model)), argnums=1)
 
         def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
-            w_local, theta = carry
+            w_local, *both = carry
 
-            def inner(number: jax.Array, theta: Any):
+            def inner(number: jax.Array, both: tuple[Any, Any]):
                 # Number 0 belongs to the batch's own draw.
                 inner_key = jax.random.fold_in(step_key, 1 + number)
-                slope = gradient(inner_key, theta, batches[0], None)
-                return jax.tree.map(self._inner_step, theta, slope, w_local)
+                slopes = gradient(inner_key, both, batches[0], None)
+                # What stays with the client has no centre to be pulled to.
+                centres = w_local, both[1]
+                return jax.tree.map(self._inner_step, both, slopes, centres)
 
-            theta = lax.fori_loop(0, self.inner_steps, inner, theta)
-            return self._outer_step(w_local, theta), theta
+            theta, own = lax.fori_loop(0, self.inner_steps, inner, tuple(both))
+            return self._outer_step(w_local, theta), theta, own
 
-        (w_local, theta), info = local.local_scan(
+        (w_local, theta, own), info = local.local_scan(
             view,
             step,
-            (w, theta),
+            (w, theta, view.data.personal),
             batch_size=self.batch_size,
             epochs=self.num_steps,
             sampler=minibatch_scan.independent_batch,
@@ -181,7 +183,7 @@ class PFedMe(base.SingleExchange):
             "num_steps": self.inner_steps * info.num_steps,
             "num_examples": self.inner_steps * info.num_examples,
         }
-        return w_local, theta, dataclasses.replace(info, **counts)
+        return w_local, theta, dataclasses.replace(info, carry=own, **counts)
 
     def _inner_step(self, theta: Any, gradient: Any, w_local: Any):
         """Takes one gradient step on `f_i + lam/2 ||. - w_i||^2` in one leaf."""

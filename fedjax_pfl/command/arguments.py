@@ -192,6 +192,11 @@ class Options(DataOptions):
         setting="algorithm",
         metavar="[+]NAME[,NAME...]",
     )
+    init: str | None = option(
+        "Start every training from the parameters of this safetensors file, such as one"
+        " of --save-models.",
+        metavar="FILE",
+    )
     only: str | None = option(
         "Only these of the methods, by the names of their folders.",
         metavar="NAME[,NAME...]",

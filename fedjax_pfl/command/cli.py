@@ -36,7 +36,14 @@ _OF_SOME |= dict.fromkeys(("distributed", *_ADDRESS), ("run",))
 _OF_SOME |= {"points_per_unit": ("sweep", "plan")}
 _LEARNING = ("learn", "learn_on", "learn_trainings")
 _OF_SOME |= dict.fromkeys(_LEARNING, ("run", "sweep", "plan"))
-_NOT_OF_BENCHMARKS = ("problem", "eval_every", "eval_on", "eval_clients", "patience")
+_NOT_OF_BENCHMARKS = (
+    "problem",
+    "init",
+    "eval_every",
+    "eval_on",
+    "eval_clients",
+    "patience",
+)
 _NOT_OF_BENCHMARKS += ("target", "stop_on", "diagnostics", "save_models", "dry_run")
 _NOT_OF_BENCHMARKS += ("profile", "log", "points_per_chunk", "checkpoint_seconds")
 _WITH_RESUME = {"resume", "resume_anyway", "algorithm"}

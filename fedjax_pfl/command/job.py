@@ -382,6 +382,10 @@ def experiment_of(options: arguments.Options) -> Experiment:
         experiment = experiment.single()
     experiment = own_data.with_data(experiment, options)
     experiment = apply_settings(experiment, options.settings)
+    if options.init is not None:
+        params = fp.load_params(options.init)
+        started = tuple(grid.started(params) for grid in experiment.grids)
+        experiment = dataclasses.replace(experiment, grids=started)
     fields = {
         "seeds": options.all_seeds,
         "evaluate_on": options.evaluate_on,

@@ -53,7 +53,12 @@ __all__ = [
 CHECKPOINTS, MODELS = "checkpoints", "models"
 _FILE, _RESULT = "experiment.json", "config.json"
 _FORMAT = "fedjax_pfl run 6"
-_PLACES = ("data", "data_dir", "tokenizer")  # which hosts may have in different places
+_PLACES = (
+    "data",
+    "data_dir",
+    "init",
+    "tokenizer",
+)  # which hosts may have in different places
 
 
 @contextlib.contextmanager
@@ -394,7 +399,7 @@ def _code(options: arguments.Options) -> dict[str, Any]:
 def command(options: arguments.Options) -> str:
     """Returns the command line that repeats a run; DIR and FILE stand for places."""
     words = [*invocation.of(options.command).split(), "--preset", options.preset_name]
-    shown = {"data": "DIR", "data_dir": "DIR"}
+    shown = {"data": "DIR", "data_dir": "DIR", "init": "FILE"}
     if options.tokenizer != tokens.MINILM:
         shown["tokenizer"] = "FILE"
     for field in _stored():

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.core.exchange import Link as Link
     from fedjax_pfl.core.federation import Batch as Batch
     from fedjax_pfl.core.federation import ClientData as ClientData
+    from fedjax_pfl.core.federation import Constants as Constants
     from fedjax_pfl.core.federation import Federation as Federation
     from fedjax_pfl.core.predictor import Predictor as Predictor
     from fedjax_pfl.core.protocols import Aggregator as Aggregator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.core.protocols import Model as Model
     from fedjax_pfl.core.protocols import Params as Params
     from fedjax_pfl.core.protocols import Participation as Participation
+    from fedjax_pfl.core.protocols import RoleModel as RoleModel
     from fedjax_pfl.core.protocols import SequenceModel as SequenceModel
     from fedjax_pfl.core.protocols import ServerOptimizer as ServerOptimizer
     from fedjax_pfl.core.protocols import Specification as Specification

@@ -12,7 +12,7 @@ from fedjax_pfl.core import checks, struct
 from fedjax_pfl.core.randomness import Key, Stream, seed_key
 from fedjax_pfl.core.state import Population
 
-__all__ = ["Batch", "ClientData", "Federation"]
+__all__ = ["Batch", "ClientData", "Constants", "Federation"]
 
 
 @struct.pytree_dataclass
@@ -23,13 +23,47 @@ class Batch:
       x: `[B, ...]` scaled inputs; padded rows are zeros.
       y: `[B]` or `[B, ...]` targets.
       weight: `[B]` 1 for examples, 0 for padding.
-      constants: pytree shared by all clients (frozen embeddings, tables) or None.
+      constants: what the model reads besides (embeddings, tables), `Constants` of a
+        `RoleModel`, or None.
     """
 
     x: jax.Array
     y: jax.Array
     weight: jax.Array
     constants: Any = None
+
+    def with_personal(self, personal: Any) -> "Batch":
+        """Returns the batch for a model with other parameters of the client's own."""
+        constants = _with_personal(self.constants, personal)
+        return dataclasses.replace(self, constants=constants)
+
+
+@struct.pytree_dataclass
+class Constants:
+    """Arrays that a `RoleModel` reads beside the parameters that a method moves.
+
+    Attributes:
+      given: the federation's own constants, or None.
+      frozen: parameters by name that nobody trains; the same for all clients.
+      personal: parameters that stay with the client, leading axis N, or of ONE client;
+        None before there are any.
+    """
+
+    given: Any = None
+    frozen: Any = None
+    personal: Any = None
+
+    @classmethod
+    def of(cls, constants: Any) -> "Constants":
+        """Returns constants in this form, those of a federation as `given`."""
+        return constants if isinstance(constants, cls) else cls(given=constants)
+
+
+def _with_personal(constants: Any, personal: Any) -> Any:
+    """Returns constants with other personal parameters; those of old models as is."""
+    if personal is None and Constants.of(constants).personal is None:
+        return constants
+    return dataclasses.replace(Constants.of(constants), personal=personal)
 
 
 @struct.pytree_dataclass
@@ -41,7 +75,8 @@ class ClientData:
       y: `[S]` or `[S, ...]` pool of targets.
       scale: `[]` or `[...]` factor applied to `x` in the batch.
       shift: `[]` or `[...]` added after scaling.
-      constants: pytree handed to the model with every batch, or None.
+      constants: pytree handed to the model with every batch, or None; of a `RoleModel`
+        `Constants`.
       index: `int32[N, M]` rows of the pool; entries past `num_examples` are padding.
       num_examples: `int32[N]` examples per client, may be 0.
       client_id: `int32[N]` identity of each client; randomness follows it.
@@ -70,15 +105,28 @@ class ClientData:
 
     def rows(self) -> dict[str, Any]:
         """Returns the fields with one row per client, by name."""
-        return {name: getattr(self, name) for name in _CLIENT_FIELDS}
+        rows = {name: getattr(self, name) for name in _CLIENT_FIELDS}
+        return rows if self.personal is None else rows | {_PERSONAL: self.personal}
 
     def pool(self) -> "ClientData":
         """Returns the data without clients: what all of them share."""
-        return dataclasses.replace(self, **dict.fromkeys(_CLIENT_FIELDS))
+        return self.with_rows(dict.fromkeys(_CLIENT_FIELDS)).with_personal(None)
 
     def with_rows(self, rows: dict[str, Any]) -> "ClientData":
         """Returns a pool with the rows of some clients, or of one."""
-        return dataclasses.replace(self, **rows)
+        fields = {name: leaf for name, leaf in rows.items() if name != _PERSONAL}
+        data = dataclasses.replace(self, **fields)
+        return data.with_personal(rows[_PERSONAL]) if _PERSONAL in rows else data
+
+    @property
+    def personal(self) -> Any:
+        """Parameters that stay with the clients, like the rows, or None."""
+        return Constants.of(self.constants).personal
+
+    def with_personal(self, personal: Any) -> "ClientData":
+        """Returns the data with other parameters that stay with the clients."""
+        constants = _with_personal(self.constants, personal)
+        return dataclasses.replace(self, constants=constants)
 
     def gather(
         self,
@@ -156,6 +204,7 @@ class ClientData:
         return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
 
 
+_PERSONAL = "personal"
 _CLIENT_FIELDS = (
     *("index", "num_examples", "client_id"),
     *("labels", "noise_scale"),

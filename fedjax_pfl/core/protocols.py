@@ -14,6 +14,7 @@ __all__ = [
     "Model",
     "Params",
     "Participation",
+    "RoleModel",
     "SequenceModel",
     "ServerOptimizer",
     "Specification",
@@ -95,6 +96,30 @@ class SequenceModel(Protocol):
         """Judges a client's whole sequence: values `[]`, and courses `[T]`.
 
         Takes the place of means over examples; NaN where there are none.
+        """
+        ...
+
+
+@runtime_checkable
+class RoleModel(Protocol):
+    """A model of which a method moves some parameters only, those that `init` returns.
+
+    `apply` takes the others from `Constants`; personal ones also where they stand among
+    the parameters.
+    """
+
+    def frozen_params(self, start: Any = None) -> dict[str, Any]:
+        """Returns by name the parameters that nobody trains, the same for every run.
+
+        `start` are pretrained parameters of the model on the device, whose arrays are
+        then taken as they are.
+        """
+        ...
+
+    def first_personal(self, key: Key) -> Any:
+        """Returns what stays with ONE client, before the first round; or None.
+
+        `key` is that of `init`.
         """
         ...
 

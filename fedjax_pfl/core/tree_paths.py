@@ -10,8 +10,10 @@ from fedjax_pfl.core import checks
 
 __all__ = [
     "blocks",
+    "by_name",
     "check_pattern",
     "check_patterns",
+    "filled",
     "head_and_body",
     "join",
     "join_blocks",
@@ -33,6 +35,16 @@ def names(tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(
         lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), tree
     )
+
+
+def by_name(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of a tree by their paths.
+
+    Example:
+      >>> by_name({"head": {"bias": 1, "kernel": 2}})
+      {'head/bias': 1, 'head/kernel': 2}
+    """
+    return dict(zip(jax.tree.leaves(names(tree)), jax.tree.leaves(tree), strict=True))
 
 
 def nested(leaves: Iterable[tuple[Sequence[str], Any]]) -> dict[str, Any]:
@@ -77,6 +89,21 @@ def split(tree: Any, pattern: str) -> tuple[Any, Any]:
     )
     rest = jax.tree.map(lambda n, x: None if re.search(pattern, n) else x, paths, tree)
     return matching, rest
+
+
+def filled(tree: Any, leaves: dict[str, Any]) -> Any:
+    """Puts leaves by name where a tree of `split` has None.
+
+    Example:
+      >>> filled({"body": None, "head": 2}, {"body": 1})
+      {'body': 1, 'head': 2}
+    """
+
+    def put(path: Any, leaf: Any) -> Any:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return leaves.get(name) if leaf is None else leaf
+
+    return jax.tree_util.tree_map_with_path(put, tree, is_leaf=lambda x: x is None)
 
 
 def join(first: Any, second: Any) -> Any:

@@ -127,6 +127,8 @@ def _bytes_of_a_step(process: Any, model: Any, federation: core.Federation) -> i
     def kept(params: Any, pool: core.ClientData) -> Any:
         nobody = jnp.zeros(batch_size, jnp.int32)
         client = pool.with_rows(dict.fromkeys(pool.rows()) | {"index": nobody})
+        if isinstance(model, core.RoleModel):
+            client = client.with_personal(model.first_personal(core.seed_key(0)))
         batch = client.gather(nobody, jnp.ones(batch_size))
         x, constants = batch.x, batch.constants
         return x, jax.vjp(lambda p: model.apply(p, x, constants=constants), params)

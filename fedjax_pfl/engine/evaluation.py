@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core, local
 from fedjax_pfl.core import checks, client_map, client_rows, loops
+from fedjax_pfl.engine import process as processes
 
 __all__ = [
     "Unseen",
@@ -205,6 +206,7 @@ def predictor_names(
     names: list[str] = []
 
     def trace(state: core.State, federation: core.Federation):
+        federation = processes.with_personal(state, model, federation)
         first = jax.tree.map(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
@@ -247,6 +249,7 @@ def evaluate(
     dtype = jnp.zeros(()).dtype
     judge = model if isinstance(model, core.SequenceModel) else None
     _check_data(judge, data)
+    federation = processes.with_personal(state, model, federation)
     state = process.before_evaluation(state, model, federation)
     test_pool, test_rows = federation.test.pool(), federation.test.rows()
     everybody = None
@@ -423,12 +426,15 @@ def _of_newcomer(
     model: core.Model,
     population: core.Population,
     data: core.ClientData,
-) -> tuple[Predictors, core.Key]:
-    """Returns predictors of ONE client in its first state, and its evaluation key."""
+) -> tuple[Predictors, core.ClientView]:
+    """Returns predictors of ONE client in its first state, and its view."""
     single = data.with_rows(jax.tree.map(lambda leaf: leaf[None], data.rows()))
+    single = processes.with_first_personal(state.key, model, single)
     clients = process.first_rows(state.key, model, population, single)[1]
-    client = jax.tree.map(lambda leaf: leaf[0], clients)
-    return predictors_of(process, state, client, model, data)
+    client, row = jax.tree.map(lambda leaf: leaf[0], (clients, single.rows()))
+    data = data.with_rows(row)
+    made, key = predictors_of(process, state, client, model, data)
+    return made, core.ClientView(key=key, round=state.round, data=data)
 
 
 def unseen_rule(
@@ -543,16 +549,16 @@ def unseen(
 
     def one(row: tuple[Any, Any], _: None):
         train = newcomers.train.pool().with_rows(row[0])
-        made, key = _of_newcomer(process, state, model, population, train)
+        made, view = _of_newcomer(process, state, model, population, train)
         models = [made[name] for name in (*rule.as_is, *rule.own)]
         if rule.start is not None:
             start: Any = made[rule.start]
-            view = core.ClientView(key=key, round=state.round, data=train)
-            params = solver.solve(view, local.DataLoss(model), start.params)[0]
+            params, _, info = solver.solve(view, local.DataLoss(model), start.params)
+            params = local.whole(view, params, info)
             models.append(core.Predictor(start.apply, params))
         test = newcomers.test.pool().with_rows(row[1])
         order = {f"{k:04}": predictor for k, predictor in enumerate(models)}
-        return _stack(_own_means(order, model, test, key, dtype))
+        return _stack(_own_means(order, model, test, view.key, dtype))
 
     rows = (newcomers.train.rows(), newcomers.test.rows())
     metrics = client_map.map_chunks(one, rows, None, CHUNK)

@@ -255,7 +255,9 @@ def plan(group: Group, options: Options) -> PlannedGroup:
     """
     _check(group, options)
     model = group.model.for_federation(group.federations[0])
-    group = _started(group)
+    if hasattr(model, "check_start"):
+        model.check_start()
+    group = _started(group, model)
     first, process = group.federations[0], group.processes[0]
     execution = options.parsed_execution
     if isinstance(execution, str):
@@ -335,14 +337,25 @@ def _chunks_of_points(
     return np.arange(len(keys)), most, False
 
 
-def _started(group: Group) -> Group:
-    """Puts a model's pretrained parameters beside the data, as programs take them."""
-    start = getattr(group.model, "initial_params", None)
-    if start is None:
+def _started(group: Group, model: Any) -> Group:
+    """Puts a model's fixed arrays beside the data, as programs take them.
+
+    They are what trainings start from, and what nobody trains.
+    """
+    start, fields = getattr(model, "initial_params", None), {}
+    if start is not None:
+        fields["start"] = start.on_device
+    has_roles = isinstance(model, core.RoleModel)
+    frozen = model.frozen_params(fields.get("start")) if has_roles else None
+    if not fields and not has_roles:
         return group
     federations = []
     for federation in group.federations:
-        train = dataclasses.replace(federation.train, start=start.on_device)
+        train = federation.train
+        if has_roles:
+            constants = core.Constants(given=train.constants, frozen=frozen)
+            train = dataclasses.replace(train, constants=constants)
+        train = dataclasses.replace(train, **fields)
         federations.append(dataclasses.replace(federation, train=train))
     return dataclasses.replace(group, federations=federations)
 

@@ -15,7 +15,7 @@ from fedjax_pfl.engine import cohort_link
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.local import schedules
 
-__all__ = ["PARTS", "FederatedProcess"]
+__all__ = ["PARTS", "FederatedProcess", "with_first_personal", "with_personal"]
 
 VMAP = sharding.Execution()
 PARTS = {  # field of a process -> what such a part has, and an example
@@ -161,6 +161,7 @@ class FederatedProcess:
           `SingleExchange.init`.
         """
         init_key = core.stream_key(key, core.Stream.INIT, 0)
+        train = with_first_personal(key, model, train)
         first = functools.partial(
             self._first, init_key, _started(model, train), population, train.pool()
         )
@@ -251,7 +252,7 @@ class FederatedProcess:
             round=jnp.zeros((), jnp.int32),
             key=key,
             optimizer=self.first_optimizer(server),
-            carry=_first_carry(model, train),
+            carry=_first_carry(key, model, train),
             steps=self.first_steps(population.num_clients),
             past=self._first_past(server),
         )
@@ -334,8 +335,8 @@ class FederatedProcess:
             ),
             work=work,
             model=model,
-            federation=federation,
-            carry=state.carry,
+            federation=with_personal(state, model, federation),
+            carry=state.carry if isinstance(model, core.SequenceModel) else None,
             steps=state.steps,
             execution=execution,
             aggregator=self.used_aggregator(),
@@ -351,7 +352,7 @@ class FederatedProcess:
             weight=getattr(self.participation, "weight", jnp.ones_like),
         )
         new, info = self.algorithm.round(state, link)
-        new, info = _keep_carry(link, new, info)
+        new, info = _keep_carry(link, new, info, type(self.algorithm).__name__)
         info = _with_times(timing, info)
         new = self._treat_server(state, new)
         new = self._treat_rows(link, state, new)
@@ -457,16 +458,49 @@ def _started(model: Any, train: core.ClientData) -> Any:
     return model if train.start is None else model.starting_at(train.start)
 
 
-def _first_carry(model: core.Model, train: core.ClientData) -> Any:
+def with_first_personal(
+    key: core.Key, model: core.Model, train: core.ClientData
+) -> core.ClientData:
+    """Returns data with the parameters that stay with clients before the first round.
+
+    Args:
+      key: `[]` key of the run.
+      model: the model.
+      train: examples of K clients.
+
+    Returns:
+      The data of the same clients; as they are where the model keeps nothing.
+    """
+    if not isinstance(model, core.RoleModel):
+        return train
+    init_key = core.stream_key(key, core.Stream.INIT, 0)
+    personal = _started(model, train).first_personal(init_key)
+    count = train.num_examples.shape[:1]
+    return train.with_personal(
+        jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, count + leaf.shape), personal)
+    )
+
+
+def with_personal(
+    state: core.State, model: core.Model, federation: core.Federation
+) -> core.Federation:
+    """Returns a federation with what a `RoleModel` keeps with its clients now."""
+    if state.carry is None or not isinstance(model, core.RoleModel):
+        return federation
+    train = federation.train.with_personal(state.carry)
+    return dataclasses.replace(federation, train=train)
+
+
+def _first_carry(key: core.Key, model: core.Model, train: core.ClientData) -> Any:
     """Returns what the clients' solvers start the first round with, or None."""
     if not isinstance(model, core.SequenceModel):
-        return None
+        return with_first_personal(key, model, train).personal
     pool, first = train.pool(), model.first_carry
     return jax.vmap(lambda rows: first(pool.with_rows(rows)))(train.rows())
 
 
 def _keep_carry(
-    link: cohort_link.CohortLink, state: core.State, info: core.RoundInfo
+    link: cohort_link.CohortLink, state: core.State, info: core.RoundInfo, method: str
 ) -> tuple[core.State, core.RoundInfo]:
     """Moves what solvers keep from the report into the state, and counts their steps.
 
@@ -490,10 +524,12 @@ def _keep_carry(
     if state.carry is None:
         return state, info
     if new is None:
+        what = "a model of series such as a portfolio policy"
+        if isinstance(link.model, core.RoleModel):
+            what = "personal parameters of the model"
         raise checks.InputError(
             "Expected a method whose clients train through a local solver, SGD or"
-            " Optax, with a model of series such as a portfolio policy, got one with"
-            " minibatches of its own."
+            f" Optax, with {what}, got {method} with minibatches of its own."
         )
     finite = link.finite(new)
     new = client_rows.select_rows(finite, new, link.take(state.carry))

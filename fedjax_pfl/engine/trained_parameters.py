@@ -6,8 +6,9 @@ from typing import Any
 import jax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_map, client_rows
+from fedjax_pfl.core import checks, client_map, client_rows, tree_paths
 from fedjax_pfl.engine import evaluation
+from fedjax_pfl.engine import process as processes
 
 __all__ = ["Kind", "kinds", "networks"]
 
@@ -44,12 +45,14 @@ def kinds(
     """
 
     def one(state: core.State, federation: core.Federation):
+        federation = processes.with_personal(state, model, federation)
         row = jax.tree.map(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
         return _trained(process, state, model, federation.train.pool(), row)
 
     def shared(state: core.State, federation: core.Federation, name: str):
+        federation = processes.with_personal(state, model, federation)
         pool = federation.train.pool()
         rows = (state.clients, federation.train.rows())
         return jax.vmap(
@@ -88,6 +91,7 @@ def networks(
     Returns:
       By predictor, `[K, *P]`.
     """
+    federation = processes.with_personal(state, model, federation)
     state = process.before_evaluation(state, model, federation)
     pool = federation.train.pool()
 
@@ -113,4 +117,14 @@ def _trained(
                 f" but {name!r} of {type(process.algorithm).__name__} is a"
                 f" {type(predictor).__name__}; write Predictor(apply, params)."
             )
-    return {name: predictor.params for name, predictor in predictors.items()}
+    return {name: _with_own(one.params, data) for name, one in predictors.items()}
+
+
+def _with_own(params: Any, data: core.ClientData) -> Any:
+    """Adds what stays with ONE client to the parameters of a predictor."""
+    if data.personal is None:
+        return params
+    try:
+        return tree_paths.join(params, data.personal)
+    except ValueError:  # several networks, or other numbers beside one
+        return {"params": params, "personal": data.personal}

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.local.minibatch_scan import local_scan as local_scan
     from fedjax_pfl.local.objectives import DataLoss as DataLoss
     from fedjax_pfl.local.objectives import Objective as Objective
+    from fedjax_pfl.local.objectives import joint as joint
     from fedjax_pfl.local.participation import AllClients as AllClients
     from fedjax_pfl.local.participation import ClientBudgets as ClientBudgets
     from fedjax_pfl.local.participation import FullWork as FullWork
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.local.solvers import SGD as SGD
     from fedjax_pfl.local.solvers import Optax as Optax
     from fedjax_pfl.local.solvers import ToTolerance as ToTolerance
+    from fedjax_pfl.local.solvers import whole as whole
     from fedjax_pfl.local.virtual_time import Buffered as Buffered
     from fedjax_pfl.local.virtual_time import Synchronous as Synchronous
 else:

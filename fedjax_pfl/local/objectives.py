@@ -9,7 +9,7 @@ import jax
 from fedjax_pfl import core
 from fedjax_pfl.core import checks
 
-__all__ = ["DataLoss", "Objective", "sampler", "stepwise"]
+__all__ = ["DataLoss", "Objective", "joint", "sampler", "stepwise"]
 
 Objective = Callable[[core.Key | None, Any, core.Batch, Any], jax.Array]
 
@@ -59,6 +59,23 @@ class DataLoss:
     def plus(self, term: Callable[[Any, Any], Any]) -> "DataLoss":
         """Returns the objective with another term `(params, context) -> []`."""
         return dataclasses.replace(self, term=term)
+
+
+def joint(objective: Objective) -> Objective:
+    """Returns an objective of the shared and the client's own parameters together.
+
+    Args:
+      objective: of shared parameters.
+
+    Returns:
+      `(key, (params, personal), batch, context) -> []`.
+    """
+
+    def both(key: core.Key | None, params: Any, batch: core.Batch, context: Any):
+        shared, personal = params
+        return objective(key, shared, batch.with_personal(personal), context)
+
+    return both
 
 
 def stepwise(objective: Objective, carry: Any) -> Callable[..., tuple[jax.Array, Any]]:

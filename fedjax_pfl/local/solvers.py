@@ -1,6 +1,7 @@
 """Solvers of one client's local problem."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -10,13 +11,74 @@ import optax
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, loops, struct
+from fedjax_pfl.core import checks, loops, struct, tree_paths
 from fedjax_pfl.local import minibatch_scan, objectives, schedules
 
-__all__ = ["SGD", "Optax", "ToTolerance"]
+__all__ = ["SGD", "Optax", "ToTolerance", "whole"]
 
 StepEnd = Callable[[Any, Any], Any]
 EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
+
+
+def _with_personal(solve: Callable[..., Any]) -> Callable[..., Any]:
+    """Lets a solver minimize over what stays with the client, too.
+
+    It ends in the carry of the `LocalInfo`; hooks see the shared parameters only.
+    """
+
+    @functools.wraps(solve)
+    def run(
+        self: Any,
+        view: core.ClientView,
+        objective: objectives.Objective,
+        params: Any,
+        context: Any = None,
+        **options: Any,
+    ):
+        personal = view.data.personal
+        if personal is None:
+            return solve(self, view, objective, params, context, **options)
+
+        if (given_step := options.get("step_end")) is not None:
+            options["step_end"] = lambda both, context: (
+                given_step(both[0], context),
+                both[1],
+            )
+        if (given_epoch := options.get("epoch_end")) is not None:
+
+            def epoch_end(epoch: jax.Array, both: Any, context: Any):
+                params, context = given_epoch(epoch, both[0], context)
+                return (params, both[1]), context
+
+            options["epoch_end"] = epoch_end
+        alone = dataclasses.replace(view, data=view.data.with_personal(None))
+        both, context, info = solve(
+            self,
+            alone,
+            objectives.joint(objective),
+            (params, personal),
+            context,
+            **options,
+        )
+        return both[0], context, dataclasses.replace(info, carry=both[1])
+
+    return run
+
+
+def whole(view: core.ClientView, params: Any, info: minibatch_scan.LocalInfo) -> Any:
+    """Returns parameters with those that stay with the client, for its predictors.
+
+    Args:
+      view: the client, as its solver saw it.
+      params: what the solver returned.
+      info: its report.
+
+    Returns:
+      The parameters; as they are where nothing stays with clients.
+    """
+    if view.data.personal is None:
+        return params
+    return tree_paths.join(params, info.carry)
 
 
 class _MinibatchSolver:
@@ -48,6 +110,7 @@ class _MinibatchSolver:
     ) -> tuple[Any, Any]:
         raise NotImplementedError
 
+    @_with_personal
     def solve(
         self,
         view: core.ClientView,
@@ -316,6 +379,7 @@ class ToTolerance:
     chooses: ClassVar[str] = "the number of steps"
     forward_only: ClassVar[str] = "ends by a tolerance"
 
+    @_with_personal
     def solve(
         self,
         view: core.ClientView,

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from fedjax_pfl.models.linear import LinearRegression as LinearRegression
     from fedjax_pfl.models.linear import LogisticRegression as LogisticRegression
     from fedjax_pfl.models.linear import Quadratic as Quadratic
+    from fedjax_pfl.models.low_rank import LowRank as LowRank
+    from fedjax_pfl.models.low_rank import lora as lora
     from fedjax_pfl.models.networks import MLP as MLP
     from fedjax_pfl.models.own import from_flax as from_flax
     from fedjax_pfl.models.own import from_functions as from_functions
     from fedjax_pfl.models.recurrent import LSTM as LSTM
     from fedjax_pfl.models.residual import NFResNet18 as NFResNet18
+    from fedjax_pfl.models.roles import ParameterRoles as ParameterRoles
     from fedjax_pfl.models.transformers import TextEncoder as TextEncoder
     from fedjax_pfl.models.transformers import VisionTransformer as VisionTransformer
 else:

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, struct
-from fedjax_pfl.models import initializers, inputs, layers, objectives
+from fedjax_pfl.core import checks
+from fedjax_pfl.models import initializers, inputs, layers, objectives, starts
 
 __all__ = ["ImageNetwork", "Network"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Network(objectives.Classification, abc.ABC):
+class Network(objectives.Classification, starts.Startable):
     """A classifier whose parameters live in a linen module; abstract.
 
     Leaves are named by layer, `<layer>/kernel` and `<layer>/bias`; the last layer is
@@ -30,12 +30,11 @@ class Network(objectives.Classification, abc.ABC):
       num_classes: C, or None until `for_federation`.
     """
 
+    outputs_first: ClassVar = True
     initialization: initializers.Scheme = "pytorch"
     bfloat16_products: bool = False
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
-
-    __post_init__ = struct.check_fields
 
     @abc.abstractmethod
     def _module(self, modules: Any, classes: int) -> Any:
@@ -59,8 +58,7 @@ class Network(objectives.Classification, abc.ABC):
             num_classes=inputs.classes_of(self, federation),
         )
 
-    def init(self, key: core.Key) -> core.Params:
-        """Draws the parameters."""
+    def _draw(self, key: core.Key) -> core.Params:
         module = self._known_module()
         return module.init(key, jnp.zeros((1, *(self.input_shape or ()))))["params"]
 

@@ -3,31 +3,29 @@
 import abc
 import dataclasses
 import math
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.models import inputs, layers, objectives
+from fedjax_pfl.models import inputs, layers, objectives, starts
 
 __all__ = ["LinearRegression", "LogisticRegression", "Quadratic"]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Flat(abc.ABC):
+class _Flat(starts.Startable):
     """A model of flattened inputs, without randomness; abstract."""
 
     inputs: int | None = None
-
-    __post_init__ = struct.check_fields
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's number of inputs."""
         return dataclasses.replace(self, inputs=math.prod(federation.input_shape))
 
-    def init(self, key: core.Key) -> core.Params:
+    def _draw(self, key: core.Key) -> core.Params:
         """Zeros, `theta [inputs]`."""
         del key
         if self.inputs is None:
@@ -63,6 +61,7 @@ class LogisticRegression(_Flat, objectives.Classification):
       bfloat16_products: see `Network`.
     """
 
+    outputs_first: ClassVar = True
     num_classes: int | None = None
     bfloat16_products: bool = False
 
@@ -73,7 +72,7 @@ class LogisticRegression(_Flat, objectives.Classification):
         classes = inputs.classes_of(self, federation)
         return dataclasses.replace(model, num_classes=classes)
 
-    def init(self, key: core.Key) -> core.Params:
+    def _draw(self, key: core.Key) -> core.Params:
         """Zeros, `head/kernel [C, inputs]` and `head/bias [C]`."""
         del key
         if self.inputs is None or self.num_classes is None:
@@ -106,9 +105,9 @@ class LinearRegression(_Flat, objectives.Regression):
         inputs.require_targets(self, federation)
         return super().for_federation(federation)
 
-    def init(self, key: core.Key) -> core.Params:
+    def _draw(self, key: core.Key) -> core.Params:
         """Zeros, `theta [inputs]` and, with an intercept, `bias []`."""
-        params = super().init(key)
+        params = super()._draw(key)
         return params | {"bias": jnp.zeros(())} if self.intercept else params
 
     def _outputs(self, params: core.Params, x: jax.Array) -> jax.Array:

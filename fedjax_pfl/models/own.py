@@ -2,8 +2,6 @@
 
 import abc
 import dataclasses
-import functools
-import hashlib
 import inspect
 import re
 from collections.abc import Callable
@@ -11,86 +9,18 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, tree_paths
-from fedjax_pfl.models import inputs, objectives
+from fedjax_pfl.models import inputs, objectives, starts
 
-__all__ = ["FunctionModel", "OwnModel", "Pretrained", "from_flax", "from_functions"]
+__all__ = ["FunctionModel", "OwnModel", "from_flax", "from_functions"]
 
 _HEAD = "head"
 
 
-class Pretrained:
-    """Parameters to start from; equal to others of the same content.
-
-    Programs take them as an argument, so that they are compiled into none.
-
-    Attributes:
-      params: the tree; NumPy arrays, or tracers inside a program.
-      digest: SHA-256 of names, types and values.
-    """
-
-    def __init__(self, params: Any, digest: str | None = None):
-        """Takes a tree; the digest is only given for tracers."""
-        self.params, self.digest = params, digest or _digest(params)
-
-    @functools.cached_property
-    def on_device(self) -> Any:
-        """The tree on the device, for all trainings that start from it."""
-        return jax.device_put(self.params)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pretrained) and self.digest == other.digest
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __repr__(self) -> str:
-        return f"Pretrained(sha256 {self.digest})"
-
-
-def _digest(params: Any) -> str:
-    """Computes the digest of a tree of arrays."""
-    digest = hashlib.sha256()
-    for name, leaf in _by_name(params).items():
-        digest.update(f"{name} {leaf.dtype} {leaf.shape} ".encode())
-        digest.update(np.ascontiguousarray(leaf).tobytes())
-    return digest.hexdigest()
-
-
-def _by_name(tree: Any) -> dict[str, Any]:
-    """Returns the leaves of a tree by their paths."""
-    names = jax.tree.leaves(tree_paths.names(tree))
-    return dict(zip(names, jax.tree.leaves(tree), strict=True))
-
-
-def pretrained(params: Any) -> Pretrained | None:
-    """Takes a user's initial parameters to the host.
-
-    Args:
-      params: tree of arrays, or None.
-
-    Returns:
-      The parameters, or None.
-
-    Raises:
-      InputError: if a leaf is not an array of finite numbers.
-    """
-    if params is None:
-        return None
-    for name, leaf in _by_name(params).items():
-        values = np.asarray(leaf)
-        if values.dtype.kind not in "fiuV" or not np.isfinite(values).all():
-            raise checks.InputError(
-                f"Expected initial_params of finite numbers, but {name!r} has others."
-            )
-    return Pretrained(jax.tree.map(np.array, params))
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnModel(abc.ABC):
+class OwnModel(starts.Startable):
     """A network of the user's, as a model; abstract.
 
     Where the federation has classes, outputs are logits `[B, C]`, judged as those of
@@ -98,7 +28,6 @@ class OwnModel(abc.ABC):
     `Regression`. Parameters have the floating type of the run.
 
     Attributes:
-      initial_params: what every training starts from, or None to draw parameters.
       head: regular expression searched in the names of parameters, whose matches are
         moved below `head/`, where methods with personal heads look; None leaves them.
       input_shape: shape of one input, or None until `for_federation`.
@@ -106,13 +35,13 @@ class OwnModel(abc.ABC):
       num_classes: C, or None for targets that are numbers.
     """
 
-    initial_params: Pretrained | None = None
     head: str | None = None
     input_shape: tuple[int, ...] | None = None
     input_dtype: str | None = None
     num_classes: int | None = None
 
     def __post_init__(self):
+        super().__post_init__()
         if self.head is not None:
             tree_paths.check_pattern("head", self.head)
 
@@ -122,7 +51,7 @@ class OwnModel(abc.ABC):
         """Name of the network, for messages."""
 
     @abc.abstractmethod
-    def _draw(self, key: core.Key, x: jax.Array) -> Any:
+    def _own(self, key: core.Key, x: jax.Array) -> Any:
         """Draws the network's own parameters; `x [1, ...]` is an input of zeros."""
 
     @abc.abstractmethod
@@ -162,7 +91,7 @@ class OwnModel(abc.ABC):
         key, x = core.seed_key(0), self._zeros(2)
         constants = federation.train.constants
         try:
-            drawn = jax.eval_shape(self._draw, key, x[:1])
+            drawn = jax.eval_shape(self._own, key, x[:1])
             for mode in (None, key):
                 outputs = jax.eval_shape(self._call, drawn, x, mode, constants)
         except checks.InputError as error:
@@ -187,8 +116,8 @@ class OwnModel(abc.ABC):
             )
 
     def _check_params(self, drawn: Any) -> None:
-        """Refuses parameters that cannot be trained, started from or cut."""
-        own = _by_name(drawn)
+        """Refuses parameters that cannot be trained or cut."""
+        own = tree_paths.by_name(drawn)
         if not own:
             raise checks.InputError(f"Expected {self.name} to have parameters.")
         for name, leaf in own.items():
@@ -197,27 +126,18 @@ class OwnModel(abc.ABC):
                     f"Expected parameters of floating-point numbers, but {name!r} of"
                     f" {self.name} is {leaf.dtype}."
                 )
-        if self.initial_params is not None:
-            _check_like(self.name, _by_name(self.initial_params.params), own)
         if self.head is not None:
             tree_paths.head_and_body(drawn, self.head)
             _packed(drawn, self.head)
 
+    def _draw(self, key: core.Key) -> Any:
+        return self._own(key, self._zeros())
+
     def init(self, key: core.Key) -> core.Params:
         """Draws the parameters, or returns those to start from."""
-        if self.initial_params is None:
-            params = self._draw(key, self._zeros())
-        else:
-            params = self.initial_params.params
         dtype = jnp.zeros(()).dtype
-        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), params)
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), super().init(key))
         return params if self.head is None else _packed(params, self.head)
-
-    def starting_at(self, params: Any) -> Self:
-        """Returns the model with an argument of the program to start from."""
-        assert self.initial_params is not None
-        start = Pretrained(params, self.initial_params.digest)
-        return dataclasses.replace(self, initial_params=start)
 
     def own_params(self, params: core.Params) -> Any:
         """Returns parameters as the network itself names them."""
@@ -253,23 +173,6 @@ class OwnModel(abc.ABC):
     def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
         """Returns the per-example loss `[B]`, of classes also the accuracy."""
         return self._objective.metrics(outputs, batch)
-
-
-def _check_like(name: str, start: dict[str, Any], own: dict[str, Any]) -> None:
-    """Refuses initial parameters that are not like those of the network."""
-    for leaf in sorted(start.keys() ^ own.keys()):
-        problem = "have no" if leaf in own else "also have"
-        raise checks.InputError(
-            f"Expected initial_params with the leaves of {name}'s own parameters, but"
-            f" they {problem} {leaf!r}; its own are {', '.join(own)}."
-        )
-    for leaf, like in own.items():
-        shape, dtype = start[leaf].shape, start[leaf].dtype
-        if shape != like.shape or not jnp.issubdtype(dtype, jnp.floating):
-            raise checks.InputError(
-                f"Expected initial_params like those of {name}, where {leaf!r} is"
-                f" {like.dtype}{[*like.shape]}, got {dtype}{[*shape]}."
-            )
 
 
 def _leaves(params: Any) -> list[tuple[list[str], Any]]:
@@ -316,7 +219,7 @@ class FunctionModel(OwnModel):
         """Name of the function that is applied."""
         return getattr(self.call, "__name__", type(self.call).__name__)
 
-    def _draw(self, key: core.Key, x: jax.Array) -> Any:
+    def _own(self, key: core.Key, x: jax.Array) -> Any:
         names = inspect.signature(self.draw).parameters.values()
         needed = [p for p in names if p.default is p.empty and p.kind < p.KEYWORD_ONLY]
         return self.draw(key, x) if len(needed) > 1 else self.draw(key)
@@ -367,7 +270,7 @@ def from_functions(
                 f"Expected {role} to be a function, got {function!r}."
             )
     return FunctionModel(
-        draw=init, call=apply, initial_params=pretrained(initial_params), head=head
+        draw=init, call=apply, initial_params=initial_params, head=head
     )
 
 

@@ -25,17 +25,14 @@ def model_of(module: Any, initial_params: Any, head: str | None) -> own.OwnModel
     if isinstance(module, nn.Module):
         if isinstance(initial_params, Mapping) and set(initial_params) == {"params"}:
             initial_params = initial_params["params"]
-        start = own.pretrained(initial_params)
-        model = LinenModel(module=module, initial_params=start, head=head)
+        model = LinenModel(module=module, initial_params=initial_params, head=head)
         _check_hash(module)
         return model
     if isinstance(initial_params, nnx.Module | nnx.State):
         initial_params = _nested(nnx.state(initial_params, nnx.Param))
     if isinstance(module, nnx.Module):
         made = _Made(module)
-        start = own.pretrained(
-            made.params if initial_params is None else initial_params
-        )
+        start = made.params if initial_params is None else initial_params
         return NnxModel(module=made, initial_params=start, head=head)
     if not callable(module) or (
         isinstance(module, type) and issubclass(module, nn.Module)
@@ -44,8 +41,7 @@ def model_of(module: Any, initial_params: Any, head: str | None) -> own.OwnModel
             "Expected a linen module such as MLP(width=64), an nnx module, or what"
             f" makes an nnx module of rngs, got {module!r}."
         )
-    start = own.pretrained(initial_params)
-    return NnxModel(module=module, initial_params=start, head=head)
+    return NnxModel(module=module, initial_params=initial_params, head=head)
 
 
 def _check_hash(module: nn.Module) -> None:
@@ -94,7 +90,7 @@ class LinenModel(own.OwnModel):
             {"deterministic": key is None} if "deterministic" in names else {}
         )
 
-    def _draw(self, key: core.Key, x: jax.Array) -> Any:
+    def _own(self, key: core.Key, x: jax.Array) -> Any:
         variables = dict(self.module.init(key, x, **self._mode(None)))
         variables.pop("intermediates", None)
         params = variables.pop("params", {})
@@ -173,7 +169,7 @@ class NnxModel(own.OwnModel):
         is_made = isinstance(self.module, _Made)
         return self.module.parts if is_made else _parts_of(self.module)
 
-    def _draw(self, key: core.Key, x: jax.Array) -> Any:
+    def _own(self, key: core.Key, x: jax.Array) -> Any:
         if isinstance(self.module, _Made):
             return self.module.params
         self._parts  # noqa: B018 (refuses modules with running statistics)

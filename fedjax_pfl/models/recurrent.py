@@ -48,8 +48,7 @@ class LSTM(base.Network):
             self.width, self.num_layers, self.bottleneck, classes, self.initialization
         )
 
-    def init(self, key: core.Key) -> core.Params:
-        """Draws the parameters."""
+    def _draw(self, key: core.Key) -> core.Params:
         module = self._known_module()
         steps = jnp.zeros((1, 1, self.embedding_size or 0))
         return module.init(key, steps)["params"]

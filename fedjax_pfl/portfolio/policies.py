@@ -29,7 +29,7 @@ from jax import lax
 
 from fedjax_pfl import core, portfolio
 from fedjax_pfl.core import checks, struct
-from fedjax_pfl.models import initializers, objectives
+from fedjax_pfl.models import initializers, objectives, starts
 
 __all__ = ["EIIE", "Held"]
 
@@ -50,7 +50,7 @@ class Held:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EIIE:
+class EIIE(starts.Startable):
     """Portfolio weights of a party's assets; a `core.SequenceModel`.
 
     463 parameters with closes alone and the recurrent evaluator, 503 with three
@@ -86,8 +86,6 @@ class EIIE:
     window: int | None = None
     assets: int | None = None
 
-    __post_init__ = struct.check_fields
-
     def for_federation(self, federation: core.Federation) -> "EIIE":
         """Returns the policy with the federation's features and window."""
         tables = federation.train.constants
@@ -108,7 +106,7 @@ class EIIE:
         """Number of floats that the gradient of one day keeps: windows and states."""
         return (self.assets or 1) * (self.window or 1) * (1 + self.units)
 
-    def init(self, key: core.Key) -> core.Params:
+    def _draw(self, key: core.Key) -> core.Params:
         """Draws the parameters: `evaluator`, `head` and `cash`."""
         if self.features is None or self.window is None:
             raise checks.InputError(

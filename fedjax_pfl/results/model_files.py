@@ -21,6 +21,7 @@ __all__ = [
     "is_file_name",
     "named",
     "nested",
+    "prefixed",
 ]
 
 FORMAT = "fedjax_pfl model 1"
@@ -68,6 +69,13 @@ def named(params: Any) -> dict[str, Any]:
             f"Expected parameters whose leaves have paths of their own, got {paths}."
         )
     return dict(zip(full, jax.tree.leaves(params), strict=True))
+
+
+def prefixed(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arrays of another program's names by those that `named` makes."""
+    if any(name.partition("/")[0] == _PARAMS for name in arrays):
+        return dict(arrays)
+    return {f"{_PARAMS}/{name}": value for name, value in arrays.items()}
 
 
 def nested(arrays: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from fedjax_pfl.results.checkpoint import files
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TrainedModel", "TrainedModels", "load_models"]
+__all__ = ["TrainedModel", "TrainedModels", "load_models", "load_params"]
 
 _COLUMNS = ("model", "clients", "numbers", "status", "file", "sha256")
 _SHOWN = 5
@@ -142,6 +142,41 @@ class TrainedModels:
             raise _unreadable(path, error) from error
         stored = {n: getattr(about, n) for n in ("model", "status", "settings")}
         return TrainedModel(params, clients, stored)
+
+
+def load_params(path: str | os.PathLike[str]) -> Any:
+    """Reads a model's parameters from a safetensors file, for `initial_params`.
+
+    Args:
+      path: a file of `models_to` or `--save-models` whose model all clients share, or
+        another one with names such as `hidden_0/kernel`.
+
+    Returns:
+      Nested dictionaries of NumPy arrays.
+
+    Raises:
+      InputError: if it is not such a file, or has a model per client.
+    """
+    import safetensors.numpy
+
+    path = Path(path)
+    try:
+        plain_files.check(path)
+        with safetensors.safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if model_files.CLIENTS in arrays:
+            raise checks.InputError(
+                f"Expected a model that all clients share, such as a global one, but"
+                f" '{path}' has those of {len(arrays[model_files.CLIENTS])} clients."
+            )
+        return model_files.nested(model_files.prefixed(arrays))
+    except (TypeError, AttributeError) as error:
+        reason = ValueError("it has numbers of a kind that NumPy does not know")
+        raise _unreadable(path, reason) from error
+    except checks.InputError:
+        raise
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise _unreadable(path, error) from error
 
 
 def _check_rows(clients: np.ndarray | None, arrays: dict[str, np.ndarray]) -> None:

@@ -35,7 +35,7 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
     """Checks that client rows lead with N and that a round keeps the layout."""
     at = subject.setting
     first = jax.eval_shape(at.first)
-    rows = {"clients": first.clients, "messages": first.messages}
+    rows = _rows(first)
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
         if leaf.shape[:1] != (toy.NUM_CLIENTS,):
             raise AssertionError(
@@ -45,6 +45,11 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
             )
     after = jax.eval_shape(lambda state: at.round(state)[0], first)
     compare.same_layout(after, first, "After a round")
+
+
+def _rows(state: core.State) -> dict[str, Any]:
+    """Returns what a state has of every client, by name."""
+    return {name: getattr(state, name) for name in ("clients", "messages", "carry")}
 
 
 def states_stay_finite(subject: subjects.Subject) -> None:
@@ -125,14 +130,15 @@ def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
     """
     order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
     at = subject.everyone
-    rows = client_rows.take((at.warm.clients, at.warm.messages), jnp.asarray(order))
-    permuted = dataclasses.replace(at.warm, clients=rows[0], messages=rows[1])
+    rows = client_rows.take(_rows(at.warm), jnp.asarray(order))
+    permuted = dataclasses.replace(at.warm, **rows)
     new, _ = at.round()
     other, _ = at.round(permuted, federation=toy.make_federation(order=order))
-    expected = client_rows.take(new.clients, jnp.asarray(order))
+    kept = ("clients", "carry")
+    expected = client_rows.take({n: getattr(new, n) for n in kept}, jnp.asarray(order))
     compare.close(
-        {"server": new.server, "clients": expected},
-        {"server": other.server, "clients": other.clients},
+        {"server": new.server} | expected,
+        {"server": other.server} | {n: getattr(other, n) for n in kept},
         f"With the clients in the order {order.tolist()}",
         compare.tight(),
     )
@@ -158,10 +164,7 @@ def absent_clients_are_bit_identical(subject: subjects.Subject) -> None:
             f"The round reports the cohort {members}; expected {subjects.COHORT}"
             " distinct clients."
         )
-    now, then = (
-        client_rows.take({"clients": s.clients, "messages": s.messages}, absent)
-        for s in (after, before)
-    )
+    now, then = (client_rows.take(_rows(s), absent) for s in (after, before))
     compare.same(now, then, f"In the rows of the absent clients {absent.tolist()}")
 
 
@@ -172,7 +175,8 @@ def _with_row_garbage(state: core.State) -> core.State:
         numbers = jnp.arange(leaf.shape[0], dtype=leaf.dtype)
         return leaf + numbers.reshape((-1,) + (1,) * (leaf.ndim - 1))
 
-    return dataclasses.replace(state, clients=jax.tree.map(marked, state.clients))
+    rows = jax.tree.map(marked, {"clients": state.clients, "carry": state.carry})
+    return dataclasses.replace(state, **rows)
 
 
 def round_exports_for_tpu_and_cuda(subject: subjects.Subject) -> None:

@@ -3,7 +3,9 @@
 import functools
 import pathlib
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 import fedjax_pfl as fp
 from experiments import plan, sweep
@@ -47,3 +49,48 @@ def test_the_plan_says_how_large_they_are():
     done = RUNNER.invoke(plan.app, ["--preset", "tiny", "--save-models"])
     assert done.exit_code == 0, done.output
     assert "Trained models: 24 B." in done.output  # three numbers of eight bytes
+
+
+def trained_file(model="global"):
+    (path,) = pathlib.Path("first/models").glob(f"*/*{model}.safetensors")
+    return path
+
+
+def test_a_training_starts_from_the_file_of_another():
+    asked = ["--preset", "tiny", "--quiet"]
+    first = [*asked, "--save-models", "--out", "first"]
+    assert RUNNER.invoke(sweep.app, first).exit_code == 0
+    start = fp.load_params(trained_file())
+    saved = fp.load_models("first").find(model="global").params
+    np.testing.assert_array_equal(start["theta"], saved["theta"])
+    more = ["--init", str(trained_file()), "--out", "second", "--save-models"]
+    done = RUNNER.invoke(sweep.app, [*asked, "--rounds", "1", *more])
+    assert done.exit_code == 0, done.output
+    ends = [fp.Result.load(d).groups[0].metrics["loss"] for d in ("first", "second")]
+    np.testing.assert_array_equal(ends[1][:, 0], ends[0][:, -1])
+    config = fp.Result.load("second").groups[0].config
+    assert config["model.initial_params"].startswith("Pretrained(sha256 ")
+    planned = RUNNER.invoke(plan.app, ["--preset", "tiny", *more[:2]])
+    assert planned.exit_code == 0, planned.output
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"theta": np.ones(4)}, "where 'theta' is float64[3], got float64[4]"),
+        ({"theta": np.ones(3, np.int8)}, "got int8[3]"),
+        ({"thetas": np.ones(3)}, "they have no 'theta'"),
+        ({"theta": np.ones(3), "bias": np.ones(1)}, "they also have 'bias'"),
+        ({"theta": np.full(3, np.nan)}, "finite numbers, but 'theta' has others"),
+        ({"clients": np.arange(2), "params/theta": np.ones((2, 3))}, "of 2 clients"),
+        ({"params/theta": np.ones(3), "theta": np.ones(3)}, "it has an array 'theta'"),
+        (None, "Cannot read 'file.safetensors'"),
+    ],
+)
+def test_files_that_do_not_fit_are_one_sentence(arrays, words):
+    path = pathlib.Path("file.safetensors")
+    path.write_bytes(b"no" if arrays is None else safetensors.numpy.save(arrays))
+    asked = ["--preset", "tiny", "--init", str(path), "--dry-run"]
+    done = RUNNER.invoke(sweep.app, asked)
+    assert done.exit_code == 2 and words in done.output.replace("\n", " ")
+    assert "Traceback" not in done.output

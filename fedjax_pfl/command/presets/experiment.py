@@ -68,10 +68,10 @@ _ALTERNATIVES = {**dict(_EITHER), **{other: one for one, other in _EITHER}}
 _DEFAULTS = {"Optax": {"hyperparameters": {"learning_rate": 0.001}}}  # adam
 _BESIDE = "+"
 _OWN = {"seed": "seeds", "num_rounds": "num_rounds", "eval_every": "eval_every"}
-_FROM_DATA = {
+_NOT_SET = {
     f"model.{field}"
     for field in ("input_shape", "inputs", "num_classes", "embedding_size")
-    + ("features", "window", "assets")
+    + ("features", "window", "assets", "initial_params")
 }
 
 
@@ -134,10 +134,28 @@ class Grid:
             axes=axes,
         )
 
+    def started(self, params: Any) -> Grid:
+        """Returns a copy whose models start from these parameters.
+
+        Args:
+          params: tree of arrays; the model's own are known only with the data.
+
+        Raises:
+          InputError: if they are no finite numbers.
+        """
+
+        def start(model: Any) -> Any:
+            return dataclasses.replace(model, initial_params=params)
+
+        axes = dict(self.axes)
+        if "model" in axes:
+            axes["model"] = tuple(map(start, axes["model"]))
+        return dataclasses.replace(self, model=start(self.model), axes=axes)
+
     def names(self) -> list[str]:
-        """Returns all names that can be set; not what a model takes from the data."""
+        """Returns all names that can be set; not what data or files decide."""
         return [
-            name for name, _ in struct.named_fields(self.root) if name not in _FROM_DATA
+            name for name, _ in struct.named_fields(self.root) if name not in _NOT_SET
         ]
 
 

@@ -86,6 +86,11 @@ class Streamed:
                 f" {type(group.model).__name__} trains with; expected another model, or"
                 " `simulate`."
             )
+        if getattr(group.model, "personal", None) is not None:
+            raise checks.InputError(
+                "A streamed training keeps no parameters with its clients, which"
+                f" personal={group.model.personal!r} asks for; use simulate."
+            )
         for name in _UNAVAILABLE:
             if name in schedule.data:
                 raise checks.InputError(

@@ -1,0 +1,175 @@
+"""Functions whose matrices have low-rank changes that are never added to them.
+
+Where clients share a matrix W and each has a change A B of its own, `x (W + A B)` is
+computed as `x W + (x A) B`: under `vmap` over clients the first product is one for all
+of them, as W has no client axis.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+__all__ = ["Changed", "call"]
+
+_INLINED = ("closed_call", "core_call", "jit", "pjit")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Changed:
+    """An array `[*first, *rest]` to which the product of two factors is to be added.
+
+    Attributes:
+      kernel: the array.
+      left: `[*first, rank]`.
+      right: `[rank, *rest]`.
+    """
+
+    kernel: jax.Array
+    left: jax.Array
+    right: jax.Array
+
+    @property
+    def cut(self) -> int:
+        """Number of the first axes."""
+        return self.left.ndim - 1
+
+    def added(self) -> jax.Array:
+        """Returns the sum `[*first, *rest]`."""
+        return self.kernel + jnp.tensordot(self.left, self.right, axes=1)
+
+
+def call(fn: Callable[..., Any], *args: Any) -> Any:
+    """Calls a function of trees, some of whose leaves are `Changed` arrays.
+
+    Matrix products, and convolutions whose filters are the last axis of the kernel, use
+    the factors; for anything else the sum is formed.
+
+    Args:
+      fn: function of arrays in place of `Changed` ones.
+      *args: pytrees.
+
+    Returns:
+      The value of `fn` at the sums, up to rounding.
+    """
+    leaves, structure = jax.tree.flatten(args, is_leaf=_is_changed)
+    plain = [leaf.kernel if _is_changed(leaf) else leaf for leaf in leaves]
+
+    def flat(*leaves: Any) -> Any:
+        return fn(*jax.tree.unflatten(structure, leaves))
+
+    closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*plain)
+    outputs = map(_added, _evaluated(closed, leaves))
+    return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+
+
+def _is_changed(value: Any) -> bool:
+    return isinstance(value, Changed)
+
+
+def _added(value: Any) -> Any:
+    """Forms the sum where there is a change."""
+    return value.added() if _is_changed(value) else value
+
+
+def _evaluated(closed: Any, args: list[Any]) -> list[Any]:
+    """Evaluates a traced function, equation by equation."""
+    values = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
+    values |= dict(zip(closed.jaxpr.invars, args, strict=True))
+
+    def value_of(variable: Any) -> Any:
+        is_literal = hasattr(variable, "val")
+        return variable.val if is_literal else values[variable]
+
+    for equation in closed.jaxpr.eqns:
+        operands = [value_of(variable) for variable in equation.invars]
+        outputs = None
+        if any(map(_is_changed, operands)):
+            outputs = _with_factors(equation, operands)
+        if outputs is None:
+            outputs = _bound(equation, list(map(_added, operands)))
+        values |= dict(zip(equation.outvars, outputs, strict=True))
+    return [value_of(variable) for variable in closed.jaxpr.outvars]
+
+
+def _bound(equation: Any, operands: list[Any]) -> list[Any]:
+    """Evaluates one equation as it is."""
+    bound = equation.primitive.get_bind_params(equation.params)
+    # Up to JAX 0.9 functions among the parameters come apart from the others.
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)
+    outputs = equation.primitive.bind(*functions, *operands, **params)
+    return outputs if equation.primitive.multiple_results else [outputs]
+
+
+def _with_factors(equation: Any, operands: list[Any]) -> list[Any] | None:
+    """Evaluates an equation with the factors of its operands; None if it cannot."""
+    name, params = equation.primitive.name, equation.params
+    if name in _INLINED:
+        return _evaluated(params.get("jaxpr") or params["call_jaxpr"], operands)
+    first, *others = operands
+    if name == "convert_element_type" and not others:
+        cast = (_bound(equation, [leaf])[0] for leaf in _parts(first))
+        return [Changed(*cast)]
+    if name == "transpose" and first.kernel.ndim == 2:
+        kernel, left, right = _parts(first)
+        return [Changed(kernel.T, right.T, left.T)]
+    if name == "dot_general":
+        return _product(equation, *operands)
+    if name == "conv_general_dilated" and not _is_changed(first):
+        return _convolution(equation, *operands)
+    return None
+
+
+def _parts(changed: Changed) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return changed.kernel, changed.left, changed.right
+
+
+def _product(equation: Any, lhs: Any, rhs: Any) -> list[Any] | None:
+    """Multiplies an array and a changed one, by way of the smaller products."""
+    is_first = _is_changed(lhs)
+    changed, x = (lhs, rhs) if is_first else (rhs, lhs)
+    (contracted, batched) = equation.params["dimension_numbers"]
+    own, others = contracted if is_first else contracted[::-1]
+    axes, cut = sorted(own), changed.cut
+    last = list(range(cut, changed.kernel.ndim))
+    if _is_changed(x) or any(batched) or axes not in (list(range(cut)), last):
+        return None
+    near, far = changed.left, changed.right
+    if axes == last:  # the factor that meets x is the right one
+        near, far = jnp.moveaxis(far, 0, -1), jnp.moveaxis(near, -1, 0)
+        own = [axis - cut for axis in own]
+    options = {
+        name: equation.params[name] for name in ("precision", "preferred_element_type")
+    }
+
+    def multiply(a: Any, b: Any, of_a: Any, of_b: Any) -> jax.Array:
+        return lax.dot_general(a, b, ((of_a, of_b), ((), ())), **options)
+
+    (whole,) = _bound(equation, [_plain(lhs), _plain(rhs)])
+    if is_first:
+        narrow = multiply(near, x, own, others)  # [rank, ...]
+        return [whole + multiply(far, narrow, (0,), (0,))]
+    narrow = multiply(x, near, others, own)  # [..., rank]
+    return [whole + multiply(narrow, far, (narrow.ndim - 1,), (0,))]
+
+
+def _plain(value: Any) -> Any:
+    return value.kernel if _is_changed(value) else value
+
+
+def _convolution(equation: Any, x: jax.Array, changed: Changed) -> list[Any] | None:
+    """Convolves with as few filters as the rank, and combines their outputs."""
+    params, filters = equation.params, changed.kernel.ndim - 1
+    numbers = params["dimension_numbers"]
+    is_grouped = math.prod(params[f"{n}_group_count"] for n in ("feature", "batch")) > 1
+    features_last = numbers.rhs_spec[0] == numbers.out_spec[1] == filters
+    if is_grouped or changed.cut != filters or not features_last:
+        return None
+    (whole,) = _bound(equation, [x, changed.kernel])
+    (narrow,) = _bound(equation, [x, changed.left])
+    change = jnp.tensordot(narrow, changed.right, 1, precision=params["precision"])
+    return [whole + change]

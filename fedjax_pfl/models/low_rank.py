@@ -1,0 +1,243 @@
+"""Low-rank adapters: small trained changes of the large matrices of a network.
+
+A kernel W of `in` inputs and `out` outputs becomes `W + scale A B`, with A `[in, rank]`
+drawn at random and B `[rank, out]` zero, so that the network is exactly the one without
+adapters at the start.
+
+Reference: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.
+There `scale` is called alpha over rank.
+"""
+
+import dataclasses
+import math
+import re
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, tree_paths
+from fedjax_pfl.models import changed_kernels, roles
+
+__all__ = ["LowRank", "lora"]
+
+_ADAPTERS = "adapters"
+_STREAM = 0x10A  # of the factors' draws
+
+
+@dataclasses.dataclass(frozen=True)
+class LowRank:
+    """A model with adapters; see `lora`, which freezes the rest of it.
+
+    Parameters are the model's own, and `adapters/<name of a kernel>/a` and `.../b`.
+
+    Attributes:
+      model: any model whose parameters are nested dictionaries.
+      targets: regular expression searched in the names of parameters; what it finds has
+        adapters, but for vectors and biases.
+      rank: columns of A, at least 1.
+      scale: factor of the product A B.
+    """
+
+    model: Any
+    targets: str
+    rank: int = 8
+    scale: float = 1.0
+
+    def __post_init__(self):
+        roles.check_model("adapters", self.model)
+        tree_paths.check_pattern("targets", self.targets)
+        checks.whole("rank", self.rank, at_least=1)
+        checks.number("scale", self.scale)
+
+    def for_federation(self, federation: core.Federation) -> Self:
+        """Returns the model with the federation's shapes, once the targets fit it.
+
+        Raises:
+          InputError: if the targets find no kernel, or one that is smaller than the
+            rank.
+        """
+        model = dataclasses.replace(self, model=self.model.for_federation(federation))
+        model.check_start()
+        params = jax.eval_shape(model.model.init, core.seed_key(0))
+        if not isinstance(params, dict) or _ADAPTERS in params:
+            raise checks.InputError(
+                "Expected a model for adapters whose parameters are nested dictionaries"
+                f" without {_ADAPTERS!r}, got {', '.join(tree_paths.by_name(params))}."
+            )
+        kernels = model._kernels(params)
+        if not kernels:
+            raise checks.InputError(
+                f"Expected targets={self.targets!r} to match some of the model's"
+                f" kernels among {', '.join(tree_paths.by_name(params))}."
+            )
+        for name, kernel in kernels.items():
+            if self.rank > min(model._sizes(kernel)):
+                raise checks.InputError(
+                    f"Expected a rank of at most {min(model._sizes(kernel))}, the"
+                    f" smaller side of {name!r} {[*kernel.shape]}, got {self.rank}."
+                )
+        return model
+
+    def _kernels(self, params: Any) -> dict[str, Any]:
+        """Returns the parameters that have adapters, by name."""
+        return {
+            name: leaf
+            for name, leaf in tree_paths.by_name(params).items()
+            if re.search(self.targets, name)
+            and leaf.ndim > 1
+            and not name.endswith("bias")  # those of attention have an axis of heads
+        }
+
+    def _is_transposed(self, kernel: Any) -> bool:
+        """Tells whether outputs come first."""
+        return kernel.ndim == 2 and getattr(self.model, "outputs_first", False)
+
+    def _cut(self, kernel: Any) -> int:
+        """Returns the number of axes before the cut between inputs and outputs.
+
+        Of a kernel of three axes, such as those of heads of attention, it is where the
+        smaller side is largest; else before the last axis.
+        """
+        last = kernel.ndim - 1
+        if kernel.ndim != 3:
+            return last
+
+        def smaller(cut: int) -> int:
+            return min(math.prod(kernel.shape[:cut]), math.prod(kernel.shape[cut:]))
+
+        return max((last, 1), key=smaller)
+
+    def _sizes(self, kernel: Any) -> tuple[int, int]:
+        """Returns numbers of inputs and of outputs."""
+        if self._is_transposed(kernel):
+            return kernel.shape[1], kernel.shape[0]
+        cut = self._cut(kernel)
+        return math.prod(kernel.shape[:cut]), math.prod(kernel.shape[cut:])
+
+    def init(self, key: core.Key) -> core.Params:
+        """Draws the model's parameters, A uniform in +-1/sqrt(in); B is zero."""
+        params = self.model.init(key)
+        key, adapters = jax.random.fold_in(key, _STREAM), []
+        for number, (name, kernel) in enumerate(self._kernels(params).items()):
+            inputs, outputs = self._sizes(kernel)
+            bound, own = inputs**-0.5, jax.random.fold_in(key, number)
+            a = jax.random.uniform(
+                own, (inputs, self.rank), kernel.dtype, minval=-bound, maxval=bound
+            )
+            path = name.split("/")
+            adapters.append(((*path, "a"), a))
+            adapters.append(((*path, "b"), jnp.zeros((self.rank, outputs), a.dtype)))
+        return params | {_ADAPTERS: tree_paths.nested(adapters)}
+
+    def _changed(self, params: core.Params) -> Any:
+        """Returns the model's own parameters, with changes where there are adapters."""
+        own = {name: part for name, part in params.items() if name != _ADAPTERS}
+        factors = tree_paths.by_name(params[_ADAPTERS])
+
+        def with_change(name: str, kernel: jax.Array) -> Any:
+            a, b = (factors.get(f"{name}/{part}") for part in ("a", "b"))
+            if a is None or b is None:
+                return kernel
+            if self._is_transposed(kernel):
+                return changed_kernels.Changed(kernel, self.scale * b.T, a.T)
+            cut = self._cut(kernel)
+            left = a.reshape(*kernel.shape[:cut], self.rank)
+            right = (self.scale * b).reshape(self.rank, *kernel.shape[cut:])
+            return changed_kernels.Changed(kernel, left, right)
+
+        return jax.tree.map(with_change, tree_paths.names(own), own)
+
+    def merged(self, params: core.Params) -> core.Params:
+        """Returns the model's own parameters with the adapters added to them."""
+        return jax.tree.map(
+            lambda leaf: getattr(leaf, "added", lambda: leaf)(), self._changed(params)
+        )
+
+    def apply(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
+        """Outputs `[B, ...]` of the changed network; kernels are not added up."""
+
+        def run(params: Any, x: Any, key: Any, constants: Any) -> Any:
+            return self.model.apply(params, x, key=key, constants=constants)
+
+        return changed_kernels.call(run, self._changed(params), x, key, constants)
+
+    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
+        """Returns the weighted mean loss `[]`; 0 for an empty batch."""
+        return self.model.loss(outputs, batch)
+
+    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
+        """Returns the model's values `[B]` per example."""
+        return self.model.metrics(outputs, batch)
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes, or None where there are none."""
+        return getattr(self.model, "num_classes", None)
+
+    @property
+    def initial_params(self) -> Any:
+        """Parameters of the model that all trainings start from, or None."""
+        return getattr(self.model, "initial_params", None)
+
+    def starting_at(self, params: Any) -> Self:
+        """Returns the model with an argument of the program to start from."""
+        return dataclasses.replace(self, model=self.model.starting_at(params))
+
+    def check_start(self) -> None:
+        """Refuses initial parameters that are not like those of the model."""
+        if self.initial_params is not None:
+            self.model.check_start()
+
+
+def lora(
+    model: Any,
+    *,
+    targets: str,
+    rank: int = 8,
+    scale: float = 1.0,
+    trained: str | None = None,
+    personal: str | None = None,
+    seed: int = 0,
+) -> roles.ParameterRoles:
+    """Gives a model low-rank adapters, and freezes the rest of it.
+
+    Args:
+      model: ours, or of `from_flax` or `from_functions`, with `initial_params` if it is
+        pretrained.
+      targets: regular expression searched in the names of parameters: the dense and
+        convolution kernels that get adapters, such as `"query|value"`.
+      rank: columns of A, at least 1.
+      scale: factor of the product A B.
+      trained: pattern of the model's own parameters that are trained as they are, such
+        as `"^head/"`, or None.
+      personal: pattern of what stays with the client, such as `"^adapters/"`, or None;
+        see `ParameterRoles`.
+      seed: see `ParameterRoles`.
+
+    Returns:
+      The model, whose `merged` turns what was trained into parameters of the network.
+
+    Raises:
+      InputError: if an argument does not fit, in one sentence.
+
+    Example:
+      >>> import fedjax_pfl as fp
+      >>> model = lora(fp.MLP(widths=(64,)), targets="^hidden_0/", rank=4)
+      >>> model.model.rank
+      4
+    """
+    frozen = rf"^(?!{_ADAPTERS}/)"
+    if trained is not None:
+        tree_paths.check_pattern("trained", trained)
+        frozen += rf"(?!.*(?:{trained}))"
+    adapted = LowRank(model=model, targets=targets, rank=rank, scale=scale)
+    return roles.ParameterRoles(adapted, personal=personal, frozen=frozen, seed=seed)

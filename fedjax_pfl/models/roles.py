@@ -1,0 +1,215 @@
+"""Roles of parameters: which travel, which stay with the client, which are frozen."""
+
+import dataclasses
+import functools
+import re
+from typing import Any, Self
+
+import jax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, tree_paths
+
+__all__ = ["ParameterRoles", "check_model"]
+
+
+def check_model(name: str, model: Any) -> None:
+    """Refuses what is no model, or one of series, for a wrapper of this name."""
+    if isinstance(model, core.SequenceModel):
+        raise checks.InputError(
+            f"Expected a model whose examples stand alone for {name}, got"
+            f" {type(model).__name__}, a model of series."
+        )
+    if isinstance(model, type) or not hasattr(model, "for_federation"):
+        raise checks.InputError(
+            f"Expected a model for {name}, such as MLP(widths=(64,)), got {model!r}."
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterRoles:
+    """A model of which only some parameters travel; a `core.RoleModel`.
+
+    A method moves the shared parameters, those that no pattern finds: its states,
+    messages, aggregates, attacks and counts of what is sent are of them alone. Frozen
+    ones are kept once, for all clients and trainings. Personal ones stay with the
+    client: its local solver trains them together with the shared ones, on the loss of
+    the client's own model.
+
+    Patterns are regular expressions searched in the names of parameters, such as
+    `"^head/"` in `head/kernel`.
+
+    Attributes:
+      model: any model but one of series.
+      personal: pattern of what stays with the client, or None.
+      frozen: pattern of what nobody trains, or None.
+      seed: where the model has no `initial_params`, what is frozen is drawn with this
+        seed, whatever the seed of the training.
+    """
+
+    model: Any
+    personal: str | None = None
+    frozen: str | None = None
+    seed: int = 0
+
+    def __post_init__(self):
+        for role in ("personal", "frozen"):
+            if getattr(self, role) is not None:
+                tree_paths.check_pattern(role, getattr(self, role))
+        checks.whole("seed", self.seed, at_least=0)
+        check_model(type(self).__name__, self.model)
+
+    def for_federation(self, federation: core.Federation) -> Self:
+        """Returns the model with the federation's shapes, once the patterns fit it.
+
+        Raises:
+          InputError: if a pattern finds nothing, if both find one parameter, or if
+            nothing is left to be shared.
+        """
+        model = self.model.for_federation(federation)
+        if hasattr(model, "check_start"):
+            model.check_start()
+        self._check(jax.eval_shape(model.init, core.seed_key(0)))
+        return dataclasses.replace(self, model=model)
+
+    def _check(self, params: Any) -> None:
+        """Refuses patterns that do not fit the parameters."""
+        names = list(tree_paths.by_name(params))
+        found = {
+            role: [n for n in names if re.search(pattern, n)]
+            for role, pattern in self._patterns.items()
+        }
+        for role, pattern in self._patterns.items():
+            if not found[role]:
+                raise checks.InputError(
+                    f"Expected {role}={pattern!r} to match some of the model's"
+                    f" parameters: {', '.join(names)}."
+                )
+        both = set.intersection(*map(set, found.values())) if len(found) == 2 else set()
+        if both:
+            raise checks.InputError(
+                "Expected personal and frozen patterns that have no parameter in"
+                f" common, but both match {min(both)!r}."
+            )
+        if sum(map(len, found.values())) == len(names):
+            raise checks.InputError(
+                "Expected some parameters that are neither personal nor frozen, which"
+                f" clients share; the model's are {', '.join(names)}."
+            )
+
+    @property
+    def _patterns(self) -> dict[str, str]:
+        """Returns the patterns that are given, by role."""
+        patterns = {"personal": self.personal, "frozen": self.frozen}
+        return {role: p for role, p in patterns.items() if p is not None}
+
+    def _split(self, params: Any) -> tuple[Any, Any, Any]:
+        """Splits all parameters into shared, personal and frozen ones."""
+        parts: dict[str, Any] = {"personal": None, "frozen": None}
+        for role, pattern in self._patterns.items():
+            parts[role], params = tree_paths.split(params, pattern)
+        return params, parts["personal"], parts["frozen"]
+
+    def init(self, key: core.Key) -> core.Params:
+        """Draws the shared parameters, with None in the places of others."""
+        return self._split(self.model.init(key))[0]
+
+    def first_personal(self, key: core.Key) -> Any:
+        """Draws what stays with a client before the first round, or returns None."""
+        return self._split(self.model.init(key))[1]
+
+    def frozen_params(self, start: Any = None) -> dict[str, Any]:
+        """Returns the frozen parameters by name; see `core.RoleModel`."""
+        if self.frozen is None:
+            return {}
+        model = self.model if start is None else self.model.starting_at(start)
+        params = model.init(core.seed_key(self.seed))
+        return tree_paths.by_name(self._split(params)[2])
+
+    @property
+    def initial_params(self) -> Any:
+        """Parameters that all trainings start from, or None."""
+        return getattr(self.model, "initial_params", None)
+
+    def starting_at(self, params: Any) -> Self:
+        """Returns the model with an argument of the program to start from."""
+        return dataclasses.replace(self, model=self.model.starting_at(params))
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes, or None where there are none."""
+        return getattr(self.model, "num_classes", None)
+
+    def merged(self, params: core.Params) -> core.Params:
+        """Returns all parameters of the network, with adapters added to its kernels.
+
+        Args:
+          params: what was trained: shared parameters and, where there are some, the
+            personal ones of ONE client, such as `fp.load_models` has them.
+
+        Returns:
+          The network's parameters, as it has them without roles and adapters.
+
+        Raises:
+          InputError: if personal parameters are missing.
+        """
+        params = self._whole(params, core.Constants())
+        merge = getattr(self.model, "merged", None)
+        return params if merge is None else merge(params)
+
+    def _whole(self, params: core.Params, constants: core.Constants) -> core.Params:
+        """Puts frozen and personal parameters in their places."""
+        frozen = constants.frozen
+        if frozen is None:
+            frozen = _frozen_of(self)
+        leaves = frozen | tree_paths.by_name(constants.personal)
+        leaves |= tree_paths.by_name(params)
+        names, structure = _structure_of(self.model)
+        for name in names:
+            if name not in leaves:
+                raise checks.InputError(
+                    f"Expected parameters with {name!r}, which every client has its own"
+                    " of, or constants with them."
+                )
+        return jax.tree.unflatten(structure, [leaves[name] for name in names])
+
+    def apply(
+        self,
+        params: core.Params,
+        x: jax.Array,
+        *,
+        key: core.Key | None = None,
+        constants: Any = None,
+    ) -> jax.Array:
+        """Outputs `[B, ...]` of the whole network."""
+        constants = core.Constants.of(constants)
+        params = self._whole(params, constants)
+        return self.model.apply(params, x, key=key, constants=constants.given)
+
+    def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
+        """Returns the weighted mean loss `[]`; 0 for an empty batch."""
+        return self.model.loss(outputs, _given(batch))
+
+    def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
+        """Returns the model's values `[B]` per example."""
+        return self.model.metrics(outputs, _given(batch))
+
+
+def _given(batch: core.Batch) -> core.Batch:
+    """Returns a batch with the federation's own constants."""
+    given = core.Constants.of(batch.constants).given
+    return dataclasses.replace(batch, constants=given)
+
+
+@functools.lru_cache(maxsize=32)
+def _structure_of(model: Any) -> tuple[list[str], Any]:
+    """Returns the names of all parameters of a model, and their tree."""
+    shapes = jax.eval_shape(model.init, core.seed_key(0))
+    return list(tree_paths.by_name(shapes)), jax.tree.structure(shapes)
+
+
+@functools.lru_cache(maxsize=4)
+def _frozen_of(model: ParameterRoles) -> dict[str, Any]:
+    """Returns a model's frozen parameters, for callers without a federation."""
+    with jax.ensure_compile_time_eval():
+        return model.frozen_params()

@@ -1,0 +1,143 @@
+"""Parameters that trainings start from, of any model."""
+
+import abc
+import dataclasses
+import functools
+import hashlib
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, struct, tree_paths
+
+__all__ = ["Pretrained", "Startable"]
+
+
+class Pretrained:
+    """Parameters to start from; equal to others of the same content.
+
+    Programs take them as an argument, so that they are compiled into none.
+
+    Attributes:
+      params: the tree; NumPy arrays, or tracers inside a program.
+      digest: SHA-256 of names, types and values.
+    """
+
+    def __init__(self, params: Any, digest: str | None = None):
+        """Takes a tree; the digest is only given for tracers."""
+        self.params, self.digest = params, digest or _digest(params)
+
+    @functools.cached_property
+    def on_device(self) -> Any:
+        """The tree on the device, for all trainings that start from it."""
+        return jax.tree.map(_of_run, self.params)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pretrained) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"Pretrained(sha256 {self.digest})"
+
+
+def _of_run(leaf: Any) -> jax.Array:
+    """Returns an array in the floating type of the run; no copy where it has it."""
+    return jnp.asarray(leaf, jnp.zeros(()).dtype)
+
+
+def _digest(params: Any) -> str:
+    """Computes the digest of a tree of arrays."""
+    digest = hashlib.sha256()
+    for name, leaf in tree_paths.by_name(params).items():
+        digest.update(f"{name} {leaf.dtype} {leaf.shape} ".encode())
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _pretrained(params: Any) -> Pretrained | None:
+    """Takes a user's initial parameters to the host.
+
+    Raises:
+      InputError: if a leaf is not an array of finite numbers.
+    """
+    if params is None or isinstance(params, Pretrained):
+        return params
+    for name, leaf in tree_paths.by_name(params).items():
+        values = np.asarray(leaf)
+        if values.dtype.kind not in "fiuV" or not np.isfinite(values).all():
+            raise checks.InputError(
+                f"Expected initial_params of finite numbers, but {name!r} has others."
+            )
+    return Pretrained(jax.tree.map(np.array, params))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Startable(abc.ABC):
+    """A model whose trainings may all start from the same parameters; abstract.
+
+    Attributes:
+      initial_params: tree of arrays like `init` returns, from which every training of
+        every method starts; None draws the parameters of each.
+    """
+
+    outputs_first: ClassVar[bool] = False
+    """Whether matrices among the parameters are `[outputs, inputs]`."""
+
+    initial_params: Any = None
+
+    def __post_init__(self):
+        struct.check_fields(self)
+        start = _pretrained(self.initial_params)
+        object.__setattr__(self, "initial_params", start)  # the class is frozen
+
+    @property
+    def name(self) -> str:
+        """Name of the network, for messages."""
+        return type(self).__name__
+
+    @abc.abstractmethod
+    def _draw(self, key: core.Key) -> core.Params:
+        """Draws parameters."""
+
+    def init(self, key: core.Key) -> core.Params:
+        """Draws the parameters, or returns those to start from."""
+        if self.initial_params is None:
+            return self._draw(key)
+        return jax.tree.map(_of_run, self.initial_params.params)
+
+    def starting_at(self, params: Any) -> Self:
+        """Returns the model with an argument of the program to start from."""
+        assert self.initial_params is not None
+        start = Pretrained(params, self.initial_params.digest)
+        return dataclasses.replace(self, initial_params=start)
+
+    def check_start(self) -> None:
+        """Refuses initial parameters that are not like those of the network.
+
+        Raises:
+          InputError: in one sentence, which names the leaf.
+        """
+        if self.initial_params is None:
+            return
+        drawn = jax.eval_shape(self._draw, core.seed_key(0))
+        own = tree_paths.by_name(drawn)
+        start = tree_paths.by_name(self.initial_params.params)
+        for leaf in sorted(start.keys() ^ own.keys()):
+            problem = "have no" if leaf in own else "also have"
+            raise checks.InputError(
+                f"Expected initial_params with the leaves of {self.name}'s own"
+                f" parameters, but they {problem} {leaf!r}; its own are"
+                f" {', '.join(own)}."
+            )
+        for leaf, like in own.items():
+            shape, dtype = start[leaf].shape, start[leaf].dtype
+            if shape != like.shape or not jnp.issubdtype(dtype, jnp.floating):
+                raise checks.InputError(
+                    f"Expected initial_params like those of {self.name}, where {leaf!r}"
+                    f" is {like.dtype}{[*like.shape]}, got {dtype}{[*shape]}."
+                )

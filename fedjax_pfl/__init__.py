@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from fedjax_pfl.local.participation import AllClients as AllClients
     from fedjax_pfl.local.participation import Stragglers as Stragglers
     from fedjax_pfl.local.participation import UniformCohort as UniformCohort
+    from fedjax_pfl.messages import QSGD as QSGD
+    from fedjax_pfl.messages import TopK as TopK
     from fedjax_pfl.models import CNN as CNN
     from fedjax_pfl.models import MLP as MLP
     from fedjax_pfl.models import LogisticRegression as LogisticRegression

@@ -92,15 +92,16 @@ def _print_diverged(console: Console, result: results.Result) -> None:
 
 def _print_communication(console: Console, result: results.Result) -> None:
     """Prints what is sent per round and in all, one line per algorithm."""
-    columns = ["floats_up", "floats_down", "total_bytes_up", "total_bytes_down"]
+    columns = ["bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down"]
     sent = result.communication().groupby("algorithm", sort=False)
     for algorithm, row in sent[columns].mean().iterrows():
-        up, down = (f"{value:,.0f}" for value in row.iloc[:2])
-        text = f"{algorithm}: clients send {up} and receive {down} numbers per round"
         if row.notna().all():
+            up, down = (f"{value:,.0f}" for value in row.iloc[:2])
             totals = (f"{value / 1e6:,.2f}" for value in row.iloc[2:])
-            text += f", {' and '.join(totals)} MB in all"
-        console.print(f"{text}.")
+            console.print(
+                f"{algorithm}: clients send {up} and receive {down} bytes per round,"
+                f" {' and '.join(totals)} MB in all."
+            )
 
 
 def _print_left_out(console: Console, result: results.Result) -> None:

@@ -121,6 +121,7 @@ class Stream(enum.IntEnum):
     EVALUATION = 7
     FEATURE_NOISE = 8
     EVALUATED_CLIENTS = 9
+    TRANSFORMS = 10
 
 
 def seed_key(seed: int | jax.Array) -> Key:

@@ -42,6 +42,8 @@ class State:
         or None; never sent.
       steps: `int32[N]` local steps that each client has taken, where a schedule asks
         for them, or None; of all clients in a streamed training, too.
+      transforms: memory of every transform of messages, each with leading axis N or
+        None, or None without any.
     """
 
     server: Any
@@ -56,6 +58,7 @@ class State:
     optimizer: Any = None
     carry: Any = None
     steps: jax.Array | None = None
+    transforms: Any = None
 
 
 @struct.pytree_dataclass
@@ -184,8 +187,8 @@ class RoundInfo:
       server: dict of `[]` values from the server's preparation of the downlink.
       num_nonfinite: `int32[]` messages and state rows of this round that were not
         finite.
-      floats_up: `float32[]` numbers sent by clients.
-      floats_down: `float32[]` numbers sent to clients.
+      bytes_up: `uint32[2]` bytes sent by clients, as `byte_counts.words`.
+      bytes_down: `uint32[2]` bytes sent to clients.
     """
 
     cohort: jax.Array
@@ -193,5 +196,5 @@ class RoundInfo:
     aggregator: Any
     server: Any
     num_nonfinite: jax.Array
-    floats_up: jax.Array
-    floats_down: jax.Array
+    bytes_up: jax.Array
+    bytes_down: jax.Array

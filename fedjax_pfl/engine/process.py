@@ -40,6 +40,8 @@ class FederatedProcess:
       participation: who takes part in a round.
       work: how much local work the members may do.
       attack: what malicious clients send, or None.
+      transforms: what happens to every message between its client and the server, in
+        this order; the server undoes and checks it in reverse order, after the attack.
       on_nonfinite: what is not finite in an upload never enters an aggregate, in any
         mode: that client takes no part. `stop`: the run is reported as diverged at that
         round; `drop`: a client or server whose new state is not finite keeps its old
@@ -57,6 +59,7 @@ class FederatedProcess:
     participation: Any = participations.AllClients()
     work: Any = participations.FullWork()
     attack: Any = None
+    transforms: tuple[Any, ...] = ()
     on_nonfinite: str = struct.static_field(default="stop")
     per_client: Any = None
 
@@ -65,6 +68,14 @@ class FederatedProcess:
         for name, (_, example) in PARTS.items():
             wanted = f"an object such as {example}"
             struct.refuse_stand_in(name, getattr(self, name), wanted)
+        if not isinstance(self.transforms, tuple):
+            raise checks.InputError(
+                "Expected transforms to be a tuple such as (fp.TopK(fraction=0.01),),"
+                f" got {self.transforms!r}."
+            )
+        for number, part in enumerate(self.transforms):
+            name = f"transforms.{number}"
+            struct.refuse_stand_in(name, part, "an object such as TopK()")
         self._check_per_client()
 
     def _check_per_client(self) -> None:
@@ -253,7 +264,24 @@ class FederatedProcess:
             optimizer=self.first_optimizer(server),
             carry=_first_carry(model, train),
             steps=self.first_steps(population.num_clients),
+            transforms=self.first_transforms(server, population.num_clients),
         )
+
+    def first_transforms(self, server: Any, num_clients: int) -> Any:
+        """Returns the transforms' memory of every client before the first round.
+
+        Args:
+          server: first state of the server.
+          num_clients: N.
+
+        Returns:
+          Pytree of `[N, ...]`, or None where nothing is remembered.
+        """
+        message = self.algorithm.reference(server)
+        rows = tuple(transform.init(message) for transform in self.transforms)
+        if not jax.tree.leaves(rows):
+            return None
+        return client_rows.broadcast(rows, num_clients)
 
     def first_steps(self, num_clients: int) -> jax.Array | None:
         """Returns the clients' local steps so far, none, where a schedule asks."""
@@ -327,6 +355,7 @@ class FederatedProcess:
             aggregator=self.used_aggregator(),
             attack=self.attack,
             server_optimizer=self.server_optimizer,
+            transforms=self.transforms,
             aggregate_over=self.algorithm.aggregate_over,
             on_nonfinite=self.on_nonfinite,
             population=population,

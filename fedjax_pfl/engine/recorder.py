@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.data import statistics
 from fedjax_pfl.engine import stopping
 from fedjax_pfl.engine.groups import PlannedGroup
@@ -118,9 +118,10 @@ class Recorder:
         for point in np.flatnonzero(active):
             np.add.at(self._selected[point], info.cohort[point].reshape(-1), 1)
         over = {n: _over_cohort(value) for n, value in info.client.items()}
-        fixed = ("num_nonfinite", "floats_up", "floats_down")
         values = over | info.server | _named(info.aggregator)
-        values |= {name: getattr(info, name) for name in fixed}
+        values["num_nonfinite"] = info.num_nonfinite
+        for name in ("bytes_up", "bytes_down"):
+            values[name] = byte_counts.total(getattr(info, name))
         for name, value in values.items():
             if name not in self._per_round:
                 shape = (len(self._points), self._num_rounds)

@@ -9,7 +9,14 @@ import numpy as np
 
 from fedjax_pfl import results
 from fedjax_pfl.report import sources, tables
-from fedjax_pfl.results import comparison, history, metrics, selection, summaries
+from fedjax_pfl.results import (
+    comparison,
+    history,
+    metrics,
+    selection,
+    spending,
+    summaries,
+)
 from fedjax_pfl.results import provenance as origins
 
 __all__ = [
@@ -68,8 +75,7 @@ def timing(loaded: sources.Loaded) -> tables.Table:
     for source in loaded.sources:
         rows = []
         for group in source.groups:
-            sent = group.per_round.get("floats_up", np.zeros(0))
-            rounds = int((~np.isnan(sent)).sum())
+            rounds = int(spending.rounds(group).sum())
             speed = rounds / group.run_seconds if group.run_seconds > 0 else None
             row = (
                 _algorithm(group),
@@ -117,7 +123,7 @@ def communication(loaded: sources.Loaded) -> tables.Table:
         name="communication",
         title="Communication",
         caption="Bytes sent by clients (up) and to clients (down), of all of them"
-        " together and in the type of the parameters, per round and in all rounds;"
+        " together, per round and in all rounds;"
         " client steps are the local steps of all clients in all rounds. Means over the"
         " trainings of an algorithm.",
         columns=(

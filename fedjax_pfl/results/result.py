@@ -46,7 +46,6 @@ _NAMES = (
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Setting = None | bool | _Whole | float | str | list[Any]
 _OWN_TEST = summaries.OWN_TEST
-_SENT = ("floats_up", "floats_down")
 _HISTORY = ("rounds", "history")  # columns of a client's course
 _MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
 
@@ -342,29 +341,25 @@ class Result:
         return _frame(rows, [*self._columns, "model", "name", *_MOMENTS])
 
     def communication(self) -> "pd.DataFrame":
-        """Returns how many numbers were sent, one row per point.
+        """Returns how many bytes were sent, one row per point.
 
         Returns:
-          The columns that name a point, then `floats_up` and `floats_down`: numbers
-          sent by and to all clients together, as means per round; `rounds`; `bytes_up`
-          and `bytes_down`, these numbers in the type of the parameters, as means per
-          round; `total_bytes_up`, `total_bytes_down` and `client_steps`, the local
-          steps of all clients, over all rounds. NaN where a file does not tell.
+          The columns that name a point, then `rounds`; `bytes_up` and `bytes_down`,
+          sent by and to all clients together, as means per round; `total_bytes_up`,
+          `total_bytes_down` and `client_steps`, the local steps of all clients, over
+          all rounds. NaN where a file does not tell.
         """
         rows = []
         for group in self.groups:
-            none = np.full((len(group.points), 1), np.nan)  # it ended before a round
             for point in range(len(group.points)):
-                sent = {n: group.per_round.get(n, none)[point] for n in _SENT}
-                rounds = int((~np.isnan(sent["floats_up"])).sum())
-                means = [float(np.nanmean(v)) if rounds else 0.0 for v in sent.values()]
+                rounds = int(spending.rounds(group)[point])
                 spent = spending.after(group, point, rounds)
                 totals = [spent["bytes_up"], spent["bytes_down"]]
                 each = [total / max(rounds, 1) for total in totals]
-                numbers = (*means, rounds, *each, *totals, spent["client_steps"])
+                numbers = (rounds, *each, *totals, spent["client_steps"])
                 rows.append((*self._head(group, point), *numbers))
         tail = ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")
-        return _frame(rows, [*self._columns, *_SENT, "rounds", *tail, "client_steps"])
+        return _frame(rows, [*self._columns, "rounds", *tail, "client_steps"])
 
     def to_target(self, target: float) -> "pd.DataFrame":
         """Returns what every training spent until a model was good enough.

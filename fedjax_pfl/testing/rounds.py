@@ -35,7 +35,7 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
     """Checks that client rows lead with N and that a round keeps the layout."""
     at = subject.setting
     first = jax.eval_shape(at.first)
-    rows = {"clients": first.clients, "messages": first.messages}
+    rows = _rows(first)
     for path, leaf in jax.tree_util.tree_leaves_with_path(rows):
         if leaf.shape[:1] != (toy.NUM_CLIENTS,):
             raise AssertionError(
@@ -125,8 +125,8 @@ def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
     """
     order = np.array([3, 0, 7, 5, 1, 2, 6, 4])
     at = subject.everyone
-    rows = client_rows.take((at.warm.clients, at.warm.messages), jnp.asarray(order))
-    permuted = dataclasses.replace(at.warm, clients=rows[0], messages=rows[1])
+    rows = client_rows.take(_rows(at.warm), jnp.asarray(order))
+    permuted = dataclasses.replace(at.warm, **rows)
     new, _ = at.round()
     other, _ = at.round(permuted, federation=toy.make_federation(order=order))
     expected = client_rows.take(new.clients, jnp.asarray(order))
@@ -158,11 +158,14 @@ def absent_clients_are_bit_identical(subject: subjects.Subject) -> None:
             f"The round reports the cohort {members}; expected {subjects.COHORT}"
             " distinct clients."
         )
-    now, then = (
-        client_rows.take({"clients": s.clients, "messages": s.messages}, absent)
-        for s in (after, before)
-    )
+    now, then = (client_rows.take(_rows(s), absent) for s in (after, before))
     compare.same(now, then, f"In the rows of the absent clients {absent.tolist()}")
+
+
+def _rows(state: core.State) -> dict[str, Any]:
+    """Returns what has a row per client, by field."""
+    names = ("clients", "messages", "transforms")
+    return {name: getattr(state, name) for name in names}
 
 
 def _with_row_garbage(state: core.State) -> core.State:
@@ -172,7 +175,8 @@ def _with_row_garbage(state: core.State) -> core.State:
         numbers = jnp.arange(leaf.shape[0], dtype=leaf.dtype)
         return leaf + numbers.reshape((-1,) + (1,) * (leaf.ndim - 1))
 
-    return dataclasses.replace(state, clients=jax.tree.map(marked, state.clients))
+    rows = {"clients": state.clients, "transforms": state.transforms}
+    return dataclasses.replace(state, **jax.tree.map(marked, rows))
 
 
 def round_exports_for_tpu_and_cuda(subject: subjects.Subject) -> None:
@@ -251,7 +255,7 @@ def nonfinite_messages_never_enter(
     at = dataclasses.replace(subject.everyone, process=process)
     start = at.first()
     state, info = at.round(start)
-    if info.floats_up == 0:
+    if not info.bytes_up.any():
         raise unittest.SkipTest("clients send nothing")
     what = f"With on_nonfinite={mode!r} and NaN from one client"
     if info.num_nonfinite != 1:

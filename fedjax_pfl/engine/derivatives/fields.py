@@ -63,7 +63,7 @@ def check(process: FederatedProcess, fields: Sequence[str]) -> tuple[str, ...]:
                 f"Expected values of {name.removeprefix(PER_CLIENT)!r} in the process's"
                 f" per_client, to be differentiated in {name!r}."
             )
-        if name.partition(".")[0] not in PARTS:
+        if name.partition(".")[0] not in (*PARTS, "transforms"):
             _refuse_unknown(name, known)
         value = struct.get_field(process, name)
         raise checks.InputError(
@@ -110,7 +110,7 @@ def _refuse_unknown(name: str, known: Iterable[str]) -> None:
         raise checks.InputError(
             f"Expected the whole name of field {name!r}: did you mean {ends[0]!r}?"
         )
-    checks.known(name.partition(".")[0], tuple(PARTS), "part of a process")
+    checks.known(name.partition(".")[0], (*PARTS, "transforms"), "part of a process")
 
 
 def _parts(node: Any) -> Iterator[Any]:

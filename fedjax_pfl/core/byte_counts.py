@@ -1,0 +1,34 @@
+"""Exact counts of bytes in compiled programs, where integers have 32 bits."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["total", "words"]
+
+_BITS = 30  # of the low word, so that two counts add up without a carry
+
+
+def words(count: int | jax.Array) -> jax.Array:
+    """Returns a count as two words, the high one first.
+
+    Args:
+      count: at least 0: a whole number below 2^62, or `int32[]`.
+
+    Returns:
+      `uint32[2]`; the words of two counts may be added.
+
+    Example:
+      >>> float(total(words(5_000_000_000) + words(7)))
+      5000000007.0
+    """
+    high, low = count >> _BITS, count & (1 << _BITS) - 1
+    return jnp.stack([jnp.asarray(word, jnp.uint32) for word in (high, low)])
+
+
+def total(words: Any) -> np.ndarray:
+    """Returns counts `float64[...]` from words `uint32[..., 2]`; exact below 2^53."""
+    words = np.asarray(words, np.float64)
+    return words[..., 0] * 2.0**_BITS + words[..., 1]

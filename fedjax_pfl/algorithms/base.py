@@ -35,6 +35,9 @@ class SingleExchange:
       chooses: what the method chooses by comparing, in words, which derivatives of
         trainings hold fixed; or None.
       no_derivative: why trainings have no derivatives, in words; or None.
+      released: what the server makes of messages and sends on, in words, where nothing
+        of them leaves it but their aggregate; else None, and noise cannot make the
+        method private.
     """
 
     aggregate_over: str = "cohort"
@@ -43,6 +46,7 @@ class SingleExchange:
     server_is_model: bool = False
     chooses: Any = None
     no_derivative: Any = None
+    released: Any = None
 
     def default_aggregator(self) -> core.Aggregator:
         """Returns the aggregator where the process names none: the weighted mean."""

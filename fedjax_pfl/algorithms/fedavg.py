@@ -48,6 +48,7 @@ class FedAvg(global_model.GlobalModel):
         return aggregators.WeightedMean()
 
     server_is_model = True  # clients start from w, their models are averaged into it
+    released = "the global model"
 
     def client_update(
         self, view: ClientView, down: Downlink, client: Any, model: Model

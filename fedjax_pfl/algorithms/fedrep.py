@@ -69,6 +69,8 @@ class FedRep(base.PersonalHead):
     send_heads: bool = struct.static_field(default=False)
     fine_tune: Any = None
 
+    released = "the body, and heads where they are sent"
+
     @property
     def server_is_model(self) -> bool:
         """Clients start from the body; a mean of heads is no model of theirs."""

@@ -140,6 +140,8 @@ SERVER_OPTIMIZERS = Registry(
 STEP_SEARCHES = Registry("algorithms.common_descent", armijo="Armijo")
 TRANSFORMS = Registry(
     "messages",
+    clip_norm="ClipNorm",
+    gaussian_noise="GaussianNoise",
     top_k="TopK",
     random_k="RandomK",
     qsgd="QSGD",

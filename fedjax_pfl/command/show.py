@@ -34,6 +34,7 @@ def result(console: Console, result: results.Result) -> None:
     _print_dropped(console, result)
     _print_diverged(console, result)
     _print_communication(console, result)
+    _print_privacy(console, result)
     _print_left_out(console, result)
     compiling = sum(group.compile_seconds for group in result.groups)
     running = sum(group.run_seconds for group in result.groups)
@@ -102,6 +103,18 @@ def _print_communication(console: Console, result: results.Result) -> None:
                 f"{algorithm}: clients send {up} and receive {down} bytes per round,"
                 f" {' and '.join(totals)} MB in all."
             )
+
+
+def _print_privacy(console: Console, result: results.Result) -> None:
+    """Prints what trainings with noise reveal, one line per algorithm."""
+    spent = result.privacy().groupby(["algorithm", "delta"], sort=False)["epsilon"]
+    for (algorithm, delta), values in spent:
+        least, most = (f"{value:.3g}" for value in (values.min(), values.max()))
+        span = least if least == most else f"{least} to {most}"
+        console.print(
+            f"{algorithm}: epsilon {span} at delta {delta:g} for one client in place of"
+            " another, every training for itself."
+        )
 
 
 def _print_left_out(console: Console, result: results.Result) -> None:

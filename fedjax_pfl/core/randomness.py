@@ -122,6 +122,7 @@ class Stream(enum.IntEnum):
     FEATURE_NOISE = 8
     EVALUATED_CLIENTS = 9
     TRANSFORMS = 10
+    NOISE = 11
 
 
 def seed_key(seed: int | jax.Array) -> Key:

@@ -11,9 +11,17 @@ import optax
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import byte_counts, checks, client_map, client_rows, sharding
+from fedjax_pfl.core import (
+    byte_counts,
+    checks,
+    client_map,
+    client_rows,
+    sharding,
+    struct,
+)
 from fedjax_pfl.core.exchange import ClientView
-from fedjax_pfl.messages import Encoding
+from fedjax_pfl.engine import privacy
+from fedjax_pfl.messages import Encoding, GaussianNoise
 
 __all__ = ["RECOMPUTE_EVERY", "CohortLink", "cached_mean", "count", "shares"]
 
@@ -168,7 +176,7 @@ class CohortLink:
                 point = common if own_known is None else own_known
                 upload, memory = self._send(key, memory, upload, point)
             if at_once:
-                upload, is_lost = _arrived(upload)
+                upload, is_lost = self._arrived(upload, common)
                 is_new = upload.weight > 0
                 message = optax.tree.where(is_new, upload.message, message)
                 upload = dataclasses.replace(upload, message=None)
@@ -300,8 +308,27 @@ class CohortLink:
                 axes = (0, 0, 0, None if is_shared else 0)
                 arrive = jax.vmap(self._arrive, in_axes=axes)
                 uploads = arrive(keys, uploads, malicious, point)
-        received, lost = jax.vmap(_arrived)(uploads)
+        arrived = jax.vmap(self._arrived, in_axes=(0, None))
+        received, lost = arrived(uploads, known.shared)
         return count(state, lost.sum()), received
+
+    def _arrived(self, sent: core.Upload, known: Any) -> tuple[core.Upload, jax.Array]:
+        """Returns what arrives of ONE client's upload, and `bool[]` whether it is lost.
+
+        An upload that is not finite is dropped: all of it is zero. Under noise nobody
+        may be missed: a client that sends nothing counts as one that changes nothing,
+        and all clients count the same.
+        """
+        is_finite = client_rows.is_finite(sent)
+        received = optax.tree.where(is_finite, sent, optax.tree.zeros_like(sent))
+        if self.noise is not None:
+            is_there = received.weight > 0
+            received = dataclasses.replace(
+                received,
+                message=optax.tree.where(is_there, received.message, known),
+                weight=jnp.ones_like(sent.weight),
+            )
+        return received, ~is_finite & (sent.weight > 0)
 
     def store(self, state: core.State, received: core.Upload) -> core.State:
         """Keeps what was received, and the mean over all of it."""
@@ -366,7 +393,8 @@ class CohortLink:
     ) -> tuple[Any, Any]:
         """Aggregates over the cohort or over all, and the aggregator's info."""
         if state.aggregate is not None:
-            return state.aggregate, {}
+            count = self.population.num_clients
+            return self._noisy(state.aggregate, count), {}
         key = core.stream_key(self.key, core.Stream.AGGREGATION, self.ctx.round)
         messages, weights = received.message, received.weight
         if self.aggregate_over == "all":
@@ -374,7 +402,49 @@ class CohortLink:
             messages = state.messages
         if not self.aggregator.incremental:  # a mean sums where the rows are
             messages = sharding.split_parameters(messages, self.execution)
-        return self.aggregator(key, messages, weights, reference)
+        if self.noise is None:
+            return self.aggregator(key, messages, weights, reference)
+        if self.aggregator.incremental:
+            mean, info = self.aggregator(key, messages, weights, reference)
+            return self._noisy(mean, weights.shape[0]), info
+        messages = self._noisy_rows(messages)
+        return self.aggregator(key, messages, jnp.ones_like(weights), reference)
+
+    @property
+    def noise(self) -> GaussianNoise | None:
+        """Noise that the server adds, if it does."""
+        return privacy.noise_of(self)
+
+    def _noise_key(self) -> core.Key:
+        """Returns the round's key of noise, of JAX's Threefry of 20 rounds."""
+        key = core.stream_key(self.key, core.Stream.NOISE, self.ctx.round)
+        words = jax.random.key_data(key)
+        return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+    def _noisy(self, mean: Any, count: int) -> Any:
+        """Adds noise to a mean over `count` clients, where there is some."""
+        noise = self.noise
+        if noise is None:
+            return mean
+        return noise.add(self._noise_key(), mean, self._clip / count)
+
+    @property
+    def _clip(self) -> Any:
+        """Returns the norm of `ClipNorm`, which is the first transform under noise."""
+        return struct.get_field(self.transforms[0], "norm")
+
+    def _noisy_rows(self, messages: Any) -> Any:
+        """Adds noise to every message `[K, *P]`, by identity."""
+        identities = self.federation.train.client_id
+        if self.aggregate_over != "all":
+            identities = self.take(identities)
+        noise: Any = self.noise
+        key, clip = self._noise_key(), self._clip
+
+        def noisy(identity: jax.Array, message: Any) -> Any:
+            return noise.add(jax.random.fold_in(key, identity), message, clip)
+
+        return jax.vmap(noisy)(identities, messages)
 
     def step(self, state: core.State, server: Any) -> tuple[core.State, Any]:
         """Takes the server optimizer's step, if there is one, for the new model."""
@@ -437,16 +507,6 @@ def _moved(message: Any, known: Any, like: core.Upload) -> Any:
 def _words(count: int | jax.Array) -> jax.Array:
     """Returns the two words of a count, or those that it is already."""
     return byte_counts.words(count) if isinstance(count, int) else count
-
-
-def _arrived(sent: core.Upload) -> tuple[core.Upload, jax.Array]:
-    """Returns what arrives of ONE client's upload, and `bool[]` whether it is lost.
-
-    An upload that is not finite is dropped: all of it is zero.
-    """
-    is_finite = client_rows.is_finite(sent)
-    received = optax.tree.where(is_finite, sent, optax.tree.zeros_like(sent))
-    return received, ~is_finite & (sent.weight > 0)
 
 
 def count(state: core.State, more: jax.Array) -> core.State:

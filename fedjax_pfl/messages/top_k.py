@@ -35,27 +35,27 @@ def last(order: jax.Array, count: int) -> jax.Array:
     is_tie = order == limit
     room = count - (order > limit).sum()
     place = lax.iota(jnp.int32, order.size)
+    all_fit = is_tie.sum() == room  # mostly: then there is nothing to look for
 
     def fits(end: jax.Array) -> jax.Array:
         return (is_tie & (place < end)).sum() <= room
 
-    end = _highest(order.size.bit_length(), jnp.int32, fits)
-    return (order > limit) | (is_tie & (place < end))
+    bits = order.size.bit_length()
+    end = _highest(jnp.where(all_fit, 0, bits), jnp.int32, fits)
+    return (order > limit) | (is_tie & (all_fit | (place < end)))
 
 
 def _highest(
-    bits: int, dtype: Any, holds: Callable[[jax.Array], jax.Array]
+    bits: int | jax.Array, dtype: Any, holds: Callable[[jax.Array], jax.Array]
 ) -> jax.Array:
     """Returns the highest whole number below 2^bits up to which a condition holds."""
 
     def add(number: jax.Array, found: jax.Array) -> jax.Array:
-        more = found | jnp.left_shift(jnp.ones((), dtype), (bits - 1 - number))
+        place = jnp.asarray(bits - 1 - number, dtype)
+        more = found | jnp.left_shift(jnp.ones((), dtype), place)
         return jnp.where(holds(more), more, found)
 
-    numbers = jnp.arange(bits, dtype=dtype)
-    return lax.fori_loop(
-        0, bits, lambda n, found: add(numbers[n], found), jnp.zeros((), dtype)
-    )
+    return lax.fori_loop(0, jnp.asarray(bits), add, jnp.zeros((), dtype))
 
 
 @struct.pytree_dataclass

@@ -24,6 +24,7 @@ __all__ = [
     "configuration",
     "methods",
     "overview",
+    "privacy",
     "provenance",
     "searches",
     "timing",
@@ -137,6 +138,30 @@ def communication(loaded: sources.Loaded) -> tables.Table:
         ),
         parts=(tables.Part("", tuple(rows)),),
     )
+
+
+def privacy(loaded: sources.Loaded) -> list[tables.Table]:
+    """Returns the table of epsilons, where the server added noise."""
+    spent = loaded.result.privacy()
+    if spent.empty:
+        return []
+    keys = ["algorithm", "delta", "epsilon", "rounds"]
+    rows = [
+        (row["algorithm"], *(f"{row[k]:.3g}" for k in keys[1:3]), f"{row['rounds']:,}")
+        for _, row in spent[keys].drop_duplicates().iterrows()
+    ]
+    return [
+        tables.Table(
+            name="privacy",
+            title="Privacy",
+            caption="Differential privacy of a whole client, one in place of another,"
+            " of everything that the server sends in all rounds. Every training is"
+            " accounted for alone: not several seeds, nor what was chosen by comparing"
+            " trainings or on validation data. Personal models stay with clients.",
+            columns=("algorithm", "delta", "epsilon", "rounds"),
+            parts=(tables.Part("", tuple(rows)),),
+        )
+    ]
 
 
 def unseen(loaded: sources.Loaded) -> list[tables.Table]:

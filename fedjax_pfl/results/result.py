@@ -361,6 +361,24 @@ class Result:
         tail = ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")
         return _frame(rows, [*self._columns, "rounds", *tail, "client_steps"])
 
+    def privacy(self) -> "pd.DataFrame":
+        """Returns what trainings with noise reveal of a client, one row per point.
+
+        Returns:
+          The columns that name a point, then `rounds`, `epsilon` after all of them, and
+          `delta`, for one client in place of another. Every training is accounted for
+          alone: not what was chosen by comparing trainings, or on validation data. No
+          rows without noise.
+        """
+        rows = []
+        for group in self.groups:
+            if "epsilon" not in group.per_round:
+                continue
+            for point, rounds in enumerate(spending.rounds(group)):
+                spent = spending.privacy(group, point)
+                rows.append((*self._head(group, point), int(rounds), *spent))
+        return _frame(rows, [*self._columns, "rounds", "epsilon", "delta"])
+
     def to_target(self, target: float) -> "pd.DataFrame":
         """Returns what every training spent until a model was good enough.
 
@@ -421,9 +439,13 @@ class Result:
           One row per algorithm, swept setting and model, over the honest clients: mean
           accuracy (or what `measures.headline` says), that of the worst tenth, what
           belongs beside it, and variance of the loss. Seeds that diverged do not count;
-          spreads divide by the number of seeds minus 1.
+          spreads divide by the number of seeds minus 1. With noise also `epsilon` and
+          `delta` after all rounds, the largest of the seeds'; see `privacy`.
         """
         table: Any = self.table()
+        private = self.privacy()
+        if len(private):
+            table = table.merge(private.drop(columns="rounds"), "left", self._columns)
         is_shown = (table["when"] == when) & (table["data"] == data)
         rows = table[is_shown & table["population"].isin(["all", "honest"])]
         value_of = [*self._columns, "model", "metric", "stat"]
@@ -440,6 +462,8 @@ class Result:
             for title, wanted in shown.items():
                 is_wanted = (cell["metric"] == wanted[0]) & (cell["stat"] == wanted[1])
                 values[title] = summaries.mean_and_std(cell.loc[is_wanted, "value"])
+            spent = [c for c in ("epsilon", "delta") if c in cell]
+            values |= {column: cell[column].max() for column in spent}
             by_seed = cell.groupby("seed", dropna=False)
             values["status"] = summaries.tally(by_seed["status"].first())
             summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)

@@ -8,7 +8,7 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import history, metrics
 
-__all__ = ["COLUMNS", "after", "rounds", "to_target"]
+__all__ = ["COLUMNS", "after", "privacy", "rounds", "to_target"]
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 _NUMBERS = ("bytes_up", "bytes_down", "client_steps", "seconds")
@@ -20,6 +20,25 @@ def rounds(group: history.History) -> np.ndarray:
     """Counts the rounds of every point, `int[G]`; 0 where the history has none."""
     known = [~np.isnan(values) for values in group.per_round.values()]
     return np.any(known or [np.zeros((len(group.points), 0))], axis=0).sum(axis=1)
+
+
+def privacy(group: history.History, point: int) -> tuple[float, float]:
+    """Returns the epsilon that a training has spent, and its delta; NaN without noise.
+
+    Args:
+      group: the history.
+      point: number of the training.
+    """
+    if "epsilon" not in group.per_round:
+        return np.nan, np.nan
+    settings = group.config | group.points[point]
+    (delta,) = (
+        value
+        for name, value in settings.items()
+        if name.startswith("transforms.") and name.endswith(".delta")
+    )
+    values = group.per_round["epsilon"][point]
+    return float(np.nanmax(values, initial=0)), float(delta)
 
 
 def after(group: history.History, point: int, rounds: int) -> dict[str, float]:

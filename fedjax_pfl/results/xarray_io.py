@@ -66,6 +66,7 @@ _DESCRIPTIONS = {
     "num_nonfinite": ("messages and state rows that were not finite", "rows"),
     "bytes_up": ("bytes sent by clients in the round", "bytes"),
     "bytes_down": ("bytes sent to clients in the round", "bytes"),
+    "epsilon": ("privacy loss of a client so far, at the configured delta", "1"),
     "gradient_evaluations": ("gradients of single examples in the round", "gradients"),
     "client_steps": ("local steps of all clients in the round", "steps"),
     "annualized_return": ("geometric return of a year, costs paid", "1"),

@@ -38,14 +38,9 @@ ROOMS = (
 )
 INNER_ROOMS = (
     *("algorithms.common_descent", "algorithms.phi", "aggregators.functions"),
-    *("engine.callbacks", "engine.streaming", "results.checkpoint", "testing.toy"),
-    *(
-        "core.byte_counts",
-        "core.client_rows",
-        "core.client_map",
-        "core.sharding",
-        "core.struct",
-    ),
+    *("engine.callbacks", "engine.streaming", "messages.accounting"),
+    *("results.checkpoint", "testing.toy", "core.byte_counts", "core.client_rows"),
+    *("core.client_map", "core.sharding", "core.struct"),
 )
 DIRECTIVE = r"^\.\. (?:auto(?:class|exception|function)|py:data):: (\S+)$"
 INCLUDE = re.compile(r"^```\{(include|literalinclude)\} (\S+)\n((?::.*\n)*)```$", re.M)

@@ -76,6 +76,10 @@ if TYPE_CHECKING:
     from fedjax_pfl.local.participation import UniformCohort as UniformCohort
     from fedjax_pfl.local.virtual_time import Buffered as Buffered
     from fedjax_pfl.local.virtual_time import Synchronous as Synchronous
+    from fedjax_pfl.messages import QSGD as QSGD
+    from fedjax_pfl.messages import ClipNorm as ClipNorm
+    from fedjax_pfl.messages import GaussianNoise as GaussianNoise
+    from fedjax_pfl.messages import TopK as TopK
     from fedjax_pfl.models import CNN as CNN
     from fedjax_pfl.models import MLP as MLP
     from fedjax_pfl.models import LogisticRegression as LogisticRegression

@@ -63,7 +63,7 @@ def make_history(
         cluster=None,
         per_round={
             name: rng.uniform(size=(num_points, num_rounds))
-            for name in ("floats_up", "floats_down")
+            for name in ("bytes_up", "bytes_down")
         },
         diagnostics={"loss": rng.uniform(size=(num_points, len(rounds)))},
         diverged_at=stopped,

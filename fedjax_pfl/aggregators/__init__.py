@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from fedjax_pfl.aggregators.mixing import (
         NearestNeighborMixing as NearestNeighborMixing,
     )
+    from fedjax_pfl.aggregators.modular_mean import ModularInfo as ModularInfo
+    from fedjax_pfl.aggregators.modular_mean import ModularMean as ModularMean
     from fedjax_pfl.aggregators.server_optimizers import ServerAdam as ServerAdam
     from fedjax_pfl.aggregators.server_optimizers import (
         ServerMomentum as ServerMomentum,

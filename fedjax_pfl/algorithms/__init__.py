@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.algorithms.registry import PHIS as PHIS
     from fedjax_pfl.algorithms.registry import SERVER_OPTIMIZERS as SERVER_OPTIMIZERS
     from fedjax_pfl.algorithms.registry import STEP_SEARCHES as STEP_SEARCHES
+    from fedjax_pfl.algorithms.registry import TRANSFORMS as TRANSFORMS
     from fedjax_pfl.algorithms.registry import WORK as WORK
     from fedjax_pfl.algorithms.scaffold import Scaffold as Scaffold
     from fedjax_pfl.algorithms.splitgp import SplitGP as SplitGP

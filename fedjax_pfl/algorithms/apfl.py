@@ -81,6 +81,7 @@ class APFL(base.SingleExchange):
         common.check_plain_sgd("APFL", self.local)
 
     server_is_model = True  # clients start from w, their copies are averaged into it
+    released = "the global model"
 
     def first(self, params: Any):
         """Draws one network for everybody; all mix with the first alpha."""

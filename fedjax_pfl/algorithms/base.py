@@ -35,6 +35,9 @@ class SingleExchange:
       chooses: what the method chooses by comparing, in words, which derivatives of
         trainings hold fixed; or None.
       no_derivative: why trainings have no derivatives, in words; or None.
+      released: what the server makes of messages and sends on, in words, where nothing
+        of them leaves it but their aggregate; else None, and noise cannot make the
+        method private.
     """
 
     aggregate_over: str = "cohort"
@@ -43,6 +46,7 @@ class SingleExchange:
     server_is_model: bool = False
     chooses: Any = None
     no_derivative: Any = None
+    released: Any = None
 
     def default_aggregator(self) -> core.Aggregator:
         """Returns the aggregator where the process names none: the weighted mean."""
@@ -78,6 +82,20 @@ class SingleExchange:
     def reference(self, server: Any) -> Any:
         """Returns the point about which messages are compared, like a message."""
         return server
+
+    def known(self, server: Any, down: core.Downlink) -> core.Downlink:
+        """Returns what every member and the server have in common, like a message.
+
+        Transforms act on the difference of messages to it.
+
+        Args:
+          server: server state.
+          down: what the cohort receives.
+
+        Returns:
+          One point for all, by default `reference`, or each member's `own`.
+        """
+        return core.Downlink(shared=self.reference(server))
 
     def down(
         self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any
@@ -229,7 +247,7 @@ class SingleExchange:
 
         Returns:
           State with the received messages stored, new client rows `[K]`, received
-          uploads, the clients' report, and the floats that were sent.
+          uploads, the clients' report, and the bytes of the messages.
         """
 
         def update(view: core.ClientView, own: Any, client: Any, shared: Any):
@@ -238,10 +256,11 @@ class SingleExchange:
             return method.client_update(view, received, client, link.model)
 
         reference = self.reference(state.server)
+        known = self.known(state.server, down)
         state, rows, received, info = link.train(
-            state, update, down.own, down.shared, reference
+            state, update, down.own, down.shared, reference, known
         )
-        return state, rows, received, info, client_rows.size(received.message)
+        return state, rows, received, info, link.bytes_up(received.message)
 
     def round(
         self, state: core.State, link: core.Link
@@ -252,7 +271,7 @@ class SingleExchange:
         if self.reads != "all":
             rows = (link.take(state.clients), link.take(state.messages))
         down = self.down(ctx, state.server, *rows)
-        state, rows, received, info, floats_up = self.local_work(state, link, down)
+        state, rows, received, info, bytes_up = self.local_work(state, link, down)
         aggregate, aggregator_info = None, {}
         if self.aggregates:
             reference = self.reference(state.server)
@@ -263,13 +282,13 @@ class SingleExchange:
         state = dataclasses.replace(
             state, server=server, clients=link.put(state.clients, rows)
         )
-        floats_down = client_rows.size(down.shared) * ctx.cohort.shape[0]
+        bytes_down = client_rows.num_bytes(down.shared) * ctx.cohort.shape[0]
         return state, link.info(
             info,
             aggregator_info,
             down.info,
-            floats_up=floats_up,
-            floats_down=floats_down + client_rows.size(down.own),
+            bytes_up=bytes_up,
+            bytes_down=bytes_down + client_rows.num_bytes(down.own),
         )
 
 

@@ -105,6 +105,8 @@ class Ditto(base.SingleExchange):
         """Returns the solver of the personal part."""
         return self.local if self.personal is None else self.personal
 
+    released = "the global model"
+
     @property
     def server_is_model(self) -> bool:
         """As in FedAvg, unless clients never load it."""

@@ -48,6 +48,7 @@ class FedAvg(global_model.GlobalModel):
         return aggregators.WeightedMean()
 
     server_is_model = True  # clients start from w, their models are averaged into it
+    released = "the global model"
 
     def client_update(
         self, view: ClientView, down: Downlink, client: Any, model: Model
@@ -144,7 +145,7 @@ class Centralized(base.SingleExchange):
             "client_steps": info.num_steps,
         }
         report = {name: count[None] for name, count in counts.items()}
-        return state, link.info(report, {}, floats_up=0, floats_down=0)
+        return state, link.info(report, {}, bytes_up=0, bytes_down=0)
 
     def parameters(self, server: Any, client: Any):
         """Returns the trained model."""

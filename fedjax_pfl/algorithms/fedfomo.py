@@ -47,7 +47,7 @@ from jax import lax
 
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base
-from fedjax_pfl.core import ClientView, Downlink, Model, checks, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
 
 __all__ = ["FedFomo", "choose", "hold_out"]
 
@@ -208,6 +208,10 @@ class FedFomo(base.SingleExchange):
         )
         return client, upload, report
 
+    def known(self, server: Any, down: core.Downlink):
+        """Returns zeros: the server knows no model that its client has."""
+        return core.Downlink(shared=jax.tree.map(jnp.zeros_like, server))
+
     def round(self, state: core.State, link: core.Link):
         """Runs one exchange, in which members get some of all received models."""
         ctx, reference = link.ctx, self.reference(state.server)
@@ -221,8 +225,9 @@ class FedFomo(base.SingleExchange):
         return state, link.info(
             info,
             aggregator_info,
-            floats_up=sent,
-            floats_down=sent * min(self.num_models, ctx.num_clients - 1),
+            bytes_up=sent,
+            bytes_down=client_rows.num_bytes(received.message)
+            * min(self.num_models, ctx.num_clients - 1),
         )
 
     def parameters(self, server: Any, client: Any):

@@ -177,7 +177,7 @@ class FedFV(global_model.GlobalModel):
     def round(self, state: core.State, link: core.Link):
         """Runs one exchange, with all projections between upload and step."""
         ctx, w = link.ctx, state.server
-        state, rows, received, info, floats_up = self.local_work(
+        state, rows, received, info, bytes_up = self.local_work(
             state, link, core.Downlink(shared=w)
         )
         arrived, gradients = received.weight > 0, received.message
@@ -211,8 +211,8 @@ class FedFV(global_model.GlobalModel):
             info,
             aggregator_info,
             report,
-            floats_up=floats_up + received.aux.size,
-            floats_down=client_rows.size(w) * ctx.cohort.shape[0],
+            bytes_up=bytes_up + client_rows.num_bytes(received.aux),
+            bytes_down=client_rows.num_bytes(w) * ctx.cohort.shape[0],
         )
 
     def _without_external_conflict(

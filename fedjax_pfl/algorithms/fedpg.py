@@ -57,7 +57,7 @@ from fedjax_pfl.algorithms import base, common, common_descent
 from fedjax_pfl.algorithms.common_descent import history as histories
 from fedjax_pfl.algorithms.common_descent import protection as protections
 from fedjax_pfl.algorithms.common_descent.rows import FairFrom, Normalization, Scale
-from fedjax_pfl.core import Federation, Model, client_rows, struct
+from fedjax_pfl.core import Federation, Model, byte_counts, client_rows, struct
 
 __all__ = ["FedPG"]
 
@@ -329,7 +329,9 @@ class FedPG(base.SingleExchange):
         state = dataclasses.replace(
             state, server=server, clients=link.put(state.clients, new)
         )
-        count, size = present.shape[0], client_rows.size(w)
+        count, size = present.shape[0], client_rows.num_bytes(w)
+        bytes_up = link.bytes_up(received.message) + client_rows.num_bytes(losses)
+        tried = info.get("trials", jnp.zeros((), jnp.int32)) * losses.dtype.itemsize
         values = {
             "gradient_evaluations": evaluations,
             "client_steps": received.aux["steps"],
@@ -339,9 +341,9 @@ class FedPG(base.SingleExchange):
             core.Report(values=values | report, carry=own),
             {},
             info,
-            floats_up=count * (size + 1 + info.get("trials", 0)),
+            bytes_up=byte_counts.words(bytes_up) + byte_counts.words(count * tried),
             # Clients receive w and what theta_i is made with; for the search ds, too.
-            floats_down=count * size * (2 if self.search is None else 3),
+            bytes_down=count * size * (2 if self.search is None else 3),
         )
 
     def _everybody(

@@ -43,6 +43,7 @@ class FedProx(global_model.GlobalModel):
     mu: Any = struct.traced_field(default=1.0, at_least=0, search=(0.001, 10.0))
 
     server_is_model = True  # clients start from w, their models are averaged into it
+    released = "the global model"
 
     def client_update(
         self, view: ClientView, down: Downlink, client: Any, model: Model

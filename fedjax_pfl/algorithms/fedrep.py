@@ -41,6 +41,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base
@@ -68,6 +69,8 @@ class FedRep(base.PersonalHead):
     send_heads: bool = struct.static_field(default=False)
     fine_tune: Any = None
 
+    released = "the body, and heads where they are sent"
+
     @property
     def server_is_model(self) -> bool:
         """Clients start from the body; a mean of heads is no model of theirs."""
@@ -81,6 +84,14 @@ class FedRep(base.PersonalHead):
     def down(self, ctx: core.RoundContext, server: Any, clients: Any, messages: Any):
         """Returns the body."""
         return core.Downlink(shared=tree_paths.split(server, self.head)[1])
+
+    def known(self, server: Any, down: core.Downlink):
+        """Returns the body; no client knows the others' heads."""
+        point = self.reference(server)
+        if self.send_heads:
+            head, body = tree_paths.split(server, self.head)
+            point = tree_paths.join(jax.tree.map(jnp.zeros_like, head), body)
+        return core.Downlink(shared=point)
 
     def _train(
         self, solver: Any, view: ClientView, model: Model, part: Any, fixed: Any

@@ -113,6 +113,7 @@ class Flame(base.SingleExchange):
         return isinstance(self.local, local.ToTolerance)
 
     aggregate_over = "all"  # absent clients take part with their cached messages
+    released = "the consensus variable w"
 
     def default_aggregator(self) -> core.Aggregator:
         """Returns the uniform mean: it minimizes the Lagrangian in w for any alpha."""

@@ -69,6 +69,7 @@ from fedjax_pfl.core import (
     ClientView,
     Downlink,
     Model,
+    byte_counts,
     checks,
     client_rows,
     factorizations,
@@ -317,8 +318,8 @@ class LpProj(base.SingleExchange):
     def round(self, state: core.State, link: core.Link):
         """Runs the usual exchange; P, which all draw from one seed, is not sent."""
         state, info = super().round(state, link)
-        down = jnp.full_like(info.floats_down, self.dim * link.ctx.cohort.shape[0])
-        return state, dataclasses.replace(info, floats_down=down)
+        down = client_rows.num_bytes(state.server.w) * link.ctx.cohort.shape[0]
+        return state, dataclasses.replace(info, bytes_down=byte_counts.words(down))
 
     def parameters(self, server: Any, client: Any):
         """Returns the personal model; w is no model."""

@@ -119,6 +119,7 @@ class PerFedAvg(base.SingleExchange):
     adapt_steps: int = struct.static_field(default=1, at_least=1)
 
     server_is_model = True  # clients start from w, their models are averaged into it
+    released = "the global model"
 
     def first(self, params: Any):
         """Starts the server from one network; clients keep nothing."""

@@ -112,6 +112,7 @@ class PFedMe(base.SingleExchange):
         return cls(**(defaults | fields))
 
     server_is_model = True  # clients start from w, their copies are averaged into it
+    released = "the global model"
 
     def init(
         self,

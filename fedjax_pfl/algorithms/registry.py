@@ -18,6 +18,7 @@ __all__ = [
     "PHIS",
     "SERVER_OPTIMIZERS",
     "STEP_SEARCHES",
+    "TRANSFORMS",
     "WORK",
     "Registry",
 ]
@@ -41,6 +42,7 @@ AGGREGATORS = Registry(
     "aggregators",
     mean="Mean",
     weighted_mean="WeightedMean",
+    modular_mean="ModularMean",
     coordinate_median="CoordinateMedian",
     geometric_median="GeometricMedian",
     krum="Krum",
@@ -140,6 +142,16 @@ SERVER_OPTIMIZERS = Registry(
     adam="ServerAdam",
 )
 STEP_SEARCHES = Registry("algorithms.common_descent", armijo="Armijo")
+TRANSFORMS = Registry(
+    "messages",
+    clip_norm="ClipNorm",
+    gaussian_noise="GaussianNoise",
+    top_k="TopK",
+    random_k="RandomK",
+    qsgd="QSGD",
+    sign_scale="SignScale",
+    low_rank="LowRank",
+)
 WORK = Registry(
     "local.participation",
     full="FullWork",

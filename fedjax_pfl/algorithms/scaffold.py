@@ -72,6 +72,8 @@ class Scaffold(base.SingleExchange):
     def __post_init__(self):
         common.check_plain_sgd("Scaffold", self.local)
 
+    released = "the global model and the control variate"
+
     def default_aggregator(self) -> core.Aggregator:
         """Returns the uniform mean, as in the paper."""
         return aggregators.Mean()

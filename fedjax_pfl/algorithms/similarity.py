@@ -63,6 +63,10 @@ class Mixing(base.SingleExchange, abc.ABC):
         own = client_rows.mix(messages, weights)
         return core.Downlink(shared=None, own=own, info=report)
 
+    def known(self, server: Any, down: core.Downlink):
+        """Returns the mixture that each member receives."""
+        return core.Downlink(shared=None, own=down.own)
+
     def server_update(
         self, ctx: core.RoundContext, server: Any, aggregate: Any, uploads: core.Upload
     ):

@@ -34,6 +34,7 @@ def result(console: Console, result: results.Result) -> None:
     _print_dropped(console, result)
     _print_diverged(console, result)
     _print_communication(console, result)
+    _print_privacy(console, result)
     _print_left_out(console, result)
     compiling = sum(group.compile_seconds for group in result.groups)
     running = sum(group.run_seconds for group in result.groups)
@@ -92,15 +93,28 @@ def _print_diverged(console: Console, result: results.Result) -> None:
 
 def _print_communication(console: Console, result: results.Result) -> None:
     """Prints what is sent per round and in all, one line per algorithm."""
-    columns = ["floats_up", "floats_down", "total_bytes_up", "total_bytes_down"]
+    columns = ["bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down"]
     sent = result.communication().groupby("algorithm", sort=False)
     for algorithm, row in sent[columns].mean().iterrows():
-        up, down = (f"{value:,.0f}" for value in row.iloc[:2])
-        text = f"{algorithm}: clients send {up} and receive {down} numbers per round"
         if row.notna().all():
+            up, down = (f"{value:,.0f}" for value in row.iloc[:2])
             totals = (f"{value / 1e6:,.2f}" for value in row.iloc[2:])
-            text += f", {' and '.join(totals)} MB in all"
-        console.print(f"{text}.")
+            console.print(
+                f"{algorithm}: clients send {up} and receive {down} bytes per round,"
+                f" {' and '.join(totals)} MB in all."
+            )
+
+
+def _print_privacy(console: Console, result: results.Result) -> None:
+    """Prints what trainings with noise reveal, one line per algorithm."""
+    spent = result.privacy().groupby(["algorithm", "delta"], sort=False)["epsilon"]
+    for (algorithm, delta), values in spent:
+        least, most = (f"{value:.3g}" for value in (values.min(), values.max()))
+        span = least if least == most else f"{least} to {most}"
+        console.print(
+            f"{algorithm}: epsilon {span} at delta {delta:g} for one client in place of"
+            " another, every training for itself."
+        )
 
 
 def _print_left_out(console: Console, result: results.Result) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "is_finite",
     "magnitude",
     "mix",
+    "num_bytes",
     "pairs",
     "products",
     "put",
@@ -57,6 +58,12 @@ def broadcast(tree: Any, num_rows: int) -> Any:
 def size(tree: Any) -> int:
     """Counts values in a tree of arrays."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def num_bytes(tree: Any) -> int:
+    """Counts the bytes of a tree of arrays, as they are in memory."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
 
 
 def _column(values: jax.Array, like: jax.Array) -> jax.Array:

@@ -79,12 +79,19 @@ class Link(Protocol):
         ...
 
     def train(
-        self, state: core.State, fn: Any, own: Any, shared: Any, reference: Any
+        self,
+        state: core.State,
+        fn: Any,
+        own: Any,
+        shared: Any,
+        reference: Any,
+        known: core.Downlink,
     ) -> tuple[core.State, Any, core.Upload, Any]:
         """Runs the exchange of a usual round: work, upload, storage.
 
         `fn(view, own, client, shared) -> (client, upload, report)` is every member's
-        work; its messages are compared about `reference`. Returns the state with what
+        work; its messages are compared about `reference`, and transformed about
+        what it and the server have in common, `known`. Returns the state with what
         was received, client rows `[K]`, received uploads, where the message of a
         weight of 0 may be the last one received, and reports.
         """
@@ -114,8 +121,21 @@ class Link(Protocol):
         """Counts rows that are not finite and treats them as the process says."""
         ...
 
+    def bytes_up(self, messages: Any) -> int:
+        """Counts the bytes of the cohort's messages `[K, *P]` on their way up."""
+        ...
+
     def info(
-        self, client: Any, aggregator: Any, server: Any = None, **floats: Any
+        self,
+        client: Any,
+        aggregator: Any,
+        server: Any = None,
+        *,
+        bytes_up: int | jax.Array,
+        bytes_down: int | jax.Array,
     ) -> Any:
-        """Forms the round's report: dicts of values, and `floats_up`, `floats_down`."""
+        """Forms the round's report: dicts of values, and the bytes that were sent.
+
+        A count that is not known before the round is `byte_counts.words` of it.
+        """
         ...

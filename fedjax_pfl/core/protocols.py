@@ -18,6 +18,7 @@ __all__ = [
     "SequenceModel",
     "ServerOptimizer",
     "Specification",
+    "Transform",
     "Work",
 ]
 
@@ -128,7 +129,8 @@ class Aggregator(Protocol):
     """Combines messages into one; the reference where all weights are zero.
 
     A rule that does not fit every number of messages also has `check_cohort(size)`,
-    which refuses a K before anything is traced.
+    which refuses a K before anything is traced; one that says how messages are written
+    down has `encoding`, as transforms do.
     """
 
     @property
@@ -157,6 +159,35 @@ class Attack(Protocol):
 
         `key` is `[K]`, one key per client: randomness belongs to the client.
         """
+        ...
+
+
+class Transform(Protocol):
+    """A step of every message's way to the server, for ONE client.
+
+    Messages are relative to what client and server both know. A client applies `send`
+    of all transforms in order; the server applies `receive` in reverse order. What a
+    malicious client sends in place of its message goes through `fit`, in order.
+    """
+
+    def init(self, message: Any) -> Any:
+        """Returns the client's memory before the first round, or None."""
+        ...
+
+    def send(self, key: Key, memory: Any, message: Any) -> tuple[Any, Any]:
+        """Maps memory and message `[*P]` of an honest client to what it sends."""
+        ...
+
+    def fit(self, key: Key, message: Any) -> Any:
+        """Returns what of any message can be sent at all, `[*P]`."""
+        ...
+
+    def receive(self, key: Key, message: Any) -> Any:
+        """Returns what the server makes of a message `[*P]` that has arrived."""
+        ...
+
+    def encoding(self, before: Any) -> Any:
+        """Maps the message's `Encoding` before it to the one behind it."""
         ...
 
 

@@ -121,6 +121,8 @@ class Stream(enum.IntEnum):
     EVALUATION = 7
     FEATURE_NOISE = 8
     EVALUATED_CLIENTS = 9
+    TRANSFORMS = 10
+    NOISE = 11
 
 
 def seed_key(seed: int | jax.Array) -> Key:

@@ -44,6 +44,8 @@ class State:
         for them, or None; of all clients in a streamed training, too.
       past: server states before the latest rounds, round r at row r modulo their
         number, where clients may train from older ones, or None.
+      transforms: memory of every transform of messages, each with leading axis N or
+        None, or None without any.
     """
 
     server: Any
@@ -59,6 +61,7 @@ class State:
     carry: Any = None
     steps: jax.Array | None = None
     past: Any = None
+    transforms: Any = None
 
 
 @struct.pytree_dataclass
@@ -187,8 +190,8 @@ class RoundInfo:
       server: dict of `[]` values from the server's preparation of the downlink.
       num_nonfinite: `int32[]` messages and state rows of this round that were not
         finite.
-      floats_up: `float32[]` numbers sent by clients.
-      floats_down: `float32[]` numbers sent to clients.
+      bytes_up: `uint32[2]` bytes sent by clients, as `byte_counts.words`.
+      bytes_down: `uint32[2]` bytes sent to clients.
     """
 
     cohort: jax.Array
@@ -196,5 +199,5 @@ class RoundInfo:
     aggregator: Any
     server: Any
     num_nonfinite: jax.Array
-    floats_up: jax.Array
-    floats_down: jax.Array
+    bytes_up: jax.Array
+    bytes_down: jax.Array

@@ -11,8 +11,17 @@ import optax
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_map, client_rows, sharding
+from fedjax_pfl.core import (
+    byte_counts,
+    checks,
+    client_map,
+    client_rows,
+    sharding,
+    struct,
+)
 from fedjax_pfl.core.exchange import ClientView
+from fedjax_pfl.engine import privacy
+from fedjax_pfl.messages import Encoding, GaussianNoise
 
 __all__ = ["RECOMPUTE_EVERY", "CohortLink", "cached_mean", "count", "shares"]
 
@@ -41,6 +50,7 @@ class CohortLink:
       aggregator: how messages are combined.
       attack: what malicious clients send, or None.
       server_optimizer: what the server does with its new model, or None.
+      transforms: what happens to messages between clients and server, in order.
       aggregate_over: `"cohort"`, or `"all"` clients' last messages.
       on_nonfinite: what is done with values that are not finite.
       population: what is known of all clients.
@@ -62,6 +72,7 @@ class CohortLink:
     aggregator: core.Aggregator
     attack: Any
     server_optimizer: Any
+    transforms: tuple[core.Transform, ...]
     aggregate_over: str
     on_nonfinite: str
     population: core.Population
@@ -144,42 +155,59 @@ class CohortLink:
         own: Any,
         shared: Any,
         reference: Any,
+        known: core.Downlink,
     ) -> tuple[core.State, Any, core.Upload, Any]:
         """Trains every member, and receives what it sends; see `core.Link`.
 
-        Whether a client's state is finite is found, and its message kept, while both
-        are in the cache. An attack needs all messages before they are kept.
+        Whether a client's state is finite is found, and its message transformed and
+        kept, while both are in the cache. An attack needs all messages before the
+        server has them.
         """
         old = self.take(state.messages)
         at_once = old is not None and self.attack is None
+        if not self.transforms:
+            known = core.Downlink(shared=None)
+        keys = self._transform_keys()
         if self.timing is not None:
-            shifts = self.aggregate_over != "all"
-            fn = self._timed(fn, shifts=shifts)
+            fn = self._timed(fn, shifts=self.aggregate_over != "all")
             rows = (self.timing.staleness, self.timing.present)
             own, shared = (own, rows), (shared, state.past)
 
-        def one(view: ClientView, before: tuple[Any, Any], own: Any, shared: Any):
-            client, message = before
+        def one(view: ClientView, before: tuple[Any, ...], own: Any, shared: Any):
+            client, message, memory = before
+            (own, own_known, key), (shared, common) = own, shared
             new, upload, report = fn(view, own, client, shared)
             is_whole, is_lost = client_rows.is_finite(new), jnp.zeros((), bool)
             if self.on_nonfinite != "stop":
                 new = optax.tree.where(is_whole, new, client)
+            if self.transforms:
+                point = common if own_known is None else own_known
+                upload, memory = self._send(key, memory, upload, point)
             if at_once:
-                upload, is_lost = _arrived(upload)
+                upload, is_lost = self._arrived(upload, common)
                 is_new = upload.weight > 0
                 message = optax.tree.where(is_new, upload.message, message)
                 upload = dataclasses.replace(upload, message=None)
-            return (new, message), (upload, report, is_whole, is_lost)
+            return (new, message, memory), (upload, report, is_whole, is_lost)
 
-        before = (self.take(state.clients), old if at_once else None)
-        (rows, messages), outputs = self._move(one, before, own, shared)
+        before = (
+            self.take(state.clients),
+            old if at_once else None,
+            self.take(state.transforms),
+        )
+        (rows, messages, memories), outputs = self._move(
+            one, before, (own, known.own, keys), (shared, known.shared)
+        )
         uploads, report, is_whole, is_lost = outputs
+        state = dataclasses.replace(
+            state, transforms=self.put(state.transforms, memories)
+        )
         if self.on_nonfinite == "stop":
             self.seen.append((rows, is_whole))
         else:
             state = count(state, (~is_whole).sum())
         if not at_once:
-            state, uploads = self.upload(state, uploads, reference)
+            state, uploads = self._receive(state, uploads, reference, known, keys)
             return self.store(state, uploads), rows, uploads, report
         state = self._stored(count(state, is_lost.sum()), old, messages)
         uploads = dataclasses.replace(uploads, message=messages)
@@ -237,19 +265,110 @@ class CohortLink:
         self, state: core.State, uploads: core.Upload, reference: Any
     ) -> tuple[core.State, core.Upload]:
         """Returns what arrives: messages after the attack, non-finite ones dropped."""
-        messages, attack_state = uploads.message, state.attack
+        keys, known = self._transform_keys(), core.Downlink(shared=reference)
+        if self.transforms:
+            send = jax.vmap(self._send, in_axes=(0, 0, 0, None))
+            memories = self.take(state.transforms)
+            uploads, memories = send(keys, memories, uploads, reference)
+            memories = self.put(state.transforms, memories)
+            state = dataclasses.replace(state, transforms=memories)
+        return self._receive(state, uploads, reference, known, keys)
+
+    def _transform_keys(self) -> Any:
+        """Returns one key per cohort member for the transforms, if there are any."""
+        return self._keys(core.Stream.TRANSFORMS, 0) if self.transforms else None
+
+    def _send(
+        self, key: core.Key, memory: Any, upload: core.Upload, known: Any
+    ) -> tuple[core.Upload, Any]:
+        """Transforms ONE client's message, and as the server does, if it is honest.
+
+        A client that sends nothing, or nothing finite, keeps its memory.
+        """
+        message = _difference(upload.message, known)
+        old = (None,) * len(self.transforms) if memory is None else memory
+        new = []
+        for number, (transform, own) in enumerate(
+            zip(self.transforms, old, strict=True)
+        ):
+            message, own = transform.send(jax.random.fold_in(key, number), own, message)
+            new.append(own)
+        if memory is not None:
+            memory = tuple(new)
+            is_used = (upload.weight > 0) & client_rows.is_finite(memory)
+            memory = optax.tree.where(is_used, memory, old)
+        if self.attack is None:
+            message = self._checked(key, message)
+        upload = dataclasses.replace(upload, message=_moved(message, known, upload))
+        return upload, memory
+
+    def _checked(self, key: core.Key, message: Any) -> Any:
+        """Returns what the server makes of ONE message that has arrived."""
+        for number, transform in reversed(list(enumerate(self.transforms))):
+            message = transform.receive(jax.random.fold_in(key, number), message)
+        return message
+
+    def _arrive(
+        self, key: core.Key, upload: core.Upload, is_malicious: jax.Array, known: Any
+    ) -> core.Upload:
+        """Returns ONE upload behind the attack, as the server makes it out.
+
+        A malicious client is bound by the encoding, but not by what clients ought to
+        do.
+        """
+        sent = message = _difference(upload.message, known)
+        for number, transform in enumerate(self.transforms):
+            sent = transform.fit(jax.random.fold_in(key, number), sent)
+        message = self._checked(key, optax.tree.where(is_malicious, sent, message))
+        return dataclasses.replace(upload, message=_moved(message, known, upload))
+
+    def _receive(
+        self,
+        state: core.State,
+        uploads: core.Upload,
+        reference: Any,
+        known: core.Downlink,
+        keys: Any,
+    ) -> tuple[core.State, core.Upload]:
+        """Returns what the server has of uploads that have left the clients."""
         if self.attack is not None:
+            malicious = self.take(self.federation.malicious)
             messages, attack_state = self.attack(
                 self._keys(core.Stream.ATTACK, 0),
-                attack_state,
-                messages,
-                self.take(self.federation.malicious),
+                state.attack,
+                uploads.message,
+                malicious,
                 reference,
             )
-        sent = dataclasses.replace(uploads, message=messages)
-        received, lost = jax.vmap(_arrived)(sent)
-        state = dataclasses.replace(state, attack=attack_state)
+            state = dataclasses.replace(state, attack=attack_state)
+            uploads = dataclasses.replace(uploads, message=messages)
+            if self.transforms:
+                is_shared = known.own is None
+                point = known.shared if is_shared else known.own
+                axes = (0, 0, 0, None if is_shared else 0)
+                arrive = jax.vmap(self._arrive, in_axes=axes)
+                uploads = arrive(keys, uploads, malicious, point)
+        arrived = jax.vmap(self._arrived, in_axes=(0, None))
+        received, lost = arrived(uploads, known.shared)
         return count(state, lost.sum()), received
+
+    def _arrived(self, sent: core.Upload, known: Any) -> tuple[core.Upload, jax.Array]:
+        """Returns what arrives of ONE client's upload, and `bool[]` whether it is lost.
+
+        An upload that is not finite is dropped: all of it is zero. Under noise nobody
+        may be missed: a client that sends nothing counts as one that changes nothing,
+        and all clients count the same.
+        """
+        is_finite = client_rows.is_finite(sent)
+        received = optax.tree.where(is_finite, sent, optax.tree.zeros_like(sent))
+        if self.noise is not None:
+            is_there = received.weight > 0
+            received = dataclasses.replace(
+                received,
+                message=optax.tree.where(is_there, received.message, known),
+                weight=jnp.ones_like(sent.weight),
+            )
+        return received, ~is_finite & (sent.weight > 0)
 
     def store(self, state: core.State, received: core.Upload) -> core.State:
         """Keeps what was received, and the mean over all of it."""
@@ -314,7 +433,8 @@ class CohortLink:
     ) -> tuple[Any, Any]:
         """Aggregates over the cohort or over all, and the aggregator's info."""
         if state.aggregate is not None:
-            return state.aggregate, {}
+            count = self.population.num_clients
+            return self._noisy(state.aggregate, count), {}
         key = core.stream_key(self.key, core.Stream.AGGREGATION, self.ctx.round)
         messages, weights = received.message, received.weight
         if self.aggregate_over == "all":
@@ -322,7 +442,49 @@ class CohortLink:
             messages = state.messages
         if not self.aggregator.incremental:  # a mean sums where the rows are
             messages = sharding.split_parameters(messages, self.execution)
-        return self.aggregator(key, messages, weights, reference)
+        if self.noise is None:
+            return self.aggregator(key, messages, weights, reference)
+        if self.aggregator.incremental:
+            mean, info = self.aggregator(key, messages, weights, reference)
+            return self._noisy(mean, weights.shape[0]), info
+        messages = self._noisy_rows(messages)
+        return self.aggregator(key, messages, jnp.ones_like(weights), reference)
+
+    @property
+    def noise(self) -> GaussianNoise | None:
+        """Noise that the server adds, if it does."""
+        return privacy.noise_of(self)
+
+    def _noise_key(self) -> core.Key:
+        """Returns the round's key of noise, of JAX's Threefry of 20 rounds."""
+        key = core.stream_key(self.key, core.Stream.NOISE, self.ctx.round)
+        words = jax.random.key_data(key)
+        return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+    def _noisy(self, mean: Any, count: int) -> Any:
+        """Adds noise to a mean over `count` clients, where there is some."""
+        noise = self.noise
+        if noise is None:
+            return mean
+        return noise.add(self._noise_key(), mean, self._clip / count)
+
+    @property
+    def _clip(self) -> Any:
+        """Returns the norm of `ClipNorm`, which is the first transform under noise."""
+        return struct.get_field(self.transforms[0], "norm")
+
+    def _noisy_rows(self, messages: Any) -> Any:
+        """Adds noise to every message `[K, *P]`, by identity."""
+        identities = self.federation.train.client_id
+        if self.aggregate_over != "all":
+            identities = self.take(identities)
+        noise: Any = self.noise
+        key, clip = self._noise_key(), self._clip
+
+        def noisy(identity: jax.Array, message: Any) -> Any:
+            return noise.add(jax.random.fold_in(key, identity), message, clip)
+
+        return jax.vmap(noisy)(identities, messages)
 
     def step(self, state: core.State, server: Any) -> tuple[core.State, Any]:
         """Takes the server optimizer's step, if there is one, for the new model."""
@@ -331,8 +493,23 @@ class CohortLink:
         server, memory = self.server_optimizer(state.optimizer, state.server, server)
         return dataclasses.replace(state, optimizer=memory), server
 
+    def bytes_up(self, messages: Any) -> int:
+        """Counts the bytes of the cohort's messages `[K, *P]` on their way up."""
+        row = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], messages))
+        encoding = Encoding.plain(row)
+        for part in (*self.transforms, self.aggregator):
+            encode = getattr(part, "encoding", None)  # which few aggregators have
+            encoding = encoding if encode is None else encode(encoding)
+        return encoding.num_bytes * self.ctx.cohort.shape[0]
+
     def info(
-        self, client: Any, aggregator: Any, server: Any = None, **floats: Any
+        self,
+        client: Any,
+        aggregator: Any,
+        server: Any = None,
+        *,
+        bytes_up: int | jax.Array,
+        bytes_down: int | jax.Array,
     ) -> core.RoundInfo:
         """Returns the round's report."""
         return core.RoundInfo(
@@ -341,19 +518,42 @@ class CohortLink:
             aggregator=aggregator,
             server=server or {},
             num_nonfinite=jnp.zeros((), jnp.int32),
-            floats_up=jnp.asarray(floats["floats_up"], jnp.float32),
-            floats_down=jnp.asarray(floats["floats_down"], jnp.float32),
+            bytes_up=self._sent(bytes_up, "sent"),
+            bytes_down=self._sent(bytes_down, "received"),
         )
 
+    def _sent(self, count: int | jax.Array, by: str) -> jax.Array:
+        """Counts bytes of the cohort, in virtual time of those who really sent them."""
+        if self.timing is None or not isinstance(count, int):
+            return _words(count)
+        each = count // self.ctx.cohort.shape[0]
+        return byte_counts.times(_words(each), getattr(self.timing, by))
 
-def _arrived(sent: core.Upload) -> tuple[core.Upload, jax.Array]:
-    """Returns what arrives of ONE client's upload, and `bool[]` whether it is lost.
 
-    An upload that is not finite is dropped: all of it is zero.
-    """
-    is_finite = client_rows.is_finite(sent)
-    received = optax.tree.where(is_finite, sent, optax.tree.zeros_like(sent))
-    return received, ~is_finite & (sent.weight > 0)
+def _difference(message: Any, known: Any) -> Any:
+    """Returns ONE message relative to what its client and the server know."""
+    if jax.tree.structure(message) != jax.tree.structure(known):
+        raise checks.InputError(
+            "Expected a method whose `reference` is like its messages, to transform"
+            f" them, got {jax.tree.structure(known)} and"
+            f" {jax.tree.structure(message)}."
+        )
+    return optax.tree.sub(message, known)
+
+
+def _moved(message: Any, known: Any, like: core.Upload) -> Any:
+    """Inverse of `_difference`, in the type of the upload that was sent."""
+    return jax.tree.map(
+        lambda x, point, sent: (x + point).astype(sent.dtype),
+        message,
+        known,
+        like.message,
+    )
+
+
+def _words(count: int | jax.Array) -> jax.Array:
+    """Returns the two words of a count, or those that it is already."""
+    return byte_counts.words(count) if isinstance(count, int) else count
 
 
 def count(state: core.State, more: jax.Array) -> core.State:

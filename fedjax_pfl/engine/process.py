@@ -11,7 +11,7 @@ import optax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, client_rows, sharding, struct
-from fedjax_pfl.engine import cohort_link
+from fedjax_pfl.engine import cohort_link, privacy
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.local import schedules
 
@@ -40,6 +40,8 @@ class FederatedProcess:
       participation: who takes part in a round.
       work: how much local work the members may do.
       attack: what malicious clients send, or None.
+      transforms: what happens to every message between its client and the server, in
+        this order; the server undoes and checks it in reverse order, after the attack.
       on_nonfinite: what is not finite in an upload never enters an aggregate, in any
         mode: that client takes no part. `stop`: the run is reported as diverged at that
         round; `drop`: a client or server whose new state is not finite keeps its old
@@ -57,6 +59,7 @@ class FederatedProcess:
     participation: Any = participations.AllClients()
     work: Any = participations.FullWork()
     attack: Any = None
+    transforms: tuple[Any, ...] = ()
     on_nonfinite: str = struct.static_field(default="stop")
     per_client: Any = None
 
@@ -65,6 +68,14 @@ class FederatedProcess:
         for name, (_, example) in PARTS.items():
             wanted = f"an object such as {example}"
             struct.refuse_stand_in(name, getattr(self, name), wanted)
+        if not isinstance(self.transforms, tuple):
+            raise checks.InputError(
+                "Expected transforms to be a tuple such as (fp.TopK(fraction=0.01),),"
+                f" got {self.transforms!r}."
+            )
+        for number, part in enumerate(self.transforms):
+            name = f"transforms.{number}"
+            struct.refuse_stand_in(name, part, "an object such as TopK()")
         self._check_per_client()
 
     def _check_per_client(self) -> None:
@@ -213,6 +224,7 @@ class FederatedProcess:
         """
         self._check_server_optimizer()
         self._check_values(num_clients)
+        privacy.check(self)
         self.algorithm.check_cohort(size)
         if not self.algorithm.aggregates:
             return
@@ -255,6 +267,7 @@ class FederatedProcess:
             carry=_first_carry(key, model, train),
             steps=self.first_steps(population.num_clients),
             past=self._first_past(server),
+            transforms=self.first_transforms(server, population.num_clients),
         )
 
     def _first_past(self, server: Any) -> Any:
@@ -263,6 +276,22 @@ class FederatedProcess:
         if count == 1:
             return None
         return jax.tree.map(lambda leaf: jnp.stack([leaf] * count), server)
+
+    def first_transforms(self, server: Any, num_clients: int) -> Any:
+        """Returns the transforms' memory of every client before the first round.
+
+        Args:
+          server: first state of the server.
+          num_clients: N.
+
+        Returns:
+          Pytree of `[N, ...]`, or None where nothing is remembered.
+        """
+        message = self.algorithm.reference(server)
+        rows = tuple(transform.init(message) for transform in self.transforms)
+        if not jax.tree.leaves(rows):
+            return None
+        return client_rows.broadcast(rows, num_clients)
 
     def first_steps(self, num_clients: int) -> jax.Array | None:
         """Returns the clients' local steps so far, none, where a schedule asks."""
@@ -342,6 +371,7 @@ class FederatedProcess:
             aggregator=self.used_aggregator(),
             attack=self.attack,
             server_optimizer=self.server_optimizer,
+            transforms=self.transforms,
             aggregate_over=self.algorithm.aggregate_over,
             on_nonfinite=self.on_nonfinite,
             population=population,
@@ -439,18 +469,12 @@ def _remembered(state: core.State) -> Any:
 
 
 def _with_times(timing: core.Timetable | None, info: core.RoundInfo) -> core.RoundInfo:
-    """Adds virtual time and staleness to a report, and counts what was really sent."""
+    """Adds virtual time and staleness to a report."""
     if timing is None:
         return info
     times = {"virtual_seconds": timing.seconds, "arrived": timing.present.sum()}
     times["staleness"] = timing.staleness.astype(jnp.float32).mean()
-    count = info.cohort.shape[0]
-    return dataclasses.replace(
-        info,
-        server=info.server | times,
-        floats_up=info.floats_up / count * timing.sent,
-        floats_down=info.floats_down / count * timing.received,
-    )
+    return dataclasses.replace(info, server=info.server | times)
 
 
 def _started(model: Any, train: core.ClientData) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.data import statistics
-from fedjax_pfl.engine import stopping
+from fedjax_pfl.engine import privacy, stopping
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.results import history
 from fedjax_pfl.results.metrics import mean
@@ -33,6 +33,23 @@ def _named(info: Any) -> dict[str, Any]:
     if info is None or isinstance(info, dict):
         return info or {}
     return {f"aggregator_{name}": value for name, value in _numbers(info, "")}
+
+
+def _epsilons(planned: PlannedGroup) -> np.ndarray | None:
+    """Computes epsilon `[G, R]` of every point after every round, or None."""
+    known: dict[Any, np.ndarray] = {}
+    every = []
+    for process in planned.group.processes:
+        noise = privacy.noise_of(process)
+        if noise is None:  # the points' processes have one structure
+            return None
+        values = float(noise.multiplier), float(noise.delta)
+        if values not in known:
+            known[values] = privacy.epsilons(
+                process, planned.num_clients, planned.options.num_rounds
+            )
+        every.append(known[values])
+    return np.stack(every)
 
 
 def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -98,6 +115,7 @@ class Recorder:
         num_clients = num_shown if clients is None else planned.num_clients
         self._selected = np.zeros((len(self._points), num_clients), np.int64)
         self._diverged = np.full(len(self._points), -1)
+        self._epsilon = _epsilons(planned)
         self._rounds: list[int] = []
         self._metrics: list[dict[str, np.ndarray]] = []
         self._evaluated: list[np.ndarray] = []
@@ -118,9 +136,12 @@ class Recorder:
         for point in np.flatnonzero(active):
             np.add.at(self._selected[point], info.cohort[point].reshape(-1), 1)
         over = {n: _over_cohort(value) for n, value in info.client.items()}
-        fixed = ("num_nonfinite", "floats_up", "floats_down")
         values = over | info.server | _named(info.aggregator)
-        values |= {name: getattr(info, name) for name in fixed}
+        values["num_nonfinite"] = info.num_nonfinite
+        if self._epsilon is not None:
+            values["epsilon"] = self._epsilon[:, start : start + count]
+        for name in ("bytes_up", "bytes_down"):
+            values[name] = byte_counts.total(getattr(info, name))
         for name, value in values.items():
             if name not in self._per_round:
                 shape = (len(self._points), self._num_rounds)

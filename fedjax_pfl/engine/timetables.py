@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import byte_counts, checks, struct
 from fedjax_pfl.core.timetable import Charges
 from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.local import participation as participations
@@ -120,13 +120,13 @@ def charges(
             "Expected a method that counts its local work in virtual time, got"
             f" {type(process.algorithm).__name__}."
         )
-    examples, steps, *sent = (np.asarray(value, float) for value in counted)
+    examples, steps = (np.asarray(value, float) for value in counted[:2])
     solver = getattr(process.algorithm, "local", None)
     if isinstance(solver, ToTolerance):
         steps = np.full(len(steps), float(solver.max_steps))
         examples = (steps + 1) * np.asarray(federation.train.num_examples)
-    size, count = jnp.zeros(()).dtype.itemsize, federation.num_clients
-    up, down = (size * float(value) / count for value in sent)
+    sent = (float(byte_counts.total(words)) for words in counted[2:])
+    up, down = (value / federation.num_clients for value in sent)
     return Charges(examples=examples, steps=steps, up=up, down=down)
 
 
@@ -140,4 +140,4 @@ def _counted(
     names = ("gradient_evaluations", "client_steps")
     if any(name not in info.client for name in names):
         return None
-    return (*(info.client[n] for n in names), info.floats_up, info.floats_down)
+    return (*(info.client[n] for n in names), info.bytes_up, info.bytes_down)

@@ -9,7 +9,14 @@ import numpy as np
 
 from fedjax_pfl import results
 from fedjax_pfl.report import sources, tables
-from fedjax_pfl.results import comparison, history, metrics, selection, summaries
+from fedjax_pfl.results import (
+    comparison,
+    history,
+    metrics,
+    selection,
+    spending,
+    summaries,
+)
 from fedjax_pfl.results import provenance as origins
 
 __all__ = [
@@ -17,6 +24,7 @@ __all__ = [
     "configuration",
     "methods",
     "overview",
+    "privacy",
     "provenance",
     "searches",
     "timing",
@@ -68,8 +76,7 @@ def timing(loaded: sources.Loaded) -> tables.Table:
     for source in loaded.sources:
         rows = []
         for group in source.groups:
-            sent = group.per_round.get("floats_up", np.zeros(0))
-            rounds = int((~np.isnan(sent)).sum())
+            rounds = int(spending.rounds(group).sum())
             speed = rounds / group.run_seconds if group.run_seconds > 0 else None
             row = (
                 _algorithm(group),
@@ -117,7 +124,7 @@ def communication(loaded: sources.Loaded) -> tables.Table:
         name="communication",
         title="Communication",
         caption="Bytes sent by clients (up) and to clients (down), of all of them"
-        " together and in the type of the parameters, per round and in all rounds;"
+        " together, per round and in all rounds;"
         " client steps are the local steps of all clients in all rounds. Means over the"
         " trainings of an algorithm.",
         columns=(
@@ -131,6 +138,30 @@ def communication(loaded: sources.Loaded) -> tables.Table:
         ),
         parts=(tables.Part("", tuple(rows)),),
     )
+
+
+def privacy(loaded: sources.Loaded) -> list[tables.Table]:
+    """Returns the table of epsilons, where the server added noise."""
+    spent = loaded.result.privacy()
+    if spent.empty:
+        return []
+    keys = ["algorithm", "delta", "epsilon", "rounds"]
+    rows = [
+        (row["algorithm"], *(f"{row[k]:.3g}" for k in keys[1:3]), f"{row['rounds']:,}")
+        for _, row in spent[keys].drop_duplicates().iterrows()
+    ]
+    return [
+        tables.Table(
+            name="privacy",
+            title="Privacy",
+            caption="Differential privacy of a whole client, one in place of another,"
+            " of everything that the server sends in all rounds. Every training is"
+            " accounted for alone: not several seeds, nor what was chosen by comparing"
+            " trainings or on validation data. Personal models stay with clients.",
+            columns=("algorithm", "delta", "epsilon", "rounds"),
+            parts=(tables.Part("", tuple(rows)),),
+        )
+    ]
 
 
 def unseen(loaded: sources.Loaded) -> list[tables.Table]:

@@ -74,6 +74,7 @@ def content_of(loaded: sources.Loaded) -> page.Content:
         facts=(
             *facts.unseen(loaded),
             *facts.searches(loaded),
+            *facts.privacy(loaded),
             facts.communication(loaded),
             facts.timing(loaded),
         ),

@@ -46,7 +46,6 @@ _NAMES = (
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Setting = None | bool | _Whole | float | str | list[Any]
 _OWN_TEST = summaries.OWN_TEST
-_SENT = ("floats_up", "floats_down")
 _HISTORY = ("rounds", "history")  # columns of a client's course
 _MOMENTS = ("moment", "mean", "10 %", "median", "90 %")
 
@@ -342,29 +341,43 @@ class Result:
         return _frame(rows, [*self._columns, "model", "name", *_MOMENTS])
 
     def communication(self) -> "pd.DataFrame":
-        """Returns how many numbers were sent, one row per point.
+        """Returns how many bytes were sent, one row per point.
 
         Returns:
-          The columns that name a point, then `floats_up` and `floats_down`: numbers
-          sent by and to all clients together, as means per round; `rounds`; `bytes_up`
-          and `bytes_down`, these numbers in the type of the parameters, as means per
-          round; `total_bytes_up`, `total_bytes_down` and `client_steps`, the local
-          steps of all clients, over all rounds. NaN where a file does not tell.
+          The columns that name a point, then `rounds`; `bytes_up` and `bytes_down`,
+          sent by and to all clients together, as means per round; `total_bytes_up`,
+          `total_bytes_down` and `client_steps`, the local steps of all clients, over
+          all rounds. NaN where a file does not tell.
         """
         rows = []
         for group in self.groups:
-            none = np.full((len(group.points), 1), np.nan)  # it ended before a round
             for point in range(len(group.points)):
-                sent = {n: group.per_round.get(n, none)[point] for n in _SENT}
-                rounds = int((~np.isnan(sent["floats_up"])).sum())
-                means = [float(np.nanmean(v)) if rounds else 0.0 for v in sent.values()]
+                rounds = int(spending.rounds(group)[point])
                 spent = spending.after(group, point, rounds)
                 totals = [spent["bytes_up"], spent["bytes_down"]]
                 each = [total / max(rounds, 1) for total in totals]
-                numbers = (*means, rounds, *each, *totals, spent["client_steps"])
+                numbers = (rounds, *each, *totals, spent["client_steps"])
                 rows.append((*self._head(group, point), *numbers))
         tail = ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down")
-        return _frame(rows, [*self._columns, *_SENT, "rounds", *tail, "client_steps"])
+        return _frame(rows, [*self._columns, "rounds", *tail, "client_steps"])
+
+    def privacy(self) -> "pd.DataFrame":
+        """Returns what trainings with noise reveal of a client, one row per point.
+
+        Returns:
+          The columns that name a point, then `rounds`, `epsilon` after all of them, and
+          `delta`, for one client in place of another. Every training is accounted for
+          alone: not what was chosen by comparing trainings, or on validation data. No
+          rows without noise.
+        """
+        rows = []
+        for group in self.groups:
+            if "epsilon" not in group.per_round:
+                continue
+            for point, rounds in enumerate(spending.rounds(group)):
+                spent = spending.privacy(group, point)
+                rows.append((*self._head(group, point), int(rounds), *spent))
+        return _frame(rows, [*self._columns, "rounds", "epsilon", "delta"])
 
     def spent(self) -> "pd.DataFrame":
         """Returns what every training had spent at every evaluation, one row per pair.
@@ -443,9 +456,13 @@ class Result:
           One row per algorithm, swept setting and model, over the honest clients: mean
           accuracy (or what `measures.headline` says), that of the worst tenth, what
           belongs beside it, and variance of the loss. Seeds that diverged do not count;
-          spreads divide by the number of seeds minus 1.
+          spreads divide by the number of seeds minus 1. With noise also `epsilon` and
+          `delta` after all rounds, the largest of the seeds'; see `privacy`.
         """
         table: Any = self.table()
+        private = self.privacy()
+        if len(private):
+            table = table.merge(private.drop(columns="rounds"), "left", self._columns)
         is_shown = (table["when"] == when) & (table["data"] == data)
         rows = table[is_shown & table["population"].isin(["all", "honest"])]
         value_of = [*self._columns, "model", "metric", "stat"]
@@ -462,6 +479,8 @@ class Result:
             for title, wanted in shown.items():
                 is_wanted = (cell["metric"] == wanted[0]) & (cell["stat"] == wanted[1])
                 values[title] = summaries.mean_and_std(cell.loc[is_wanted, "value"])
+            spent = [c for c in ("epsilon", "delta") if c in cell]
+            values |= {column: cell[column].max() for column in spent}
             by_seed = cell.groupby("seed", dropna=False)
             values["status"] = summaries.tally(by_seed["status"].first())
             summary.append(dict(zip([*keys, "model"], name, strict=True)) | values)

@@ -8,12 +8,37 @@ import numpy as np
 from fedjax_pfl.core import checks
 from fedjax_pfl.results import history, metrics
 
-__all__ = ["COLUMNS", "NUMBERS", "after", "to_target"]
+__all__ = ["COLUMNS", "NUMBERS", "after", "privacy", "rounds", "to_target"]
 
 _BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 NUMBERS = ("bytes_up", "bytes_down", "client_steps", "seconds", "virtual_seconds")
 COLUMNS = ("model", "metric", "target", "rounds", *NUMBERS, "validation", "test")
 """Columns of the rows of `to_target`."""
+
+
+def rounds(group: history.History) -> np.ndarray:
+    """Counts the rounds of every point, `int[G]`; 0 where the history has none."""
+    known = [~np.isnan(values) for values in group.per_round.values()]
+    return np.any(known or [np.zeros((len(group.points), 0))], axis=0).sum(axis=1)
+
+
+def privacy(group: history.History, point: int) -> tuple[float, float]:
+    """Returns the epsilon that a training has spent, and its delta; NaN without noise.
+
+    Args:
+      group: the history.
+      point: number of the training.
+    """
+    if "epsilon" not in group.per_round:
+        return np.nan, np.nan
+    settings = group.config | group.points[point]
+    (delta,) = (
+        value
+        for name, value in settings.items()
+        if name.startswith("transforms.") and name.endswith(".delta")
+    )
+    values = group.per_round["epsilon"][point]
+    return float(np.nanmax(values, initial=0)), float(delta)
 
 
 def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
@@ -36,11 +61,17 @@ def after(group: history.History, point: int, rounds: int) -> dict[str, float]:
             return np.nan
         return float(group.per_round[name][point, :rounds].sum())
 
-    size = _BYTES.get(str(group.config.get("parameter_dtype")), np.nan)
+    def sent(direction: str) -> float:
+        if f"bytes_{direction}" in group.per_round:
+            return total(f"bytes_{direction}")
+        # Earlier histories count numbers, which were sent as the parameters are kept.
+        size = _BYTES.get(str(group.config.get("parameter_dtype")), np.nan)
+        return size * total(f"floats_{direction}")
+
     all_rounds = int(group.ends.sum())
     return {
-        "bytes_up": size * total("floats_up"),
-        "bytes_down": size * total("floats_down"),
+        "bytes_up": sent("up"),
+        "bytes_down": sent("down"),
         "client_steps": total("client_steps"),
         "seconds": group.run_seconds * rounds / max(all_rounds, 1),
         "virtual_seconds": _virtual_seconds(group, point, rounds),

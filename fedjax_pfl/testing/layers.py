@@ -12,7 +12,7 @@ ROOT = "__init__"
 _ENTRY = "__main__"  # of `python -m fedjax_pfl`: above all rooms, and none itself
 LEVELS = (
     ("core",),
-    ("numerics", "data", "models", "local", "attacks", "results"),
+    ("numerics", "data", "models", "local", "attacks", "messages", "results"),
     ("aggregators", "engine", "portfolio"),
     ("algorithms", "figures"),
     (ROOT, "testing"),

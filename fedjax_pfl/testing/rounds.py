@@ -49,7 +49,8 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
 
 def _rows(state: core.State) -> dict[str, Any]:
     """Returns what a state has of every client, by name."""
-    return {name: getattr(state, name) for name in ("clients", "messages", "carry")}
+    names = ("clients", "messages", "carry", "transforms")
+    return {name: getattr(state, name) for name in names}
 
 
 def states_stay_finite(subject: subjects.Subject) -> None:
@@ -175,7 +176,8 @@ def _with_row_garbage(state: core.State) -> core.State:
         numbers = jnp.arange(leaf.shape[0], dtype=leaf.dtype)
         return leaf + numbers.reshape((-1,) + (1,) * (leaf.ndim - 1))
 
-    rows = jax.tree.map(marked, {"clients": state.clients, "carry": state.carry})
+    names = ("clients", "carry", "transforms")
+    rows = jax.tree.map(marked, {name: getattr(state, name) for name in names})
     return dataclasses.replace(state, **rows)
 
 
@@ -255,7 +257,7 @@ def nonfinite_messages_never_enter(
     at = dataclasses.replace(subject.everyone, process=process)
     start = at.first()
     state, info = at.round(start)
-    if info.floats_up == 0:
+    if not info.bytes_up.any():
         raise unittest.SkipTest("clients send nothing")
     what = f"With on_nonfinite={mode!r} and NaN from one client"
     if info.num_nonfinite != 1:

@@ -80,6 +80,7 @@ class Subject:
       model: any model for classes.
       aggregator: in place of the method's own, or None.
       attack: what client 2 sends, or None for its honest messages.
+      transforms: of messages, in order.
       field: dotted name of a traced field of the process and another value for it, for
         example `("algorithm.lam", 0.5)`; None takes the algorithm's first number, own
         ones first, and nine tenths of it.
@@ -92,6 +93,7 @@ class Subject:
     model: Any = models.LogisticRegression()
     aggregator: Any = None
     attack: Any = attacks.SignFlip(scale=2.0)
+    transforms: tuple[Any, ...] = ()
     field: tuple[str, float] | None = None
 
     def __post_init__(self):
@@ -115,6 +117,7 @@ class Subject:
             participation=participation,
             work=participations.Stragglers(fraction=0.3, max_epochs=2),
             attack=self.attack,
+            transforms=self.transforms,
         )
         return struct.as_arrays(process, jnp.zeros(()).dtype)
 

@@ -106,7 +106,7 @@ class TwoExchanges(base.SingleExchange):
         w = jax.tree.map(lambda a, g: a - step * g, w, gradient)
         report = {"trials": jnp.broadcast_to(tries, link.ctx.cohort.shape)}
         return dataclasses.replace(state, server=w), link.info(
-            report, info, floats_up=client_rows.size(sent.message), floats_down=0
+            report, info, bytes_up=link.bytes_up(sent.message), bytes_down=0
         )
 
     def predictors(self, view, server, client, model):

@@ -10,7 +10,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import local
 from fedjax_pfl.algorithms import FedFomo, fedfomo
-from fedjax_pfl.core import checks, client_rows, struct
+from fedjax_pfl.core import byte_counts, checks, client_rows, struct
 from fedjax_pfl.testing import toy
 from tests import problems
 from tests.engine import faults
@@ -97,7 +97,8 @@ def test_a_training_equals_a_loop_in_numpy_and_attacks_reach_it():
     honest, *_ = simulate(problem, infos.cohort, lambda i, theta: theta)
     moved = np.abs(honest - theta).max(axis=(0, 2))
     assert moved[0] > 1e-2 and infos.client["improving_models"].sum() > 10
-    assert infos.floats_down[0] == 3 * 4 * 3 and infos.floats_up[0] == 3 * 3
+    assert byte_counts.total(infos.bytes_down)[0] == 3 * 4 * 3 * 8
+    assert byte_counts.total(infos.bytes_up)[0] == 3 * 3 * 8
 
 
 def one_client(problem, number):

@@ -9,6 +9,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms, attacks, core
+from fedjax_pfl.core import byte_counts
 from fedjax_pfl.testing import toy
 from tests import problems
 from tests.algorithms import intercepts
@@ -121,7 +122,8 @@ def test_attacks_and_traffic_concern_bodies_only():
     np.testing.assert_array_equal(honest.clients["bias"], attacked.clients["bias"])
     change = np.abs(honest.server["theta"][1] - attacked.server["theta"][1])
     assert change.max() > 0.1
-    assert infos.floats_up[0] == infos.floats_down[0] == 5 * 3
+    for words in (infos.bytes_up, infos.bytes_down):
+        assert byte_counts.total(words)[0] == 5 * 3 * 8
 
 
 def test_a_networks_head_stays_and_predicts_with_the_latest_body():

@@ -7,6 +7,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
+from fedjax_pfl.core import byte_counts
 from tests import problems
 from tests.algorithms import intercepts
 
@@ -52,8 +53,8 @@ def test_rounds_are_the_equations_in_numpy(send_heads):
             np.testing.assert_allclose(states.server["bias"][number + 1], mean, **CLOSE)
     assert states.clients["theta"] is None
     assert send_heads or states.server["bias"] is None
-    assert (infos.floats_up == 3 * (3 + send_heads)).all()
-    assert (infos.floats_down == 3 * 3).all()
+    assert (byte_counts.total(infos.bytes_up) == 8 * 3 * (3 + send_heads)).all()
+    assert (byte_counts.total(infos.bytes_down) == 8 * 3 * 3).all()
     work = infos.client["gradient_evaluations"]
     np.testing.assert_array_equal(work, 5 * counts[infos.cohort])
 

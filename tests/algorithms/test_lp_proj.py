@@ -12,6 +12,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl.algorithms import lp_proj
+from fedjax_pfl.core import byte_counts
 from tests import problems
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
@@ -105,8 +106,8 @@ def test_original_rounds_are_the_equations_in_numpy(norm, clip):
     counts = np.asarray(problem.federation.train.num_examples)
     work = infos.client["gradient_evaluations"]
     np.testing.assert_array_equal(work, 6 * counts[infos.cohort])
-    for floats in (infos.floats_up, infos.floats_down):
-        np.testing.assert_array_equal(floats, 3 * 2)
+    for words in (infos.bytes_up, infos.bytes_down):
+        np.testing.assert_array_equal(byte_counts.total(words), 3 * 2 * 8)
 
 
 def test_admm_rounds_are_unscaled_flames_with_projections():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import fedjax_pfl as fp
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.testing import toy
 
 
@@ -16,7 +16,7 @@ def test_every_client_predicts_its_most_frequent_label():
     process = fp.FederatedProcess(algorithm=fp.Majority())
     state = process.init(jax.random.key(0), model, federation)
     state, info = process.round(state, model, federation)
-    assert float(info.floats_up) == 0
+    assert byte_counts.total(info.bytes_up) == 0
     labels = np.asarray(federation.train.y)
     for client, rows in enumerate(np.asarray(federation.train.index)):
         data = federation.train.pool().with_rows(

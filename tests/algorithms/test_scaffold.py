@@ -8,7 +8,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import algorithms
-from fedjax_pfl.core import client_rows, struct
+from fedjax_pfl.core import byte_counts, client_rows, struct
 from tests import problems
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-12}
@@ -208,7 +208,8 @@ def test_attacks_replace_both_parts_and_lost_messages_are_not_counted():
     np.testing.assert_allclose(
         lost.server.control["theta"][1], own[~bad].sum(axis=0) / 6, **CLOSE
     )
-    assert infos.floats_up[0] == infos.floats_down[0] == 6 * 2 * 3
+    for words in (infos.bytes_up, infos.bytes_down):
+        assert byte_counts.total(words)[0] == 6 * 2 * 3 * 8
 
 
 @fp.pytree_dataclass

@@ -330,7 +330,7 @@ def test_diagnostics_are_recorded_when_asked_for():
     (group,) = results.Result.load("out").groups
     residual = group.diagnostics["residual_theta"][0]
     assert residual[-1] < residual[0]
-    assert group.per_round["floats_up"].shape == (1, 3)
+    assert group.per_round["bytes_up"].shape == (1, 3)
 
 
 def test_an_interrupt_says_how_to_go_on(monkeypatch):

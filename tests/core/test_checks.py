@@ -16,6 +16,7 @@ REGISTRIES = {
         "aggregator": algorithms.AGGREGATORS,
         "server optimizer": algorithms.SERVER_OPTIMIZERS,
         "attack": algorithms.ATTACKS,
+        "transform": algorithms.TRANSFORMS,
         "participation": algorithms.PARTICIPATIONS,
         "work": algorithms.WORK,
         "model": algorithms.MODELS,

@@ -117,7 +117,7 @@ def test_a_stopped_point_is_frozen_and_says_so():
         assert (losses[point, :at] > 0.6).all() and losses[point, at] <= 0.6
         # Frozen is bit for bit the same.
         assert len(set(losses[point, at:].tolist())) == 1
-        assert np.isnan(group.per_round["floats_up"][point, stop:]).all()
+        assert np.isnan(group.per_round["bytes_up"][point, stop:]).all()
         assert (group.times_selected[point, at:] == stop).all()
         assert result.status[point] == f"reached its target at round {stop}"
     assert set(result.summary()["status"]) == {"1 of 1 reached the target"}

@@ -198,8 +198,8 @@ def test_evaluation_equals_numpy():
                     rtol=1e-12,
                 )
     assert record.times_selected[0, -1].sum() == 9
-    assert record.per_round["floats_up"].tolist() == [[45.0] * 3]  # 3 clients x 15
-    assert record.per_round["floats_down"].tolist() == [[45.0] * 3]
+    assert record.per_round["bytes_up"].tolist() == [[360.0] * 3]  # 3 clients x 15 x 8
+    assert record.per_round["bytes_down"].tolist() == [[360.0] * 3]
     cohort_examples = record.per_round["gradient_evaluations"].sum()
     assert cohort_examples == (record.times_selected[0, -1] * toy.COUNTS).sum()
     assert record.diagnostics["residual_theta"].shape == (1, 2)

@@ -9,7 +9,7 @@ import pytest
 
 import fedjax_pfl as fp
 from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import byte_counts, checks
 from fedjax_pfl.core.timetable import Charges
 from fedjax_pfl.engine import timetables
 from fedjax_pfl.local import Buffered, Devices, Synchronous, ToTolerance
@@ -265,8 +265,8 @@ def test_what_is_sent_is_counted(traces):
     assert set(arrived) >= {2, 3}  # of what follows, both cases
     for row in range(8):
         state, info = process.round(state, model(), federation())
-        assert info.floats_up == size * arrived[row]
-        assert info.floats_down == size * 5
+        assert byte_counts.total(info.bytes_up) == 8 * size * arrived[row]
+        assert byte_counts.total(info.bytes_down) == 8 * size * 5
         assert info.server["virtual_seconds"] == timetable.seconds[row]
 
 

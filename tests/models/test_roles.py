@@ -10,6 +10,7 @@ import pytest
 import fedjax_pfl as fp
 from fedjax_pfl import core, engine, models, testing
 from fedjax_pfl.algorithms import common_descent
+from fedjax_pfl.core import byte_counts
 from fedjax_pfl.engine import groups, resident
 from fedjax_pfl.testing import programs, toy
 
@@ -78,9 +79,9 @@ def test_fedavg_on_a_frozen_base_is_numpy_s():
     # Two rounds of sums of a few dozen float64.
     np.testing.assert_allclose(state.server["head"], head, rtol=0, atol=1e-12)
     assert list(jax.tree.leaves(state.server)) == [state.server["head"]]
-    # Of each round, what 8 clients send and receive of 18 numbers.
-    np.testing.assert_array_equal(reports.floats_up[0, :2], 8 * 18)
-    np.testing.assert_array_equal(reports.floats_down[0, :2], 8 * 18)
+    # Of each round, what 8 clients send and receive of 18 numbers of 8 bytes.
+    for words in (reports.bytes_up, reports.bytes_down):
+        np.testing.assert_array_equal(byte_counts.total(words[0, :2]), 8 * 18 * 8)
     shapes = {leaf.shape for leaf in jax.tree.leaves(state)}
     assert not any(shape[-2:] == BASE.shape for shape in shapes)
     # An argument of the programs, which all clients share: no constant, no client axis.

@@ -32,13 +32,15 @@ COMMANDED = {
     if re.search(r"python -m experiments\.|^(?:\$ )?fedjax-pfl ", text, re.M)
 }
 ROOMS = (
-    *("core", "numerics", "data", "models", "local", "attacks", "aggregators"),
-    *("engine", "portfolio", "algorithms", "results", "figures", "testing"),
+    *("core", "numerics", "data", "models", "local", "attacks", "messages"),
+    *("aggregators", "engine", "portfolio", "algorithms", "results", "figures"),
+    "testing",
 )
 INNER_ROOMS = (
     *("algorithms.common_descent", "algorithms.phi", "aggregators.functions"),
-    *("engine.callbacks", "engine.streaming", "results.checkpoint", "testing.toy"),
-    *("core.client_rows", "core.client_map", "core.sharding", "core.struct"),
+    *("engine.callbacks", "engine.streaming", "messages.accounting"),
+    *("results.checkpoint", "testing.toy", "core.byte_counts", "core.client_rows"),
+    *("core.client_map", "core.sharding", "core.struct"),
 )
 DIRECTIVE = r"^\.\. (?:auto(?:class|exception|function)|py:data):: (\S+)$"
 INCLUDE = re.compile(r"^```\{(include|literalinclude)\} (\S+)\n((?::.*\n)*)```$", re.M)
@@ -122,6 +124,7 @@ def test_every_algorithm_has_a_page_that_names_its_class_and_its_module():
         fp.algorithms.AGGREGATORS,
         fp.algorithms.SERVER_OPTIMIZERS,
         fp.algorithms.ATTACKS,
+        fp.algorithms.TRANSFORMS,
         fp.data.PARTITIONS,
         fp.data.DATASETS,
         fp.portfolio.MARKETS,

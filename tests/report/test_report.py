@@ -313,7 +313,7 @@ def test_timing_counts_rounds_of_all_points():
 
 
 def test_communication_has_bytes_and_steps():
-    sent = {"floats_up": 5.0, "floats_down": 7.0, "client_steps": 3.0}
+    sent = {"bytes_up": 20.0, "bytes_down": 28.0, "client_steps": 3.0}
     record = histories.make_history()
     record = dataclasses.replace(
         record,
@@ -321,6 +321,8 @@ def test_communication_has_bytes_and_steps():
         config=record.config | {"parameter_dtype": "float32"},
     )
     unknown = histories.make_history(algorithm="Local")
+    losses = {"loss": np.ones((2, 10))}
+    unknown = dataclasses.replace(unknown, per_round=losses)
     content = reports.content(histories.make_result(record, unknown))
     first, second = content.facts[-2].parts[0].rows
     assert first == ("Flame", "10", "20", "28", "200", "280", "30")

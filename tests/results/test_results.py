@@ -281,11 +281,12 @@ def test_clients_one_by_one():
 
 def test_communication_is_the_mean_of_the_rounds_that_ran():
     record = make_history(points=({"seed": 0},))
-    sent = record.per_round["floats_up"].copy()
-    sent[0, 4:] = np.nan  # the training ended early
-    per_round = record.per_round | {"floats_up": sent}
+    per_round = {name: values.copy() for name, values in record.per_round.items()}
+    for values in per_round.values():
+        values[0, 4:] = np.nan  # the training ended early
+    sent = per_round["bytes_up"]
     row = make_result(dataclasses.replace(record, per_round=per_round)).communication()
-    assert row["floats_up"].item() == pytest.approx(sent[0, :4].mean())
+    assert row["bytes_up"].item() == pytest.approx(sent[0, :4].mean())
     assert row["rounds"].item() == 4
 
 
@@ -303,8 +304,8 @@ def test_reports_are_means_over_rounds_and_the_share_that_took_part():
     table = make_result(dataclasses.replace(record, per_round=per_round)).reports()
     first = table[table["seed"] == 0].set_index("name")["value"]
     assert first["clipped"] == 0.5 and first["coverage"] == 0.75
-    expected = record.per_round["floats_up"][0].mean()
-    np.testing.assert_allclose(first["floats_up"], expected)
+    expected = record.per_round["bytes_up"][0].mean()
+    np.testing.assert_allclose(first["bytes_up"], expected)
 
 
 def test_counts_of_a_cohort_add_up_and_other_values_are_averaged():

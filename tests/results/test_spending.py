@@ -12,7 +12,7 @@ from fedjax_pfl.results import metrics
 from tests import histories
 
 ROUNDS = (0, 2, 4, 6)
-SENT = ("floats_up", "floats_down")
+SENT = ("bytes_up", "bytes_down")
 
 
 def of_curve(curve, malicious=(), dtype="float32", **fields):
@@ -70,18 +70,16 @@ def test_files_without_numbers_of_test_examples_have_no_intervals(tmp_path):
     assert empty.isna().all(axis=None)
 
 
-@pytest.mark.parametrize("dtype, size", [("float32", 4), ("bfloat16", 2)])
-def test_targets_are_reached_in_the_first_round_that_validates_so(dtype, size):
-    record = of_curve([0.1, 0.5, 0.45, 0.8], dtype=dtype)
+def test_targets_are_reached_in_the_first_round_that_validates_so():
+    record = of_curve([0.1, 0.5, 0.45, 0.8])
     table = histories.make_result(record).to_target(0.48)
     assert list(table["model"]) == ["personal", "global"]
     found = table.iloc[0]
     assert found["rounds"] == 2 and found["validation"] == pytest.approx(0.5)
     expected = record.metrics["accuracy"][0, 1, 0, 0].mean()
     assert found["test"] == pytest.approx(expected)
-    for name in ("up", "down"):
-        sent = record.per_round[f"floats_{name}"][0, :2].sum()
-        assert found[f"bytes_{name}"] == size * sent
+    for name in SENT:
+        assert found[name] == record.per_round[name][0, :2].sum()
     assert found["client_steps"] == record.per_round["client_steps"][0, :2].sum()
     assert found["seconds"] == pytest.approx(record.run_seconds * 2 / 6)
     never = table.iloc[1, list(table.columns).index("rounds") :]
@@ -126,14 +124,20 @@ def test_targets_need_validation_data():
         histories.make_result(record).to_target(0.5)
 
 
-def test_bytes_are_those_of_the_parameters():
-    record = of_curve([0.1, 0.5, 0.45, 0.8])
+@pytest.mark.parametrize("dtype, size", [("float32", 4), ("bfloat16", 2)])
+def test_older_histories_count_numbers_of_the_type_of_the_parameters(dtype, size):
+    record = of_curve([0.1, 0.5, 0.45, 0.8], dtype=dtype)
     row = histories.make_result(record).communication().iloc[0]
-    assert row["total_bytes_up"] == 4 * record.per_round["floats_up"].sum()
-    assert row["bytes_down"] == pytest.approx(4 * row["floats_down"])
+    assert row["total_bytes_up"] == record.per_round["bytes_up"].sum()
     assert row["client_steps"] == record.per_round["client_steps"].sum()
-    old = dataclasses.replace(record, config={}, per_round={})
-    row = histories.make_result(old).communication().iloc[0]
+    numbers = {n.replace("bytes", "floats"): v for n, v in record.per_round.items()}
+    old = dataclasses.replace(record, per_round=numbers)
+    older = histories.make_result(old).communication().iloc[0]
+    assert older["rounds"] == row["rounds"] == 6
+    for name in ("bytes_up", "bytes_down", "total_bytes_up", "total_bytes_down"):
+        assert older[name] == pytest.approx(size * row[name])
+    unknown = dataclasses.replace(record, config={}, per_round={})
+    row = histories.make_result(unknown).communication().iloc[0]
     assert np.isnan(row[["total_bytes_up", "client_steps"]].astype(float)).all()
 
 

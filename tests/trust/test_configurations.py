@@ -28,6 +28,7 @@ PARTS = {  # where a component is set, and what there is
     "server_optimizer": fp.algorithms.SERVER_OPTIMIZERS,
     "aggregator.rule": fp.algorithms.AGGREGATORS,
     "attack": fp.algorithms.ATTACKS,
+    "transforms": fp.algorithms.TRANSFORMS,
     "participation": fp.algorithms.PARTICIPATIONS,
     "work": fp.algorithms.WORK,
     "model": fp.algorithms.MODELS,
@@ -153,7 +154,8 @@ def settings(draw):
             values = good_values(chosen[part], field)
             is_odd = draw(st.sampled_from([False, False, False, True]))
             value = draw(st.sampled_from(ODD if is_odd else values))
-            found.append(f"{part}.{field}={value}")
+            owner = "transforms.0" if part == "transforms" else part
+            found.append(f"{owner}.{field}={value}")
     for _ in range(draw(st.sampled_from([0, 0, 1, 1, 2]))):
         name = draw(st.sampled_from([*NAMES, *PARTS]))
         if draw(st.sampled_from([False] * 5 + [True])):

@@ -1,9 +1,10 @@
 """Experiments of a command: grids of settings, changed by `--set name=value`.
 
 Names are those of result files: fields of the process (`algorithm.lam`, `aggregator`,
-`server_optimizer`, `attack`, `participation`, `work`, `on_nonfinite`), `federation.*`,
-`model.*`, and the experiment's own `seed`, `num_rounds` and `eval_every`. Values are
-JSON, names need no quotes, commas sweep. A component's value is its name in a registry.
+`server_optimizer`, `attack`, `transforms`, `participation`, `work`, `on_nonfinite`),
+`federation.*`, `model.*`, and the experiment's own `seed`, `num_rounds` and
+`eval_every`. Values are JSON, names need no quotes, commas sweep. A component's value
+is its name in a registry; several transforms, one after the other, are `top_k+qsgd`.
 
 Settings are parsed, and names of components checked, without JAX.
 """
@@ -46,6 +47,7 @@ _COMPONENTS = {  # setting -> registry, by room, and whether there may be none
     "server_optimizer": ("algorithms.SERVER_OPTIMIZERS", True),
     "aggregator.rule": ("algorithms.AGGREGATORS", False),
     "attack": ("algorithms.ATTACKS", True),
+    "transforms": ("algorithms.TRANSFORMS", True),
     "participation": ("algorithms.PARTICIPATIONS", False),
     "work": ("algorithms.WORK", False),
     "model": ("algorithms.MODELS", False),
@@ -154,9 +156,8 @@ class Grid:
 
     def names(self) -> list[str]:
         """Returns all names that can be set; not what data or files decide."""
-        return [
-            name for name, _ in struct.named_fields(self.root) if name not in _NOT_SET
-        ]
+        names = dict(struct.named_fields(self.root)) | {"transforms": None}
+        return [name for name in names if name not in _NOT_SET]
 
 
 def grids_of(
@@ -297,11 +298,18 @@ def _check_component(name: str, values: Iterable[Any]) -> None:
     what = name.rpartition(".")[2].replace("_", " ")
     if name == "algorithm":
         values = _algorithms(values)
+    if name == "transforms":
+        what, values = "transform", itertools.chain(*map(_transforms, values))
     for value in values:
         if name == "algorithm" and ":" in value:
             own_methods.check_name(value)
         elif not _is_none(name, value):
             checks.known(value, registry, what)
+
+
+def _transforms(value: Any) -> list[Any]:
+    """Returns the names of transforms, in order, of a value such as `top_k+qsgd`."""
+    return [] if _is_none("transforms", value) else str(value).split(_BESIDE)
 
 
 def own_algorithms(settings: Iterable[str]) -> list[str]:
@@ -407,18 +415,25 @@ def _set_component(
     """Makes one grid per named component."""
     current, grids = struct.get_field(grid.root, name), []
     for value in parsed[name]:
-        if _is_none(name, value):
+        if name == "transforms":
+            kinds = [_registry(name)[kind] for kind in _transforms(value)]
+            if kinds == [type(part) for part in current]:
+                grids.append(grid)
+                continue
+            parts = (_build(f"{name}.{k}", c, parsed) for k, c in enumerate(kinds))
+            grids.append(grid.replace(name, tuple(parts)))
+        elif _is_none(name, value):
             grids.append(grid.replace(name, None))
         elif type(current) is _registry(name)[value]:
             grids.append(grid)  # with the preset's own settings of this component
         else:
-            grids.append(grid.replace(name, _build(name, value, parsed)))
+            made = _build(name, _registry(name)[value], parsed)
+            grids.append(grid.replace(name, made))
     return grids
 
 
-def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
+def _build(name: str, cls: type, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
     """Makes a component with defaults; fields without one come from other settings."""
-    cls = _registry(name)[value]
     fields = dict(_DEFAULTS.get(cls.__name__, {}))
     for field in dataclasses.fields(cls):
         if not struct.is_required(field) or field.name in fields:
@@ -426,7 +441,7 @@ def _build(name: str, value: str, parsed: Mapping[str, tuple[Any, ...]]) -> Any:
         setting = f"{name}.{field.name}"
         if setting not in parsed:
             raise checks.InputError(
-                f"Expected --set {setting}=... together with {name}={value}."
+                f"Expected --set {setting}=... together with {name}={cls.__name__}."
             )
         fields[field.name] = parsed[setting][0]
         json_fields.check(

@@ -67,9 +67,10 @@ def check(
                 f"Expected values of {name.removeprefix(PER_CLIENT)!r} in the process's"
                 f" per_client, to be differentiated in {name!r}."
             )
-        if name.partition(".")[0] not in PARTS:
+        if name.partition(".")[0] not in (*PARTS, "transforms"):
             checks.whole_name(name, known, "field")
-            checks.known(name.partition(".")[0], tuple(PARTS), "part of a process")
+            every = (*PARTS, "transforms")
+            checks.known(name.partition(".")[0], every, "part of a process")
         value = struct.get_field(process, name)
         raise checks.InputError(
             f"Expected {name} to be a traced number, to be differentiated in, got"

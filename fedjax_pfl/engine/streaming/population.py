@@ -53,7 +53,7 @@ def check_attack(process: FederatedProcess, messages: Any) -> None:
 
 
 def check(process: FederatedProcess) -> None:
-    """Refuses what needs the rows of all clients at once.
+    """Refuses what needs the rows of all clients at once, or more than two per client.
 
     Args:
       process: what is to be trained.
@@ -61,6 +61,12 @@ def check(process: FederatedProcess) -> None:
     Raises:
       InputError: in one sentence.
     """
+    for transform in process.transforms:
+        if jax.tree.leaves(jax.eval_shape(transform.init, jnp.zeros(1))):
+            raise checks.InputError(
+                "A streamed training keeps nothing of transforms for every client, but"
+                f" {type(transform).__name__} with error_feedback does; use simulate."
+            )
     algorithm = process.algorithm
     name = type(algorithm).__name__
     if getattr(process.participation, "max_staleness", 0):

@@ -1,0 +1,65 @@
+"""Sizes of messages on their way to the server, in bits."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl.core import checks
+
+__all__ = ["Encoding"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """How ONE client's message is written down.
+
+    Attributes:
+      shapes: shapes of the message's arrays.
+      float_bits: bits of one of its numbers as they are in memory.
+      values: numbers that are sent.
+      value_bits: bits of each of them.
+      side_bits: bits of everything else: places, norms.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    float_bits: int
+    values: int
+    value_bits: int
+    side_bits: int = 0
+
+    @classmethod
+    def plain(cls, message: Any) -> "Encoding":
+        """Returns the encoding of a message `[*P]` as it is."""
+        leaves = jax.tree.leaves(message)
+        shapes = tuple(jnp.shape(leaf) for leaf in leaves)
+        bits = 8 * jnp.result_type(*leaves).itemsize if leaves else 0
+        values = sum(map(math.prod, shapes))
+        return cls(shapes=shapes, float_bits=bits, values=values, value_bits=bits)
+
+    @property
+    def size(self) -> int:
+        """Numbers of the message itself, D."""
+        return sum(map(math.prod, self.shapes))
+
+    @property
+    def num_bytes(self) -> int:
+        """Whole bytes of the message."""
+        return -(-(self.values * self.value_bits + self.side_bits) // 8)
+
+    def check_whole(self, name: str) -> None:
+        """Refuses a transform of whole messages behind one that leaves numbers out.
+
+        Args:
+          name: of the transform.
+
+        Raises:
+          InputError: if not all numbers of the message are sent.
+        """
+        if self.values != self.size:
+            raise checks.InputError(
+                f"Expected {name} to see whole messages, got it behind a transform that"
+                f" leaves {self.size - self.values:,} of {self.size:,} numbers out."
+            )

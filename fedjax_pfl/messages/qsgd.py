@@ -1,0 +1,63 @@
+"""Numbers rounded at random to a few levels."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_pfl import core
+from fedjax_pfl.core import struct
+from fedjax_pfl.messages import base
+from fedjax_pfl.messages.encoding import Encoding
+
+__all__ = ["QSGD"]
+
+
+@struct.pytree_dataclass
+class QSGD(base.Compression):
+    """Rounds every array to s levels of its norm, up or down at random.
+
+    A number x of an array of norm n becomes `sign(x) n l / s` with l one of the two
+    whole numbers around `s |x| / n`, drawn so that the mean is x: unbiased, with
+    `E |C(x) - x|^2 <= min(D / s^2, sqrt(D) / s) |x|^2` for an array of D numbers. A
+    number takes a sign and `ceil(log2(s + 1))` bits for its level, and every array its
+    norm in full. Zeros stay zeros, so that it may come behind `TopK` or `RandomK`.
+
+    Attributes:
+      levels: static s, at least 1.
+      error_feedback: static; whether clients remember what was rounded off.
+
+    Example:
+      >>> sent = QSGD(levels=1).fit(jax.random.key(0), jax.numpy.array([3.0, -4.0]))
+      >>> sorted({abs(number) for number in sent.tolist()} | {0.0, 5.0})
+      [0.0, 5.0]
+
+    Reference: Alistarh, Grubic, Li, Tomioka, Vojnovic, "QSGD: Communication-Efficient
+    SGD via Gradient Quantization and Encoding".
+    """
+
+    levels: int = struct.static_field(default=7, at_least=1, at_most=2**16 - 1)
+    no_derivative: ClassVar[str] = "rounds messages"
+
+    def fit(self, key: core.Key, message: Any) -> Any:
+        """Rounds the message, array by array."""
+        leaves, structure = jax.tree.flatten(message)
+
+        def rounded(key: core.Key, x: jax.Array) -> jax.Array:
+            norm = jnp.sqrt(jnp.sum(x * x))
+            level = self.levels * jnp.abs(x) / jnp.where(norm > 0, norm, 1)
+            draw = jax.random.uniform(key, x.shape, x.dtype)
+            return jnp.sign(x) * (norm / self.levels) * jnp.floor(level + draw)
+
+        keys = jax.random.split(key, len(leaves))
+        return structure.unflatten(map(rounded, keys, leaves))
+
+    def encoding(self, before: Encoding) -> Encoding:
+        """Counts a sign and a level per number, and a norm per array."""
+        norms = len(before.shapes) * before.float_bits
+        return dataclasses.replace(
+            before,
+            value_bits=1 + self.levels.bit_length(),
+            side_bits=before.side_bits + norms,
+        )

@@ -1,0 +1,400 @@
+"""Privacy of clients: sensitivity, noise, epsilon, and what is refused."""
+
+import dataclasses
+import math
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from scipy import optimize, stats
+
+import fedjax_pfl as fp
+from fedjax_pfl import testing
+from fedjax_pfl.core import checks, sharding, struct
+from fedjax_pfl.engine import privacy
+from fedjax_pfl.messages import (
+    QSGD,
+    ClipNorm,
+    GaussianNoise,
+    RandomK,
+    SignScale,
+    TopK,
+    accounting,
+)
+from fedjax_pfl.report import facts, sources
+from tests import problems
+
+KEY = jax.random.key(0, impl="threefry2x32")
+SGD = problems.full_gradient_steps(2, 0.3)
+MEAN = fp.aggregators.Mean()
+
+
+def process(*transforms, algorithm=None, size=None, **fields):
+    who = fp.AllClients() if size is None else fp.UniformCohort(size=size)
+    algorithm = fp.FedAvg(local=SGD) if algorithm is None else algorithm
+    fields = {"aggregator": MEAN} | fields
+    return fp.FederatedProcess(
+        algorithm=algorithm, participation=who, transforms=transforms, **fields
+    )
+
+
+def exact_epsilon(mu, delta):
+    """Epsilon of a Gaussian mechanism of sensitivity / deviation mu, by SciPy."""
+
+    def excess(epsilon):
+        a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        return stats.norm.cdf(a) - math.exp(epsilon + stats.norm.logcdf(b)) - delta
+
+    return optimize.brentq(excess, 0, 200, xtol=1e-12)
+
+
+@pytest.mark.parametrize("per_layer", [False, True])
+def test_messages_are_clipped_to_the_norm_and_others_left_alone(per_layer):
+    rng = np.random.default_rng(0)
+    for size in (0.1, 3.0):
+        x = {"a": size * rng.normal(size=(3, 4)), "b": size * rng.normal(size=5)}
+        clip = ClipNorm(norm=1.5, per_layer=per_layer)
+        sent = clip.receive(None, jax.tree.map(jnp.asarray, x))
+        whole = math.sqrt(sum((v**2).sum() for v in x.values()))
+        for name, values in x.items():
+            norm = np.linalg.norm(values) if per_layer else whole
+            bound = 1.5 / math.sqrt(2) if per_layer else 1.5
+            np.testing.assert_allclose(
+                sent[name], values * min(1, bound / norm), rtol=1e-14
+            )
+    assert np.isnan(clip.receive(None, jnp.array([np.nan, 1.0]))).any()
+    far = clip.receive(None, jnp.array([1e30, 0.0], jnp.float32))
+    assert float(jnp.linalg.norm(far)) <= 1.5
+
+
+@fp.pytree_dataclass
+class Sends:
+    """Malicious clients send one vector, whatever it is."""
+
+    vector: jax.Array
+
+    def init(self, messages):
+        return None
+
+    def __call__(self, key, state, messages, malicious, reference):
+        def replaced(rows):
+            return jnp.where(malicious[:, None], self.vector[None], rows)
+
+        return jax.tree.map(replaced, messages), state
+
+
+VECTORS = arrays.arrays(
+    np.float64,
+    6,
+    elements=st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf, 1e300, 0.0]),
+)
+BETWEEN = [(), (TopK(fraction=0.5),), (RandomK(fraction=0.5),), (QSGD(levels=2),)]
+BETWEEN += [(SignScale(),)]
+
+
+@pytest.mark.parametrize("between", BETWEEN, ids=str)
+@hypothesis.settings(deadline=None, max_examples=15)
+@hypothesis.given(VECTORS, VECTORS)
+def test_one_client_moves_the_sum_by_two_clips_at_most(between, first, second):
+    problem, norm = problems.waves(dim=6), 0.7
+    malicious = jnp.arange(6) == 2
+    federation = dataclasses.replace(problem.federation, malicious=malicious)
+    problem = dataclasses.replace(problem, federation=federation)
+    released = []
+    for vector in (first, second):
+        # Without noise, which has no part in the sensitivity.
+        whole = process(
+            ClipNorm(norm=norm),
+            *between,
+            GaussianNoise(multiplier=0.0),
+            attack=Sends(vector=jnp.asarray(vector)),
+        )
+        states, _, _ = problems.run(whole, problem, 1)
+        released.append(6 * states.server["theta"][1])
+    moved = np.linalg.norm(released[0] - released[1])
+    assert moved <= 2 * norm * (1 + 1e-12)
+
+
+def test_noise_has_the_deviation_of_the_clip_and_belongs_to_the_round():
+    problem = problems.waves(dim=400)
+    quiet, loud = (
+        problems.run(
+            process(ClipNorm(norm=0.5), GaussianNoise(multiplier=z)), problem, 1
+        )
+        for z in (0.0, 2.0)
+    )
+    noise = loud[0].server["theta"][1] - quiet[0].server["theta"][1]
+    deviation = 2.0 * 0.5 / 6
+    # Of 400 draws: five standard errors of a deviation.
+    assert noise.std() == pytest.approx(deviation, rel=5 / math.sqrt(800))
+    assert abs(noise.mean()) < 5 * deviation / 20
+    key = fp.core.stream_key(jax.random.key(0), fp.core.Stream.NOISE, 0)
+    draw = jax.random.normal(jax.random.split(key, 1)[0], (400,), float)
+    np.testing.assert_allclose(noise, deviation * draw, atol=1e-12)
+
+
+def test_noise_is_threefry_of_twenty_rounds_whatever_the_run_draws_with():
+    problem = problems.waves(dim=5)
+    for key in (fp.core.seed_key(3), jax.random.key(3, impl="threefry2x32")):
+        released = []
+        for z in (0.0, 1.0):
+            whole = process(ClipNorm(norm=1.0), GaussianNoise(multiplier=z))
+            state = whole.init(key, problem.model, problem.federation)
+            state, _ = whole.round(state, problem.model, problem.federation)
+            released.append(state.server["theta"])
+        own = fp.core.stream_key(key, fp.core.Stream.NOISE, 0)
+        own = jax.random.wrap_key_data(jax.random.key_data(own), impl="threefry2x32")
+        draw = jax.random.normal(jax.random.split(own, 1)[0], (5,), float)
+        np.testing.assert_allclose(released[1] - released[0], draw / 6, atol=1e-12)
+
+
+def test_guessing_who_took_part_stays_below_what_epsilon_allows():
+    pytest.importorskip("dp_accounting")
+    z, delta, seeds = 4.0, 0.02, 4000
+    problem = problems.waves(dim=2)
+    federation = dataclasses.replace(problem.federation, malicious=jnp.arange(6) == 0)
+    (epsilon,) = accounting.epsilons(z, delta, 6, 6, 1)
+
+    def advantage(multiplier):
+        """Sampled `max_t P(T > t | first) - e^epsilon P(T > t | second)`."""
+        seen = []
+        for far in (1e3, -1e3):  # the worst two clients
+            whole = process(
+                ClipNorm(norm=1.0),
+                GaussianNoise(multiplier=multiplier),
+                attack=Sends(vector=jnp.array([far, 0.0])),
+            )
+            start = problems.first_state(whole, problem)
+
+            def released(seed, whole=whole, start=start):
+                state = dataclasses.replace(start, key=jax.random.key(seed))
+                state, _ = whole.round(state, problem.model, federation)
+                return state.server["theta"][0]
+
+            seen.append(np.sort(jax.jit(jax.vmap(released))(jnp.arange(seeds))))
+        first, second = seen
+        above = np.arange(seeds, 0, -1) / seeds
+        other = 1 - np.searchsorted(second, first) / seeds
+        return (above - math.exp(epsilon) * other).max()
+
+    # The largest of many correlated errors, each below 0.5 / sqrt(seeds).
+    assert 0 < advantage(z) <= delta + 5 * 0.5 / math.sqrt(seeds)
+    assert advantage(0.0) == 1.0
+
+
+def test_robust_rules_see_noise_on_every_message():
+    problem = problems.waves(dim=300)
+    median = fp.CoordinateMedian()
+    quiet, loud = (
+        problems.run(
+            process(ClipNorm(norm=0.5), GaussianNoise(multiplier=z), aggregator=median),
+            problem,
+            1,
+        )[0].server["theta"][1]
+        for z in (0.0, 100.0)
+    )
+    # Six messages are near one another beside noise of 50: the middle of six normal
+    # numbers, whose deviation is known from their order statistics.
+    draws = np.random.default_rng(0).normal(size=(200_000, 6))
+    expected = 50 * np.median(draws, axis=1).std()
+    assert (loud - quiet).std() == pytest.approx(expected, rel=5 / math.sqrt(600))
+
+
+def test_noise_is_the_same_in_chunks_and_after_a_pause():
+    subject = testing.Subject(
+        fp.Flame(),
+        transforms=(ClipNorm(norm=0.5), GaussianNoise(multiplier=1.0)),
+        field=("transforms.1.multiplier", 0.5),
+    )
+    for prop in (
+        "chunks_change_rounding_only",
+        "a_resumed_grid_is_bit_identical",
+        "loop_reference",
+    ):
+        testing.check(prop, subject)
+    at = subject.setting
+    chunk = sharding.Execution(mode="chunk", chunk_size=3, by_size=True)
+    loud = [at.round(execution=e)[0].server for e in (sharding.Execution(), chunk)]
+    silent = struct.replace_field(at.process, "transforms.1.multiplier", jnp.zeros(()))
+    at = dataclasses.replace(at, process=silent)
+    quiet = [
+        at.round(subject.setting.warm, execution=e)[0].server
+        for e in (sharding.Execution(), chunk)
+    ]
+    noise = [jax.tree.map(jnp.subtract, a, b) for a, b in zip(loud, quiet, strict=True)]
+    for one, other in zip(*map(jax.tree.leaves, noise), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-14)
+        assert np.abs(one).max() > 1e-3
+
+
+def test_lost_clients_count_as_ones_that_change_nothing():
+    problem = problems.waves()
+    malicious = jnp.arange(6) == 4
+    federation = dataclasses.replace(problem.federation, malicious=malicious)
+    problem = dataclasses.replace(problem, federation=federation)
+    attack = Sends(vector=jnp.full(3, jnp.nan))
+    clip, noise = ClipNorm(norm=0.2), GaussianNoise(multiplier=0.0)
+    for algorithm in (fp.FedAvg(local=SGD), fp.Flame(local=SGD, kappa=1.0)):
+        states, infos, _ = problems.run(
+            process(clip, noise, algorithm=algorithm, attack=attack), problem, 1
+        )
+        assert infos.num_nonfinite[0] == 1
+        if algorithm == fp.FedAvg(local=SGD):
+            w = states.server["theta"][0]
+            moves = [problem.descend(i, w, w, 0.0, 2) - w for i in range(6) if i != 4]
+            clipped = [x * min(1, 0.2 / np.linalg.norm(x)) for x in moves]
+            np.testing.assert_allclose(
+                states.server["theta"][1], w + np.sum(clipped, axis=0) / 6, rtol=1e-12
+            )
+        assert np.isfinite(states.server["theta"]).all()
+
+
+def test_everybody_in_every_round_is_one_exact_gaussian():
+    pytest.importorskip("dp_accounting")
+    found = accounting.epsilons(1.3, 1e-5, 40, 40, 9)
+    expected = [exact_epsilon(2 / 1.3 * math.sqrt(r), 1e-5) for r in range(1, 10)]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_one_round_lies_below_its_privacy_loss_distribution():
+    dp = pytest.importorskip("dp_accounting")
+    from dp_accounting import pld
+
+    for z, delta in ((2.0, 1e-5), (5.0, 1e-6)):
+        (found,) = accounting.epsilons(z, delta, 10, 10, 1)
+        # Which takes the noise in clips, and doubles the clip itself.
+        relation = dp.NeighboringRelation.REPLACE_ONE
+        accountant = pld.PLDAccountant(neighboring_relation=relation)
+        accountant.compose(dp.GaussianDpEvent(z))
+        upper = accountant.get_epsilon(delta)
+        assert found == pytest.approx(exact_epsilon(2 / z, delta), abs=1e-9)
+        assert found <= upper <= found + 1e-3
+
+
+def test_cohorts_are_accounted_as_dp_accounting_does_and_by_the_minimum_of_orders():
+    dp = pytest.importorskip("dp_accounting")
+    from dp_accounting import rdp
+
+    z, delta, rounds = 1.1, 1e-5, 12
+    found = accounting.epsilons(z, delta, 10, 200, rounds)
+    relation = dp.NeighboringRelation.REPLACE_ONE
+    accountant = rdp.RdpAccountant(neighboring_relation=relation)
+    # Its noise is in units of the sensitivity of a replacement, which is two clips.
+    event = dp.SampledWithoutReplacementDpEvent(200, 10, dp.GaussianDpEvent(z / 2))
+    for number in range(rounds):
+        accountant.compose(event)
+        assert found[number] == pytest.approx(accountant.get_epsilon(delta), abs=1e-6)
+    assert (np.diff(found) > 0).all()
+    orders, divergences = np.asarray(accountant.orders), np.asarray(accountant.rdp)
+    keep = orders > 1
+    a, r = orders[keep], divergences[keep]
+    bound = r + np.log1p(-1 / a) - np.log(delta * a) / (a - 1)
+    assert found[-1] == pytest.approx(bound.min(), abs=1e-6)
+    assert found[-1] < accounting.epsilons(z, delta, 200, 200, rounds)[-1]
+
+
+def test_no_noise_has_no_epsilon():
+    pytest.importorskip("dp_accounting")
+    assert np.isinf(accounting.epsilons(0.0, 1e-5, 5, 10, 3)).all()
+
+
+def train(process, rounds=3, **axes):
+    spec = fp.FederationSpec("digits", num_clients=6)
+    model = fp.LogisticRegression()
+    return fp.grid(KEY, process, model, spec, axes, num_rounds=rounds, progress=False)
+
+
+def test_epsilon_is_in_histories_summaries_and_reports():
+    pytest.importorskip("dp_accounting")
+    private = (ClipNorm(norm=1.0), GaussianNoise(multiplier=2.0, delta=1e-4))
+    result = train(process(*private, size=2), **{"transforms.1.multiplier": [0.5, 2.0]})
+    (group,) = result.groups
+    for point, z in enumerate((0.5, 2.0)):
+        np.testing.assert_array_equal(
+            group.per_round["epsilon"][point], accounting.epsilons(z, 1e-4, 2, 6, 3)
+        )
+    table = result.privacy()
+    assert table["delta"].tolist() == [1e-4, 1e-4]
+    assert table["epsilon"].tolist() == group.per_round["epsilon"][:, -1].tolist()
+    summary = result.summary()
+    assert set(summary["epsilon"]) == set(table["epsilon"])
+    loaded = sources.Loaded(sources=(), result=result, unfinished=())
+    (shown,) = facts.privacy(loaded)
+    assert [row[2] for row in shown.parts[0].rows] == [
+        f"{value:.3g}" for value in table["epsilon"]
+    ]
+    flame = train(process(*private, algorithm=fp.Flame(local=SGD), size=2))
+    (everybody,) = flame.groups
+    np.testing.assert_array_equal(
+        everybody.per_round["epsilon"][0], accounting.epsilons(2.0, 1e-4, 6, 6, 3)
+    )
+    plain = train(process(size=2))
+    assert plain.privacy().empty and "epsilon" not in plain.summary()
+
+
+PRIVATE = {"apfl", "ditto", "fedavg", "fedper", "fedprox", "fedrep", "flame"}
+PRIVATE |= {"per_fedavg", "pfedme", "scaffold"}
+
+
+def test_methods_say_what_they_release():
+    found = {
+        name
+        for name, kind in fp.algorithms.ALGORITHMS.items()
+        if kind().released is not None
+    }
+    assert found == PRIVATE
+
+
+CLIP, NOISE = ClipNorm(norm=1.0), GaussianNoise(multiplier=1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: ClipNorm(norm=0.0), "norm .* above 0, got 0.0"),
+        (lambda: ClipNorm(norm=-1.0), "norm .* above 0, got -1.0"),
+        (lambda: GaussianNoise(delta=1.0), "delta .* above 0 and below 1, got 1.0"),
+        (lambda: GaussianNoise(multiplier=-1.0), "multiplier .* at least 0, got -1.0"),
+        (lambda: process(NOISE), "GaussianNoise behind ClipNorm, .* got GaussianNoise"),
+        (lambda: process(NOISE, CLIP), "one GaussianNoise behind ClipNorm"),
+        (lambda: process(CLIP, NOISE, NOISE), "one GaussianNoise behind ClipNorm"),
+        (
+            lambda: process(CLIP, NOISE, aggregator=fp.aggregators.WeightedMean()),
+            "equal weights .* got WeightedMean, where one with many examples",
+        ),
+        (
+            lambda: process(CLIP, NOISE, aggregator=None),
+            "equal weights .* got WeightedMean",
+        ),
+        (
+            lambda: process(CLIP, NOISE, aggregator=fp.aggregators.ModularMean()),
+            "an aggregator that sees messages, to clip them, got ModularMean",
+        ),
+        (
+            lambda: process(CLIP, NOISE, algorithm=fp.FedACS()),
+            "nothing but the aggregate .* got FedACS",
+        ),
+        (
+            lambda: process(CLIP, NOISE, algorithm=fp.FedFomo()),
+            "nothing but the aggregate .* got FedFomo",
+        ),
+        (
+            lambda: process(CLIP, NOISE, algorithm=fp.FedPG()),
+            "nothing but the aggregate .* got FedPG",
+        ),
+        (lambda: process(CLIP, NOISE, on_nonfinite="freeze"), "got 'freeze'"),
+    ],
+)
+def test_what_guarantees_nothing_is_refused(make, match):
+    with pytest.raises(checks.InputError, match=match):
+        privacy.check(make())
+
+
+def test_noise_needs_the_accountant(monkeypatch):
+    monkeypatch.setattr(accounting.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(checks.InputError, match="dp-accounting to be installed"):
+        privacy.check(process(CLIP, NOISE))

@@ -6,6 +6,7 @@ from experiments.bench import (
     portfolios,
     programs,
     rules,
+    transforms,
     workloads,
 )
 from fedjax_pfl.core import checks
@@ -20,6 +21,7 @@ TIMED: dict[str, contenders.Timed] = {
     **programs.PROGRAMS,
     **portfolios.PORTFOLIOS,
     **populations.POPULATIONS,
+    **transforms.TRANSFORMED,
 }
 
 

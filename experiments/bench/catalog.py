@@ -7,6 +7,7 @@ from experiments.bench import (
     portfolios,
     programs,
     rules,
+    transforms,
     workloads,
 )
 from fedjax_pfl.core import checks
@@ -22,6 +23,7 @@ TIMED: dict[str, contenders.Timed] = {
     **portfolios.PORTFOLIOS,
     **populations.POPULATIONS,
     **delays.DELAYS,
+    **transforms.TRANSFORMED,
 }
 
 

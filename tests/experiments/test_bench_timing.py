@@ -1,12 +1,13 @@
 """What a round of the bench costs, and how it is sampled."""
 
+import dataclasses
 import math
 
 import jax
 import numpy as np
 import pytest
 
-from experiments.bench import machine, timing, workloads
+from experiments.bench import machine, timing, transforms, workloads
 
 SHAPE = (4, 4)
 
@@ -61,6 +62,16 @@ def test_workloads_are_those_of_the_design():
     assert len(sizes["W6"]) == 1000
     assert 59 < np.mean(sizes["W6"]) < 61
     assert workloads.WORKLOADS["W6"].process.participation.size == 10
+
+
+def test_transformed_workloads_differ_from_plain_ones_in_transforms_only():
+    assert len(transforms.TRANSFORMED) == 6
+    for name, row in transforms.TRANSFORMED.items():
+        plain = workloads.WORKLOADS[name[:2]]
+        assert row.process.transforms and not plain.process.transforms
+        without = dataclasses.replace(row.process, transforms=())
+        assert without == plain.process
+        assert (row.spec, row.model) == (plain.spec, plain.model)
 
 
 def test_data_are_images_that_can_be_learned():

@@ -234,7 +234,7 @@ def test_a_training_starts_from_what_was_read(tmp_path):
     federation = fp.Federation.from_arrays(x, x[:, 0] % 2, np.arange(40) % 4)
     model = bert_encoder(folder(tmp_path)).for_federation(federation)
     params = bert_params(tmp_path, model, KEY)
-    start = fp.from_functions(model.init, model.apply, initial_params=params)
+    start = dataclasses.replace(model, initial_params=params)
     drawn = start.for_federation(federation).init(jax.random.key(1))
     jax.tree.map(np.testing.assert_array_equal, drawn, in_bits(params, 64))
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=fp.SGD(learning_rate=0.1)))

@@ -286,6 +286,21 @@ def test_what_a_gradient_keeps_of_an_example_is_about_what_is_said(name, fields)
     assert example / 2 < model.floats_per_example < 2 * example
 
 
+def test_adapters_of_query_and_value_and_frozen_embeddings():
+    x = jnp.asarray(TOKENS)
+    model, params = text_encoder()
+    model = dataclasses.replace(model, initial_params=params)
+    roles = fp.ParameterRoles(model, frozen="^embeddings/")
+    moved = roles.for_federation(federation(x, 3)).init(KEY)
+    assert not jax.tree.leaves(moved["embeddings"])
+    jax.tree.map(np.testing.assert_array_equal, moved["layer_1"], params["layer_1"])
+    adapted = fp.lora(model, targets="query|value", trained="^head/", rank=2)
+    moved = jax.eval_shape(adapted.for_federation(federation(x, 3)).init, KEY)
+    head = 3 * 6 + 3
+    factors = 2 * 2 * (6 * 2 + 2 * 6)  # layers, kernels, both factors
+    assert sum(leaf.size for leaf in jax.tree.leaves(moved)) == head + factors
+
+
 def test_a_text_encoder_trains_with_flame():
     """Sentences whose best guess is known to be right more often than not."""
     source = fp.data.SyntheticSentiment(

@@ -87,3 +87,17 @@ def test_a_vmap_equals_a_loop():
         alone, residual = SOLVE(matrices[number], rights[number], 0 * rights[number])
         np.testing.assert_allclose(together[number], alone, rtol=1e-7)
         assert max(residual, residuals[number]) <= gmres.tolerance(float)
+
+
+def test_many_lanes_in_single_precision_come_to_an_end():
+    """Where sums round, a loop that asks a lane twice may hear two answers."""
+    rng = np.random.default_rng(3)
+    matrices = np.stack([np.eye(40) - contraction(40, 0.97, seed=k) for k in range(20)])
+    rights = rng.normal(size=(20, 40))
+    given = matrices.astype(np.float32), rights.astype(np.float32)
+    x, residuals = jax.vmap(SOLVE)(*given, 0 * given[1])
+    assert (residuals <= gmres.tolerance(np.float32)).all()
+    left = rights - np.einsum("kij,kj->ki", matrices, x)
+    scale = np.linalg.norm(rights, axis=1)
+    limit = 10 * gmres.tolerance(np.float32)
+    assert (np.linalg.norm(left, axis=1) <= limit * scale).all()

@@ -21,7 +21,8 @@ class ClientView:
       round: `int32[]` round number, for schedules; None counts as 0.
       data: training examples of this client.
       work: budget of this client; without caps outside of rounds.
-      carry: what the client's solver kept from its last round, or None.
+      carry: what the client's solver kept from its last round, or None; personal
+        parameters come with the data.
       steps: `int32[]` local steps that the client took in earlier rounds, where a
         schedule asks for them; None counts as 0.
     """

@@ -39,7 +39,7 @@ class State:
       key: `[]` key of the run.
       optimizer: memory of the server optimizer, without a client axis, or None.
       carry: what the clients' local solvers keep from round to round, leading axis N,
-        or None; never sent.
+        or None; never sent. Of a `RoleModel` the personal parameters.
       steps: `int32[N]` local steps that each client has taken, where a schedule asks
         for them, or None; of all clients in a streamed training, too.
       past: server states before the latest rounds, round r at row r modulo their
@@ -121,7 +121,8 @@ class Report:
 
     Attributes:
       values: dict of `[]` values.
-      carry: what its solver keeps for the next round, or None.
+      carry: what its solver keeps for the next round, or None; of a `RoleModel` the
+        personal parameters.
       steps: `int32[]` local steps, or None where no local solver tells them.
     """
 

@@ -13,7 +13,6 @@ __all__ = [
     "by_name",
     "check_pattern",
     "check_patterns",
-    "filled",
     "head_and_body",
     "join",
     "join_blocks",
@@ -89,21 +88,6 @@ def split(tree: Any, pattern: str) -> tuple[Any, Any]:
     )
     rest = jax.tree.map(lambda n, x: None if re.search(pattern, n) else x, paths, tree)
     return matching, rest
-
-
-def filled(tree: Any, leaves: dict[str, Any]) -> Any:
-    """Puts leaves by name where a tree of `split` has None.
-
-    Example:
-      >>> filled({"body": None, "head": 2}, {"body": 1})
-      {'body': 1, 'head': 2}
-    """
-
-    def put(path: Any, leaf: Any) -> Any:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        return leaves.get(name) if leaf is None else leaf
-
-    return jax.tree_util.tree_map_with_path(put, tree, is_leaf=lambda x: x is None)
 
 
 def join(first: Any, second: Any) -> Any:

@@ -16,7 +16,7 @@ from jax import lax
 
 __all__ = ["Changed", "call"]
 
-_INLINED = ("closed_call", "core_call", "jit", "pjit")
+_INLINED = ("closed_call", "jit", "pjit")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

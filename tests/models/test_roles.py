@@ -214,6 +214,52 @@ def test_methods_train_personal_parameters_or_refuse_them_by_name(algorithm, ref
     assert first.carry["head"]["bias"].shape == (8, toy.NUM_CLASSES)
 
 
+@pytest.mark.parametrize("execution", ["loop", "chunk=3", "shard"])
+def test_executions_agree(execution):
+    model = fp.ParameterRoles(fp.MLP(widths=(3, 3)), personal="^head/", frozen="n_0/")
+    process = fp.FederatedProcess(algorithm=fp.APFL(local=FULL))
+    losses = [
+        fp.simulate(
+            KEY,
+            process,
+            model,
+            toy.make_federation(),
+            num_rounds=2,
+            progress=False,
+            execution=how,
+        )
+        .groups[0]
+        .metrics["loss"]
+        for how in ("vmap", execution)
+    ]
+    np.testing.assert_allclose(*losses, rtol=0, atol=1e-11)
+
+
+def test_derivatives_go_through_personal_and_frozen_parameters():
+    model = fp.ParameterRoles(fp.MLP(widths=(3, 3)), personal="^head/", frozen="n_0/")
+
+    def at(lam):
+        found = fp.hypergradients(
+            KEY,
+            fp.FederatedProcess(algorithm=fp.Flame(lam=lam, local=FULL)),
+            model,
+            toy.make_federation(),
+            "algorithm.lam",
+            3,
+            objective="validation:loss:personal",
+            evaluate_on="validation",
+            eval_every=3,
+            execution="vmap",
+            progress=False,
+        )
+        return float(found.value[0]), float(found.derivatives["algorithm.lam"][0])
+
+    (above, _), (below, _), (_, slope) = (at(0.5 + step) for step in (1e-4, -1e-4, 0))
+    # Rounding over twice the step, and the step's square, on values of order one.
+    np.testing.assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5, atol=1e-8)
+    assert abs(slope) > 1e-4
+
+
 def test_seeds_share_what_is_frozen_and_draw_the_rest():
     model = fp.ParameterRoles(fp.MLP(widths=(3,)), frozen="^hidden_0/", seed=7)
     federation = toy.make_federation()
@@ -296,5 +342,5 @@ def test_streamed_trainings_freeze_and_keep_nothing_personal():
     ]
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-12)
     personal = fp.ParameterRoles(network(), personal="^base")
-    with pytest.raises(fp.InputError, match="personal='\\^base' asks for"):
+    with pytest.raises(fp.InputError, match="personal ones of ParameterRoles"):
         fp.simulate_streamed(KEY, process, personal, federation, **options)

@@ -86,10 +86,12 @@ class Streamed:
                 f" {type(group.model).__name__} trains with; expected another model, or"
                 " `simulate`."
             )
-        if getattr(group.model, "personal", None) is not None:
+        model = planned.plan.model
+        has_roles = isinstance(model, core.RoleModel)
+        if has_roles and jax.eval_shape(model.first_personal, core.seed_key(0)):
             raise checks.InputError(
-                "A streamed training keeps no parameters with its clients, which"
-                f" personal={group.model.personal!r} asks for; use simulate."
+                "A streamed training keeps no parameters with its clients, such as the"
+                f" personal ones of {type(model).__name__}; use simulate."
             )
         for name in _UNAVAILABLE:
             if name in schedule.data:

@@ -154,7 +154,7 @@ WRONG = {
     "--set aggregator.rule=none": "Unknown rule 'none'",
     "--set server_optimizer=nosuch": "Unknown server optimizer 'nosuch'",
     "--set attack=sign_flop": "did you mean 'sign_flip'",
-    "--set participation=nosuch": "Unknown participation 'nosuch'; allowed: all, uni",
+    "--set participation=nosuch": "Unknown participation 'nosuch'; allowed: all, buf",
     "--set work=nosuch": "Unknown work 'nosuch'",
     "--set model=3": "Unknown model 3",
     "--dataset mnits": "Unknown dataset 'mnits' (did you mean 'mnist'?)",

@@ -28,7 +28,7 @@ REGISTRIES = {
         "preset": presets.PRESETS,
     }.items()
 }
-FAR = ("nosuch", "transformer", "celeba", "iris", "linear", "forest", "weather", "xy")
+FAR = ("nosuch", "perceptron", "celeba", "iris", "linear", "forest", "weather", "xy")
 
 
 def said(name, allowed):

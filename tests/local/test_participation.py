@@ -212,5 +212,6 @@ def test_wrong_work_is_named(fields):
 
 def test_registries():
     assert registry.PARTICIPATIONS["uniform"](size=2).size == 2
-    assert set(registry.PARTICIPATIONS) == {"all", "uniform"}
+    names = {"all", "uniform", "synchronous", "buffered"}
+    assert set(registry.PARTICIPATIONS) == names
     assert set(registry.WORK) == {"full", "per_client", "stragglers"}

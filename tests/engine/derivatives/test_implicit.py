@@ -116,7 +116,9 @@ def test_fedavg_is_an_optimum_of_its_own():
     assert found.is_met.all()
 
 
-@pytest.mark.parametrize("name", ["fedplus_geometric", "fedplus_mean"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("fedplus_geometric", marks=pytest.mark.wide), "fedplus_mean"]
+)
 def test_fixed_points_of_steps_are_those_of_many_rounds(name):
     """With a start between model and center, which steps do not forget."""
     case = closed_forms.CASES[name]
@@ -214,6 +216,7 @@ GRID = KEY, FLAME, fp.LogisticRegression(), SPEC, "algorithm.lam"
 QUIET = {"progress": False, "objective": "validation:loss:personal"}
 
 
+@pytest.mark.wide
 @pytest.mark.filterwarnings("ignore:Derivatives of")
 def test_points_and_devices_change_rounding_only():
     axes = {"algorithm.lam": [0.5, 1.0], "seed": [0, 1]}

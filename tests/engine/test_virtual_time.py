@@ -406,6 +406,24 @@ def test_charges_are_the_work_of_a_round():
         assert found.up == found.down == 8 * size
 
 
+def test_compressed_messages_take_less_time_and_are_shifted_like_others(traces):
+    halves = fp.TopK(fraction=0.5)
+    participation = Buffered(size=2, concurrency=NUM, devices=traces)
+    whole = process_of(fp.FedAvg(local=SGD), participation)
+    small = dataclasses.replace(whole, transforms=(halves,))
+    sent = [timetables.charges(p, model(), federation(), KEY) for p in (whole, small)]
+    size = sum(x.size for x in jax.tree.leaves(model().init(KEY)))
+    assert sent[1].down == sent[0].down == sent[0].up == 8 * size
+    # Half of the numbers, and the places of as many.
+    places = (size // 2) * np.ceil(np.log2(size)) / 8
+    assert 4 * size + places <= sent[1].up <= 4 * size + places + 1
+    everything = dataclasses.replace(whole, transforms=(fp.TopK(fraction=1.0),))
+    ends = [run(with_timetable(p, 6), 6)[-1].server for p in (whole, everything, small)]
+    close(ends[0], ends[1])
+    with pytest.raises(AssertionError):
+        close(ends[0], ends[2])
+
+
 SPEC = fp.FederationSpec(
     "digits", fp.LabelShards(labels_per_client=4), num_clients=12, test_fraction=0.3
 )

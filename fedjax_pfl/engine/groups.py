@@ -84,6 +84,9 @@ def config_of(process: FederatedProcess, model: Any, federation: Any) -> dict[st
     config: dict[str, Any] = {"on_nonfinite": on_nonfinite}
     for name, part in parts.items():
         config |= struct.plain_fields(part, name)
+    # Tells pipelines apart, also of other lengths.
+    chain = " + ".join(type(part).__name__ for part in process.transforms)
+    config["transforms"] = chain or None
     config |= struct.plain_fields(model, "model")
     if isinstance(federation, core.Federation):
         return config | {

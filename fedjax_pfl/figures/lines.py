@@ -92,9 +92,9 @@ def _over_cost(
     if rows.empty or (name == "bytes" and per_round.nunique() < 2):
         return None
     rows = rows.assign(cost=scale * rows[name])
-    # Ways to take part are compared by what they cost: lines of one panel.
+    # Ways to take part and to send are compared by what they cost: in one panel.
     every = selection.environments(result)
-    ways = [field for field in every if field.startswith("participation")]
+    ways = [f for f in every if f.startswith(("participation", "transforms"))]
     methods = [*selection.contenders(result, rows), *ways]
     return multiples.in_panels(
         contents.Lines,

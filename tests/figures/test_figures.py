@@ -92,12 +92,13 @@ def test_figures_are_files_of_at_least_600_pixels(tmp_path):
     diverged = histories.make_history(diverged_at=[5, 5])
     files = figures.save_all(histories.make_result(diverged), tmp_path)
     names = [file.name for file in files]
-    assert names == ["learning_curves.png", "partition.png"]
+    assert names == ["learning_curves.png", "megabytes.png", "partition.png"]
     assert all(image.imread(file).shape[1] >= 600 for file in files)
     folder = tmp_path / "second"
     folder.mkdir()
     files = figures.save_all(sweep_result(), folder)
-    names = ["learning_curves", "sweep", "grid", "clients", "fairness", "partition"]
+    names = ["learning_curves", "megabytes", "sweep", "grid", "clients", "fairness"]
+    names += ["partition"]
     assert [file.stem for file in files] == names
     assert all(image.imread(file).shape[1] >= 600 for file in files)
 

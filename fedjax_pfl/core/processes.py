@@ -1,4 +1,4 @@
-"""What the processes of one training tell each other, over JAX's own runtime.
+"""Exchange between the processes of one training, over JAX's own runtime.
 
 All of them call the same functions in the same order, and wait for each other there.
 In a training of one process nothing waits.

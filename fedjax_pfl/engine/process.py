@@ -273,9 +273,7 @@ class FederatedProcess:
     def _first_past(self, server: Any) -> Any:
         """Returns rows for the server states that late clients need, or None."""
         count = getattr(self.participation, "max_staleness", 0) + 1
-        if count == 1:
-            return None
-        return jax.tree.map(lambda leaf: jnp.stack([leaf] * count), server)
+        return None if count == 1 else client_rows.broadcast(server, count)
 
     def first_transforms(self, server: Any, num_clients: int) -> Any:
         """Returns the transforms' memory of every client before the first round.
@@ -461,11 +459,8 @@ class FederatedProcess:
 
 def _remembered(state: core.State) -> Any:
     """Puts the server's state among those of before, in place of the oldest."""
-
-    def put(rows: jax.Array, leaf: jax.Array) -> jax.Array:
-        return rows.at[state.round % rows.shape[0]].set(leaf)
-
-    return jax.tree.map(put, state.past, state.server)
+    count = jax.tree.leaves(state.past)[0].shape[0]
+    return client_rows.put(state.past, state.round % count, state.server)
 
 
 def _with_times(timing: core.Timetable | None, info: core.RoundInfo) -> core.RoundInfo:
@@ -499,10 +494,8 @@ def with_first_personal(
         return train
     init_key = core.stream_key(key, core.Stream.INIT, 0)
     personal = _started(model, train).first_personal(init_key)
-    count = train.num_examples.shape[:1]
-    return train.with_personal(
-        jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, count + leaf.shape), personal)
-    )
+    (count,) = train.num_examples.shape
+    return train.with_personal(client_rows.broadcast(personal, count))
 
 
 def with_personal(

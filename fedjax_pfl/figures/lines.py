@@ -1,7 +1,7 @@
 """Lines of learning curves, of swept fields, and of clients' series by day."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -96,17 +96,10 @@ def _over_cost(
     every = selection.environments(result)
     ways = [f for f in every if f.startswith(("participation", "transforms"))]
     methods = [*selection.contenders(result, rows), *ways]
-    return multiples.in_panels(
-        contents.Lines,
-        multiples.of_few_models(rows, methods),
-        [*methods, "model"],
-        [field for field in every if field not in ways],
-        _against_cost,
-        xlabel=xlabel,
-        ylabel=f"mean {metric} over clients",
-        data=_DATA,
-        spread=selection.band(rows),
-    )
+    others = [field for field in every if field not in ways]
+    ylabel = f"mean {metric} over clients"
+    shown = _in_panels(rows, methods, others, _against_cost, ylabel, _DATA)
+    return dataclasses.replace(shown, xlabel=xlabel)
 
 
 def _against_cost(rows: pd.DataFrame, setting: str, color: int) -> contents.Line:
@@ -143,13 +136,26 @@ def _over_rounds(
     data: str,
 ) -> contents.Lines:
     """Makes one line per method and model, with a band over seeds."""
-    rows = multiples.of_few_models(curves, methods)
+    environments = selection.environments(result)
+    make = multiples.over_seeds
+    return _in_panels(curves, methods, environments, make, ylabel, data)
+
+
+def _in_panels(
+    curves: pd.DataFrame,
+    methods: Sequence[str],
+    environments: Sequence[str],
+    make: Callable[[pd.DataFrame, str, int], contents.Line],
+    ylabel: str,
+    data: str,
+) -> contents.Lines:
+    """Makes one line per method and model, in a panel per environment."""
     return multiples.in_panels(
         contents.Lines,
-        rows,
+        multiples.of_few_models(curves, methods),
         [*methods, "model"],
-        selection.environments(result),
-        multiples.over_seeds,
+        environments,
+        make,
         xlabel="round",
         ylabel=ylabel,
         data=data,

@@ -21,7 +21,7 @@ EpochEnd = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
 
 
 def _with_personal(solve: Callable[..., Any]) -> Callable[..., Any]:
-    """Lets a solver minimize over what stays with the client, too.
+    """Makes a solver minimize over what stays with the client, too.
 
     It ends in the carry of the `LocalInfo`; hooks see the shared parameters only.
     """

@@ -386,6 +386,11 @@ class Result:
           The columns that name a point, `round`, and those of `to_target` from
           `bytes_up` to `virtual_seconds`, as totals until then.
         """
+        return self._spent.copy()
+
+    @functools.cached_property
+    def _spent(self) -> "pd.DataFrame":
+        """The totals, which two figures of every report read."""
         rows = []
         for group in self.groups:
             for point, end in enumerate(group.ends):

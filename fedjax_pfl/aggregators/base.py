@@ -1,14 +1,14 @@
 """Base of rules that work on a matrix whose rows are the messages."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_rows
+from fedjax_pfl.core import client_rows, columns
 
-__all__ = ["MatrixRule", "Weighting"]
+__all__ = ["MatrixRule", "Weighting", "applied", "in_use"]
 
 Weighting = Literal["uniform", "examples"]
 """Whether rows count alike or by the weights of their uploads."""
@@ -26,8 +26,13 @@ class MatrixRule:
 
     A rule that chooses among rows or values has an attribute `chooses`, a text, which
     derivatives of trainings hold fixed and say.
+
+    Attributes:
+      by_columns: class attribute, whether several devices may each call `combine` with
+        a part of the columns, which it sums over by `core.columns` alone.
     """
 
+    by_columns: ClassVar[bool] = False
     incremental = None  # such a rule needs all messages together
 
     def combine(
@@ -60,7 +65,25 @@ class MatrixRule:
         Returns:
           Pytree of `[*P]`, and the rule's report.
         """
-        matrix, center, unravel = client_rows.ravel_about(messages, reference)
-        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
-        row, report = self.combine(matrix, valid, weights, center)
-        return unravel(jnp.where(valid.any(), row, center)), report
+        apply = columns.apply if self.by_columns else applied
+        return apply(_combined, self, key, messages, weights, reference)
+
+
+def applied(rule: columns.Rule, *given: Any) -> tuple[Any, Any]:
+    """Applies a rule that needs all columns together."""
+    return rule(*given)
+
+
+def _combined(
+    rule: MatrixRule, key: core.Key, messages: Any, weights: jax.Array, reference: Any
+) -> tuple[Any, Any]:
+    """Combines messages as one matrix."""
+    matrix, center, unravel = client_rows.ravel_about(messages, reference)
+    valid = (weights > 0) & in_use(messages, weights.shape[0])
+    row, report = rule.combine(matrix, valid, weights, center)
+    return unravel(jnp.where(valid.any(), row, center)), report
+
+
+def in_use(messages: Any, num_rows: int) -> jax.Array:
+    """Says `bool[K]` of messages, of which this may be some columns, who is finite."""
+    return columns.every(client_rows.finite_rows(messages, num_rows))

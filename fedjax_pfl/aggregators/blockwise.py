@@ -54,6 +54,11 @@ class Blockwise:
         weightings = {part.incremental for part in self.parts}
         return weightings.pop() if len(weightings) == 1 else None
 
+    @property
+    def by_columns(self) -> bool:
+        """Whether all parts let several devices divide the columns of their blocks."""
+        return all(getattr(part, "by_columns", False) for part in self.parts)
+
     def check_cohort(self, size: int) -> None:
         """Checks the number of rows with every part, before tracing.
 

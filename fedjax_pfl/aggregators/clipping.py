@@ -19,7 +19,7 @@ Clipping for Robust Federated Learning".
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +105,7 @@ class CenteredClipping(base.MatrixRule):
 
     tau: float = struct.traced_field(default=10.0, above=0)
     num_iterations: int = struct.static_field(default=1, at_least=1)
+    by_columns: ClassVar[bool] = True
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
@@ -155,6 +156,7 @@ class NormClipping(byzantine_count.Counting):
     """
 
     max_norm: float | None = struct.traced_field(default=None, above=0)
+    by_columns: ClassVar[bool] = True
 
     def __post_init__(self):
         byzantine_count.Counting.__post_init__(self)

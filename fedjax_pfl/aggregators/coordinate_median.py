@@ -22,14 +22,14 @@ near the median are of the size of rho / K.
 """
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl.aggregators import base
-from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core import checks, columns, struct
 from fedjax_pfl.core.client_rows import dot
 from fedjax_pfl.numerics import (
     huber,
@@ -152,6 +152,7 @@ class CoordinateMedian(base.MatrixRule):
     rho: float | None = struct.traced_field(default=None, above=0)
     rho_quantile: float | None = struct.traced_field(default=None, above=0, below=1)
     weighting: base.Weighting = "uniform"
+    by_columns: ClassVar[bool] = True
 
     def __post_init__(self):
         checks.alternatives(rho=self.rho, rho_quantile=self.rho_quantile)
@@ -187,7 +188,7 @@ class CoordinateMedian(base.MatrixRule):
             size = scaled_rows.measure(matrix, p > 0, p)
             distance = size.norms(median / size.scale)
             chosen = scaled_rows.quantile(distance, p, self.rho_quantile)
-            radius = size.scale * (chosen / matrix.shape[1] ** 0.5)
+            radius = size.scale * (chosen / columns.count(matrix) ** 0.5)
         radius = jnp.maximum(radius, weiszfeld.smallest_radius(matrix.dtype))
         return jnp.minimum(radius, jnp.finfo(matrix.dtype).max / 4)
 
@@ -213,8 +214,9 @@ def _smoothed_forward(
     """Returns the median of rows `[K, D]`, and what derivatives need of it."""
     median, centers, radius = rule._centers(rho, matrix, p)
     used = (p > 0).sum(dtype=matrix.dtype)
+    outside = columns.total(centers.outside.sum(dtype=matrix.dtype))
     info = CoordinateMedianInfo(
-        fraction_clipped=centers.outside.mean() / jnp.maximum(used, 1),
+        fraction_clipped=outside / columns.count(matrix) / jnp.maximum(used, 1),
         radius=jnp.where(used > 0, radius, 0),
     )
     kept = rule, rho, matrix, p, median, centers, radius

@@ -45,7 +45,7 @@ Learning". Deviation: the stop is on the dimensionless norm of g, not on the len
 step, because a step of `prox` is never longer than rho.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -142,6 +142,7 @@ class GeometricMedian(base.MatrixRule):
     acceleration: int = struct.static_field(default=5, at_least=0, at_most=100)
     curvature: bool = struct.static_field(default=False)
     max_iterations: int = struct.static_field(default=1000, at_least=1)
+    by_columns: ClassVar[bool] = True
 
     def __post_init__(self):
         checks.alternatives(rho=self.rho, rho_quantile=self.rho_quantile)

@@ -76,6 +76,7 @@ class Krum(byzantine_count.Counting):
     guarantee: bool = struct.static_field(default=True)
     margin: ClassVar[int] = 3
     chooses: ClassVar[str] = "which rows are averaged"
+    by_columns: ClassVar[bool] = True
 
     def __post_init__(self):
         byzantine_count.Counting.__post_init__(self)

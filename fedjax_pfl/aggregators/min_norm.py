@@ -15,11 +15,13 @@ Reference: Hu, Shaloudegi, Zhang, Yu, "Federated Learning Meets Multi-Objective
 Optimization" (FedMGDA+).
 """
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl.aggregators import base
-from fedjax_pfl.core import client_rows, struct
+from fedjax_pfl.core import client_rows, columns, struct
 from fedjax_pfl.numerics import quadratic_programs, scaled_rows
 
 __all__ = ["CommonDescent", "CommonDescentInfo"]
@@ -71,6 +73,7 @@ class CommonDescent(base.MatrixRule):
     eps: float = struct.traced_field(default=0.1, at_least=0, at_most=1)
     learning_rate: float = struct.traced_field(default=1.0, above=0)
     normalize: bool = struct.static_field(default=True)
+    by_columns: ClassVar[bool] = True
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
@@ -81,7 +84,8 @@ class CommonDescent(base.MatrixRule):
             size, unit = valid.astype(matrix.dtype), jnp.ones((), matrix.dtype)
         else:
             size, unit = _relative(size, valid)
-        gram = client_rows.dot(rows, rows.T) * size[:, None] * size[None]
+        gram = columns.total(client_rows.dot(rows, rows.T))
+        gram = gram * size[:, None] * size[None]
         share = jnp.where(valid, weights, 0).astype(matrix.dtype)
         share = share / jnp.maximum(share.sum(), jnp.finfo(matrix.dtype).tiny)
         eps = jnp.asarray(self.eps, matrix.dtype)

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.aggregators import byzantine_count, coordinate_median
-from fedjax_pfl.core import client_rows, struct
+from fedjax_pfl.aggregators import base, byzantine_count, coordinate_median
+from fedjax_pfl.core import client_rows, columns, struct
 from fedjax_pfl.numerics import pairwise_distances
 
 __all__ = ["Bucketing", "NearestNeighborMixing"]
@@ -36,6 +36,11 @@ def _means_about(
     zeros = jax.tree.map(jnp.zeros_like, messages)
     means = client_rows.mix(client_rows.select_rows(valid, halves, zeros), share)
     return jax.tree.map(lambda half, mean: 2 * (half + mean), middle, means)
+
+
+def _apply(mixed: columns.Rule, mixing: Any, *given: Any) -> tuple[Any, Any]:
+    """Mixes and applies the rule behind, with columns divided if that one can be."""
+    return (columns.apply if mixing.by_columns else base.applied)(mixed, mixing, *given)
 
 
 @struct.pytree_dataclass
@@ -70,6 +75,11 @@ class NearestNeighborMixing(byzantine_count.Counting):
 
     rule: core.Aggregator = coordinate_median.CoordinateMedian()
 
+    @property
+    def by_columns(self) -> bool:
+        """Whether several devices may divide the columns; see `MatrixRule`."""
+        return getattr(self.rule, "by_columns", False)
+
     def check_cohort(self, size: int) -> None:
         """Refuses an f with 2 f + 1 > K, or what the rule behind refuses.
 
@@ -90,7 +100,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
           Pytree of `[K, *P]`; rows that take no part are as they were.
         """
         matrix, _ = client_rows.ravel_rows(messages)
-        valid = (weights > 0) & client_rows.finite_rows(messages, weights.shape[0])
+        valid = (weights > 0) & base.in_use(messages, weights.shape[0])
         n = valid.sum(dtype=jnp.int32)
         near = n - self.minority(n, len(valid))
         _, search = pairwise_distances.search(matrix, valid, jnp.maximum(near - 1, 1))
@@ -116,7 +126,13 @@ class NearestNeighborMixing(byzantine_count.Counting):
         Returns:
           Pytree of `[*P]`, and the report of the rule.
         """
-        return self.rule(key, self.mix(messages, weights), weights, reference)
+
+        def mixed(
+            own: "NearestNeighborMixing", key: core.Key, messages: Any, *rest: Any
+        ) -> tuple[Any, Any]:
+            return own.rule(key, own.mix(messages, rest[0]), *rest)
+
+        return _apply(mixed, self, key, messages, weights, reference)
 
 
 @struct.pytree_dataclass
@@ -147,6 +163,11 @@ class Bucketing:
 
     incremental = None  # buckets are drawn anew in every round
 
+    @property
+    def by_columns(self) -> bool:
+        """Whether several devices may divide the columns; see `MatrixRule`."""
+        return getattr(self.rule, "by_columns", False)
+
     def check_cohort(self, size: int) -> None:
         """Checks the number of buckets with the inner rule, before tracing.
 
@@ -176,7 +197,7 @@ class Bucketing:
           without rows has weight 0.
         """
         count = weights.shape[0]
-        valid = (weights > 0) & client_rows.finite_rows(messages, count)
+        valid = (weights > 0) & base.in_use(messages, count)
         if order is None:
             order = jax.random.permutation(key, count)
         order = order[jnp.argsort(~valid[order], stable=True)]
@@ -203,5 +224,15 @@ class Bucketing:
         Returns:
           Pytree of `[*P]`, and the report of the rule.
         """
-        own, rest = jax.random.split(key)
-        return self.rule(rest, *self.mix(own, messages, weights), reference)
+
+        def mixed(
+            own: "Bucketing",
+            key: core.Key,
+            messages: Any,
+            weights: jax.Array,
+            reference: Any,
+        ) -> tuple[Any, Any]:
+            first, rest = jax.random.split(key)
+            return own.rule(rest, *own.mix(first, messages, weights), reference)
+
+        return _apply(mixed, self, key, messages, weights, reference)

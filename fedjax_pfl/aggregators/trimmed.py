@@ -70,6 +70,7 @@ class TrimmedMean(byzantine_count.Counting):
     """
 
     chooses: ClassVar[str] = "which values are left out"
+    by_columns: ClassVar[bool] = True
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array
@@ -106,6 +107,7 @@ class MeaMed(byzantine_count.Counting):
     """
 
     no_derivative: ClassVar[str] = "finds the nearest values by their bits"
+    by_columns: ClassVar[bool] = True
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array

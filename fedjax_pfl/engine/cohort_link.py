@@ -16,7 +16,9 @@ from fedjax_pfl.core import (
     checks,
     client_map,
     client_rows,
+    columns,
     sharding,
+    split_rows,
     struct,
 )
 from fedjax_pfl.core.exchange import ClientView
@@ -60,6 +62,7 @@ class CohortLink:
       timing: the round in virtual time, or None.
       weight: what changes count, from `int32[]` staleness.
       seen: rows that the members' work has made, with whether each is finite.
+      written: rows of all clients with the cohort's new ones, and these.
     """
 
     ctx: core.RoundContext
@@ -82,6 +85,7 @@ class CohortLink:
     timing: core.Timetable | None = None
     weight: Callable[[jax.Array], jax.Array] = jnp.ones_like
     seen: list[tuple[Any, jax.Array]] = dataclasses.field(default_factory=list)
+    written: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
 
     @property
     def everyone(self) -> bool:
@@ -95,11 +99,21 @@ class CohortLink:
 
     def take(self, tree: Any) -> Any:
         """Rows of the cohort, `[N, ...]` to `[K, ...]`."""
-        return tree if self.has_rows else client_rows.take(tree, self.ctx.cohort)
+        if self.has_rows:
+            return tree
+        for written, rows in self.written:
+            if _is_same(tree, written):
+                return rows
+        return split_rows.take(tree, self.ctx.cohort, self.execution)
 
     def put(self, tree: Any, rows: Any) -> Any:
         """Writes rows of the cohort back."""
-        return rows if self.has_rows else client_rows.put(tree, self.ctx.cohort, rows)
+        if self.has_rows:
+            return rows
+        new = split_rows.put(tree, self.ctx.cohort, rows, self.execution)
+        if self.execution.mode == "shard":  # taking them again would be an exchange
+            self.written.append((new, rows))
+        return new
 
     def _keys(self, stream: core.Stream, exchange: int) -> jax.Array:
         """Returns one key per cohort member: purpose, round, identity and exchange."""
@@ -247,10 +261,8 @@ class CohortLink:
 
     def finite(self, rows: Any) -> jax.Array:
         """Says `bool[K]` for every member whether its row is finite."""
-        leaves = jax.tree.leaves(rows)
         for known, is_whole in self.seen:
-            others = jax.tree.leaves(known)
-            if len(leaves) == len(others) and all(map(operator.is_, leaves, others)):
+            if _is_same(rows, known):
                 return is_whole
         return client_rows.finite_rows(rows, self.ctx.cohort.shape[0])
 
@@ -440,15 +452,18 @@ class CohortLink:
         if self.aggregate_over == "all":
             weights = self.federation.train.num_examples.astype(weights.dtype)
             messages = state.messages
-        if not self.aggregator.incremental:  # a mean sums where the rows are
+        by_columns = getattr(self.aggregator, "by_columns", False)
+        if not (by_columns or self.aggregator.incremental):  # which sums where rows are
             messages = sharding.split_parameters(messages, self.execution)
         if self.noise is None:
-            return self.aggregator(key, messages, weights, reference)
+            with columns.over(self.execution):
+                return self.aggregator(key, messages, weights, reference)
         if self.aggregator.incremental:
             mean, info = self.aggregator(key, messages, weights, reference)
             return self._noisy(mean, weights.shape[0]), info
-        messages = self._noisy_rows(messages)
-        return self.aggregator(key, messages, jnp.ones_like(weights), reference)
+        messages, weights = self._noisy_rows(messages), jnp.ones_like(weights)
+        with columns.over(self.execution):
+            return self.aggregator(key, messages, weights, reference)
 
     @property
     def noise(self) -> GaussianNoise | None:
@@ -528,6 +543,12 @@ class CohortLink:
             return _words(count)
         each = count // self.ctx.cohort.shape[0]
         return byte_counts.times(_words(each), getattr(self.timing, by))
+
+
+def _is_same(tree: Any, other: Any) -> bool:
+    """Tells whether two trees have the very same leaves."""
+    leaves, others = jax.tree.leaves(tree), jax.tree.leaves(other)
+    return len(leaves) == len(others) and all(map(operator.is_, leaves, others))
 
 
 def _difference(message: Any, known: Any) -> Any:

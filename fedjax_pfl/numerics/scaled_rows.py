@@ -1,4 +1,7 @@
-"""Rows of any finite size, brought to lengths whose squares float32 can hold."""
+"""Rows of any finite size, brought to lengths whose squares float32 can hold.
+
+The columns at hand may be a part of all, as `core.columns` says.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl.core import struct
+from fedjax_pfl.core import columns, struct
 from fedjax_pfl.core.client_rows import dot, pairs
 
 __all__ = [
@@ -57,7 +60,7 @@ def magnitudes(matrix: jax.Array) -> jax.Array:
     Two plain reductions, since a CPU would write all absolute values to memory first.
     Of long rows they may leave out NaN there.
     """
-    return jnp.maximum(matrix.max(axis=1), -matrix.min(axis=1))
+    return columns.largest(jnp.maximum(matrix.max(axis=1), -matrix.min(axis=1)))
 
 
 def distances(
@@ -78,23 +81,24 @@ def distances(
       not valid.
     """
     most = jnp.where(valid, magnitudes(matrix), 0)
-    most = jnp.maximum(most, jnp.abs(center).max())
+    most = jnp.maximum(most, columns.largest(jnp.abs(center).max()))
     exponent = jnp.frexp(most)[1] - 1
     unit = jnp.ldexp(jnp.ones_like(most), exponent)
     unit = jnp.maximum(unit, jnp.finfo(matrix.dtype).tiny)
     difference = matrix / unit[:, None] - center[None] / unit[:, None]
-    norm = jnp.sqrt(jnp.square(difference).sum(axis=1))
+    norm = jnp.sqrt(columns.total(jnp.square(difference).sum(axis=1)))
     return unit, jnp.where(valid, norm, 0)
 
 
 def _norms(matrix: jax.Array, largest: jax.Array, divisor: jax.Array) -> jax.Array:
     """Norms `[K]` of rows over their divisors, which only odd sizes need inside."""
-    square = jnp.square(matrix).sum(axis=1)
+    square = columns.total(jnp.square(matrix).sum(axis=1))
     limits = jnp.finfo(matrix.dtype)
     exact = jnp.isfinite(square) & (square > limits.tiny / limits.eps**2)
 
     def divided() -> jax.Array:
-        return jnp.sqrt(jnp.square(matrix / divisor[:, None]).sum(axis=1))
+        parts = jnp.square(matrix / divisor[:, None]).sum(axis=1)
+        return jnp.sqrt(columns.total(parts))
 
     ordinary = (exact | (largest == 0)).all()
     return lax.cond(ordinary, lambda: jnp.sqrt(square) / divisor, divided)
@@ -150,11 +154,14 @@ class ScaledRows:
 
         last = blocks * width
         rest = of_block(last, self.matrix.shape[1] - last)
-        return rest + lax.fori_loop(
-            0,
-            blocks,
-            lambda number, total: total + of_block(number * width, width),
-            jnp.zeros_like(rest),
+        return columns.total(
+            rest
+            + lax.fori_loop(
+                0,
+                blocks,
+                lambda number, total: total + of_block(number * width, width),
+                jnp.zeros_like(rest),
+            )
         )
 
     def gram(self, center: jax.Array) -> jax.Array:

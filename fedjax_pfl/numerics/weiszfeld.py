@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_pfl.core import factorizations, struct
+from fedjax_pfl.core import columns, factorizations, struct
 from fedjax_pfl.core.client_rows import dot
 from fedjax_pfl.numerics import anderson, scaled_rows
 
@@ -237,7 +237,8 @@ class Search:
             return mean, p
         start = reference / size.scale
         far = scaled_rows.median(size.norm, p) / scaled_rows.precision(p.dtype)
-        usable = jnp.isfinite(start).all() & (jnp.abs(start).max() <= far)
+        near = jnp.isfinite(start).all() & (jnp.abs(start).max() <= far)
+        usable = columns.every(near)
         return jnp.where(usable, start, mean), jnp.zeros_like(p)
 
     def _radius(self, distance: jax.Array, p: jax.Array, scale: jax.Array) -> jax.Array:

@@ -1,0 +1,123 @@
+"""Rows of a cohort, taken from the devices that have them and given back.
+
+A place in a cohort belongs to a device, whoever is drawn for it; the row of a client
+belongs to another one. In one exchange every device sends those of its rows that are in
+the cohort, and in another one gets them back. XLA left alone does the same with a
+dozen exchanges.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from fedjax_pfl.core import client_rows, sharding
+
+__all__ = ["put", "take"]
+
+_SPLIT, _WHOLE = PartitionSpec(sharding.AXIS), PartitionSpec()
+
+
+def _size(tree: Any, execution: sharding.Execution) -> int:
+    """Counts the devices that divide the rows of a tree; 0 where none do."""
+    leaves = jax.tree.leaves(tree)
+    if execution.mode != "shard" or not leaves:
+        return 0
+    size = sharding.client_mesh(execution.num_devices).size
+    if size == 1 or leaves[0].shape[0] % size:
+        return 0
+    return size
+
+
+def _places(rows: jax.Array, num_rows: int, size: int) -> jax.Array:
+    """Fills a cohort `int32[K]` up, so that all devices have as many places.
+
+    Nobody has the row N of those that are added.
+    """
+    return jnp.pad(rows, (0, -rows.shape[0] % size), constant_values=num_rows)
+
+
+def take(tree: Any, rows: jax.Array, execution: sharding.Execution) -> Any:
+    """Gathers rows.
+
+    Args:
+      tree: pytree of `[N, ...]`, of numbers.
+      rows: `int32[K]`.
+      execution: how the map over clients is run.
+
+    Returns:
+      Pytree of `[K, ...]`, the same bits however that is.
+    """
+    size = _size(tree, execution)
+    if not size:
+        return client_rows.take(tree, rows)
+    num_rows = jax.tree.leaves(tree)[0].shape[0]
+    places = _places(rows, num_rows, size)
+    each = places.shape[0] // size
+
+    def part(own: Any, places: jax.Array) -> Any:
+        number = lax.axis_index(sharding.AXIS)
+        local = places - number * (num_rows // size)
+        mine = lax.dynamic_slice_in_dim(places, number * each, each)
+        owner = jnp.minimum(mine // (num_rows // size), size - 1)
+
+        def exchange(leaf: jax.Array) -> jax.Array:
+            sent = leaf[jnp.clip(local, 0, leaf.shape[0] - 1)]
+            received = lax.all_to_all(sent, sharding.AXIS, 0, 0, tiled=True)
+            return received[owner * each + jnp.arange(each)]
+
+        return jax.tree.map(exchange, own)
+
+    taken = _mapped(part, execution, (_SPLIT, _WHOLE))(tree, places)
+    return jax.tree.map(lambda leaf: leaf[: rows.shape[0]], taken)
+
+
+def put(
+    tree: Any, rows: jax.Array, values: Any, execution: sharding.Execution
+) -> Any:
+    """Scatters values `[K, ...]` into rows `int32[K]`; others stay bit-identical.
+
+    Args:
+      tree: pytree of `[N, ...]`.
+      rows: `int32[K]`, distinct.
+      values: pytree of `[K, ...]`.
+      execution: how the map over clients is run.
+
+    Returns:
+      Pytree of `[N, ...]`.
+    """
+    size = _size(tree, execution)
+    if not size:
+        return client_rows.put(tree, rows, values)
+    num_rows = jax.tree.leaves(tree)[0].shape[0]
+    places = _places(rows, num_rows, size)
+    extra = places.shape[0] - rows.shape[0]
+    filled = jax.tree.map(
+        lambda leaf: jnp.pad(leaf, ((0, extra), *((0, 0),) * (leaf.ndim - 1))), values
+    )
+
+    def part(own: Any, places: jax.Array, values: Any) -> Any:
+        count = num_rows // size
+        local = places - lax.axis_index(sharding.AXIS) * count
+        at = jnp.where((local >= 0) & (local < count), local, count)
+
+        def exchange(leaf: jax.Array, new: jax.Array) -> jax.Array:
+            new = lax.all_gather(new, sharding.AXIS, tiled=True)
+            return leaf.at[at].set(new, mode="drop")
+
+        return jax.tree.map(exchange, own, values)
+
+    return _mapped(part, execution, (_SPLIT, _WHOLE, _SPLIT))(tree, places, filled)
+
+
+def _mapped(part: Any, execution: sharding.Execution, specs: Any) -> Any:
+    """Returns a function of the parts of all devices."""
+    return jax.shard_map(
+        part,
+        mesh=sharding.client_mesh(execution.num_devices),
+        in_specs=specs,
+        out_specs=_SPLIT,
+        check_vma=False,
+    )

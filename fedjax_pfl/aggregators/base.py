@@ -30,9 +30,11 @@ class MatrixRule:
     Attributes:
       by_columns: class attribute, whether several devices may each call `combine` with
         a part of the columns, which it sums over by `core.columns` alone.
+      of_pairs: class attribute, whether that is for inner products of all pairs.
     """
 
     by_columns: ClassVar[bool] = False
+    of_pairs: ClassVar[bool] = False
     incremental = None  # such a rule needs all messages together
 
     def combine(

@@ -59,6 +59,11 @@ class Blockwise:
         """Whether all parts let several devices divide the columns of their blocks."""
         return all(getattr(part, "by_columns", False) for part in self.parts)
 
+    @property
+    def of_pairs(self) -> bool:
+        """Whether a part needs inner products of all pairs of messages."""
+        return any(getattr(part, "of_pairs", False) for part in self.parts)
+
     def check_cohort(self, size: int) -> None:
         """Checks the number of rows with every part, before tracing.
 

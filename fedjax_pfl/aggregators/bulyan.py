@@ -90,6 +90,7 @@ class Bulyan(byzantine_count.Counting):
     margin: ClassVar[int] = 3
     no_derivative: ClassVar[str] = "finds the nearest values by their bits"
     by_columns: ClassVar[bool] = True
+    of_pairs: ClassVar[bool] = True
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array

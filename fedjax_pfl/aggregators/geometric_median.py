@@ -143,6 +143,7 @@ class GeometricMedian(base.MatrixRule):
     curvature: bool = struct.static_field(default=False)
     max_iterations: int = struct.static_field(default=1000, at_least=1)
     by_columns: ClassVar[bool] = True
+    of_pairs: ClassVar[bool] = True
 
     def __post_init__(self):
         checks.alternatives(rho=self.rho, rho_quantile=self.rho_quantile)

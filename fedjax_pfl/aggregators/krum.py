@@ -77,6 +77,7 @@ class Krum(byzantine_count.Counting):
     margin: ClassVar[int] = 3
     chooses: ClassVar[str] = "which rows are averaged"
     by_columns: ClassVar[bool] = True
+    of_pairs: ClassVar[bool] = True
 
     def __post_init__(self):
         byzantine_count.Counting.__post_init__(self)

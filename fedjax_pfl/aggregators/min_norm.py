@@ -74,6 +74,7 @@ class CommonDescent(base.MatrixRule):
     learning_rate: float = struct.traced_field(default=1.0, above=0)
     normalize: bool = struct.static_field(default=True)
     by_columns: ClassVar[bool] = True
+    of_pairs: ClassVar[bool] = True
 
     def combine(
         self, matrix: jax.Array, valid: jax.Array, weights: jax.Array, center: jax.Array

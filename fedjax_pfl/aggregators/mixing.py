@@ -10,7 +10,7 @@ Recipe for Optimal Byzantine ML under Heterogeneity"; Karimireddy, He, Jaggi,
 "Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing".
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +74,7 @@ class NearestNeighborMixing(byzantine_count.Counting):
     """
 
     rule: core.Aggregator = coordinate_median.CoordinateMedian()
+    of_pairs: ClassVar[bool] = True
 
     @property
     def by_columns(self) -> bool:
@@ -167,6 +168,11 @@ class Bucketing:
     def by_columns(self) -> bool:
         """Whether several devices may divide the columns; see `MatrixRule`."""
         return getattr(self.rule, "by_columns", False)
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether the rule behind needs inner products of all pairs of buckets."""
+        return getattr(self.rule, "of_pairs", False)
 
     def check_cohort(self, size: int) -> None:
         """Checks the number of buckets with the inner rule, before tracing.

@@ -219,7 +219,8 @@ class Options(DataOptions):
         "auto, loop, vmap, chunk=K, shard or shard=DEVICES.", "auto"
     )
     devices: int | None = option(
-        "Devices that the CPU is split into; one per core if not given.",
+        "Devices that the CPU is split into; one per core if not given. Of plan with"
+        " --hosts: devices of each host.",
         min=1,
         max=1000,
     )
@@ -304,6 +305,33 @@ class Options(DataOptions):
         min=1,
         max=2**31 - 1,
     )
+    hosts: int | None = option(
+        "Plan for so many hosts with --devices each, by formulae alone.",
+        is_stored=False,
+        min=1,
+        max=100_000,
+    )
+    device_tflops: float = option(
+        "With --hosts: 10^12 floating-point operations that a device does per second.",
+        10.0,
+        is_stored=False,
+        min=1e-6,
+    )
+    link_gb: float = option(
+        "With --hosts: 10^9 bytes per second between devices of one host.",
+        100.0,
+        is_stored=False,
+        min=1e-6,
+    )
+    network_gb: float = option(
+        "With --hosts: 10^9 bytes per second that a host sends.",
+        12.5,
+        is_stored=False,
+        min=1e-6,
+    )
+    latency_us: float = option(
+        "With --hosts: microseconds of a message.", 20.0, is_stored=False, min=1e-6
+    )
     profile: Path | None = option(
         "Write a profile of the rounds between the second and the third evaluation.",
         is_stored=False,
@@ -379,6 +407,7 @@ class Options(DataOptions):
         if not self.join and self.lease_seconds != type(self).lease_seconds:
             raise typer.BadParameter("--lease-seconds needs --join")
         self._check_processes()
+        self._check_hosts()
         if self.resume_anyway and self.resume is None:
             raise typer.BadParameter("--resume-anyway needs --resume")
         for read in ("preset_name", "all_seeds", "evaluate_on"):
@@ -429,6 +458,13 @@ class Options(DataOptions):
                 f" got {self.process_id}"
             )
         self.address  # noqa: B018 (refuses what is none)
+
+    def _check_hosts(self) -> None:
+        """Refuses what describes hosts without a number of them."""
+        names = ("device_tflops", "link_gb", "network_gb", "latency_us")
+        changed = [n for n in names if getattr(self, n) != getattr(type(self), n)]
+        if self.hosts is None and changed:
+            raise typer.BadParameter(f"{flag(changed[0])} needs --hosts")
 
     @property
     def address(self) -> tuple[str, int]:

@@ -34,6 +34,8 @@ _OF_SOME |= {"join": ("sweep",), "lease_seconds": ("sweep",)}
 _ADDRESS = ("coordinator", "num_processes", "process_id", "connect_seconds")
 _OF_SOME |= dict.fromkeys(("distributed", *_ADDRESS), ("run",))
 _OF_SOME |= {"points_per_unit": ("sweep", "plan")}
+_HOSTS = ("hosts", "device_tflops", "link_gb", "network_gb", "latency_us")
+_OF_SOME |= dict.fromkeys(_HOSTS, ("plan",))
 _LEARNING = ("learn", "learn_on", "learn_trainings")
 _OF_SOME |= dict.fromkeys(_LEARNING, ("run", "sweep", "plan"))
 _NOT_OF_BENCHMARKS = (
@@ -151,6 +153,7 @@ def _start(read: Callable[[], arguments.Options]) -> None:
         flags = os.environ.get("XLA_FLAGS", "")
         if options.devices is not None or flag not in flags:
             devices = options.devices or num_cores()  # JAX looks when it is first used
+            devices = 1 if options.hosts else devices  # which are others' then
             os.environ["XLA_FLAGS"] = f"{flags} {flag}={devices}".strip()
         if options.command == "benchmark":
             from fedjax_pfl.command import benchmark

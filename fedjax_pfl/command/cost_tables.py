@@ -17,7 +17,7 @@ from fedjax_pfl.engine.options import Options
 from fedjax_pfl.engine.process import FederatedProcess
 from fedjax_pfl.engine.resident import Resident
 
-__all__ = ["enlarged", "largest_of_chunk", "show"]
+__all__ = ["enlarged", "largest_of_chunk", "seconds", "show"]
 
 _MOST_EXAMPLES = 2**31 - 1
 _PARTS = ("data", "state", "round", "evaluation", "history", "compiler")
@@ -66,7 +66,7 @@ def show(
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
         total += _print_group(console, title, group, known, options, trainer)
-    console.print(f"All together about {_seconds(total)}.")
+    console.print(f"All together about {seconds(total)}.")
     if saves_models:
         size = sum(save_models.size(plan_group(group, options)) for group in larger)
         console.print(f"Trained models: {cost.shown(size)}.")
@@ -147,10 +147,10 @@ def _print_group(
         total = pace.total(options.num_rounds, num_evaluations)
         rows += [
             (),
-            ("time of compilation", _seconds(pace.compilation)),
-            ("time of a round", _seconds(pace.round)),
-            ("time of an evaluation", _seconds(pace.evaluation)),
-            ("time of all", _seconds(total)),
+            ("time of compilation", seconds(pace.compilation)),
+            ("time of a round", seconds(pace.round)),
+            ("time of an evaluation", seconds(pace.evaluation)),
+            ("time of all", seconds(total)),
             ("measured on", measured),
         ]
     finally:  # what is known of a group that does not fit, too
@@ -302,7 +302,7 @@ def _sizes(
     ]
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
     """Formats a time."""
     if value < 1:
         return f"{value * 1e3:.3g} ms"

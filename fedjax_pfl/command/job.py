@@ -23,6 +23,7 @@ from fedjax_pfl.command import (
     cost_tables,
     distributed,
     errors,
+    host_tables,
     invocation,
     logs,
     own_data,
@@ -99,6 +100,10 @@ def do(options: arguments.Options) -> None:
     _check_tests(groups, training)
     trainer, training = _trainer(options, groups, training)
     if options.command == "plan":
+        if options.hosts is not None:
+            hosts = host_tables.cluster(options)
+            host_tables.show(console, groups, training, options.as_if_clients, hosts)
+            return
         wanted = (options.as_if_clients, options.save_models)
         cost_tables.show(console, groups, training, *wanted, trainer=trainer)
         return

@@ -74,9 +74,7 @@ def take(tree: Any, rows: jax.Array, execution: sharding.Execution) -> Any:
     return jax.tree.map(lambda leaf: leaf[: rows.shape[0]], taken)
 
 
-def put(
-    tree: Any, rows: jax.Array, values: Any, execution: sharding.Execution
-) -> Any:
+def put(tree: Any, rows: jax.Array, values: Any, execution: sharding.Execution) -> Any:
     """Scatters values `[K, ...]` into rows `int32[K]`; others stay bit-identical.
 
     Args:

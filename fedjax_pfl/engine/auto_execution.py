@@ -18,6 +18,7 @@ from fedjax_pfl.core import client_rows, sharding
 
 __all__ = [
     "alike_at_once",
+    "bytes_of_a_step",
     "choose",
     "devices_of_points",
     "form_chunks",
@@ -117,11 +118,20 @@ def _clients_that_fit(process: Any, model: Any, federation: core.Federation) -> 
     stats = jax.local_devices()[0].memory_stats() or {}
     # Not what is free now: a training that is resumed has to have the same chunks.
     room = _ROOM * stats.get("bytes_limit", _UNKNOWN)
-    return max(int(room // _bytes_of_a_step(process, model, federation)), 1)
+    return max(int(room // bytes_of_a_step(process, model, federation)), 1)
 
 
-def _bytes_of_a_step(process: Any, model: Any, federation: core.Federation) -> int:
-    """Bytes of one client's copies of the model, and of what its gradient keeps."""
+def bytes_of_a_step(process: Any, model: Any, federation: core.Federation) -> int:
+    """Counts the bytes of one client's copies of the model, and of its gradient's work.
+
+    Args:
+      process: the process.
+      model: the model.
+      federation: arrays or shapes.
+
+    Returns:
+      Bytes.
+    """
     batch_size = min(_batch_size(process), federation.train.index.shape[-1])
 
     def kept(params: Any, pool: core.ClientData) -> Any:

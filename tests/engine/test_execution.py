@@ -81,7 +81,7 @@ def test_an_accelerator_trains_all_clients_that_fit_at_once(
 
 def test_an_accelerator_takes_chunks_as_large_as_fit(accelerator):
     parts = digits(fp.MLP(widths=(1000,)))
-    each = auto_execution._bytes_of_a_step(*parts)
+    each = auto_execution.bytes_of_a_step(*parts)
     room = 100 * each / auto_execution._ROOM
     for limit, expected in ((room, "chunk=100"), (2 * room, "chunk=200")):
         accelerator({"bytes_limit": limit})
@@ -101,7 +101,7 @@ def test_the_memory_of_an_accelerator_that_does_not_say_is_assumed(accelerator, 
     accelerator(stats)
     parts = digits(fp.MLP(widths=(1000,)))
     room = auto_execution._ROOM * auto_execution._UNKNOWN
-    fits = int(room // auto_execution._bytes_of_a_step(*parts))
+    fits = int(room // auto_execution.bytes_of_a_step(*parts))
     assert 100 < fits < 500
     assert str(auto_execution.choose(*parts)) == f"chunk={fits}"
 
@@ -109,7 +109,7 @@ def test_the_memory_of_an_accelerator_that_does_not_say_is_assumed(accelerator, 
 def test_points_are_vmapped_together_while_they_fit(accelerator):
     """Also points of large models, and more of them than on a CPU."""
     parts = digits(fp.MLP(widths=(1000,)), 8)
-    each = auto_execution._bytes_of_a_step(*parts)
+    each = auto_execution.bytes_of_a_step(*parts)
     how = sharding.Execution("vmap")
     for fits in (1, 8, 81):
         accelerator({"bytes_limit": fits * each / auto_execution._ROOM})
@@ -127,13 +127,13 @@ def test_what_a_step_of_a_client_needs():
     size = jax.numpy.zeros(()).itemsize
     inputs = size * min(batch, length) * 64
     copies = auto_execution._COPIES * size * (64 * 10 + 10)
-    needed = auto_execution._bytes_of_a_step(process, model, federation)
+    needed = auto_execution.bytes_of_a_step(process, model, federation)
     assert copies + inputs < needed <= copies + 3 * inputs
     process, model, federation = digits(fp.models.CNN())
     params = jax.eval_shape(model.init, jax.random.key(0))
     one = size * fp.core.client_rows.size(params)  # which the gradient keeps, too
     windows = size * min(batch, length) * 4 * 4 * 9 * 16  # of the second convolution
-    needed = auto_execution._bytes_of_a_step(process, model, federation)
+    needed = auto_execution.bytes_of_a_step(process, model, federation)
     needed -= (auto_execution._COPIES + 1) * one
     assert windows < needed < 4 * windows
 

@@ -1,0 +1,283 @@
+"""Bytes between devices, memory and time of a round over hosts, by formulae.
+
+With N clients, cohorts of K, n devices on H hosts, messages of D values of b bytes, and
+R bytes of a client's rows that a round reads and W that it writes:
+
+    exchange     what for                                  size S     each device sends
+    all-reduce   the mean of messages                      D b        2 (n-1)/n S
+    all-to-all   rows of a cohort K < N, to its places     K R        (n-1)/n S
+    all-gather   these rows, back to where they belong     K W        (n-1)/n S
+    all-to-all   columns of messages, of a robust rule     K D b / n  (n-1)/n S
+    all-gather   that rule's result                        D b        (n-1)/n S
+    all-reduce   its Gram matrix, of rules of pairs        K^2 b      2 (n-1)/n S
+
+S is what a device has before an all-reduce or an all-to-all, and after an all-gather.
+Left out is what has one number per client or per row. K counts as the next multiple of
+n, and is N where a rule looks at all clients' last messages. A host sends over the
+network what its devices send to others: with H in place of n for an all-reduce and an
+all-gather, and d times S (H-1)/H for an all-to-all of d devices.
+
+Time of a round is that of work, of what devices send, of what hosts send, and of the
+exchanges' latency, one after the other:
+
+    6 D E M ceil(K/n) / flops + device bytes / link + host bytes / network
+    + exchanges * 2 (n-1) * latency
+
+with E epochs on M examples of the largest client: a product and its two derivatives, of
+one addition and multiplication per parameter. Networks with convolutions do more.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from fedjax_pfl import core
+from fedjax_pfl.core import checks, client_rows
+from fedjax_pfl.engine import auto_execution
+from fedjax_pfl.engine.groups import PlannedGroup
+from fedjax_pfl.engine.process import FederatedProcess
+
+__all__ = ["Cluster", "Estimate", "Exchange", "estimate", "exchanges"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """Hosts with devices.
+
+    Attributes:
+      hosts: H, at least 1.
+      devices: d of each host, at least 1.
+      flops: additions and multiplications per second of a device.
+      link: bytes per second that a device sends to the others of its host.
+      network: bytes per second that a host sends.
+      latency: seconds of a message.
+    """
+
+    hosts: int
+    devices: int
+    flops: float = 10e12
+    link: float = 100e9
+    network: float = 12.5e9
+    latency: float = 20e-6
+
+    def __post_init__(self):
+        checks.positive_int("hosts", self.hosts)
+        checks.positive_int("devices", self.devices)
+        for name in ("flops", "link", "network", "latency"):
+            checks.number(name, getattr(self, name), above=0)
+
+    @property
+    def count(self) -> int:
+        """Devices n of all hosts."""
+        return self.hosts * self.devices
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """One exchange of all devices.
+
+    Attributes:
+      kind: `all-reduce`, `all-gather` or `all-to-all`.
+      purpose: in words.
+      size: bytes S of a device, see the module.
+    """
+
+    kind: str
+    purpose: str
+    size: int
+
+    def sent(self, cluster: Cluster) -> float:
+        """Bytes that each device sends."""
+        return self._share(cluster.count) * self.size
+
+    def left(self, cluster: Cluster) -> float:
+        """Bytes that each host sends over the network."""
+        together = cluster.devices if self.kind == "all-to-all" else 1
+        return together * self._share(cluster.hosts) * self.size
+
+    def _share(self, count: int) -> float:
+        """What is sent of S, among so many."""
+        return (2 if self.kind == "all-reduce" else 1) * (count - 1) / count
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A round on a cluster.
+
+    Attributes:
+      exchanges: of the round.
+      rows: bytes of the rows of a device's clients, state and data.
+      shared: bytes that every device has: the server's state and the examples.
+      work: bytes of a round on a device, besides.
+      sent: bytes that each device sends in a round.
+      left: bytes that each host sends over the network in a round.
+      compute: seconds of work.
+      communication: seconds of the exchanges.
+      cluster: the hosts.
+    """
+
+    exchanges: tuple[Exchange, ...]
+    rows: int
+    shared: int
+    work: int
+    sent: float
+    left: float
+    compute: float
+    communication: float
+    cluster: Cluster
+
+    @property
+    def of_device(self) -> int:
+        """Bytes of memory of a device."""
+        return self.rows + self.shared + self.work
+
+    @property
+    def of_host(self) -> int:
+        """Bytes of memory of all devices of a host."""
+        return self.of_device * self.cluster.devices
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a round."""
+        return self.compute + self.communication
+
+
+def _row_bytes(tree: Any, num_rows: int) -> int:
+    """Bytes of one row of a tree `[N, ...]`."""
+    return client_rows.num_bytes(tree) // num_rows
+
+
+def _filled(size: int, count: int) -> int:
+    """Returns the next multiple of the number of devices."""
+    return -(-size // count) * count
+
+
+def exchanges(
+    process: FederatedProcess,
+    state: core.State,
+    federation: core.Federation,
+    cohort: int,
+    count: int,
+) -> tuple[Exchange, ...]:
+    """Lists what devices exchange in a round of one exchange with the clients.
+
+    Args:
+      process: of the training.
+      state: arrays or shapes of all N clients.
+      federation: arrays or shapes of all N clients.
+      cohort: K.
+      count: n devices, which divide N.
+
+    Returns:
+      Those of the table above; none for one device.
+    """
+    if count == 1:
+        return ()
+    num_clients = federation.num_clients
+    message = _message_bytes(state)
+    made: list[Exchange] = []
+    places = _filled(cohort, count)
+    if cohort < num_clients:
+        kept = (state.clients, state.messages, state.transforms, state.carry)
+        written = _row_bytes(kept, num_clients)
+        read = written + _row_bytes(federation.train.rows(), num_clients)
+        made.append(Exchange("all-to-all", "rows of the cohort", places * read))
+        if written:
+            made.append(Exchange("all-gather", "rows, back", places * written))
+    rule = process.used_aggregator()
+    if rule.incremental:
+        return (*made, Exchange("all-reduce", "mean of messages", message))
+    if process.algorithm.aggregate_over == "all":
+        cohort, places = num_clients, _filled(num_clients, count)
+    columns = places * message // count
+    made.append(Exchange("all-to-all", "columns of messages", columns))
+    made.append(Exchange("all-gather", "the rule's result", message))
+    if getattr(rule, "of_pairs", False):
+        size = cohort**2 * jax.tree.leaves(state.server)[0].dtype.itemsize
+        made.append(Exchange("all-reduce", "Gram matrix", size))
+    return tuple(made)
+
+
+def _message_bytes(state: core.State) -> int:
+    """Bytes of a message, which is like what the server keeps of them or sends."""
+    if state.messages is None:
+        return client_rows.num_bytes(state.server)
+    return _row_bytes(state.messages, jax.tree.leaves(state.messages)[0].shape[0])
+
+
+def estimate(planned: PlannedGroup, state: core.State, cluster: Cluster) -> Estimate:
+    """Computes memory, bytes and time of a round.
+
+    Args:
+      planned: a group; its first point counts. Its federation may be of shapes.
+      state: shapes of its state.
+      cluster: the hosts.
+
+    Returns:
+      The estimate.
+
+    Raises:
+      InputError: if the devices do not divide the clients.
+    """
+    process, federation = planned.processes[0], planned.group.federations[0]
+    count, num_clients = cluster.count, federation.num_clients
+    if num_clients % count:
+        raise checks.InputError(
+            f"Expected a number of clients that {count} devices divide, such as"
+            f" {_filled(num_clients, count)}, got {num_clients}: else every device has"
+            " the rows of all."
+        )
+    cohort = process.participation.cohort_size(num_clients)
+    made = exchanges(process, state, federation, cohort, count)
+    sent = sum(each.sent(cluster) for each in made)
+    left = sum(each.left(cluster) for each in made)
+    own = (state.clients, state.messages, state.transforms, state.carry)
+    data = {id(leaf): leaf for leaf in jax.tree.leaves(_rows_of_data(federation))}
+    rows = (client_rows.num_bytes((own, data)) * num_clients) // (num_clients * count)
+    server = (state.server, state.aggregate, state.optimizer, state.past)
+    pools = [part.pool() for part in (federation.train, federation.test)]
+    pools.append(federation.validation.pool())
+    shared = {id(leaf): leaf for leaf in jax.tree.leaves((server, pools))}
+    members = -(-cohort // count)
+    step = auto_execution.bytes_of_a_step(process, planned.plan.model, federation)
+    at_once = planned.plan.execution.chunk_size or members
+    work = min(at_once, members) * step + sum(
+        each.size * (2 if each.kind == "all-to-all" else 1) for each in made
+    )
+    flops = 6 * _num_values(planned) * _examples(process, federation) * members
+    latency = len(made) * 2 * (count - 1) * cluster.latency
+    return Estimate(
+        exchanges=made,
+        rows=rows,
+        shared=client_rows.num_bytes(shared),
+        work=work,
+        sent=sent,
+        left=left,
+        compute=flops / cluster.flops,
+        communication=sent / cluster.link + left / cluster.network + latency,
+        cluster=cluster,
+    )
+
+
+def _rows_of_data(federation: core.Federation) -> Sequence[Any]:
+    """Returns the rows of all parts of a federation."""
+    parts = (federation.train, federation.validation, federation.test)
+    return [*(part.rows() for part in parts), federation.malicious]
+
+
+def _num_values(planned: PlannedGroup) -> int:
+    """Counts the parameters D of the model."""
+    init = planned.plan.model.init
+    return client_rows.size(jax.eval_shape(init, core.seed_key(0)))
+
+
+def _examples(process: Any, federation: core.Federation) -> float:
+    """Counts E M, the examples that a client's work takes, where a solver says so."""
+    local = getattr(process.algorithm, "local", None)
+    each = federation.train.index.shape[1]
+    steps, size = getattr(local, "num_steps", None), getattr(local, "batch_size", each)
+    if steps is not None:
+        return steps * min(size, each)
+    return getattr(local, "epochs", 1) * each

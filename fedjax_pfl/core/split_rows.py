@@ -48,7 +48,7 @@ def take(tree: Any, rows: jax.Array, execution: sharding.Execution) -> Any:
       execution: how the map over clients is run.
 
     Returns:
-      Pytree of `[K, ...]`, the same bits however that is.
+      Pytree of `[K, ...]`.
     """
     size = _size(tree, execution)
     if not size:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core, results
-from fedjax_pfl.core import checks, processes, sharding
+from fedjax_pfl.core import checks, processes
 from fedjax_pfl.engine import (
     callbacks,
     grids,
@@ -359,18 +359,10 @@ class Run:
         return processes.first("due" if self._store.due() else None) is not None
 
     def save(self) -> None:
-        """Writes a checkpoint, where there is a place; the first process does."""
+        """Writes a checkpoint, where there is a place; all processes call this."""
         if self._store is None:
             return
         states, arrays = self.trainer.saved()
-        if jax.process_count() > 1:
-            states = _whole(states)
-        with processes.together():
-            if processes.is_first():
-                self._write(states, arrays)
-
-    def _write(self, states: Any, arrays: dict[str, np.ndarray]) -> None:
-        """Writes a checkpoint of these states and further arrays."""
         progress = checkpoint.Progress(
             done=self.done,
             states=states,
@@ -379,19 +371,7 @@ class Run:
             ended=self.ended,
             continued=self.continued,
         )
-        if self._store is not None:
-            self._store.save(self._identity, progress)
-
-
-def _whole(states: Any) -> Any:
-    """Brings states whose rows are on devices of several processes to this one."""
-
-    def whole(leaf: Any) -> Any:
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return core.new_key(sharding.fetch(jax.random.key_data(leaf)))
-        return sharding.fetch(leaf)
-
-    return jax.tree.map(whole, states)
+        self._store.save(self._identity, progress)
 
 
 def _check_same_round(done: int) -> None:

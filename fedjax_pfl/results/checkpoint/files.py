@@ -1,35 +1,33 @@
 """One checkpoint: a folder that is written whole or not at all, and checked when read.
 
     state/           every leaf of the `State` of all points (orbax)
+    rows-0-4.npz     or, of several processes, the rows of one of them
     history.npz      everything measured so far, and what early stopping has counted
     checkpoint.json  format, the static configuration, code, SHA-256 of every file
 
 `checkpoint.json` is compared before anything else is read. Nothing is unpickled.
 """
 
-import contextlib
 import dataclasses
+import fnmatch
 import hashlib
 import json
-import logging
 import math
 import os
-import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import jax
-import jax.numpy as jnp
 import msgspec
 import numpy as np
 from numpy.lib import format as npy
 
-from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, processes
 from fedjax_pfl.results import documents, plain_files, provenance
+from fedjax_pfl.results.checkpoint import arrays
 
 __all__ = [
     "DamagedError",
@@ -43,11 +41,13 @@ __all__ = [
     "read",
     "read_description",
     "verify",
-    "write",
+    "write_first",
+    "write_rows",
 ]
 
 _FORMAT = "fedjax_pfl checkpoint 2"
 _DESCRIPTION, _HISTORY, _STATE = "checkpoint.json", "history.npz", "state"
+_ROWS = "rows-"
 _HEADERS = {
     (1, 0): npy.read_array_header_1_0,
     (2, 0): npy.read_array_header_2_0,
@@ -88,16 +88,40 @@ class Progress:
     continued: tuple[str, ...] = ()
 
 
-def write(folder: Path, identity: Mapping[str, Any], progress: Progress) -> None:
-    """Writes all files of a checkpoint, the description last."""
-    leaves = _leaves(progress.states)
-    if jax.process_count() > 1:  # arrays of one process are no orbax's then
-        leaves = jax.tree.map(np.asarray, leaves)
-    _save_leaves(folder / _STATE, {n: v for n, v in leaves.items() if v.size})
-    with plain_files.created(folder / _HISTORY) as new, open(new, "wb") as file:
-        np.savez(file, **progress.arrays)  # pyright: ignore[reportArgumentType]
-        file.flush()
-        os.fsync(file.fileno())
+def write_rows(folder: Path, states: Any) -> dict[str, str]:
+    """Writes the rows that are on this process's devices, where there are others.
+
+    Returns:
+      SHA-256 of its files, by path relative to the folder.
+    """
+    rows, start, stop = arrays.own_rows(states)
+    if not rows:
+        return {}
+    place = folder / f"{_ROWS}{start:010d}-{stop:010d}.npz"
+    _write_arrays(place, rows)
+    return {place.name: digest_of_file(place)}
+
+
+def write_first(
+    folder: Path,
+    identity: Mapping[str, Any],
+    progress: Progress,
+    rows: Mapping[str, str],
+) -> None:
+    """Writes what the first process writes, the description last; others nothing.
+
+    Args:
+      folder: of the checkpoint.
+      identity: flat configuration.
+      progress: what to save.
+      rows: digests of what `write_rows` has written.
+    """
+    states = arrays.whole(progress.states)
+    if not processes.is_first():
+        return
+    arrays.write(folder / _STATE, states)
+    _write_arrays(folder / _HISTORY, progress.arrays)
+    own = digests(folder, skip=f"{_ROWS}*")
     description = {
         "format": _FORMAT,
         "backend": jax.default_backend(),
@@ -106,7 +130,7 @@ def write(folder: Path, identity: Mapping[str, Any], progress: Progress) -> None
         "seconds": progress.seconds,
         "continued": progress.continued,
         "identity": identity,
-        "files": digests(folder),
+        "files": own | dict(rows),
     }
     with plain_files.created(folder / _DESCRIPTION) as new, open(new, "wb") as file:
         file.write(documents.seal(description).encode())
@@ -147,7 +171,7 @@ def compare(
 def fingerprint(tree: Any) -> str:
     """Returns SHA-256 of all leaves of a tree, their names, types and shapes."""
     digest = hashlib.sha256()
-    for path, leaf in _leaves(tree).items():
+    for path, leaf in arrays.named(tree).items():
         value = np.ascontiguousarray(leaf)
         digest.update(f"{path} {value.dtype} {value.shape}".encode())
         digest.update(value.reshape(-1).view(np.uint8).data)
@@ -183,8 +207,12 @@ def verify(path: Path, files: dict[str, str]) -> None:
             raise DamagedError(f"'{name}' is not what was written")
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(folder: Path, skip: str = "") -> dict[str, str]:
     """Returns SHA-256 of every file below a folder, by relative path.
+
+    Args:
+      folder: the folder.
+      skip: pattern of names in it that are left out.
 
     Raises:
       InputError: if there is anything else than files and directories.
@@ -192,7 +220,8 @@ def digests(folder: Path) -> dict[str, str]:
     return {
         path.relative_to(folder).as_posix(): digest_of_file(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_symlink() or not path.is_dir()
+        if (path.is_symlink() or not path.is_dir())
+        and not fnmatch.fnmatch(path.relative_to(folder).parts[0], skip)
     }
 
 
@@ -205,18 +234,38 @@ def digest_of_file(path: Path) -> str:
 def read(path: Path, stored: Description, like: Any) -> Progress:
     """Reads a verified checkpoint."""
     try:
-        arrays = _read_arrays(path / _HISTORY)
-        states = _restore_leaves(path / _STATE, like)
+        measured = _read_arrays(path / _HISTORY)
+        pieces = {_range(piece): piece for piece in path.glob(f"{_ROWS}*")}
+        rows = {
+            bounds: _read_arrays(piece)
+            for bounds, piece in sorted(pieces.items())
+            if arrays.needs(like, *bounds)
+        }
+        states = arrays.read(path / _STATE, rows, like)
     except Exception as error:  # damage makes zipfile and orbax raise many kinds
         raise DamagedError("its arrays are not those of this training") from error
     return Progress(
         done=stored.done,
         states=states,
-        arrays=arrays,
+        arrays=measured,
         seconds=stored.seconds,
         ended=stored.ended,
         continued=stored.continued,
     )
+
+
+def _range(piece: Path) -> tuple[int, int]:
+    """Returns the first row of a process's rows, and the one after the last."""
+    start, stop = piece.stem.removeprefix(_ROWS).split("-")
+    return int(start), int(stop)
+
+
+def _write_arrays(path: Path, named: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays into one file, which survives a crash of the machine."""
+    with plain_files.created(path) as new, open(new, "wb") as file:
+        np.savez(file, **named)  # pyright: ignore[reportArgumentType]
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -231,98 +280,6 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"{info.filename} is not what was written")
     with np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
-
-
-def _leaves(tree: Any) -> dict[str, Any]:
-    """Leaves by dotted path; keys as their integers."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in flat}
-
-
-def _is_key(leaf: Any) -> bool:
-    """Returns whether a leaf holds random keys."""
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def _plain(leaf: Any) -> Any:
-    """Returns a leaf as numbers."""
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _save_leaves(path: Path, leaves: dict[str, Any]) -> None:
-    """Writes arrays with orbax."""
-    import orbax.checkpoint as ocp  # half a second, paid only where something is saved
-
-    handler, options = _alone()
-    with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
-        try:
-            checkpointer.save(path.absolute(), leaves)
-        except ValueError as error:  # how its C++ part reports a full disk
-            raise OSError(None, _last_words(error)) from error
-
-
-def _alone() -> tuple[Any, dict[str, Any]]:
-    """Returns orbax's handler of trees, which waits for no other process."""
-    import orbax.checkpoint as ocp
-
-    number = jax.process_index()
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=number,
-        active_processes={number},
-        barrier_sync_key_prefix=f"process-{number}",
-    )
-    options: dict[str, Any] = {"multiprocessing_options": alone}
-    if jax.process_count() == 1:
-        options = {}
-    return ocp.PyTreeCheckpointHandler(**options), options
-
-
-def _restore_leaves(path: Path, like: Any) -> Any:
-    """Reads arrays into the structure of `like`, on this process's first device."""
-    import orbax.checkpoint as ocp
-
-    shapes = jax.eval_shape(_leaves, like)
-    as_array = ocp.RestoreArgs(restore_type=np.ndarray)
-    wanted = {name: as_array for name, shape in shapes.items() if shape.size}
-    handler, options = _alone()
-    with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
-        stored = handler.metadata(path.absolute())
-        stored = getattr(stored, "tree", stored)  # older versions return the tree
-        for name in wanted:  # before arrays of any size are made
-            if tuple(stored[name].shape) != shapes[name].shape:
-                raise ValueError(f"{name} has another shape")
-        arrays = checkpointer.restore(
-            path.absolute(), args=ocp.args.PyTreeRestore(restore_args=wanted)
-        )
-
-    def join(path: Any, shape: Any) -> jax.Array:
-        name = jax.tree_util.keystr(path)
-        if not shape.size:  # which orbax does not write
-            return jnp.zeros(shape.shape, shape.dtype)
-        # A copy: donated buffers must not be those of NumPy.
-        value = jnp.array(arrays[name], copy=True)
-        return core.new_key(value) if _is_key(shape) else value
-
-    return jax.tree_util.tree_map_with_path(join, like)
-
-
-@contextlib.contextmanager
-def _without_logs() -> Iterator[None]:
-    """Keeps orbax from printing the tracebacks of errors, which it raises as well."""
-    logger = logging.getLogger("absl")
-    before = logger.disabled
-    logger.disabled = True
-    try:
-        yield
-    finally:
-        logger.disabled = before
-
-
-def _last_words(error: Exception) -> str:
-    """Returns the reason at the end of a long message."""
-    text = " ".join(str(error).split())
-    known = re.search(r"No space left on device|File too large|Permission denied", text)
-    return known.group() if known else text[:200]
 
 
 def _shown(value: Any) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, processes
 from fedjax_pfl.results import directories, plain_files
 from fedjax_pfl.results.checkpoint import files
 
@@ -182,6 +182,9 @@ class Store:
     def save(self, identity: Mapping[str, Any], progress: files.Progress) -> None:
         """Writes a checkpoint and removes those that are too old.
 
+        Of several processes each writes the rows that are on its devices, and the first
+        one the rest.
+
         Args:
           identity: see `latest`.
           progress: what to save.
@@ -189,27 +192,34 @@ class Store:
         Raises:
           InputError: if it cannot be written; earlier checkpoints are still there.
         """
-        self._guard()
-        plain_files.check(self.folder, is_directory=True)
         final = self.folder / f"{progress.done:08d}"
-        temporary = self.folder / f"{plain_files.NEW}{secrets.token_hex(4)}"
-        try:
-            temporary.mkdir(parents=True)
-            files.write(temporary, identity, progress)
-            if final.exists():  # damaged, or the same
-                _remove(final)
-            temporary.rename(final)
-            files.flush(self.folder)
-            keep = 1 if progress.ended else self.keep
-            for path in self._paths()[:-keep]:
-                _remove(path)
-        except OSError as error:
-            shutil.rmtree(temporary, ignore_errors=True)
-            reason = error.strerror or " ".join(str(error).split())
-            raise checks.InputError(
-                f"Cannot write the checkpoint '{final}': {reason.rstrip('.')}."
-            ) from error
+        token = processes.first(secrets.token_hex(4) if processes.is_first() else None)
+        temporary = self.folder / f"{plain_files.NEW}{token}"
+        with processes.together():
+            if processes.is_first():
+                self._guard()
+                plain_files.check(self.folder, is_directory=True)
+                with _writing(temporary, final):
+                    temporary.mkdir(parents=True)
+        rows = {}
+        with processes.together(), _writing(temporary, final):
+            rows = files.write_rows(temporary, progress.states)
+        for others in processes.gathered(json.dumps(rows)):
+            rows |= json.loads(others)
+        with processes.together(), _writing(temporary, final):
+            files.write_first(temporary, identity, progress, rows)
+            if processes.is_first():
+                self._put(temporary, final, keep=1 if progress.ended else self.keep)
         self._written = time.monotonic()
+
+    def _put(self, temporary: Path, final: Path, keep: int) -> None:
+        """Gives a finished checkpoint its name, and removes those that are too old."""
+        if final.exists():  # damaged, or the same
+            _remove(final)
+        temporary.rename(final)
+        files.flush(self.folder)
+        for path in self._paths()[:-keep]:
+            _remove(path)
 
     def _paths(self) -> list[Path]:
         """Returns the checkpoints, oldest first.
@@ -227,6 +237,19 @@ class Store:
         for unfinished in _UNFINISHED:
             for path in self.folder.glob(f"{unfinished}*"):
                 directories.remove(path)
+
+
+@contextlib.contextmanager
+def _writing(temporary: Path, final: Path) -> Iterator[None]:
+    """Removes a checkpoint that cannot be written, and says why it cannot."""
+    try:
+        yield
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = error.strerror or " ".join(str(error).split())
+        raise checks.InputError(
+            f"Cannot write the checkpoint '{final}': {reason.rstrip('.')}."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -1,0 +1,233 @@
+"""Arrays of a checkpoint: by orbax what every process has whole, by each its rows.
+
+Rows that several processes divide are never together in one of them: each writes those
+on its own devices, and reads those that belong on them from whatever files have them.
+These are NumPy's, since orbax writes NumPy arrays of its primary process only, and
+arrays of all processes in an exchange of its own, in which one that fails lets the
+others wait.
+"""
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_pfl import core
+
+__all__ = ["named", "needs", "own_rows", "read", "whole", "write"]
+
+
+def named(tree: Any) -> dict[str, Any]:
+    """Returns leaves by dotted path; keys as their integers."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in flat}
+
+
+def _is_key(leaf: Any) -> bool:
+    """Returns whether a leaf holds random keys."""
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> Any:
+    """Returns a leaf as numbers."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def write(path: Path, leaves: dict[str, Any]) -> None:
+    """Writes arrays; those without values are left out.
+
+    Raises:
+      OSError: if they cannot be written.
+    """
+    import orbax.checkpoint as ocp  # half a second, paid only where something is saved
+
+    handler, options = _alone()
+    full = {name: leaf for name, leaf in leaves.items() if leaf.size}
+    with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
+        try:
+            checkpointer.save(path.absolute(), full)
+        except ValueError as error:  # how its C++ part reports a full disk
+            raise OSError(None, _last_words(error)) from error
+
+
+def _is_divided(leaf: Any) -> bool:
+    """Tells whether several processes have parts of an array."""
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return False
+    return not (sharding.is_fully_addressable or sharding.is_fully_replicated)
+
+
+def _own(leaf: Any) -> tuple[int, int, int]:
+    """Returns the axis along which an array is divided, and this process's rows."""
+    axis = next(k for k, name in enumerate(leaf.sharding.spec) if name is not None)
+    places = leaf.sharding.addressable_devices_indices_map(leaf.shape).values()
+    ranges = [place[axis].indices(leaf.shape[axis]) for place in places]
+    return axis, min(r[0] for r in ranges), max(r[1] for r in ranges)
+
+
+def whole(tree: Any) -> dict[str, Any]:
+    """Returns what every process has whole, by dotted path."""
+    leaves = {n: v for n, v in named(tree).items() if not _is_divided(v)}
+    if jax.process_count() == 1:
+        return leaves
+    # Arrays of several processes are no orbax's of one.
+    return {n: np.asarray(v.addressable_data(0)) for n, v in leaves.items()}
+
+
+def own_rows(tree: Any) -> tuple[dict[str, np.ndarray], int, int]:
+    """Returns this process's rows of divided arrays, and which ones these are.
+
+    Args:
+      tree: pytree of arrays, of which those that are divided have as many rows.
+
+    Returns:
+      Rows by dotted path, the first row, and the one after the last.
+    """
+    rows, start, stop = {}, 0, 0
+    for name, leaf in named(tree).items():
+        if _is_divided(leaf):
+            axis, start, stop = _own(leaf)
+            parts = {s.index[axis].start or 0: s.data for s in leaf.addressable_shards}
+            ordered = [np.asarray(parts[first]) for first in sorted(parts)]
+            rows[name] = np.concatenate(ordered, axis)
+    return rows, start, stop
+
+
+def _alone() -> tuple[Any, dict[str, Any]]:
+    """Returns orbax's handler of trees, which waits for no other process."""
+    import orbax.checkpoint as ocp
+
+    number = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=number,
+        active_processes={number},
+        barrier_sync_key_prefix=f"process-{number}",
+    )
+    options: dict[str, Any] = {"multiprocessing_options": alone}
+    if jax.process_count() == 1:
+        options = {}
+    return ocp.PyTreeCheckpointHandler(**options), options
+
+
+Rows = Mapping[tuple[int, int], Mapping[str, np.ndarray]]
+
+
+def needs(like: Any, start: int, stop: int) -> bool:
+    """Tells whether this process needs some of the rows `start <= row < stop`."""
+    ranges = [_own(leaf)[1:] for leaf in jax.tree.leaves(like) if _is_divided(leaf)]
+    return not ranges or any(start < last and first < stop for first, last in ranges)
+
+
+def read(path: Path, rows: Rows, like: Any) -> Any:
+    """Reads arrays into the structure of `like`.
+
+    Args:
+      path: of what every process had whole.
+      rows: of processes, by the first one and the one after the last.
+      like: shapes; of several processes with where the arrays are to be.
+
+    Returns:
+      Arrays: on this process's first device, or rows that several processes divide on
+      the devices where they belong.
+
+    Raises:
+      ValueError: if an array has another shape, or if rows are missing.
+    """
+    divided = {n: leaf for n, leaf in _by_path(like).items() if _is_divided(leaf)}
+    apart = {name for part in rows.values() for name in part}
+    shapes = jax.eval_shape(named, like).items()
+    found = _loaded(path, {n: s for n, s in shapes if s.size and n not in apart})
+
+    def join(path: Any, shape: Any) -> jax.Array:
+        name = jax.tree_util.keystr(path)
+        if not shape.size:  # which orbax does not write
+            return jnp.zeros(shape.shape, shape.dtype)
+        if name in apart or name in divided:
+            parts = {(0, 0): found[name]} if name in found else None
+            parts = parts or {bounds: part[name] for bounds, part in rows.items()}
+            return _placed(shape, parts, divided.get(name))
+        # A copy: donated buffers must not be those of NumPy.
+        value = jnp.array(found[name], copy=True)
+        return core.new_key(value) if _is_key(shape) else value
+
+    return jax.tree_util.tree_map_with_path(join, like)
+
+
+def _by_path(tree: Any) -> dict[str, Any]:
+    """Returns leaves by dotted path, as they are."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in flat}
+
+
+def _placed(shape: Any, parts: Mapping[Any, np.ndarray], leaf: Any) -> jax.Array:
+    """Joins rows of one array, of which there are enough, where they belong."""
+    ordered = [parts[rows] for rows in sorted(parts)]
+    axis = _divided_axis(ordered[0].shape, shape.shape)
+    lowest, highest = 0, shape.shape[axis]
+    if leaf is not None:
+        axis, lowest, highest = _own(leaf)
+    block, first = np.concatenate(ordered, axis), min(parts)[0]
+    size = block.shape[axis]
+    if first > lowest or first + size < highest:
+        raise ValueError("rows are missing")
+    if block.shape != (*shape.shape[:axis], size, *shape.shape[axis + 1 :]):
+        raise ValueError("rows have another shape")
+    if leaf is None:
+        return jnp.array(block, copy=True)
+
+    def part(place: tuple[slice, ...] | None) -> np.ndarray:
+        own = list(place or ())
+        start, stop, _ = own[axis].indices(shape.shape[axis])
+        own[axis] = slice(start - first, stop - first)
+        return block[tuple(own)]
+
+    return jax.make_array_from_callback(shape.shape, leaf.sharding, part)
+
+
+def _divided_axis(part: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """Returns the axis along which a part is shorter than the whole."""
+    pairs = enumerate(zip(part, shape, strict=True))
+    return next((k for k, (own, full) in pairs if own != full), 0)
+
+
+def _loaded(path: Path, shapes: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Reads arrays of these shapes."""
+    import orbax.checkpoint as ocp
+
+    handler, options = _alone()
+    with _without_logs(), ocp.Checkpointer(handler, **options) as checkpointer:
+        stored = handler.metadata(path.absolute())
+        stored = getattr(stored, "tree", stored)  # older versions return the tree
+        for name, shape in shapes.items():  # before arrays of any size are made
+            if tuple(stored[name].shape) != shape.shape:
+                raise ValueError(f"{name} has another shape")
+        wanted = dict.fromkeys(shapes, ocp.RestoreArgs(restore_type=np.ndarray))
+        return checkpointer.restore(
+            path.absolute(), args=ocp.args.PyTreeRestore(restore_args=wanted)
+        )
+
+
+@contextlib.contextmanager
+def _without_logs() -> Iterator[None]:
+    """Keeps orbax from printing the tracebacks of errors, which it raises as well."""
+    logger = logging.getLogger("absl")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _last_words(error: Exception) -> str:
+    """Returns the reason at the end of a long message."""
+    text = " ".join(str(error).split())
+    known = re.search(r"No space left on device|File too large|Permission denied", text)
+    return known.group() if known else text[:200]

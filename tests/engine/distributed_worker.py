@@ -20,12 +20,15 @@ jax.config.update("jax_disable_most_optimizations", True)
 if PROCESSES > 1:
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
-        f"127.0.0.1:{PORT}", PROCESSES, PROCESS, initialization_timeout=60
+        f"127.0.0.1:{PORT}", PROCESSES, PROCESS, initialization_timeout=300
     )
 
 import numpy as np  # noqa: E402
 
 import fedjax_pfl as fp  # noqa: E402
+from fedjax_pfl.engine import groups, simulation  # noqa: E402
+from fedjax_pfl.engine.options import Options  # noqa: E402
+from fedjax_pfl.engine.resident import Resident  # noqa: E402
 from fedjax_pfl.testing import toy  # noqa: E402
 
 local = fp.SGD(learning_rate=0.1, epochs=2, batch_size=4)
@@ -46,4 +49,25 @@ result = fp.simulate(
 )
 (group,) = result.groups
 np.savez(OUT, **group.metrics, **group.per_round, selected=group.times_selected)
+
+
+def bytes_here(tree):
+    """Bytes of the parts of arrays that this process has."""
+    leaves = jax.tree.leaves(tree)
+    return sum(part.data.nbytes for leaf in leaves for part in leaf.addressable_shards)
+
+
+federation = toy.make_federation()
+model = fp.LogisticRegression().for_federation(federation)
+group = groups.single(jax.random.key(0), process, model, federation)
+(planned,) = simulation.check_groups([group], Options(num_rounds=1, execution="shard"))
+trainer = Resident(planned)
+trainer.begin()
+rows = (trainer.states.clients, trainer.states.messages, trainer.fixed[1])
+print(
+    "rows:",
+    bytes_here(rows),
+    "bytes here of",
+    sum(leaf.nbytes for leaf in jax.tree.leaves(rows)),
+)
 print("finished on", jax.device_count(), "devices of", jax.process_count(), "processes")

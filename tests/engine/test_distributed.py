@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def start(processes, process, port, devices, out):
 def outputs(workers):
     """What the processes printed; all of them are ended, whatever happens."""
     try:
-        return [worker.communicate(timeout=240)[0] for worker in workers]
+        return [worker.communicate(timeout=600)[0] for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
@@ -54,6 +55,8 @@ def test_two_processes_equal_one(tmp_path):
     for worker, text in zip(workers, texts, strict=True):
         assert worker.returncode == 0, text
         assert "finished on 4 devices of 2 processes" in text
+        here, everywhere = map(int, re.search(r"rows: (\d+) .* (\d+)", text).groups())
+        assert 2 * here == everywhere > 0
     (text,) = outputs([start(1, 0, 0, 4, tmp_path / "one.npz")])
     assert "finished on 4 devices of 1 processes" in text, text
     with np.load(tmp_path / "one.npz") as one:

@@ -177,6 +177,7 @@ def _placed(shape: Any, parts: Mapping[Any, np.ndarray], leaf: Any) -> jax.Array
     size = block.shape[axis]
     if first > lowest or first + size < highest:
         raise ValueError("rows are missing")
+    size = highest if leaf is None else size
     if block.shape != (*shape.shape[:axis], size, *shape.shape[axis + 1 :]):
         raise ValueError("rows have another shape")
     if leaf is None:

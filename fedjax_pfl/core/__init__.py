@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.core.protocols import SequenceModel as SequenceModel
     from fedjax_pfl.core.protocols import ServerOptimizer as ServerOptimizer
     from fedjax_pfl.core.protocols import Specification as Specification
+    from fedjax_pfl.core.protocols import StatisticsModel as StatisticsModel
     from fedjax_pfl.core.protocols import Transform as Transform
     from fedjax_pfl.core.protocols import Work as Work
     from fedjax_pfl.core.randomness import GENERATOR as GENERATOR

@@ -24,7 +24,7 @@ class Batch:
       y: `[B]` or `[B, ...]` targets.
       weight: `[B]` 1 for examples, 0 for padding.
       constants: what the model reads besides (embeddings, tables), `Constants` of a
-        `RoleModel`, or None.
+        `RoleModel` or `StatisticsModel`, or None.
     """
 
     x: jax.Array
@@ -37,21 +37,43 @@ class Batch:
         constants = _with_personal(self.constants, personal)
         return dataclasses.replace(self, constants=constants)
 
+    def with_statistics(self, statistics: Any) -> "Batch":
+        """Returns the batch for a model with other running statistics, if any."""
+        if statistics is None:
+            return self
+        constants = Constants.of(self.constants)
+        constants = dataclasses.replace(constants, statistics=statistics)
+        return dataclasses.replace(self, constants=constants)
+
 
 @struct.pytree_dataclass
 class Constants:
-    """Arrays that a `RoleModel` reads beside the parameters that a method moves.
+    """Arrays that a model reads beside the parameters that a method moves.
 
     Attributes:
       given: the federation's own constants, or None.
       frozen: parameters by name that nobody trains; the same for all clients.
       personal: parameters that stay with the client, leading axis N, or of ONE client;
         None before there are any.
+      statistics: running statistics that stay with the client, like `personal`; those
+        of a batch wherever training has moved them.
+      shared_statistics: running statistics that all clients have, without their axis.
+      weight: `[B]` of the batch that the model is called with, for a `StatisticsModel`:
+        rows of weight 0 are none of its examples.
     """
 
     given: Any = None
     frozen: Any = None
     personal: Any = None
+    statistics: Any = None
+    shared_statistics: Any = None
+    weight: jax.Array | None = None
+
+    @property
+    def running(self) -> Any:
+        """Running statistics of ONE client's model, or None."""
+        own = self.statistics
+        return self.shared_statistics if own is None else own
 
     @classmethod
     def of(cls, constants: Any) -> "Constants":
@@ -76,7 +98,7 @@ class ClientData:
       scale: `[]` or `[...]` factor applied to `x` in the batch.
       shift: `[]` or `[...]` added after scaling.
       constants: pytree handed to the model with every batch, or None; of a `RoleModel`
-        `Constants`.
+        or `StatisticsModel` `Constants`.
       index: `int32[N, M]` rows of the pool; entries past `num_examples` are padding.
       num_examples: `int32[N]` examples per client, may be 0.
       client_id: `int32[N]` identity of each client; randomness follows it.
@@ -106,17 +128,27 @@ class ClientData:
     def rows(self) -> dict[str, Any]:
         """Returns the fields with one row per client, by name."""
         rows = {name: getattr(self, name) for name in _CLIENT_FIELDS}
-        return rows if self.personal is None else rows | {_PERSONAL: self.personal}
+        constants = Constants.of(self.constants)
+        kept = {name: getattr(constants, name) for name in _KEPT}
+        return rows | {name: tree for name, tree in kept.items() if tree is not None}
 
     def pool(self) -> "ClientData":
         """Returns the data without clients: what all of them share."""
-        return self.with_rows(dict.fromkeys(_CLIENT_FIELDS)).with_personal(None)
+        data = self.with_rows(dict.fromkeys(_CLIENT_FIELDS))
+        if not isinstance(self.constants, Constants):
+            return data
+        constants = dataclasses.replace(self.constants, **dict.fromkeys(_KEPT))
+        return dataclasses.replace(data, constants=constants)
 
     def with_rows(self, rows: dict[str, Any]) -> "ClientData":
         """Returns a pool with the rows of some clients, or of one."""
-        fields = {name: leaf for name, leaf in rows.items() if name != _PERSONAL}
+        fields = {name: leaf for name, leaf in rows.items() if name not in _KEPT}
         data = dataclasses.replace(self, **fields)
-        return data.with_personal(rows[_PERSONAL]) if _PERSONAL in rows else data
+        kept = {name: leaf for name, leaf in rows.items() if name in _KEPT}
+        if not kept:
+            return data
+        constants = dataclasses.replace(Constants.of(self.constants), **kept)
+        return dataclasses.replace(data, constants=constants)
 
     @property
     def personal(self) -> Any:
@@ -126,6 +158,27 @@ class ClientData:
     def with_personal(self, personal: Any) -> "ClientData":
         """Returns the data with other parameters that stay with the clients."""
         constants = _with_personal(self.constants, personal)
+        return dataclasses.replace(self, constants=constants)
+
+    @property
+    def statistics(self) -> Any:
+        """Running statistics, like the rows or those that all clients have, or None."""
+        return Constants.of(self.constants).running
+
+    def with_statistics(
+        self, statistics: Any = None, *, shared: Any = None
+    ) -> "ClientData":
+        """Returns the data with running statistics.
+
+        Args:
+          statistics: those that stay with the clients, like the rows, or None.
+          shared: those that all clients have, or None.
+        """
+        constants = dataclasses.replace(
+            Constants.of(self.constants),
+            statistics=statistics,
+            shared_statistics=shared,
+        )
         return dataclasses.replace(self, constants=constants)
 
     def gather(
@@ -162,9 +215,10 @@ class ClientData:
         y = self.y[row] if self.labels is None else self.labels[positions]
         if jnp.issubdtype(y.dtype, jnp.floating):
             y = y.astype(dtype)
-        return Batch(
-            x=x, y=_mask_rows(real, y), weight=weight, constants=self.constants
-        )
+        constants = self.constants
+        if self.statistics is not None:
+            constants = dataclasses.replace(constants, weight=weight)
+        return Batch(x=x, y=_mask_rows(real, y), weight=weight, constants=constants)
 
     def examples(self, client: int) -> Batch:
         """Returns all examples of one client, in order, as models see them.
@@ -204,7 +258,7 @@ class ClientData:
         return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
 
 
-_PERSONAL = "personal"
+_KEPT = ("personal", "statistics")  # fields of `Constants` with a row per client
 _CLIENT_FIELDS = (
     *("index", "num_examples", "client_id"),
     *("labels", "noise_scale"),

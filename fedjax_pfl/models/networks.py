@@ -1,7 +1,7 @@
 """Networks of dense layers."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.models import base
@@ -17,9 +17,12 @@ class MLP(base.Network):
 
     Attributes:
       widths: hidden widths, each at least 1.
+      normalization: of hidden layers before their ReLU, `"batch"`, `"group"` or
+        `"layer"`, or None.
     """
 
     widths: tuple[int, ...] = (128, 64)
+    normalization: Literal["batch", "group", "layer"] | None = None
 
     def __post_init__(self):
         super().__post_init__()
@@ -31,4 +34,6 @@ class MLP(base.Network):
             checks.positive_int("widths", width)
 
     def _module(self, modules: Any, classes: int) -> Any:
-        return modules.DenseNet(self.widths, classes, self.initialization)
+        return modules.DenseNet(
+            self.widths, classes, self.initialization, self.normalization
+        )

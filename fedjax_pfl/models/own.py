@@ -101,11 +101,9 @@ class OwnModel(starts.Startable):
             given=federation.train.constants, weight=jnp.ones(len(x))
         )
         try:
-            whole = jax.eval_shape(self._own, key, x[:1])
-            drawn, running = statistics.split(whole)
-            constants = dataclasses.replace(constants, statistics=running)
+            drawn, _ = statistics.split(jax.eval_shape(self._own, key, x[:1]))
             for mode in (None, key):
-                outputs, _ = jax.eval_shape(self._call, drawn, x, mode, constants)
+                outputs = jax.eval_shape(self._tried, key, x, mode, constants)
         except checks.InputError as error:
             raise checks.InputError(str(error)) from None  # without JAX's notes
         except Exception as error:
@@ -126,6 +124,13 @@ class OwnModel(starts.Startable):
                 f"Expected {self.name} to map inputs [B, ...] to {wanted} got"
                 f" {[*shape]} for B = 2."
             )
+
+    def _tried(self, key: Any, x: Any, mode: Any, constants: core.Constants) -> Any:
+        """Runs the network once, with what it draws in the floating type of the run."""
+        drawn = jax.tree.map(_of_run, self._own(key, x[:1]))
+        params, running = statistics.split(drawn)
+        constants = dataclasses.replace(constants, statistics=running)
+        return self._call(params, x, mode, constants)[0]
 
     def _check_params(self, drawn: Any) -> None:
         """Refuses parameters that cannot be trained or cut."""
@@ -201,6 +206,12 @@ class OwnModel(starts.Startable):
     def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
         """Returns the per-example loss `[B]`, of classes also the accuracy."""
         return self._objective.metrics(outputs, batch)
+
+
+def _of_run(leaf: Any) -> jax.Array:
+    """Returns an array in the floating type of the run, if it has one."""
+    is_floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    return jnp.asarray(leaf, jnp.zeros(()).dtype if is_floating else None)
 
 
 def _leaves(params: Any) -> list[tuple[list[str], Any]]:

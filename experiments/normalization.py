@@ -1,4 +1,4 @@
-"""FedBN beside FedAvg on digits in different light: `python -m experiments.normalization`.
+"""FedBN on digits in different light: `python -m experiments.normalization`.
 
 Every client shows its digits with a contrast and a brightness of its own, and every
 other client in negative: features differ, labels do not. Writes the kept scores

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from fedjax_pfl import core
 from fedjax_pfl.core import checks, statistics
 from fedjax_pfl.models import initializers, inputs, layers, objectives, starts
 
-__all__ = ["ImageNetwork", "Network"]
+__all__ = ["ImageNetwork", "Network", "NormedNetwork"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,6 +131,24 @@ class Network(objectives.Classification, starts.Startable):
         x = x.astype(dtype)
         with layers.forms(bfloat16_products=self.bfloat16_products):
             return normalization.run(module, variables, x, key=key, **options)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NormedNetwork(Network):
+    """A network whose layers may be normalized; abstract.
+
+    Attributes:
+      normalization: of convolutions and hidden layers before their ReLU, `"batch"`,
+        `"group"` or `"layer"`, or None. Leaves `<layer>_norm/{scale,bias}`.
+    """
+
+    normalization: Literal["batch", "group", "layer"] | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.normalization is not None:
+            kinds = ("batch", "group", "layer")
+            checks.known(self.normalization, kinds, "normalization")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ All have convolutions with ReLU and a 2x2 pool, then dense layers; layers are na
 """
 
 import dataclasses
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from fedjax_pfl.core import checks, struct
 from fedjax_pfl.models import base
@@ -13,18 +13,11 @@ from fedjax_pfl.models import base
 __all__ = ["CNN", "CNN1", "CNN2", "CifarCNN", "FedAcsCNN", "LeNet5"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _ConvNetwork(base.ImageNetwork):
-    """A network of `convolutions`, `(filters, size, padding)`, and dense `widths`.
-
-    Attributes:
-      normalization: of convolutions and hidden layers before their ReLU, `"batch"`,
-        `"group"` or `"layer"`, or None.
-    """
+class _ConvNetwork(base.NormedNetwork, base.ImageNetwork):
+    """A network of `convolutions`, `(filters, size, padding)`, and dense `widths`."""
 
     convolutions: ClassVar[tuple[tuple[int, int, int], ...]]
     widths: ClassVar[tuple[int, ...]]
-    normalization: Literal["batch", "group", "layer"] | None = None
 
     def _module(self, modules: Any, classes: int, **options: Any) -> Any:
         return modules.ConvNet(

@@ -1,7 +1,7 @@
 """Networks of dense layers."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 from fedjax_pfl.core import checks
 from fedjax_pfl.models import base
@@ -10,19 +10,16 @@ __all__ = ["MLP"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MLP(base.Network):
+class MLP(base.NormedNetwork):
     """Multilayer perceptron with ReLU; 784-128-64-10 has 109,386 parameters.
 
     Layers `hidden_<i>` (the body) and `head`. With `widths=(200, 200)` 199,210.
 
     Attributes:
       widths: hidden widths, each at least 1.
-      normalization: of hidden layers before their ReLU, `"batch"`, `"group"` or
-        `"layer"`, or None.
     """
 
     widths: tuple[int, ...] = (128, 64)
-    normalization: Literal["batch", "group", "layer"] | None = None
 
     def __post_init__(self):
         super().__post_init__()

@@ -2,8 +2,8 @@
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,9 +12,7 @@ from flax import nnx
 
 from fedjax_pfl.core import checks, statistics
 
-__all__ = ["MaskedBatchNorm", "Normalization", "masked", "norm", "noted", "run"]
-
-Normalization = Literal["batch", "group", "layer"]
+__all__ = ["MaskedBatchNorm", "masked", "norm", "noted", "run"]
 
 _MOMENTUM = 0.9  # of running statistics; few steps a round, so not flax's 0.99
 _EPSILON = 1e-5
@@ -24,7 +22,7 @@ _WEIGHT: contextvars.ContextVar[jax.Array | None]
 _WEIGHT = contextvars.ContextVar("weight", default=None)
 
 
-def norm(kind: Normalization, x: jax.Array, *, is_training: bool, name: str) -> Any:
+def norm(kind: str, x: jax.Array, *, is_training: bool, name: str) -> Any:
     """Normalizes `[B, ..., channels]` inside of a compact linen module.
 
     Args:
@@ -59,7 +57,7 @@ def run(
     key: Any,
     weight: jax.Array | None = None,
     mutable: tuple[str, ...] = (),
-    **options: Any,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Applies a linen module.
 
@@ -70,7 +68,7 @@ def run(
       key: `[]` key in training; None for evaluation.
       weight: `[B]`, 0 for padding, or None for a batch without any.
       mutable: further collections that are wanted.
-      **options: of the module's call.
+      options: of the module's call.
 
     Returns:
       What the module returns, and the collections that it has changed.
@@ -79,6 +77,7 @@ def run(
     rngs = {} if key is None else {"dropout": key, "params": key}
     if key is not None and statistics.NAME in variables:
         mutable = (*mutable, statistics.NAME)
+    options = options or {}
     if not mutable:
         return module.apply(variables, x, rngs=rngs, **options), {}
     with masked(weight):

@@ -131,7 +131,7 @@ class LinenModel(own.OwnModel):
             x,
             key=key,
             weight=constants.weight,
-            **self._mode(key),
+            options=self._mode(key),
         )
         return outputs, changed.get(statistics.NAME, constants.running)
 

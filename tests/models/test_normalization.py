@@ -126,7 +126,8 @@ def test_images_are_normalized_over_their_pixels():
         "SAME",
         dimension_numbers=("NHWC", "HWIO", "NHWC"),
     )
-    pixels = np.asarray(filtered + layer["bias"])[[0, 1, 3]].reshape(-1, 16)
+    pixels = np.asarray(filtered) + np.asarray(layer["bias"])
+    pixels = pixels[[0, 1, 3]].reshape(-1, 16)
     mean, variance = norms.moments(pixels)
     found = moved["conv_0_norm"]
     np.testing.assert_allclose(found["mean"], 0.1 * mean, rtol=1e-10, atol=1e-12)
@@ -442,8 +443,8 @@ class Turned(nn.Module):
 
     @nn.compact
     def __call__(self, x, train: bool = False):
-        x = nn.BatchNorm(use_running_average=not train)(x.T)
-        return nn.Dense(norms.CLASSES)(x.T)
+        x = nn.BatchNorm(use_running_average=not train)(x.reshape(-1, 2))
+        return nn.Dense(norms.CLASSES)(x.reshape(-1, 4))
 
 
 def noisy():
@@ -462,7 +463,7 @@ def own_objective(key, params, batch, context):
     [
         (lambda: fitted(fp.from_flax(Spectral())), "no state but the running stat.*Sp"),
         (lambda: fitted(fp.from_flax(Turned())), r"batch's 2 examples, got shape \[4,"),
-        (lambda: fp.MLP(normalization="instance"), "normalization"),
+        (lambda: fp.MLP(normalization="instance"), "Unknown normalization"),
         (
             lambda: fitted(fp.ParameterRoles(fp.MLP(), local_statistics=True)),
             "running statistics, such as MLP.* got MLP",

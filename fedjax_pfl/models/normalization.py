@@ -8,11 +8,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from fedjax_pfl.core import checks, statistics
 
-__all__ = ["MaskedBatchNorm", "masked", "norm", "noted", "run"]
+__all__ = ["mask", "masked", "norm", "noted", "run"]
 
 _MOMENTUM = 0.9  # of running statistics; few steps a round, so not flax's 0.99
 _EPSILON = 1e-5
@@ -98,7 +97,7 @@ def masked(weight: jax.Array | None) -> Iterator[None]:
         is_batch_norm = isinstance(context.module, nn.BatchNorm)
         if is_batch_norm and context.method_name == "__call__":
             x = args[0] if args else kwargs["x"]
-            kwargs = kwargs | {"mask": _mask(x, kwargs.get("mask"))}
+            kwargs = kwargs | {"mask": mask(x, kwargs.get("mask"))}
         return function(*args, **kwargs)
 
     before = _WEIGHT.set(weight)
@@ -122,10 +121,20 @@ def noted(owners: list[tuple[str, ...]]) -> Iterator[None]:
         yield
 
 
-def _mask(x: jax.Array, own: jax.Array | None) -> jax.Array | None:
-    """Returns which values of `x [B, ...]` count, the module's own mask included.
+def mask(x: jax.Array, own: jax.Array | None) -> jax.Array | None:
+    """Returns which values count in `masked`, the module's own mask included.
 
     All of an empty batch, of which nothing is kept, so that nothing is divided by 0.
+
+    Args:
+      x: `[B, ...]` values that are normalized.
+      own: the module's mask, which broadcasts to them, or None.
+
+    Returns:
+      `bool` that broadcasts to `x`, or None for all.
+
+    Raises:
+      InputError: if the first axis is not the batch's.
     """
     weight = _WEIGHT.get()
     if weight is None:
@@ -136,19 +145,5 @@ def _mask(x: jax.Array, own: jax.Array | None) -> jax.Array | None:
             f" {weight.shape[0]} examples, got shape {[*x.shape]}."
         )
     is_real = (weight > 0) | ~(weight > 0).any()
-    mask = is_real.reshape(-1, *(1,) * (x.ndim - 1))
-    return mask if own is None else mask & own.astype(bool)
-
-
-class MaskedBatchNorm(nnx.BatchNorm):
-    """Batch normalization of nnx that asks `masked` for the padding."""
-
-    def __call__(
-        self,
-        x: jax.Array,
-        use_running_average: bool | None = None,
-        *,
-        mask: jax.Array | None = None,
-    ) -> jax.Array:
-        """Maps `[B, ..., channels]` to the same shape."""
-        return super().__call__(x, use_running_average, mask=_mask(x, mask))
+    is_real = is_real.reshape(-1, *(1,) * (x.ndim - 1))
+    return is_real if own is None else is_real & own.astype(bool)

@@ -136,6 +136,22 @@ class LinenModel(own.OwnModel):
         return outputs, changed.get(statistics.NAME, constants.running)
 
 
+class _MaskedBatchNorm(nnx.BatchNorm):
+    """Batch normalization of nnx that asks `normalization.masked` for the padding."""
+
+    def __call__(
+        self,
+        x: jax.Array,
+        use_running_average: bool | None = None,
+        *,
+        mask: jax.Array | None = None,
+    ) -> jax.Array:
+        """Maps `[B, ..., channels]` to the same shape."""
+        return super().__call__(
+            x, use_running_average, mask=normalization.mask(x, mask)
+        )
+
+
 class _Made:
     """An nnx module that exists already; equal to itself only."""
 
@@ -173,7 +189,7 @@ def _parts(module: nnx.Module) -> tuple[Any, Any, Any, Any]:
         if isinstance(node, nnx.BatchNorm):
             owners.append(tuple(map(str, path)))
         if type(node) is nnx.BatchNorm:
-            object.__setattr__(node, "__class__", normalization.MaskedBatchNorm)
+            object.__setattr__(node, "__class__", _MaskedBatchNorm)
     graph, *parts, others = nnx.split(
         module, nnx.Param, nnx.BatchStat, nnx.RngState, ...
     )

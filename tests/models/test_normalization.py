@@ -352,7 +352,7 @@ def test_variables_of_flax_bring_their_statistics():
     linen = norms.Linen().init(KEY, jnp.ones((1, 4)))
     linen = jax.tree.map(lambda leaf: leaf + 1, linen)
     module = norms.Nnx(rngs=nnx.Rngs(0))
-    module.norm.mean[...] = jnp.arange(5.0)
+    module.norm.mean[...] = jnp.arange(5, dtype=jnp.float32)
     for model, wanted in (
         (fp.from_flax(norms.Linen(), initial_params=linen), linen["batch_stats"]),
         (fp.from_flax(module), {"norm": {"mean": np.arange(5.0), "var": np.ones(5)}}),

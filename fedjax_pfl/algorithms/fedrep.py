@@ -119,12 +119,13 @@ class FedRep(base.PersonalHead):
         """Returns the latest body under the own, the tuned and the mean head."""
         mean, body = tree_paths.split(server, self.head)
         heads = {"personal": client}
-        if self.fine_tune is not None:
-            tuned, info = self._train(self.fine_tune, view, model, client, body)
-            heads["fine-tuned"] = local.whole(view, tuned, info)
         if self.send_heads:
             heads["global"] = mean
         networks = {name: tree_paths.join(head, body) for name, head in heads.items()}
+        if self.fine_tune is not None:
+            tuned, info = self._train(self.fine_tune, view, model, client, body)
+            whole = local.whole(view, tree_paths.join(tuned, body), info)
+            networks["fine-tuned"] = whole
         return base.model_predictors(view, model, networks)
 
 

@@ -4,7 +4,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 
-from fedjax_pfl.core.federation import Batch, ClientData, Federation
+from fedjax_pfl.core.batch import Batch
+from fedjax_pfl.core.federation import ClientData, Federation
 from fedjax_pfl.core.randomness import Key
 from fedjax_pfl.core.state import Budget
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl.core.federation import Batch, Constants
+from fedjax_pfl.core.batch import Batch, Constants
 from fedjax_pfl.core.randomness import Key
 
 __all__ = [

@@ -14,6 +14,7 @@ import fedjax_pfl as fp
 from fedjax_pfl import core, testing
 from fedjax_pfl.algorithms import registry
 from fedjax_pfl.core import byte_counts, struct, tree_paths
+from fedjax_pfl.engine import evaluation
 from fedjax_pfl.testing import programs, toy
 from tests.models import norms
 
@@ -236,13 +237,22 @@ def test_every_method_trains_with_statistics_or_refuses_them(name, is_local):
         ("splitgp", True): "network of layers",
         ("centralized", True): "or local statistics for Centralized",
     }
-    algorithm = method(name)
-    run = functools.partial(one_round, algorithm, model)
+    algorithm, federation = method(name), toy.make_federation()
+    if hasattr(algorithm, "fine_tune"):
+        algorithm = dataclasses.replace(algorithm, fine_tune=fp.SGD())
+
+    def run():
+        known, first, after, _ = one_round(algorithm, model)
+        process = fp.FederatedProcess(algorithm=algorithm)
+        metrics, _ = evaluation.evaluate(process, after, known, federation)
+        return first, after, metrics
+
     if (name, is_local) in refusals:
         with pytest.raises(fp.InputError, match=refusals[name, is_local]):
-            jax.eval_shape(lambda: run()[1:3])
+            jax.eval_shape(run)
         return
-    first, after = jax.eval_shape(lambda: run()[1:3])
+    first, after, metrics = jax.eval_shape(run)
+    assert metrics["loss"].shape[1:] == (2, 8)
     assert jax.tree.map(jnp.shape, first) == jax.tree.map(jnp.shape, after)
     stays = is_local or not algorithm.shares_statistics
     assert (first.statistics is None) == stays
@@ -427,6 +437,32 @@ def test_unseen_clients_are_evaluated(model):
         KEY, process, model, spec.build(), num_rounds=1, progress=False
     )
     assert np.isfinite(result.groups[0].unseen["loss"]).all()
+
+
+@pytest.mark.wide
+def test_derivatives_go_through_statistics():
+    local = fp.SGD(learning_rate=0.3, batch_size=4, epochs=1)
+
+    def at(lam):
+        found = fp.hypergradients(
+            KEY,
+            fp.FederatedProcess(algorithm=fp.Flame(lam=lam, local=local)),
+            FEDBN,
+            toy.make_federation(),
+            "algorithm.lam",
+            3,
+            objective="validation:loss:personal",
+            evaluate_on="validation",
+            eval_every=3,
+            execution="vmap",
+            progress=False,
+        )
+        return float(found.value[0]), float(found.derivatives["algorithm.lam"][0])
+
+    (above, _), (below, _), (_, slope) = (at(0.5 + step) for step in (1e-4, -1e-4, 0))
+    # Rounding over twice the step, and the step's square, on values of order one.
+    np.testing.assert_allclose(slope, (above - below) / 2e-4, rtol=1e-5, atol=1e-8)
+    assert abs(slope) > 1e-5
 
 
 class Spectral(nn.Module):

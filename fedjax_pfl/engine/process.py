@@ -203,7 +203,8 @@ class FederatedProcess:
         Returns:
           False where a client's data have a say in its first message.
         """
-        pool = self.with_first_kept(core.seed_key(0), model, train).pool()
+        is_local = self._keeps_statistics(model)
+        pool = kept.with_first_statistics(model, train, is_local=is_local).pool()
         model = kept.started(model, train)
 
         def message(key: core.Key, fields: dict[str, Any]) -> Any:

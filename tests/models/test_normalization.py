@@ -24,6 +24,11 @@ BATCH = fp.MLP(widths=(5,), normalization="batch")
 FEDBN = fp.ParameterRoles(BATCH, personal="_norm/", local_statistics=True)
 
 
+def wide(*values):
+    """A case that is checked with --all-algorithms only."""
+    return pytest.param(*values, marks=pytest.mark.wide)
+
+
 def fitted(model):
     return model.for_federation(toy.make_federation())
 
@@ -90,7 +95,7 @@ def test_padding_is_no_part_of_a_batch(name):
         np.testing.assert_allclose(outputs[real], wanted[real], rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", norms.MODELS)
+@pytest.mark.parametrize("name", ["ours", wide("linen"), "nnx"])
 def test_gradients_of_a_padded_batch_are_those_of_its_examples(name):
     model, loss = fitted(norms.MODELS[name]), fp.local.DataLoss
     weight = np.array([1, 0, 1, 1, 0, 1])
@@ -184,6 +189,7 @@ def test_fedavg_averages_statistics_and_fedbn_keeps_them():
     assert not [name for name in tree_paths.by_name(state.server) if "norm" in name]
 
 
+FEW = ("apfl", "fedpg", "fedrep", "lp_proj", "pfedme")
 # Passes over the batch, by which each method moves the statistics of the first network.
 MOVING = {
     "apfl": (fp.APFL(local=FULL), 1),
@@ -205,7 +211,7 @@ MOVING = {
 }
 
 
-@pytest.mark.parametrize("name", MOVING)
+@pytest.mark.parametrize("name", [n if n in FEW else wide(n) for n in MOVING])
 def test_statistics_are_those_of_the_model_that_a_client_trains(name):
     algorithm, passes = MOVING[name]
     roles = fp.ParameterRoles(BATCH, local_statistics=True)
@@ -228,8 +234,17 @@ def method(name):
     return kind(**fields)
 
 
-@pytest.mark.parametrize("is_local", [False, True])
-@pytest.mark.parametrize("name", registry.ALGORITHMS)
+SHARING = ("centralized", "fedavg", "flame", "local", "splitgp")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_local"),
+    [
+        *((name, True) for name in registry.ALGORITHMS),
+        *((name, False) for name in SHARING),
+        *(wide(n, False) for n in registry.ALGORITHMS if n not in SHARING),
+    ],
+)
 def test_every_method_trains_with_statistics_or_refuses_them(name, is_local):
     model = fp.ParameterRoles(BATCH, local_statistics=True) if is_local else BATCH
     refusals = {
@@ -290,14 +305,18 @@ def subject(kind):
 
 
 @pytest.mark.parametrize(
-    "prop",
+    ("kind", "prop"),
     [
-        *PROPERTIES,
-        "a_resumed_grid_is_bit_identical",
-        *(pytest.param(prop, marks=pytest.mark.wide) for prop in COSTLY[:-1]),
+        *(("fedbn", prop) for prop in (*PROPERTIES, COSTLY[-1])),
+        *(("shared", prop) for prop in (PROPERTIES[2], COSTLY[-1])),
+        *(wide("fedbn", prop) for prop in COSTLY[:-1]),
+        *(
+            wide("shared", prop)
+            for prop in (*PROPERTIES, *COSTLY)
+            if prop not in (PROPERTIES[2], COSTLY[-1])
+        ),
     ],
 )
-@pytest.mark.parametrize("kind", SUBJECTS)
 def test_methods_keep_their_properties(kind, prop):
     testing.check(prop, subject(kind))
 
@@ -377,38 +396,38 @@ def test_variables_of_flax_bring_their_statistics():
     assert type(module.norm) is nnx.BatchNorm  # the user's stays as it is
 
 
-def test_flax_modules_train_alike(tmp_path):
-    """Three networks of one start, and one with dropout, which draws by its key."""
-    ours, linen, made = (fitted(norms.MODELS[n]) for n in norms.MODELS)
-    params, dense, norm = ours.init(KEY), "hidden_0", "hidden_0_norm"
-    starts = []
-    for model, (to_dense, to_norm) in (
-        (linen, norms.LAYERS["linen"]),
-        (made, norms.LAYERS["nnx"]),
-    ):
-        tree = {
-            to_dense: params[dense] | {"kernel": params[dense]["kernel"].T},
-            to_norm: params[norm],
-            "head": params["head"] | {"kernel": params["head"]["kernel"].T},
-            "batch_stats": {to_norm: ours.first_statistics()[norm]},
-        }
-        starts.append(type(model)(module=model.module, initial_params=tree))
-    whole = params | {"batch_stats": ours.first_statistics()}
-    start = fp.MLP(widths=(5,), normalization="batch", initial_params=whole)
-    local = fp.SGD(learning_rate=0.2, epochs=2, batch_size=3)
+@pytest.mark.parametrize("name", [wide("linen"), "nnx"])
+def test_flax_modules_train_as_ours(name):
+    """From one start, through several minibatches of every client."""
+    ours, other = (fitted(norms.MODELS[n]) for n in ("ours", name))
+    params, running = ours.init(KEY), ours.first_statistics()["hidden_0_norm"]
+    dense, norm = norms.LAYERS[name]
+    turned = {
+        layer: params[layer] | {"kernel": params[layer]["kernel"].T}
+        for layer in ("hidden_0", "head")
+    }
+    tree = {
+        dense: turned["hidden_0"],
+        norm: params["hidden_0_norm"],
+        "head": turned["head"],
+        "batch_stats": {norm: running},
+    }
+    whole = params | {"batch_stats": {"hidden_0_norm": running}}
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(local=fp.SGD(learning_rate=0.2, epochs=2, batch_size=3))
+    )
     losses = [
         fp.simulate(
-            *(KEY, fp.FederatedProcess(algorithm=fp.FedAvg(local=local)), model),
-            toy.make_federation(),
-            num_rounds=3,
-            progress=False,
+            *(KEY, process, model, toy.make_federation()), num_rounds=3, progress=False
         )
         .groups[0]
         .metrics["loss"]
-        for model in (start, *starts)
+        for model in (
+            dataclasses.replace(BATCH, initial_params=whole),
+            type(other)(module=other.module, initial_params=tree),
+        )
     ]
-    for other in losses[1:]:
-        np.testing.assert_allclose(other, losses[0], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(*losses, rtol=1e-8, atol=1e-10)
 
 
 def test_adapters_and_streamed_trainings_have_statistics():
@@ -429,7 +448,7 @@ def test_adapters_and_streamed_trainings_have_statistics():
         fp.simulate_streamed(KEY, process, roles, federation, **options)
 
 
-@pytest.mark.parametrize("model", [BATCH, FEDBN])
+@pytest.mark.parametrize("model", [wide(BATCH), FEDBN])
 def test_unseen_clients_are_evaluated(model):
     spec = fp.FederationSpec(dataset="digits", num_clients=6, unseen_fraction=0.34)
     process = fp.FederatedProcess(algorithm=fp.FedAvg(local=FULL))

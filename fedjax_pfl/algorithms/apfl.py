@@ -40,7 +40,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core, local
 from fedjax_pfl.algorithms import base, common
-from fedjax_pfl.core import ClientView, Downlink, Model, held, struct
+from fedjax_pfl.core import ClientView, Downlink, Model, held, statistics, struct
 
 __all__ = ["APFL"]
 
@@ -93,8 +93,11 @@ class APFL(base.SingleExchange):
         """Returns the global model; the mean of the cohort's alpha is only reported."""
         return core.Downlink(shared=server, info={"mean_alpha": clients.alpha.mean()})
 
-    def _mixed(self, apply: Callable[[Any], jax.Array], v: Any, w: Any, alpha: Any):
-        """Returns the mixed model's outputs, from a network's `params -> outputs`."""
+    def _mixed(self, apply: Callable[[Any], Any], v: Any, w: Any, alpha: Any):
+        """Returns the mixed model's outputs, from a network's `params -> outputs`.
+
+        Running statistics beside outputs are mixed as these are.
+        """
         if self.mix == "parameters":
             return apply(base.mixture(v, w, alpha))
         return base.mixture(apply(v), apply(w), alpha)
@@ -120,18 +123,20 @@ class APFL(base.SingleExchange):
             batch = batch.with_personal(own)
 
             def apply(params: Any):
-                return model.apply(
-                    params, batch.x, key=step_key, constants=batch.constants
-                )
+                return statistics.forward(model, params, batch, step_key)
 
             # w learns from its own loss only, so both gradients come in one pass.
-            outputs = self._mixed(apply, v, held.held(w), alpha)
-            return plain(step_key, w, common, None) + model.loss(outputs, batch)
+            outputs, running = self._mixed(apply, v, held.held(w), alpha)
+            value = plain(step_key, w, common, None) + model.loss(outputs, batch)
+            return value, running
+
+        slopes = jax.grad(losses, argnums=(1, 2, 3, 4), has_aux=True)
 
         def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
-            w, v, alpha, own, first = carry
-            for_w, for_v, for_alpha, for_own = jax.grad(losses, argnums=(1, 2, 3, 4))(
-                step_key, w, v, alpha, own, batches[0]
+            w, v, alpha, own, running, first = carry
+            batch = batches[0].with_statistics(running)
+            (for_w, for_v, for_alpha, for_own), running = slopes(
+                step_key, w, v, alpha, own, batch
             )
             step_rate = self.local.rate(view.round) * self.local.share(batches[0])
             w, v, own = (
@@ -142,13 +147,13 @@ class APFL(base.SingleExchange):
                 slope = for_alpha + self.alpha_decay * alpha
                 moved = jnp.clip(alpha - rate * slope, 0, 1)
                 alpha = jnp.where(first, moved, alpha)
-            return w, v, alpha, own, jnp.zeros((), bool)
+            return w, v, alpha, own, running, jnp.zeros((), bool)
 
-        personal, start = view.data.personal, jnp.ones((), bool)
-        (w, v, alpha, own, _), info = local.local_scan(
+        kept, start = (view.data.personal, view.data.statistics), jnp.ones((), bool)
+        (w, v, alpha, own, running, _), info = local.local_scan(
             view,
             step,
-            (down.shared, client.v, client.alpha, personal, start),
+            (down.shared, client.v, client.alpha, *kept, start),
             batch_size=self.local.batch_size,
             epochs=self.local.epochs,
             remainder=self.local.remainder,
@@ -160,6 +165,7 @@ class APFL(base.SingleExchange):
                 "client_steps": info.num_steps,
             },
             carry=own,
+            statistics=running,
         )
         return ApflClient(v=v, alpha=alpha), view.upload(w), report
 

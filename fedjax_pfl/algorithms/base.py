@@ -38,6 +38,8 @@ class SingleExchange:
       chooses: what the method chooses by comparing, in words, which derivatives of
         trainings hold fixed; or None.
       no_derivative: why trainings have no derivatives, in words; or None.
+      shares_statistics: whether running statistics of a `StatisticsModel` become one
+        mean, unless they are to stay with the clients; else they always stay there.
       released: what the server makes of messages and sends on, in words, where nothing
         of them leaves it but their aggregate; else None, and noise cannot make the
         method private.
@@ -50,6 +52,7 @@ class SingleExchange:
     message_of: Any = None
     chooses: Any = None
     no_derivative: Any = None
+    shares_statistics: bool = True
     released: Any = None
 
     def default_aggregator(self) -> core.Aggregator:

@@ -21,7 +21,15 @@ import jax.numpy as jnp
 
 from fedjax_pfl import aggregators, core, local
 from fedjax_pfl.algorithms import base, global_model
-from fedjax_pfl.core import ClientView, Downlink, Model, checks, client_rows, struct
+from fedjax_pfl.core import (
+    ClientView,
+    Downlink,
+    Model,
+    checks,
+    client_rows,
+    statistics,
+    struct,
+)
 
 __all__ = ["Centralized", "FedAvg", "Local"]
 
@@ -80,6 +88,7 @@ class Local(base.SingleExchange):
     local: Any = local.SGD()
 
     aggregates = False  # nothing is sent
+    shares_statistics = False
 
     def first(self, params: Any):
         """Copies one network to all clients."""
@@ -125,10 +134,10 @@ class Centralized(base.SingleExchange):
                 "Centralized training cannot pool clients with feature noise of "
                 "their own."
             )
-        if data.personal is not None:
+        if data.personal is not None or statistics.are_local(model):
             raise checks.InputError(
-                "Expected a model without personal parameters for Centralized, whose"
-                " training has one client."
+                "Expected a model without personal parameters or local statistics for"
+                " Centralized, whose training has one client."
             )
         return model.init(key), None, None
 
@@ -144,7 +153,8 @@ class Centralized(base.SingleExchange):
             "gradient_evaluations": info.num_examples,
             "client_steps": info.num_steps,
         }
-        report = {name: count[None] for name, count in counts.items()}
+        one = core.Report(values=counts, statistics=info.statistics)
+        report = jax.tree.map(lambda leaf: leaf[None], one)
         return state, link.info(report, {}, bytes_up=0, bytes_down=0)
 
     def parameters(self, server: Any, client: Any):

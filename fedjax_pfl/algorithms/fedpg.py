@@ -156,23 +156,24 @@ class FedPG(base.SingleExchange):
         return jax.tree.map(jnp.zeros_like, server.model)
 
     def _measured(self, view: core.ClientView, w: Any, model: Model):
-        """Measures ONE client at w: upload, evaluated gradients, what stays with it."""
+        """Measures ONE client at w: upload, evaluated gradients, what is kept of it."""
         plain, own = local.DataLoss(model), view.data.personal
         rate = self.local.rate(view.round)
         if self.gradient == "exact":
             loss, (gradient, slope) = local.full_value_and_gradient(
-                local.joint(plain), (w, own), None, view.data
+                local.Joint(plain), (w, own), None, view.data
             )
+            running = local.passed_statistics(plain, w, None, view)
             own = jax.tree.map(lambda x, g: x - rate * g, own, slope)
             steps, evaluations = jnp.ones((), jnp.int32), view.data.num_examples
         else:
             loss = local.full_value(plain, w, None, view.data)
             theta, _, info = self.local.solve(view, plain, w, None)
-            own = None if own is None else info.carry
+            own, running = None if own is None else info.carry, info.statistics
             gradient = jax.tree.map(lambda a, b: (a - b) / rate, w, theta)
             steps, evaluations = info.num_steps, info.num_examples
         upload = view.upload(gradient, aux={"loss": loss, "steps": steps})
-        return upload, evaluations, own
+        return upload, evaluations, (own, running)
 
     def _rows(
         self,
@@ -301,7 +302,7 @@ class FedPG(base.SingleExchange):
         def measure(view: core.ClientView, _: Any, shared: Any):
             return self._measured(view, shared, link.model)
 
-        uploads, evaluations, own = link.map(measure, None, w)
+        uploads, evaluations, (own, running) = link.map(measure, None, w)
         state, received = link.upload(state, uploads, self.reference(state.server))
         present, losses = received.weight > 0, received.aux["loss"]
         history, used = self._absent(state, ctx)
@@ -338,7 +339,7 @@ class FedPG(base.SingleExchange):
             "loss": losses,
         }
         return state, link.info(
-            core.Report(values=values | report, carry=own),
+            core.Report(values=values | report, carry=own, statistics=running),
             {},
             info,
             bytes_up=byte_counts.words(bytes_up) + byte_counts.words(count * tried),

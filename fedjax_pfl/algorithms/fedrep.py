@@ -97,11 +97,7 @@ class FedRep(base.PersonalHead):
         self, solver: Any, view: ClientView, model: Model, part: Any, fixed: Any
     ):
         """Trains one part of the model, and reports the work."""
-        plain = local.DataLoss(model)
-
-        def objective(key: core.Key, part: Any, batch: core.Batch, fixed: Any):
-            return plain(key, tree_paths.join(part, fixed), batch, None)
-
+        objective = local.DataLoss(model, network=tree_paths.join)
         part, _, info = solver.solve(view, objective, part, fixed)
         return part, info
 
@@ -114,9 +110,7 @@ class FedRep(base.PersonalHead):
         )
         solver = self.local if self.head_local is None else self.head_local
         head, first = self._train(solver, for_head, model, client, down.shared)
-        if view.data.personal is not None:  # both phases train what stays here
-            own = view.data.with_personal(first.carry)
-            for_body = dataclasses.replace(for_body, data=own)
+        for_body = _after(for_body, first)
         body, second = self._train(self.local, for_body, model, down.shared, head)
         message = tree_paths.join(head, body) if self.send_heads else body
         return head, view.upload(message), first.then(second).report()
@@ -125,10 +119,21 @@ class FedRep(base.PersonalHead):
         """Returns the latest body under the own, the tuned and the mean head."""
         mean, body = tree_paths.split(server, self.head)
         heads = {"personal": client}
-        if self.fine_tune is not None:
-            tuned, info = self._train(self.fine_tune, view, model, client, body)
-            heads["fine-tuned"] = local.whole(view, tuned, info)
         if self.send_heads:
             heads["global"] = mean
         networks = {name: tree_paths.join(head, body) for name, head in heads.items()}
+        if self.fine_tune is not None:
+            tuned, info = self._train(self.fine_tune, view, model, client, body)
+            whole = local.whole(view, tree_paths.join(tuned, body), info)
+            networks["fine-tuned"] = whole
         return base.model_predictors(view, model, networks)
+
+
+def _after(view: ClientView, info: local.LocalInfo) -> ClientView:
+    """Returns the view after some work, which moves what else is kept of the model."""
+    data = view.data
+    if data.personal is not None:
+        data = data.with_personal(info.carry)
+    if data.statistics is not None:
+        data = data.with_statistics(info.statistics)
+    return dataclasses.replace(view, data=data)

@@ -43,13 +43,15 @@ FedPG's tables come from code in which only the bias of b_i learns and its kerne
 copy of a's; `head="head/bias$"` personalizes the bias alone, without the copy.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from fedjax_pfl import core, models
+from fedjax_pfl import core, local, models
 from fedjax_pfl.algorithms import base, common
 from fedjax_pfl.core import (
     ClientView,
@@ -57,6 +59,7 @@ from fedjax_pfl.core import (
     Model,
     client_rows,
     held,
+    statistics,
     struct,
     tree_paths,
 )
@@ -156,15 +159,14 @@ class FedROD(base.PersonalHead):
         """Trains the network by one loss, and the own part by the other."""
         counts = _counts(model, down.shared.network, view.data)
 
-        def objective(key: core.Key, point: Any, batch: core.Batch, context: Any):
-            def apply(params: Any):
-                return model.apply(params, batch.x, key=key, constants=batch.constants)
-
+        def personal(point: Any, context: Any):
             network, own = point
-            personal = self._added(held.held(network), own, counts)
-            generic = model.loss(balanced(apply(network), counts), batch)
-            return generic + model.loss(apply(personal), batch)
+            return self._added(held.held(network), own, counts)
 
+        def generic(outputs: jax.Array, batch: core.Batch):
+            return model.loss(balanced(outputs, counts), batch)
+
+        objective = _Decoupled(local.DataLoss(model, network=personal), generic)
         hyper = self.hyper_width is not None
         start = (down.shared.network, down.shared.hyper if hyper else client)
         (network, own), _, info = self.local.solve(view, objective, start, None)
@@ -178,6 +180,34 @@ class FedROD(base.PersonalHead):
         personal = self._added(server.network, own, counts)
         networks = {"personal": personal, "global": server.network}
         return base.model_predictors(view, model, networks)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Decoupled:
+    """Sum of the generic loss, of the network as it is, and of the personal one.
+
+    Attributes:
+      personal: loss of the network with the personal head, which moves statistics.
+      generic: `(logits, batch) -> []`.
+    """
+
+    personal: local.DataLoss
+    generic: Callable[[jax.Array, core.Batch], jax.Array]
+
+    def _of_network(self, key: Any, point: Any, batch: core.Batch) -> jax.Array:
+        """Returns the generic loss `[]`."""
+        logits, _ = statistics.forward(self.personal.model, point[0], batch, key)
+        return self.generic(logits, batch)
+
+    def __call__(self, key: Any, point: Any, batch: core.Batch, context: Any):
+        """Returns the value `[]`."""
+        value = self.personal(key, point, batch, context)
+        return self._of_network(key, point, batch) + value
+
+    def with_statistics(self, key: Any, point: Any, batch: core.Batch, context: Any):
+        """Returns the value `[]` and running statistics after this batch."""
+        value, running = self.personal.with_statistics(key, point, batch, context)
+        return self._of_network(key, point, batch) + value, running
 
 
 def _counts(model: core.Model, params: Any, data: core.ClientData) -> jax.Array:

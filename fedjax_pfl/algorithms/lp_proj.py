@@ -249,29 +249,32 @@ class LpProj(base.SingleExchange):
         self, view: ClientView, server: LpProjServer, client: LpProjClient, model: Model
     ):
         """Takes R steps of w_i, each after K steps of theta_i."""
-        gradient = jax.grad(local.DataLoss(model), argnums=1)
+        plain = local.DataLoss(model)
+        gradient = jax.grad(plain.with_statistics, argnums=1, has_aux=True)
         pull = jax.grad(self.coupling, argnums=1)
 
         def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
-            theta, w_local = carry
-            slope = gradient(step_key, theta, batches[0], None)
+            theta, w_local, running = carry
+            batch = batches[0].with_statistics(running)
+            slope, running = gradient(step_key, theta, batch, None)
             if self.clip_norm is not None:
                 longest = jnp.maximum(optax.tree.norm(slope), self.clip_norm)
                 slope = optax.tree.scale(self.clip_norm / longest, slope)
             pulled = pull(server.projection, theta, w_local)
-            return jax.tree.map(self._inner_step, theta, slope, pulled), w_local
+            theta = jax.tree.map(self._inner_step, theta, slope, pulled)
+            return theta, w_local, running
 
         def w_step(epoch: jax.Array, carry: Any):
-            theta, w_local = carry
+            theta, w_local, running = carry
             slope = jax.grad(self.coupling, argnums=2)(
                 server.projection, theta, w_local
             )
-            return theta, w_local - self.learning_rate * self.lam * slope
+            return theta, w_local - self.learning_rate * self.lam * slope, running
 
-        (theta, w_local), info = local.local_scan(
+        (theta, w_local, running), info = local.local_scan(
             view,
             step,
-            (client.theta, server.w),
+            (client.theta, server.w, view.data.statistics),
             batch_size=self.batch_size,
             epochs=self.num_steps,
             sampler=minibatch_scan.independent_batch,
@@ -279,6 +282,7 @@ class LpProj(base.SingleExchange):
             epoch_end=w_step,
             dtype=minibatch_scan.params_dtype(client.theta),
         )
+        info = dataclasses.replace(info, statistics=running)
         return LpProjClient(theta=theta), w_local, info
 
     def _inner_step(self, theta: Any, slope: Any, pulled: Any):

@@ -27,6 +27,7 @@ class Majority(base.SingleExchange):
     """The most frequent label of every client; a bound from below, not a method."""
 
     aggregates = False  # nothing is sent
+    shares_statistics = False
 
     def init(
         self,
@@ -44,7 +45,11 @@ class Majority(base.SingleExchange):
     ):
         """Does nothing."""
         none = jnp.zeros((), jnp.int32)
-        report = {"gradient_evaluations": none, "client_steps": none}
+        report = core.Report(
+            values={"gradient_evaluations": none, "client_steps": none},
+            carry=view.data.personal,
+            statistics=view.data.statistics,
+        )
         return client, view.upload(None), report
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):

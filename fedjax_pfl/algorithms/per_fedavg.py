@@ -135,24 +135,30 @@ class PerFedAvg(base.SingleExchange):
         self, view: ClientView, down: Downlink, client: Any, model: Model
     ):
         """Takes local steps on the client's meta objective."""
-        gradient = jax.grad(local.DataLoss(model), argnums=1)
+        plain = local.DataLoss(model)
+        gradient = jax.grad(plain, argnums=1)
+        with_statistics = jax.grad(plain.with_statistics, argnums=1, has_aux=True)
         a = self.inner_learning_rate
 
-        def step(step_key: core.Key, w: Any, batches: tuple[core.Batch, ...]):
+        def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
+            w, running = carry
             # Numbers below 3 belong to the batches' own draws.
             keys = [jax.random.fold_in(step_key, 3 + i) for i in range(len(batches))]
+            batches = tuple(batch.with_statistics(running) for batch in batches)
             inner = gradient(keys[0], w, batches[0], None)
-            g = gradient(keys[1], common.stepped(w, inner, -a), batches[1], None)
+            adapted = common.stepped(w, inner, -a)
+            g, running = with_statistics(keys[1], adapted, batches[1], None)
             if self.hessian == "first_order":
-                return common.stepped(w, g, -self.learning_rate)
+                return common.stepped(w, g, -self.learning_rate), running
             h = self._product(lambda v: gradient(keys[2], v, batches[2], None), w, g)
-            return common.stepped(w, common.stepped(g, h, -a), -self.learning_rate)
+            direction = common.stepped(g, h, -a)
+            return common.stepped(w, direction, -self.learning_rate), running
 
         parts = 2 if self.hessian == "first_order" else 3
-        w, info = local.local_scan(
+        (w, running), info = local.local_scan(
             view,
             step,
-            down.shared,
+            (down.shared, view.data.statistics),
             batch_size=self.batch_size,
             epochs=self.num_steps,
             batches_per_step=parts,
@@ -162,7 +168,11 @@ class PerFedAvg(base.SingleExchange):
         )
         # The third batch costs two gradients, or a product that costs as much.
         evaluations = info.num_examples // parts * (2 if parts == 2 else 4)
-        report = {"gradient_evaluations": evaluations, "client_steps": info.num_steps}
+        report = core.Report(
+            values={"gradient_evaluations": evaluations},
+            steps=info.num_steps,
+            statistics=running,
+        )
         return client, view.upload(w), report
 
     def predictors(self, view: ClientView, server: Any, client: Any, model: Model):

@@ -154,26 +154,30 @@ class PFedMe(base.SingleExchange):
 
     def _in_batches(self, view: ClientView, w: Any, theta: Any, model: Model):
         """Runs the published rule, like `_in_epochs`."""
-        gradient = jax.grad(local.joint(local.DataLoss(model)), argnums=1)
+        joint = local.Joint(local.DataLoss(model))
+        gradient = jax.grad(joint.with_statistics, argnums=1, has_aux=True)
 
         def step(step_key: core.Key, carry: Any, batches: tuple[core.Batch, ...]):
-            w_local, *both = carry
+            w_local, *others = carry
 
-            def inner(number: jax.Array, both: tuple[Any, Any]):
+            def inner(number: jax.Array, state: tuple[Any, Any]):
+                both, running = state
                 # Number 0 belongs to the batch's own draw.
                 inner_key = jax.random.fold_in(step_key, 1 + number)
-                slopes = gradient(inner_key, both, batches[0], None)
+                batch = batches[0].with_statistics(running)
+                slopes, running = gradient(inner_key, both, batch, None)
                 # What stays with the client has no centre to be pulled to.
                 centres = w_local, both[1]
-                return jax.tree.map(self._inner_step, both, slopes, centres)
+                return jax.tree.map(self._inner_step, both, slopes, centres), running
 
-            theta, own = lax.fori_loop(0, self.inner_steps, inner, tuple(both))
-            return self._outer_step(w_local, theta), theta, own
+            both, running = lax.fori_loop(0, self.inner_steps, inner, tuple(others))
+            return self._outer_step(w_local, both[0]), both, running
 
-        (w_local, theta, own), info = local.local_scan(
+        kept = view.data.personal, view.data.statistics
+        (w_local, (theta, own), running), info = local.local_scan(
             view,
             step,
-            (w, theta, view.data.personal),
+            (w, (theta, kept[0]), kept[1]),
             batch_size=self.batch_size,
             epochs=self.num_steps,
             sampler=minibatch_scan.independent_batch,
@@ -184,7 +188,8 @@ class PFedMe(base.SingleExchange):
             "num_steps": self.inner_steps * info.num_steps,
             "num_examples": self.inner_steps * info.num_examples,
         }
-        return w_local, theta, dataclasses.replace(info, carry=own, **counts)
+        info = dataclasses.replace(info, carry=own, statistics=running, **counts)
+        return w_local, theta, info
 
     def _inner_step(self, theta: Any, gradient: Any, w_local: Any):
         """Takes one gradient step on `f_i + lam/2 ||. - w_i||^2` in one leaf."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from fedjax_pfl.core import lazy
 
 if TYPE_CHECKING:
+    from fedjax_pfl.core.batch import Batch as Batch
+    from fedjax_pfl.core.batch import Constants as Constants
     from fedjax_pfl.core.checks import InputError as InputError
     from fedjax_pfl.core.exchange import ClientView as ClientView
     from fedjax_pfl.core.exchange import Link as Link
-    from fedjax_pfl.core.federation import Batch as Batch
     from fedjax_pfl.core.federation import ClientData as ClientData
-    from fedjax_pfl.core.federation import Constants as Constants
     from fedjax_pfl.core.federation import Federation as Federation
     from fedjax_pfl.core.predictor import Predictor as Predictor
     from fedjax_pfl.core.protocols import Aggregator as Aggregator
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedjax_pfl.core.protocols import SequenceModel as SequenceModel
     from fedjax_pfl.core.protocols import ServerOptimizer as ServerOptimizer
     from fedjax_pfl.core.protocols import Specification as Specification
+    from fedjax_pfl.core.protocols import StatisticsModel as StatisticsModel
     from fedjax_pfl.core.protocols import Transform as Transform
     from fedjax_pfl.core.protocols import Work as Work
     from fedjax_pfl.core.randomness import GENERATOR as GENERATOR

@@ -22,7 +22,7 @@ class ClientView:
       data: training examples of this client.
       work: budget of this client; without caps outside of rounds.
       carry: what the client's solver kept from its last round, or None; personal
-        parameters come with the data.
+        parameters and running statistics come with the data.
       steps: `int32[]` local steps that the client took in earlier rounds, where a
         schedule asks for them; None counts as 0.
     """

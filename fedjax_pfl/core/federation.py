@@ -1,4 +1,4 @@
-"""Examples of clients: batches, the pool with its rows, federations."""
+"""Examples of clients: the pool with its rows, and federations."""
 
 import dataclasses
 from typing import Any
@@ -9,61 +9,11 @@ import numpy as np
 from jax import core
 
 from fedjax_pfl.core import checks, struct
+from fedjax_pfl.core.batch import Batch, Constants, with_personal_of
 from fedjax_pfl.core.randomness import Key, Stream, seed_key
 from fedjax_pfl.core.state import Population
 
-__all__ = ["Batch", "ClientData", "Constants", "Federation"]
-
-
-@struct.pytree_dataclass
-class Batch:
-    """Examples of one client; rows of weight 0 are padding and contribute exactly zero.
-
-    Attributes:
-      x: `[B, ...]` scaled inputs; padded rows are zeros.
-      y: `[B]` or `[B, ...]` targets.
-      weight: `[B]` 1 for examples, 0 for padding.
-      constants: what the model reads besides (embeddings, tables), `Constants` of a
-        `RoleModel`, or None.
-    """
-
-    x: jax.Array
-    y: jax.Array
-    weight: jax.Array
-    constants: Any = None
-
-    def with_personal(self, personal: Any) -> "Batch":
-        """Returns the batch for a model with other parameters of the client's own."""
-        constants = _with_personal(self.constants, personal)
-        return dataclasses.replace(self, constants=constants)
-
-
-@struct.pytree_dataclass
-class Constants:
-    """Arrays that a `RoleModel` reads beside the parameters that a method moves.
-
-    Attributes:
-      given: the federation's own constants, or None.
-      frozen: parameters by name that nobody trains; the same for all clients.
-      personal: parameters that stay with the client, leading axis N, or of ONE client;
-        None before there are any.
-    """
-
-    given: Any = None
-    frozen: Any = None
-    personal: Any = None
-
-    @classmethod
-    def of(cls, constants: Any) -> "Constants":
-        """Returns constants in this form, those of a federation as `given`."""
-        return constants if isinstance(constants, cls) else cls(given=constants)
-
-
-def _with_personal(constants: Any, personal: Any) -> Any:
-    """Returns constants with other personal parameters; those of old models as is."""
-    if personal is None and Constants.of(constants).personal is None:
-        return constants
-    return dataclasses.replace(Constants.of(constants), personal=personal)
+__all__ = ["ClientData", "Federation"]
 
 
 @struct.pytree_dataclass
@@ -76,7 +26,7 @@ class ClientData:
       scale: `[]` or `[...]` factor applied to `x` in the batch.
       shift: `[]` or `[...]` added after scaling.
       constants: pytree handed to the model with every batch, or None; of a `RoleModel`
-        `Constants`.
+        or `StatisticsModel` `Constants`.
       index: `int32[N, M]` rows of the pool; entries past `num_examples` are padding.
       num_examples: `int32[N]` examples per client, may be 0.
       client_id: `int32[N]` identity of each client; randomness follows it.
@@ -106,17 +56,27 @@ class ClientData:
     def rows(self) -> dict[str, Any]:
         """Returns the fields with one row per client, by name."""
         rows = {name: getattr(self, name) for name in _CLIENT_FIELDS}
-        return rows if self.personal is None else rows | {_PERSONAL: self.personal}
+        constants = Constants.of(self.constants)
+        kept = {name: getattr(constants, name) for name in _KEPT}
+        return rows | {name: tree for name, tree in kept.items() if tree is not None}
 
     def pool(self) -> "ClientData":
         """Returns the data without clients: what all of them share."""
-        return self.with_rows(dict.fromkeys(_CLIENT_FIELDS)).with_personal(None)
+        data = self.with_rows(dict.fromkeys(_CLIENT_FIELDS))
+        if not isinstance(self.constants, Constants):
+            return data
+        constants = dataclasses.replace(self.constants, **dict.fromkeys(_KEPT))
+        return dataclasses.replace(data, constants=constants)
 
     def with_rows(self, rows: dict[str, Any]) -> "ClientData":
         """Returns a pool with the rows of some clients, or of one."""
-        fields = {name: leaf for name, leaf in rows.items() if name != _PERSONAL}
+        fields = {name: leaf for name, leaf in rows.items() if name not in _KEPT}
         data = dataclasses.replace(self, **fields)
-        return data.with_personal(rows[_PERSONAL]) if _PERSONAL in rows else data
+        kept = {name: leaf for name, leaf in rows.items() if name in _KEPT}
+        if not kept:
+            return data
+        constants = dataclasses.replace(Constants.of(self.constants), **kept)
+        return dataclasses.replace(data, constants=constants)
 
     @property
     def personal(self) -> Any:
@@ -125,7 +85,28 @@ class ClientData:
 
     def with_personal(self, personal: Any) -> "ClientData":
         """Returns the data with other parameters that stay with the clients."""
-        constants = _with_personal(self.constants, personal)
+        constants = with_personal_of(self.constants, personal)
+        return dataclasses.replace(self, constants=constants)
+
+    @property
+    def statistics(self) -> Any:
+        """Running statistics, like the rows or those that all clients have, or None."""
+        return Constants.of(self.constants).running
+
+    def with_statistics(
+        self, statistics: Any = None, *, shared: Any = None
+    ) -> "ClientData":
+        """Returns the data with running statistics.
+
+        Args:
+          statistics: those that stay with the clients, like the rows, or None.
+          shared: those that all clients have, or None.
+        """
+        constants = dataclasses.replace(
+            Constants.of(self.constants),
+            statistics=statistics,
+            shared_statistics=shared,
+        )
         return dataclasses.replace(self, constants=constants)
 
     def gather(
@@ -162,9 +143,10 @@ class ClientData:
         y = self.y[row] if self.labels is None else self.labels[positions]
         if jnp.issubdtype(y.dtype, jnp.floating):
             y = y.astype(dtype)
-        return Batch(
-            x=x, y=_mask_rows(real, y), weight=weight, constants=self.constants
-        )
+        constants = self.constants
+        if self.statistics is not None:
+            constants = dataclasses.replace(constants, weight=weight)
+        return Batch(x=x, y=_mask_rows(real, y), weight=weight, constants=constants)
 
     def examples(self, client: int) -> Batch:
         """Returns all examples of one client, in order, as models see them.
@@ -204,7 +186,7 @@ class ClientData:
         return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
 
 
-_PERSONAL = "personal"
+_KEPT = ("personal", "statistics")  # fields of `Constants` with a row per client
 _CLIENT_FIELDS = (
     *("index", "num_examples", "client_id"),
     *("labels", "noise_scale"),

@@ -4,7 +4,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 
-from fedjax_pfl.core.federation import Batch, ClientData, Federation
+from fedjax_pfl.core.batch import Batch
+from fedjax_pfl.core.federation import ClientData, Federation
 from fedjax_pfl.core.randomness import Key
 from fedjax_pfl.core.state import Budget
 
@@ -18,6 +19,7 @@ __all__ = [
     "SequenceModel",
     "ServerOptimizer",
     "Specification",
+    "StatisticsModel",
     "Transform",
     "Work",
 ]
@@ -122,6 +124,27 @@ class RoleModel(Protocol):
 
         `key` is that of `init`.
         """
+        ...
+
+
+@runtime_checkable
+class StatisticsModel(Protocol):
+    """A model that normalizes by statistics of batches, and keeps running ones.
+
+    With a key, `apply` normalizes by the batch, of which rows of weight 0 in
+    `Constants` are no part; without a key by the running statistics there, or those
+    that stand among the parameters (`core.statistics`). They are state, and nothing
+    that a method's rule acts on.
+    """
+
+    def first_statistics(self) -> Any:
+        """Returns running statistics before the first round; None without any."""
+        ...
+
+    def moved(
+        self, params: Params, x: jax.Array, *, key: Key | None, constants: Any
+    ) -> tuple[jax.Array, Any]:
+        """Returns the outputs of `apply`, and running statistics after this batch."""
         ...
 
 

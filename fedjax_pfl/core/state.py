@@ -46,6 +46,10 @@ class State:
         number, where clients may train from older ones, or None.
       transforms: memory of every transform of messages, each with leading axis N or
         None, or None without any.
+      statistics: running statistics of a `StatisticsModel` that all clients have,
+        without a client axis, or None.
+      client_statistics: those that stay with the clients, leading axis N, or None;
+        never sent.
     """
 
     server: Any
@@ -62,6 +66,8 @@ class State:
     steps: jax.Array | None = None
     past: Any = None
     transforms: Any = None
+    statistics: Any = None
+    client_statistics: Any = None
 
 
 @struct.pytree_dataclass
@@ -124,11 +130,13 @@ class Report:
       carry: what its solver keeps for the next round, or None; of a `RoleModel` the
         personal parameters.
       steps: `int32[]` local steps, or None where no local solver tells them.
+      statistics: running statistics of a `StatisticsModel` after the work, or None.
     """
 
     values: dict[str, Any]
     carry: Any = None
     steps: jax.Array | None = None
+    statistics: Any = None
 
 
 @struct.pytree_dataclass

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_rows, sharding
+from fedjax_pfl.core import client_rows, sharding, statistics
 
 __all__ = [
     "alike_at_once",
@@ -139,6 +139,8 @@ def bytes_of_a_step(process: Any, model: Any, federation: core.Federation) -> in
         client = pool.with_rows(dict.fromkeys(pool.rows()) | {"index": nobody})
         if isinstance(model, core.RoleModel):
             client = client.with_personal(model.first_personal(core.seed_key(0)))
+        if (running := statistics.first(model)) is not None:
+            client = client.with_statistics(running)
         batch = client.gather(nobody, jnp.ones(batch_size))
         x, constants = batch.x, batch.constants
         return x, jax.vjp(lambda p: model.apply(p, x, constants=constants), params)

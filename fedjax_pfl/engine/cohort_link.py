@@ -65,6 +65,7 @@ class CohortLink:
       weight: what changes count, from `int32[]` staleness.
       seen: rows that the members' work has made, with whether each is finite.
       written: rows of all clients with the cohort's new ones, and these.
+      arrived: weights `[K]` of the messages of every exchange, as they have arrived.
     """
 
     ctx: core.RoundContext
@@ -89,6 +90,7 @@ class CohortLink:
     weight: Callable[[jax.Array], jax.Array] = jnp.ones_like
     seen: list[tuple[Any, jax.Array]] = dataclasses.field(default_factory=list)
     written: list[tuple[Any, Any]] = dataclasses.field(default_factory=list)
+    arrived: list[jax.Array] = dataclasses.field(default_factory=list)
 
     @property
     def everyone(self) -> bool:
@@ -237,6 +239,7 @@ class CohortLink:
         if not at_once:
             state, uploads = self._receive(state, uploads, reference, known, keys)
             return self.store(state, uploads), rows, uploads, report
+        self.arrived.append(uploads.weight)
         state = count(state, is_lost.sum())
         if not is_told:
             state = self._stored(state, old, messages)
@@ -394,6 +397,7 @@ class CohortLink:
                 uploads = arrive(keys, uploads, malicious, point)
         arrived = jax.vmap(self._arrived, in_axes=(0, None))
         received, lost = arrived(uploads, known.shared)
+        self.arrived.append(received.weight)
         return count(state, lost.sum()), received
 
     def _arrived(self, sent: core.Upload, known: Any) -> tuple[core.Upload, jax.Array]:
@@ -591,6 +595,15 @@ class CohortLink:
             num_nonfinite=jnp.zeros((), jnp.int32),
             bytes_up=self._sent(bytes_up, "sent"),
             bytes_down=self._sent(bytes_down, "received"),
+        )
+
+    def with_bytes(self, info: core.RoundInfo, each: int) -> core.RoundInfo:
+        """Adds as many bytes to what every member sends and receives."""
+        more = each * self.ctx.cohort.shape[0]
+        return dataclasses.replace(
+            info,
+            bytes_up=info.bytes_up + self._sent(more, "sent"),
+            bytes_down=info.bytes_down + self._sent(more, "received"),
         )
 
     def _sent(self, count: int | jax.Array, by: str) -> jax.Array:

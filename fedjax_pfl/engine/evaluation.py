@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_pfl import core, local
 from fedjax_pfl.core import checks, client_map, client_rows, loops
-from fedjax_pfl.engine import process as processes
+from fedjax_pfl.engine import kept
 
 __all__ = [
     "Unseen",
@@ -206,7 +206,7 @@ def predictor_names(
     names: list[str] = []
 
     def trace(state: core.State, federation: core.Federation):
-        federation = processes.with_personal(state, model, federation)
+        federation = kept.with_kept(state, model, federation)
         first = jax.tree.map(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
@@ -249,7 +249,7 @@ def evaluate(
     dtype = jnp.zeros(()).dtype
     judge = model if isinstance(model, core.SequenceModel) else None
     _check_data(judge, data)
-    federation = processes.with_personal(state, model, federation)
+    federation = kept.with_kept(state, model, federation)
     state = process.before_evaluation(state, model, federation)
     test_pool, test_rows = federation.test.pool(), federation.test.rows()
     everybody = None
@@ -429,8 +429,11 @@ def _of_newcomer(
 ) -> tuple[Predictors, core.ClientView]:
     """Returns predictors of ONE client in its first state, and its view."""
     single = data.with_rows(jax.tree.map(lambda leaf: leaf[None], data.rows()))
-    single = processes.with_first_personal(state.key, model, single)
+    single = process.with_first_kept(state.key, model, single)
     clients = process.first_rows(state.key, model, population, single)[1]
+    if state.statistics is not None:
+        single = single.with_statistics(shared=state.statistics)
+        data = data.with_statistics(shared=state.statistics)
     client, row = jax.tree.map(lambda leaf: leaf[0], (clients, single.rows()))
     data = data.with_rows(row)
     made, key = predictors_of(process, state, client, model, data)

@@ -406,8 +406,16 @@ def _own_key(key: core.Key) -> core.Key:
     return core.new_key(jax.random.key_data(key))
 
 
+def _rounds(model: Any) -> bool:
+    """Tells whether a model, or what it wraps, rounds operands of products."""
+    if getattr(model, "bfloat16_products", False):
+        return True
+    inner = getattr(model, "model", None)
+    return inner is not None and _rounds(inner)
+
+
 def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
-    """Warns of an attack or an aggregator that changes nothing.
+    """Warns of an attack, an aggregator or a rounding that serves nothing.
 
     An attack needs malicious clients; a federation without them is fine beside others
     with them: it is what these are compared with. An aggregator needs a method that
@@ -426,6 +434,12 @@ def warn_of_idle_parts(unplanned: Sequence[Group]) -> None:
         warnings.warn(
             f"{rule} changes nothing for {', '.join(dict.fromkeys(methods))}: no"
             " aggregate of messages is made there.",
+            stacklevel=3,
+        )
+    if jax.default_backend() == "cpu" and any(_rounds(g.model) for g in unplanned):
+        warnings.warn(
+            "bfloat16_products=True is slower on a CPU, which rounds the operands and"
+            " multiplies them as floats of 32 bits; it is for accelerators.",
             stacklevel=3,
         )
     at_work: dict[str, bool] = {}

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, sharding, struct
-from fedjax_pfl.engine import cohort_link, privacy
+from fedjax_pfl.core import checks, client_rows, sharding, statistics, struct
+from fedjax_pfl.engine import cohort_link, kept, privacy
 from fedjax_pfl.local import participation as participations
 from fedjax_pfl.local import schedules
 
-__all__ = ["PARTS", "FederatedProcess", "with_first_personal", "with_personal"]
+__all__ = ["PARTS", "FederatedProcess"]
 
 VMAP = sharding.Execution()
 PARTS = {  # field of a process -> what such a part has, and an example
@@ -190,9 +190,9 @@ class FederatedProcess:
           states tell them; see `SingleExchange.init`.
         """
         init_key = core.stream_key(key, core.Stream.INIT, 0)
-        train = with_first_personal(key, model, train)
+        train = self.with_first_kept(key, model, train)
         first = functools.partial(
-            self._first, init_key, _started(model, train), population, train.pool()
+            self._first, init_key, kept.started(model, train), population, train.pool()
         )
         server, rows, messages = jax.vmap(first, out_axes=(None, 0, 0))(train.rows())
         return server, rows, None if self.tells_messages else messages
@@ -222,7 +222,9 @@ class FederatedProcess:
         Returns:
           False where a client's data have a say in its first message.
         """
-        model, pool = _started(model, train), train.pool()
+        is_local = self._keeps_statistics(model)
+        pool = kept.with_first_statistics(model, train, is_local=is_local).pool()
+        model = kept.started(model, train)
 
         def message(key: core.Key, fields: dict[str, Any]) -> Any:
             return self._first(key, model, population, pool, fields)[2]
@@ -286,11 +288,55 @@ class FederatedProcess:
             round=jnp.zeros((), jnp.int32),
             key=key,
             optimizer=self.first_optimizer(server),
-            carry=_first_carry(key, model, train),
+            carry=kept.first_carry(key, model, train),
             steps=self.first_steps(population.num_clients),
             past=self._first_past(server),
             transforms=self.first_transforms(server, population.num_clients),
+            statistics=self.first_statistics(model, train),
+            client_statistics=self._first_client_statistics(key, model, train),
         )
+
+    def _first_client_statistics(
+        self, key: core.Key, model: core.Model, train: core.ClientData
+    ) -> Any:
+        """Returns running statistics that stay with the clients at first, or None."""
+        constants = self.with_first_kept(key, model, train).constants
+        return core.Constants.of(constants).statistics
+
+    def with_first_kept(
+        self, key: core.Key, model: core.Model, train: core.ClientData
+    ) -> core.ClientData:
+        """Returns data with what clients have of a model before the first round.
+
+        Args:
+          key: `[]` key of the run.
+          model: the model.
+          train: examples of K clients.
+
+        Returns:
+          The data of the same clients; as they are where the model keeps nothing.
+        """
+        train = kept.with_first_personal(key, model, train)
+        is_local = self._keeps_statistics(model)
+        return kept.with_first_statistics(model, train, is_local=is_local)
+
+    def _keeps_statistics(self, model: core.Model) -> bool:
+        """Tells whether running statistics stay with the clients."""
+        return statistics.are_local(model) or not self.algorithm.shares_statistics
+
+    def first_statistics(self, model: core.Model, train: core.ClientData) -> Any:
+        """Returns running statistics that all clients have at first, or None.
+
+        Args:
+          model: the model.
+          train: examples of any clients.
+
+        Returns:
+          `[*S]`.
+        """
+        if self._keeps_statistics(model):
+            return None
+        return statistics.first(kept.started(model, train))
 
     def _first_past(self, server: Any) -> Any:
         """Returns rows for the server states that late clients need, or None."""
@@ -384,7 +430,7 @@ class FederatedProcess:
             ),
             work=work,
             model=model,
-            federation=with_personal(state, model, federation),
+            federation=kept.with_kept(state, model, federation),
             carry=state.carry if isinstance(model, core.SequenceModel) else None,
             steps=state.steps,
             execution=execution,
@@ -403,7 +449,7 @@ class FederatedProcess:
             weight=getattr(self.participation, "weight", jnp.ones_like),
         )
         new, info = self.algorithm.round(state, link)
-        new, info = _keep_carry(link, new, info, type(self.algorithm).__name__)
+        new, info = kept.after_round(link, new, info, type(self.algorithm).__name__)
         info = _with_times(timing, info)
         new = self._treat_server(state, new)
         new = self._treat_rows(link, state, new)
@@ -493,84 +539,3 @@ def _with_times(timing: core.Timetable | None, info: core.RoundInfo) -> core.Rou
     times = {"virtual_seconds": timing.seconds, "arrived": timing.present.sum()}
     times["staleness"] = timing.staleness.astype(jnp.float32).mean()
     return dataclasses.replace(info, server=info.server | times)
-
-
-def _started(model: Any, train: core.ClientData) -> Any:
-    """Returns the model, with the pretrained parameters that come with the data."""
-    return model if train.start is None else model.starting_at(train.start)
-
-
-def with_first_personal(
-    key: core.Key, model: core.Model, train: core.ClientData
-) -> core.ClientData:
-    """Returns data with the parameters that stay with clients before the first round.
-
-    Args:
-      key: `[]` key of the run.
-      model: the model.
-      train: examples of K clients.
-
-    Returns:
-      The data of the same clients; as they are where the model keeps nothing.
-    """
-    if not isinstance(model, core.RoleModel):
-        return train
-    init_key = core.stream_key(key, core.Stream.INIT, 0)
-    personal = _started(model, train).first_personal(init_key)
-    (count,) = train.num_examples.shape
-    return train.with_personal(client_rows.broadcast(personal, count))
-
-
-def with_personal(
-    state: core.State, model: core.Model, federation: core.Federation
-) -> core.Federation:
-    """Returns a federation with what a `RoleModel` keeps with its clients now."""
-    if state.carry is None or not isinstance(model, core.RoleModel):
-        return federation
-    train = federation.train.with_personal(state.carry)
-    return dataclasses.replace(federation, train=train)
-
-
-def _first_carry(key: core.Key, model: core.Model, train: core.ClientData) -> Any:
-    """Returns what the clients' solvers start the first round with, or None."""
-    if not isinstance(model, core.SequenceModel):
-        return with_first_personal(key, model, train).personal
-    pool, first = train.pool(), model.first_carry
-    return jax.vmap(lambda rows: first(pool.with_rows(rows)))(train.rows())
-
-
-def _keep_carry(
-    link: cohort_link.CohortLink, state: core.State, info: core.RoundInfo, method: str
-) -> tuple[core.State, core.RoundInfo]:
-    """Moves what solvers keep from the report into the state, and counts their steps.
-
-    A row that is not finite leaves the old one.
-    """
-    report = info.client
-    new = steps = None
-    if isinstance(report, core.Report):
-        new, steps = report.carry, report.steps
-        counted = {} if steps is None else {"client_steps": steps}
-        info = dataclasses.replace(info, client=report.values | counted)
-    if state.steps is not None:
-        if steps is None:
-            raise checks.InputError(
-                "Expected a method whose clients train through a local solver with a"
-                " schedule of steps, got one with minibatches of its own; add"
-                " per_round=True."
-            )
-        steps = state.steps.at[link.ctx.cohort].add(steps)
-        state = dataclasses.replace(state, steps=steps)
-    if state.carry is None:
-        return state, info
-    if new is None:
-        what = "a model of series such as a portfolio policy"
-        if isinstance(link.model, core.RoleModel):
-            what = "personal parameters of the model"
-        raise checks.InputError(
-            "Expected a method whose clients train through a local solver, SGD or"
-            f" Optax, with {what}, got {method} with minibatches of its own."
-        )
-    finite = link.finite(new)
-    new = client_rows.select_rows(finite, new, link.take(state.carry))
-    return dataclasses.replace(state, carry=link.put(state.carry, new)), info

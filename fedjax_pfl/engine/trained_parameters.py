@@ -6,9 +6,8 @@ from typing import Any
 import jax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_map, client_rows, tree_paths
-from fedjax_pfl.engine import evaluation
-from fedjax_pfl.engine import process as processes
+from fedjax_pfl.core import checks, client_map, client_rows, statistics, tree_paths
+from fedjax_pfl.engine import evaluation, kept
 
 __all__ = ["Kind", "kinds", "networks"]
 
@@ -45,14 +44,14 @@ def kinds(
     """
 
     def one(state: core.State, federation: core.Federation):
-        federation = processes.with_personal(state, model, federation)
+        federation = kept.with_kept(state, model, federation)
         row = jax.tree.map(
             lambda leaf: leaf[0], (state.clients, federation.train.rows())
         )
         return _trained(process, state, model, federation.train.pool(), row)
 
     def shared(state: core.State, federation: core.Federation, name: str):
-        federation = processes.with_personal(state, model, federation)
+        federation = kept.with_kept(state, model, federation)
         pool = federation.train.pool()
         rows = (state.clients, federation.train.rows())
         return jax.vmap(
@@ -91,7 +90,7 @@ def networks(
     Returns:
       By predictor, `[K, *P]`.
     """
-    federation = processes.with_personal(state, model, federation)
+    federation = kept.with_kept(state, model, federation)
     state = process.before_evaluation(state, model, federation)
     pool = federation.train.pool()
 
@@ -121,10 +120,11 @@ def _trained(
 
 
 def _with_own(params: Any, data: core.ClientData) -> Any:
-    """Adds what stays with ONE client to the parameters of a predictor."""
-    if data.personal is None:
-        return params
-    try:
-        return tree_paths.join(params, data.personal)
-    except ValueError:  # several networks, or other numbers beside one
-        return {"params": params, "personal": data.personal}
+    """Adds what is kept of ONE client's model to the parameters of a predictor."""
+    params, own = statistics.split(params)
+    if data.personal is not None:
+        try:
+            params = tree_paths.join(params, data.personal)
+        except ValueError:  # several networks, or other numbers beside one
+            params = {"params": params, "personal": data.personal}
+    return statistics.joined(params, data.statistics if own is None else own)

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
         full_value_and_gradient as full_value_and_gradient,
     )
     from fedjax_pfl.local.minibatch_scan import local_scan as local_scan
+    from fedjax_pfl.local.minibatch_scan import passed_statistics as passed_statistics
     from fedjax_pfl.local.objectives import DataLoss as DataLoss
+    from fedjax_pfl.local.objectives import Joint as Joint
     from fedjax_pfl.local.objectives import Objective as Objective
-    from fedjax_pfl.local.objectives import joint as joint
+    from fedjax_pfl.local.objectives import moving as moving
     from fedjax_pfl.local.participation import AllClients as AllClients
     from fedjax_pfl.local.participation import ClientBudgets as ClientBudgets
     from fedjax_pfl.local.participation import FullWork as FullWork

@@ -11,7 +11,7 @@ from jax import lax
 
 from fedjax_pfl import core
 from fedjax_pfl.core import client_map, loops, struct
-from fedjax_pfl.local.objectives import Objective
+from fedjax_pfl.local.objectives import Objective, moving
 
 __all__ = [
     "LocalInfo",
@@ -22,6 +22,7 @@ __all__ = [
     "independent_batch",
     "local_scan",
     "params_dtype",
+    "passed_statistics",
 ]
 
 Order = Callable[[core.ClientView, jax.Array], jax.Array]
@@ -42,26 +43,34 @@ class LocalInfo:
       num_examples: `int32[]` gradients of single examples evaluated.
       converged: `bool[]` whether a tolerance was met; True where there is none.
       carry: what the solver keeps for the client's next round, or None.
+      statistics: running statistics of a `StatisticsModel` after the work, or None.
     """
 
     num_steps: jax.Array
     num_examples: jax.Array
     converged: jax.Array
     carry: Any = None
+    statistics: Any = None
 
     def then(self, later: "LocalInfo") -> "LocalInfo":
-        """Adds later work of the same client, whose carry is kept."""
+        """Adds later work of the same client, whose carry and statistics are kept."""
         return LocalInfo(
             num_steps=self.num_steps + later.num_steps,
             num_examples=self.num_examples + later.num_examples,
             converged=self.converged & later.converged,
             carry=later.carry,
+            statistics=later.statistics,
         )
 
     def report(self, **values: jax.Array) -> core.Report:
         """Returns the client's report of this work, with further values `[]`."""
         values = {"gradient_evaluations": self.num_examples, **values}
-        return core.Report(values=values, carry=self.carry, steps=self.num_steps)
+        return core.Report(
+            values=values,
+            carry=self.carry,
+            steps=self.num_steps,
+            statistics=self.statistics,
+        )
 
 
 def _sorted_positions(bits: jax.Array, count: jax.Array) -> jax.Array:
@@ -403,6 +412,40 @@ def full_value(
     )
 
 
+def passed_statistics(
+    objective: Objective,
+    params: Any,
+    context: Any,
+    view: core.ClientView,
+    batch_size: int = 256,
+) -> Any:
+    """Moves running statistics by one pass over all examples of one client.
+
+    Where gradients are over all examples, and take the statistics as they are.
+
+    Args:
+      objective: see `full_value_and_gradient`.
+      params: point.
+      context: what the objective reads besides.
+      view: the client.
+      batch_size: examples per batch.
+
+    Returns:
+      `[*S]` like `view.data.statistics`, or None where there are none.
+    """
+    running, move = view.data.statistics, moving(objective)
+    if running is None:
+        return None
+
+    def add(running: Any, drawn: tuple[jax.Array, core.Batch]):
+        number, batch = drawn
+        key = jax.random.fold_in(view.key, number)
+        return move(key, params, batch.with_statistics(running), context)[1]
+
+    dtype = params_dtype(params)
+    return _over_examples(add, running, view.data, batch_size, dtype)
+
+
 def _mean_over_examples(
     fn: Callable[[core.Batch], Any],
     zero: Any,
@@ -410,16 +453,32 @@ def _mean_over_examples(
     batch_size: int,
 ) -> Any:
     """Averages a function `batch -> tree` over one client's examples, like `zero`."""
-    slots = data.index.shape[0]
     dtype = params_dtype(zero)
     total = jnp.maximum(data.num_examples, 1).astype(dtype)
+
+    def add(sums: Any, drawn: tuple[jax.Array, core.Batch]):
+        _, batch = drawn
+        share = batch.weight.sum() / total
+        return jax.tree.map(lambda t, g: t + share * g, sums, fn(batch))
+
+    return _over_examples(add, zero, data, batch_size, dtype)
+
+
+def _over_examples(
+    fn: Callable[[Any, tuple[jax.Array, core.Batch]], Any],
+    start: Any,
+    data: core.ClientData,
+    batch_size: int,
+    dtype: Any,
+) -> Any:
+    """Folds `(state, (number, batch)) -> state` over ONE client's examples."""
+    slots = data.index.shape[0]
     num_batches = max(1, -(-slots // batch_size))
 
-    def add(sums: Any, number: jax.Array):
+    def step(state: Any, number: jax.Array):
         positions = number * batch_size + jnp.arange(batch_size)
         weight = (positions < data.num_examples).astype(dtype)
         batch = data.gather(jnp.minimum(positions, slots - 1), weight)
-        share = weight.sum() / total
-        return jax.tree.map(lambda t, g: t + share * g, sums, fn(batch)), None
+        return fn(state, (number, batch)), None
 
-    return lax.scan(add, zero, jnp.arange(num_batches))[0]
+    return lax.scan(step, start, jnp.arange(num_batches))[0]

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, statistics
 
-__all__ = ["DataLoss", "Objective", "joint", "sampler", "stepwise"]
+__all__ = ["DataLoss", "Joint", "Objective", "moving", "sampler", "stepwise"]
 
 Objective = Callable[[core.Key | None, Any, core.Batch, Any], jax.Array]
 
@@ -24,10 +24,13 @@ class DataLoss:
     Attributes:
       model: the model.
       term: `(params, context) -> []`, or None.
+      network: `(params, context) -> [*P]` of the model, where what is trained is not
+        all of it; or None.
     """
 
     model: core.Model
     term: Callable[[Any, Any], Any] | None = None
+    network: Callable[[Any, Any], Any] | None = None
 
     def __call__(
         self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
@@ -49,53 +52,123 @@ class DataLoss:
         Returns:
           Value and outputs.
         """
-        model, constants = self.model, batch.constants
-        outputs = model.apply(params, batch.x, key=key, constants=constants)
-        value = model.loss(outputs, batch)
-        if self.term is not None:
-            value = value + self.term(params, context)
-        return value, outputs
+        whole = self._whole(params, context)
+        outputs = self.model.apply(whole, batch.x, key=key, constants=batch.constants)
+        return self._value(outputs, params, batch, context), outputs
+
+    def with_statistics(
+        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
+    ) -> tuple[jax.Array, Any]:
+        """Returns the value `[]` and running statistics after this batch.
+
+        Args:
+          key: see `with_outputs`.
+          params: see `with_outputs`.
+          batch: examples; those of a `StatisticsModel` with the statistics of before.
+          context: see `with_outputs`.
+
+        Returns:
+          Value, and statistics or None.
+        """
+        whole = self._whole(params, context)
+        outputs, running = statistics.forward(self.model, whole, batch, key)
+        return self._value(outputs, params, batch, context), running
+
+    def _whole(self, params: Any, context: Any) -> Any:
+        """Returns the parameters of the model."""
+        return params if self.network is None else self.network(params, context)
+
+    def _value(
+        self, outputs: jax.Array, params: Any, batch: core.Batch, context: Any
+    ) -> jax.Array:
+        """Returns the loss of outputs, with the term."""
+        value = self.model.loss(outputs, batch)
+        return value if self.term is None else value + self.term(params, context)
 
     def plus(self, term: Callable[[Any, Any], Any]) -> "DataLoss":
         """Returns the objective with another term `(params, context) -> []`."""
         return dataclasses.replace(self, term=term)
 
 
-def joint(objective: Objective) -> Objective:
-    """Returns an objective of the shared and the client's own parameters together.
+@dataclasses.dataclass(frozen=True)
+class Joint:
+    """An objective of the shared and the client's own parameters, a pair, together.
 
-    Args:
+    Attributes:
       objective: of shared parameters.
-
-    Returns:
-      `(key, (params, personal), batch, context) -> []`.
     """
 
-    def both(key: core.Key | None, params: Any, batch: core.Batch, context: Any):
+    objective: Objective
+
+    def __call__(
+        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
+    ) -> jax.Array:
+        """Returns the value `[]`."""
         shared, personal = params
-        return objective(key, shared, batch.with_personal(personal), context)
+        return self.objective(key, shared, batch.with_personal(personal), context)
 
-    return both
+    def with_statistics(
+        self, key: core.Key | None, params: Any, batch: core.Batch, context: Any
+    ) -> tuple[jax.Array, Any]:
+        """Returns the value `[]` and running statistics after this batch."""
+        shared, personal = params
+        move = moving(self.objective)
+        return move(key, shared, batch.with_personal(personal), context)
 
 
-def stepwise(objective: Objective, carry: Any) -> Callable[..., tuple[jax.Array, Any]]:
-    """Returns an objective that also moves the carry of a `SequenceModel`.
+def moving(objective: Objective) -> Callable[..., tuple[jax.Array, Any]]:
+    """Returns an objective that also moves running statistics, where there are some.
 
     Args:
       objective: of the local problem.
-      carry: what the solver carries from step to step; None for models without.
 
     Returns:
-      `(key, params, batch, context, carry) -> ([], carry)`.
+      `(key, params, batch, context) -> ([], statistics)`, the latter those of a
+      `StatisticsModel` after the batch, or None.
+
+    Raises:
+      InputError: when called with statistics, if the objective does not tell them.
+    """
+
+    def moved(key: core.Key | None, params: Any, batch: core.Batch, context: Any):
+        if core.Constants.of(batch.constants).running is None:
+            return objective(key, params, batch, context), None
+        if not hasattr(objective, "with_statistics"):
+            raise checks.InputError(
+                "Expected a method whose local objective tells the running statistics"
+                " of a model with batch normalization, as DataLoss does, got one with"
+                " an objective of its own."
+            )
+        return objective.with_statistics(  # pyright: ignore
+            key, params, batch, context
+        )
+
+    return moved
+
+
+def stepwise(objective: Objective, carry: Any) -> Callable[..., tuple[jax.Array, Any]]:
+    """Returns an objective that also moves what is carried from step to step.
+
+    Args:
+      objective: of the local problem.
+      carry: that of a `SequenceModel`; None for models without.
+
+    Returns:
+      `(key, params, batch, context, carry) -> ([], (carry, statistics))`.
 
     Raises:
       InputError: if there is a carry and the objective does not tell its outputs.
     """
     if carry is None:
-        return lambda key, params, batch, context, carry: (
-            objective(key, params, batch, context),
-            carry,
-        )
+        move = moving(objective)
+
+        def stepped(
+            key: core.Key | None, params: Any, batch: core.Batch, context: Any, _: None
+        ):
+            value, running = move(key, params, batch, context)
+            return value, (None, running)
+
+        return stepped
     model = _sequence_model(objective)
 
     def moved(
@@ -105,7 +178,7 @@ def stepwise(objective: Objective, carry: Any) -> Callable[..., tuple[jax.Array,
         value, outputs = objective.with_outputs(  # pyright: ignore
             key, params, recalled, context
         )
-        return value, model.remember(carry, batch, outputs)
+        return value, (model.remember(carry, batch, outputs), None)
 
     return moved
 

@@ -11,7 +11,7 @@ import optax
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, loops, struct, tree_paths
+from fedjax_pfl.core import checks, loops, statistics, struct, tree_paths
 from fedjax_pfl.local import minibatch_scan, objectives, schedules
 
 __all__ = ["SGD", "Optax", "ToTolerance", "whole"]
@@ -55,7 +55,7 @@ def _with_personal(solve: Callable[..., Any]) -> Callable[..., Any]:
         both, context, info = solve(
             self,
             alone,
-            objectives.joint(objective),
+            objectives.Joint(objective),
             (params, personal),
             context,
             **options,
@@ -74,11 +74,12 @@ def whole(view: core.ClientView, params: Any, info: minibatch_scan.LocalInfo) ->
       info: its report.
 
     Returns:
-      The parameters; as they are where nothing stays with clients.
+      The parameters, with the running statistics of a `StatisticsModel` among them; as
+      they are where there are neither.
     """
-    if view.data.personal is None:
-        return params
-    return tree_paths.join(params, info.carry)
+    if view.data.personal is not None:
+        params = tree_paths.join(params, info.carry)
+    return statistics.joined(params, info.statistics)
 
 
 class _MinibatchSolver:
@@ -143,15 +144,16 @@ class _MinibatchSolver:
         def step(
             step_key: core.Key, state: tuple[Any, ...], batches: tuple[core.Batch, ...]
         ):
-            params, moments, context, carry, count = state
-            gradient, carry = gradient_of(step_key, params, batches[0], context, carry)
+            params, moments, context, (carry, running), count = state
+            batch = batches[0].with_statistics(running)
+            gradient, kept = gradient_of(step_key, params, batch, context, carry)
             params, moments = self._update(
-                gradient, moments, params, view.round, count, self.share(batches[0])
+                gradient, moments, params, view.round, count, self.share(batch)
             )
             if step_end is not None:
                 params = step_end(params, context)
             count = None if count is None else count + 1
-            return params, moments, context, carry, count
+            return params, moments, context, kept, count
 
         def end(epoch: jax.Array, state: tuple[Any, ...]):
             params, moments, context, *others = state
@@ -168,10 +170,11 @@ class _MinibatchSolver:
         if schedules.counts_steps(self):
             count = jnp.zeros((), jnp.int32) if view.steps is None else view.steps
         moments = self._init(params, view.round, count)
-        (params, _, context, carry, _), info = minibatch_scan.local_scan(
+        kept = (view.carry, view.data.statistics)
+        (params, _, context, kept, _), info = minibatch_scan.local_scan(
             view,
             step,
-            (params, moments, context, view.carry, count),
+            (params, moments, context, kept, count),
             batch_size=self.batch_size,
             epochs=self.epochs,
             num_steps=self.num_steps,
@@ -181,7 +184,9 @@ class _MinibatchSolver:
             epoch_end=None if epoch_end is None else end,
             dtype=minibatch_scan.params_dtype(params),
         )
-        return params, context, dataclasses.replace(info, carry=carry)
+        carry, running = kept
+        info = dataclasses.replace(info, carry=carry, statistics=running)
+        return params, context, info
 
 
 @struct.pytree_dataclass
@@ -365,6 +370,9 @@ class Optax(_MinibatchSolver):
 class ToTolerance:
     """Full-batch gradient descent until the squared gradient norm is small enough.
 
+    Gradients take running statistics of a `StatisticsModel` as they are; these move in
+    one pass over the examples at the end.
+
     Attributes:
       learning_rate: `[]` step size, > 0; below 2 / smoothness or it does not converge.
       tolerance: `[]` bound on the squared norm of the objective's gradient, >= 0.
@@ -429,5 +437,8 @@ class ToTolerance:
             num_steps=steps,
             num_examples=(steps + 1) * view.data.num_examples,
             converged=norm <= goal,
+            statistics=minibatch_scan.passed_statistics(
+                objective, params, context, view, self.batch_size
+            ),
         )
         return params, context, info

@@ -2,16 +2,16 @@
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks
+from fedjax_pfl.core import checks, statistics
 from fedjax_pfl.models import initializers, inputs, layers, objectives, starts
 
-__all__ = ["ImageNetwork", "Network"]
+__all__ = ["ImageNetwork", "Network", "NormedNetwork"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Network(objectives.Classification, starts.Startable):
       initialization: `"pytorch"` (weights and biases uniform in +-1/sqrt(fan_in)),
         `"glorot"` or `"he"` (zero biases).
       bfloat16_products: whether operands of matrix products are rounded to bfloat16, in
-        gradients, too; parameters and sums keep their dtype.
+        gradients, too; parameters and sums keep their dtype. On a CPU it is slower.
       input_shape: shape of one input, or None until `for_federation`.
       num_classes: C, or None until `for_federation`.
     """
@@ -60,7 +60,8 @@ class Network(objectives.Classification, starts.Startable):
 
     def _draw(self, key: core.Key) -> core.Params:
         module = self._known_module()
-        return module.init(key, jnp.zeros((1, *(self.input_shape or ()))))["params"]
+        drawn = module.init(key, jnp.zeros((1, *(self.input_shape or ()))))
+        return statistics.joined(drawn["params"], drawn.get(statistics.NAME))
 
     def apply(
         self,
@@ -71,8 +72,18 @@ class Network(objectives.Classification, starts.Startable):
         constants: Any = None,
     ) -> jax.Array:
         """Logits `[B, C]`, in the parameters' dtype."""
-        del constants
-        return self._run(params, x, key)
+        return self.moved(params, x, key=key, constants=constants)[0]
+
+    def moved(
+        self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
+    ) -> tuple[jax.Array, Any]:
+        """Returns the logits of `apply`, and running statistics after this batch."""
+        params, constants = statistics.taken(params, constants)
+        running, weight = constants.running, constants.weight
+        logits, seen = self._run(params, x, key, running, weight=weight)
+        if statistics.NAME not in seen:
+            return logits, running
+        return logits, statistics.settled(seen[statistics.NAME], running, weight)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -99,17 +110,45 @@ class Network(objectives.Classification, starts.Startable):
           Features `[B, ...]` after the layer's activation and pool, and logits
           `[B, C]`.
         """
-        logits, seen = self._run(params, x, key, mutable="intermediates")
+        logits, seen = self._run(params, x, key, mutable=("intermediates",))
         return seen["intermediates"]["layers"][self.layers.index(layer)], logits
 
-    def _run(self, params: Any, x: Any, key: Any, **options: Any) -> Any:
+    def _run(
+        self, params: Any, x: Any, key: Any, running: Any = None, **options: Any
+    ) -> tuple[jax.Array, dict[str, Any]]:
         """Applies the module to inputs in the parameters' dtype."""
-        dtype = jnp.result_type(*jax.tree.leaves(params))
-        rngs = {} if key is None else {"dropout": key}
-        with layers.forms(bfloat16_products=self.bfloat16_products):
-            return self._known_module().apply(
-                {"params": params}, x.astype(dtype), rngs=rngs, **options
+        from fedjax_pfl.models import normalization  # imports flax
+
+        module, dtype = self._known_module(), jnp.result_type(*jax.tree.leaves(params))
+        if running is None and self.first_statistics() is not None:
+            raise checks.InputError(
+                f"Expected parameters of {self.name} with their running statistics"
+                f" {statistics.NAME!r}, or constants with them."
             )
+        variables = {"params": params}
+        if running is not None:
+            variables[statistics.NAME] = running
+        x = x.astype(dtype)
+        with layers.forms(bfloat16_products=self.bfloat16_products):
+            return normalization.run(module, variables, x, key=key, **options)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NormedNetwork(Network):
+    """A network whose layers may be normalized; abstract.
+
+    Attributes:
+      normalization: of convolutions and hidden layers before their ReLU, `"batch"`,
+        `"group"` or `"layer"`, or None. Leaves `<layer>_norm/{scale,bias}`.
+    """
+
+    normalization: Literal["batch", "group", "layer"] | None = None
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.normalization is not None:
+            kinds = ("batch", "group", "layer")
+            checks.known(self.normalization, kinds, "normalization")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from fedjax_pfl.models import base
 __all__ = ["CNN", "CNN1", "CNN2", "CifarCNN", "FedAcsCNN", "LeNet5"]
 
 
-class _ConvNetwork(base.ImageNetwork):
+class _ConvNetwork(base.NormedNetwork, base.ImageNetwork):
     """A network of `convolutions`, `(filters, size, padding)`, and dense `widths`."""
 
     convolutions: ClassVar[tuple[tuple[int, int, int], ...]]
@@ -25,6 +25,7 @@ class _ConvNetwork(base.ImageNetwork):
             widths=self.widths,
             outputs=classes,
             initialization=self.initialization,
+            normalization=self.normalization,
             **options,
         )
 

@@ -36,6 +36,11 @@ class EarlyExit:
                 "Expected a network of layers before a head, such as MLP, CNN or"
                 f" NFResNet18, got {self.network!r}."
             )
+        if getattr(self.network, "normalization", None) == "batch":
+            raise checks.InputError(
+                "Expected a network without running statistics for a classifier in its"
+                f" middle, got {name}(normalization='batch')."
+            )
         if self.exit_after > len(cuts):
             raise checks.InputError(
                 f"Expected exit_after to be at most {len(cuts)}, which are the layers"
@@ -45,7 +50,8 @@ class EarlyExit:
     @property
     def front(self) -> str:
         """Regular expression for the names of parameters up to the cut."""
-        return f"^({'|'.join(self.network.layers[: self.exit_after])}|exit)/"
+        layers = "|".join(self.network.layers[: self.exit_after])
+        return f"^(({layers})(_norm)?|exit)/"
 
     def init(self, key: core.Key) -> core.Params:
         """Draws the parameters; the network's are those it draws alone."""

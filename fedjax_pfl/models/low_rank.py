@@ -11,13 +11,14 @@ There `scale` is called alpha over rank.
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, tree_paths
+from fedjax_pfl.core import checks, statistics, tree_paths
 from fedjax_pfl.models import changed_kernels, roles
 
 __all__ = ["LowRank", "lora"]
@@ -164,9 +165,24 @@ class LowRank:
         constants: Any = None,
     ) -> jax.Array:
         """Outputs `[B, ...]` of the changed network; kernels are not added up."""
+        return self._call(self.model.apply, params, x, key, constants)
+
+    def moved(
+        self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
+    ) -> tuple[jax.Array, Any]:
+        """Returns the outputs of `apply`, and running statistics after this batch."""
+        return self._call(self.model.moved, params, x, key, constants)
+
+    def _call(
+        self, apply: Callable[..., Any], params: Any, x: Any, key: Any, constants: Any
+    ) -> Any:
+        """Calls a function of the model with its kernels changed."""
+        params, running = statistics.split(params)
+        if running is not None:
+            _, constants = statistics.taken({statistics.NAME: running}, constants)
 
         def run(params: Any, x: Any, key: Any, constants: Any) -> Any:
-            return self.model.apply(params, x, key=key, constants=constants)
+            return apply(params, x, key=key, constants=constants)
 
         return changed_kernels.call(run, self._changed(params), x, key, constants)
 
@@ -182,6 +198,10 @@ class LowRank:
     def num_classes(self) -> int | None:
         """Number of classes, or None where there are none."""
         return getattr(self.model, "num_classes", None)
+
+    def first_statistics(self) -> Any:
+        """Returns running statistics before the first round; None without any."""
+        return statistics.first(self.model)
 
     @property
     def initial_params(self) -> Any:

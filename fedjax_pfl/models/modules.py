@@ -4,11 +4,13 @@ A network that can be cut names its `layers` before the head, in order, and sows
 each hands on into `intermediates/layers`, which costs nothing where nobody asks.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_pfl.models import initializers, layers
+from fedjax_pfl.models import initializers, layers, normalization
 
 __all__ = [
     "LSTM",
@@ -45,12 +47,21 @@ class Dense(nn.Module):
         return layers.dense(kernel, bias, x)
 
 
+def _normalized(module: nn.Module, kind: Any, x: jax.Array, layer: str) -> jax.Array:
+    """Normalizes the outputs of a layer, unless the kind is None."""
+    if kind is None:
+        return x
+    is_training = module.has_rng("dropout")
+    return normalization.norm(kind, x, is_training=is_training, name=f"{layer}_norm")
+
+
 class DenseNet(nn.Module):
-    """Dense layers with ReLU between them."""
+    """Dense layers with ReLU between them, which a norm may precede."""
 
     widths: tuple[int, ...]
     outputs: int
     initialization: str
+    normalization: str | None = None
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -62,7 +73,8 @@ class DenseNet(nn.Module):
         """Maps `[B, ...]` to logits `[B, outputs]`."""
         x = layers.flatten_inputs(x)
         for name, width in zip(self.layers, self.widths, strict=True):
-            x = nn.relu(Dense(width, self.initialization, name=name)(x))
+            x = Dense(width, self.initialization, name=name)(x)
+            x = nn.relu(_normalized(self, self.normalization, x, name))
             self.sow("intermediates", "layers", x)
         return Dense(self.outputs, self.initialization, name="head")(x)
 
@@ -135,7 +147,8 @@ class ConvNet(nn.Module):
     """Convolutions, each with ReLU and a 2x2 pool, then dense layers with ReLU.
 
     `convolutions` are `(filters, size, padding)`; `input_dropout` acts on the flattened
-    images, `dropout` on each hidden layer before its ReLU.
+    images, `dropout` on each hidden layer before its ReLU. A norm may follow every
+    convolution and hidden layer.
     """
 
     convolutions: tuple[tuple[int, int, int], ...]
@@ -144,6 +157,7 @@ class ConvNet(nn.Module):
     initialization: str
     input_dropout: float = 0.0
     dropout: tuple[float, ...] = ()
+    normalization: str | None = None
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -159,13 +173,17 @@ class ConvNet(nn.Module):
         scheme = self.initialization
         x = x if x.ndim == 4 else x[..., None]
         for number, (filters, size, padding) in enumerate(self.convolutions):
-            x = Conv(filters, size, padding, scheme, name=f"conv_{number}")(x)
+            name = f"conv_{number}"
+            x = Conv(filters, size, padding, scheme, name=name)(x)
+            x = _normalized(self, self.normalization, x, name)
             x = nn.relu(layers.max_pool(x))  # the same, of fewer values
             self.sow("intermediates", "layers", x)
         x = Dropout(self.input_dropout)(layers.flatten_inputs(x))
         rates = self.dropout or (0.0,) * len(self.widths)
         for number, (width, rate) in enumerate(zip(self.widths, rates, strict=True)):
-            x = Dense(width, scheme, name=f"hidden_{number}")(x)
+            name = f"hidden_{number}"
+            x = Dense(width, scheme, name=name)(x)
+            x = _normalized(self, self.normalization, x, name)
             x = nn.relu(Dropout(rate)(x))
             self.sow("intermediates", "layers", x)
         return Dense(self.outputs, scheme, name="head")(x)

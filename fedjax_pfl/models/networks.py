@@ -10,7 +10,7 @@ __all__ = ["MLP"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MLP(base.Network):
+class MLP(base.NormedNetwork):
     """Multilayer perceptron with ReLU; 784-128-64-10 has 109,386 parameters.
 
     Layers `hidden_<i>` (the body) and `head`. With `widths=(200, 200)` 199,210.
@@ -31,4 +31,6 @@ class MLP(base.Network):
             checks.positive_int("widths", width)
 
     def _module(self, modules: Any, classes: int) -> Any:
-        return modules.DenseNet(self.widths, classes, self.initialization)
+        return modules.DenseNet(
+            self.widths, classes, self.initialization, self.normalization
+        )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, tree_paths
+from fedjax_pfl.core import checks, statistics, tree_paths
 from fedjax_pfl.models import inputs, objectives, starts
 
 __all__ = ["FunctionModel", "OwnModel", "from_flax", "from_functions"]
@@ -52,11 +52,19 @@ class OwnModel(starts.Startable):
 
     @abc.abstractmethod
     def _own(self, key: core.Key, x: jax.Array) -> Any:
-        """Draws the network's own parameters; `x [1, ...]` is an input of zeros."""
+        """Draws the network's own parameters; `x [1, ...]` is an input of zeros.
+
+        First running statistics are among them as in `statistics.joined`.
+        """
 
     @abc.abstractmethod
-    def _call(self, params: Any, x: Any, key: Any, constants: Any) -> Any:
-        """Runs the network with its own parameters; no key is evaluation."""
+    def _call(
+        self, params: Any, x: Any, key: Any, constants: core.Constants
+    ) -> tuple[Any, Any]:
+        """Runs the network with its own parameters; no key is evaluation.
+
+        Returns outputs, and running statistics after the batch.
+        """
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's shapes, once it fits them."""
@@ -89,11 +97,13 @@ class OwnModel(starts.Startable):
           InputError: in one sentence.
         """
         key, x = core.seed_key(0), self._zeros(2)
-        constants = federation.train.constants
+        constants = core.Constants(
+            given=federation.train.constants, weight=jnp.ones(len(x))
+        )
         try:
-            drawn = jax.eval_shape(self._own, key, x[:1])
+            drawn, _ = statistics.split(jax.eval_shape(self._own, key, x[:1]))
             for mode in (None, key):
-                outputs = jax.eval_shape(self._call, drawn, x, mode, constants)
+                outputs = jax.eval_shape(self._tried, key, x, mode, constants)
         except checks.InputError as error:
             raise checks.InputError(str(error)) from None  # without JAX's notes
         except Exception as error:
@@ -114,6 +124,13 @@ class OwnModel(starts.Startable):
                 f"Expected {self.name} to map inputs [B, ...] to {wanted} got"
                 f" {[*shape]} for B = 2."
             )
+
+    def _tried(self, key: Any, x: Any, mode: Any, constants: core.Constants) -> Any:
+        """Runs the network once, with what it draws in the floating type of the run."""
+        drawn = jax.tree.map(_of_run, self._own(key, x[:1]))
+        params, running = statistics.split(drawn)
+        constants = dataclasses.replace(constants, statistics=running)
+        return self._call(params, x, mode, constants)[0]
 
     def _check_params(self, drawn: Any) -> None:
         """Refuses parameters that cannot be trained or cut."""
@@ -155,11 +172,27 @@ class OwnModel(starts.Startable):
         constants: Any = None,
     ) -> jax.Array:
         """Logits `[B, C]` or predictions `[B]`, in the parameters' dtype."""
+        return self.moved(params, x, key=key, constants=constants)[0]
+
+    def moved(
+        self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
+    ) -> tuple[jax.Array, Any]:
+        """Returns the outputs of `apply`, and running statistics after this batch."""
+        params, constants = statistics.taken(params, constants)
+        running = constants.running
+        if running is None and self.first_statistics() is not None:
+            raise checks.InputError(
+                f"Expected parameters of {self.name} with their running statistics"
+                f" {statistics.NAME!r}, or constants with them."
+            )
         dtype = jnp.result_type(*jax.tree.leaves(params))
         if jnp.issubdtype(x.dtype, jnp.floating):
             x = x.astype(dtype)
-        outputs = self._call(self.own_params(params), x, key, constants).astype(dtype)
-        return outputs.reshape(-1) if self.num_classes is None else outputs
+        outputs, new = self._call(self.own_params(params), x, key, constants)
+        if running is not None:
+            new = statistics.settled(new, running, constants.weight)
+        outputs = outputs.astype(dtype)
+        return outputs.reshape(-1) if self.num_classes is None else outputs, new
 
     @property
     def _objective(self) -> Any:
@@ -173,6 +206,12 @@ class OwnModel(starts.Startable):
     def metrics(self, outputs: jax.Array, batch: core.Batch) -> dict[str, jax.Array]:
         """Returns the per-example loss `[B]`, of classes also the accuracy."""
         return self._objective.metrics(outputs, batch)
+
+
+def _of_run(leaf: Any) -> jax.Array:
+    """Returns an array in the floating type of the run, if it has one."""
+    is_floating = jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+    return jnp.asarray(leaf, jnp.zeros(()).dtype if is_floating else None)
 
 
 def _leaves(params: Any) -> list[tuple[list[str], Any]]:
@@ -222,12 +261,19 @@ class FunctionModel(OwnModel):
     def _own(self, key: core.Key, x: jax.Array) -> Any:
         names = inspect.signature(self.draw).parameters.values()
         needed = [p for p in names if p.default is p.empty and p.kind < p.KEYWORD_ONLY]
-        return self.draw(key, x) if len(needed) > 1 else self.draw(key)
+        params = self.draw(key, x) if len(needed) > 1 else self.draw(key)
+        if statistics.split(params)[1] is not None:
+            raise checks.InputError(
+                f"Expected parameters of {self.name} without the name"
+                f" {statistics.NAME!r}, which running statistics of flax modules have."
+            )
+        return params
 
-    def _call(self, params: Any, x: Any, key: Any, constants: Any) -> Any:
+    def _call(self, params: Any, x: Any, key: Any, constants: core.Constants):
         names = inspect.signature(self.call).parameters
-        known = {"key": key, "constants": constants}
-        return self.call(params, x, **{n: v for n, v in known.items() if n in names})
+        known = {"key": key, "constants": constants.given}
+        own = {name: value for name, value in known.items() if name in names}
+        return self.call(params, x, **own), None
 
 
 def from_functions(
@@ -279,8 +325,9 @@ def from_flax(
 ) -> OwnModel:
     """Makes a model of a flax module.
 
-    Dropout acts in training. Modules with running statistics, such as batch
-    normalization, are refused.
+    Dropout acts in training. Batch normalization takes the statistics of a batch,
+    without its padding, in training, and running ones in evaluation; other state than
+    these is refused.
 
     Args:
       module: a linen module, whose argument `train`, `training`, `is_training` or
@@ -288,7 +335,8 @@ def from_flax(
         `rngs`, such as its class; or an nnx module, whose parameters every training
         starts from.
       initial_params: the module's parameters from which every training starts, or None
-        to draw them; variables of linen and states of nnx are fine.
+        to draw them; variables of linen and states of nnx are fine. Running statistics,
+        of a module that has some, belong to them.
       head: regular expression searched in the names of parameters, for example
         `"^Dense_1/"`: the part that methods with personal heads keep at the client.
         None where it is named `head`.

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, tree_paths
-from fedjax_pfl.models import own
+from fedjax_pfl.core import checks, statistics, tree_paths
+from fedjax_pfl.models import normalization, own
 
 __all__ = ["LinenModel", "NnxModel", "model_of"]
 
@@ -23,13 +23,16 @@ _TRAINING = ("train", "training", "is_training")
 def model_of(module: Any, initial_params: Any, head: str | None) -> own.OwnModel:
     """Makes a model of a flax module; see `own.from_flax`."""
     if isinstance(module, nn.Module):
-        if isinstance(initial_params, Mapping) and set(initial_params) == {"params"}:
-            initial_params = initial_params["params"]
+        if isinstance(initial_params, Mapping) and "params" in initial_params:
+            if set(initial_params) <= {"params", statistics.NAME}:
+                running = initial_params.get(statistics.NAME)
+                params = dict(initial_params["params"])
+                initial_params = statistics.joined(params, running)
         model = LinenModel(module=module, initial_params=initial_params, head=head)
         _check_hash(module)
         return model
     if isinstance(initial_params, nnx.Module | nnx.State):
-        initial_params = _nested(nnx.state(initial_params, nnx.Param))
+        initial_params = _kept(initial_params)
     if isinstance(module, nnx.Module):
         made = _Made(module)
         start = made.params if initial_params is None else initial_params
@@ -56,12 +59,29 @@ def _check_hash(module: nn.Module) -> None:
 
 
 def _refuse_state(name: str, kinds: list[str]) -> None:
-    """Refuses a module that keeps more than parameters."""
+    """Refuses a module that keeps more than parameters and running statistics."""
     raise checks.InputError(
-        f"Expected {name} to have parameters only, got {', '.join(kinds)}: running"
-        " statistics are neither the clients' nor the server's parameters; use"
-        " GroupNorm or LayerNorm in place of BatchNorm."
+        f"Expected {name} to have no state but the running statistics of BatchNorm, got"
+        f" {', '.join(kinds)}."
     )
+
+
+def _check_statistics(name: str, running: Any, owners: list[tuple[str, ...]]) -> None:
+    """Refuses running statistics of other layers than batch normalization.
+
+    Only there padding is known to be left out.
+
+    Args:
+      name: of the module.
+      running: the statistics, in nested dictionaries.
+      owners: paths of its layers of batch normalization.
+    """
+    known = {"/".join(path) for path in owners}
+    others = [
+        n for n in tree_paths.by_name(running) if n.rpartition("/")[0] not in known
+    ]
+    if others:
+        _refuse_state(name, [f"{statistics.NAME}/{other}" for other in others])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,17 +111,45 @@ class LinenModel(own.OwnModel):
         )
 
     def _own(self, key: core.Key, x: jax.Array) -> Any:
-        variables = dict(self.module.init(key, x, **self._mode(None)))
+        owners: list[tuple[str, ...]] = []
+        with normalization.noted(owners):
+            variables = dict(self.module.init(key, x, **self._mode(None)))
         variables.pop("intermediates", None)
-        params = variables.pop("params", {})
+        params, running = variables.pop("params", {}), None
+        if statistics.NAME in variables:
+            running = variables.pop(statistics.NAME)
+            _check_statistics(self.name, running, owners)
         if variables:
             _refuse_state(self.name, sorted(variables))
-        return params
+        return statistics.joined(params, running)
 
-    def _call(self, params: Any, x: Any, key: Any, constants: Any) -> Any:
-        # Streams other than dropout fall back on that of the parameters.
-        rngs = {} if key is None else {"dropout": key, "params": key}
-        return self.module.apply({"params": params}, x, rngs=rngs, **self._mode(key))
+    def _call(self, params: Any, x: Any, key: Any, constants: core.Constants):
+        variables = statistics.joined({"params": params}, constants.running)
+        outputs, changed = normalization.run(
+            self.module,
+            variables,
+            x,
+            key=key,
+            weight=constants.weight,
+            options=self._mode(key),
+        )
+        return outputs, changed.get(statistics.NAME, constants.running)
+
+
+class _MaskedBatchNorm(nnx.BatchNorm):
+    """Batch normalization of nnx that asks `normalization.masked` for the padding."""
+
+    def __call__(
+        self,
+        x: jax.Array,
+        use_running_average: bool | None = None,
+        *,
+        mask: jax.Array | None = None,
+    ) -> jax.Array:
+        """Maps `[B, ..., channels]` to the same shape."""
+        return super().__call__(
+            x, use_running_average, mask=normalization.mask(x, mask)
+        )
 
 
 class _Made:
@@ -109,7 +157,7 @@ class _Made:
 
     def __init__(self, module: nnx.Module):
         self.kind = type(module)
-        self.params = _nested(nnx.state(module, nnx.Param))
+        self.params = _kept(module)
         self.parts = _parts(module)
 
     def __repr__(self) -> str:
@@ -124,20 +172,38 @@ def _nested(state: Any) -> dict[str, Any]:
     )
 
 
-def _parts(module: nnx.Module) -> tuple[Any, Any, Any]:
-    """Returns graph, shapes of parameters, and shapes of random states."""
-    graph, params, randomness, others = nnx.split(module, nnx.Param, nnx.RngState, ...)
+def _kept(module: Any) -> dict[str, Any]:
+    """Returns parameters of a module or state, with running statistics if any."""
+    running = _nested(nnx.state(module, nnx.BatchStat))
+    return statistics.joined(_nested(nnx.state(module, nnx.Param)), running or None)
+
+
+def _parts(module: nnx.Module) -> tuple[Any, Any, Any, Any]:
+    """Returns graph, and shapes of parameters, of statistics and of random states.
+
+    Batch normalization in the graph is one that sees no padding.
+    """
+    name, module = type(module).__name__, nnx.merge(*nnx.split(module))
+    owners = []
+    for path, node in nnx.iter_graph(module):
+        if isinstance(node, nnx.BatchNorm):
+            owners.append(tuple(map(str, path)))
+        if type(node) is nnx.BatchNorm:
+            object.__setattr__(node, "__class__", _MaskedBatchNorm)
+    graph, *parts, others = nnx.split(
+        module, nnx.Param, nnx.BatchStat, nnx.RngState, ...
+    )
     if leaves := nnx.to_flat_state(others):
-        kinds = sorted({type(variable).__name__ for _, variable in leaves})
-        _refuse_state(type(module).__name__, kinds)
+        _refuse_state(name, sorted({type(variable).__name__ for _, variable in leaves}))
+    _check_statistics(name, _nested(parts[1]), owners)
     shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (params, randomness)
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tuple(parts)
     )
     return graph, *shapes
 
 
 @functools.lru_cache(maxsize=32)
-def _parts_of(make: Any) -> tuple[Any, Any, Any]:
+def _parts_of(make: Any) -> tuple[Any, Any, Any, Any]:
     """Returns the parts of the module that `make` makes; computes nothing."""
     module = nnx.eval_shape(lambda: make(rngs=nnx.Rngs(core.seed_key(0))))
     if not isinstance(module, nnx.Module):
@@ -165,28 +231,39 @@ class NnxModel(own.OwnModel):
         return f"from_flax({self.name})"
 
     @property
-    def _parts(self) -> tuple[Any, Any, Any]:
+    def _parts(self) -> tuple[Any, Any, Any, Any]:
         is_made = isinstance(self.module, _Made)
         return self.module.parts if is_made else _parts_of(self.module)
 
     def _own(self, key: core.Key, x: jax.Array) -> Any:
         if isinstance(self.module, _Made):
             return self.module.params
-        self._parts  # noqa: B018 (refuses modules with running statistics)
-        return _nested(nnx.state(self.module(rngs=nnx.Rngs(key)), nnx.Param))
+        self._parts  # noqa: B018 (refuses modules with other state)
+        return _kept(self.module(rngs=nnx.Rngs(key)))
 
-    def _call(self, params: Any, x: Any, key: Any, constants: Any) -> Any:
-        graph, shapes, randomness = self._parts
-        leaves = []
-        for path, _ in nnx.to_flat_state(shapes):
-            leaf = params
-            for part in path:
-                leaf = leaf[str(part)]
-            leaves.append(leaf)
-        own_state = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
-        module = nnx.merge(graph, own_state, _random_state(randomness, key))
+    def _call(self, params: Any, x: Any, key: Any, constants: core.Constants):
+        graph, shapes, statistics_shapes, randomness = self._parts
+        module = nnx.merge(
+            graph,
+            _filled(shapes, params),
+            _filled(statistics_shapes, constants.running),
+            _random_state(randomness, key),
+        )
         module.eval() if key is None else module.train()
-        return module(x)
+        with normalization.masked(constants.weight):
+            outputs = module(x)
+        return outputs, _nested(nnx.state(module, nnx.BatchStat)) or None
+
+
+def _filled(shapes: Any, values: Any) -> Any:
+    """Returns a state like these shapes from nested dictionaries; inverts `_nested`."""
+    leaves = []
+    for path, _ in nnx.to_flat_state(shapes):
+        leaf = values
+        for part in path:
+            leaf = leaf[str(part)]
+        leaves.append(leaf)
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
 def _random_state(shapes: Any, key: core.Key | None) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import jax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, tree_paths
+from fedjax_pfl.core import checks, statistics, tree_paths
 
 __all__ = ["ParameterRoles", "check_model"]
 
@@ -45,18 +45,26 @@ class ParameterRoles:
       frozen: pattern of what nobody trains, or None.
       seed: where the model has no `initial_params`, what is frozen is drawn with this
         seed, whatever the seed of the training.
+      local_statistics: whether running statistics of normalization layers stay with the
+        client, too; else their mean is everybody's.
     """
 
     model: Any
     personal: str | None = None
     frozen: str | None = None
     seed: int = 0
+    local_statistics: bool = False
 
     def __post_init__(self):
         for role in ("personal", "frozen"):
             if getattr(self, role) is not None:
                 tree_paths.check_pattern(role, getattr(self, role))
         checks.whole("seed", self.seed, at_least=0)
+        if not isinstance(self.local_statistics, bool):
+            raise checks.InputError(
+                "Expected local_statistics to be True or False, got"
+                f" {self.local_statistics!r}."
+            )
         check_model(type(self).__name__, self.model)
 
     def for_federation(self, federation: core.Federation) -> Self:
@@ -70,6 +78,12 @@ class ParameterRoles:
         if hasattr(model, "check_start"):
             model.check_start()
         self._check(jax.eval_shape(model.init, core.seed_key(0)))
+        if self.local_statistics and statistics.first(model) is None:
+            raise checks.InputError(
+                "Expected a model with running statistics, such as"
+                " MLP(normalization='batch'), for local_statistics=True, got"
+                f" {getattr(model, 'name', type(model).__name__)}."
+            )
         return dataclasses.replace(self, model=model)
 
     def _check(self, params: Any) -> None:
@@ -126,6 +140,10 @@ class ParameterRoles:
         params = model.init(core.seed_key(self.seed))
         return tree_paths.by_name(self._split(params)[2])
 
+    def first_statistics(self) -> Any:
+        """Returns running statistics before the first round; None without any."""
+        return statistics.first(self.model)
+
     @property
     def initial_params(self) -> Any:
         """Parameters that all trainings start from, or None."""
@@ -145,7 +163,8 @@ class ParameterRoles:
 
         Args:
           params: what was trained: shared parameters and, where there are some, the
-            personal ones of ONE client, such as `fp.load_models` has them.
+            personal ones of ONE client, such as `fp.load_models` has them, with running
+            statistics.
 
         Returns:
           The network's parameters, as it has them without roles and adapters.
@@ -153,9 +172,10 @@ class ParameterRoles:
         Raises:
           InputError: if personal parameters are missing.
         """
+        params, running = statistics.split(params)
         params = self._whole(params, core.Constants())
         merge = getattr(self.model, "merged", None)
-        return params if merge is None else merge(params)
+        return statistics.joined(params if merge is None else merge(params), running)
 
     def _whole(self, params: core.Params, constants: core.Constants) -> core.Params:
         """Puts frozen and personal parameters in their places."""
@@ -182,9 +202,24 @@ class ParameterRoles:
         constants: Any = None,
     ) -> jax.Array:
         """Outputs `[B, ...]` of the whole network."""
-        constants = core.Constants.of(constants)
+        params, inner = self._inner(params, constants)
+        return self.model.apply(params, x, key=key, constants=inner)
+
+    def moved(
+        self, params: core.Params, x: jax.Array, *, key: core.Key | None, constants: Any
+    ) -> tuple[jax.Array, Any]:
+        """Returns the outputs of `apply`, and running statistics after this batch."""
+        params, inner = self._inner(params, constants)
+        return self.model.moved(params, x, key=key, constants=inner)
+
+    def _inner(self, params: core.Params, constants: Any) -> tuple[core.Params, Any]:
+        """Returns all parameters of the network, and its own constants."""
+        params, constants = statistics.taken(params, constants)
         params = self._whole(params, constants)
-        return self.model.apply(params, x, key=key, constants=constants.given)
+        if constants.running is None:
+            return params, constants.given
+        inner = dataclasses.replace(constants, frozen=None, personal=None)
+        return params, inner
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:
         """Returns the weighted mean loss `[]`; 0 for an empty batch."""

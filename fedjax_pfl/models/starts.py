@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, struct, tree_paths
+from fedjax_pfl.core import checks, statistics, struct, tree_paths
 
 __all__ = ["Pretrained", "Startable"]
 
@@ -82,7 +82,8 @@ class Startable(abc.ABC):
 
     Attributes:
       initial_params: tree of arrays like `init` returns, from which every training of
-        every method starts; None draws the parameters of each.
+        every method starts; None draws the parameters of each. Running statistics, of a
+        network that has some, stand there below `batch_stats`.
     """
 
     outputs_first: ClassVar[bool] = False
@@ -102,13 +103,24 @@ class Startable(abc.ABC):
 
     @abc.abstractmethod
     def _draw(self, key: core.Key) -> core.Params:
-        """Draws parameters."""
+        """Draws parameters, with first running statistics as `statistics.joined`."""
 
-    def init(self, key: core.Key) -> core.Params:
-        """Draws the parameters, or returns those to start from."""
+    def _first(self, key: core.Key) -> core.Params:
+        """Draws what trainings begin with, or returns what is given to start from."""
         if self.initial_params is None:
             return self._draw(key)
         return jax.tree.map(_of_run, self.initial_params.params)
+
+    def init(self, key: core.Key) -> core.Params:
+        """Draws the parameters, or returns those to start from."""
+        return statistics.split(self._first(key))[0]
+
+    def first_statistics(self) -> Any:
+        """Returns running statistics before the first round; None without any."""
+        if not _has_statistics(dataclasses.replace(self, initial_params=None)):
+            return None
+        running = statistics.split(self._first(core.seed_key(0)))[1]
+        return jax.tree.map(_of_run, running)
 
     def starting_at(self, params: Any) -> Self:
         """Returns the model with an argument of the program to start from."""
@@ -141,3 +153,10 @@ class Startable(abc.ABC):
                     f"Expected initial_params like those of {self.name}, where {leaf!r}"
                     f" is {like.dtype}{[*like.shape]}, got {dtype}{[*shape]}."
                 )
+
+
+@functools.lru_cache(maxsize=32)
+def _has_statistics(model: Startable) -> bool:
+    """Tells whether a model has running statistics; computes nothing."""
+    drawn = jax.eval_shape(model._draw, core.seed_key(0))
+    return statistics.split(drawn)[1] is not None

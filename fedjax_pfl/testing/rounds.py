@@ -49,7 +49,7 @@ def states_keep_their_layout(subject: subjects.Subject) -> None:
 
 def _rows(state: core.State) -> dict[str, Any]:
     """Returns what a state has of every client, by name."""
-    names = ("clients", "messages", "carry", "transforms")
+    names = ("clients", "messages", "carry", "transforms", "client_statistics")
     return {name: getattr(state, name) for name in names}
 
 
@@ -135,11 +135,12 @@ def permuting_clients_permutes_results(subject: subjects.Subject) -> None:
     permuted = dataclasses.replace(at.warm, **rows)
     new, _ = at.round()
     other, _ = at.round(permuted, federation=toy.make_federation(order=order))
-    kept = ("clients", "carry")
+    kept = ("clients", "carry", "client_statistics")
     expected = client_rows.take({n: getattr(new, n) for n in kept}, jnp.asarray(order))
     compare.close(
-        {"server": new.server} | expected,
-        {"server": other.server} | {n: getattr(other, n) for n in kept},
+        {"server": (new.server, new.statistics)} | expected,
+        {"server": (other.server, other.statistics)}
+        | {n: getattr(other, n) for n in kept},
         f"With the clients in the order {order.tolist()}",
         compare.tight(),
     )
@@ -176,7 +177,7 @@ def _with_row_garbage(state: core.State) -> core.State:
         numbers = jnp.arange(leaf.shape[0], dtype=leaf.dtype)
         return leaf + numbers.reshape((-1,) + (1,) * (leaf.ndim - 1))
 
-    names = ("clients", "carry", "transforms")
+    names = ("clients", "carry", "transforms", "client_statistics")
     rows = jax.tree.map(marked, {name: getattr(state, name) for name in names})
     return dataclasses.replace(state, **rows)
 
@@ -262,7 +263,8 @@ def nonfinite_messages_never_enter(
     what = f"With on_nonfinite={mode!r} and NaN from one client"
     if info.num_nonfinite != 1:
         raise AssertionError(f"{what}, {info.num_nonfinite} messages were counted.")
-    compare.finite({"server": state.server, "messages": state.messages}, what)
+    finite = ("server", "messages", "statistics", "client_statistics")
+    compare.finite({name: getattr(state, name) for name in finite}, what)
     usually = _differ(start.server, subject.everyone.warm.server)
     moved = _differ(start.server, state.server)
     if moved != (usually and mode != "freeze"):

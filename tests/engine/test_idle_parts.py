@@ -35,6 +35,15 @@ def test_a_federation_to_compare_attacks_with_is_no_mistake():
         warn(0.0)
 
 
+def test_rounded_products_on_a_cpu_are_said_whatever_wraps_the_network():
+    process, spec = fp.FederatedProcess(algorithm=fp.FedAvg(local=SGD)), small_spec()
+    network = fp.MLP(widths=(3,), bfloat16_products=True)
+    for model in (network, fp.lora(network, targets="hidden", rank=1)):
+        made = grids.groups_of(KEY, process, model, spec, {"seed": [0]})
+        with pytest.warns(UserWarning, match="bfloat16_products=True is slower on a C"):
+            groups.warn_of_idle_parts(made)
+
+
 @pytest.mark.parametrize(
     "algorithm",
     [

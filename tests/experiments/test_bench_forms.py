@@ -224,7 +224,8 @@ def test_the_time_limit_is_that_of_forms():
 
 def test_rounded_products_are_compared_from_equal_seeds():
     algorithm = fp.Flame(local=fp.SGD(batch_size=10))
-    found = list(rounding.rows(algorithm, fp.LogisticRegression(), 1, 2))
+    with pytest.warns(UserWarning, match="slower on a CPU"):
+        found = list(rounding.rows(algorithm, fp.LogisticRegression(), 1, 2))
     assert [row[:3] for row in found] == [
         ["LogisticRegression", f"Flame, {judged}", metric]
         for judged in ("global", "personal")

@@ -23,6 +23,7 @@ ONLY_IN = {  # what is imported or used -> the files that may
     "jax.scipy.linalg": _MAY_FACTORIZE,
     "flax": {
         "models/modules.py",
+        "models/normalization.py",
         "models/own_flax.py",
         "models/transformer_modules.py",
     },

@@ -164,6 +164,7 @@ class Training:
             key=key,
             optimizer=process.first_optimizer(server),
             steps=process.first_steps(population.total.num_clients),
+            statistics=process.first_statistics(model, population.pool.train),
         )
         if process.keeps_mean:
             mean = self._mean_of_all()

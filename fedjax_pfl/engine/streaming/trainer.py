@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedjax_pfl import core, data
-from fedjax_pfl.core import checks, sharding
+from fedjax_pfl.core import checks, sharding, statistics
 from fedjax_pfl.engine import trainer
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.recorder import Recorder
@@ -92,6 +92,11 @@ class Streamed:
             raise checks.InputError(
                 "A streamed training keeps no parameters with its clients, such as the"
                 f" personal ones of {type(model).__name__}; use simulate."
+            )
+        if statistics.are_local(model):
+            raise checks.InputError(
+                "A streamed training keeps no running statistics with its clients;"
+                " expected local_statistics=False of ParameterRoles, or simulate."
             )
         for name in _UNAVAILABLE:
             if name in schedule.data:

@@ -1,0 +1,162 @@
+"""FedBN on digits in different light: `python -m experiments.normalization`.
+
+Every client shows its digits with a contrast and a brightness of its own, and every
+other client in negative: features differ, labels do not. Writes the kept scores
+`results/normalization.csv`, and with them the table of `docs/normalization.md`.
+
+FedBN: Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization", ICLR 2021.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import pandas as pd
+import typer
+
+import fedjax_pfl as fp
+from fedjax_pfl.command import cli
+from fedjax_pfl.results import paired, plain_files
+
+__all__ = ["PAGE", "SCORES", "app", "lit", "page", "table"]
+
+_HERE = Path(__file__).parent
+SCORES = _HERE / "results" / "normalization.csv"
+PAGE = _HERE.parent / "docs" / "normalization.md"
+CLIENTS, ROUNDS, SEEDS = 20, 50, 5
+_CONTRAST, _BRIGHTNESS = (0.3, 1.0), (-0.5, 0.5)  # drawn uniformly for every client
+_MARKS = "<!-- scores -->\n", "<!-- end of scores -->\n"
+_SOLVER = fp.SGD(learning_rate=0.1, epochs=2, batch_size=20)
+
+
+def _network(kind: str | None) -> fp.MLP:
+    return fp.MLP(widths=(64,), normalization=kind)
+
+
+METHODS: dict[str, tuple[Any, Any, str]] = {  # algorithm, model, what is judged
+    "Local, batch norm": (fp.Local(local=_SOLVER), _network("batch"), "personal"),
+    "FedAvg, no norm": (fp.FedAvg(local=_SOLVER), _network(None), "global"),
+    "FedAvg, layer norm": (fp.FedAvg(local=_SOLVER), _network("layer"), "global"),
+    "FedAvg, group norm": (fp.FedAvg(local=_SOLVER), _network("group"), "global"),
+    "FedAvg, batch norm": (fp.FedAvg(local=_SOLVER), _network("batch"), "global"),
+    "FedAvg, batch norm, local statistics": (
+        fp.FedAvg(local=_SOLVER),
+        fp.ParameterRoles(_network("batch"), local_statistics=True),
+        "global",
+    ),
+    "FedBN": (
+        fp.FedAvg(local=_SOLVER),
+        fp.ParameterRoles(_network("batch"), personal="_norm/", local_statistics=True),
+        "global",
+    ),
+}
+_BASE = "FedAvg, batch norm"
+
+
+def lit(seed: int) -> fp.Federation:
+    """Makes a federation of digits, each client's in a light of its own.
+
+    Args:
+      seed: of the partition and of the light.
+
+    Returns:
+      Digits `[8, 8]` from 0 to 1, of which client i sees `brightness_i + contrast_i x`,
+      with `1 - x` in place of x where i is odd.
+    """
+    digits = fp.data.Digits().load(data_dir=None, seed=0, num_clients=None)
+    rng = np.random.default_rng(seed)
+    owner = rng.permutation(len(digits.y)) % CLIENTS
+    contrast, brightness = (
+        rng.uniform(*bounds, CLIENTS)[owner, None, None].astype(np.float32)
+        for bounds in (_CONTRAST, _BRIGHTNESS)
+    )
+    x = digits.x.astype(np.float32) / 16
+    x = np.where((owner % 2 == 1)[:, None, None], 1 - x, x)
+    return fp.Federation.from_arrays(brightness + contrast * x, digits.y, owner)
+
+
+def _scores() -> pd.DataFrame:
+    """Trains every method with every seed; a row per training."""
+    rows = []
+    for seed in range(SEEDS):
+        federation = lit(seed)
+        for name, (algorithm, model, judged) in METHODS.items():
+            result = fp.simulate(
+                jax.random.key(seed),
+                fp.FederatedProcess(algorithm=algorithm),
+                model,
+                federation,
+                num_rounds=ROUNDS,
+                eval_every=ROUNDS,
+                progress=False,
+            )
+            group = result.groups[0]
+            place = (0, -1, group.models.index(judged), group.data.index("test"))
+            values = np.sort(group.metrics["accuracy"][place])
+            worst = values[: len(values) // 10].mean()
+            rows.append((name, seed, values.mean(), worst))
+            print(f"{name}, seed {seed}: {values.mean():.3f}", flush=True)
+    return pd.DataFrame(rows, columns=["method", "seed", "accuracy", "worst"])
+
+
+def table(scores: pd.DataFrame) -> str:
+    """Renders means over seeds, with differences to FedAvg paired by seed.
+
+    Args:
+      scores: a row per training.
+
+    Returns:
+      Lines of markdown.
+    """
+    lines = [
+        f"| method | accuracy | worst tenth of clients | beside {_BASE} |",
+        "|---|---:|---:|---:|",
+    ]
+    percent = scores.assign(**{n: 100 * scores[n] for n in ("accuracy", "worst")})
+    of = {name: own.set_index("seed") for name, own in percent.groupby("method")}
+    for name in METHODS:
+        beside = paired.interval(of[name]["accuracy"], of[_BASE]["accuracy"])
+        cells = [
+            name,
+            f"{of[name]['accuracy'].mean():.1f} ± {of[name]['accuracy'].std():.1f}",
+            f"{of[name]['worst'].mean():.1f}",
+            "–" if name == _BASE else beside.text("+.1f"),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def page(text: str, scores: pd.DataFrame) -> str:
+    """Returns the text of the page with the table of these scores."""
+    before, rest = text.split(_MARKS[0])
+    _, after = rest.split(_MARKS[1])
+    return f"{before}{_MARKS[0]}\n{table(scores)}\n{_MARKS[1]}{after}"
+
+
+app = cli.application()
+
+
+@app.command(help="Compares FedBN with FedAvg on digits in different light.")
+def main(
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Table of the scores.")
+    ] = SCORES,
+) -> None:
+    """Trains, and writes scores and the page's table."""
+    cli.answer(lambda: _run(out))
+
+
+def _run(out: Path) -> None:
+    """Writes the scores; those that are kept are also the page's."""
+    scores = _scores()
+    scores.to_csv(out, index=False, float_format="%.6g")
+    print(table(scores))
+    if out == SCORES:
+        text = page(PAGE.read_text("utf-8"), pd.read_csv(out))
+        plain_files.write_text(PAGE, text)
+
+
+if __name__ == "__main__":
+    app()

@@ -17,12 +17,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, tree_paths
+from fedjax_pfl.core import checks, struct, tree_paths
 from fedjax_pfl.models import changed_kernels, roles
 
-__all__ = ["LowRank", "lora"]
+__all__ = ["ADAPTERS", "LowRank", "lora"]
 
 _ADAPTERS = "adapters"
+ADAPTERS = f"^{_ADAPTERS}/"
+"""Pattern that finds the factors."""
 _STREAM = 0x10A  # of the factors' draws
 
 
@@ -40,7 +42,7 @@ class LowRank:
       scale: factor of the product A B.
     """
 
-    model: Any
+    model: Any = struct.inner_field("adapters")
     targets: str
     rank: int = 8
     scale: float = 1.0
@@ -235,9 +237,9 @@ def lora(
       >>> model.model.rank
       4
     """
-    frozen = rf"^(?!{_ADAPTERS}/)"
+    pattern = ADAPTERS
     if trained is not None:
         tree_paths.check_pattern("trained", trained)
-        frozen += rf"(?!.*(?:{trained}))"
+        pattern += f"|(?:{trained})"
     adapted = LowRank(model=model, targets=targets, rank=rank, scale=scale)
-    return roles.ParameterRoles(adapted, personal=personal, frozen=frozen, seed=seed)
+    return roles.ParameterRoles(adapted, personal=personal, trained=pattern, seed=seed)

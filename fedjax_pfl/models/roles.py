@@ -8,7 +8,7 @@ from typing import Any, Self
 import jax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, tree_paths
+from fedjax_pfl.core import checks, struct, tree_paths
 
 __all__ = ["ParameterRoles", "check_model"]
 
@@ -43,19 +43,23 @@ class ParameterRoles:
       model: any model but one of series.
       personal: pattern of what stays with the client, or None.
       frozen: pattern of what nobody trains, or None.
+      trained: in its place, pattern of what is trained: all that neither it nor
+        `personal` finds is frozen.
       seed: where the model has no `initial_params`, what is frozen is drawn with this
         seed, whatever the seed of the training.
     """
 
-    model: Any
+    model: Any = struct.inner_field("roles")
     personal: str | None = None
     frozen: str | None = None
+    trained: str | None = None
     seed: int = 0
 
     def __post_init__(self):
-        for role in ("personal", "frozen"):
+        for role in ("personal", "frozen", "trained"):
             if getattr(self, role) is not None:
                 tree_paths.check_pattern(role, getattr(self, role))
+        checks.alternatives(frozen=self.frozen, trained=self.trained)
         checks.whole("seed", self.seed, at_least=0)
         check_model(type(self).__name__, self.model)
 
@@ -75,40 +79,37 @@ class ParameterRoles:
     def _check(self, params: Any) -> None:
         """Refuses patterns that do not fit the parameters."""
         names = list(tree_paths.by_name(params))
-        found = {
-            role: [n for n in names if re.search(pattern, n)]
-            for role, pattern in self._patterns.items()
-        }
-        for role, pattern in self._patterns.items():
+        found: dict[str, set[str]] = {}
+        for role in ("personal", "frozen", "trained"):
+            if (pattern := getattr(self, role)) is None:
+                continue
+            found[role] = {name for name in names if re.search(pattern, name)}
             if not found[role]:
                 raise checks.InputError(
                     f"Expected {role}={pattern!r} to match some of the model's"
                     f" parameters: {', '.join(names)}."
                 )
-        both = set.intersection(*map(set, found.values())) if len(found) == 2 else set()
-        if both:
+        if both := found.get("personal", set()) & found.get("frozen", set()):
             raise checks.InputError(
                 "Expected personal and frozen patterns that have no parameter in"
                 f" common, but both match {min(both)!r}."
             )
-        if sum(map(len, found.values())) == len(names):
+        if not jax.tree.leaves(self._split(params)[0]):
             raise checks.InputError(
                 "Expected some parameters that are neither personal nor frozen, which"
                 f" clients share; the model's are {', '.join(names)}."
             )
 
-    @property
-    def _patterns(self) -> dict[str, str]:
-        """Returns the patterns that are given, by role."""
-        patterns = {"personal": self.personal, "frozen": self.frozen}
-        return {role: p for role, p in patterns.items() if p is not None}
-
     def _split(self, params: Any) -> tuple[Any, Any, Any]:
         """Splits all parameters into shared, personal and frozen ones."""
-        parts: dict[str, Any] = {"personal": None, "frozen": None}
-        for role, pattern in self._patterns.items():
-            parts[role], params = tree_paths.split(params, pattern)
-        return params, parts["personal"], parts["frozen"]
+        personal = frozen = None
+        if self.personal is not None:
+            personal, params = tree_paths.split(params, self.personal)
+        if self.frozen is not None:
+            frozen, params = tree_paths.split(params, self.frozen)
+        elif self.trained is not None:
+            params, frozen = tree_paths.split(params, self.trained)
+        return params, personal, frozen
 
     def init(self, key: core.Key) -> core.Params:
         """Draws the shared parameters, with None in the places of others."""
@@ -120,7 +121,7 @@ class ParameterRoles:
 
     def frozen_params(self, start: Any = None) -> dict[str, Any]:
         """Returns the frozen parameters by name; see `core.RoleModel`."""
-        if self.frozen is None:
+        if self.frozen is None and self.trained is None:
             return {}
         model = self.model if start is None else self.model.starting_at(start)
         params = model.init(core.seed_key(self.seed))

@@ -34,7 +34,7 @@ class Batch:
 
     def with_personal(self, personal: Any) -> "Batch":
         """Returns the batch for a model with other parameters of the client's own."""
-        constants = _with_personal(self.constants, personal)
+        constants = _with(self.constants, personal=personal)
         return dataclasses.replace(self, constants=constants)
 
 
@@ -47,11 +47,14 @@ class Constants:
       frozen: parameters by name that nobody trains; the same for all clients.
       personal: parameters that stay with the client, leading axis N, or of ONE client;
         None before there are any.
+      fixed: what else the model knows of the client, leading axis N, or of ONE client,
+        such as the rank of its adapters; or None.
     """
 
     given: Any = None
     frozen: Any = None
     personal: Any = None
+    fixed: Any = None
 
     @classmethod
     def of(cls, constants: Any) -> "Constants":
@@ -59,11 +62,12 @@ class Constants:
         return constants if isinstance(constants, cls) else cls(given=constants)
 
 
-def _with_personal(constants: Any, personal: Any) -> Any:
-    """Returns constants with other personal parameters; those of old models as is."""
-    if personal is None and Constants.of(constants).personal is None:
+def _with(constants: Any, **parts: Any) -> Any:
+    """Returns constants with other parts; those of models without roles as they are."""
+    known = Constants.of(constants)
+    if all(part is getattr(known, name) is None for name, part in parts.items()):
         return constants
-    return dataclasses.replace(Constants.of(constants), personal=personal)
+    return dataclasses.replace(known, **parts)
 
 
 @struct.pytree_dataclass
@@ -106,17 +110,19 @@ class ClientData:
     def rows(self) -> dict[str, Any]:
         """Returns the fields with one row per client, by name."""
         rows = {name: getattr(self, name) for name in _CLIENT_FIELDS}
-        return rows if self.personal is None else rows | {_PERSONAL: self.personal}
+        parts = {n: getattr(Constants.of(self.constants), n) for n in _CLIENT_PARTS}
+        return rows | {n: part for n, part in parts.items() if part is not None}
 
     def pool(self) -> "ClientData":
         """Returns the data without clients: what all of them share."""
-        return self.with_rows(dict.fromkeys(_CLIENT_FIELDS)).with_personal(None)
+        return self.with_rows(dict.fromkeys((*_CLIENT_FIELDS, *_CLIENT_PARTS)))
 
     def with_rows(self, rows: dict[str, Any]) -> "ClientData":
         """Returns a pool with the rows of some clients, or of one."""
-        fields = {name: leaf for name, leaf in rows.items() if name != _PERSONAL}
-        data = dataclasses.replace(self, **fields)
-        return data.with_personal(rows[_PERSONAL]) if _PERSONAL in rows else data
+        parts = {name: rows[name] for name in _CLIENT_PARTS if name in rows}
+        fields = {name: leaf for name, leaf in rows.items() if name not in parts}
+        constants = _with(self.constants, **parts) if parts else self.constants
+        return dataclasses.replace(self, **fields, constants=constants)
 
     @property
     def personal(self) -> Any:
@@ -125,7 +131,7 @@ class ClientData:
 
     def with_personal(self, personal: Any) -> "ClientData":
         """Returns the data with other parameters that stay with the clients."""
-        constants = _with_personal(self.constants, personal)
+        constants = _with(self.constants, personal=personal)
         return dataclasses.replace(self, constants=constants)
 
     def gather(
@@ -204,7 +210,7 @@ class ClientData:
         return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
 
 
-_PERSONAL = "personal"
+_CLIENT_PARTS = ("personal", "fixed")  # of the constants of a model with roles
 _CLIENT_FIELDS = (
     *("index", "num_examples", "client_id"),
     *("labels", "noise_scale"),

@@ -124,6 +124,10 @@ class RoleModel(Protocol):
         """
         ...
 
+    def fixed_rows(self) -> Any:
+        """Returns what `Constants.fixed` has of all clients `[N, ...]`, or None."""
+        ...
+
 
 class Aggregator(Protocol):
     """Combines messages into one; the reference where all weights are zero.

@@ -6,6 +6,7 @@ import re
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_pfl import core
 from fedjax_pfl.core import checks, struct, tree_paths
@@ -127,6 +128,11 @@ class ParameterRoles:
         params = model.init(core.seed_key(self.seed))
         return tree_paths.by_name(self._split(params)[2])
 
+    def fixed_rows(self) -> Any:
+        """Returns the clients' ranks `int32[N]`, or None; see `core.RoleModel`."""
+        ranks = getattr(self.model, "ranks", None)
+        return None if ranks is None else jnp.asarray(ranks, jnp.int32)
+
     @property
     def initial_params(self) -> Any:
         """Parameters that all trainings start from, or None."""
@@ -141,20 +147,27 @@ class ParameterRoles:
         """Number of classes, or None where there are none."""
         return getattr(self.model, "num_classes", None)
 
-    def merged(self, params: core.Params) -> core.Params:
+    def merged(self, params: core.Params, *, client: int | None = None) -> core.Params:
         """Returns all parameters of the network, with adapters added to its kernels.
 
         Args:
           params: what was trained: shared parameters and, where there are some, the
             personal ones of ONE client, such as `fp.load_models` has them.
+          client: number of the client, whose adapters have a rank of its own; None for
+            the full rank.
 
         Returns:
           The network's parameters, as it has them without roles and adapters.
 
         Raises:
-          InputError: if personal parameters are missing.
+          InputError: if personal parameters are missing, or there is no such client.
         """
-        params = self._whole(params, core.Constants())
+        rows = self.fixed_rows()
+        fixed = None
+        if client is not None and rows is not None:
+            checks.whole("client", client, at_least=0, at_most=len(rows) - 1)
+            fixed = rows[client]
+        params = self._whole(params, core.Constants(fixed=fixed))
         merge = getattr(self.model, "merged", None)
         return params if merge is None else merge(params)
 
@@ -172,7 +185,10 @@ class ParameterRoles:
                     f"Expected parameters with {name!r}, which every client has its own"
                     " of, or constants with them."
                 )
-        return jax.tree.unflatten(structure, [leaves[name] for name in names])
+        params = jax.tree.unflatten(structure, [leaves[name] for name in names])
+        if constants.fixed is None:
+            return params
+        return self.model.at_rank(params, constants.fixed)
 
     def apply(
         self,

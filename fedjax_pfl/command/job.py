@@ -410,15 +410,16 @@ def _started(experiment: Experiment, file: Path) -> Experiment:
     grids = []
     for grid in experiment.grids:
         grid = grid.started(params)
-        spec, name = grid.spec, "federation.held_out_users"
-        if users is not None and spec.dataset.name == users.dataset:
-            known = getattr(spec, "held_out_users", None)
-            if known is None and name not in grid.axes:
+        name = "federation.held_out_users"
+        known = None if users is None else pretraining.HeldOut.of(grid.spec)
+        if users and known and known.dataset == users.dataset:
+            least = min(grid.axes.get(name, (known.fraction,)))
+            if not least:
                 grid = grid.replace(name, users.fraction)
-            elif min(grid.axes.get(name, (known,))) < users.fraction:
+            elif least < users.fraction:
                 raise checks.InputError(
                     f"Expected {name} of at least {users.fraction:g}, the share that"
-                    f" '{file}' was pretrained on, got {known:g}."
+                    f" '{file}' was pretrained on, got {least:g}."
                 )
         grids.append(grid)
     return dataclasses.replace(experiment, grids=tuple(grids))

@@ -87,7 +87,8 @@ def _pretrain(options: _Options) -> None:
             f" {dataset.name}."
         )
     params, judged = _trained(options, model, dataset)
-    users = pretraining.HeldOut(dataset.name, spec.held_out_users)
+    users = pretraining.HeldOut.of(spec)
+    assert users is not None
     pretraining.write(out, params, users)
     if options.quiet:
         print(out)

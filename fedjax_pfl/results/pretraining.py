@@ -20,12 +20,25 @@ class HeldOut:
     """Users that parameters were pretrained on.
 
     Attributes:
-      dataset: name of the data set.
+      dataset: name of the data set, or of the user's own file.
       fraction: `held_out_users` of the federations that they are no part of.
     """
 
     dataset: str
     fraction: float
+
+    @classmethod
+    def of(cls, spec: Any) -> "HeldOut | None":
+        """Returns the users that a federation's recipe leaves out, with 0 for none.
+
+        Args:
+          spec: recipe; of one without users, such as a market, None is returned.
+        """
+        if not hasattr(spec, "held_out_users"):
+            return None
+        path = getattr(spec.dataset, "path", None)
+        name = spec.dataset.name if path is None else Path(path).name
+        return cls(name, spec.held_out_users or 0.0)
 
 
 def write(path: Path, params: Any, users: HeldOut) -> None:

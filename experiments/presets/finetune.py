@@ -9,8 +9,8 @@ federations leave out:
     python -m experiments.sweep --preset 'finetune_femnist_*' \
         --init femnist.safetensors
 
-FedRep needs a body that clients share, so that it is not among the methods where all but
-the head is frozen. Step sizes and weights are ours and the same for all methods.
+FedRep needs a body that clients share, so that it is not among the methods where all
+but the head is frozen. Step sizes and weights are ours and the same for all methods.
 """
 
 from __future__ import annotations

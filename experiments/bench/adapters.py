@@ -1,8 +1,9 @@
 """Clients' adapters of one frozen network, beside its products alone."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,46 @@ from jax import lax
 import fedjax_pfl as fp
 from experiments.bench import contenders, workloads
 
-__all__ = ["ADAPTERS", "Adapted", "adapted"]
+__all__ = ["ADAPTERS", "Adapted", "Texts", "adapted"]
 
 _FROZEN = "frozen"
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """Token ids drawn evenly, with two classes that they say nothing about.
+
+    Attributes:
+      sizes: examples of every client.
+      length: tokens of a text.
+      vocabulary: number of ids; 0 is padding, which does not occur.
+    """
+
+    sizes: tuple[int, ...]
+    length: int = 32
+    vocabulary: int = 30_522
+    name: ClassVar[str] = "texts"
+
+    def load(
+        self, *, data_dir: str | None, seed: int, num_clients: int | None
+    ) -> fp.data.Dataset:
+        """Draws the texts; equal arguments give the same object."""
+        del data_dir, num_clients
+        return _texts(self.sizes, self.length, self.vocabulary, seed)
+
+
+@functools.lru_cache(maxsize=1)
+def _texts(
+    sizes: tuple[int, ...], length: int, vocabulary: int, seed: int
+) -> fp.data.Dataset:
+    rng, total = np.random.default_rng(seed), sum(sizes)
+    return fp.data.Dataset(
+        name="texts",
+        x=rng.integers(1, vocabulary, (total, length)),
+        y=rng.integers(0, 2, total),
+        num_classes=2,
+        client=np.repeat(np.arange(len(sizes)), sizes),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,18 +92,21 @@ class Adapted(workloads.Workload):
         )
         steps = self.rounds * -(-size // batch)
         shape = (self.cohort_size * batch, kernels[0].shape[1])
-        x = jnp.asarray(np.random.default_rng(0).normal(size=shape), jnp.float32)
+        x = jnp.asarray(np.random.default_rng(0).normal(size=shape), kernels[0].dtype)
 
-        def step(_: Any, x: jax.Array) -> jax.Array:
-            outputs = x
-            for kernel in kernels:
-                outputs = outputs @ kernel.T
-            for kernel in kernels[:0:-1]:  # the first layer's inputs have no gradient
-                outputs = outputs @ kernel
-            # All of the product is needed, and the next step needs it first.
-            return x + 1e-30 * lax.optimization_barrier(outputs)[:, :1]
+        @jax.jit
+        def run(x: jax.Array, kernels: list[jax.Array]) -> jax.Array:
+            def step(_: Any, x: jax.Array) -> jax.Array:
+                outputs = x
+                for kernel in kernels:
+                    outputs = outputs @ kernel.T
+                for kernel in kernels[:0:-1]:  # the first inputs have no gradient
+                    outputs = outputs @ kernel
+                # All of the product is needed, and the next step needs it first.
+                return x + 1e-30 * lax.optimization_barrier(outputs)[:, :1]
 
-        run = jax.jit(lambda x, kernels: lax.fori_loop(0, steps, step, x))
+            return lax.fori_loop(0, steps, step, x)
+
         return lambda: run(x, kernels).block_until_ready()
 
     def agreement(self, results: Mapping[str, Any]) -> dict[str, dict[str, float]]:

@@ -268,7 +268,7 @@ def test_clients_train_the_first_columns_of_their_rank():
         np.testing.assert_allclose(found[1][:rank], moved[1], rtol=0, atol=1e-13)
         np.testing.assert_array_equal(found[0][:, rank:], a[:, rank:])
         np.testing.assert_array_equal(found[1][rank:], 0)
-        assert np.abs(found[1][:rank]).min() > 0
+        assert np.abs(found[1][:rank]).max() > 0
 
 
 def test_models_are_merged_and_judged_at_the_rank_of_the_client(tmp_path):

@@ -162,7 +162,8 @@ def _decomposed(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.A
     right = b.reshape(count * rank, outputs)
     if count * rank >= min(inputs, outputs):
         product = client_rows.dot(left, right)
-        return jnp.linalg.svd(product, full_matrices=False)
+        whole = jnp.linalg.svd(product, full_matrices=False)
+        return whole[0], whole[1], whole[2]
     first, upper = jnp.linalg.qr(left)
     last, lower = jnp.linalg.qr(right.T)
     inner = jnp.linalg.svd(client_rows.dot(upper, lower.T))

@@ -34,7 +34,7 @@ __all__ = [
     "as_arrays",
     "check_fields",
     "get_field",
-    "inner_field",
+    "inner",
     "innermost",
     "is_required",
     "kind_of",
@@ -101,8 +101,8 @@ def traced_field(**kwargs: Any) -> Any:
     return _limited({"limits": {}}, kwargs)
 
 
-def inner_field(label: str) -> Any:
-    """Marks the field of a wrapper that has the object which it wraps.
+def inner(label: str) -> dict[str, str]:
+    """Returns the metadata of a wrapper's field that has the object which it wraps.
 
     Dotted names enter that object as if it stood in the wrapper's place. The wrapper's
     own fields are below `label`.
@@ -111,7 +111,7 @@ def inner_field(label: str) -> Any:
       label: a name that the fields of wrapped objects do not have.
 
     Returns:
-      The field description.
+      Metadata for `dataclasses.field`.
 
     Example:
       >>> @dataclasses.dataclass(frozen=True)
@@ -119,7 +119,7 @@ def inner_field(label: str) -> Any:
       ...     size: float
       >>> @dataclasses.dataclass(frozen=True)
       ... class Clipped:
-      ...     step: Step = inner_field("clip")
+      ...     step: Step = dataclasses.field(metadata=inner("clip"))
       ...     norm: float = 1.0
       >>> list(named_fields(Clipped(Step(0.5)), "step"))[:2]
       [('step', 'Step'), ('step.size', 0.5)]
@@ -128,7 +128,7 @@ def inner_field(label: str) -> Any:
       >>> replace_field(Clipped(Step(0.5)), "size", 2.0)
       Clipped(step=Step(size=2.0), norm=1.0)
     """
-    return dataclasses.field(metadata={"inner": label})
+    return {"inner": label}
 
 
 def _limited(metadata: dict[str, Any], kwargs: dict[str, Any]) -> Any:
@@ -482,7 +482,7 @@ def innermost(node: Any) -> Any:
     """Returns the object that wrappers wrap; anything else as it is.
 
     Args:
-      node: an object, for example a model with roles; see `inner_field`.
+      node: an object, for example a model with roles; see `inner`.
     """
     field = _inner(node)
     return node if field is None else innermost(getattr(node, field.name))
@@ -492,14 +492,14 @@ def replace_innermost(node: Any, value: Any) -> Any:
     """Returns a copy of wrappers around another object.
 
     Args:
-      node: an object, or wrappers of one; see `inner_field`.
+      node: an object, or wrappers of one; see `inner`.
       value: what is in its place.
     """
     field = _inner(node)
     if field is None:
         return value
-    inner = replace_innermost(getattr(node, field.name), value)
-    return dataclasses.replace(node, **{field.name: inner})
+    wrapped = replace_innermost(getattr(node, field.name), value)
+    return dataclasses.replace(node, **{field.name: wrapped})
 
 
 def kind_of(node: Any) -> type | None:
@@ -542,7 +542,7 @@ def named_fields(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields `(dotted name, value)` for every leaf field, static ones included.
 
     A nested dataclass yields the name of its class, then its fields; a wrapper those of
-    what it wraps, then its own, see `inner_field`.
+    what it wraps, then its own, see `inner`.
 
     Args:
       node: dataclass or mapping.

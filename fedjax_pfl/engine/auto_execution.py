@@ -120,10 +120,10 @@ def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
 
 def _is_mostly_frozen(model: Any) -> bool:
     """Tells whether a model has more frozen parameters than others."""
+    shared = jax.eval_shape(model.init, jax.random.key(0))
     if not isinstance(model, core.RoleModel):
         return False
     frozen = jax.eval_shape(model.frozen_params)
-    shared = jax.eval_shape(model.init, jax.random.key(0))
     return client_rows.size(frozen) > client_rows.size(shared)
 
 

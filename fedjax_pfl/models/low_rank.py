@@ -44,7 +44,7 @@ class LowRank:
         `rank`; None for all of them.
     """
 
-    model: Any = struct.inner_field("adapters")
+    model: Any = dataclasses.field(metadata=struct.inner("adapters"))
     targets: str
     rank: int = 8
     scale: float = 1.0

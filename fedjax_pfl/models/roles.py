@@ -50,7 +50,7 @@ class ParameterRoles:
         seed, whatever the seed of the training.
     """
 
-    model: Any = struct.inner_field("roles")
+    model: Any = dataclasses.field(metadata=struct.inner("roles"))
     personal: str | None = None
     frozen: str | None = None
     trained: str | None = None

@@ -93,6 +93,11 @@ class Streamed:
                 "A streamed training keeps no parameters with its clients, such as the"
                 f" personal ones of {type(model).__name__}; use simulate."
             )
+        if has_roles and model.fixed_rows() is not None:
+            raise checks.InputError(
+                "A streamed training has one network for all clients; expected adapters"
+                " of one rank, without ranks, or `simulate`."
+            )
         for name in _UNAVAILABLE:
             if name in schedule.data:
                 raise checks.InputError(

@@ -119,7 +119,7 @@ def adapted(
     num_clients: int,
     examples: int,
     *,
-    widths: tuple[int, ...] = (1024, 1024),
+    widths: tuple[int, ...] = (2048, 2048),
     rank: int = 8,
     batch_size: int = 10,
     shape: tuple[int, ...] = (28, 28),
@@ -150,4 +150,4 @@ def adapted(
     return Adapted(**(fields | {"model": model, "flops_per_example": flops}))
 
 
-ADAPTERS = {"W7": adapted(50, 40)}
+ADAPTERS = {"W7": adapted(50, 20)}

@@ -118,7 +118,7 @@ def measure(case: Case) -> dict[str, Any]:
     started = time.perf_counter()
     prepared = Resident(groups.plan(group, settings))
     planned = cost.memory(prepared)
-    shared = {id(leaf): leaf for leaf in jax.tree.leaves(prepared.start[3])}
+    shared = {id(leaf): leaf for leaf in jax.tree.leaves(list(group.federations))}
     pool = sum(leaf.nbytes for leaf in shared.values())
     # The pool was there before; on the first device it is the same memory.
     planned = dataclasses.replace(planned, data=max(planned.data - pool, 0))

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from fedjax_pfl.command import cli, invocation, outputs
+from fedjax_pfl.command import cli, outputs
 from fedjax_pfl.command.arguments import DataOptions, option
 
 __all__ = ["main"]
@@ -95,7 +95,7 @@ def _pretrain(options: _Options) -> None:
         return
     print(f"On a tenth of the examples, which were kept apart: {judged}.")
     print(f"Parameters: {out}")
-    print(f"Train from there, without these users: {invocation.of('run')} --init {out}")
+    print(f"With --init {out} trainings start there, and leave these users out.")
 
 
 def _what(options: _Options) -> tuple[Any, Any]:

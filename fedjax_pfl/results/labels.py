@@ -72,7 +72,7 @@ def _missing_parts(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         parent = name.rpartition(".")[0]
         kinds = {True: set(), False: set()}
         for config in configs:
-            kinds[name in config].add(config.get(parent))
-        if name in parents and parent and kinds[True] & kinds[False] - {None}:
+            kinds[name in config].add(str(config.get(parent)))
+        if name in parents and parent and kinds[True] & kinds[False] - {"None"}:
             missing.append(name)
     return missing

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, client_rows, struct, tree_paths
+from fedjax_pfl.core import checks, client_rows, factorizations, struct, tree_paths
 
 __all__ = ["ProductMean", "ProductMeanInfo"]
 
@@ -161,10 +161,8 @@ def _decomposed(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.A
     left = jnp.moveaxis(a, 0, 1).reshape(inputs, count * rank)
     right = b.reshape(count * rank, outputs)
     if count * rank >= min(inputs, outputs):
-        product = client_rows.dot(left, right)
-        whole = jnp.linalg.svd(product, full_matrices=False)
-        return whole[0], whole[1], whole[2]
-    first, upper = jnp.linalg.qr(left)
-    last, lower = jnp.linalg.qr(right.T)
-    inner = jnp.linalg.svd(client_rows.dot(upper, lower.T))
+        return factorizations.svd(client_rows.dot(left, right))
+    first, upper = factorizations.qr(left)
+    last, lower = factorizations.qr(right.T)
+    inner = factorizations.svd(client_rows.dot(upper, lower.T))
     return client_rows.dot(first, inner[0]), inner[1], client_rows.dot(inner[2], last.T)

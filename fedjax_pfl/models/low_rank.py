@@ -163,7 +163,7 @@ class LowRank:
         def cut(name: str, leaf: jax.Array) -> jax.Array:
             if not name.endswith("/a"):
                 return leaf
-            return jnp.where(jnp.arange(self.rank) < rank, leaf, 0)
+            return jnp.where((jnp.arange(self.rank) < rank)[None], leaf, 0)
 
         factors = params[_ADAPTERS]
         factors = jax.tree.map(cut, tree_paths.names(factors), factors)

@@ -37,7 +37,7 @@ def multiplied(factorize):
     def product(matrix):
         first, *others = factorize(matrix[:, :3])
         if len(others) == 2:
-            return (first * others[0]) @ others[1]
+            return (first * others[0][None]) @ others[1]
         return first @ jnp.triu(others[0])
 
     return product

@@ -1,6 +1,7 @@
 """Catalog of all that can be timed."""
 
 from experiments.bench import (
+    adapters,
     contenders,
     delays,
     populations,
@@ -17,6 +18,7 @@ __all__ = ["TIMED", "find", "peers"]
 _COLD = workloads.ColdStart.of(workloads.WORKLOADS["W6"])
 TIMED: dict[str, contenders.Timed] = {
     **workloads.WORKLOADS,
+    **adapters.ADAPTERS,
     _COLD.name: _COLD,
     **rules.RULES,
     **programs.PROGRAMS,

@@ -1,6 +1,6 @@
 """Planned and measured cost of trainings: `python -m experiments.bench.plans`.
 
-Plans twelve trainings, runs each in a process of its own, and prints the estimates of
+Plans thirteen trainings, runs each in a process of its own, and prints the estimates of
 memory and time beside what was measured.
 """
 
@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 
 import fedjax_pfl as fp
-from experiments.bench import machine, workloads
+from experiments.bench import adapters, machine, workloads
 from fedjax_pfl.command import cli, printing
 from fedjax_pfl.engine import cost, grids, groups, simulation
 from fedjax_pfl.engine.options import Options
@@ -32,7 +33,7 @@ _DEVICES = "--xla_force_host_platform_device_count=2"
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A training of more than 500 MB on MNIST's inputs.
+    """A training of more than 500 MB, on MNIST's inputs if nothing is said.
 
     Attributes:
       name: of the training.
@@ -43,6 +44,7 @@ class Case:
       examples: per client, on average.
       model: of every client.
       points: settings of a grid, which differ in the seed.
+      source: of the examples, by the numbers of the clients' examples.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Case:
     examples: int = 20
     model: Any = fp.LogisticRegression()
     points: int = 1
+    source: Callable[[tuple[int, ...]], Any] = workloads.Generated
 
 
 def _process(algorithm: Any, **parts: Any) -> fp.FederatedProcess:
@@ -64,6 +67,10 @@ _COHORT = _process(fp.FedAvg(), participation=fp.UniformCohort(size=100))
 _MEDIAN = _process(fp.FedAvg(), aggregator=fp.CoordinateMedian())
 _GEOMETRIC = _process(fp.FedPlus(), aggregator=fp.GeometricMedian())
 _PFEDME, _HIDDEN = _process(fp.PFedMe()), fp.MLP(widths=(100,))
+_ENCODER = fp.models.TextEncoder(
+    depth=6, width=384, heads=12, mlp_width=1536, vocabulary=30_522
+)
+_ADAPTED = fp.lora(_ENCODER, targets="query|value", rank=8)  # 73,728 parameters
 CASES = (
     Case("FLAME, vmap", _FLAME, 4000, "vmap"),
     Case("FLAME, chunks of 8", _FLAME, 8000, "chunk=8"),
@@ -77,6 +84,15 @@ CASES = (
     Case("pFedMe, hidden layer, vmap", _PFEDME, 600, "vmap", 4, model=_HIDDEN),
     Case("FedAvg, CNN, vmap", _FEDAVG, 60, "vmap", 4, 40, fp.models.CNN1()),
     Case("FLAME, grid of 8 seeds", _FLAME, 1500, points=8),
+    Case(
+        "FLAME, adapters of an encoder",
+        _process(fp.Flame(local=fp.SGD(batch_size=8))),
+        100,
+        rounds=2,
+        examples=10,
+        model=_ADAPTED,
+        source=adapters.Texts,
+    ),
 )
 
 
@@ -86,7 +102,7 @@ def measure(case: Case) -> dict[str, Any]:
     Returns:
       Bytes and seconds, estimated and measured.
     """
-    dataset = workloads.Generated((case.num_clients * case.examples,))
+    dataset = case.source((case.num_clients * case.examples,))
     spec = fp.FederationSpec(
         dataset=dataset, partition=fp.IID(), num_clients=case.num_clients
     )
@@ -102,7 +118,7 @@ def measure(case: Case) -> dict[str, Any]:
     started = time.perf_counter()
     prepared = Resident(groups.plan(group, settings))
     planned = cost.memory(prepared)
-    shared = {id(leaf): leaf for leaf in jax.tree.leaves(prepared.start[3])}
+    shared = {id(leaf): leaf for leaf in jax.tree.leaves(list(group.federations))}
     pool = sum(leaf.nbytes for leaf in shared.values())
     # The pool was there before; on the first device it is the same memory.
     planned = dataclasses.replace(planned, data=max(planned.data - pool, 0))
@@ -132,7 +148,7 @@ def measure(case: Case) -> dict[str, Any]:
 app = cli.application()
 
 
-@app.command(help="Compares the plans of twelve trainings with what these take.")
+@app.command(help="Compares the plans of thirteen trainings with what these take.")
 def main(
     case: Annotated[
         int | None,

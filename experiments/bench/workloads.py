@@ -25,7 +25,9 @@ __all__ = [
     "Workload",
     "cnn",
     "cohorts",
+    "dense_flops",
     "examples_of",
+    "frozen_flops",
     "settings_of",
     "softmax",
 ]
@@ -313,6 +315,11 @@ def dense_flops(inputs: int, outputs: int, *, first: bool) -> int:
     The first layer of a network needs no gradient of its inputs.
     """
     return (2 if first else 3) * 2 * inputs * outputs
+
+
+def frozen_flops(inputs: int, outputs: int, *, first: bool) -> int:
+    """Counts those of a frozen dense layer, whose kernel needs no gradient."""
+    return (1 if first else 2) * 2 * inputs * outputs
 
 
 def cnn_flops(model: BenchCNN, shape: tuple[int, int, int], classes: int) -> int:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     )
     from fedjax_pfl.aggregators.modular_mean import ModularInfo as ModularInfo
     from fedjax_pfl.aggregators.modular_mean import ModularMean as ModularMean
+    from fedjax_pfl.aggregators.product_mean import ProductMean as ProductMean
+    from fedjax_pfl.aggregators.product_mean import ProductMeanInfo as ProductMeanInfo
     from fedjax_pfl.aggregators.server_optimizers import ServerAdam as ServerAdam
     from fedjax_pfl.aggregators.server_optimizers import (
         ServerMomentum as ServerMomentum,

@@ -43,6 +43,7 @@ AGGREGATORS = Registry(
     mean="Mean",
     weighted_mean="WeightedMean",
     modular_mean="ModularMean",
+    product_mean="ProductMean",
     coordinate_median="CoordinateMedian",
     geometric_median="GeometricMedian",
     krum="Krum",

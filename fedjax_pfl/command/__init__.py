@@ -21,6 +21,8 @@ COMMANDS = {
     " the digits of scikit-learn, four labels per client.",
     "benchmark": "Tunes all methods with the same effort, trains them anew and ranks"
     " them. Without options: on the digits of scikit-learn.",
+    "pretrain": "Trains a network on a share of the users of a data set, and writes a"
+    " file that --init reads. Federations that start from it leave these users out.",
     "report": "Makes one page about results, with figures and tables as files.",
     "plan": "Says how much memory and time a sweep with the same options would take on"
     " this machine, and trains nothing. Takes the options of sweep.",

@@ -3,7 +3,13 @@
 import typer
 
 from fedjax_pfl import command
-from fedjax_pfl.command import cli, data_command, methods_command, report_command
+from fedjax_pfl.command import (
+    cli,
+    data_command,
+    methods_command,
+    pretrain_command,
+    report_command,
+)
 
 __all__ = ["alone", "app"]
 
@@ -12,6 +18,7 @@ _MAINS = {
     "sweep": cli.make_main("sweep"),
     "plan": cli.make_main("plan"),
     "benchmark": cli.make_main("benchmark"),
+    "pretrain": pretrain_command.main,
     "report": report_command.main,
     "methods": methods_command.main,
 }

@@ -178,9 +178,9 @@ class Options(DataOptions):
     preset: str | None = option(
         "digits, quadratic, portfolio, a data set's name (mnist, fashion_mnist,"
         " cifar10, cifar100, medical_mnist, femnist, sent140, shakespeare, stocks), or"
-        " a card's comparison: fedacs_*, fedpg_*, fedplus_*, flame_*, portfolio_*; a"
-        " pattern such as 'flame_fair_mnist_*' runs all that match, one after the"
-        " other, in one directory.",
+        " a comparison from a clone: fedacs_*, fedpg_*, fedplus_*, flame_*,"
+        " portfolio_*, finetune_*; a pattern such as 'flame_fair_mnist_*' runs all"
+        " that match, one after the other, in one directory.",
         show_default="digits, or own_data with --data",
     )
     problem: str | None = option(

@@ -51,7 +51,7 @@ from fedjax_pfl.engine.groups import Group, PlannedGroup
 from fedjax_pfl.engine.options import Options, time_limit
 from fedjax_pfl.engine.resident import Resident
 from fedjax_pfl.engine.trainer import Interrupted
-from fedjax_pfl.results import directories
+from fedjax_pfl.results import directories, pretraining
 from fedjax_pfl.results.checkpoint import fingerprint
 from fedjax_pfl.results.leases import LostError
 
@@ -388,9 +388,7 @@ def experiment_of(options: arguments.Options) -> Experiment:
     experiment = own_data.with_data(experiment, options)
     experiment = apply_settings(experiment, options.settings)
     if options.init is not None:
-        params = fp.load_params(options.init)
-        started = tuple(grid.started(params) for grid in experiment.grids)
-        experiment = dataclasses.replace(experiment, grids=started)
+        experiment = _started(experiment, Path(options.init))
     fields = {
         "seeds": options.all_seeds,
         "evaluate_on": options.evaluate_on,
@@ -404,6 +402,32 @@ def experiment_of(options: arguments.Options) -> Experiment:
             f"Expected one setting, got {settings}; use {invocation.of('sweep')}."
         )
     return experiment
+
+
+def _started(experiment: Experiment, file: Path) -> Experiment:
+    """Lets all trainings start from a file, without the users that made it.
+
+    Raises:
+      InputError: if the federation was told to leave out fewer users than these.
+    """
+    params = fp.load_params(file)
+    users = pretraining.held_out_of(file)
+    grids = []
+    for grid in experiment.grids:
+        grid = grid.started(params)
+        name = "federation.held_out_users"
+        known = None if users is None else pretraining.HeldOut.of(grid.spec)
+        if users and known and known.dataset == users.dataset:
+            least = min(grid.axes.get(name, (known.fraction,)))
+            if not least:
+                grid = grid.replace(name, users.fraction)
+            elif least < users.fraction:
+                raise checks.InputError(
+                    f"Expected {name} of at least {users.fraction:g}, the share that"
+                    f" '{file}' was pretrained on, got {least:g}."
+                )
+        grids.append(grid)
+    return dataclasses.replace(experiment, grids=tuple(grids))
 
 
 def default_directory(name: str) -> Path:

@@ -50,6 +50,8 @@ class Constants:
       frozen: parameters by name that nobody trains; the same for all clients.
       personal: parameters that stay with the client, leading axis N, or of ONE client;
         None before there are any.
+      fixed: what else the model knows of the client, leading axis N, or of ONE client,
+        such as the rank of its adapters; or None.
       statistics: running statistics that stay with the client, like `personal`; those
         of a batch wherever training has moved them.
       shared_statistics: running statistics that all clients have, without their axis.
@@ -60,6 +62,7 @@ class Constants:
     given: Any = None
     frozen: Any = None
     personal: Any = None
+    fixed: Any = None
     statistics: Any = None
     shared_statistics: Any = None
     weight: jax.Array | None = None

@@ -18,7 +18,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy import linalg
 
-__all__ = ["cholesky", "cholesky_solve", "eigh", "eigvalsh", "orthonormal", "solve"]
+__all__ = [
+    "cholesky",
+    "cholesky_solve",
+    "eigh",
+    "eigvalsh",
+    "orthonormal",
+    "qr",
+    "solve",
+    "svd",
+]
 
 
 def _one_by_one(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,3 +105,21 @@ def eigvalsh(matrix: jax.Array) -> jax.Array:
 def orthonormal(matrix: jax.Array) -> jax.Array:
     """Returns orthonormal columns `[D, J]` with the span of those of `[D, J]`."""
     return jnp.linalg.qr(matrix)[0]
+
+
+@_one_by_one
+def qr(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns orthonormal columns `[D, J]` and the upper `[J, J]`; D is at least J."""
+    columns, upper = jnp.linalg.qr(matrix)
+    return columns, upper
+
+
+@_one_by_one
+def svd(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns singular vectors and values of `[D, J]`, the largest first.
+
+    Left vectors are columns `[D, m]`, values `[m]`, right vectors rows `[m, J]`, with m
+    the smaller of D and J.
+    """
+    left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
+    return left, values, right

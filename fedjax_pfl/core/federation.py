@@ -186,7 +186,7 @@ class ClientData:
         return jax.vmap(lambda k: jax.random.normal(k, x.shape[1:], x.dtype))(keys)
 
 
-_KEPT = ("personal", "statistics")  # fields of `Constants` with a row per client
+_KEPT = ("personal", "statistics", "fixed")  # of `Constants`, a row per client
 _CLIENT_FIELDS = (
     *("index", "num_examples", "client_id"),
     *("labels", "noise_scale"),

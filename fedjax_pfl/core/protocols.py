@@ -126,6 +126,10 @@ class RoleModel(Protocol):
         """
         ...
 
+    def fixed_rows(self) -> Any:
+        """Returns what `Constants.fixed` has of all clients `[N, ...]`, or None."""
+        ...
+
 
 @runtime_checkable
 class StatisticsModel(Protocol):

@@ -34,13 +34,17 @@ __all__ = [
     "as_arrays",
     "check_fields",
     "get_field",
+    "inner",
+    "innermost",
     "is_required",
+    "kind_of",
     "named_fields",
     "plain",
     "plain_fields",
     "pytree_dataclass",
     "refuse_stand_in",
     "replace_field",
+    "replace_innermost",
     "same",
     "static_field",
     "traced_field",
@@ -95,6 +99,36 @@ def traced_field(**kwargs: Any) -> Any:
       fedjax_pfl.core.checks.InputError: Expected weight to be a finite number at ...
     """
     return _limited({"limits": {}}, kwargs)
+
+
+def inner(label: str) -> dict[str, str]:
+    """Returns the metadata of a wrapper's field that has the object which it wraps.
+
+    Dotted names enter that object as if it stood in the wrapper's place. The wrapper's
+    own fields are below `label`.
+
+    Args:
+      label: a name that the fields of wrapped objects do not have.
+
+    Returns:
+      Metadata for `dataclasses.field`.
+
+    Example:
+      >>> @dataclasses.dataclass(frozen=True)
+      ... class Step:
+      ...     size: float
+      >>> @dataclasses.dataclass(frozen=True)
+      ... class Clipped:
+      ...     step: Step = dataclasses.field(metadata=inner("clip"))
+      ...     norm: float = 1.0
+      >>> list(named_fields(Clipped(Step(0.5)), "step"))[:2]
+      [('step', 'Step'), ('step.size', 0.5)]
+      >>> list(named_fields(Clipped(Step(0.5)), "step"))[2:]
+      [('step.clip', 'Clipped'), ('step.clip.norm', 1.0)]
+      >>> replace_field(Clipped(Step(0.5)), "size", 2.0)
+      Clipped(step=Step(size=2.0), norm=1.0)
+    """
+    return {"inner": label}
 
 
 def _limited(metadata: dict[str, Any], kwargs: dict[str, Any]) -> Any:
@@ -425,15 +459,78 @@ def is_required(field: dataclasses.Field) -> bool:
     return field.default is missing and field.default_factory is missing
 
 
+class _Own(dict[str, Any]):
+    """Values of the own fields of a wrapper, by name.
+
+    Attributes:
+      kind: class of the wrapper.
+    """
+
+    def __init__(self, kind: type, values: Mapping[str, Any]):
+        super().__init__(values)
+        self.kind = kind
+
+
+def _inner(node: Any) -> dataclasses.Field | None:
+    """Returns the field of a wrapper that has the object which it wraps, or None."""
+    if not dataclasses.is_dataclass(node) or isinstance(node, type):
+        return None
+    return next((f for f in dataclasses.fields(node) if "inner" in f.metadata), None)
+
+
+def innermost(node: Any) -> Any:
+    """Returns the object that wrappers wrap; anything else as it is.
+
+    Args:
+      node: an object, for example a model with roles; see `inner`.
+    """
+    field = _inner(node)
+    return node if field is None else innermost(getattr(node, field.name))
+
+
+def replace_innermost(node: Any, value: Any) -> Any:
+    """Returns a copy of wrappers around another object.
+
+    Args:
+      node: an object, or wrappers of one; see `inner`.
+      value: what is in its place.
+    """
+    field = _inner(node)
+    if field is None:
+        return value
+    wrapped = replace_innermost(getattr(node, field.name), value)
+    return dataclasses.replace(node, **{field.name: wrapped})
+
+
+def kind_of(node: Any) -> type | None:
+    """Returns the class that has the fields below a dotted name; None if none has.
+
+    Args:
+      node: what `get_field` returns; of a wrapper, the class of what it wraps.
+    """
+    if isinstance(node, _Own):
+        return node.kind
+    node = innermost(node)
+    return type(node) if dataclasses.is_dataclass(node) else None
+
+
+def _values(node: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass."""
+    # Flax's modules hide their parents, which are no settings of theirs.
+    return {f.name: getattr(node, f.name) for f in dataclasses.fields(node) if f.repr}
+
+
 def _children(node: Any) -> Mapping[str, Any] | None:
     """Returns the named children of a node that dotted names may enter, else None.
 
     Those of a tuple of dataclasses are named by their numbers.
     """
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        # Flax's modules hide their parents, which are no settings of theirs.
-        fields = [f for f in dataclasses.fields(node) if f.repr]
-        return {f.name: getattr(node, f.name) for f in fields}
+        values, field = _values(node), _inner(node)
+        if field is None:
+            return values
+        wrapped = _children(values.pop(field.name)) or {}
+        return {**wrapped, field.metadata["inner"]: _Own(type(node), values)}
     if isinstance(node, Mapping):
         return node
     if isinstance(node, tuple) and node and all(map(dataclasses.is_dataclass, node)):
@@ -444,7 +541,8 @@ def _children(node: Any) -> Mapping[str, Any] | None:
 def named_fields(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields `(dotted name, value)` for every leaf field, static ones included.
 
-    A nested dataclass yields the name of its class, then its fields.
+    A nested dataclass yields the name of its class, then its fields; a wrapper those of
+    what it wraps, then its own, see `inner`.
 
     Args:
       node: dataclass or mapping.
@@ -457,8 +555,8 @@ def named_fields(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if children is None:
         yield prefix, node
         return
-    if prefix and dataclasses.is_dataclass(node):
-        yield prefix, type(node).__name__
+    if prefix and (kind := kind_of(node)) is not None:
+        yield prefix, kind.__name__
     for name, value in children.items():
         yield from named_fields(value, f"{prefix}.{name}" if prefix else name)
 
@@ -486,7 +584,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if dataclasses.is_dataclass(value):
-        return type(value).__name__
+        return type(innermost(value)).__name__
     if _cells(value):
         return _of_closure(value)
     # Without addresses: the name is the same in another process.
@@ -560,9 +658,14 @@ def replace_field(node: _T, name: str, value: Any) -> _T:
       {'local': {'size': 2}}
     """
     head, _, rest = name.partition(".")
-    child = get_field(node, head)
+    child, field = get_field(node, head), _inner(node)
+    if field is not None and head != field.metadata["inner"]:
+        wrapped = replace_field(getattr(node, field.name), name, value)
+        return dataclasses.replace(node, **{field.name: wrapped})  # pyright: ignore
     if rest:
         value = replace_field(child, rest, value)
+    if field is not None:
+        return dataclasses.replace(node, **value)  # pyright: ignore
     if isinstance(node, Mapping):
         return {**node, head: value}  # pyright: ignore[reportReturnType]
     if isinstance(node, tuple):
@@ -579,7 +682,7 @@ def same(a: Any, b: Any) -> bool:
       b: what it is compared with.
     """
     if dataclasses.is_dataclass(a) and type(a) is type(b):
-        return same(_children(a), _children(b))
+        return same(_values(a), _values(b))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):

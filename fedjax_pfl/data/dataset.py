@@ -28,6 +28,7 @@ class Purpose(enum.IntEnum):
     GENERATORS = 7
     AUGMENTATION = 8
     UNSEEN = 9
+    HELD_OUT = 10
 
 
 def generator(seed: int, purpose: Purpose, *identity: int) -> np.random.Generator:

@@ -49,6 +49,8 @@ class FederationSpec:
         object, its name in `LABEL_POISONINGS`, or None.
       feature_noise: Gaussian noise added to the inputs of clients: an object, its name
         in `FEATURE_NOISES`, or None.
+      held_out_users: share of the data set's natural clients of which the federation
+        has no examples, for pretraining on them: the same ones for every seed; or None.
       num_others: c other clients, drawn once, whose test examples join a client's own
         in the data `others`; 0 for none, `"half"` for `ceil(N / 2)`.
       sample_tests: evaluate on `others` and `everybody` with an even sample of their
@@ -75,6 +77,7 @@ class FederationSpec:
     train_examples: int | None = struct.static_field(default=None, at_least=1)
     label_poisoning: Any = None
     feature_noise: Any = None
+    held_out_users: float | None = struct.static_field(default=None, above=0, below=1)
     num_others: int | str = 0
     sample_tests: bool = False
     data_dir: str | None = None
@@ -127,6 +130,8 @@ class FederationSpec:
         dataset = self.dataset.load(
             data_dir=self.data_dir, seed=self.seed, num_clients=self.num_clients
         )
+        if self.held_out_users is not None:
+            _, dataset = splits.held_out_users(dataset, self.held_out_users)
         rng = datasets.generator(self.seed, datasets.Purpose.PARTITION)
         parts = self.partition(rng, dataset, self.num_clients)
         num_clients = self.num_clients or len(parts.index)
@@ -180,7 +185,25 @@ class FederationSpec:
 
     def describe(self) -> dict[str, Any]:
         """Returns the flat configuration by dotted name, as JSON knows it."""
-        return struct.plain_fields(self) | {"dataset": self.dataset.name}
+        fields = struct.plain_fields(self) | {"dataset": self.dataset.name}
+        if self.held_out_users is None:
+            del fields["held_out_users"]  # as before there were any
+        return fields
+
+    def pretraining(self) -> Dataset:
+        """Returns the examples of `held_out_users`.
+
+        Raises:
+          InputError: if none are held out, or the data are missing.
+        """
+        if self.held_out_users is None:
+            raise checks.InputError(
+                "Expected held_out_users, the share of users to pretrain on, got None."
+            )
+        dataset = self.dataset.load(
+            data_dir=self.data_dir, seed=self.seed, num_clients=self.num_clients
+        )
+        return splits.held_out_users(dataset, self.held_out_users)[0]
 
     def _client_data(
         self, dataset: Dataset, parts: Partition, malicious: np.ndarray

@@ -1,5 +1,8 @@
 """Training, validation and test rows, malicious and other clients, on the host."""
 
+import dataclasses
+import weakref
+
 import numpy as np
 
 from fedjax_pfl.core import checks
@@ -8,6 +11,7 @@ from fedjax_pfl.data import partition as partitions
 
 __all__ = [
     "HALF",
+    "held_out_users",
     "malicious_clients",
     "other_clients",
     "sampled_tests",
@@ -17,6 +21,9 @@ __all__ = [
 
 HALF = "half"
 """Number of other clients that stands for half of all clients, rounded up."""
+_Parts = dict[float, tuple[datasets.Dataset, datasets.Dataset]]
+_held_out: weakref.WeakKeyDictionary[datasets.Dataset, _Parts]
+_held_out = weakref.WeakKeyDictionary()
 
 
 def split(
@@ -114,6 +121,52 @@ def unseen_clients(seed: int, num_clients: int, fraction: float) -> np.ndarray:
         )
     rng = datasets.generator(seed, datasets.Purpose.UNSEEN)
     return np.isin(np.arange(num_clients), rng.permutation(num_clients)[:count])
+
+
+def held_out_users(
+    dataset: datasets.Dataset, fraction: float
+) -> tuple[datasets.Dataset, datasets.Dataset]:
+    """Divides a data set by natural clients, for pretraining and for a federation.
+
+    The draw has no seed: the same users are held out, whatever else is drawn, and those
+    of a smaller fraction are among those of a larger one.
+
+    Args:
+      dataset: with natural clients.
+      fraction: share of them that is held out, rounded.
+
+    Returns:
+      Examples of users that are held out, and those of all others; of equal arguments
+      the same objects.
+
+    Raises:
+      InputError: if there are no natural clients, or one of the parts has none.
+    """
+    if dataset.client is None:
+        raise checks.InputError(
+            "Expected a data set with clients of its own to hold some of them out, got"
+            f" {dataset.name!r}."
+        )
+    parts = _held_out.setdefault(dataset, {})
+    if fraction not in parts:
+        users = np.unique(dataset.client)
+        count = round(float(fraction) * len(users))
+        if not 0 < count < len(users):
+            raise checks.InputError(
+                f"Expected held_out_users to hold some of the {len(users)} users of"
+                f" {dataset.name!r} out and to leave some, got {fraction}, which holds"
+                f" {count} out."
+            )
+        rng = datasets.generator(0, datasets.Purpose.HELD_OUT)
+        is_held = np.isin(dataset.client, rng.permutation(users)[:count])
+        parts[fraction] = (_examples(dataset, is_held), _examples(dataset, ~is_held))
+    return parts[fraction]
+
+
+def _examples(dataset: datasets.Dataset, rows: np.ndarray) -> datasets.Dataset:
+    """Returns a data set of the examples in a mask."""
+    arrays = {name: getattr(dataset, name)[rows] for name in ("x", "y", "client")}
+    return dataclasses.replace(dataset, **arrays)
 
 
 def other_clients(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_rows, sharding, statistics
+from fedjax_pfl.core import client_rows, sharding, statistics, struct
 
 __all__ = [
     "alike_at_once",
@@ -29,6 +29,7 @@ _EVEN, _RAGGED = 1.1, 2.0  # largest client in multiples of the mean
 _BUSY = 2**16  # numbers that one client's step works on
 _LARGE = 2**15  # parameters of which a product is as fast alone as beside others
 _SHARED = 2**18  # numbers that the clients of a device work on, for sharing to pay
+_ROWS = 512  # of a product with a frozen kernel, beyond which more are no faster
 _FULL = 0.75  # share of the devices that grid points keep busy
 
 # Of an accelerator, not measured.
@@ -66,7 +67,9 @@ def choose(
     and convolutions are faster than batched ones; its devices, if there are several,
     share clients of whom two keep a core busy, if there is enough for each. Smaller
     steps are vmapped, in chunks that stay in the L2 cache where a cohort is large or
-    clients of one chunk would wait for a much larger one.
+    clients of one chunk would wait for a much larger one. Clients of a model that is
+    mostly frozen go in chunks whose products with the frozen kernels, one for the whole
+    chunk, have many rows.
 
     Args:
       process: what is trained.
@@ -90,7 +93,10 @@ def choose(
         devices = 1 if floats < _BUSY // 2 or each < _SHARED else devices
     each = -(-count // devices)
     chunk = 0
-    if is_cpu and each > 1:
+    if is_cpu and each > 1 and _is_mostly_frozen(model):
+        together = -(-_ROWS // (_batch_size(process) * _rows_per_example(model)))
+        chunk = together if together < each else 0
+    elif is_cpu and each > 1:
         chunk = _chunk_size(floats, each, _largest(federation) > _RAGGED)
     elif not is_cpu:
         fits = _clients_that_fit(process, model, federation)
@@ -111,6 +117,20 @@ def _chunk_size(floats: int, count: int, is_ragged: bool) -> int:
     if count >= max(4 * fits, 32):
         return fits
     return max(1, count // 8) if is_ragged and count >= 4 else 0
+
+
+def _is_mostly_frozen(model: Any) -> bool:
+    """Tells whether a model has more frozen parameters than others."""
+    shared = jax.eval_shape(model.init, jax.random.key(0))
+    if not isinstance(model, core.RoleModel):
+        return False
+    frozen = jax.eval_shape(model.frozen_params)
+    return client_rows.size(frozen) > client_rows.size(shared)
+
+
+def _rows_per_example(model: Any) -> int:
+    """Rows that an example has in the products of a network."""
+    return getattr(struct.innermost(model), "rows_per_example", 1)
 
 
 def _clients_that_fit(process: Any, model: Any, federation: core.Federation) -> int:
@@ -168,7 +188,8 @@ def _params_and_batch(
     A model that makes much more of an example says how much.
     """
     params = jax.eval_shape(model.init, jax.random.key(0))
-    example = getattr(model, "floats_per_example", math.prod(federation.input_shape))
+    network, inputs = struct.innermost(model), math.prod(federation.input_shape)
+    example = getattr(network, "floats_per_example", inputs)
     return client_rows.size(params), _batch_size(process) * example
 
 

@@ -211,6 +211,11 @@ class PlannedGroup:
         """Shapes of what is trained of every predictor; see `trained_parameters`."""
         return trained_parameters.kinds(*self._shapes())
 
+    @property
+    def state_shapes(self) -> core.State:
+        """Shapes of the state of the first point."""
+        return self._shapes()[1]
+
     def _shapes(self) -> tuple[FederatedProcess, core.State, Any, Any]:
         """Process, shapes of its state, model and federation of the first point."""
         process, federation = self.group.processes[0], self.group.federations[0]
@@ -292,6 +297,9 @@ def plan(group: Group, options: Options) -> PlannedGroup:
         keys=jnp.stack(keys),
         order=order,
     )
+    check_state = getattr(process.aggregator, "check_state", None)
+    if check_state is not None:
+        check_state(planned.state_shapes)
     if options.stop_when is not None:
         options.stop_when.model_of(planned.names)
     if first.unseen is not None:
@@ -356,7 +364,9 @@ def _started(group: Group, model: Any) -> Group:
     for federation in group.federations:
         train = federation.train
         if has_roles:
-            constants = core.Constants(given=train.constants, frozen=frozen)
+            constants = core.Constants(
+                given=train.constants, frozen=frozen, fixed=model.fixed_rows()
+            )
             train = dataclasses.replace(train, constants=constants)
         train = dataclasses.replace(train, **fields)
         federations.append(dataclasses.replace(federation, train=train))

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -159,6 +160,11 @@ class ImageNetwork(Network):
     """
 
     smallest: ClassVar[int] = 1
+
+    @property
+    def rows_per_example(self) -> int:
+        """Number of rows of one image in the products with kernels, at most."""
+        return math.prod((self.input_shape or ())[:2])
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's input shape and classes."""

@@ -18,12 +18,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, statistics, tree_paths
+from fedjax_pfl.core import checks, statistics, struct, tree_paths
 from fedjax_pfl.models import changed_kernels, roles
 
-__all__ = ["LowRank", "lora"]
+__all__ = ["ADAPTERS", "LowRank", "lora"]
 
 _ADAPTERS = "adapters"
+ADAPTERS = f"^{_ADAPTERS}/"
+"""Pattern that finds the factors."""
 _STREAM = 0x10A  # of the factors' draws
 
 
@@ -39,26 +41,43 @@ class LowRank:
         adapters, but for vectors and biases.
       rank: columns of A, at least 1.
       scale: factor of the product A B.
+      ranks: of every client, how many columns of A it has, the first ones, from 1 to
+        `rank`; None for all of them.
     """
 
-    model: Any
+    model: Any = dataclasses.field(metadata=struct.inner("adapters"))
     targets: str
     rank: int = 8
     scale: float = 1.0
+    ranks: tuple[int, ...] | None = None
 
     def __post_init__(self):
         roles.check_model("adapters", self.model)
         tree_paths.check_pattern("targets", self.targets)
         checks.whole("rank", self.rank, at_least=1)
         checks.number("scale", self.scale)
+        if self.ranks is None:
+            return
+        if not isinstance(self.ranks, tuple):
+            raise checks.InputError(
+                "Expected ranks to be a tuple with the rank of every client, got"
+                f" {self.ranks!r}."
+            )
+        for rank in self.ranks:
+            checks.whole("every one of ranks", rank, at_least=1, at_most=self.rank)
 
     def for_federation(self, federation: core.Federation) -> Self:
         """Returns the model with the federation's shapes, once the targets fit it.
 
         Raises:
           InputError: if the targets find no kernel, or one that is smaller than the
-            rank.
+            rank, or if there are not as many ranks as clients.
         """
+        if self.ranks is not None and len(self.ranks) != federation.num_clients:
+            raise checks.InputError(
+                f"Expected ranks for the {federation.num_clients} clients of"
+                f" {federation.name!r}, got {len(self.ranks)}."
+            )
         model = dataclasses.replace(self, model=self.model.for_federation(federation))
         model.check_start()
         params = jax.eval_shape(model.model.init, core.seed_key(0))
@@ -131,6 +150,25 @@ class LowRank:
             adapters.append(((*path, "a"), a))
             adapters.append(((*path, "b"), jnp.zeros((self.rank, outputs), a.dtype)))
         return params | {_ADAPTERS: tree_paths.nested(adapters)}
+
+    def at_rank(self, params: core.Params, rank: jax.Array) -> core.Params:
+        """Returns parameters with zeros beyond the first columns of every A.
+
+        Neither these columns nor their rows of B have a gradient then.
+
+        Args:
+          params: of ONE client.
+          rank: `int32[]` number of columns.
+        """
+
+        def cut(name: str, leaf: jax.Array) -> jax.Array:
+            if not name.endswith("/a"):
+                return leaf
+            return jnp.where((jnp.arange(self.rank) < rank)[None], leaf, 0)
+
+        factors = params[_ADAPTERS]
+        factors = jax.tree.map(cut, tree_paths.names(factors), factors)
+        return params | {_ADAPTERS: factors}
 
     def _changed(self, params: core.Params) -> Any:
         """Returns the model's own parameters, with changes where there are adapters."""
@@ -224,6 +262,7 @@ def lora(
     targets: str,
     rank: int = 8,
     scale: float = 1.0,
+    ranks: tuple[int, ...] | None = None,
     trained: str | None = None,
     personal: str | None = None,
     seed: int = 0,
@@ -237,6 +276,8 @@ def lora(
         convolution kernels that get adapters, such as `"query|value"`.
       rank: columns of A, at least 1.
       scale: factor of the product A B.
+      ranks: of every client, how many columns of A it has, the first ones, from 1 to
+        `rank`; None for all of them.
       trained: pattern of the model's own parameters that are trained as they are, such
         as `"^head/"`, or None.
       personal: pattern of what stays with the client, such as `"^adapters/"`, or None;
@@ -255,9 +296,9 @@ def lora(
       >>> model.model.rank
       4
     """
-    frozen = rf"^(?!{_ADAPTERS}/)"
+    pattern = ADAPTERS
     if trained is not None:
         tree_paths.check_pattern("trained", trained)
-        frozen += rf"(?!.*(?:{trained}))"
-    adapted = LowRank(model=model, targets=targets, rank=rank, scale=scale)
-    return roles.ParameterRoles(adapted, personal=personal, frozen=frozen, seed=seed)
+        pattern += f"|(?:{trained})"
+    adapted = LowRank(model=model, targets=targets, rank=rank, scale=scale, ranks=ranks)
+    return roles.ParameterRoles(adapted, personal=personal, trained=pattern, seed=seed)

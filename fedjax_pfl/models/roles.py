@@ -6,9 +6,10 @@ import re
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_pfl import core
-from fedjax_pfl.core import checks, statistics, tree_paths
+from fedjax_pfl.core import checks, statistics, struct, tree_paths
 
 __all__ = ["ParameterRoles", "check_model"]
 
@@ -43,22 +44,26 @@ class ParameterRoles:
       model: any model but one of series.
       personal: pattern of what stays with the client, or None.
       frozen: pattern of what nobody trains, or None.
+      trained: in its place, pattern of what is trained: all that neither it nor
+        `personal` finds is frozen.
       seed: where the model has no `initial_params`, what is frozen is drawn with this
         seed, whatever the seed of the training.
       local_statistics: whether running statistics of normalization layers stay with the
         client, too; else their mean is everybody's.
     """
 
-    model: Any
+    model: Any = dataclasses.field(metadata=struct.inner("roles"))
     personal: str | None = None
     frozen: str | None = None
+    trained: str | None = None
     seed: int = 0
     local_statistics: bool = False
 
     def __post_init__(self):
-        for role in ("personal", "frozen"):
+        for role in ("personal", "frozen", "trained"):
             if getattr(self, role) is not None:
                 tree_paths.check_pattern(role, getattr(self, role))
+        checks.alternatives(frozen=self.frozen, trained=self.trained)
         checks.whole("seed", self.seed, at_least=0)
         if not isinstance(self.local_statistics, bool):
             raise checks.InputError(
@@ -89,40 +94,37 @@ class ParameterRoles:
     def _check(self, params: Any) -> None:
         """Refuses patterns that do not fit the parameters."""
         names = list(tree_paths.by_name(params))
-        found = {
-            role: [n for n in names if re.search(pattern, n)]
-            for role, pattern in self._patterns.items()
-        }
-        for role, pattern in self._patterns.items():
+        found: dict[str, set[str]] = {}
+        for role in ("personal", "frozen", "trained"):
+            if (pattern := getattr(self, role)) is None:
+                continue
+            found[role] = {name for name in names if re.search(pattern, name)}
             if not found[role]:
                 raise checks.InputError(
                     f"Expected {role}={pattern!r} to match some of the model's"
                     f" parameters: {', '.join(names)}."
                 )
-        both = set.intersection(*map(set, found.values())) if len(found) == 2 else set()
-        if both:
+        if both := found.get("personal", set()) & found.get("frozen", set()):
             raise checks.InputError(
                 "Expected personal and frozen patterns that have no parameter in"
                 f" common, but both match {min(both)!r}."
             )
-        if sum(map(len, found.values())) == len(names):
+        if not jax.tree.leaves(self._split(params)[0]):
             raise checks.InputError(
                 "Expected some parameters that are neither personal nor frozen, which"
                 f" clients share; the model's are {', '.join(names)}."
             )
 
-    @property
-    def _patterns(self) -> dict[str, str]:
-        """Returns the patterns that are given, by role."""
-        patterns = {"personal": self.personal, "frozen": self.frozen}
-        return {role: p for role, p in patterns.items() if p is not None}
-
     def _split(self, params: Any) -> tuple[Any, Any, Any]:
         """Splits all parameters into shared, personal and frozen ones."""
-        parts: dict[str, Any] = {"personal": None, "frozen": None}
-        for role, pattern in self._patterns.items():
-            parts[role], params = tree_paths.split(params, pattern)
-        return params, parts["personal"], parts["frozen"]
+        personal = frozen = None
+        if self.personal is not None:
+            personal, params = tree_paths.split(params, self.personal)
+        if self.frozen is not None:
+            frozen, params = tree_paths.split(params, self.frozen)
+        elif self.trained is not None:
+            params, frozen = tree_paths.split(params, self.trained)
+        return params, personal, frozen
 
     def init(self, key: core.Key) -> core.Params:
         """Draws the shared parameters, with None in the places of others."""
@@ -134,7 +136,7 @@ class ParameterRoles:
 
     def frozen_params(self, start: Any = None) -> dict[str, Any]:
         """Returns the frozen parameters by name; see `core.RoleModel`."""
-        if self.frozen is None:
+        if self.frozen is None and self.trained is None:
             return {}
         model = self.model if start is None else self.model.starting_at(start)
         params = model.init(core.seed_key(self.seed))
@@ -143,6 +145,11 @@ class ParameterRoles:
     def first_statistics(self) -> Any:
         """Returns running statistics before the first round; None without any."""
         return statistics.first(self.model)
+
+    def fixed_rows(self) -> Any:
+        """Returns the clients' ranks `int32[N]`, or None; see `core.RoleModel`."""
+        ranks = getattr(self.model, "ranks", None)
+        return None if ranks is None else jnp.asarray(ranks, jnp.int32)
 
     @property
     def initial_params(self) -> Any:
@@ -158,22 +165,29 @@ class ParameterRoles:
         """Number of classes, or None where there are none."""
         return getattr(self.model, "num_classes", None)
 
-    def merged(self, params: core.Params) -> core.Params:
+    def merged(self, params: core.Params, *, client: int | None = None) -> core.Params:
         """Returns all parameters of the network, with adapters added to its kernels.
 
         Args:
           params: what was trained: shared parameters and, where there are some, the
             personal ones of ONE client, such as `fp.load_models` has them, with running
             statistics.
+          client: number of the client, whose adapters have a rank of its own; None for
+            the full rank.
 
         Returns:
           The network's parameters, as it has them without roles and adapters.
 
         Raises:
-          InputError: if personal parameters are missing.
+          InputError: if personal parameters are missing, or there is no such client.
         """
         params, running = statistics.split(params)
-        params = self._whole(params, core.Constants())
+        rows = self.fixed_rows()
+        fixed = None
+        if client is not None and rows is not None:
+            checks.whole("client", client, at_least=0, at_most=len(rows) - 1)
+            fixed = rows[client]
+        params = self._whole(params, core.Constants(fixed=fixed))
         merge = getattr(self.model, "merged", None)
         return statistics.joined(params if merge is None else merge(params), running)
 
@@ -191,7 +205,10 @@ class ParameterRoles:
                     f"Expected parameters with {name!r}, which every client has its own"
                     " of, or constants with them."
                 )
-        return jax.tree.unflatten(structure, [leaves[name] for name in names])
+        params = jax.tree.unflatten(structure, [leaves[name] for name in names])
+        if constants.fixed is None:
+            return params
+        return self.model.at_rank(params, constants.fixed)
 
     def apply(
         self,
@@ -218,7 +235,8 @@ class ParameterRoles:
         params = self._whole(params, constants)
         if constants.running is None:
             return params, constants.given
-        inner = dataclasses.replace(constants, frozen=None, personal=None)
+        kept = dict.fromkeys(("frozen", "personal", "fixed"))
+        inner = dataclasses.replace(constants, **kept)
         return params, inner
 
     def loss(self, outputs: jax.Array, batch: core.Batch) -> jax.Array:

@@ -37,6 +37,11 @@ class _Transformer(base.Network):
         """Number of positions T of one input."""
 
     @property
+    def rows_per_example(self) -> int:
+        """Number of rows of one example in the products with kernels."""
+        return self._positions
+
+    @property
     def floats_per_example(self) -> int:
         """Number of floats that the gradient of one example keeps, about."""
         count = self._positions

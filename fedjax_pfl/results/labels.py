@@ -46,7 +46,7 @@ def fields(groups: Sequence[Named]) -> tuple[str, ...]:
 
     Returns:
       The swept fields, and the settings of a component that differ between groups which
-      have the same component.
+      have the same component, parts that some of them lack included.
     """
     swept = dict.fromkeys(
         f for group in groups for point in group.points for f in point
@@ -57,6 +57,22 @@ def fields(groups: Sequence[Named]) -> tuple[str, ...]:
             owner = config.get(field.rpartition(".")[0])
             values.setdefault((field, str(owner)), []).append(value)
     differ = [f for (f, _), v in values.items() if any(x != v[0] for x in v)]
+    differ += _missing_parts([group.config for group in groups])
     differ = [f for f in differ if f not in _DERIVED]
     named = {"seed", *IDENTITY.values()}
     return tuple(f for f in dict.fromkeys([*swept, *differ]) if f not in named)
+
+
+def _missing_parts(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the names of parts that not all components of one kind have."""
+    names = dict.fromkeys(name for config in configs for name in config)
+    parents = {name.rpartition(".")[0] for name in names}
+    missing = []
+    for name in names:
+        parent = name.rpartition(".")[0]
+        kinds = {True: set(), False: set()}
+        for config in configs:
+            kinds[name in config].add(str(config.get(parent)))
+        if name in parents and parent and kinds[True] & kinds[False] - {"None"}:
+            missing.append(name)
+    return missing

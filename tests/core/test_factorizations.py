@@ -31,6 +31,18 @@ def rebuilt(matrix):
     return (vectors * values[None]) @ vectors.T
 
 
+def multiplied(factorize):
+    """A function that puts a matrix's factors together, of which signs are free."""
+
+    def product(matrix):
+        first, *others = factorize(matrix[:, :3])
+        if len(others) == 2:
+            return (first * others[0][None]) @ others[1]
+        return first @ jnp.triu(others[0])
+
+    return product
+
+
 def solved(matrix, right):
     """A solution by the lower factor."""
     return factorizations.cholesky_solve(factorizations.cholesky(matrix), right)
@@ -58,6 +70,8 @@ CASES = {
     "cholesky_solve": (solved, solved_by_numpy),
     "solve": (factorizations.solve, solved_by_numpy),
     "orthonormal": (projected, projected_by_numpy),
+    "qr": (multiplied(factorizations.qr), lambda matrix: matrix[..., :3]),
+    "svd": (multiplied(factorizations.svd), lambda matrix: matrix[..., :3]),
 }
 
 

@@ -49,6 +49,26 @@ def test_choice_of_chunks_on_one_device(monkeypatch, num_clients, width, expecte
     assert str(found) == expected or found.mode == expected and found.chunk_size > 8
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "num_clients", "expected"),
+    [(10, 20, "vmap"), (10, 500, "chunk=52"), (600, 20, "chunk=1")],
+)
+def test_clients_share_products_with_a_frozen_base(
+    monkeypatch, batch_size, num_clients, expected
+):
+    """So many that the one product of a chunk has some hundred rows."""
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    federation = fp.FederationSpec("digits", "iid", num_clients=num_clients).build()
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(local=fp.SGD(batch_size=batch_size))
+    )
+    base = fp.MLP(widths=(1000,))
+    frozen = fp.lora(base, targets="^hidden", rank=8).for_federation(federation)
+    assert str(auto_execution.choose(process, frozen, federation)) == expected
+    few = fp.ParameterRoles(base, frozen="^head/bias").for_federation(federation)
+    assert str(auto_execution.choose(process, few, federation)) == "chunk=1"
+
+
 @pytest.fixture
 def accelerator(monkeypatch):
     """One GPU, as far as the rules can see: returns what sets its memory."""

@@ -10,8 +10,9 @@ import pytest
 from flax import nnx
 
 import fedjax_pfl as fp
-from fedjax_pfl import core, models
+from fedjax_pfl import core, engine, models
 from fedjax_pfl.core import tree_paths
+from fedjax_pfl.engine import groups, resident
 from fedjax_pfl.models import changed_kernels
 from fedjax_pfl.testing import toy
 
@@ -218,6 +219,107 @@ def test_adapters_may_be_all_that_is_personal():
     state = jax.eval_shape(lambda: process.init(KEY, model, data))
     assert set(tree_paths.by_name(state.server)) == {"head/bias", "head/kernel"}
     assert state.carry["adapters"]["hidden_0"]["kernel"]["a"].shape == (8, 4, 2)
+
+
+RANKS = (1, 2, 3, 3, 2, 1, 1, 2)
+
+
+def of_ranks(**options):
+    network = fp.MLP(widths=(6,))
+    options = {"targets": "^hidden", "rank": 3, "scale": 2.0, "ranks": RANKS} | options
+    return fp.lora(network, **options)
+
+
+def test_clients_train_the_first_columns_of_their_rank():
+    """One step of SGD of every client, against networks with summed kernels."""
+    data = toy.make_federation()
+    model, plain = of_ranks().for_federation(data), fp.MLP(widths=(6,))
+    plain = plain.for_federation(data)
+    step = fp.SGD(learning_rate=0.3, batch_size=64)
+    process = fp.FederatedProcess(algorithm=fp.Local(local=step))
+    group = groups.single(KEY, process, of_ranks(), data)
+    options = engine.Options(num_rounds=2, eval_every=1, execution="vmap")
+    trainer = resident.Resident(groups.plan(group, options))
+    trainer.begin()
+    thetas = []
+    for number in range(2):
+        trainer.advance(np.ones(1, bool), number, 1)
+        theta = trainer.states.clients["adapters"]["hidden_0"]["kernel"]
+        thetas.append({part: np.array(leaf[0]) for part, leaf in theta.items()})
+    trainer.close()
+    frozen = tree_paths.nested(
+        (name.split("/"), leaf) for name, leaf in model.frozen_params().items()
+    )
+    for client, rank in enumerate(RANKS):
+        batch = data.train.examples(client)
+        a, b = (thetas[0][part][client] for part in "ab")
+
+        def loss(a, b, batch=batch):
+            kernel = frozen["hidden_0"]["kernel"] + 2.0 * (a @ b).T
+            hidden = frozen["hidden_0"] | {"kernel": kernel}
+            params = frozen | {"hidden_0": hidden}
+            return plain.loss(plain.apply(params, batch.x), batch)
+
+        slopes = jax.grad(loss, (0, 1))(a[:, :rank], b[:rank])
+        # A step of a few dozen float64 numbers.
+        moved = (a[:, :rank] - 0.3 * slopes[0], b[:rank] - 0.3 * slopes[1])
+        found = (thetas[1]["a"][client], thetas[1]["b"][client])
+        np.testing.assert_allclose(found[0][:, :rank], moved[0], rtol=0, atol=1e-13)
+        np.testing.assert_allclose(found[1][:rank], moved[1], rtol=0, atol=1e-13)
+        np.testing.assert_array_equal(found[0][:, rank:], a[:, rank:])
+        np.testing.assert_array_equal(found[1][rank:], 0)
+        assert np.abs(found[1][:rank]).max() > 0
+
+
+def test_models_are_merged_and_judged_at_the_rank_of_the_client(tmp_path):
+    data = toy.make_federation()
+    process = fp.FederatedProcess(
+        algorithm=fp.FedAvg(local=fp.SGD(learning_rate=0.3, batch_size=64))
+    )
+    place = tmp_path / "models"
+    options = {"num_rounds": 2, "progress": False, "models_to": place}
+    result = fp.simulate(KEY, process, of_ranks(), data, **options)
+    saved = fp.load_models(place).find(model="global").params
+    model = of_ranks().for_federation(data)
+    plain = fp.MLP(widths=(6,)).for_federation(data)
+    start = model.merged(model.init(KEY))
+    for client in (0, 1, 2):
+        merged = model.merged(saved, client=client)
+        change = merged["hidden_0"]["kernel"] - start["hidden_0"]["kernel"]
+        assert np.linalg.matrix_rank(change, tol=1e-9) == RANKS[client]
+        batch = data.test.examples(client)
+        loss = plain.loss(plain.apply(merged, batch.x), batch)
+        found = result.groups[0].metrics["loss"][0, -1, 0, 0, client]
+        np.testing.assert_allclose(found, loss, rtol=1e-10)
+    with pytest.raises(fp.InputError, match="client to be a whole number"):
+        model.merged(saved, client=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ranks": (1, 2)}, "ranks for the 8 clients of 'toy', got 2"),
+        ({"ranks": (4,) * 8}, "every one of ranks to be a whole number .* at most 3"),
+        ({"ranks": (0,) * 8}, "every one of ranks to be a whole number of at least 1"),
+        ({"ranks": [1] * 8}, "ranks to be a tuple"),
+    ],
+)
+def test_ranks_that_do_not_fit_are_one_sentence(options, words):
+    with pytest.raises(fp.InputError, match=words):
+        of_ranks(**options).for_federation(toy.make_federation())
+
+
+def test_streamed_trainings_have_one_rank():
+    process = fp.FederatedProcess(algorithm=fp.FedAvg())
+    with pytest.raises(fp.InputError, match="adapters of one rank"):
+        fp.simulate_streamed(
+            KEY,
+            process,
+            of_ranks(),
+            toy.make_federation(),
+            num_rounds=1,
+            eval_clients=2,
+        )
 
 
 def test_a_mean_of_factors_is_not_a_mean_of_products():

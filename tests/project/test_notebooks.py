@@ -35,6 +35,7 @@ REDUCED = {
     "theory": "NUM_ROUNDS, NUM_STARTS = 5, 1\nKAPPAS, RATIOS = [1.0, 2.0], [1.0]",
     "attacks": "NUM_SEEDS, NUM_ROUNDS, FRACTIONS = 1, 2, [0.0, 0.2]",
     "own_method": "NUM_CLIENTS, NUM_SEEDS, NUM_ROUNDS = 6, 1, 2",
+    "own_network": "NUM_CLIENTS, NUM_ROUNDS = 4, 2",
     "learning": "NUM_CLIENTS, NUM_SEEDS, NUM_ROUNDS, POINTS = 4, 1, 4, 2",
 }
 # The oldest and the newest supported Python (by minor version), with what is installed

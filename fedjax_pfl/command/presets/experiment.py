@@ -6,6 +6,8 @@ Names are those of result files: fields of the process (`algorithm.lam`, `aggreg
 `eval_every`. Values are JSON, names need no quotes, commas sweep. A component's value
 is its name in a registry; several transforms, one after the other, are `top_k+qsgd`.
 
+Roles and adapters of a model are `model.roles.*` and `model.adapters.*`.
+
 Settings are parsed, and names of components checked, without JAX.
 """
 
@@ -22,7 +24,7 @@ from typing import Any
 import fedjax_pfl as fp
 from fedjax_pfl import core
 from fedjax_pfl.algorithms import own_methods
-from fedjax_pfl.command.presets import json_fields
+from fedjax_pfl.command.presets import json_fields, wrappers
 from fedjax_pfl.core import checks, struct
 
 __all__ = [
@@ -65,6 +67,7 @@ _EITHER = (
     ("aggregator.num_malicious", "aggregator.malicious_fraction"),
     ("aggregator.rule.rho", "aggregator.rule.rho_quantile"),
     ("aggregator.rule.num_malicious", "aggregator.rule.malicious_fraction"),
+    ("model.roles.frozen", "model.roles.trained"),
 )
 _ALTERNATIVES = {**dict(_EITHER), **{other: one for one, other in _EITHER}}
 _DEFAULTS = {"Optax": {"hyperparameters": {"learning_rate": 0.001}}}  # adam
@@ -147,7 +150,7 @@ class Grid:
         """
 
         def start(model: Any) -> Any:
-            return dataclasses.replace(model, initial_params=params)
+            return struct.replace_field(model, "initial_params", params)
 
         axes = dict(self.axes)
         if "model" in axes:
@@ -256,21 +259,47 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
     parsed = parse(settings)
     if "algorithm" in parsed:
         experiment = _set_algorithms(experiment, parsed)
-    names = [name for name in parsed if name != "algorithm"]
+    if "model" in parsed:
+        experiment = _changed(experiment, "model", parsed)
+    experiment = _wrapped(experiment, parsed)
+    done = {"algorithm", "model", wrappers.ROLES, wrappers.ADAPTERS}
+    names = [name for name in parsed if name not in done]
     for name in sorted(names, key=lambda n: (n not in _COMPONENTS, n.count("."))):
         if name in _OWN:
             experiment = _set_own(experiment, name, parsed[name])
             continue
-        if not any(name in grid.names() for grid in experiment.grids):
-            _refuse(experiment, name)
-        set_one = _set_component if name in _COMPONENTS else _set_field
-        changed = (
-            set_one(grid, name, parsed) if name in grid.names() else [grid]
-            for grid in experiment.grids
-        )
-        grids = tuple(itertools.chain.from_iterable(changed))
-        experiment = dataclasses.replace(experiment, grids=grids)
+        experiment = _changed(experiment, name, parsed)
     return experiment
+
+
+def _changed(
+    experiment: Experiment, name: str, parsed: Mapping[str, tuple[Any, ...]]
+) -> Experiment:
+    """Sets one component or field of every grid that has it."""
+    if not any(name in grid.names() for grid in experiment.grids):
+        _refuse(experiment, name)
+    set_one = _set_component if name in _COMPONENTS else _set_field
+    changed = (
+        set_one(grid, name, parsed) if name in grid.names() else [grid]
+        for grid in experiment.grids
+    )
+    grids = tuple(itertools.chain.from_iterable(changed))
+    return dataclasses.replace(experiment, grids=grids)
+
+
+def _wrapped(
+    experiment: Experiment, parsed: Mapping[str, tuple[Any, ...]]
+) -> Experiment:
+    """Gives all models the roles and adapters that settings name."""
+    names = (wrappers.ROLES, wrappers.ADAPTERS)
+    wanted = {n: v for n, v in parsed.items() if ".".join(n.split(".")[:2]) in names}
+    if not wanted:
+        return experiment
+    wrapped = (
+        dataclasses.replace(grid, model=wrappers.wrap(grid.model, wanted))
+        for grid in experiment.grids
+    )
+    return dataclasses.replace(experiment, grids=tuple(wrapped))
 
 
 def parse(settings: Iterable[str]) -> dict[str, tuple[Any, ...]]:
@@ -326,6 +355,7 @@ def _algorithms(values: Iterable[Any]) -> list[str]:
 def _refuse(experiment: Experiment, name: str) -> None:
     """Raises for a name that no grid has, showing the nearest level of names."""
     known = {n for grid in experiment.grids for n in grid.names()} | set(_OWN)
+    known |= set(wrappers.known())
     head = name.rpartition(".")[0]
     level = [n for n in known if head and n.startswith(f"{head}.")]
     checks.known(name, level or known, "field")
@@ -424,10 +454,11 @@ def _set_component(
             grids.append(grid.replace(name, tuple(parts)))
         elif _is_none(name, value):
             grids.append(grid.replace(name, None))
-        elif type(current) is _registry(name)[value]:
+        elif struct.kind_of(current) is _registry(name)[value]:
             grids.append(grid)  # with the preset's own settings of this component
         else:
             made = _build(name, _registry(name)[value], parsed)
+            made = struct.replace_innermost(current, made)
             grids.append(grid.replace(name, made))
     return grids
 
@@ -461,9 +492,9 @@ def _set_field(
     head, _, field = name.rpartition(".")
     owner = struct.get_field(grid.root, head) if head else grid.process
     annotation: Any = float
-    if dataclasses.is_dataclass(owner):
-        fields = {f.name: f for f in dataclasses.fields(owner)}
-        annotation = json_fields.annotation(type(owner), fields[field])
+    if (kind := struct.kind_of(owner)) is not None:
+        fields = {f.name: f for f in dataclasses.fields(kind)}
+        annotation = json_fields.annotation(kind, fields[field])
     other = _ALTERNATIVES.get(name)
     if other in parsed:
         raise checks.InputError(f"Expected {name} or {other}, got both.")

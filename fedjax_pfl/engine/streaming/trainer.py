@@ -98,6 +98,11 @@ class Streamed:
                 "A streamed training keeps no running statistics with its clients;"
                 " expected local_statistics=False of ParameterRoles, or simulate."
             )
+        if has_roles and model.fixed_rows() is not None:
+            raise checks.InputError(
+                "A streamed training has one network for all clients; expected adapters"
+                " of one rank, without ranks, or `simulate`."
+            )
         for name in _UNAVAILABLE:
             if name in schedule.data:
                 raise checks.InputError(

@@ -1,0 +1,167 @@
+"""Pretraining on users that the federation does not contain: `fedjax-pfl pretrain`.
+
+Arguments are parsed before JAX is imported, so that `--help` answers at once.
+"""
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedjax_pfl.command import cli, outputs
+from fedjax_pfl.command.arguments import DataOptions, option
+
+__all__ = ["main"]
+
+_TEST = 0.1  # of the examples of these users
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(DataOptions):
+    """Options of `pretrain`."""
+
+    preset: str | None = option(
+        "Whose model and data to take.",
+        show_default="that of the data set's name, digits, or own_data with --data",
+    )
+    users: float = option(
+        "Share of the data set's users to train on. A federation that starts from the"
+        " file leaves them out.",
+        0.2,
+    )
+    epochs: int = option("Passes over their examples.", 5, min=1)
+    batch_size: int = option("Examples of a step.", 32, min=1)
+    learning_rate: float = option("Step size of SGD.", 0.1)
+    seed: int = option("Seed of the first parameters and of the order.", 0, min=0)
+    out: Path | None = option("New file.", metavar="FILE.safetensors")
+    quiet: bool = option("Print only the file's name.", False)
+
+    def check(self) -> None:
+        """Refuses options that cannot be used."""
+        super().check()
+        if self.out is None or self.out.suffix != ".safetensors":
+            raise typer.BadParameter(
+                "expected --out with a new file that ends in .safetensors, got"
+                f" {str(self.out or '')!r}"
+            )
+
+    @property
+    def preset_name(self) -> str:
+        """The preset, that of the data set, or what stands for own data."""
+        from fedjax_pfl.command import presets
+
+        if self.preset is not None:
+            return self.preset
+        return self.dataset if self.dataset in presets.PRESETS else "own_data"
+
+
+def _main(context: typer.Context, **given: Any) -> None:
+    """Trains one network, as if there were no clients."""
+    options = _Options(**given)
+    options.check()
+    outputs.go_on()
+    cli.answer(lambda: _pretrain(options))
+
+
+main = cli.with_options(_main, _Options)
+
+
+def _pretrain(options: _Options) -> None:
+    """Imports JAX late, so that `--help` answers at once."""
+    from fedjax_pfl.core import checks
+    from fedjax_pfl.results import pretraining
+
+    out = options.out or Path()
+    if out.exists() or not out.parent.is_dir():
+        raise checks.InputError(
+            f"Expected --out to be a new file in an existing directory, got '{out}'."
+        )
+    model, spec = _what(options)
+    dataset = spec.pretraining()
+    if not options.quiet:
+        users = len(set(dataset.client.tolist()))
+        print(
+            f"Pretraining on {dataset.num_samples:,} examples of {users:,} users of"
+            f" {dataset.name}."
+        )
+    params, judged = _trained(options, model, dataset)
+    users = pretraining.HeldOut.of(spec)
+    assert users is not None
+    pretraining.write(out, params, users)
+    if options.quiet:
+        print(out)
+        return
+    print(f"On a tenth of the examples, which were kept apart: {judged}.")
+    print(f"Parameters: {out}")
+    print(f"With --init {out} trainings start there, and leave these users out.")
+
+
+def _what(options: _Options) -> tuple[Any, Any]:
+    """Returns the network, without roles and adapters, and the federation's recipe."""
+    from fedjax_pfl.command import own_data, presets
+    from fedjax_pfl.command.presets.experiment import apply_settings
+    from fedjax_pfl.core import checks, struct
+
+    checks.number("users", options.users, above=0, below=1)
+    experiment = presets.get(options.preset_name).single()
+    experiment = own_data.with_data(experiment, options)
+    experiment = apply_settings(experiment, options.settings)
+    grid, *others = experiment.grids
+    swept = sorted(grid.axes)
+    if others or swept:
+        names = f" of {', '.join(swept)}" if swept else ""
+        raise checks.InputError(
+            f"Expected one network and one data set, got a sweep{names}."
+        )
+    if not hasattr(grid.spec, "held_out_users"):
+        raise checks.InputError(
+            f"Expected a data set with users, got {type(grid.spec).__name__}."
+        )
+    spec = dataclasses.replace(grid.spec, held_out_users=options.users)
+    return struct.innermost(grid.model), spec
+
+
+def _trained(options: _Options, model: Any, dataset: Any) -> tuple[Any, str]:
+    """Trains on all examples together; returns parameters and how good they are."""
+    import jax
+
+    import fedjax_pfl as fp
+    from fedjax_pfl.core import checks
+    from fedjax_pfl.data import federation
+
+    everything = federation.from_dataset(
+        dataset,
+        fp.IID(),
+        num_clients=1,
+        seed=options.seed,
+        validation_fraction=0.0,
+        test_fraction=_TEST,
+    )
+    solver = fp.SGD(
+        learning_rate=options.learning_rate, epochs=1, batch_size=options.batch_size
+    )
+    process = fp.FederatedProcess(algorithm=fp.FedAvg(local=solver))
+    key = jax.random.key(options.seed, impl="threefry2x32")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "models"
+        result = fp.simulate(
+            key,
+            process,
+            model,
+            everything,
+            num_rounds=options.epochs,
+            evaluate_on=("test",),
+            progress=not options.quiet,
+            models_to=place,
+        )
+        (history,) = result.groups
+        if history.status[0] != "ok":
+            raise checks.InputError(
+                f"The pretraining {history.status[0]}; expected a --learning-rate below"
+                f" {options.learning_rate:g}."
+            )
+        params = fp.load_models(place).find(model="global").params
+    last = {n: float(v[0, -1, 0, 0, 0]) for n, v in history.metrics.items()}
+    return params, ", ".join(f"{name} {value:.4g}" for name, value in last.items())

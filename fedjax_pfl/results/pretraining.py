@@ -1,0 +1,84 @@
+"""Files of pretrained parameters, which know the users that they were trained on."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedjax_pfl.core import tree_paths
+from fedjax_pfl.results import plain_files
+
+__all__ = ["HeldOut", "held_out_of", "write"]
+
+_KEY = "fedjax_pfl.pretraining"
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """Users that parameters were pretrained on.
+
+    Attributes:
+      dataset: name of the data set, or of the user's own file.
+      fraction: `held_out_users` of the federations that they are no part of.
+    """
+
+    dataset: str
+    fraction: float
+
+    @classmethod
+    def of(cls, spec: Any) -> "HeldOut | None":
+        """Returns the users that a federation's recipe leaves out, with 0 for none.
+
+        Args:
+          spec: recipe; of one without users, such as a market, None is returned.
+        """
+        if not hasattr(spec, "held_out_users"):
+            return None
+        path = getattr(spec.dataset, "path", None)
+        name = spec.dataset.name if path is None else Path(path).name
+        return cls(name, spec.held_out_users or 0.0)
+
+
+def write(path: Path, params: Any, users: HeldOut) -> None:
+    """Writes parameters into a new safetensors file that `load_params` reads.
+
+    Args:
+      path: the file, which appears at once when all of it is written.
+      params: tree of arrays.
+      users: what they were trained on.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
+    import safetensors
+    import safetensors.numpy
+
+    arrays = {n: np.asarray(leaf) for n, leaf in tree_paths.by_name(params).items()}
+    header = {_KEY: json.dumps(dataclasses.asdict(users))}
+    with plain_files.created(path) as new:
+        try:
+            safetensors.numpy.save_file(arrays, new, header)
+        except safetensors.SafetensorError as error:  # how it reports a full disk
+            raise OSError(None, " ".join(str(error).split())) from error
+        new.chmod(path.parent.stat().st_mode & 0o666)  # for whoever may read the folder
+
+
+def held_out_of(path: Path) -> HeldOut | None:
+    """Returns the users of a file that `write` has written; None of another.
+
+    Args:
+      path: a file that `load_params` reads.
+    """
+    import safetensors
+
+    with safetensors.safe_open(path, framework="numpy") as file:
+        text = (file.metadata() or {}).get(_KEY)
+    if text is None:
+        return None
+    try:
+        fields = json.loads(text)
+        return HeldOut(str(fields["dataset"]), float(fields["fraction"]))
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,6 +1,7 @@
 """Catalog of all that can be timed."""
 
 from experiments.bench import (
+    backward,
     contenders,
     delays,
     populations,
@@ -24,6 +25,7 @@ TIMED: dict[str, contenders.Timed] = {
     **populations.POPULATIONS,
     **delays.DELAYS,
     **transforms.TRANSFORMED,
+    **backward.BACKWARD,
 }
 
 

@@ -36,6 +36,7 @@ _OF_SOME |= dict.fromkeys(("distributed", *_ADDRESS), ("run",))
 _OF_SOME |= {"points_per_unit": ("sweep", "plan")}
 _LEARNING = ("learn", "learn_on", "learn_trainings")
 _OF_SOME |= dict.fromkeys(_LEARNING, ("run", "sweep", "plan"))
+_OF_SOME |= {"learn_per_client": ("plan",)}
 _NOT_OF_BENCHMARKS = (
     "problem",
     "init",

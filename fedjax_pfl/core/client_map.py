@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from fedjax_pfl.core import client_rows, sharding
+from fedjax_pfl.core import client_rows, loops, sharding
 
 __all__ = [
     "chunked",
@@ -97,6 +97,7 @@ def move_clients(
     """
     if not execution.by_size:
         work = None
+    fn = loops.recomputed(fn)
     count = jax.tree.leaves((states, rows))[0].shape[0]
     if execution.mode == "loop":
         pairs = []
@@ -214,6 +215,8 @@ def move_chunks(
     num_chunks = -(-count // chunk)
     chunk = -(-count // num_chunks)
     order = None if work is None else jnp.argsort(-work)
+    if loops.is_reversible() and moves is None and alike is None:
+        return _scanned(fn, states, rows, shared, chunk, order)
     members, read, write = _access(count, chunk, order)
     busy_first, total = None, num_chunks
     # A chunk of one that does not move is left out, and has nothing to select.
@@ -253,6 +256,30 @@ def move_chunks(
 
     outputs = zeros(count)
     return lax.fori_loop(0, total, step, (states, outputs))
+
+
+def _scanned(
+    fn: Callable[..., tuple[Any, Any]],
+    states: Any,
+    rows: Any,
+    shared: Any,
+    chunk: int,
+    order: jax.Array | None,
+) -> tuple[Any, Any]:
+    """Moves chunks of rows as a scan over stacks of them.
+
+    Going back, a loop that reads chunks from one buffer, and writes them to it, takes
+    time for the whole buffer in every turn.
+    """
+    count = jax.tree.leaves((states, rows))[0].shape[0]
+    taken = (states, rows)
+    if order is not None:
+        taken = client_rows.take(taken, order)
+    taken = _pad_rows(taken, -count % chunk)
+    stacks = jax.tree.map(lambda x: x.reshape(-1, chunk, *x.shape[1:]), taken)
+    made = lax.map(lambda own: move_chunks(fn, *own, shared, 0), stacks)
+    made = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], made)
+    return made if order is None else client_rows.take(made, jnp.argsort(order))
 
 
 def _access(

@@ -91,24 +91,28 @@ def test_only_what_moves_is_kept():
 
 
 @pytest.mark.parametrize("by_size", [False, True])
-@pytest.mark.parametrize("chunk", [1, 2, 3, 5])
+@pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_chunks_have_the_derivatives_of_all_rows(chunk, by_size):
+    """Of states, outputs and sums over all rows, those of padding left out."""
     execution = sharding.Execution("chunk", chunk, by_size=by_size)
     work = jnp.asarray([3.0, 1.0, 2.0, 5.0, 4.0])
     weights = jnp.arange(1.0, 6.0)
 
     def total(rows, shared, execution):
-        states, outputs = client_map.move_clients(
-            lambda state, row, shared: (state * row, jnp.sin(shared * row)),
+        states, (outputs, sums) = client_map.move_clients(
+            lambda state, row, shared: (
+                state * row,
+                (jnp.sin(shared * row), jnp.exp(row + shared)),
+            ),
             *(rows, rows, shared, execution, work),
+            summed=True,
         )
-        return (weights * (states + outputs)).sum()
+        return (weights * (states + outputs)).sum() + sums**2
 
     slopes = jax.grad(total, argnums=(0, 1))
     rows = jnp.linspace(0.1, 0.9, 5)
     with loops.reversible():
         ours = slopes(rows, 2.0, execution)
     wanted = slopes(rows, 2.0, sharding.Execution("vmap"))
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), ours, wanted
-    )
+    for slope, right in zip(ours, wanted, strict=True):
+        np.testing.assert_allclose(slope, right, rtol=1e-12)

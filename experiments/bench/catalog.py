@@ -2,6 +2,7 @@
 
 from experiments.bench import (
     adapters,
+    backward,
     contenders,
     delays,
     populations,
@@ -26,6 +27,7 @@ TIMED: dict[str, contenders.Timed] = {
     **populations.POPULATIONS,
     **delays.DELAYS,
     **transforms.TRANSFORMED,
+    **backward.BACKWARD,
 }
 
 

@@ -40,6 +40,8 @@ class SingleExchange:
       no_derivative: why trainings have no derivatives, in words; or None.
       shares_statistics: whether running statistics of a `StatisticsModel` become one
         mean, unless they are to stay with the clients; else they always stay there.
+      layered: dotted names of fields, such as `lam`, of which every layer may have a
+        value of its own, in `per_client`.
       released: what the server makes of messages and sends on, in words, where nothing
         of them leaves it but their aggregate; else None, and noise cannot make the
         method private.
@@ -53,6 +55,7 @@ class SingleExchange:
     chooses: Any = None
     no_derivative: Any = None
     shares_statistics: bool = True
+    layered: Any = ()
     released: Any = None
 
     def default_aggregator(self) -> core.Aggregator:
@@ -225,6 +228,20 @@ class SingleExchange:
                 f"Expected a method whose clients have values of their own, got"
                 f" {type(self).__name__}, whose round is not the usual one."
             )
+
+    def check_per_layer(self, fields: Sequence[str]) -> None:
+        """Refuses fields of which layers cannot have values of their own.
+
+        Args:
+          fields: dotted names within the method, such as `lam`.
+        """
+        for field in fields:
+            if field not in self.layered:
+                some = ", ".join(self.layered) or "none"
+                raise checks.InputError(
+                    f"Expected a field of {type(self).__name__} that layers can have"
+                    f" for themselves ({some}), got {field}."
+                )
 
     def collaboration(
         self, state: core.State, federation: core.Federation

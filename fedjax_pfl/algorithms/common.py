@@ -9,7 +9,7 @@ import optax
 from jax import lax
 
 from fedjax_pfl import core, local
-from fedjax_pfl.core import checks, client_map
+from fedjax_pfl.core import checks, client_map, tree_paths
 
 __all__ = [
     "CHUNK",
@@ -23,6 +23,7 @@ __all__ = [
     "local_consensus_update",
     "map_everyone",
     "problem_weight",
+    "pull",
     "proximal_objective",
     "relaxed",
     "stepped",
@@ -98,6 +99,26 @@ def half_squared_distance(a: Any, b: Any) -> jax.Array:
     return jnp.asarray(sum(jax.tree.leaves(squares))) / 2
 
 
+def pull(weight: Any, a: Any, b: Any) -> jax.Array:
+    """Returns the proximal term `[]` with its weight, one for all layers or each's own.
+
+    Args:
+      weight: `[]`, or `[L]` for L leaves.
+      a: `[*P]`.
+      b: `[*P]`.
+
+    Returns:
+      `sum_l weight_l ||a_l - b_l||^2 / 2`.
+    """
+    if jnp.ndim(weight) == 0:
+        return weight * half_squared_distance(a, b)
+    parts = jax.tree.map(
+        lambda w, x, y: w * half_squared_distance(x, y),
+        *(tree_paths.spread(weight, a), a, b),
+    )
+    return jnp.asarray(sum(jax.tree.leaves(parts)))
+
+
 def problem_weight(
     weighting: str, population: core.Population, data: core.ClientData, params: Any
 ) -> jax.Array:
@@ -110,9 +131,7 @@ def problem_weight(
 
 def proximal_objective(model: core.Model, weight: Any) -> local.DataLoss:
     """Returns `f_i(x) + weight/2 ||x - centre||^2`, whose context is the centre."""
-    return local.DataLoss(model).plus(
-        lambda x, centre: weight * half_squared_distance(x, centre)
-    )
+    return local.DataLoss(model).plus(lambda x, centre: pull(weight, x, centre))
 
 
 def first_residual(
@@ -148,7 +167,7 @@ def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
       theta: `[*P]` personal parameters of this client.
       w: `[*P]` global parameters received this round.
       p: `[*P]` scaled dual variable.
-      share: `[]` in [0, 1).
+      share: `[]` in [0, 1), or `[L]` for L leaves.
 
     Returns:
       `[*P]` the new local copy. As `share -> 0` it tends to `w - p`.
@@ -157,7 +176,10 @@ def local_consensus_update(theta: Any, w: Any, p: Any, *, share: Any) -> Any:
       >>> local_consensus_update(2.0, 0.0, 0.0, share=0.5)
       1.0
     """
-    return jax.tree.map(lambda t, v, d: share * t + (1 - share) * (v - d), theta, w, p)
+    shares = tree_paths.spread(share, theta)
+    return jax.tree.map(
+        lambda t, v, d, s: s * t + (1 - s) * (v - d), *(theta, w, p, shares)
+    )
 
 
 def class_counts(data: core.ClientData, num_classes: int, dtype: Any) -> jax.Array:

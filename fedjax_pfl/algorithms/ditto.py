@@ -112,6 +112,13 @@ class Ditto(base.SingleExchange):
         """As in FedAvg, unless clients never load it."""
         return not self.unsynced
 
+    @property
+    def layered(self) -> tuple[str, ...]:
+        """Fields of layers, unless the published bug takes steps of its own."""
+        solvers = () if self.unsynced else ("local", "personal")
+        rates = [f"{s}.{f}" for s in solvers for f in ("learning_rate", "weight_decay")]
+        return ("lam", *rates)
+
     def init(
         self,
         key: core.Key,
@@ -129,7 +136,7 @@ class Ditto(base.SingleExchange):
         """Returns `f_i + lam/2 ||. - anchor||^2`, with the anchor in the context."""
 
         def pull(v: Any, context: Any):
-            return self.lam * common.half_squared_distance(v, context["anchor"])
+            return common.pull(self.lam, v, context["anchor"])
 
         return plain.plus(pull)
 

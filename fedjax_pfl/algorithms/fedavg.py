@@ -55,6 +55,7 @@ class FedAvg(global_model.GlobalModel):
             return aggregators.Mean()
         return aggregators.WeightedMean()
 
+    layered = ("local.learning_rate", "local.weight_decay")
     server_is_model = True  # clients start from w, their models are averaged into it
     released = "the global model"
 

@@ -42,6 +42,7 @@ class FedProx(global_model.GlobalModel):
 
     mu: Any = struct.traced_field(default=1.0, at_least=0, search=(0.001, 10.0))
 
+    layered = ("mu", "local.learning_rate", "local.weight_decay")
     server_is_model = True  # clients start from w, their models are averaged into it
     released = "the global model"
 

@@ -112,6 +112,7 @@ class Flame(base.SingleExchange):
     def _to_tolerance(self) -> bool:
         return isinstance(self.local, local.ToTolerance)
 
+    layered = ("lam", "local.learning_rate", "local.weight_decay")
     aggregate_over = "all"  # absent clients take part with their cached messages
     released = "the consensus variable w"
 
@@ -179,7 +180,7 @@ class Flame(base.SingleExchange):
         ]
 
         def pull(theta: Any, context: Any):
-            return lam * common.half_squared_distance(theta, context["centre"])
+            return common.pull(lam, theta, context["centre"])
 
         start = {"centre": centre, "w_local": client.w_local, "p": client.p}
         return plain.plus(pull), start

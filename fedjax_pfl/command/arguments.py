@@ -266,6 +266,11 @@ class Options(DataOptions):
         "Train so many times, each with the fields that the last training led to.",
         min=1,
     )
+    learn_per_client: str | None = option(
+        "Say what learning this field of every client by going back would keep in"
+        " memory, for example algorithm.lam.",
+        metavar="NAME",
+    )
     stop_on: str | None = option(
         "What --patience and --target look at, for example"
         " personal:validation:accuracy; parts may be empty.",

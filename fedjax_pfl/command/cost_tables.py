@@ -11,6 +11,7 @@ from fedjax_pfl import core
 from fedjax_pfl.command import printing
 from fedjax_pfl.core import checks, client_rows, struct
 from fedjax_pfl.engine import cost, save_models
+from fedjax_pfl.engine.derivatives import fields, per_client, reverse
 from fedjax_pfl.engine.groups import Group, Plan
 from fedjax_pfl.engine.groups import plan as plan_group
 from fedjax_pfl.engine.options import Options
@@ -33,6 +34,7 @@ def show(
     num_clients: int | None,
     saves_models: bool,
     trainer: Callable[..., Resident] = Resident,
+    learned: str | None = None,
 ) -> None:
     """Prints memory and time of every group, then whether all fits.
 
@@ -43,10 +45,13 @@ def show(
       num_clients: how many clients there are to be in place of the federations' own.
       saves_models: whether the trained models are to be written.
       trainer: makes the trainers of groups.
+      learned: dotted name of a field that clients would learn, or None.
 
     Raises:
       InputError: if something does not fit, in one sentence.
     """
+    if learned is not None:
+        fields.of_some([group.processes[0] for group in groups], [learned])
     free, device = cost.available_bytes(), jax.devices()[0].device_kind
     known = "unknown" if free is None else cost.shown(free)
     console.print(
@@ -65,7 +70,8 @@ def show(
     for number, (group, known) in enumerate(zip(larger, groups, strict=True)):
         name = type(group.processes[0].algorithm).__name__
         title = f"{number + 1}/{len(groups)} {name}"
-        total += _print_group(console, title, group, known, options, trainer)
+        more = [] if learned is None else _going_back(group, options, learned)
+        total += _print_group(console, title, group, known, options, trainer, more)
     console.print(f"All together about {seconds(total)}.")
     if saves_models:
         size = sum(save_models.size(plan_group(group, options)) for group in larger)
@@ -123,8 +129,9 @@ def _print_group(
     known: Group,
     options: Options,
     trainer: Callable[..., Resident],
+    more: Sequence[tuple[str, str]],
 ) -> float:
-    """Prints one group's table and returns its seconds.
+    """Prints one group's table, with more rows at its end, and returns its seconds.
 
     Raises:
       InputError: if it does not fit into the memory.
@@ -152,10 +159,21 @@ def _print_group(
             ("time of an evaluation", seconds(pace.evaluation)),
             ("time of all", seconds(total)),
             ("measured on", measured),
+            *more,
         ]
     finally:  # what is known of a group that does not fit, too
         printing.table(console, ("", ""), rows, title=title)
     return total
+
+
+def _going_back(group: Group, options: Options, field: str) -> list[tuple[str, str]]:
+    """Returns what going back for values of every client keeps, in groups with them."""
+    if not fields.own(group.processes[0], [field]):
+        return []
+    name = f"{fields.PER_CLIENT}{field}"
+    planned = plan_group(per_client.with_values(group, field), options)
+    fields.check(planned.group.processes[0], [name])
+    return [("memory: going back", str(reverse.kept(planned, (name,))))]
 
 
 def _memory(needed: cost.Memory) -> list[tuple[str, str]]:

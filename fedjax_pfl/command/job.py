@@ -104,8 +104,12 @@ def do(options: arguments.Options) -> None:
             hosts = host_tables.cluster(options)
             host_tables.show(console, groups, training, options.as_if_clients, hosts)
             return
-        wanted = (options.as_if_clients, options.save_models)
-        cost_tables.show(console, groups, training, *wanted, trainer=trainer)
+        cost_tables.show(
+            *(console, groups, training),
+            *(options.as_if_clients, options.save_models),
+            trainer=trainer,
+            learned=options.learn_per_client,
+        )
         return
     profile = None if options.profile is None else _profile(options, training)
     writers = logs.callbacks(options, out)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from fedjax_pfl.core import client_rows, sharding
+from fedjax_pfl.core import client_rows, loops, sharding
 
 __all__ = [
     "chunked",
@@ -102,6 +102,7 @@ def move_clients(
     """
     if not execution.by_size:
         work = None
+    fn = loops.recomputed(fn)
     count = jax.tree.leaves((states, rows))[0].shape[0]
     if execution.mode == "loop":
         pairs = []
@@ -257,6 +258,9 @@ def move_chunks(
     num_chunks = -(-count // chunk)
     chunk = -(-count // num_chunks)
     order = None if work is None else jnp.argsort(-work)
+    if loops.is_reversible() and moves is None and alike is None:
+        known = (states, rows, is_real)
+        return _scanned(fn, known, shared, chunk, order, summed=summed)
     members, read, write = _access(count, chunk, order)
     busy_first, total = None, num_chunks
     # A chunk of one that does not move is left out, and has nothing to select.
@@ -317,6 +321,46 @@ def move_chunks(
     first = (states, zeros(shapes, count)), zeros(parts)
     (moved, outputs), sums = lax.fori_loop(0, total, step, first)
     return moved, (outputs, sums) if summed else outputs
+
+
+def _scanned(
+    fn: Callable[..., tuple[Any, Any]],
+    known: tuple[Any, Any, jax.Array | None],
+    shared: Any,
+    chunk: int,
+    order: jax.Array | None,
+    *,
+    summed: bool,
+) -> tuple[Any, Any]:
+    """Moves chunks of rows as a scan over stacks of them; see `move_chunks`.
+
+    Going back, a loop that reads chunks from one buffer, and writes them to it, takes
+    time for the whole buffer in every turn.
+    """
+    states, rows, is_real = known
+    count = jax.tree.leaves((states, rows))[0].shape[0]
+    counts = jnp.ones(count, bool) if is_real is None else is_real
+    taken = (states, rows, counts)
+    if order is not None:
+        taken = client_rows.take(taken, order)
+    *taken, counts = _pad_rows(taken, -count % chunk)
+    taken = (*taken, counts & (jnp.arange(len(counts)) < count))
+    stacks = jax.tree.map(lambda x: x.reshape(-1, chunk, *x.shape[1:]), taken)
+
+    def one(own: tuple[Any, ...]) -> tuple[Any, Any]:
+        states, rows, counts = own
+        some = {"is_real": counts, "summed": True} if summed else {}
+        return move_chunks(fn, states, rows, shared, 0, **some)
+
+    moved, outputs = lax.map(one, stacks)
+    sums = None
+    if summed:
+        outputs, parts = outputs
+        sums = jax.tree.map(lambda leaf: leaf.sum(axis=0), parts)
+    made = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], (moved, outputs))
+    if order is not None:
+        made = client_rows.take(made, jnp.argsort(order))
+    return made[0], (made[1], sums) if summed else made[1]
 
 
 def _access(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_pfl.core import checks
 
@@ -19,6 +20,7 @@ __all__ = [
     "names",
     "nested",
     "split",
+    "spread",
 ]
 
 
@@ -34,6 +36,34 @@ def names(tree: Any) -> Any:
     return jax.tree_util.tree_map_with_path(
         lambda path, _: jax.tree_util.keystr(path, simple=True, separator="/"), tree
     )
+
+
+def spread(value: Any, tree: Any) -> Any:
+    """Returns a number for every leaf of a tree.
+
+    Args:
+      value: `[]`, one for all leaves, or `[L]`, one for each in JAX's order.
+      tree: of L arrays.
+
+    Returns:
+      The tree with `[]` in place of arrays.
+
+    Raises:
+      InputError: if there are more or fewer values than leaves.
+
+    Example:
+      >>> spread(0.5, {"bias": 1.0, "kernel": 2.0})
+      {'bias': 0.5, 'kernel': 0.5}
+    """
+    if jnp.ndim(value) == 0:
+        return jax.tree.map(lambda _: value, tree)
+    structure = jax.tree.structure(tree)
+    if value.shape != (structure.num_leaves,):
+        raise checks.InputError(
+            f"Expected a value per layer of a model with {structure.num_leaves}"
+            f" ({', '.join(by_name(tree))}), got {value.shape[0]} of them."
+        )
+    return jax.tree.unflatten(structure, list(value))
 
 
 def by_name(tree: Any) -> dict[str, Any]:

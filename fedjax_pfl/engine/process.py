@@ -49,8 +49,9 @@ class FederatedProcess:
         whole state as it was, but for the round number and the count.
       per_client: values `[N]` by dotted name, such as `algorithm.lam`, of numbers of
         the algorithm of which every client has its own: in its first state, in its
-        local work and in its models. Servers, and clients that never trained, have the
-        algorithm's. None for none.
+        local work and in its models. Of some numbers also `[N, L]`, a value for each of
+        the L arrays of a model's parameters, in JAX's order. Servers, and clients that
+        never trained, have the algorithm's. None for none.
     """
 
     algorithm: Any
@@ -100,11 +101,15 @@ class FederatedProcess:
                     "Expected per_client to have traced numbers of the algorithm,"
                     f" {', '.join(known)}, got {name!r}."
                 )
-            if jnp.shape(values) != (num_clients,):
+            shape = jnp.shape(values)
+            if shape[:1] != (num_clients,) or len(shape) > 2:
                 raise checks.InputError(
                     f"Expected {num_clients} values of {name} in per_client, one per"
-                    f" client, got an array of shape {jnp.shape(values)}."
+                    " client, or as many rows with a value per layer, got an array of"
+                    f" shape {shape}."
                 )
+            if len(shape) == 2:
+                self.algorithm.check_per_layer([name.removeprefix("algorithm.")])
         fields = [name.removeprefix("algorithm.") for name in self.per_client]
         self.algorithm.check_per_client(fields)
 

@@ -193,6 +193,10 @@ def local_scan(
     if num_steps is not None:
         most_epochs, most_steps = num_steps, min(num_steps, most_steps)
 
+    # On a way back all steps are kept at once, and no epoch is run again for its own,
+    # where epochs are so few that those beyond the bound, without a step, are nothing.
+    is_whole = loops.is_reversible() and num_steps is None
+
     def run_step(
         index: jax.Array,
         state: tuple[Any, jax.Array, jax.Array],
@@ -204,9 +208,12 @@ def local_scan(
         carry, steps, examples = state
         step_key = jax.random.fold_in(epoch_key, index + 1)
         drawn = batches.of_step(step_key, positions, index)
-        new = loops.recomputed(step)(step_key, carry, drawn)
+        new = step(step_key, carry, drawn)
         active = limits.allow(epoch, index, steps)
-        carry = optax.tree.where(active, new, carry)
+        # What a step returns as it was is told apart by loops with a way back.
+        carry = jax.tree.map(
+            lambda a, b: b if a is b else jnp.where(active, a, b), new, carry
+        )
         seen = sum((batch.weight.sum() for batch in drawn), jnp.zeros((), dtype))
         return (
             carry,
@@ -217,11 +224,12 @@ def local_scan(
     def run_epoch(epoch: jax.Array, state: tuple[Any, jax.Array, jax.Array]):
         epoch_key = jax.random.fold_in(view.key, epoch)
         positions = batches.positions(jax.random.fold_in(epoch_key, 0), epoch)
-        before, bound = state[1], limits.epoch_steps
+        before, most = state[1], limits.epoch_steps
         if num_steps is not None:
-            bound = jnp.minimum(bound, limits.steps - before)
+            most = jnp.minimum(most, limits.steps - before)
+        most = client_map.lane_max(most)
         state = loops.bounded(
-            client_map.lane_max(bound),
+            jnp.where(epoch < bound, most, 0) if is_whole else most,
             most_steps,
             lambda i, s: run_step(
                 i, s, positions=positions, epoch_key=epoch_key, epoch=epoch
@@ -238,7 +246,14 @@ def local_scan(
     zero = jnp.zeros((), jnp.int32)
     bound = client_map.lane_max(limits.epochs)
     start = (carry, zero, zero)
-    carry, steps, examples = loops.bounded(bound, most_epochs, run_epoch, start)
+    if is_whole:
+        carry, steps, examples = lax.scan(
+            lambda state, epoch: (run_epoch(epoch, state), None),
+            start,
+            jnp.arange(most_epochs, dtype=jnp.int32),
+        )[0]
+    else:
+        carry, steps, examples = loops.bounded(bound, most_epochs, run_epoch, start)
     return carry, LocalInfo(
         num_steps=steps, num_examples=examples, converged=jnp.ones((), bool)
     )

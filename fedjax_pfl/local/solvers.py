@@ -286,15 +286,14 @@ class SGD(_MinibatchSolver):
         step: Any,
         share: Any,
     ):
-        direction = jax.tree.map(
-            lambda g, x: g + self.weight_decay * x, gradient, params
-        )
+        shrinkage = tree_paths.spread(self.weight_decay, params)
+        direction = jax.tree.map(lambda g, x, w: g + w * x, gradient, params, shrinkage)
         if moments is not None:
             direction = moments = jax.tree.map(
                 lambda v, d: self.momentum * v + d, moments, direction
             )
-        rate = self.rate(round, step) * share
-        params = jax.tree.map(lambda x, d: x - rate * d, params, direction)
+        rates = tree_paths.spread(self.rate(round, step) * share, params)
+        params = jax.tree.map(lambda x, d, r: x - r * d, params, direction, rates)
         return params, moments
 
 

@@ -12,6 +12,7 @@ import typer.testing
 
 import fedjax_pfl as fp
 from experiments.bench import (
+    backward,
     catalog,
     cold,
     command,
@@ -372,6 +373,23 @@ def test_buffers_are_timed_beside_synchronous_rounds(tiny, monkeypatch):
     numbers = worker.measure("tiny", ["synchronous"], 3, lambda: None)
     assert numbers["contenders"].keys() == {"ours", "synchronous"}, numbers
     assert numbers["steps_per_round"] == 2
+
+
+def test_going_back_is_timed_beside_the_training(tiny, monkeypatch):
+    """Both reach the same objective."""
+    small = dataclasses.replace(
+        backward.BACKWARD["G1"],
+        name="tiny",
+        rounds=2,
+        base=workloads.softmax("tiny", "", (6,) * 3, 2, peers=(), shape=SHAPE),
+    )
+    monkeypatch.setitem(catalog.TIMED, "tiny", small)
+    numbers = worker.measure("tiny", ["training"], 3, lambda: None)
+    ours, training = (
+        numbers["contenders"][name]["agreement"]["loss"]
+        for name in ("ours", "training")
+    )
+    np.testing.assert_allclose(ours, training, rtol=1e-5)
 
 
 def test_huge_pages_are_the_settings_of_the_commands(monkeypatch):

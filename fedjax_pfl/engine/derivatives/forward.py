@@ -33,7 +33,8 @@ class Hypergradients:
       fields: dotted names of the p fields.
       objective: what was differentiated, as a string.
       points: values by name of every grid point.
-      values: by field, `[G]` its values, or `[G, N]` those per client.
+      values: by field, `[G]` its values, or those per client, `[G, N]` or, with one
+        per layer, `[G, N, L]`.
       value: the objective `[G]` after the last round.
       derivatives: by field, those of the objective, shaped like its values.
       held_fixed: what parts of the process choose, which the derivatives hold fixed:
@@ -80,28 +81,35 @@ class Hypergradients:
         return np.all([e <= self.tolerance for e in self._errors], axis=0)
 
     def table(self) -> "pd.DataFrame":
-        """Returns a row per grid point, of values per client one per point and client.
+        """Returns a row per grid point, client and layer, as there are values for them.
 
         Returns:
-          The point's axes, `client` where there are values per client, the fields'
+          The point's axes, `client` where there are values per client, `layer`, the
+          number of an array of parameters, where there are those, the fields'
           values, `objective`, and a column `d <field>` per derivative; at fixed points
           `fixed point`, and as `residual` the largest one.
         """
         import pandas as pd
 
-        count = max(v.shape[1] if v.ndim > 1 else 0 for v in self.values.values())
+        shapes = [v.shape + (0,) * (3 - v.ndim) for v in self.values.values()]
+        clients, layers = (max(shape[k] for shape in shapes) for k in (1, 2))
         errors = dict(
             zip(("fixed point", "residual"), self._errors or (), strict=False)
         )
         rows = [
             point
-            | ({"client": client} if count else {})
-            | {n: _entry(self.values[n], k, client) for n in self.fields}
+            | ({"client": client} if clients else {})
+            | ({"layer": layer} if layers else {})
+            | {n: _entry(self.values[n], k, client, layer) for n in self.fields}
             | {"objective": float(self.value[k])}
-            | {f"d {n}": _entry(self.derivatives[n], k, client) for n in self.fields}
+            | {
+                f"d {n}": _entry(self.derivatives[n], k, client, layer)
+                for n in self.fields
+            }
             | {name: float(values[k]) for name, values in errors.items()}
             for k, point in enumerate(self.points)
-            for client in range(max(count, 1))
+            for client in range(max(clients, 1))
+            for layer in range(max(layers, 1))
         ]
         return pd.DataFrame(rows)
 
@@ -125,9 +133,9 @@ class Hypergradients:
         )
 
 
-def _entry(values: np.ndarray, point: int, client: int) -> float:
-    """Returns a point's number, or that of one of its clients."""
-    return float(values[point] if values.ndim == 1 else values[point, client])
+def _entry(values: np.ndarray, *place: int) -> float:
+    """Returns a point's number, or that of one of its clients, or of its layers."""
+    return float(values[place[: values.ndim]])
 
 
 @as_keywords("stop_when")

@@ -1,10 +1,10 @@
 """Values of a field that every client has for itself, learned by going back."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -16,15 +16,16 @@ from fedjax_pfl.engine import groups, simulation, validate
 from fedjax_pfl.engine.callbacks import progress
 from fedjax_pfl.engine.derivatives import fields as fields_
 from fedjax_pfl.engine.derivatives import forward, learning, reverse, trainer
+from fedjax_pfl.engine.derivatives.descent import Descent
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.options import Options, as_keywords, time_limit
 from fedjax_pfl.engine.process import FederatedProcess
-from fedjax_pfl.engine.trainer import Interrupted
+from fedjax_pfl.results import checkpoint, directories
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LearnedPerClient", "learn_per_client"]
+__all__ = ["LearnedPerClient", "learn_per_client", "with_values"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,14 +130,16 @@ def learn_per_client(
       optimizer: of optax, on the numbers without limits; None takes Adam.
       num_trainings: trainings with derivatives, at least 1; one more is made with the
         best values.
-      **options: those of `grid`, but `stop_when`, of the last training.
+      **options: those of `grid`, but `stop_when`, of the last training. With
+        `checkpoints`, there is one after every training: a call that was interrupted
+        goes on from it, and ends with the same values bit for bit.
 
     Returns:
       The values, and the trainings with them.
 
     Raises:
       InputError: if an argument does not fit, in one sentence.
-      Interrupted: after `max_minutes`.
+      Interrupted: after `max_minutes`; checkpoints have all trainings until then.
     """
     validate.check(key, process, model, spec, spec=True)
     checks.positive_int("num_trainings", num_trainings)
@@ -147,30 +150,37 @@ def learn_per_client(
             f" those of {', '.join(process.per_client)}."
         )
     fields_.check(process, [field])
-    scale, name = fields_.scale_of(process, field), f"{fields_.PER_CLIENT}{field}"
+    fields_.scale_of(process, field)
+    name = f"{fields_.PER_CLIENT}{field}"
     what = trainer.Differentiation((name,), Objective.parse(objective))
     parsed = Options(num_rounds=num_rounds, **forward.measured(options, what.objective))
     time_is_up = time_limit(parsed.max_minutes)
     axes = {"seed": list(seeds)}
     unplanned = [
-        _with_values(group, field)
+        with_values(group, field)
         for group in grids_.groups_of(key, process, model, spec, axes)
     ]
     fields_.check(unplanned[0].processes[0], [name])
     planned = simulation.check_groups(unplanned, parsed, trainer=what)
     optimizer = optimizer or learning.default_optimizer()
-    values, steps, ready = [], [], []
-    for group, plan in zip(unplanned, planned, strict=True):
-        backward = reverse.Backward(plan, what)
-        title = f"{plan.algorithm} x {len(group.points)}, there and back"
-        total = num_trainings * num_rounds
-        with progress.steps(title, total, is_shown=parsed.progress) as reach:
-            best, path = _descend(
-                backward, name, scale, optimizer, num_trainings, time_is_up, reach
-            )
-        values.append(best)
-        steps.append(path)
-        ready.append(_with_values(group, field, best))
+    steps, training = _places(parsed)
+    values, path, ready = [], [], []
+    with contextlib.ExitStack() as stack:
+        if steps is not None:
+            stack.enter_context(directories.locked(steps.path))
+            steps.check(len(planned))
+        for number, plan in enumerate(planned):
+            store = None if steps is None else steps.store(number, plan.algorithm)
+            backward = reverse.Backward(plan, what, store)
+            descent = Descent(backward, name, optimizer, num_trainings, store)
+            title = f"{plan.algorithm} x {len(plan.group.points)}, there and back"
+            total = num_trainings * num_rounds
+            with progress.steps(title, total, is_shown=parsed.progress) as reach:
+                descent.run(time_is_up, reach)
+            values.append(descent.best)
+            path.append(descent.path)
+            ready.append(with_values(unplanned[number], field, descent.best))
+    parsed = dataclasses.replace(parsed, checkpoints=training)
     last = simulation.check_groups(ready, parsed)
     result = simulation.run_groups(last, parsed, interrupt=time_is_up)
     shown = str(what.model_of(planned[0]))
@@ -179,15 +189,44 @@ def learn_per_client(
         field=field,
         objective=shown,
         values=np.concatenate(values),
-        steps=np.concatenate(steps),
+        steps=np.concatenate(path),
         described=tuple(known for group in unplanned for known in group.described),
     )
 
 
-def _with_values(
+def _places(
+    options: Options,
+) -> tuple[checkpoint.Checkpoints | None, checkpoint.Checkpoints | None]:
+    """Returns where checkpoints of the steps are, and those of the last training."""
+    if options.checkpoints is None:
+        return None, None
+    folder, names = options.checkpoints.path, ("steps", "training")
+    for path in sorted(folder.glob("*")):
+        if path.name not in names and not path.name.startswith("."):
+            raise checks.InputError(
+                f"Expected only checkpoints of learn_per_client in '{folder}', found"
+                f" '{path.name}'."
+            )
+    steps, training = (
+        dataclasses.replace(options.checkpoints, directory=folder / name)
+        for name in names
+    )
+    return steps, training
+
+
+def with_values(
     group: groups.Group, field: str, values: np.ndarray | None = None
 ) -> groups.Group:
-    """Returns a group with values `[G, N]` per client; None takes the processes'."""
+    """Returns a group whose clients have values of their own.
+
+    Args:
+      group: of processes without.
+      field: dotted name of a traced number of the algorithm.
+      values: `[G, N]`; None takes those of the processes for all clients.
+
+    Returns:
+      The group.
+    """
     count, processes = group.federations[0].num_clients, []
     for number, process in enumerate(group.processes):
         own = np.full(count, float(fields_.taken(process, [field])[field]))
@@ -195,38 +234,3 @@ def _with_values(
             own = values[number]
         processes.append(dataclasses.replace(process, per_client={field: own}))
     return dataclasses.replace(group, processes=processes)
-
-
-def _descend(
-    backward: reverse.Backward,
-    name: str,
-    scale: fields_.Scale,
-    optimizer: optax.GradientTransformation,
-    num_trainings: int,
-    interrupt: Callable[[], str | None],
-    reach: Callable[[int, str], None],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the best values `[G, N]`, and the objectives `[G, T]` on the way."""
-    values = backward.values()[name].astype(np.float64)
-    free: Any = jnp.asarray(scale.free(values))
-    memory, sign = optimizer.init(free), backward.objective.sign
-    best, least, path = values, np.full(len(values), np.inf), []
-    for done in range(num_trainings):
-        objective, slopes = backward({name: values})
-        path.append(objective)
-        rounds = (done + 1) * backward.num_rounds
-        reach(rounds, f"{backward.objective}: {objective.mean():.4g}")
-        is_better = sign * objective < least
-        best = np.where(is_better[:, None], values, best)
-        least = np.where(is_better, sign * objective, least)
-        reason = interrupt()
-        if reason is not None:
-            raise Interrupted(reason, done)
-        count = values.shape[1]  # a client's share in the mean of all
-        slope = count * sign * slopes[name] * scale.slope(values)
-        update, memory = optimizer.update(
-            jnp.asarray(np.nan_to_num(slope)), memory, free
-        )
-        free = free + update
-        values = scale.value(np.asarray(free, np.float64))
-    return best, np.stack(path, axis=1)

@@ -6,7 +6,6 @@ only their derivatives p times. Back through rounds go derivatives in many value
 """
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +14,22 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedjax_pfl import core
-from fedjax_pfl.core import client_map, loops
+from fedjax_pfl.core import client_map, client_rows, loops
 from fedjax_pfl.engine import evaluation, resident, stacking
 from fedjax_pfl.engine.derivatives import fields
 from fedjax_pfl.engine.derivatives.objective import Objective
 from fedjax_pfl.engine.groups import Plan
 
-__all__ = ["backward", "init", "measure", "measured", "moved", "moving", "segment"]
+__all__ = [
+    "backward",
+    "init",
+    "kept_bytes",
+    "measure",
+    "measured",
+    "moved",
+    "moving",
+    "segment",
+]
 
 
 def moving(tree: Any) -> list[Any]:
@@ -166,14 +174,32 @@ def measure(
     return value, slope
 
 
-@functools.partial(
-    jax.jit, static_argnames=("plan", "names", "objective", "num_rounds")
-)
+def _rounds(
+    plan: Plan,
+    process: Any,
+    federation: core.Federation,
+    pieces: tuple[int, int],
+    state: core.State,
+) -> core.State:
+    """Runs as many pieces of as many rounds; several are run again on the way back."""
+
+    def step(state: core.State, _: None) -> tuple[core.State, None]:
+        return process.round(state, plan.model, federation, plan.execution)[0], None
+
+    def piece(state: core.State, _: None = None) -> tuple[core.State, None]:
+        return lax.scan(step, state, length=pieces[1])
+
+    if pieces[0] == 1:
+        return piece(state)[0]
+    return lax.scan(jax.checkpoint(piece), state, length=pieces[0])[0]
+
+
+@functools.partial(jax.jit, static_argnames=("plan", "names", "objective", "pieces"))
 def backward(
     plan: Plan,
     names: tuple[str, ...],
     objective: Objective,
-    num_rounds: int,
+    pieces: tuple[int, int],
     processes: Any,
     keys: Any,
     rows: Any,
@@ -181,14 +207,20 @@ def backward(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Trains all points, and goes back through their rounds for the derivatives.
 
-    Rounds are in about `sqrt(num_rounds)` pieces; of each only the first state is kept,
-    and the piece is trained again on the way back.
+    Args:
+      plan: static part of the group.
+      names: dotted names of the fields.
+      objective: what is differentiated.
+      pieces: number of pieces, and rounds of each. Of several pieces only the first
+        states are kept, and each is trained again on the way back.
+      processes: of the points.
+      keys: of the points.
+      rows: rows of the federations.
+      pool: their examples.
 
     Returns:
       The objective `[G]`, and its derivatives by name, shaped like the fields.
     """
-    length = math.isqrt(num_rounds - 1) + 1
-    count = -(-num_rounds // length)
 
     def one(row: tuple[Any, ...], pool: Any):
         process, key, own = row
@@ -196,26 +228,51 @@ def backward(
 
         def last(values: dict[str, Any]) -> jax.Array:
             changed = fields.put(process, values)
-
-            def step(state: core.State, number: jax.Array):
-                def run(state: core.State) -> core.State:
-                    return changed.round(state, plan.model, federation, plan.execution)[
-                        0
-                    ]
-
-                is_left = number < num_rounds
-                return lax.cond(is_left, run, lambda state: state, state), None
-
-            @jax.checkpoint
-            def piece(state: core.State, numbers: jax.Array):
-                return lax.scan(step, state, numbers)
-
             state = changed.init(key, plan.model, federation)
-            numbers = jnp.arange(count * length).reshape(count, length)
-            state = lax.scan(piece, state, numbers)[0]
+            state = _rounds(plan, changed, federation, pieces, state)
             return measured(plan, objective, changed, state, federation)
 
         return jax.value_and_grad(last)(fields.taken(process, names))
 
     with loops.reversible():
         return client_map.map_clients(one, (processes, keys, rows), pool, plan.points)
+
+
+def kept_bytes(
+    plan: Plan,
+    names: tuple[str, ...],
+    processes: Any,
+    keys: Any,
+    rows: Any,
+    pool: Any,
+) -> tuple[int, int, int]:
+    """Counts what one point keeps for the way back, from shapes; see `backward`.
+
+    Returns:
+      Bytes of a state, of what a round keeps, and of all local steps of a round.
+    """
+
+    def kept(num_rounds: int, row: tuple[Any, ...], pool: Any) -> tuple[Any, Any]:
+        process, key, own = row
+        federation = stacking.join(own, pool)
+
+        def last(values: dict[str, Any]) -> list[Any]:
+            changed = fields.put(process, values)
+            state = changed.init(key, plan.model, federation)
+            state = _rounds(plan, changed, federation, (1, num_rounds), state)
+            return moving(state)
+
+        return jax.vjp(last, fields.taken(process, names))
+
+    row = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (processes, keys, rows)
+    )
+
+    def sizes(num_rounds: int, *, keeps_work: bool = False) -> tuple[int, int]:
+        with loops.reversible(keeps_work=keeps_work):
+            shapes = jax.eval_shape(functools.partial(kept, num_rounds), row, pool)
+        return client_rows.num_bytes(shapes[0]), client_rows.num_bytes(shapes[1])
+
+    # In differences is nothing that is there anyway, such as examples.
+    (state, one), (_, two), (_, steps) = sizes(1), sizes(2), sizes(1, keeps_work=True)
+    return state, two - one, max(steps - one, 0)

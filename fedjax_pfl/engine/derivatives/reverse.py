@@ -1,4 +1,14 @@
-"""Derivatives in many values: one backward pass through the rounds of a training."""
+"""Derivatives in many values: one backward pass through the rounds of a training.
+
+Of every round the state before it is kept, and on the way back the clients' work is
+done again, some clients at a time, with the state before every local step. Where the
+states of all rounds are many bytes, rounds are in pieces, of which only the first
+states are kept, and each is trained once more.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -8,11 +18,92 @@ from fedjax_pfl.engine import cost
 from fedjax_pfl.engine.derivatives import fields, programs, trainer
 from fedjax_pfl.engine.groups import PlannedGroup
 from fedjax_pfl.engine.resident import Resident
+from fedjax_pfl.results import checkpoint
 
-__all__ = ["Backward", "go_back"]
+__all__ = ["Backward", "Kept", "go_back", "kept"]
 
+_ALL = 2**31  # bytes up to which all steps are kept, the same on every machine
 _NO_REVERSE = "Reverse-mode differentiation does not work"
 _ByName = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Bytes that going back keeps, of the points that are trained at once.
+
+    Attributes:
+      num_rounds: R.
+      state: bytes of the states between two rounds.
+      round: bytes that are kept of a round.
+      steps: bytes of the local steps of the clients that are at work together.
+    """
+
+    num_rounds: int
+    state: int
+    round: int
+    steps: int
+
+    @property
+    def pieces(self) -> tuple[int, int]:
+        """Number of pieces, and rounds of each: one of all rounds, or about sqrt(R).
+
+        Pieces are of one length, which divides the number of rounds.
+        """
+        rounds = self.num_rounds
+        if rounds * self.round <= _ALL:
+            return 1, rounds
+        lengths = [n for n in range(1, rounds + 1) if rounds % n == 0]
+        length = min(lengths, key=lambda n: rounds // n * self.state + n * self.round)
+        return rounds // length, length
+
+    @property
+    def total(self) -> int:
+        """Bytes of all that is kept at a time."""
+        count, length = self.pieces
+        states = count * self.state if count > 1 else 0
+        return states + length * self.round + self.steps
+
+    def __str__(self) -> str:
+        count, length = self.pieces
+        states = f"states of {length} rounds"
+        if count > 1:
+            states = f"{count} states, those of {length} rounds at a time"
+        return (
+            f"{cost.shown(self.total)} ({states}, and {cost.shown(self.steps)} of local"
+            " steps)"
+        )
+
+
+def kept(planned: PlannedGroup, names: tuple[str, ...]) -> Kept:
+    """Counts what going back keeps; nothing is placed on devices or compiled.
+
+    Args:
+      planned: the group.
+      names: dotted names of the fields.
+
+    Returns:
+      Bytes, those of the work of a single step not among them.
+
+    Raises:
+      InputError: if a loop ends by a tolerance.
+    """
+    plan = planned.plan
+    like = Resident(planned, are_shapes=True)
+    with _reversed(planned):
+        state, round, steps = programs.kept_bytes(plan, names, *like.start)
+    points = min(len(planned.group.points), plan.points_per_chunk * plan.point_devices)
+    size = planned.processes[0].participation.cohort_size(planned.num_clients)
+    at_once = size
+    if plan.execution.chunk_size:
+        at_once = min(
+            size, plan.execution.chunk_size * (plan.execution.num_devices or 1)
+        )
+    return Kept(
+        num_rounds=planned.options.num_rounds,
+        state=points * state,
+        round=points * round,
+        steps=points * steps * at_once // size,
+    )
 
 
 class Backward:
@@ -21,35 +112,39 @@ class Backward:
     Attributes:
       objective: what is differentiated, with the model's name.
       num_rounds: rounds of the training.
+      kept: what is kept for the way back.
+      trainer: of the group, with its data.
     """
 
-    def __init__(self, planned: PlannedGroup, what: trainer.Differentiation):
+    def __init__(
+        self,
+        planned: PlannedGroup,
+        what: trainer.Differentiation,
+        store: checkpoint.Store | None = None,
+    ):
         """Places the data, and compiles.
 
         Args:
           planned: the group.
           what: the fields and the objective.
+          store: where its checkpoints are.
 
         Raises:
           InputError: if a loop ends by a tolerance, or if the pass will not fit into
             memory.
         """
-        self._trainer, self._names = Resident(planned), what.names
+        self.kept = kept(planned, what.names)
+        _check_fits(self.kept.total, self.kept, planned)
+        self.trainer, self._names = Resident(planned, store), what.names
         self.objective = what.model_of(planned)
         self.num_rounds = planned.options.num_rounds
-        static = (planned.plan, what.names, self.objective, self.num_rounds)
-        try:
-            lowered = programs.backward.lower(*static, *self._trainer.start)
-        except ValueError as error:
-            if _NO_REVERSE not in str(error):
-                raise
-            raise checks.InputError(
-                "Expected loops of a known length for derivatives in values per client,"
-                f" got one of {planned.algorithm} that ends by a tolerance; leave"
-                " per_client out, and differentiate forward."
-            ) from error
+        static = (planned.plan, what.names, self.objective, self.kept.pieces)
+        with _reversed(planned):
+            lowered = programs.backward.lower(*static, *self.trainer.start)
         self._program = lowered.compile()
-        _check_fits(self._program, planned)
+        analysis = self._program.memory_analysis()
+        if analysis is not None:  # where a backend says it
+            _check_fits(analysis.temp_size_in_bytes, self.kept, planned)
 
     def __call__(self, values: _ByName | None = None) -> tuple[np.ndarray, _ByName]:
         """Trains, and goes back.
@@ -60,20 +155,20 @@ class Backward:
         Returns:
           The objective `[G]`, and its derivatives by name, shaped like the fields.
         """
-        processes, *rest = self._trainer.start
+        processes, *rest = self.trainer.start
         if values is not None:
-            order = self._trainer.planned.order
+            order = self.trainer.planned.order
             like = fields.taken(processes, self._names)
             new = {
                 n: jax.numpy.asarray(values[n][order], x.dtype) for n, x in like.items()
             }
             processes = fields.put(processes, new)
-        return self._trainer.by_point(self._program(processes, *rest))
+        return self.trainer.by_point(self._program(processes, *rest))
 
     def values(self) -> _ByName:
         """Returns the values of the processes by name, `[G]` or `[G, N]`."""
-        taken = fields.taken(self._trainer.start[0], self._names)
-        return self._trainer.by_point(sharding.fetch(taken))
+        taken = fields.taken(self.trainer.start[0], self._names)
+        return self.trainer.by_point(sharding.fetch(taken))
 
 
 def go_back(
@@ -85,16 +180,33 @@ def go_back(
     return objective, backward.values(), slopes
 
 
-def _check_fits(program: jax.stages.Compiled, planned: PlannedGroup) -> None:
-    """Refuses a pass that needs more memory than there is."""
-    analysis, limit = program.memory_analysis(), planned.options.parsed_memory
-    free = limit if isinstance(limit, int) else cost.available_bytes()
-    if analysis is None or limit == "none" or free is None:
-        return
-    if analysis.temp_size_in_bytes > free:
+@contextlib.contextmanager
+def _reversed(planned: PlannedGroup) -> Iterator[None]:
+    """Says which loops have no way back."""
+    try:
+        yield
+    except ValueError as error:
+        if _NO_REVERSE not in str(error):
+            raise
         raise checks.InputError(
-            f"Going back through {planned.options.num_rounds} rounds of"
-            f" {planned.num_clients} clients needs"
-            f" {cost.shown(analysis.temp_size_in_bytes)}, more than the"
-            f" {cost.shown(free)} that there are; use fewer rounds, steps or points."
-        )
+            "Expected loops of a known length for derivatives in values per client,"
+            f" got one of {planned.algorithm} that ends by a tolerance; leave"
+            " per_client out, and differentiate forward."
+        ) from error
+
+
+def _check_fits(needed: int, kept: Kept, planned: PlannedGroup) -> None:
+    """Refuses a pass that needs more memory than there is."""
+    limit = planned.options.parsed_memory
+    free = limit if isinstance(limit, int) else cost.available_bytes()
+    if limit == "none" or free is None or needed <= free:
+        return
+    advice = "fewer rounds or a smaller model"
+    if 2 * kept.steps > kept.total:
+        advice = "a smaller chunk (execution) or fewer local steps"
+    raise checks.InputError(
+        f"Going back through {kept.num_rounds} rounds of {planned.num_clients} clients"
+        f" needs {cost.shown(needed)}, of which {cost.shown(kept.total)} are kept,"
+        f" {cost.shown(kept.steps)} for local steps, more than the {cost.shown(free)}"
+        f" that there are; use {advice}."
+    )

@@ -117,11 +117,16 @@ def test_derivatives_are_central_differences():
             np.testing.assert_allclose(found[client], difference, rtol=1e-4, atol=1e-9)
 
 
-def test_learning_lowers_the_objective_and_repeats():
+def test_learning_lowers_the_objective_and_repeats(tmp_path):
+    """And a call that is finished reads what it has written, bit for bit."""
     given = (KEY, fp.FederatedProcess(algorithm=METHODS["ditto"][0]), MODEL, SPEC)
     options = {"seeds": [0, 1], "num_trainings": 4, "progress": False}
     learned = fp.learn_per_client(*given, "algorithm.lam", 5, **options)
+    options["checkpoints"] = fp.Checkpoints(tmp_path, min_seconds=0)
     again = fp.learn_per_client(*given, "algorithm.lam", 5, **options)
+    read = fp.learn_per_client(*given, "algorithm.lam", 5, **options)
+    np.testing.assert_array_equal(read.values, again.values)
+    np.testing.assert_array_equal(read.steps, again.steps)
     assert learned.values.shape == (2, 5) and learned.steps.shape == (2, 4)
     assert (learned.steps.min(axis=1) < learned.steps[:, 0]).all()
     np.testing.assert_array_equal(learned.values, again.values)

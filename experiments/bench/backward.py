@@ -1,0 +1,108 @@
+"""Derivatives in a value of every client, beside the training that they are of."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from experiments.bench import contenders, workloads
+from fedjax_pfl.engine import groups, simulation
+from fedjax_pfl.engine.derivatives import reverse, trainer
+from fedjax_pfl.engine.derivatives.objective import Objective
+from fedjax_pfl.engine.options import Options
+from fedjax_pfl.engine.resident import Resident
+
+__all__ = ["BACKWARD", "Backward"]
+
+_FIELD = "algorithm.lam"
+_PLAIN = "training"
+
+
+@dataclasses.dataclass(frozen=True)
+class Backward(contenders.Timed):
+    """Going back through the rounds; its peer `training` goes there and measures.
+
+    Attributes:
+      base: the training, of FLAME.
+    """
+
+    base: workloads.Workload
+
+    @property
+    def steps_per_round(self) -> float | None:
+        """Returns the steps of single clients in a round of the training."""
+        return self.base.steps_per_round
+
+    @property
+    def flops_per_round(self) -> float | None:
+        """Returns a round's operations in matrix products, of the training."""
+        return self.base.flops_per_round
+
+    def contender(self, name: str) -> contenders.Repeated:
+        """Makes one of the two, whose result is the objective `[1]`."""
+        count = len(self.base.spec.dataset.sizes)
+        flame = dataclasses.replace(self.base.process.algorithm, rho=1 / count)
+        process = dataclasses.replace(
+            self.base.process,
+            algorithm=flame,
+            per_client={_FIELD: np.full(count, float(flame.lam))},
+        )
+        group = dataclasses.replace(self.base, process=process).group()
+        options = Options(
+            num_rounds=self.rounds,
+            eval_every=self.rounds,
+            evaluate_on=("train",),
+            memory_limit="none",
+        )
+        if name == _PLAIN:
+            return _there(groups.plan(group, options))
+        objective = Objective("train", "loss", "personal")
+        what = trainer.Differentiation((f"per_client.{_FIELD}",), objective)
+        (planned,) = simulation.check_groups([group], options, trainer=what)
+        back = reverse.Backward(planned, what)
+        return contenders.Repeated(back, lambda made: made[0], str(planned.plan))
+
+    def loss(self, result: Any) -> float | None:
+        """Returns the objective."""
+        return float(result[0])
+
+
+def _there(planned: groups.PlannedGroup) -> contenders.Repeated:
+    """Returns a training from its first state to its evaluation."""
+    runner = Resident(planned)
+    model = planned.names.index("personal")
+    active = np.ones(len(planned.group.points), bool)
+
+    def call() -> np.ndarray:
+        runner.begin()
+        runner.advance(active, 0, planned.options.num_rounds)
+        return runner.evaluate(("train",), is_last=False)[1]["loss"][:, model, 0]
+
+    return contenders.Repeated(call, lambda made: made.mean(axis=1), str(planned.plan))
+
+
+def _few() -> workloads.Workload:
+    """Returns 10 clients of 560 examples."""
+    spec = workloads.WORKLOADS["W4"].spec
+    return dataclasses.replace(workloads.WORKLOADS["W1"], spec=spec)
+
+
+BACKWARD = {
+    row.name: row
+    for row in (
+        Backward(
+            "G1",
+            "derivatives per client, FLAME, softmax, 10 clients of 560, batch 100",
+            (_PLAIN,),
+            rounds=10,
+            base=_few(),
+        ),
+        Backward(
+            "G2",
+            "derivatives per client of W2, 1,000 clients of 48",
+            (_PLAIN,),
+            rounds=10,
+            base=workloads.WORKLOADS["W2"],
+        ),
+    )
+}

@@ -123,6 +123,8 @@ PARTICIPATIONS = Registry(
     "local",
     all="AllClients",
     buffered="Buffered",
+    cyclic="CyclicCohorts",
+    poisson="PoissonCohort",
     synchronous="Synchronous",
     uniform="UniformCohort",
 )
@@ -145,7 +147,9 @@ STEP_SEARCHES = Registry("algorithms.common_descent", armijo="Armijo")
 TRANSFORMS = Registry(
     "messages",
     clip_norm="ClipNorm",
+    adaptive_clip="AdaptiveClip",
     gaussian_noise="GaussianNoise",
+    tree_noise="TreeNoise",
     top_k="TopK",
     random_k="RandomK",
     qsgd="QSGD",

@@ -123,6 +123,7 @@ class Stream(enum.IntEnum):
     EVALUATED_CLIENTS = 9
     TRANSFORMS = 10
     NOISE = 11
+    NOISE_OF_COUNTS = 12
 
 
 def seed_key(seed: int | jax.Array) -> Key:

@@ -268,6 +268,7 @@ class FederatedProcess:
             steps=self.first_steps(population.num_clients),
             past=self._first_past(server),
             transforms=self.first_transforms(server, population.num_clients),
+            clip=privacy.first_clip(self),
         )
 
     def _first_past(self, server: Any) -> Any:
@@ -348,8 +349,12 @@ class FederatedProcess:
         if identities.shape != cohort.shape:
             identities = identities[cohort]
         work, timing = self.work(work_key, identities), self._timing(state.round)
+        present = self._present(state, population.num_clients)
         if timing is not None:
-            steps = jnp.minimum(work.steps, timing.steps)
+            steps, present = jnp.minimum(work.steps, timing.steps), timing.present
+            work = dataclasses.replace(work, steps=steps)
+        elif present is not None:
+            steps = jnp.where(present, work.steps, 0)
             work = dataclasses.replace(work, steps=steps)
         if state.past is not None:
             state = dataclasses.replace(state, past=_remembered(state))
@@ -359,6 +364,7 @@ class FederatedProcess:
                 round=state.round,
                 cohort=cohort,
                 num_clients=population.num_clients,
+                expected=self._expected(population.num_clients),
             ),
             work=work,
             model=model,
@@ -369,7 +375,7 @@ class FederatedProcess:
             aggregator=self.used_aggregator(),
             attack=self.attack,
             server_optimizer=self.server_optimizer,
-            transforms=self.transforms,
+            transforms=self._transforms(state),
             aggregate_over=self.algorithm.aggregate_over,
             on_nonfinite=self.on_nonfinite,
             population=population,
@@ -377,11 +383,13 @@ class FederatedProcess:
             key=state.key,
             method=self.method,
             timing=timing,
+            present=present,
+            period=self._period(population.num_clients),
             weight=getattr(self.participation, "weight", jnp.ones_like),
         )
         new, info = self.algorithm.round(state, link)
         new, info = _keep_carry(link, new, info, type(self.algorithm).__name__)
-        info = _with_times(timing, info)
+        info = _with_times(timing, _with_clip(state, info))
         new = self._treat_server(state, new)
         new = self._treat_rows(link, state, new)
         num_nonfinite = new.nonfinite - state.nonfinite
@@ -396,6 +404,33 @@ class FederatedProcess:
         """Returns the round's part of the timetable, where there is one."""
         timetable = getattr(self.participation, "timetable", None)
         return None if timetable is None else timetable.at(round)
+
+    def _present(self, state: core.State, num_clients: int) -> jax.Array | None:
+        """Says `bool[K]` which rows of the cohort take part; None for all."""
+        present = getattr(self.participation, "present", None)
+        if present is None:
+            return None
+        key = core.stream_key(state.key, core.Stream.PARTICIPATION, state.round)
+        return present(key, num_clients)
+
+    def _expected(self, num_clients: int) -> float | None:
+        """Returns how many take part on average, where only that may be told."""
+        expected = getattr(self.participation, "expected", None)
+        if expected is None or privacy.noise_of(self) is None:
+            return None
+        return expected(num_clients)
+
+    def _period(self, num_clients: int) -> int | None:
+        """Returns the rounds in a row of which no client has two, if that is known."""
+        separation = getattr(self.participation, "separation", None)
+        return None if separation is None else separation(num_clients)
+
+    def _transforms(self, state: core.State) -> tuple[Any, ...]:
+        """Returns the transforms of a round, with the clip of the round."""
+        clip = privacy.adaptive_clip(self)
+        if clip is None:
+            return self.transforms
+        return (clip.at(state.clip), *self.transforms[1:])
 
     def _treat_server(self, old: core.State, new: core.State) -> core.State:
         """Counts a non-finite server state; outside `stop`, keeps the old one.
@@ -470,6 +505,13 @@ def _with_times(timing: core.Timetable | None, info: core.RoundInfo) -> core.Rou
     times = {"virtual_seconds": timing.seconds, "arrived": timing.present.sum()}
     times["staleness"] = timing.staleness.astype(jnp.float32).mean()
     return dataclasses.replace(info, server=info.server | times)
+
+
+def _with_clip(state: core.State, info: core.RoundInfo) -> core.RoundInfo:
+    """Adds the clip of the round to a report, where it adapts."""
+    if state.clip is None:
+        return info
+    return dataclasses.replace(info, server=info.server | {"clip_norm": state.clip})
 
 
 def _started(model: Any, train: core.ClientData) -> Any:

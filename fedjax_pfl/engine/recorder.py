@@ -37,19 +37,11 @@ def _named(info: Any) -> dict[str, Any]:
 
 def _epsilons(planned: PlannedGroup) -> np.ndarray | None:
     """Computes epsilon `[G, R]` of every point after every round, or None."""
-    known: dict[Any, np.ndarray] = {}
-    every = []
-    for process in planned.group.processes:
-        noise = privacy.noise_of(process)
-        if noise is None:  # the points' processes have one structure
-            return None
-        values = float(noise.multiplier), float(noise.delta)
-        if values not in known:
-            known[values] = privacy.epsilons(
-                process, planned.num_clients, planned.options.num_rounds
-            )
-        every.append(known[values])
-    return np.stack(every)
+    processes = planned.group.processes
+    if privacy.noise_of(processes[0]) is None:  # all have one structure
+        return None
+    size = planned.num_clients, planned.options.num_rounds
+    return np.stack([privacy.epsilons(process, *size) for process in processes])
 
 
 def _numbers(info: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -134,7 +126,8 @@ class Recorder:
         info = jax.tree.map(lambda leaf: np.asarray(leaf)[:, :count], info)
         active = self.active()
         for point in np.flatnonzero(active):
-            np.add.at(self._selected[point], info.cohort[point].reshape(-1), 1)
+            rows = info.cohort[point].reshape(-1)
+            np.add.at(self._selected[point], rows[rows >= 0], 1)
         over = {n: _over_cohort(value) for n, value in info.client.items()}
         values = over | info.server | _named(info.aggregator)
         values["num_nonfinite"] = info.num_nonfinite
